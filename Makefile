@@ -1,0 +1,67 @@
+# One command per job; nothing but python3 (3.11 or later) and make is assumed.  `make help` lists them.
+#
+# TORCH says which torch goes into .venv.  Unset: the pinned version of constraints.txt.
+#   make install TORCH=system            use the torch this python3 already has
+#   make install TORCH=/path/torch.whl   a wheel of your own
+#   make install TORCH='torch==2.11.0'   any pip requirement, with any pip options
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+TORCH   ?=
+DURATION ?= 3m
+MODEL   ?= qwen3-next
+SOAK    ?=
+PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
+
+.PHONY: help install install-test soak test test-deep check bench fmt clean
+.DEFAULT_GOAL := help
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed  ## Make .venv and install hybridbench into it
+
+install-test: $(VENV)/.installed-test  ## The same with everything the tests and checks need
+
+$(VENV)/.base: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "hybridbench needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V)"; exit 2; }
+	$(PYTHON) -m venv $(if $(filter system,$(TORCH)),--system-site-packages) $(VENV)
+	@# Whoever brings a torch of his own must not be held to the pinned one.
+	grep -v $(if $(TORCH),'^torch==','^$$') constraints.txt > $(VENV)/constraints.txt
+	$(if $(filter system,$(TORCH)),$(BIN)/python -c 'import torch; print("using torch", torch.__version__)',$(PIP) install -q $(if $(TORCH),$(TORCH),torch))
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.base pyproject.toml
+	$(PIP) install -q -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.base pyproject.toml
+	$(PIP) install -q -e '.[test,dev]'
+	@touch $@ $(VENV)/.installed
+
+soak: install  ## A short soak of MODEL with a report (DURATION=3m, SOAK='more options')
+	$(BIN)/hybridbench soak --model $(MODEL) --duration $(DURATION) $(SOAK)
+
+test: install-test  ## The whole suite but slow, soak and gpu tests
+	$(BIN)/python -m pytest -m "not slow and not soak and not gpu"
+
+test-deep: install-test  ## The slow and soak tests as well (an hour and more)
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not gpu"
+
+check: install-test  ## Format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install  ## The benchmarks whose numbers docs/ quotes
+	$(BIN)/hybridbench bench cache
+	$(BIN)/hybridbench bench engine
+
+fmt: install-test  ## Format and sort what can be mended by machine
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean:  ## Remove .venv and caches (results/ stays)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,118 @@
+"""What a judged run says: findings, results per metric, one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.errors import ExitCode
+
+
+class VerdictKind(StrEnum):
+    """The answer of a run; docs/verdicts.md says what each asserts."""
+
+    CLEAN = "CLEAN"
+    LEAK = "LEAK"
+    DEGRADED = "DEGRADED"
+    INVARIANT = "INVARIANT"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    CRASHED = "CRASHED"
+    INVALID = "INVALID"
+
+
+# When several hold, the first of these is the verdict; every finding is kept all the same.
+PRECEDENCE: tuple[VerdictKind, ...] = (
+    VerdictKind.INVALID,
+    VerdictKind.LEAK,
+    VerdictKind.INVARIANT,
+    VerdictKind.CRASHED,
+    VerdictKind.DEGRADED,
+    VerdictKind.INCONCLUSIVE,
+    VerdictKind.CLEAN,
+)
+
+EXIT_CODE: Mapping[VerdictKind, ExitCode] = {
+    VerdictKind.CLEAN: ExitCode.CLEAN,
+    VerdictKind.LEAK: ExitCode.LEAK,
+    VerdictKind.DEGRADED: ExitCode.DEGRADED,
+    VerdictKind.INVARIANT: ExitCode.INVARIANT,
+    VerdictKind.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+    VerdictKind.CRASHED: ExitCode.CRASHED,
+    VerdictKind.INVALID: ExitCode.INVALID,
+}
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A growth with its interval: ``value`` [``lower``, ``upper``] in ``unit`` per ``per``."""
+
+    value: float
+    lower: float
+    upper: float
+    unit: str  # "B", "slots", "nodes"
+    per: str  # "h", or the driver's singular: "request", "evicted node"
+    confidence: float = 0.95
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    ``subject`` is what leaks or contradicts itself (a metric, a pool, a class), ``driver`` the event
+    counter that explains it (None when only time does), ``evidence`` sentences a person can check
+    against the samples.
+    """
+
+    kind: str  # "instances-wait-for-collector", "waiting-holds-slots", "growth", "residual", ...
+    verdict: VerdictKind
+    subject: str
+    title: str  # one sentence: what, how much, since when
+    driver: str | None = None
+    rates: tuple[Rate, ...] = ()
+    cause: str = ""
+    evidence: tuple[str, ...] = ()
+    since_s: float | None = None
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """The trend analysis of one gated metric in the judged window."""
+
+    metric: str
+    outcome: str  # "LEAK", "CLEAN" (bounded), "INCONCLUSIVE"
+    reason: str  # why, in words; for INCONCLUSIVE one of the reasons of detection.md 4.1
+    window_s: tuple[float, float]
+    rate_per_hour: Rate
+    rate_per_request: Rate | None
+    floor_per_hour: float
+    promise_per_hour: float | None
+    model: str  # the winning shape, in words
+    fit_t_s: tuple[float, ...] = ()  # for the report's chart: fitted line and its band
+    fit_value: tuple[float, ...] = ()
+    band_lower: tuple[float, ...] = ()
+    band_upper: tuple[float, ...] = ()
+    needed_s: float | None = None  # for INCONCLUSIVE: how long a run would decide
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer of a run with everything it rests on."""
+
+    kind: VerdictKind
+    headline: str  # one sentence a person reads first
+    findings: tuple[Finding, ...]
+    metrics: tuple[MetricResult, ...]
+    window_s: tuple[float, float] | None  # the judged steady window
+    can_rule_out: str  # one line: what a run of this length can and cannot rule out
+    coverage: Mapping[str, JsonValue] = field(
+        default_factory=dict
+    )  # counter -> {required, seen, met}
+    not_seen: tuple[str, ...] = ()  # what this target could not show
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return EXIT_CODE[self.kind]

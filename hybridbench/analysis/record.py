@@ -1,0 +1,64 @@
+"""A run as the analysis sees it: its manifest, its series and its rare events, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray: TypeAlias = NDArray[np.float64]
+JsonValue: TypeAlias = (
+    "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric over time; samples need not be evenly spaced, and each metric has its own clock."""
+
+    name: str
+    t_s: FloatArray  # seconds since the run started, strictly rising
+    value: FloatArray
+
+    def __post_init__(self) -> None:
+        if self.t_s.shape != self.value.shape or self.t_s.ndim != 1:
+            raise ValueError(
+                f"{self.name}: times {self.t_s.shape} and values {self.value.shape} do not pair up"
+            )
+
+    def __len__(self) -> int:
+        return int(self.t_s.size)
+
+    def between(self, start_s: float, end_s: float) -> Series:
+        """The samples with ``start_s <= t <= end_s``."""
+        keep = (self.t_s >= start_s) & (self.t_s <= end_s)
+        return Series(self.name, self.t_s[keep], self.value[keep])
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """Something rare that happened at ``t_s``: a phase change, a checkpoint, a crash."""
+
+    t_s: float
+    kind: str
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Everything a stored run has to say."""
+
+    manifest: Mapping[str, JsonValue]
+    series: Mapping[str, Series]
+    events: Sequence[RunEvent]
+
+    def last_event(self, kind: str) -> RunEvent | None:
+        """The latest event of ``kind``, or None."""
+        return next((event for event in reversed(self.events) if event.kind == kind), None)
+
+    def all_events(self, kind: str) -> list[RunEvent]:
+        """All events of ``kind``, oldest first."""
+        return [event for event in self.events if event.kind == kind]

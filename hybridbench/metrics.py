@@ -1,0 +1,269 @@
+"""Every metric, declared once: name, unit, kind, direction, practical threshold, meaning.
+
+Code that writes an undeclared metric fails (``declared``); analysis and reports read units and
+thresholds from here and from nowhere else.  A name with ``*`` stands for a family (``pool.*.available``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+
+class Unit(StrEnum):
+    """What a value counts."""
+
+    BYTES = "B"
+    COUNT = "count"
+    SLOTS = "slots"
+    SECONDS = "s"
+    MILLISECONDS = "ms"
+    PER_SECOND = "1/s"
+    RATIO = "ratio"
+
+
+class Kind(StrEnum):
+    """How a value behaves over time."""
+
+    LEVEL = "level"  # goes up and down
+    COUNTER = "counter"  # cumulative since the worker started, never falls
+    WINDOW = "window"  # a statistic of the interval since the last sample
+
+
+class Check(StrEnum):
+    """What the analysis does with a metric."""
+
+    TREND = "trend"  # robust slope with an interval, against time and work; gates the verdict
+    EXACT = "exact"  # must be zero (or balance) at a quiescent checkpoint; gates the verdict
+    DRIVER = "driver"  # an event counter that findings may name as their cause
+    SHOWN = "shown"  # plotted, never gates
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """One metric or family of metrics.
+
+    ``floor_per_hour`` is the smallest growth worth a finding, in units per hour;
+    ``floor_share_per_hour`` the same as a share of the level at the start of the judged window, and
+    the larger of the two holds.
+    """
+
+    name: str
+    unit: Unit
+    kind: Kind
+    check: Check
+    meaning: str
+    higher_is_worse: bool = True
+    floor_per_hour: float = 0.0
+    floor_share_per_hour: float = 0.0
+
+
+_MIB = float(2**20)
+
+METRICS: tuple[MetricSpec, ...] = (
+    # Memory of the worker process, from /proc.
+    MetricSpec("rss_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "resident set (VmRSS)"),
+    MetricSpec(
+        "rss_anon_swap_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        Check.TREND,
+        "RssAnon + VmSwap: private memory, whether or not it was swapped out",
+        floor_per_hour=0.5 * _MIB,
+        floor_share_per_hour=0.0002,
+    ),
+    MetricSpec("pss_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "proportional set, slow clock"),
+    MetricSpec("swap_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "VmSwap of the worker"),
+    MetricSpec("threads", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "threads of the worker"),
+    MetricSpec("open_fds", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "open file descriptors"),
+    MetricSpec(
+        "malloc_in_use_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "mallinfo2 uordblks + hblkhd"
+    ),
+    MetricSpec(
+        "malloc_arena_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "mallinfo2 arena + hblkhd"
+    ),
+    # The Python heap of the worker.
+    MetricSpec("allocated_blocks", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "sys.getallocatedblocks()"),
+    MetricSpec(
+        "gc_gen2_collections", Unit.COUNT, Kind.COUNTER, Check.SHOWN, "full collections so far"
+    ),
+    MetricSpec(
+        "gc_collected_objects",
+        Unit.COUNT,
+        Kind.COUNTER,
+        Check.SHOWN,
+        "objects freed by the collector",
+    ),
+    MetricSpec(
+        "gc_pause_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time the collector held the worker"
+    ),
+    MetricSpec(
+        "gc_collectible_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        Check.TREND,
+        "what a full collection would free now, counted in a forked child",
+        floor_per_hour=0.5 * _MIB,
+    ),
+    MetricSpec(
+        "gc_collectible_objects",
+        Unit.COUNT,
+        Kind.LEVEL,
+        Check.SHOWN,
+        "objects waiting for the collector",
+    ),
+    MetricSpec(
+        "gc_tracked_objects", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "objects the collector knows"
+    ),
+    # Instances of classes that die by reference count when healthy ({class} is a class name).
+    MetricSpec(
+        "instances.*.live", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "live instances of the class"
+    ),
+    MetricSpec(
+        "instances.*.expected",
+        Unit.COUNT,
+        Kind.LEVEL,
+        Check.SHOWN,
+        "instances that the engine can reach",
+    ),
+    MetricSpec("instances.*.stray", Unit.COUNT, Kind.LEVEL, Check.EXACT, "live minus expected"),
+    MetricSpec(
+        "instances.*.collectible",
+        Unit.COUNT,
+        Kind.LEVEL,
+        Check.EXACT,
+        "strays a full collection would free",
+    ),
+    MetricSpec(
+        "instances.*.retained",
+        Unit.COUNT,
+        Kind.LEVEL,
+        Check.EXACT,
+        "strays that survive a full collection",
+    ),
+    # Pools: kv (tokens), mamba (state slots), req (rows).
+    MetricSpec("pool.*.total", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "usable slots of the pool"),
+    MetricSpec(
+        "pool.*.available", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "free slots", higher_is_worse=False
+    ),
+    MetricSpec("pool.*.evictable", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "in the tree, unlocked"),
+    MetricSpec("pool.*.protected", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "in the tree, locked"),
+    MetricSpec(
+        "pool.*.in_flight", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "held by admitted requests"
+    ),
+    MetricSpec("pool.*.session_held", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "held by idle sessions"),
+    MetricSpec(
+        "pool.*.waiting_held",
+        Unit.SLOTS,
+        Kind.LEVEL,
+        Check.EXACT,
+        "held by waiting requests: must be 0",
+    ),
+    MetricSpec(
+        "pool.*.residual",
+        Unit.SLOTS,
+        Kind.LEVEL,
+        Check.EXACT,
+        "total less all known holders: must be 0",
+    ),
+    MetricSpec(
+        "container.*.len", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "entries of a registered container"
+    ),
+    # Traffic and time.
+    MetricSpec(
+        "running_requests", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "requests in the running batch"
+    ),
+    MetricSpec("waiting_requests", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "requests not admitted"),
+    MetricSpec(
+        "max_running_requests", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "highest concurrency so far"
+    ),
+    MetricSpec(
+        "throughput_tokens_per_s",
+        Unit.PER_SECOND,
+        Kind.WINDOW,
+        Check.SHOWN,
+        "prompt and output tokens computed a second",
+        higher_is_worse=False,
+    ),
+    MetricSpec(
+        "requests_per_s",
+        Unit.PER_SECOND,
+        Kind.WINDOW,
+        Check.SHOWN,
+        "requests finished a second",
+        higher_is_worse=False,
+    ),
+    MetricSpec(
+        "ttft_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, Check.SHOWN, "time to first token, median"
+    ),
+    MetricSpec(
+        "ttft_ms_p99",
+        Unit.MILLISECONDS,
+        Kind.WINDOW,
+        Check.SHOWN,
+        "time to first token, 99th percentile",
+    ),
+    MetricSpec(
+        "itl_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, Check.SHOWN, "time between tokens, median"
+    ),
+    MetricSpec(
+        "itl_ms_p99",
+        Unit.MILLISECONDS,
+        Kind.WINDOW,
+        Check.SHOWN,
+        "time between tokens, 99th percentile",
+    ),
+    MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time spent inside engine steps"),
+    MetricSpec("events.*", Unit.COUNT, Kind.COUNTER, Check.DRIVER, "an engine event counter"),
+    # The observer's own cost.
+    MetricSpec(
+        "probe_stop_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time probes held the engine loop"
+    ),
+    MetricSpec(
+        "probe_child_s",
+        Unit.SECONDS,
+        Kind.COUNTER,
+        Check.SHOWN,
+        "run time of forked probe children",
+    ),
+    MetricSpec(
+        "sampler_late_s", Unit.SECONDS, Kind.WINDOW, Check.SHOWN, "how late the sample was taken"
+    ),
+    MetricSpec(
+        "sampler_cost_s",
+        Unit.SECONDS,
+        Kind.WINDOW,
+        Check.SHOWN,
+        "time the sample took in the parent",
+    ),
+    MetricSpec(
+        "harness_rss_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        Check.SHOWN,
+        "resident set of the parent process",
+    ),
+)
+
+
+@lru_cache(maxsize=4096)
+def spec_of(name: str) -> MetricSpec | None:
+    """The declaration that covers ``name``, or None."""
+    for spec in METRICS:
+        if spec.name == name or ("*" in spec.name and fnmatchcase(name, spec.name)):
+            return spec
+    return None
+
+
+def declared(name: str) -> MetricSpec:
+    """The declaration that covers ``name``.
+
+    Raises:
+        KeyError: for a metric nobody declared; declare it in ``METRICS`` first.
+    """
+    spec = spec_of(name)
+    if spec is None:
+        raise KeyError(f"metric {name!r} is not declared in hybridbench/metrics.py")
+    return spec

@@ -1,0 +1,110 @@
+"""Durations, bytes and rates as people write them: parsed strictly, printed with their unit.
+
+GB is 10^9 bytes and GiB is 2^30 bytes, everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[kKMGT]B|[KMGT]iB)")
+_BYTE_UNITS = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds in ``text``: ``90s``, ``1h30m``, ``1.5h``, ``2d``, ``250ms``; a bare number too.
+
+    Raises:
+        ValueError: naming the text and the accepted forms.
+    """
+    stripped = text.strip()
+    if re.fullmatch(r"\d+(\.\d+)?", stripped):
+        return float(stripped)
+    parts = _DURATION_PART.findall(stripped)
+    if not parts or "".join(number + unit for number, unit in parts) != stripped:
+        raise ValueError(f"{text!r} is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d")
+    return sum(float(number) * _DURATION_S[unit] for number, unit in parts)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in ``text``: ``512MiB`` (binary) or ``512MB`` (decimal).
+
+    Raises:
+        ValueError: for anything else; a bare number is refused because its unit is a guess.
+    """
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size; write 512MiB (2^20) or 512MB (10^6)")
+    return round(float(match.group(1)) * _BYTE_UNITS[match.group(2)])
+
+
+def parse_byte_rate(text: str) -> float:
+    """Bytes per hour in ``text``: ``200MiB/h``; also ``/min`` and ``/s``.
+
+    Raises:
+        ValueError: naming the text and the accepted forms.
+    """
+    size, slash, per = text.strip().rpartition("/")
+    per_hour = {"h": 1.0, "min": 60.0, "s": 3600.0}
+    if not slash or per not in per_hour:
+        raise ValueError(f"{text!r} is not a rate; write 200MiB/h or 1.5GB/h")
+    return parse_bytes(size) * per_hour[per]
+
+
+def format_duration(duration_s: float) -> str:
+    """``duration_s`` with at most two units: ``45s``, ``3m``, ``1h30m``, ``2d4h``."""
+    total = round(duration_s)
+    if total < 1 and duration_s > 0:
+        return f"{duration_s * 1000:.0f}ms"
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, total = divmod(total, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2]) or "0s"
+
+
+def format_bytes(size: float) -> str:
+    """``size`` in the binary unit that keeps one to three digits before the point: ``1.44 GiB``."""
+    return _scaled(size, (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)), "B")
+
+
+def format_byte_rate(bytes_per_hour: float) -> str:
+    """``bytes_per_hour`` as ``3.45 GiB/h``."""
+    return f"{format_bytes(bytes_per_hour)}/h"
+
+
+def format_count(value: float) -> str:
+    """A count for people: ``987``, ``12.3 k``, ``1.20 M``."""
+    return _scaled(value, (("G", 10**9), ("M", 10**6), ("k", 10**3)), "").rstrip()
+
+
+def _scaled(value: float, units: tuple[tuple[str, int], ...], base: str) -> str:
+    if not math.isfinite(value):
+        return f"{value} {base}"
+    for unit, factor in units:
+        # 999.5 would print as 1000 in the smaller unit.
+        if abs(value) >= 0.9995 * factor:
+            return f"{_three_digits(value / factor)} {unit}"
+    return f"{_three_digits(value)} {base}" if value != int(value) else f"{int(value)} {base}"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"
