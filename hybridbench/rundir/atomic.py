@@ -1,0 +1,41 @@
+"""Whole files that are either the old text or the new one, whatever kills the writer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from hybridbench.errors import RunDirectoryError
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` in UTF-8: written beside it, flushed to the disk, then renamed.
+
+    Raises:
+        RunDirectoryError: when the directory cannot be written; the old file is then untouched.
+    """
+    # A name of its own per writer: two reports of the same run may be rendered at once.
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.part")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise RunDirectoryError(f"cannot write {path}: {error.strerror}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make new names in ``path`` survive a power cut; does nothing where the system cannot."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,76 @@
+"""Names inside a run directory, run ids, and the making of a new directory."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.errors import RunDirectoryError
+
+RUN_SCHEMA: Final = "hybridbench.run/1"
+VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
+
+MANIFEST: Final = "manifest.json"
+SAMPLES: Final = "samples.jsonl"
+EVENTS: Final = "events.jsonl"
+VERDICT: Final = "verdict.json"
+REPORT_HTML: Final = "report.html"
+REPORT_MARKDOWN: Final = "report.md"
+
+# Kinds of events with a meaning of their own; any other kind is kept and drawn as a plain mark.
+PHASE: Final = "phase"  # data: {"phase": name}, from this moment on
+STEADY: Final = "steady"  # data: {"reason": sentence}
+CHECKPOINT: Final = "checkpoint"  # a quiescent moment; data: what was found there
+GC: Final = "gc"  # a full collection
+NOTE: Final = "note"  # data: {"text": sentence}; shown beneath the verdict
+
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.]+")
+_COLLISIONS_MAX = 1000
+
+
+def new_run_id(wall_s: float, model: str, profile: str, defects: Sequence[str] = ()) -> str:
+    """``YYYYmmdd-HHMMSS-model-profile[-defect]`` in UTC; of a path, only the last part."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(wall_s))
+    names = [_slug(Path(model).name), _slug(Path(profile).stem), *(_slug(d) for d in defects)]
+    return "-".join([stamp, *(name for name in names if name)])
+
+
+def make_run_dir(store: Path, run_id: str) -> Path:
+    """Make and return a directory of its own for ``run_id``: ``-2``, ``-3``, ... on a collision.
+
+    Its name is the run id that goes into the manifest.  Two processes never get the same one.
+
+    Raises:
+        RunDirectoryError: when the store cannot be written.
+    """
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, _COLLISIONS_MAX):
+            path = store / (run_id if attempt == 1 else f"{run_id}-{attempt}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot make a run directory in {store}: {error.strerror}; choose another --out-dir"
+        ) from error
+    raise RunDirectoryError(f"{store} already holds {_COLLISIONS_MAX} runs named {run_id}")
+
+
+def published_schema(name: str) -> dict[str, JsonValue]:
+    """The JSON Schema ``manifest`` or ``verdict`` as shipped with the package."""
+    text = (resources.files(__package__) / "schemas" / f"{name}.schema.json").read_text("utf-8")
+    schema: dict[str, JsonValue] = json.loads(text)
+    return schema
+
+
+def _slug(name: str) -> str:
+    return _NOT_IN_A_NAME.sub("-", name).strip("-.").lower()[:60]

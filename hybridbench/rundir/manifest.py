@@ -1,0 +1,87 @@
+"""What ran: the manifest's shape, checked before it is written and after it is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.errors import RunDirectoryError
+from hybridbench.rundir.layout import MANIFEST, RUN_SCHEMA
+
+# The keys that every reader may rely on; schemas/manifest.schema.json describes the others.
+_REQUIRED: Mapping[str, type | tuple[type, ...]] = {
+    "schema": str,
+    "run_id": str,
+    "started_wall_s": (int, float),
+    "model": Mapping,
+    "profile": Mapping,
+    "seed": int,
+    "defects": list,
+    "versions": Mapping,
+}
+
+
+def checked_manifest(manifest: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """``manifest`` as plain JSON values, with its schema named.
+
+    Numbers that are not finite become null: a machine may not know one of its limits.
+
+    Raises:
+        RunDirectoryError: when a key that every reader relies on is missing or of another type.
+    """
+    plain = plain_mapping({"schema": RUN_SCHEMA, **manifest})
+    for key, kind in _REQUIRED.items():
+        if key not in plain:
+            raise RunDirectoryError(f"{MANIFEST} lacks {key!r}, which every manifest must have")
+        if not isinstance(plain[key], kind):
+            raise RunDirectoryError(f"{MANIFEST}: {key!r} has the wrong type: {plain[key]!r}")
+    for key in ("model", "profile"):
+        name = as_mapping(plain[key]).get("name")
+        if not isinstance(name, str):
+            raise RunDirectoryError(f"{MANIFEST}: {key!r} must be a mapping with a 'name'")
+    return plain
+
+
+def manifest_from_text(text: str, path: Path) -> dict[str, JsonValue]:
+    """The manifest stored at ``path``.
+
+    Raises:
+        RunDirectoryError: for damaged JSON, a missing key, or the schema of another version.
+    """
+    try:
+        stored = json.loads(text)
+    except ValueError as error:
+        raise RunDirectoryError(f"{path} is not JSON: {error}") from error
+    if not isinstance(stored, dict):
+        raise RunDirectoryError(f"{path} holds no JSON object")
+    schema = stored.get("schema")
+    if schema != RUN_SCHEMA:
+        raise RunDirectoryError(
+            f"{path} has schema {schema!r}, and this hybridbench reads {RUN_SCHEMA!r} only: "
+            "read it with the version that wrote it"
+        )
+    return checked_manifest(stored)
+
+
+def as_mapping(value: JsonValue) -> Mapping[str, JsonValue]:
+    """``value`` if it is a mapping, else an empty one: for keys that a manifest may leave out."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def plain_mapping(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """A copy in dicts, lists and finite numbers, ready for JSON."""
+    return {str(key): plain_value(value) for key, value in values.items()}
+
+
+def plain_value(value: JsonValue) -> JsonValue:
+    """``value`` in dicts, lists and finite numbers; what is not finite becomes None."""
+    if isinstance(value, Mapping):
+        return plain_mapping(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

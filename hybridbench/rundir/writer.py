@@ -1,0 +1,164 @@
+"""The append-only half of a run directory: one line per write, handed to the system at once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.clock import Clock
+from hybridbench.errors import RunDirectoryError
+from hybridbench.metrics import declared
+from hybridbench.rundir.atomic import sync_directory, write_atomically
+from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
+from hybridbench.rundir.manifest import checked_manifest, plain_mapping
+
+SYNC_INTERVAL_S: Final = 60.0
+
+# Floats are stored to this many digits: a byte in a terabyte, and half the file.
+_DIGITS: Final = 12
+
+
+class RunWriter:
+    """Owns the files of one run while it runs.
+
+    A kill at any moment costs at most the line being written; a power cut at most the last minute.
+    """
+
+    def __init__(self, run_dir: Path, manifest: Mapping[str, JsonValue], clock: Clock) -> None:
+        """Take ``run_dir``, which must be new or empty, and write the manifest.
+
+        Raises:
+            RunDirectoryError: when the directory holds something or cannot be written.
+        """
+        self.run_dir = run_dir
+        self._clock = clock
+        _require_empty(run_dir)
+        self.update_manifest(manifest)
+        self._samples = _LineFile(run_dir / SAMPLES, clock)
+        self._events = _LineFile(run_dir / EVENTS, clock)
+        sync_directory(run_dir)
+
+    def update_manifest(self, manifest: Mapping[str, JsonValue]) -> None:
+        """Replace the manifest, for what is known only later (versions of the worker, the end)."""
+        text = json.dumps(checked_manifest(manifest), indent=2, allow_nan=False)
+        write_atomically(self.run_dir / MANIFEST, text + "\n")
+
+    def sample(self, t_s: float, phase: str, metrics: Mapping[str, float]) -> None:
+        """Append one sample taken ``t_s`` after the start; leave out what was not measured.
+
+        A value that is not finite (a median of nothing) counts as not measured.
+
+        Raises:
+            KeyError: for a metric that nobody declared; nothing is written then.
+            RunDirectoryError: when the disk refuses.
+        """
+        values: dict[str, JsonValue] = {}
+        for name, value in metrics.items():
+            declared(name)
+            if math.isfinite(value):
+                values[name] = _short(value)
+        line: dict[str, JsonValue] = {
+            "t": round(t_s, 4),
+            "wall": round(self._clock.wall_s(), 3),
+            "phase": phase,
+            "m": values,
+        }
+        self._samples.append(line)
+
+    def event(self, t_s: float, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
+        """Append something rare that happened at ``t_s``.
+
+        Raises:
+            RunDirectoryError: when the disk refuses.
+        """
+        line: dict[str, JsonValue] = {"t": round(t_s, 4), "kind": kind}
+        line["data"] = plain_mapping(data or {})
+        self._events.append(line)
+
+    def close(self) -> None:
+        """Flush to the disk and give the files back; a second call does nothing."""
+        self._samples.close()
+        self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _LineFile:
+    """One append-only file of JSON lines, without a buffer of ours in between."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        try:
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise RunDirectoryError(f"cannot open {path}: {error.strerror}") from error
+        self._synced_s = clock.monotonic_s()
+        self._torn = False
+
+    def append(self, line: Mapping[str, JsonValue]) -> None:
+        text = json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        data = text.encode("utf-8", "backslashreplace") + b"\n"
+        if self._torn:
+            # The disk was full in the middle of a line: end that one, so that it alone is lost.
+            data = b"\n" + data
+        try:
+            self._write_all(data)
+            self._sync_when_due()
+        except OSError as error:
+            raise RunDirectoryError(f"cannot write {self._path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise RunDirectoryError(f"cannot flush {self._path}: {error.strerror}") from error
+        finally:
+            self._file.close()
+
+    def _write_all(self, data: bytes) -> None:
+        self._torn = True
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._torn = False
+
+    def _sync_when_due(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._synced_s >= SYNC_INTERVAL_S:
+            os.fsync(self._file.fileno())
+            self._synced_s = now_s
+
+
+def _require_empty(run_dir: Path) -> None:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        occupied = any(run_dir.iterdir())
+    except OSError as error:
+        raise RunDirectoryError(f"cannot use {run_dir}: {error.strerror}") from error
+    if occupied:
+        raise RunDirectoryError(f"{run_dir} is not empty; a run never writes over another one")
+
+
+def _short(value: float) -> float:
+    """``value`` as an int where it is one, else to ``_DIGITS`` digits."""
+    if value == int(value):
+        return int(value)
+    return float(f"{value:.{_DIGITS}g}")

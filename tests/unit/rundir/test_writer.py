@@ -1,0 +1,169 @@
+"""Writing a run: append-only lines, one system write each, refused where they would do harm."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.clock import FakeClock
+from hybridbench.errors import RunDirectoryError
+from hybridbench.rundir.layout import make_run_dir, new_run_id, published_schema
+from hybridbench.rundir.reader import read_run
+from hybridbench.rundir.writer import RunWriter
+
+MANIFEST: dict[str, JsonValue] = {
+    "run_id": "r1",
+    "started_wall_s": 1_700_000_000.0,
+    "model": {"name": "qwen3-next"},
+    "profile": {"name": "smoke"},
+    "seed": 1,
+    "defects": [],
+    "versions": {"hybridbench": "0.1.0"},
+}
+
+
+def written(run_dir: Path, name: str) -> list[dict[str, JsonValue]]:
+    return [json.loads(line) for line in (run_dir / name).read_text().splitlines()]
+
+
+def test_a_sample_is_on_disk_before_the_call_returns(tmp_path: Path) -> None:
+    clock = FakeClock()
+    run = RunWriter(tmp_path / "run", MANIFEST, clock)
+
+    run.sample(5.0, "load", {"rss_bytes": 1024.0, "ttft_ms_p50": 1.5})
+    run.event(6.0, "steady", {"reason": "pools full"})
+
+    assert written(tmp_path / "run", "samples.jsonl") == [
+        {
+            "t": 5.0,
+            "wall": 1_700_000_000.0,
+            "phase": "load",
+            "m": {"rss_bytes": 1024, "ttft_ms_p50": 1.5},
+        }
+    ]
+    assert written(tmp_path / "run", "events.jsonl") == [
+        {"t": 6.0, "kind": "steady", "data": {"reason": "pools full"}}
+    ]
+    run.close()
+
+
+def test_values_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", MANIFEST, FakeClock()) as run:
+        run.sample(1.0, "load", {"rss_bytes": 1.0, "itl_ms_p50": math.nan, "threads": math.inf})
+        run.event(1.0, "checkpoint", {"limit": math.inf, "list": [math.nan, 1]})
+
+    assert written(run.run_dir, "samples.jsonl")[0]["m"] == {"rss_bytes": 1}
+    data = written(run.run_dir, "events.jsonl")[0]["data"]
+    assert data == {"limit": None, "list": [None, 1]}
+
+
+def test_an_undeclared_metric_is_refused_and_nothing_written(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", MANIFEST, FakeClock()) as run:
+        with pytest.raises(KeyError, match="no_such_metric"):
+            run.sample(1.0, "load", {"rss_bytes": 1.0, "no_such_metric": 2.0})
+
+        assert written(run.run_dir, "samples.jsonl") == []
+
+
+def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "note.txt").write_text("mine")
+
+    with pytest.raises(RunDirectoryError, match="not empty"):
+        RunWriter(tmp_path / "run", MANIFEST, FakeClock())
+
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["note.txt"]
+
+
+@pytest.mark.parametrize("key", ["run_id", "model", "profile", "seed", "defects", "versions"])
+def test_a_manifest_without_a_key_that_readers_rely_on_is_refused(tmp_path: Path, key: str) -> None:
+    short = {name: value for name, value in MANIFEST.items() if name != key}
+
+    with pytest.raises(RunDirectoryError, match=key):
+        RunWriter(tmp_path / "run", short, FakeClock())
+
+
+def test_the_manifest_is_replaced_whole_and_leaves_no_part_behind(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", MANIFEST, FakeClock()) as run:
+        run.update_manifest({**MANIFEST, "ended_wall_s": 5.0, "machine": {"limit": math.inf}})
+
+    assert sorted(path.name for path in run.run_dir.iterdir()) == [
+        "events.jsonl",
+        "manifest.json",
+        "samples.jsonl",
+    ]
+    stored = json.loads((run.run_dir / "manifest.json").read_text())
+    assert stored["ended_wall_s"] == 5.0
+    assert stored["machine"] == {"limit": None}
+    jsonschema.validate(stored, published_schema("manifest"))
+
+
+def test_lines_reach_the_disk_about_once_a_minute_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    run = RunWriter(tmp_path / "run", MANIFEST, clock)
+    synced: list[float] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(clock.monotonic_s()))
+
+    for step in range(26):
+        run.sample(5.0 * step, "load", {"rss_bytes": 1.0})
+        clock.advance(5.0)
+    assert synced == [60.0, 120.0]
+
+    run.close()
+    run.close()
+    assert synced == [60.0, 120.0, 130.0, 130.0]
+
+
+def test_a_line_torn_by_a_full_disk_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunWriter(tmp_path / "run", MANIFEST, FakeClock())
+    run.sample(1.0, "load", {"rss_bytes": 1.0})
+    file = run._samples._file
+
+    class Full:
+        """Takes ten bytes, then no more."""
+
+        closed = False
+
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def write(self, data: memoryview) -> int:
+            self.calls += 1
+            if self.calls > 1:
+                raise OSError(28, "No space left on device")
+            return os.write(file.fileno(), data[:10])
+
+    monkeypatch.setattr(run._samples, "_file", Full())
+    with pytest.raises(RunDirectoryError, match="No space left"):
+        run.sample(2.0, "load", {"rss_bytes": 2.0})
+    monkeypatch.setattr(run._samples, "_file", file)
+    run.sample(3.0, "load", {"rss_bytes": 3.0})
+    run.close()
+
+    record = read_run(run.run_dir)
+    assert record.series["rss_bytes"].value.tolist() == [1.0, 3.0]
+    assert [e.data["text"] for e in record.all_events("note")] == [
+        "1 damaged line of samples.jsonl skipped"
+    ]
+
+
+def test_run_ids_name_time_model_profile_and_defect() -> None:
+    assert new_run_id(0.0, "qwen3-next", "smoke") == "19700101-000000-qwen3-next-smoke"
+    made = new_run_id(0.0, "./ckpt/My Model!", "p/churn.yaml", ("lru-reference-cycle",))
+    assert made == "19700101-000000-my-model-churn-lru-reference-cycle"
+
+
+def test_runs_of_the_same_second_get_directories_of_their_own(tmp_path: Path) -> None:
+    made = [make_run_dir(tmp_path / "results", "same").name for _ in range(3)]
+
+    assert made == ["same", "same-2", "same-3"]
