@@ -1,0 +1,1 @@
+"""From a stored run and its verdict to something a person or a machine reads."""

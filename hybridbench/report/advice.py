@@ -1,0 +1,99 @@
+"""What to do next, by verdict and finding: one sentence and, where there is one, a command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
+from hybridbench.analysis.record import JsonValue
+from hybridbench.report.document import Fact
+from hybridbench.report.wording import command_text
+from hybridbench.units import format_duration
+
+MEANING: Final[Mapping[VerdictKind, str]] = {
+    VerdictKind.CLEAN: "No finding, and every gated metric is bounded below what the profile "
+    "promises.",
+    VerdictKind.LEAK: "Something is held that should not be, or grows with every event.",
+    VerdictKind.DEGRADED: "Throughput, latency or hit rate decays, or misses its threshold.",
+    VerdictKind.INVARIANT: "The engine's state contradicts itself, or its own check raised a false "
+    "alarm.",
+    VerdictKind.INCONCLUSIVE: "Not decided: neither a finding nor a bound good enough to pass.",
+    VerdictKind.CRASHED: "The worker died, hung or was killed, and no finding explains it.",
+    VerdictKind.INVALID: "The run proves nothing: what it should exercise or measure did not "
+    "happen.",
+}
+
+_BY_FINDING: Final[Mapping[str, str]] = {
+    "instances-wait-for-collector": "Find the place that takes {subject} out of its structure and "
+    "clear the references that still form a cycle there; an object unlinked on both sides dies by "
+    "reference count at once.",
+    "waiting-holds-slots": "Find the path that takes from {subject} before admission can still "
+    "refuse, and give back on every refusal; a request that waits holds nothing.",
+    "residual": "List every way out of a request (finish, abort, retract, refusal) and check which "
+    "one does not give {subject} back; verdict.json has the checkpoint at which the loss appears.",
+    "growth": "Compare the growth with the event rates below: the counter that rises with it names "
+    "the path. Then repeat the run with that event alone.",
+    "crash": "Read the last lines of the worker in the evidence; the samples up to that moment are "
+    "complete.",
+}
+
+_BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
+    VerdictKind.LEAK: "Follow the evidence below to the code path that takes and does not give "
+    "back, then repeat the run.",
+    VerdictKind.DEGRADED: "Compare the charts of throughput and latency with the event rates, then "
+    "repeat the run to see it again.",
+    VerdictKind.INVARIANT: "Trust no number of this run beyond the contradiction; the evidence "
+    "names the state that disagrees.",
+    VerdictKind.CRASHED: "Read the last lines of the worker in the evidence, then repeat the run.",
+    VerdictKind.INVALID: "Choose a profile or a length that reaches the counters marked as not "
+    "met, on a machine that is not busy with something else.",
+    VerdictKind.CLEAN: "Nothing to do. A longer run bounds smaller leaks.",
+    VerdictKind.INCONCLUSIVE: "Run longer.",
+}
+
+
+def next_step(verdict: Verdict, manifest: Mapping[str, JsonValue]) -> Fact:
+    """The last line of the answer."""
+    command = manifest.get("command")
+    if verdict.kind is VerdictKind.INCONCLUSIVE:
+        return _longer(verdict, command)
+    first = top_finding(verdict)
+    text = _BY_VERDICT[verdict.kind]
+    if first is not None and first.kind in _BY_FINDING:
+        text = _BY_FINDING[first.kind].format(subject=first.subject)
+    again = "" if verdict.kind is VerdictKind.CLEAN else command_text(command)
+    return Fact("Next", text, again)
+
+
+def top_finding(verdict: Verdict) -> Finding | None:
+    """The finding that the verdict stands for, or the first one of another kind."""
+    same = (finding for finding in verdict.findings if finding.verdict is verdict.kind)
+    return next(same, next(iter(verdict.findings), None))
+
+
+def _longer(verdict: Verdict, command: JsonValue) -> Fact:
+    needed = [result.needed_s for result in verdict.metrics if result.needed_s is not None]
+    if not needed:
+        return Fact("Next", _BY_VERDICT[verdict.kind], command_text(command))
+    # Whole minutes, rounded up: nobody types seconds for a soak.
+    length = format_duration(60.0 * -(-max(needed) // 60))
+    text = f"Run {length}: that should decide every metric still open."
+    return Fact("Next", text, command_text(_with_duration(command, length)))
+
+
+def _with_duration(command: JsonValue, length: str) -> JsonValue:
+    """``command`` with its ``--duration`` replaced, or added at the end."""
+    if not isinstance(command, Sequence) or isinstance(command, str):
+        return command
+    parts = [str(part) for part in command]
+    kept = []
+    skip = False
+    for part in parts:
+        if skip:
+            skip = False
+        elif part == "--duration":
+            skip = True
+        elif not part.startswith("--duration="):
+            kept.append(part)
+    return [*kept, "--duration", length]

@@ -1,0 +1,264 @@
+"""RunRecord and Verdict in, Document out: what is said, and in which order."""
+
+from __future__ import annotations
+
+import math
+
+from hybridbench import __version__
+from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.analysis.record import RunRecord
+from hybridbench.metrics import Unit
+from hybridbench.report.advice import MEANING, next_step, top_finding
+from hybridbench.report.charts import chart_groups
+from hybridbench.report.document import Document, Fact, FindingText, Table
+from hybridbench.report.provenance import (
+    model_note,
+    profile_yaml,
+    provenance_tables,
+    started_text,
+)
+from hybridbench.report.timeline import event_label, last_moment_s, timeline_of
+from hybridbench.report.wording import (
+    amount,
+    bound_text,
+    clock_text,
+    command_text,
+    full_rate_text,
+    interval_text,
+    metric_label,
+    per_text,
+    plain_text,
+    rate_text,
+)
+from hybridbench.rundir.layout import NOTE
+from hybridbench.rundir.manifest import as_mapping
+from hybridbench.units import format_duration
+
+_TIME_UNITS = frozenset({"h", "min", "s"})
+_EVENTS_MAX = 200
+
+
+def build_document(record: RunRecord, verdict: Verdict) -> Document:
+    """The report of one judged run; reads no file, no clock and no setting."""
+    manifest = record.manifest
+    recorded_s = last_moment_s(record)
+    return Document(
+        run_id=plain_text(manifest.get("run_id")),
+        subtitle=_subtitle(record, recorded_s),
+        verdict=verdict.kind,
+        meaning=MEANING[verdict.kind],
+        exit_code=int(verdict.exit_code),
+        headline=verdict.headline,
+        answer=(*_answer(verdict), next_step(verdict, manifest)),
+        ruling=verdict.can_rule_out,
+        findings=tuple(_finding_text(finding) for finding in verdict.findings),
+        bounds=_bounds_table(verdict),
+        coverage=_coverage_table(verdict),
+        not_seen=verdict.not_seen,
+        notes=_notes(record, verdict),
+        timeline=timeline_of(record, verdict),
+        charts=chart_groups(record, verdict),
+        events=_events_table(record),
+        provenance=provenance_tables(manifest, recorded_s),
+        command=command_text(manifest.get("command")),
+        profile_text=profile_yaml(manifest),
+        tool_version=__version__,
+    )
+
+
+def _subtitle(record: RunRecord, recorded_s: float) -> str:
+    manifest = record.manifest
+    model = as_mapping(manifest.get("model"))
+    parts = [
+        " ".join(plain_text(model[key]) for key in ("name", "preset", "device") if model.get(key)),
+        plain_text(as_mapping(manifest.get("profile")).get("name")),
+        format_duration(recorded_s),
+        started_text(manifest),
+    ]
+    defects = manifest.get("defects")
+    if defects:
+        parts.insert(2, f"defect {plain_text(defects)}")
+    return " · ".join(part for part in parts if part)
+
+
+def _answer(verdict: Verdict) -> tuple[Fact, ...]:
+    """What, how fast, per event, since when, why: only what is known."""
+    finding = top_finding(verdict)
+    if verdict.kind is VerdictKind.CLEAN:
+        return _bounded(verdict)
+    if verdict.kind is VerdictKind.INCONCLUSIVE and finding is None:
+        return _undecided(verdict)
+    facts = [] if finding is None else _finding_answer(verdict, finding)
+    if verdict.kind is VerdictKind.INVALID:
+        facts = [*_not_covered(verdict), *facts]
+    return tuple(facts)
+
+
+def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
+    what = finding.subject
+    if finding.title != verdict.headline:
+        what = f"{finding.subject}: {finding.title}"
+    others = len(verdict.findings) - 1
+    if others:
+        what = (
+            f"{what.rstrip('.')}. {others} more {'finding' if others == 1 else 'findings'} below."
+        )
+    facts = [Fact(_question(verdict.kind), what)]
+    by_time, by_event = _rates(verdict, finding)
+    facts += [Fact("How fast", "; ".join(by_time))] if by_time else []
+    facts += [Fact("Per event", "; ".join(by_event))] if by_event else []
+    if finding.since_s is not None and math.isfinite(finding.since_s):
+        facts.append(Fact("Since", _since_text(verdict, finding.since_s)))
+    if finding.cause:
+        facts.append(Fact("Why", finding.cause))
+    return facts
+
+
+def _rates(verdict: Verdict, finding: Finding) -> tuple[list[str], list[str]]:
+    """Rates of ``finding`` against time and events; bytes an hour may come from its fellows."""
+    by_time = [full_rate_text(rate) for rate in finding.rates if rate.per in _TIME_UNITS]
+    by_event = [full_rate_text(rate) for rate in finding.rates if rate.per not in _TIME_UNITS]
+    if not any(rate.per in _TIME_UNITS and rate.unit == Unit.BYTES for rate in finding.rates):
+        others = (f for f in verdict.findings if f is not finding and f.verdict is finding.verdict)
+        by_time += [
+            f"{metric_label(other.subject)}: {full_rate_text(rate)}"
+            for other in others
+            for rate in other.rates
+            if rate.per in _TIME_UNITS and rate.unit == Unit.BYTES
+        ][:1]
+    return by_time, by_event
+
+
+def _question(kind: VerdictKind) -> str:
+    questions = {VerdictKind.LEAK: "What leaks", VerdictKind.DEGRADED: "What decays"}
+    return questions.get(kind, "What")
+
+
+def _since_text(verdict: Verdict, since_s: float) -> str:
+    text = f"{clock_text(since_s)} into the run"
+    if verdict.window_s is not None and abs(since_s - verdict.window_s[0]) < 1.0:
+        text += ", where the judged window begins"
+    return text
+
+
+def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
+    facts = []
+    for result in verdict.metrics:
+        text = bound_text(result)
+        if text and result.promise_per_hour is not None:
+            rate = result.rate_per_hour
+            promise = amount(result.promise_per_hour, rate.unit) + per_text(rate.per)
+            text += f"; the profile promises at most {promise}"
+        if text:
+            facts.append(Fact(metric_label(result.metric), text))
+    return tuple(facts)
+
+
+def _undecided(verdict: Verdict) -> tuple[Fact, ...]:
+    return tuple(
+        Fact(
+            metric_label(result.metric), f"{result.reason}: {full_rate_text(result.rate_per_hour)}"
+        )
+        for result in verdict.metrics
+        if result.outcome == VerdictKind.INCONCLUSIVE
+    )
+
+
+def _not_covered(verdict: Verdict) -> list[Fact]:
+    unmet = [
+        f"{counter} seen {plain_text(as_mapping(entry).get('seen'))}, "
+        f"required {plain_text(as_mapping(entry).get('required'))}"
+        for counter, entry in verdict.coverage.items()
+        if as_mapping(entry).get("met") is False
+    ]
+    return [Fact("Not covered", "; ".join(unmet))] if unmet else []
+
+
+def _finding_text(finding: Finding) -> FindingText:
+    facts = [
+        Fact("Growth" if rate.per in _TIME_UNITS else "Per event", full_rate_text(rate))
+        for rate in finding.rates
+    ]
+    if finding.driver:
+        facts.append(Fact("Driver", finding.driver))
+    if finding.since_s is not None and math.isfinite(finding.since_s):
+        facts.append(Fact("Since", f"{clock_text(finding.since_s)} into the run"))
+    if finding.cause:
+        facts.append(Fact("Cause", finding.cause))
+    return FindingText(
+        verdict=finding.verdict,
+        kind=finding.kind,
+        subject=finding.subject,
+        title=finding.title,
+        facts=tuple(facts),
+        evidence=finding.evidence,
+        data=tuple((key, plain_text(value)) for key, value in finding.data.items()),
+    )
+
+
+def _bounds_table(verdict: Verdict) -> Table:
+    shares = {result.rate_per_hour.confidence for result in verdict.metrics}
+    share = f"{100 * shares.pop():.4g} % " if len(shares) == 1 else ""
+    columns = ("metric", "outcome", "growth", f"{share}interval", "per request", "promise", "why")
+    rows = tuple(_bound_row(result) for result in verdict.metrics)
+    note = ""
+    if verdict.window_s is not None:
+        start_s, end_s = verdict.window_s
+        note = (
+            f"Judged from {clock_text(start_s)} to {clock_text(end_s)} "
+            f"({format_duration(end_s - start_s)})."
+        )
+    return Table("Gated metrics", columns, rows, frozenset({2, 3, 4, 5}), note)
+
+
+def _bound_row(result: MetricResult) -> tuple[str, ...]:
+    rate = result.rate_per_hour
+    promise = "none"
+    if result.promise_per_hour is not None:
+        promise = f"≤ {amount(result.promise_per_hour, rate.unit)}{per_text(rate.per)}"
+    needed = f"; needs {format_duration(result.needed_s)}" if result.needed_s is not None else ""
+    return (
+        result.metric,
+        "BOUNDED" if result.outcome == VerdictKind.CLEAN else result.outcome,
+        rate_text(rate),
+        interval_text(rate),
+        _per_request(result.rate_per_request),
+        promise,
+        f"{result.reason}{needed}" + (f" (shape: {result.model})" if result.model else ""),
+    )
+
+
+def _per_request(rate: Rate | None) -> str:
+    return "" if rate is None else amount(rate.value, rate.unit, signed=True)
+
+
+def _coverage_table(verdict: Verdict) -> Table:
+    rows = []
+    for counter, entry in verdict.coverage.items():
+        values = as_mapping(entry)
+        met = values.get("met")
+        word = {True: "met", False: "NOT MET"}.get(met, "") if isinstance(met, bool) else ""
+        seen, required = plain_text(values.get("seen")), plain_text(values.get("required"))
+        rows.append((counter, required, seen, word))
+    return Table("Coverage", ("counter", "required", "seen", ""), tuple(rows), frozenset({1, 2}))
+
+
+def _notes(record: RunRecord, verdict: Verdict) -> tuple[str, ...]:
+    notes = [model_note(as_mapping(record.manifest.get("model"))), *verdict.notes]
+    notes += [event_label(event) for event in record.all_events(NOTE)]
+    return tuple(dict.fromkeys(note for note in notes if note))
+
+
+def _events_table(record: RunRecord) -> Table:
+    events = [event for event in record.events if event.kind != NOTE]
+    rows = tuple(
+        (clock_text(event.t_s), event.kind, _cell(plain_text(event.data) if event.data else ""))
+        for event in events[:_EVENTS_MAX]
+    )
+    left = len(events) - len(rows)
+    note = f"{left} later events are in events.jsonl." if left else ""
+    return Table("Events of the run", ("time", "event", "what"), rows, frozenset({0}), note)
+
+
+def _cell(text: str) -> str:
+    return text if len(text) <= 300 else text[:299] + "…"

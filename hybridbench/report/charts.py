@@ -1,0 +1,288 @@
+"""Which charts a report shows, and of what: series in, groups of charts in display units out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from hybridbench.analysis.findings import MetricResult, Verdict
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.metrics import Kind, Unit, spec_of
+from hybridbench.report.decimate import per_minute
+from hybridbench.report.document import Chart, ChartGroup, Ink, Line
+from hybridbench.report.pool_charts import pool_charts
+from hybridbench.report.wording import metric_title
+
+_BYTE_UNITS: Final = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
+
+# A memory chart is at least this share of its level high: less would make a picture of noise.
+_MEMORY_SPAN: Final = 0.04
+
+_CLASSES_MAX: Final = 6
+_LINES_PER_RATE_CHART: Final = 5
+_RATE_CHARTS_MAX: Final = 4
+_OTHERS_MAX: Final = 12
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A chart before it meets a run: which metrics, under which short labels."""
+
+    key: str
+    title: str
+    metrics: Mapping[str, str]
+    from_zero: bool = True
+    wide: bool = False
+    note: str = ""
+
+
+_MEMORY: Final = (
+    Plan(
+        "rss",
+        "Memory of the engine process",
+        {
+            "rss_anon_swap_bytes": "private (RssAnon + swap)",
+            "rss_bytes": "resident (RSS)",
+            "pss_bytes": "proportional (PSS)",
+        },
+        from_zero=False,
+        wide=True,
+    ),
+    Plan(
+        "collectible-bytes",
+        "What a full collection would free",
+        {"gc_collectible_bytes": "collectible"},
+        note="Counted in a forked child, so that looking frees nothing.",
+    ),
+    Plan(
+        "collectible-objects",
+        "Objects waiting for the collector",
+        {"gc_collectible_objects": "collectible objects"},
+    ),
+    Plan(
+        "malloc",
+        "Allocator",
+        {"malloc_in_use_bytes": "in use", "malloc_arena_bytes": "taken from the system"},
+        from_zero=False,
+    ),
+    Plan("blocks", "Python blocks", {"allocated_blocks": "allocated"}, from_zero=False),
+)
+_TRAFFIC: Final = (
+    Plan("throughput", "Throughput", {"throughput_tokens_per_s": "tokens"}),
+    Plan("requests", "Requests finished", {"requests_per_s": "requests"}),
+    Plan("ttft", "Time to first token", {"ttft_ms_p50": "median", "ttft_ms_p99": "p99"}),
+    Plan("itl", "Time between tokens", {"itl_ms_p50": "median", "itl_ms_p99": "p99"}),
+    Plan(
+        "concurrency",
+        "Requests in the engine",
+        {
+            "running_requests": "running",
+            "waiting_requests": "waiting",
+            "max_running_requests": "most so far",
+        },
+    ),
+)
+_OBSERVER: Final = (
+    Plan(
+        "sampler",
+        "Sampler: lateness and cost of a sample",
+        {"sampler_late_s": "late by", "sampler_cost_s": "cost"},
+    ),
+    Plan("harness", "Memory of the bench itself", {"harness_rss_bytes": "RSS"}, from_zero=False),
+)
+
+
+def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
+    """All charts of a report; charts and groups without data are left out."""
+    results = {result.metric: result for result in verdict.metrics}
+    drivers = [finding.driver for finding in verdict.findings if finding.driver]
+    groups = [
+        ChartGroup("Memory", _planned(record, _MEMORY, results)),
+        ChartGroup("Objects that should be dead", _stray_charts(record)),
+        ChartGroup("Pools", pool_charts(record)),
+        ChartGroup("Traffic", _planned(record, _TRAFFIC, results)),
+        ChartGroup("Events", _event_charts(record, drivers)),
+        ChartGroup("The observer", _planned(record, _OBSERVER, results) + _share_chart(record)),
+    ]
+    groups.append(ChartGroup("Everything else that moved", _other_charts(record, results)))
+    return tuple(group for group in groups if group.charts)
+
+
+def scaled(chart: Chart, unit: Unit) -> Chart:
+    """``chart``, whose lines hold values in ``unit``, in the unit that suits their size."""
+    name, factor = _display_unit(unit, _largest(chart.lines))
+    lines = tuple(replace(line, value=line.value / factor) for line in chart.lines)
+    return replace(chart, unit=name, lines=lines, min_span=chart.min_span / factor)
+
+
+def _planned(
+    record: RunRecord, plans: Sequence[Plan], results: Mapping[str, MetricResult]
+) -> tuple[Chart, ...]:
+    charts = (_chart(record, plan, results) for plan in plans)
+    return tuple(chart for chart in charts if chart is not None)
+
+
+def _chart(record: RunRecord, plan: Plan, results: Mapping[str, MetricResult]) -> Chart | None:
+    lines: list[Line] = []
+    fits: list[Line] = []
+    unit = Unit.COUNT
+    for colour, (name, label) in enumerate(plan.metrics.items()):
+        series = record.series.get(name)
+        spec = spec_of(name)
+        if series is None or spec is None or not len(series):
+            continue
+        unit = spec.unit
+        lines.append(Line(label, series.t_s, series.value, colour=colour))
+        if name in results:
+            fits += _fit_lines(results[name], colour)
+    if not lines:
+        return None
+    span = 0.0 if plan.from_zero else _MEMORY_SPAN * _largest(lines)
+    chart = Chart(
+        key=plan.key,
+        title=plan.title,
+        unit="",
+        lines=(*lines, *fits),
+        note=plan.note,
+        from_zero=plan.from_zero,
+        min_span=span,
+        wide=plan.wide,
+    )
+    return scaled(chart, unit)
+
+
+def _fit_lines(result: MetricResult, colour: int) -> list[Line]:
+    """The fitted line and the two edges of its band, where the analysis gave them."""
+    t_s = np.asarray(result.fit_t_s, np.float64)
+    edges = (result.band_lower, result.band_upper)
+    if not t_s.size or len(result.fit_value) != t_s.size:
+        return []
+    lines = [Line("fit", t_s, np.asarray(result.fit_value, np.float64), Ink.FIT, colour)]
+    if all(len(edge) == t_s.size for edge in edges):
+        names = ("band, lower edge", "band, upper edge")
+        lines += [
+            Line(name, t_s, np.asarray(edge, np.float64), Ink.SPREAD, colour)
+            for name, edge in zip(names, edges, strict=True)
+        ]
+    return lines
+
+
+def _stray_charts(record: RunRecord) -> tuple[Chart, ...]:
+    """Live instances outside of what the engine reaches; classes that have some come first."""
+    classes = {
+        match[1] for name in record.series if (match := re.fullmatch(r"instances\.(.+)\.\w+", name))
+    }
+    charts = []
+    for name in classes:
+        metrics = {
+            f"instances.{name}.stray": "live, but not in the engine",
+            f"instances.{name}.collectible": "of these, a collection would free",
+            f"instances.{name}.retained": "of these, survive a collection",
+        }
+        chart = _chart(record, Plan(f"stray-{slug(name)}", f"{name} outside", metrics), {})
+        if chart is not None:
+            charts.append(chart)
+    charts.sort(key=lambda chart: (-_largest(chart.lines), chart.title))
+    return tuple(charts[:_CLASSES_MAX])
+
+
+def _event_charts(record: RunRecord, drivers: Sequence[str]) -> tuple[Chart, ...]:
+    """Event counters as rates: those that findings name first, then by size, alike with alike."""
+    lines = []
+    for name, series in sorted(record.series.items()):
+        if name.startswith("events."):
+            t_s, rate = per_minute(series.t_s, series.value)
+            if rate.size and rate.max() > 0:
+                lines.append(Line(name.removeprefix("events."), t_s, rate))
+    lines.sort(key=lambda line: -float(line.value.mean()))
+    named = [line for line in lines if _is_driver(line.label, drivers)]
+    rest = [line for line in lines if line not in named]
+    charts = []
+    if named:
+        charts.append(_rate_chart("drivers", "What drives the findings", named))
+    for index in range(_RATE_CHARTS_MAX):
+        part = rest[index * _LINES_PER_RATE_CHART : (index + 1) * _LINES_PER_RATE_CHART]
+        if part:
+            title = "Events" if index == 0 else f"Events, rarer ({index + 1})"
+            charts.append(_rate_chart(f"events-{index}", title, part))
+    return tuple(charts)
+
+
+def _is_driver(counter: str, drivers: Sequence[str]) -> bool:
+    return any(counter == driver.removeprefix("events.") for driver in drivers)
+
+
+def _rate_chart(key: str, title: str, lines: Sequence[Line]) -> Chart:
+    inked = tuple(replace(line, colour=colour) for colour, line in enumerate(lines))
+    return Chart(key=key, title=title, unit="per minute", lines=inked)
+
+
+def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
+    """How much of the wall time probes and the collector took from the engine loop."""
+    lines = []
+    parts = {"probe_stop_s": "probes", "gc_pause_s": "collector"}
+    for colour, (name, label) in enumerate(parts.items()):
+        series = record.series.get(name)
+        if series is not None and len(series) > 1:
+            t_s, per_min = per_minute(series.t_s, series.value)
+            lines.append(Line(label, t_s, 100.0 * per_min / 60.0, colour=colour))
+    if not lines:
+        return ()
+    title = "Time taken from the engine loop"
+    note = "The observer should stay under 1 %."
+    return (Chart("share", title, "% of time", tuple(lines), note=note, min_span=1.0),)
+
+
+def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tuple[Chart, ...]:
+    """Levels and windows that no chart above shows, if they ever moved."""
+    plans = (*_MEMORY, *_TRAFFIC, *_OBSERVER)
+    known = {name for plan in plans for name in plan.metrics}
+    charts = []
+    for name, series in sorted(record.series.items()):
+        spec = spec_of(name)
+        covered = name in known or name.startswith(("pool.", "events.", "instances."))
+        if spec is None or covered or spec.kind is Kind.COUNTER or not _moved(series):
+            continue
+        fits = _fit_lines(results[name], 0) if name in results else []
+        chart = Chart(
+            key=f"other-{slug(name)}",
+            title=_capital(metric_title(name)),
+            unit="",
+            lines=(Line(name, series.t_s, series.value), *fits),
+            from_zero=spec.unit is not Unit.BYTES,
+            min_span=_MEMORY_SPAN * float(np.abs(series.value).max()),
+        )
+        charts.append(scaled(chart, spec.unit))
+    return tuple(charts[:_OTHERS_MAX])
+
+
+def slug(name: str) -> str:
+    """``name`` as part of an HTML id."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _moved(series: Series) -> bool:
+    return len(series) > 1 and bool(np.ptp(series.value) > 0)
+
+
+def _largest(lines: Iterable[Line]) -> float:
+    sizes = (float(np.abs(line.value).max()) for line in lines if line.value.size)
+    return max(sizes, default=0.0)
+
+
+def _display_unit(unit: Unit, largest: float) -> tuple[str, float]:
+    if unit is Unit.BYTES:
+        fitting = (pair for pair in _BYTE_UNITS if largest >= 0.9995 * pair[1])
+        return next(fitting, ("B", 1.0))
+    if unit is Unit.SECONDS and largest < 1.0:
+        return "ms", 1e-3
+    names = {Unit.PER_SECOND: "per second", Unit.COUNT: ""}
+    return names.get(unit, unit.value), 1.0
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,138 @@
+"""The summary at the end of a run on a terminal: the answer first, whole at 80 columns.
+
+Rich leaves out colours where NO_COLOR is set; nothing here is said by a colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rich import box
+from rich.console import Group, JustifyMethod, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.report.document import Document, Fact, FindingText, Table
+from hybridbench.report.wording import GLYPH, metric_label
+
+_STYLE: Final = {
+    VerdictKind.CLEAN: "green",
+    VerdictKind.LEAK: "red",
+    VerdictKind.DEGRADED: "red",
+    VerdictKind.INVARIANT: "red",
+    VerdictKind.CRASHED: "red",
+    VerdictKind.INCONCLUSIVE: "yellow",
+    VerdictKind.INVALID: "magenta",
+}
+_EVIDENCE_MAX: Final = 3
+_FINDINGS_MAX: Final = 5
+
+
+def render_console(document: Document, report: Path | None = None) -> RenderableType:
+    """What to print when the run is over; ``report`` is the page to open."""
+    parts = [_panel(document), *_findings(document), *_bounds(document), *_coverage(document)]
+    for title, texts in (("Not seen", document.not_seen), ("Notes", document.notes)):
+        if texts:
+            parts += [_heading(title), *(_bullet(text) for text in texts)]
+    if report is not None:
+        # On a line of its own and folded, never cut: it is there to be copied.
+        parts += [_heading("Report"), Text(str(report), overflow="fold")]
+    return Group(*parts)
+
+
+def _panel(document: Document) -> RenderableType:
+    style = _STYLE[document.verdict]
+    body: list[RenderableType] = [Text(document.headline, style="bold"), Text()]
+    body.append(_facts(document.answer))
+    if document.ruling:
+        body += [Text(), Text(document.ruling)]
+    return Panel(
+        Group(*body),
+        title=Text(f" {GLYPH[document.verdict]} {document.verdict.value} ", style=f"bold {style}"),
+        title_align="left",
+        subtitle=Text(f" exit code {document.exit_code} ", style="dim"),
+        subtitle_align="right",
+        border_style=style,
+        box=box.ROUNDED,
+        padding=(1, 2),
+    )
+
+
+def _facts(facts: tuple[Fact, ...]) -> RichTable:
+    grid = RichTable.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", max_width=20)
+    grid.add_column(overflow="fold")
+    for fact in facts:
+        grid.add_row(Text(fact.label), Text(fact.text))
+        if fact.code:
+            grid.add_row(Text(), Text(fact.code, style="cyan"))
+    return grid
+
+
+def _findings(document: Document) -> Iterator[RenderableType]:
+    if not document.findings:
+        return
+    yield _heading("Findings")
+    for position, finding in enumerate(document.findings[:_FINDINGS_MAX], 1):
+        yield from _finding(position, finding)
+    left = len(document.findings) - _FINDINGS_MAX
+    if left > 0:
+        yield _bullet(f"{left} more in the report")
+
+
+def _finding(position: int, finding: FindingText) -> Iterator[RenderableType]:
+    line = Text(finding.verdict.value, style=f"bold {_STYLE[finding.verdict]}")
+    line.append(f"  {finding.title}", style="not bold default")
+    yield _item(f"{position}.", line)
+    growth = [fact for fact in finding.facts if fact.label in {"Growth", "Per event"}]
+    if growth:
+        yield Padding(_facts(tuple(growth)), (0, 0, 0, 3))
+    for text in finding.evidence[:_EVIDENCE_MAX]:
+        yield _bullet(text, indent=3)
+
+
+def _bounds(document: Document) -> Iterator[RenderableType]:
+    if document.bounds.rows:
+        yield _heading(document.bounds.title)
+        rows = tuple((metric_label(row[0]), *row[1:]) for row in document.bounds.rows)
+        yield _table(replace(document.bounds, rows=rows), keep=(0, 1, 2, 3, 5))
+        if document.bounds.note:
+            yield Text(document.bounds.note, style="dim")
+
+
+def _coverage(document: Document) -> Iterator[RenderableType]:
+    if document.coverage.rows:
+        yield _heading(document.coverage.title)
+        yield _table(document.coverage, keep=(0, 1, 2, 3))
+
+
+def _table(table: Table, keep: tuple[int, ...]) -> RichTable:
+    rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in keep:
+        side: JustifyMethod = "right" if column in table.numeric else "left"
+        rich.add_column(table.columns[column], justify=side, overflow="fold")
+    for row in table.rows:
+        rich.add_row(*(Text(row[column]) for column in keep))
+    return rich
+
+
+def _heading(title: str) -> RenderableType:
+    return Padding(Text(title, style="bold"), (1, 0, 0, 0))
+
+
+def _bullet(text: str, indent: int = 0) -> RenderableType:
+    return Padding(_item("·", Text(text)), (0, 0, 0, indent))
+
+
+def _item(sign: str, text: Text) -> RenderableType:
+    grid = RichTable.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=len(sign))
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(sign), text)
+    return grid

@@ -1,0 +1,139 @@
+"""report.html: one file that needs nothing else, and is not allowed to ask for anything else.
+
+The content security policy names the hash of every script and style of the page, and forbids all
+other sources.  Whatever a run wrote (model names, log lines) enters escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Final
+
+import numpy as np
+from jinja2 import BaseLoader, Environment, StrictUndefined
+from markupsafe import Markup, escape
+
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.report.chart_data import page_data
+from hybridbench.report.document import Chart, Document, Ink
+from hybridbench.report.wording import GLYPH, number
+
+_TONE: Final[Mapping[VerdictKind, str]] = {
+    VerdictKind.CLEAN: "good",
+    VerdictKind.LEAK: "bad",
+    VerdictKind.DEGRADED: "bad",
+    VerdictKind.INVARIANT: "bad",
+    VerdictKind.CRASHED: "bad",
+    VerdictKind.INCONCLUSIVE: "open",
+    VerdictKind.INVALID: "void",
+}
+# Further words of the tables that are drawn like verdicts.
+_WORDS: Final = {"BOUNDED": ("✓", "good"), "met": ("✓", "good"), "NOT MET": ("✕", "bad")}
+
+# Between two letters only: a decimal point or a unit per hour must stay whole.
+_NAME_JOINT: Final = re.compile(r"(?<=[A-Za-z])([._/]|::)(?=[A-Za-z]{2})")
+
+_STYLES: Final = ("uPlot.min.css", "report.css")
+_SCRIPTS: Final = ("uPlot.iife.min.js", "report.js")
+
+
+def render_html(document: Document) -> str:
+    """The whole page."""
+    styles = [_asset(name) for name in _STYLES]
+    scripts = [_asset(name) for name in _SCRIPTS]
+    charts = [chart for group in document.charts for chart in group.charts]
+    tones = {kind.value: tone for kind, tone in _TONE.items()}
+    glyphs = {kind.value: glyph for kind, glyph in GLYPH.items()}
+    return (
+        _environment()
+        .from_string(_asset("report.html.j2"))
+        .render(
+            doc=document,
+            policy=_policy(scripts, styles),
+            styles=styles,
+            scripts=scripts,
+            data=_embedded_json(page_data(document)),
+            tone=_TONE[document.verdict],
+            words=tones | {word: tone for word, (_, tone) in _WORDS.items()},
+            glyphs=glyphs | {word: glyph for word, (glyph, _) in _WORDS.items()},
+            lifted={chart.key for chart in charts if _lifted(chart)},
+            numbers={chart.key: _numbers(chart) for chart in charts},
+        )
+    )
+
+
+def _policy(scripts: list[str], styles: list[str]) -> str:
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {' '.join(_hash_source(text) for text in scripts)}",
+            f"style-src {' '.join(_hash_source(text) for text in styles)}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+
+
+def _hash_source(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def _embedded_json(data: object) -> Markup:
+    """JSON that cannot end its script element, whatever texts it holds."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    # json.dumps writes ASCII, so these three are all that HTML could read as its own.
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return Markup(text)  # noqa: S704
+
+
+def _numbers(chart: Chart) -> list[tuple[str, ...]]:
+    """First, least, most and last value of every measured line."""
+    rows = []
+    for line in chart.lines:
+        if line.ink in {Ink.PLAIN, Ink.LIMIT} and line.value.size:
+            value = line.value
+            cells = (value[0], np.min(value), np.max(value), value[-1])
+            rows.append((line.label, *(number(float(f"{float(c):.5g}")) for c in cells)))
+    return rows
+
+
+def _lifted(chart: Chart) -> bool:
+    """Whether the y axis, as the page's script draws it, begins above zero."""
+    values = [line.value for line in chart.lines if line.value.size]
+    if chart.from_zero or not values:
+        return False
+    low = min(float(np.min(value)) for value in values)
+    high = max(float(np.max(value)) for value in values)
+    span = max(high - low, chart.min_span)
+    return low - (span - (high - low)) / 2 - 0.06 * span > 0
+
+
+def _breakable(text: object) -> Markup:
+    """``text`` escaped, with places to break a dotted or underscored name on narrow screens."""
+    return Markup(_NAME_JOINT.sub(r"\1<wbr>", str(escape(str(text)))))  # noqa: S704
+
+
+@cache
+def _asset(name: str) -> str:
+    return (resources.files(__package__) / "assets" / name).read_text("utf-8")
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        loader=BaseLoader(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = _breakable
+    return environment

@@ -1,0 +1,79 @@
+"""A pool as a stacked ledger: who holds its slots, with the ones nobody holds at the bottom."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.report.document import Chart, Ink, Line
+
+# Bottom to top: what must be zero lies at the bottom, where a loss lifts everything above it.
+_PARTS: Final = (
+    ("residual", "without a holder", 1),
+    ("waiting_held", "held by waiting requests", 3),
+    ("session_held", "held by idle sessions", 4),
+    ("in_flight", "held by admitted requests", 0),
+    ("protected", "in the tree, locked", 5),
+    ("evictable", "in the tree, evictable", 2),
+    ("available", "free", 7),
+)
+_MUST_BE_ZERO: Final = ("residual", "waiting_held")
+
+_NAMES: Final = {"kv": "KV tokens", "mamba": "Recurrent state slots", "req": "Request rows"}
+
+
+def pool_charts(record: RunRecord) -> tuple[Chart, ...]:
+    """Two charts a pool: the ledger, and the slots that must be zero at rest."""
+    pools = {
+        match[1] for name in record.series if (match := re.fullmatch(r"pool\.(\w+)\.\w+", name))
+    }
+    # The pools everyone knows come in their usual order, others after them.
+    known = [pool for pool in _NAMES if pool in pools]
+    charts = []
+    for pool in [*known, *sorted(pools - set(known))]:
+        charts += [*_ledger(record, pool), *_losses(record, pool)]
+    return tuple(charts)
+
+
+def _ledger(record: RunRecord, pool: str) -> tuple[Chart, ...]:
+    """A part that was sampled at other times is interpolated onto the common ones."""
+    parts = _series_of(record, pool)
+    if len(parts) < 2:
+        return ()
+    # The part with the most samples carries the clock.
+    t_s = max((series.t_s for _, _, _, series in parts), key=lambda times: times.size)
+    lines = [Line(label, t_s, _on(t_s, series), colour=c) for _, label, c, series in parts]
+    total = record.series.get(f"pool.{pool}.total")
+    if total is not None and len(total):
+        lines.append(Line("size", t_s, _on(t_s, total), Ink.LIMIT))
+    title = f"{_NAMES.get(pool, pool)}: who holds them"
+    return (Chart(f"pool-{pool}", title, "slots", tuple(lines), stacked=True),)
+
+
+def _losses(record: RunRecord, pool: str) -> tuple[Chart, ...]:
+    lines = tuple(
+        Line(label, series.t_s, series.value, colour=colour)
+        for part, label, colour, series in _series_of(record, pool)
+        if part in _MUST_BE_ZERO
+    )
+    if not lines:
+        return ()
+    title = f"{_NAMES.get(pool, pool)}: slots that must come back"
+    note = "Zero at every quiescent checkpoint in a sound engine."
+    return (Chart(f"pool-{pool}-losses", title, "slots", lines, note=note, min_span=4.0),)
+
+
+def _series_of(record: RunRecord, pool: str) -> list[tuple[str, str, int, Series]]:
+    found = (
+        (part, label, c, record.series.get(f"pool.{pool}.{part}")) for part, label, c in _PARTS
+    )
+    return [(part, label, c, series) for part, label, c, series in found if series]
+
+
+def _on(t_s: FloatArray, series: Series) -> FloatArray:
+    if series.t_s.size == t_s.size and bool(np.all(series.t_s == t_s)):
+        return series.value
+    return np.interp(t_s, series.t_s, series.value)

@@ -1,0 +1,87 @@
+"""Phases, the judged window and the marks that every chart shows behind its curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from hybridbench.analysis.findings import Verdict
+from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.report.document import Mark, Span, Timeline
+from hybridbench.report.wording import clock_text, plain_text
+from hybridbench.rundir.layout import GC, NOTE, PHASE, STEADY
+
+GEN2_COUNTER: Final = "gc_gen2_collections"
+
+# Beyond these a chart would be all marks; the table of events keeps them.
+_GC_MARKS_MAX: Final = 400
+_MARKS_MAX: Final = 300
+
+
+def timeline_of(record: RunRecord, verdict: Verdict) -> Timeline:
+    """Everything about time that all charts of a report share."""
+    end_s = last_moment_s(record)
+    window = None
+    if verdict.window_s is not None:
+        window = Span("judged window", *verdict.window_s)
+    return Timeline(end_s, tuple(_phases(record, end_s)), window, tuple(_marks(record)))
+
+
+def last_moment_s(record: RunRecord) -> float:
+    """Time of the last thing the run recorded."""
+    ends = [float(series.t_s[-1]) for series in record.series.values() if len(series)]
+    ends += [event.t_s for event in record.events]
+    return max(ends, default=0.0)
+
+
+def event_label(event: RunEvent) -> str:
+    """One event in a line: its data in words, or its kind."""
+    if event.kind == PHASE:
+        return phase_name(event)
+    for key in ("text", "label", "reason", "message"):
+        if isinstance(event.data.get(key), str):
+            return str(event.data[key])
+    return plain_text(event.data) if event.data else event.kind
+
+
+def phase_name(event: RunEvent) -> str:
+    """The phase that begins with ``event``."""
+    return plain_text(event.data.get("phase", event.data.get("name", "?")))
+
+
+def _phases(record: RunRecord, end_s: float) -> list[Span]:
+    starts = record.all_events(PHASE)
+    spans = [
+        Span(phase_name(this), this.t_s, following.t_s) for this, following in pairwise(starts)
+    ]
+    if starts:
+        spans.append(Span(phase_name(starts[-1]), starts[-1].t_s, end_s))
+    return [span for span in spans if span.end_s > span.start_s]
+
+
+def _marks(record: RunRecord) -> list[Mark]:
+    plain = [e for e in record.events if e.kind not in {PHASE, NOTE, GC}]
+    marks = [Mark(event.kind, event.t_s, _mark_label(event)) for event in _thinned(plain)]
+    return marks + [Mark(GC, t_s, "full collection") for t_s in _collections(record)]
+
+
+def _mark_label(event: RunEvent) -> str:
+    return event.kind if event.kind == STEADY else f"{event.kind} at {clock_text(event.t_s)}"
+
+
+def _thinned(events: Sequence[RunEvent]) -> Sequence[RunEvent]:
+    steady = [event for event in events if event.kind == STEADY]
+    rest = [event for event in events if event.kind != STEADY]
+    return steady + rest[:: max(1, -(-len(rest) // _MARKS_MAX))]
+
+
+def _collections(record: RunRecord) -> list[float]:
+    """Times of full collections: from events, else from the counter in the samples."""
+    times = [event.t_s for event in record.all_events(GC)]
+    counter = record.series.get(GEN2_COUNTER)
+    if not times and counter is not None and len(counter) > 1:
+        times = [float(t) for t in counter.t_s[1:][np.diff(counter.value) > 0]]
+    return times[:: max(1, -(-len(times) // _GC_MARKS_MAX))]

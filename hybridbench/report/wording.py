@@ -1,0 +1,162 @@
+"""Numbers in words: rates with intervals, times, values with units; one spelling everywhere."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from hybridbench.analysis.findings import MetricResult, Rate, VerdictKind
+from hybridbench.analysis.record import JsonValue
+from hybridbench.metrics import Unit, spec_of
+from hybridbench.units import format_bytes
+
+# A verdict is told by its word and its shape; the colour only helps.
+GLYPH: Final[Mapping[VerdictKind, str]] = {
+    VerdictKind.CLEAN: "✓",
+    VerdictKind.LEAK: "▲",
+    VerdictKind.DEGRADED: "▼",
+    VerdictKind.INVARIANT: "≠",
+    VerdictKind.INCONCLUSIVE: "?",
+    VerdictKind.CRASHED: "✕",
+    VerdictKind.INVALID: "∅",
+}
+
+_LABELS: Final[Mapping[str, str]] = {
+    "rss_anon_swap_bytes": "Private memory",
+    "gc_collectible_bytes": "Collectible",
+}
+
+_TINY: Final = 1e-12
+
+
+def clock_text(t_s: float) -> str:
+    """``t_s`` seconds as ``h:mm:ss``."""
+    total = round(max(0.0, t_s))
+    return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
+
+
+def amount(value: float, unit: str, *, signed: bool = False) -> str:
+    """``value`` with its unit: ``1.44 GiB``, ``+3.00 slots``."""
+    if math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "no bound" if value > 0 else "no lower bound"
+    sign = "\N{MINUS SIGN}" if value < -_TINY else ("+" if signed and value > _TINY else "")
+    size = abs(value)
+    if unit == Unit.BYTES:
+        return sign + format_bytes(size)
+    return f"{sign}{number(size)} {unit}".rstrip()
+
+
+def number(value: float) -> str:
+    """A plain number with three or more digits that mean something and thousands apart."""
+    if not math.isfinite(value):
+        return "unknown" if math.isnan(value) else "no bound"
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 0.01:
+        return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    return f"{value:.2g}"
+
+
+def per_text(per: str) -> str:
+    """How ``per`` is appended: ``/h`` for time, `` per request`` for work."""
+    return f"/{per}" if per in {"h", "s", "min"} else f" per {per}"
+
+
+def rate_text(rate: Rate) -> str:
+    """``+3.45 GiB/h``."""
+    return amount(rate.value, rate.unit, signed=True) + per_text(rate.per)
+
+
+def interval_text(rate: Rate) -> str:
+    """``+3.41 to +3.50 GiB/h``; an open end is said in words."""
+    return _span_text(rate) + (per_text(rate.per) if _has_end(rate) else "")
+
+
+def full_rate_text(rate: Rate) -> str:
+    """Rate and interval in one line: ``+3.45 GiB/h (95 % interval +3.41 to +3.50 GiB)``."""
+    if rate.lower == rate.upper:
+        return f"{rate_text(rate)}, exactly"
+    share = f"{100 * rate.confidence:.4g} %"
+    if not _has_end(rate):
+        return f"{rate_text(rate)} (no {share} interval)"
+    span = _span_text(rate)
+    # The name of what is counted stands right before it; a byte's prefix may change in between.
+    if rate.unit != Unit.BYTES:
+        span = span.removesuffix(f" {rate.unit}")
+    return f"{rate_text(rate)} ({share} interval {span})"
+
+
+def bound_text(result: MetricResult) -> str:
+    """What a result excludes: ``no growth above 38 MiB/h (95 %)``; empty when it bounds nothing."""
+    rate = result.rate_per_hour
+    if not math.isfinite(rate.upper):
+        return ""
+    upper = amount(max(0.0, rate.upper), rate.unit)
+    return f"no growth above {upper}{per_text(rate.per)} ({100 * rate.confidence:.4g} %)"
+
+
+def metric_title(name: str) -> str:
+    """A metric for people: its declared meaning, with the family member in front."""
+    spec = spec_of(name)
+    if spec is None:
+        return name
+    if "*" not in spec.name:
+        return spec.meaning
+    head, _, tail = spec.name.partition("*")
+    member = name[len(head) : len(name) - len(tail)] if tail else name[len(head) :]
+    return f"{member}: {spec.meaning}"
+
+
+def metric_label(name: str) -> str:
+    """A gated metric in two words."""
+    return _LABELS.get(name, name.removesuffix("_bytes").replace("_", " "))
+
+
+def command_text(command: JsonValue) -> str:
+    """The command line as one would type it; empty when the manifest has none."""
+    if not isinstance(command, Sequence) or isinstance(command, str):
+        return ""
+    return shlex.join(str(part) for part in command)
+
+
+def plain_text(value: JsonValue) -> str:
+    """Any manifest value in one line."""
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number(float(value)) if isinstance(value, float) else str(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {plain_text(item)}" for key, item in value.items()) or "none"
+    return ", ".join(plain_text(item) for item in value) or "none"
+
+
+def _has_end(rate: Rate) -> bool:
+    return math.isfinite(rate.lower) or math.isfinite(rate.upper)
+
+
+def _span_text(rate: Rate) -> str:
+    lower = amount(rate.lower, rate.unit, signed=True)
+    upper = amount(rate.upper, rate.unit, signed=True)
+    if rate.lower == rate.upper:
+        return f"exactly {lower}"
+    if math.isfinite(rate.lower) and math.isfinite(rate.upper):
+        return f"{_common_unit(lower, upper)} to {upper}"
+    if math.isfinite(rate.lower):
+        return f"at least {lower}"
+    return f"at most {upper}" if math.isfinite(rate.upper) else "none"
+
+
+def _common_unit(lower: str, upper: str) -> str:
+    """``lower`` without its unit where ``upper`` ends in the same one."""
+    head, _, unit = lower.rpartition(" ")
+    return head if head and upper.endswith(f" {unit}") else lower

@@ -1,0 +1,74 @@
+"""What a document says, before any format."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.report.advice import MEANING
+from hybridbench.report.build import build_document
+from hybridbench.report.document import Ink
+from tests.unit.report import synthetic
+
+
+def test_every_verdict_has_a_meaning() -> None:
+    assert set(MEANING) == set(VerdictKind)
+
+
+def test_the_ledger_of_a_pool_adds_up_to_its_size() -> None:
+    record = synthetic.record_of(300.0)
+    document = build_document(record, synthetic.leak_verdict(record))
+
+    charts = {chart.key: chart for group in document.charts for chart in group.charts}
+    for pool in ("kv", "mamba", "req"):
+        chart = charts[f"pool-{pool}"]
+        parts = [line.value for line in chart.lines if line.ink is Ink.PLAIN]
+        size = next(line.value for line in chart.lines if line.ink is Ink.LIMIT)
+        assert abs(sum(parts) - size).max() == 0
+        # What must be zero lies at the bottom, where it lifts everything above it.
+        assert chart.lines[0].label == "without a holder"
+
+
+def test_the_driver_of_a_finding_gets_a_chart_of_its_own() -> None:
+    record = synthetic.record_of(300.0)
+    document = build_document(record, synthetic.leak_verdict(record))
+
+    charts = {chart.key: chart for group in document.charts for chart in group.charts}
+    assert [line.label for line in charts["drivers"].lines] == ["nodes_evicted"]
+
+
+def test_phases_fill_the_run_and_collections_come_from_the_counter() -> None:
+    record = synthetic.record_of(600.0)
+    timeline = build_document(record, synthetic.leak_verdict(record)).timeline
+
+    assert [span.name for span in timeline.phases] == ["boot", "prefill", "load", "drain"]
+    assert all(
+        this.end_s == following.start_s
+        for this, following in zip(timeline.phases, timeline.phases[1:], strict=False)
+    )
+    assert len([mark for mark in timeline.marks if mark.kind == "gc"]) == 3
+    assert len([mark for mark in timeline.marks if mark.kind == "checkpoint"]) == 5
+
+
+def test_what_the_reader_had_to_leave_out_is_told_in_the_notes() -> None:
+    record = synthetic.record_of(120.0)
+    torn = RunEvent(120.0, "note", {"text": "the last line was torn"})
+    noted = RunRecord(record.manifest, record.series, (*record.events, torn))
+
+    document = build_document(noted, synthetic.clean_verdict(record))
+
+    assert "the last line was torn" in document.notes
+    assert not any(row[1] == "note" for row in document.events.rows)
+
+
+def test_a_finding_of_a_lesser_kind_does_not_hide_the_one_of_the_verdict() -> None:
+    record = synthetic.record_of(120.0)
+    verdict = synthetic.leak_verdict(record)
+    slow = replace(verdict.findings[1], verdict=VerdictKind.DEGRADED, subject="throughput")
+
+    document = build_document(record, replace(verdict, findings=(slow, verdict.findings[0])))
+
+    what = next(fact for fact in document.answer if fact.label == "What leaks")
+    assert what.text.startswith("TreeNode")
+    assert "1 more finding below" in what.text

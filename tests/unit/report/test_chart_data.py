@@ -1,0 +1,70 @@
+"""What travels inside the page unpacks to what was measured."""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybridbench.report.chart_data import chart_data, packed
+from hybridbench.report.document import Chart, Line
+
+
+def lines_of(chart: Chart) -> list[dict[str, Any]]:
+    """The lines as the page's script reads them."""
+    lines: list[dict[str, Any]] = json.loads(json.dumps(chart_data(chart)))["lines"]
+    return lines
+
+
+def unpacked(counts: list[int | None], step: float) -> list[float | None]:
+    sums = accumulate(count or 0 for count in counts)
+    return [
+        None if count is None else total * step for count, total in zip(counts, sums, strict=True)
+    ]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.sampled_from([0.1, 1.0, 20.0]))
+def test_a_value_comes_back_within_half_a_step(values: list[float], step: float) -> None:
+    counts = packed(np.array(values), step)
+    again = unpacked(json.loads(json.dumps(counts)), step)
+
+    assert again == [pytest.approx(value, abs=0.51 * step) for value in values]
+
+
+def test_a_hole_in_the_samples_travels_as_null() -> None:
+    t = np.concatenate([np.arange(0.0, 100.0, 5.0), np.arange(400.0, 500.0, 5.0)])
+    chart = Chart("c", "t", "MiB", (Line("rss", t, np.linspace(100.0, 200.0, t.size)),))
+
+    line = lines_of(chart)[0]
+
+    values = unpacked(line["v"], line["step"])
+    assert values.count(None) == 1
+    assert len(line["t"]) == t.size + 1
+    shown = [value for value in values if value is not None]
+    assert shown == pytest.approx(np.linspace(100.0, 200.0, t.size).tolist(), abs=0.01)
+
+
+def test_counts_stay_whole() -> None:
+    t = np.arange(100.0)
+    chart = Chart("c", "t", "slots", (Line("residual", t, np.floor(t / 30.0)),))
+
+    line = lines_of(chart)[0]
+
+    assert line["step"] == 1.0
+
+
+def test_the_parts_of_a_stack_share_their_times() -> None:
+    rng = np.random.default_rng(1)
+    t = np.arange(0.0, 40_000.0, 5.0)
+    lines = tuple(Line(name, t, rng.poisson(50, t.size).astype(float)) for name in "abcdef")
+
+    stored = lines_of(Chart("c", "t", "slots", lines, stacked=True))
+
+    times = [line["t"] for line in stored]
+    assert all(part == times[0] for part in times)
+    assert len(times[0]) <= 2000

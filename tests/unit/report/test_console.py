@@ -1,0 +1,74 @@
+"""The summary on a terminal: the answer, whole, in 80 columns, also without colours."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from hybridbench.analysis.findings import Verdict
+from hybridbench.analysis.record import RunRecord
+from hybridbench.report.build import build_document
+from hybridbench.report.console import render_console
+from tests.unit.report import synthetic
+
+REPORT = Path("results/20261120-101500-qwen3-next-chat-churn-lru-reference-cycle/report.html")
+
+
+def printed(make: Callable[[RunRecord], Verdict], *, width: int = 80, colour: bool = False) -> str:
+    record = synthetic.record_of(300.0)
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=colour, no_color=not colour, legacy_windows=False
+    )
+    console.print(render_console(build_document(record, make(record)), REPORT))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        synthetic.leak_verdict,
+        synthetic.clean_verdict,
+        synthetic.open_verdict,
+        synthetic.invalid_verdict,
+        synthetic.crash_verdict,
+    ],
+    ids=lambda make: make.__name__,
+)
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(
+    make: Callable[[RunRecord], Verdict], width: int
+) -> None:
+    text = printed(make, width=width)
+
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+
+
+def test_the_leak_is_told_with_rates_bounds_coverage_and_the_path() -> None:
+    text = " ".join(printed(synthetic.leak_verdict, width=100).split())
+
+    for words in (
+        "▲ LEAK",
+        "exit code 10",
+        "+0.930 nodes per evicted node (95 % interval +0.920 to +0.940)",
+        "Private memory LEAK +1.61 GiB/h +1.55 to +1.67 GiB/h ≤ 200 MiB/h",
+        "nodes_evicted 100 712 met",
+        f"Report {REPORT}",
+    ):
+        assert words in text
+
+
+def test_the_path_of_the_report_is_never_cut() -> None:
+    assert str(REPORT) in printed(synthetic.clean_verdict, width=60).replace("\n", "")
+    assert f"{REPORT}\n" in printed(synthetic.clean_verdict, width=100)
+
+
+def test_without_colours_no_escape_is_written() -> None:
+    assert "\x1b" not in printed(synthetic.leak_verdict)
+    assert "\x1b" in printed(synthetic.leak_verdict, colour=True)

@@ -1,0 +1,117 @@
+"""verdict.json: by its schema, without NaN, and the same verdict when read back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.analysis.record import RunRecord
+from hybridbench.errors import RunDirectoryError
+from hybridbench.report.json import render_json, verdict_from_json, verdict_to_json
+from hybridbench.rundir.layout import published_schema
+from tests.unit.report import synthetic
+
+MAKERS = (
+    synthetic.leak_verdict,
+    synthetic.clean_verdict,
+    synthetic.open_verdict,
+    synthetic.invalid_verdict,
+    synthetic.crash_verdict,
+)
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+def test_a_verdict_follows_the_published_schema_and_comes_back(
+    make: Callable[[RunRecord], Verdict],
+) -> None:
+    verdict = make(synthetic.record_of(120.0))
+
+    stored = json.loads(render_json(verdict, "run-1"))
+
+    jsonschema.Draft202012Validator.check_schema(published_schema("verdict"))
+    jsonschema.validate(stored, published_schema("verdict"))
+    assert stored["exit_code"] == verdict.exit_code
+    assert verdict_from_json(stored) == verdict
+
+
+any_float = st.floats(allow_nan=True, allow_infinity=True)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+rates = st.builds(
+    Rate,
+    any_float,
+    any_float,
+    any_float,
+    st.sampled_from(["B", "slots"]),
+    st.just("h"),
+    st.just(0.95),
+)
+findings = st.builds(
+    Finding,
+    kind=st.text(max_size=5),
+    verdict=st.sampled_from(list(VerdictKind)),
+    subject=st.text(max_size=5),
+    title=st.text(max_size=5),
+    driver=st.none() | st.text(max_size=3),
+    rates=st.lists(rates, max_size=2).map(tuple),
+    since_s=st.none() | finite,
+    data=st.dictionaries(st.text(max_size=3), any_float | st.booleans() | st.none(), max_size=2),
+)
+results = st.builds(
+    MetricResult,
+    metric=st.just("rss_bytes"),
+    outcome=st.just("CLEAN"),
+    reason=st.just(""),
+    window_s=st.tuples(finite, finite),
+    rate_per_hour=rates,
+    rate_per_request=st.none() | rates,
+    floor_per_hour=any_float,
+    promise_per_hour=st.none() | any_float,
+    model=st.just("level"),
+    fit_t_s=st.lists(any_float, max_size=3).map(tuple),
+    needed_s=st.none() | any_float,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(findings, max_size=2).map(tuple), st.lists(results, max_size=2).map(tuple))
+def test_no_number_however_odd_breaks_the_schema(
+    found: tuple[Finding, ...], metrics: tuple[MetricResult, ...]
+) -> None:
+    verdict = Verdict(VerdictKind.LEAK, "h", found, metrics, None, "")
+
+    text = render_json(verdict, None)
+
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    jsonschema.validate(json.loads(text), published_schema("verdict"))
+    # What was read is what is written again: reading loses nothing that was stored.
+    again = verdict_from_json(json.loads(text))
+    assert render_json(again, None) == text
+
+
+def test_an_open_interval_stays_open() -> None:
+    rate = Rate(1.0, -math.inf, math.inf, "B", "h")
+    finding = Finding("growth", VerdictKind.LEAK, "rss", "t", rates=(rate,))
+    verdict = Verdict(VerdictKind.LEAK, "h", (finding,), (), None, "")
+
+    again = verdict_from_json(verdict_to_json(verdict, None))
+
+    assert again.findings[0].rates == (rate,)
+
+
+def test_a_damaged_or_later_verdict_is_refused_in_one_sentence() -> None:
+    stored = verdict_to_json(synthetic.clean_verdict(synthetic.record_of(120.0)), None)
+
+    with pytest.raises(RunDirectoryError, match="verdict/9"):
+        verdict_from_json({**stored, "schema": "hybridbench.verdict/9"})
+    with pytest.raises(RunDirectoryError, match="damaged"):
+        verdict_from_json({**stored, "headline": 7})
+    with pytest.raises(RunDirectoryError, match="damaged"):
+        verdict_from_json({key: value for key, value in stored.items() if key != "findings"})

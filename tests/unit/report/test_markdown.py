@@ -1,0 +1,48 @@
+"""report.md: the same answer for a step summary, with nothing in it that could act."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hybridbench.report.build import build_document
+from hybridbench.report.markdown import render_markdown
+from tests.unit.report import synthetic
+
+
+def test_the_verdict_comes_first_and_the_tables_are_tables() -> None:
+    record = synthetic.record_of(300.0)
+
+    lines = render_markdown(build_document(record, synthetic.leak_verdict(record))).splitlines()
+
+    assert lines[0].startswith("# ▲ LEAK: Evicted tree nodes wait for the collector")
+    header = next(i for i, line in enumerate(lines) if line.startswith("| metric"))
+    columns = lines[header].count("|")
+    assert lines[header + 1].count("|") == columns
+    assert lines[header + 2].count("|") == columns
+    assert "rss\\_anon\\_swap\\_bytes" in lines[header + 2]
+    assert "```sh" in "\n".join(lines)
+
+
+def test_hostile_texts_stay_on_their_line_and_in_their_cell() -> None:
+    record = synthetic.record_of(120.0)
+    verdict = replace(
+        synthetic.clean_verdict(record),
+        headline="a\n# b | <b>c</b> `d` *e*",
+        coverage={"x|y": {"required": 1, "seen": 2, "met": True}},
+    )
+
+    text = render_markdown(build_document(record, verdict))
+
+    assert text.splitlines()[0] == "# ✓ CLEAN: a \\# b \\| \\<b\\>c\\</b\\> \\`d\\` \\*e\\*"
+    assert "| x\\|y | 1 | 2 | met |" in text
+
+
+def test_endless_evidence_keeps_the_summary_small() -> None:
+    record = synthetic.record_of(120.0)
+    verdict = synthetic.leak_verdict(record)
+    long = replace(verdict.findings[0], evidence=tuple("x" * 5_000 for _ in range(1_000)))
+
+    text = render_markdown(build_document(record, replace(verdict, findings=(long,))))
+
+    assert len(text.encode()) < 50_000
+    assert "980 more lines of evidence are in verdict.json." in text

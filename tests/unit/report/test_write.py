@@ -1,0 +1,34 @@
+"""Writing the derived files: all of them, whole, again and again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hybridbench.errors import RunDirectoryError
+from hybridbench.report.json import verdict_from_json
+from hybridbench.report.write import write_reports
+from tests.unit.report import synthetic
+
+
+def test_reports_can_be_rebuilt_and_are_the_same_each_time(tmp_path: Path) -> None:
+    record = synthetic.record_of(120.0)
+    verdict = synthetic.leak_verdict(record)
+
+    write_reports(tmp_path, record, verdict)
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    write_reports(tmp_path, record, verdict)
+    second = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    assert sorted(first) == ["report.html", "report.md", "verdict.json"]
+    assert first == second
+    assert verdict_from_json(json.loads(first["verdict.json"])) == verdict
+
+
+def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
+    record = synthetic.record_of(120.0)
+
+    with pytest.raises(RunDirectoryError, match="cannot write"):
+        write_reports(tmp_path / "gone", record, synthetic.clean_verdict(record))
