@@ -1,0 +1,62 @@
+"""Where profiles are found: shipped in the wheel or the checkout, or any file of the user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hybridbench
+from hybridbench.errors import ConfigError
+from hybridbench.workload.profile import Profile
+from hybridbench.workload.validation import full_stop, nearest
+
+DEFAULT_PROFILE = "chat-churn"
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """The shipped profile of that name, or the one in that file.
+
+    What looks like a path (a separator, or the ending .yaml or .yml) is one; anything else is first
+    a name, then a file in the current directory.
+
+    Raises:
+        ConfigError: one sentence; for an unknown name it lists the shipped ones.
+    """
+    text = str(name_or_path)
+    looks_like_path = "/" in text or text.endswith((".yaml", ".yml"))
+    if isinstance(name_or_path, Path) or looks_like_path:
+        path = Path(text)
+        if not path.exists():
+            raise ConfigError(f"{text}: there is no such file; shipped are {_shipped_names()}.")
+        return Profile.from_yaml(path)
+    shipped = list_profiles()
+    if text in shipped:
+        return Profile.from_yaml(shipped[text])
+    if Path(text).is_file():
+        return Profile.from_yaml(Path(text))
+    names = list(shipped)
+    hint = nearest(text, names)
+    listed = "" if hint.startswith("known") else f" (shipped are {', '.join(names)})"
+    raise ConfigError(full_stop(f"there is no profile {text!r}; {hint}{listed}"))
+
+
+def list_profiles() -> dict[str, Path]:
+    """Shipped profiles, name to file, in order of name."""
+    return {path.stem: path for path in sorted(profiles_dir().glob("*.yaml"))}
+
+
+def profiles_dir() -> Path:
+    """The folder of shipped profiles and traces.
+
+    Raises:
+        ConfigError: if the installation lacks it.
+    """
+    package = Path(hybridbench.__file__).parent
+    # The wheel carries them inside the package; a checkout has them beside it.
+    for candidate in (package / "profiles", package.parent / "profiles"):
+        if candidate.is_dir():
+            return candidate
+    raise ConfigError(f"{package / 'profiles'}: the shipped profiles are missing; reinstall.")
+
+
+def _shipped_names() -> str:
+    return ", ".join(list_profiles())

@@ -1,0 +1,148 @@
+"""Conversations under way: each keeps its tokens, and its next prompt is all of them and more.
+
+Memory is bounded by ``open`` conversations and those in flight, each at most the context long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hybridbench.workload.draws import TokenSource, Zipf, draw_tokens, stream, token_block
+from hybridbench.workload.profile import Profile
+
+
+@dataclass(slots=True, eq=False)
+class Conversation:
+    """One chain of turns.  ``turn_ends`` are the lengths of the history after each turn."""
+
+    family: int
+    history: list[int]
+    turns_left: int
+    turn_ends: list[int] = field(default_factory=list)
+
+    def extend(self, prompt: list[int], output: list[int]) -> None:
+        """A turn has been answered with ``output``."""
+        self.history = prompt + output
+        # Going back to an earlier point made later turn ends void.
+        self.turn_ends = [end for end in self.turn_ends if end <= len(prompt)]
+        self.turn_ends.append(len(self.history))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One prompt to send, and the conversation it belongs to until ``ConversationPool.end``."""
+
+    conversation: Conversation
+    prompt: list[int]
+    max_new_tokens: int
+
+
+class ConversationPool:
+    """All conversations of a workload: those waiting for a next turn, those being answered."""
+
+    def __init__(self, profile: Profile, vocab_size: int, seed: int) -> None:
+        """An empty pool; ``seed`` decides every draw."""
+        self._prompts = profile.prompts
+        self._settings = profile.conversations
+        self._output = profile.output.tokens
+        self._context_len = profile.pools.max_context_len
+        self._vocab_size = vocab_size
+        self._seed = seed
+        self._random = stream(seed, "conversations")
+        self._user_tokens = TokenSource(seed, vocab_size, "user")
+        self._families = Zipf(self._prompts.families, self._prompts.reuse)
+        self._system_prompts: dict[int, list[int]] = {}
+        self._idle: list[Conversation] = []
+        self._busy = 0
+
+    def __len__(self) -> int:
+        return len(self._idle) + self._busy
+
+    def next_turn(self, *, long_input: bool = False, long_output: bool = False) -> Turn:
+        """Take a conversation and say its next prompt; it stays taken until ``end``.
+
+        ``long_input`` asks for user tokens that take several prefill steps, ``long_output`` for the
+        longest answer of the profile.
+        """
+        output = self._output.high if long_output else draw_tokens(self._random, self._output)
+        long_input = self._random.random() < self._prompts.long or long_input
+        turn = None
+        if len(self) >= self._settings.open and self._idle:
+            turn = self._continued(self._take_idle(), output, long_input)
+        self._busy += 1
+        return turn or self._opened(output, long_input)
+
+    def end(self, turn: Turn, output_ids: list[int]) -> None:
+        """The turn is over; with an answer it becomes part of the conversation."""
+        conversation = turn.conversation
+        self._busy -= 1
+        conversation.turns_left -= 1
+        if output_ids:
+            conversation.extend(turn.prompt, output_ids)
+        if conversation.turns_left > 0:
+            self._idle.append(conversation)
+
+    def system_prompt(self, family: int) -> list[int]:
+        """The shared first tokens of a family; their length is part of its seed."""
+        tokens = self._system_prompts.get(family)
+        if tokens is None:
+            random = stream(self._seed, "system length", family)
+            length = draw_tokens(random, self._prompts.system_tokens)
+            tokens = token_block(self._seed, self._vocab_size, length, "system", family)
+            self._system_prompts[family] = tokens
+        return tokens
+
+    def _take_idle(self) -> Conversation:
+        # The last one fills the gap: O(1), and order does not matter to a uniform draw.
+        index = self._random.randrange(len(self._idle))
+        conversation = self._idle[index]
+        self._idle[index] = self._idle[-1]
+        self._idle.pop()
+        return conversation
+
+    def _continued(self, conversation: Conversation, output: int, long_input: bool) -> Turn | None:
+        """The next turn, or None if the context is full: that conversation is then over."""
+        history = conversation.history
+        if conversation.turn_ends and self._random.random() < self._settings.edit:
+            # Anywhere behind the system prompt: mid-turn points are what splits a node.
+            system = len(self.system_prompt(conversation.family))
+            history = history[: self._random.randint(system, conversation.turn_ends[-1])]
+        room = self._context_len - len(history) - output
+        user = self._user_length(long_input)
+        if user > room:
+            user = draw_tokens(self._random, self._prompts.user_tokens)
+        if user > room:
+            return None
+        return Turn(conversation, history + self._user_tokens.take(user), output)
+
+    def _opened(self, output: int, long_input: bool) -> Turn:
+        turns = draw_tokens(self._random, self._settings.turns)
+        if self._idle and self._random.random() < self._settings.branch:
+            branch = self._branched(turns)
+            turn = self._continued(branch, output, long_input) if branch is not None else None
+            if turn is not None:
+                return turn
+        family = self._families.draw(self._random)
+        warm = not long_input and self._is_warm(family)
+        system = self.system_prompt(family)
+        conversation = Conversation(family, system, turns)
+        if warm:
+            return Turn(conversation, system, output)
+        user = self._user_tokens.take(self._user_length(long_input))
+        return Turn(conversation, system + user, output)
+
+    def _is_warm(self, family: int) -> bool:
+        if not self._prompts.warm:
+            return False
+        return family not in self._system_prompts or self._random.random() < self._prompts.warm
+
+    def _branched(self, turns: int) -> Conversation | None:
+        other = self._idle[self._random.randrange(len(self._idle))]
+        if not other.turn_ends:
+            return None
+        end = self._random.choice(other.turn_ends)
+        return Conversation(other.family, other.history[:end], turns, [end])
+
+    def _user_length(self, long_input: bool) -> int:
+        tokens = self._prompts.long_tokens if long_input else self._prompts.user_tokens
+        return draw_tokens(self._random, tokens)

@@ -1,0 +1,176 @@
+"""The scalar types of a profile's keys: how each is written, checked and written back.
+
+A validator raises ValueError with the half sentence that follows "file:line: key.path:"; pydantic
+lets a TypeError through as a crash, so a value of the wrong type is a ValueError as well.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeAlias
+
+import numpy as np
+from annotated_types import Ge, Le
+from pydantic import (
+    AllowInfNan,
+    BeforeValidator,
+    PlainSerializer,
+    PlainValidator,
+    Strict,
+    WithJsonSchema,
+)
+
+from hybridbench.units import parse_byte_rate, parse_duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRange:
+    """Token counts drawn uniformly from ``low`` to ``high``, both included."""
+
+    low: int
+    high: int
+
+    @property
+    def mean(self) -> float:
+        return (self.low + self.high) / 2
+
+
+_ZIPF = re.compile(r"zipf\((\d+(?:\.\d+)?)\)")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/(s|min))?")
+_MAX_ZIPF_EXPONENT: Final = 8.0
+_DURATION_PATTERN: Final = r"^(\d+(\.\d+)?|(\d+(\.\d+)?(ms|s|m|h|d))+)$"
+
+
+def _duration_s(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d")  # noqa: TRY004
+    if isinstance(value, str):
+        return parse_duration_s(value)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d")
+    return float(value)
+
+
+def _auto_duration_s(value: object) -> float | None:
+    if value is None or value == "auto":
+        return None
+    return _duration_s(value)
+
+
+def _byte_rate(value: object) -> float:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a rate; write 200MiB/h or 1.5GB/h")  # noqa: TRY004
+    return parse_byte_rate(value)
+
+
+def _request_rate(value: object) -> float:
+    match = None if isinstance(value, bool) else _RATE.fullmatch(str(value).strip())
+    if match is None or float(match.group(1)) <= 0:
+        raise ValueError(f"{value!r} is not a request rate; write 40 (a second), 40/s or 90/min")
+    return float(match.group(1)) / (60.0 if match.group(2) == "min" else 1.0)
+
+
+def _token_range(value: object) -> TokenRange:
+    wrong = f"{value!r} is not a token range; write [16, 64], or 32 for always 32"
+    low, high = _pair(value, wrong)
+    if low < 1:
+        raise ValueError(f"[{low}, {high}] must begin at 1 token or more")
+    if high < low:
+        raise ValueError(f"[{low}, {high}] runs backwards; write [{high}, {low}]")
+    return TokenRange(low, high)
+
+
+def _pair(value: object, wrong: str) -> tuple[int, int]:
+    if isinstance(value, TokenRange):
+        return value.low, value.high
+    ends = [value, value] if isinstance(value, int) else value
+    if not isinstance(ends, list | tuple) or len(ends) != 2:
+        raise ValueError(wrong)
+    low, high = ends
+    # A bool is an int to isinstance; yes and no count no tokens.
+    if type(low) is not int or type(high) is not int:
+        raise ValueError(wrong)
+    return low, high
+
+
+def _zipf_exponent(value: object) -> float:
+    if value == "uniform":
+        return 0.0
+    match = _ZIPF.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a reuse law; write zipf(1.1) or uniform")
+    exponent = float(match.group(1))
+    if exponent > _MAX_ZIPF_EXPONENT:
+        raise ValueError(f"{value!r} leaves only one prompt in use; write zipf(1.1), at most 8")
+    return exponent
+
+
+def _seconds_text(value: float | None) -> str:
+    return "auto" if value is None else f"{_decimal(value)}s"
+
+
+def _byte_rate_text(value: float) -> str:
+    return f"{_decimal(value)}B/h"
+
+
+def _zipf_text(value: float) -> str:
+    return f"zipf({_decimal(value)})" if value else "uniform"
+
+
+def _decimal(value: float) -> str:
+    # The shortest digits that read back as the same float, without an exponent.
+    return np.format_float_positional(value, trim="-")
+
+
+def _range_list(value: TokenRange) -> list[int]:
+    return [value.low, value.high]
+
+
+Count: TypeAlias = Annotated[int, Strict(), Ge(1)]
+CountOrZero: TypeAlias = Annotated[int, Strict(), Ge(0)]
+Amount: TypeAlias = Annotated[float, Strict(), AllowInfNan(False), Ge(0.0)]
+Share: TypeAlias = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
+DurationS: TypeAlias = Annotated[
+    float,
+    BeforeValidator(_duration_s),
+    PlainSerializer(_seconds_text, return_type=str),
+    WithJsonSchema({"type": ["string", "number"], "pattern": _DURATION_PATTERN}),
+]
+AutoDurationS: TypeAlias = Annotated[
+    float | None,
+    BeforeValidator(_auto_duration_s),
+    PlainSerializer(_seconds_text, return_type=str),
+    WithJsonSchema({"type": ["string", "number", "null"]}),
+]
+BytesPerHour: TypeAlias = Annotated[
+    float,
+    BeforeValidator(_byte_rate),
+    PlainSerializer(_byte_rate_text, return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["200MiB/h", "1.5GB/h"]}),
+]
+PerSecond: TypeAlias = Annotated[
+    float,
+    BeforeValidator(_request_rate),
+    WithJsonSchema({"type": ["number", "string"], "examples": [40, "40/s", "90/min"]}),
+]
+Tokens: TypeAlias = Annotated[
+    TokenRange,
+    PlainValidator(_token_range),
+    PlainSerializer(_range_list, return_type=list[int]),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+            ]
+        }
+    ),
+]
+ZipfExponent: TypeAlias = Annotated[
+    float,
+    BeforeValidator(_zipf_exponent),
+    PlainSerializer(_zipf_text, return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["zipf(1.1)", "uniform"]}),
+]

@@ -1,0 +1,207 @@
+"""A profile: one workload, its pools and what it must cover, from YAML to one frozen record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass as plain_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final, cast
+
+from pydantic import Field, StringConstraints, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from hybridbench.errors import ConfigError
+from hybridbench.workload.consistency import check_consistency, max_prompt_tokens
+from hybridbench.workload.coverage import CoverageFloor
+from hybridbench.workload.fields import CountOrZero, DurationS
+from hybridbench.workload.settings import (
+    SETTINGS,
+    Aborts,
+    Arrival,
+    BadInput,
+    Ballast,
+    Checkpoint,
+    Conversations,
+    EngineSettings,
+    GcSettings,
+    Output,
+    Pools,
+    Probe,
+    Promise,
+    Prompts,
+    SamplingSettings,
+    Warmup,
+)
+from hybridbench.workload.validation import validated
+from hybridbench.workload.yaml_source import KeyPath, Source, parse_scalar, parse_yaml, read_yaml
+
+DEFAULT_DURATION_S: Final = 7200.0
+
+
+@plain_dataclass(frozen=True)
+class Cadence:
+    """How often a run of one planned duration samples, probes and stops for a checkpoint."""
+
+    sample_every_s: float
+    collectible_every_s: float
+    checkpoint_every_s: float
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Profile:
+    """Everything a run needs to know but the model, the device and how long it may take.
+
+    Build one with ``load_profile``, ``Profile.from_yaml`` or ``with_overrides``; all of them check
+    that the parts fit together.
+    """
+
+    name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    description: str = ""
+    seed: CountOrZero = 1
+    duration_s: DurationS = DEFAULT_DURATION_S
+    warmup: Warmup = Warmup()
+    checkpoint: Checkpoint = Checkpoint()
+    pools: Pools = Pools()
+    engine: EngineSettings = EngineSettings()
+    arrival: Arrival
+    prompts: Prompts = Prompts()
+    conversations: Conversations = Conversations()
+    output: Output = Output()
+    sampling: SamplingSettings = SamplingSettings()
+    aborts: Aborts = Aborts()
+    bad_input: BadInput = BadInput()
+    assert_coverage: Mapping[str, CoverageFloor] = Field(default_factory=dict)
+    ballast: Ballast = Ballast()
+    gc: GcSettings = GcSettings()
+    probe: Probe = Probe()
+    promise: tuple[Promise, ...]
+
+    @classmethod
+    def from_yaml(cls, path: Path) -> Profile:
+        """The profile in the file at ``path``.
+
+        Raises:
+            ConfigError: one sentence with file, line and key.
+        """
+        return _checked(read_yaml(path))
+
+    @classmethod
+    def from_yaml_text(cls, text: str, origin: str = "profile") -> Profile:
+        """The profile in ``text``; errors name ``origin``.
+
+        Raises:
+            ConfigError: one sentence with origin, line and key.
+        """
+        return _checked(parse_yaml(text, origin))
+
+    @classmethod
+    def from_resolved(cls, data: Mapping[str, object], origin: str = "profile") -> Profile:
+        """The profile that ``resolved`` wrote, for example from a manifest.
+
+        Raises:
+            ConfigError: if ``data`` is no profile.
+        """
+        return _checked(Source(origin, dict(data), {}))
+
+    def resolved(self) -> dict[str, object]:
+        """Every key with its value, as plain JSON; reads back as the same profile."""
+        plain = _adapter().dump_python(self, mode="json", by_alias=True)
+        return cast("dict[str, object]", plain)
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> Profile:
+        """This profile with keys set as by ``--set key.path=value``; values are read as YAML.
+
+        Raises:
+            ConfigError: one sentence that names the setting at fault.
+        """
+        data = self.resolved()
+        for dotted, text in overrides.items():
+            _set(data, dotted, parse_scalar(text), f"--set {dotted}={text}")
+        settings = " ".join(f"--set {key}={text}" for key, text in overrides.items())
+        return _checked(Source(settings or self.name, data, {}))
+
+    def for_replay(self) -> Profile:
+        """This profile under a recorded trace: pools and settings stay, its own traffic goes.
+
+        Nothing is asserted as covered either, since the trace decides what happens.
+        """
+        return self.with_overrides({"assert_coverage": "{}", "aborts": "{}", "bad_input": "{}"})
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt this profile asks the engine to serve, in tokens."""
+        return max_prompt_tokens(self)
+
+    def promise_for(self, duration_s: float) -> Promise:
+        """What CLEAN promises for a run planned to last ``duration_s``."""
+        return [entry for entry in self.promise if entry.from_s <= duration_s][-1]
+
+    def coverage_minimums(self, traffic_s: float) -> dict[str, int]:
+        """Counter to the least count that ``traffic_s`` seconds of traffic must reach."""
+        return {name: floor.minimum(traffic_s) for name, floor in self.assert_coverage.items()}
+
+    def cadence(self, duration_s: float) -> Cadence:
+        """How often to look in a run planned to last ``duration_s``.
+
+        What the profile leaves to us is a share of the run within bounds: 240 samples, 90 probes
+        and 10 checkpoints give the analysis enough in minutes without costing a night its speed.
+        """
+        return Cadence(
+            sample_every_s=_auto(self.probe.sample_every_s, duration_s / 240, 0.5, 10.0),
+            collectible_every_s=_auto(self.probe.collectible_every_s, duration_s / 90, 1.0, 60.0),
+            checkpoint_every_s=_auto(self.checkpoint.every_s, duration_s / 10, 15.0, 600.0),
+        )
+
+
+def profile_json_schema() -> dict[str, object]:
+    """The JSON Schema of a profile file, for editors and other tools."""
+    schema: dict[str, object] = _adapter().json_schema(by_alias=True, mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _auto(given_s: float | None, share_s: float, least_s: float, most_s: float) -> float:
+    return given_s if given_s is not None else min(max(share_s, least_s), most_s)
+
+
+@cache
+def _adapter() -> TypeAdapter[Profile]:
+    return TypeAdapter(Profile)
+
+
+def _checked(source: Source) -> Profile:
+    profile = validated(_adapter(), source)
+    check_consistency(profile, source)
+    return profile
+
+
+def _set(data: dict[str, object], dotted: str, value: object, setting: str) -> None:
+    # A new path below null is made; whether its keys exist is the validator's to say.
+    *parents, last = _steps(dotted)
+    here: object = data
+    for index, step in enumerate(parents):
+        below = _get(here, step)
+        if below is None and isinstance(here, dict):
+            below = here[step] = {}
+        if not isinstance(below, dict | list):
+            path = ".".join(str(part) for part in parents[: index + 1])
+            raise ConfigError(f"{setting}: {path} has no keys of its own.")
+        here = below
+    if isinstance(here, dict):
+        here[last] = value
+    elif isinstance(here, list):
+        if not isinstance(last, int) or not 0 <= last < len(here):
+            raise ConfigError(f"{setting}: that list has entries 0 to {len(here) - 1}.")
+        here[last] = value
+
+
+def _get(container: object, step: str | int) -> object:
+    if isinstance(container, dict):
+        return container.get(step)
+    if isinstance(container, list) and isinstance(step, int) and 0 <= step < len(container):
+        return cast("object", container[step])
+    return None
+
+
+def _steps(dotted: str) -> KeyPath:
+    return tuple(int(part) if part.isdigit() else part for part in dotted.split("."))

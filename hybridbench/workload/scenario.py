@@ -1,0 +1,259 @@
+"""The traffic of a profile: seeded, fed back by what the engine answers, O(1) memory in run length.
+
+The same seed and the same feedback give the same actions; each purpose draws from a stream of its
+own, so that feedback in another order changes as little as it can.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from hybridbench.workload.actions import (
+    Abort,
+    Action,
+    Disconnect,
+    SamplingValues,
+    Submit,
+    WaitUntil,
+)
+from hybridbench.workload.arrivals import build_arrivals
+from hybridbench.workload.conversations import ConversationPool, Turn
+from hybridbench.workload.draws import TokenSource, draw_tokens, stream
+from hybridbench.workload.ending import Ending, EndingPlan, TokenPace
+from hybridbench.workload.profile import Profile
+from hybridbench.workload.settings import SamplingSettings
+from hybridbench.workload.traffic_clock import TrafficClock
+
+_MAX_OVERLONG_BY: Final = 64  # tokens by which an overlong prompt passes the limit, at most
+_SEEDS: Final = 2**31
+_ALL_TOKENS: Final = -1
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """A request in flight.  ``turn`` is None for bad input, which belongs to no conversation."""
+
+    turn: Turn | None
+    ending: Ending
+    max_new_tokens: int
+    first_token_s: float | None = None
+    # Submissions under the same id that the engine has not answered yet.
+    duplicates: int = 0
+
+
+class Scenario:
+    """A ``Workload`` made by a profile.
+
+    Bounded by: requests in flight, open conversations, and one system prompt per family.
+    """
+
+    def __init__(self, profile: Profile, vocab_size: int, seed: int | None = None) -> None:
+        """Traffic of ``profile`` over tokens 0 to ``vocab_size - 1``; ``seed`` replaces its own."""
+        self._profile = profile
+        self._seed = profile.seed if seed is None else seed
+        self._vocab_size = vocab_size
+        self._clock = TrafficClock()
+        self._arrivals = build_arrivals(profile.arrival, stream(self._seed, "arrivals"))
+        self._conversations = ConversationPool(profile, vocab_size, self._seed)
+        self._endings = EndingPlan(profile.aborts, stream(self._seed, "endings"))
+        self._pace = TokenPace()
+        self._sampling = SamplingDraws(profile.sampling, vocab_size, stream(self._seed, "sampling"))
+        self._bad = stream(self._seed, "bad input")
+        self._bad_tokens = TokenSource(self._seed, vocab_size, "bad input")
+        self._live: dict[str, _Live] = {}
+        self._urgent: deque[Action] = deque()
+        self._cut_at_s: dict[str, float] = {}  # when a decode is to be cut, on the driver's clock
+        self._counts = dict.fromkeys(_COUNTS, 0)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._live)
+
+    def next_action(self, now_s: float) -> Action:
+        if self._urgent:
+            return self._urgent.popleft()
+        cut = self._due_cut(now_s)
+        if cut is not None:
+            return cut
+        if not self._clock.paused and self._arrivals.due(self._clock.at(now_s), self.in_flight):
+            return self._submit()
+        return WaitUntil(self._next_due_s(now_s))
+
+    def pause(self, now_s: float) -> None:
+        self._clock.pause(now_s)
+
+    def resume(self, now_s: float) -> None:
+        self._clock.resume(now_s)
+
+    def on_admitted(self, rid: str) -> None:
+        live = self._known(rid)
+        if live is not None and live.ending is Ending.ABORT_PREFILL:
+            self._urgent.append(self._abort(rid, live))
+
+    def on_first_token(self, rid: str, now_s: float) -> None:
+        live = self._known(rid)
+        if live is None:
+            return
+        live.first_token_s = now_s
+        if live.ending.in_decode:
+            tokens = self._endings.tokens_before_cut(live.max_new_tokens)
+            self._cut_at_s[rid] = now_s + self._pace.expected_s(tokens)
+
+    def on_finished(self, rid: str, output_ids: Sequence[int], reason: str, now_s: float) -> None:
+        del reason  # what was put out says all: an abort before the first token left nothing
+        live = self._known(rid)
+        if live is None:
+            return
+        if live.first_token_s is not None:
+            self._pace.learn(now_s - live.first_token_s, len(output_ids) - 1)
+        if live.duplicates:
+            self._become_duplicate(rid, live, list(output_ids))
+        else:
+            self._forget(rid, live, list(output_ids))
+
+    def on_rejected(self, rid: str, reason: str) -> None:
+        del reason
+        live = self._known(rid)
+        if live is None:
+            return
+        self._counts["rejections"] += 1
+        if live.duplicates:
+            # The engine answers in order: while both are there it is the second that is refused.
+            live.duplicates -= 1
+        else:
+            self._forget(rid, live, [])
+
+    def counts(self) -> dict[str, int]:
+        return {**self._counts, "arrivals_dropped": self._arrivals.dropped}
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "kind": "profile",
+            "profile": self._profile.name,
+            "seed": self._seed,
+            "vocab_size": self._vocab_size,
+        }
+
+    def _submit(self) -> Submit:
+        self._counts["submitted"] += 1
+        rid = f"r{self._counts['submitted']}"
+        bad = self._profile.bad_input
+        draw = self._bad.random()
+        if draw < bad.overlong + bad.truncate:
+            return self._submit_overlong(rid, truncate=draw >= bad.overlong)
+        ending = self._endings.draw()
+        turn = self._conversations.next_turn(
+            long_input=ending is Ending.ABORT_PREFILL, long_output=ending.in_decode
+        )
+        live = _Live(turn, ending, turn.max_new_tokens)
+        self._live[rid] = live
+        request = Submit(rid, turn.prompt, self._sampling.draw(turn.max_new_tokens))
+        if ending is Ending.ABORT_QUEUED:
+            self._urgent.append(self._abort(rid, live))
+        elif self._bad.random() < bad.duplicate_ids:
+            # At once, so that the first one is surely still there.
+            live.duplicates += 1
+            self._counts["duplicate_ids"] += 1
+            self._urgent.append(request)
+        return request
+
+    def _submit_overlong(self, rid: str, *, truncate: bool) -> Submit:
+        self._counts["truncate" if truncate else "overlong"] += 1
+        length = self._profile.pools.max_context_len + self._bad.randint(1, _MAX_OVERLONG_BY)
+        max_new_tokens = draw_tokens(self._bad, self._profile.output.tokens)
+        self._live[rid] = _Live(None, Ending.NATURAL, max_new_tokens)
+        tokens = self._bad_tokens.take(length)
+        return Submit(rid, tokens, self._sampling.draw(max_new_tokens), truncate)
+
+    def _abort(self, rid: str, live: _Live) -> Abort:
+        self._counts[live.ending] += 1
+        live.ending = Ending.NATURAL  # it has been asked for, once
+        return Abort(rid)
+
+    def _due_cut(self, now_s: float) -> Action | None:
+        rid = next((rid for rid, due_s in self._cut_at_s.items() if due_s <= now_s), None)
+        if rid is None:
+            return None
+        live = self._live[rid]
+        del self._cut_at_s[rid]
+        if live.ending is Ending.ABORT_DECODE:
+            return self._abort(rid, live)
+        self._counts[Ending.DISCONNECT] += 1
+        self._forget(rid, live, [])
+        return Disconnect(rid)
+
+    def _next_due_s(self, now_s: float) -> float | None:
+        times_s = list(self._cut_at_s.values())
+        if not self._clock.paused:
+            arrival_s = self._arrivals.next_s(self._clock.at(now_s), self.in_flight)
+            if arrival_s is not None:
+                times_s.append(self._clock.wake_s(arrival_s, now_s))
+        return min(times_s) if times_s else None
+
+    def _known(self, rid: str) -> _Live | None:
+        live = self._live.get(rid)
+        if live is None:
+            self._counts["unknown_reports"] += 1
+        return live
+
+    def _become_duplicate(self, rid: str, live: _Live, output_ids: list[int]) -> None:
+        # The first was through before its double arrived, so the engine has taken the double for a
+        # new request: the id stays in flight, and its second answer belongs to nobody.
+        if live.turn is not None:
+            self._conversations.end(live.turn, output_ids)
+        self._cut_at_s.pop(rid, None)
+        self._live[rid] = _Live(None, Ending.NATURAL, live.max_new_tokens)
+
+    def _forget(self, rid: str, live: _Live, output_ids: list[int]) -> None:
+        del self._live[rid]
+        self._cut_at_s.pop(rid, None)
+        self._counts["ended"] += 1
+        if live.turn is not None:
+            self._conversations.end(live.turn, output_ids)
+
+
+class SamplingDraws:
+    """Sampling parameters by the shares of a profile."""
+
+    def __init__(self, settings: SamplingSettings, vocab_size: int, random: Random) -> None:
+        """``random`` is used by these draws alone."""
+        self._settings = settings
+        self._vocab_size = vocab_size
+        self._random = random
+
+    def draw(self, max_new_tokens: int) -> SamplingValues:
+        """Parameters of one request."""
+        settings = self._settings
+        greedy = self._random.random() < settings.greedy
+        stop_ids: tuple[int, ...] = ()
+        if self._random.random() < settings.stop:
+            count = min(settings.stop_ids, self._vocab_size)
+            stop_ids = tuple(sorted(self._random.sample(range(self._vocab_size), count)))
+        return SamplingValues(
+            max_new_tokens=max_new_tokens,
+            temperature=0.0 if greedy else settings.temperature,
+            top_k=_ALL_TOKENS if settings.top_k is None else settings.top_k,
+            top_p=settings.top_p,
+            seed=self._random.randrange(_SEEDS),
+            ignore_eos=not stop_ids,
+            stop_token_ids=stop_ids,
+        )
+
+
+_COUNTS: Final = (
+    "submitted",
+    "ended",
+    "rejections",
+    Ending.ABORT_QUEUED.value,
+    Ending.ABORT_PREFILL.value,
+    Ending.ABORT_DECODE.value,
+    Ending.DISCONNECT.value,
+    "overlong",
+    "truncate",
+    "duplicate_ids",
+    "unknown_reports",
+)

@@ -1,0 +1,221 @@
+"""The groups of keys of a profile, each one frozen record; units are in the names, not in the keys.
+
+A YAML key is the field's name without its unit: ``checkpoint.every`` is ``Checkpoint.every_s``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from hybridbench.workload.fields import (
+    Amount,
+    AutoDurationS,
+    BytesPerHour,
+    Count,
+    CountOrZero,
+    DurationS,
+    PerSecond,
+    Share,
+    TokenRange,
+    Tokens,
+    ZipfExponent,
+)
+
+_UNITS: Final = ("_bytes_per_h", "_per_s", "_s")
+
+
+def yaml_key(field_name: str) -> str:
+    """The YAML key of a field: its name without the unit."""
+    for unit in _UNITS:
+        if field_name.endswith(unit):
+            return field_name.removesuffix(unit)
+    return field_name
+
+
+SETTINGS: Final = ConfigDict(extra="forbid", alias_generator=yaml_key, validate_default=True)
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Warmup:
+    """Traffic before the judged part, by work done: time-based warm-ups depend on the machine."""
+
+    requests: CountOrZero = 500
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Checkpoint:
+    """Quiescent points: drain, wait ``settle_s``, take the exact measures, go on."""
+
+    every_s: AutoDurationS = None
+    settle_s: DurationS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Pools:
+    """Sizes in slots: KV tokens, recurrent states; the longest prompt plus output in tokens."""
+
+    kv_tokens: Count = 16384
+    page_size: Count = 1
+    mamba_slots: Count = 160
+    max_context_len: Count = 2048
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class NewTokenRatio:
+    """The share of the running requests' remaining output that admission keeps free."""
+
+    init: Share = 0.7
+    min: Share = 0.1
+    decay_steps: Count = 600
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class EngineSettings:
+    """How the bundled engine schedules; ``max_running_requests`` is also its number of rows."""
+
+    max_running_requests: Count = 32
+    chunked_prefill_size: Count | None = 256
+    max_prefill_tokens: Count = 2048
+    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
+    cache: Literal["radix", "chunk"] = "radix"
+    check_level: Literal["off", "idle", "busy"] = "idle"
+    new_token_ratio: NewTokenRatio = NewTokenRatio()
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Bursts:
+    """The first ``length_s`` of every ``every_s`` have ``factor`` times the load."""
+
+    every_s: DurationS
+    length_s: DurationS
+    factor: Amount = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Arrival:
+    """When requests come.
+
+    ``closed`` keeps ``concurrency`` requests in flight; ``poisson`` draws ``rate`` a second and
+    drops what comes while ``max_in_flight`` are unfinished, so that a slow machine stays bounded.
+    """
+
+    process: Literal["closed", "poisson"] = "closed"
+    concurrency: Count | None = None
+    rate_per_s: PerSecond | None = None
+    max_in_flight: Count = 64
+    bursts: Bursts | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Prompts:
+    """What is asked: a shared system prompt, drawn by ``reuse``, and the user's own tokens.
+
+    ``long`` is the share of turns that bring ``long_tokens`` of user input (a pasted document).
+    ``warm`` is the share of conversations that open with the system prompt alone, so that the tree
+    holds a state exactly at its end; the first conversation on each prompt then always does.
+    """
+
+    families: Count = 16
+    system_tokens: Tokens = TokenRange(32, 160)
+    user_tokens: Tokens = TokenRange(16, 64)
+    reuse: ZipfExponent = "zipf(1.1)"  # type: ignore[assignment]  # parsed like a key of the file
+    long: Share = 0.0
+    long_tokens: Tokens = TokenRange(384, 640)
+    warm: Share = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Conversations:
+    """Chains of turns; each prompt is all that was said before plus new user tokens.
+
+    ``open`` conversations are under way at once.  ``branch`` is the share of new ones that begin
+    with the first turns of another; ``edit`` the share of turns that go back to a random point of
+    their own past and ask again from there, which splits a node of the tree.
+    """
+
+    turns: Tokens = TokenRange(1, 1)
+    open: Count = 48
+    branch: Share = 0.0
+    edit: Share = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Output:
+    """How much is answered, in tokens."""
+
+    tokens: Tokens = TokenRange(4, 24)
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class SamplingSettings:
+    """How tokens are chosen.
+
+    ``greedy`` is the share of requests at temperature 0; ``stop`` the share that bring
+    ``stop_ids`` random stop tokens.  All others run to their full length.  ``top_k`` null is all.
+    """
+
+    temperature: Amount = 1.0
+    top_k: Count | None = None
+    top_p: Share = 1.0
+    greedy: Share = 0.5
+    stop: Share = 0.0
+    stop_ids: Count = 64
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Aborts:
+    """Shares of requests that are aborted while queued, in prefill or in decode, or whose client
+    leaves in decode without a word.  One aborted in prefill is always a long one, as a short one
+    would be through before the abort arrives.
+    """
+
+    queued: Share = 0.0
+    prefill: Share = 0.0
+    decode: Share = 0.0
+    disconnect: Share = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class BadInput:
+    """Shares of requests the engine must refuse or cut: ``overlong`` asks for a refusal,
+    ``truncate`` for a cut, ``duplicate_ids`` repeats the id of a request in flight.
+    """
+
+    overlong: Share = 0.0
+    truncate: Share = 0.0
+    duplicate_ids: Share = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Ballast:
+    """Long-lived Python objects in the worker; the collector waits for a quarter of them."""
+
+    objects: CountOrZero = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class GcSettings:
+    """The worker's garbage collector; None leaves the interpreter's thresholds."""
+
+    mode: Literal["default", "freeze-after-warmup"] = "default"
+    thresholds: tuple[CountOrZero, CountOrZero, CountOrZero] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Probe:
+    """How often to sample and to count what the collector would free; None follows the duration."""
+
+    sample_every_s: AutoDurationS = None
+    collectible_every_s: AutoDurationS = None
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Promise:
+    """What CLEAN means for a run of ``from_s`` and longer: growth below these rates."""
+
+    from_s: DurationS = 0.0
+    rss_bytes_per_h: BytesPerHour
+    collectible_bytes_per_h: BytesPerHour

@@ -1,0 +1,265 @@
+"""A recorded trace as a workload: scaled lengths, faster arrivals, the same prefix sharing.
+
+Hash ids become token blocks drawn from a seed, so equal ids at equal positions are equal tokens.
+When the trace ends before the run it begins again with fresh tokens, so that a second lap cannot
+hit what the first one left in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate, takewhile
+from pathlib import Path
+from typing import Final
+
+from hybridbench.errors import UsageError
+from hybridbench.workload.actions import Action, Submit, WaitUntil
+from hybridbench.workload.draws import stream, token_block
+from hybridbench.workload.profile import Profile
+from hybridbench.workload.scenario import SamplingDraws
+from hybridbench.workload.trace import BLOCK_TOKENS, TraceFile, TraceFormat, TraceRow
+from hybridbench.workload.traffic_clock import TrafficClock
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """What ``--trace``, ``--length-scale`` and ``--speedup`` say."""
+
+    path: Path
+    length_scale: Fraction = Fraction(1)
+    speedup: float = 1.0
+
+
+def parse_length_scale(text: str) -> Fraction:
+    """``1/32``, ``0.05`` or ``1``: the factor on all lengths of a trace.
+
+    Raises:
+        UsageError: for anything else, zero, or a factor above 1.
+    """
+    try:
+        scale = Fraction(text.strip())
+    except (ValueError, ZeroDivisionError):
+        scale = Fraction(0)
+    if not 0 < scale <= 1:
+        raise UsageError(f"--length-scale {text} is not a scale; write 1/32 or 0.05, at most 1.")
+    return scale
+
+
+def parse_speedup(text: str) -> float:
+    """``20`` or ``20x``: how many times faster than recorded requests arrive.
+
+    Raises:
+        UsageError: for anything that is not a positive number.
+    """
+    try:
+        speedup = float(text.strip().removesuffix("x"))
+    except ValueError:
+        speedup = 0.0
+    if not 0 < speedup < _MAX_SPEEDUP:
+        raise UsageError(f"--speedup {text} is not a speed-up; write 20, more than 0.")
+    return speedup
+
+
+class TraceTokens:
+    """Prompts of scaled rows.  Nothing is kept: a block is drawn anew from its name each time."""
+
+    def __init__(self, seed: int, vocab_size: int, length_scale: Fraction) -> None:
+        """Tokens 0 to ``vocab_size - 1``; ``length_scale`` holds for every length."""
+        self._seed = seed
+        self._vocab_size = vocab_size
+        self._scale = length_scale
+
+    def scaled(self, length: int) -> int:
+        """``length`` scaled, rounded down, at least one token."""
+        return max(1, int(length * self._scale))
+
+    def prompt(self, row: TraceRow, lap: int, limit: int) -> list[int]:
+        """The tokens of ``row`` in round ``lap`` through the trace, at most ``limit``."""
+        length = min(self.scaled(row.input_length), limit)
+        if not row.hash_ids:
+            return token_block(self._seed, self._vocab_size, length, "row", lap, row.line)
+        tokens: list[int] = []
+        for position, hash_id in enumerate(row.hash_ids):
+            # A boundary depends on the position alone, so that equal prefixes stay equal when a
+            # scaled block is no whole number of tokens.
+            end = max(1, int((position + 1) * BLOCK_TOKENS * self._scale))
+            size = end - len(tokens)
+            tokens += token_block(self._seed, self._vocab_size, size, "block", lap, hash_id)
+            if len(tokens) >= length:
+                break
+        return tokens[:length]
+
+
+class TraceReplay:
+    """A ``Workload`` that replays a trace, open loop.
+
+    While ``arrival.max_in_flight`` requests of the profile are unfinished, the next one is held
+    back and all later ones with it: a machine that is too slow replays late (``held_back``,
+    ``late_ms_max``) and loses nothing.  Memory: requests in flight, and one row.
+    """
+
+    def __init__(
+        self, profile: Profile, options: TraceOptions, vocab_size: int, seed: int | None = None
+    ) -> None:
+        """Open the trace; ``profile`` gives context length, sampling, seed and ``max_in_flight``.
+
+        Raises:
+            ConfigError: if the trace cannot be read, is of no known format, or its first row is
+                malformed.
+        """
+        self._options = options
+        self._file = TraceFile(options.path)
+        self._seed = profile.seed if seed is None else seed
+        self._vocab_size = vocab_size
+        self._max_in_flight = profile.arrival.max_in_flight
+        pools = profile.pools
+        self._context_len = min(pools.max_context_len, pools.kv_tokens - pools.page_size)
+        self._tokens = TraceTokens(self._seed, vocab_size, options.length_scale)
+        self._sampling = SamplingDraws(
+            profile.sampling, vocab_size, stream(self._seed, "trace sampling")
+        )
+        self._clock = TrafficClock()
+        self._live: set[str] = set()
+        self._counts = dict.fromkeys(_COUNTS, 0)
+        self._lap = 0
+        self._lap_start_s = 0.0  # in recorded time, all laps laid end to end
+        self._lag_s = 0.0  # traffic time by which being held back has moved the rest
+        self._rows = self._file.rows()
+        self._row = next(self._rows)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._live)
+
+    def next_action(self, now_s: float) -> Action:
+        if self._clock.paused:
+            return WaitUntil(None)
+        time_s = self._clock.at(now_s)
+        due_s = self._due_s()
+        if due_s > time_s:
+            return WaitUntil(self._clock.wake_s(due_s, now_s))
+        if len(self._live) >= self._max_in_flight:
+            return WaitUntil(None)
+        self._note_lateness(time_s - due_s)
+        request = self._request(self._row)
+        self._advance()
+        return request
+
+    def pause(self, now_s: float) -> None:
+        self._clock.pause(now_s)
+
+    def resume(self, now_s: float) -> None:
+        self._clock.resume(now_s)
+
+    def on_admitted(self, rid: str) -> None:
+        self._known(rid)
+
+    def on_first_token(self, rid: str, now_s: float) -> None:
+        del now_s
+        self._known(rid)
+
+    def on_finished(self, rid: str, output_ids: Sequence[int], reason: str, now_s: float) -> None:
+        del output_ids, reason, now_s
+        if self._known(rid):
+            self._end(rid)
+
+    def on_rejected(self, rid: str, reason: str) -> None:
+        del reason
+        if self._known(rid):
+            self._counts["rejections"] += 1
+            self._end(rid)
+
+    def counts(self) -> dict[str, int]:
+        return {**self._counts, "laps": self._lap}
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "kind": "trace",
+            "path": str(self._options.path),
+            "format": self._file.format.value,
+            "shares_prefixes": self._file.format is TraceFormat.MOONCAKE,
+            "length_scale": str(self._options.length_scale),
+            "speedup": self._options.speedup,
+            "at_the_end": "begins again with fresh tokens",
+            "seed": self._seed,
+            "vocab_size": self._vocab_size,
+        }
+
+    def _due_s(self) -> float:
+        recorded_s = self._lap_start_s + self._row.arrival_s
+        return recorded_s / self._options.speedup + self._lag_s
+
+    def _note_lateness(self, late_s: float) -> None:
+        # Polls are a little late always; what was held back is more, and moves all that follows.
+        if late_s > _HELD_BACK_S:
+            self._counts["held_back"] += 1
+            self._lag_s += late_s
+        self._counts["late_ms_max"] = max(self._counts["late_ms_max"], round(late_s * 1000))
+
+    def _request(self, row: TraceRow) -> Submit:
+        self._counts["submitted"] += 1
+        rid = f"t{self._counts['submitted']}"
+        self._live.add(rid)
+        wanted = self._tokens.scaled(row.output_length)
+        output = min(wanted, self._context_len // 2)
+        limit = self._context_len - output
+        prompt = self._tokens.prompt(row, self._lap, limit)
+        self._counts["clipped_outputs"] += output < wanted
+        self._counts["clipped_inputs"] += self._tokens.scaled(row.input_length) > limit
+        return Submit(rid, prompt, self._sampling.draw(output))
+
+    def _advance(self) -> None:
+        row = next(self._rows, None)
+        if row is None:
+            # One second between the last row and the first of the next lap: any gap would do.
+            self._lap_start_s += self._row.arrival_s + 1.0
+            self._lap += 1
+            self._rows = self._file.rows()
+            row = next(self._rows)
+        self._row = row
+
+    def _known(self, rid: str) -> bool:
+        if rid in self._live:
+            return True
+        self._counts["unknown_reports"] += 1
+        return False
+
+    def _end(self, rid: str) -> None:
+        self._live.remove(rid)
+        self._counts["ended"] += 1
+
+
+def shared_prefix_tokens(rows: Iterator[TraceRow], length_scale: Fraction) -> tuple[int, int]:
+    """Scaled prompt tokens that repeat an earlier prompt's prefix, and all of them, by hash ids.
+
+    What a cache that forgets nothing could reuse; memory grows with the distinct prefixes, so this
+    is for reports on a trace, not for a replay.
+    """
+    tokens = TraceTokens(0, 1, length_scale)
+    seen: set[int] = set()
+    shared = total = 0
+    for row in rows:
+        length = tokens.scaled(row.input_length)
+        # One key stands for a block and all before it.
+        keys = list(accumulate(row.hash_ids, lambda key, hash_id: hash((key, hash_id)), initial=0))
+        known = sum(1 for _ in takewhile(seen.__contains__, keys[1:]))
+        seen.update(keys[1:])
+        shared += min(length, int(known * BLOCK_TOKENS * length_scale))
+        total += length
+    return shared, total
+
+
+_MAX_SPEEDUP: Final = 1e6
+_HELD_BACK_S: Final = 0.25
+_COUNTS: Final = (
+    "submitted",
+    "ended",
+    "rejections",
+    "clipped_inputs",
+    "clipped_outputs",
+    "held_back",
+    "late_ms_max",
+    "unknown_reports",
+)

@@ -1,0 +1,41 @@
+"""Traffic time: the driver's clock without the pauses, from 0 at the first look."""
+
+from __future__ import annotations
+
+import math
+
+
+class TrafficClock:
+    """Stands still while paused, so that nothing piles up to be due at once afterwards."""
+
+    def __init__(self) -> None:
+        self._zero_s: float | None = None
+        self._paused_at_s: float | None = None
+
+    @property
+    def paused(self) -> bool:
+        return self._paused_at_s is not None
+
+    def at(self, now_s: float) -> float:
+        """Traffic time at ``now_s``; the first call of all sets the zero."""
+        if self._zero_s is None:
+            self._zero_s = now_s
+        here_s = now_s if self._paused_at_s is None else self._paused_at_s
+        return here_s - self._zero_s
+
+    def wake_s(self, time_s: float, now_s: float) -> float:
+        """The driver's clock at traffic time ``time_s``, which is later than ``now_s``."""
+        # Rounding could put it at now, and a driver that waits for now never moves on.
+        return max(time_s + (self._zero_s or 0.0), math.nextafter(now_s, math.inf))
+
+    def pause(self, now_s: float) -> None:
+        """Stop; a second pause changes nothing."""
+        if self._paused_at_s is None:
+            self.at(now_s)
+            self._paused_at_s = now_s
+
+    def resume(self, now_s: float) -> None:
+        """Go on; without a pause it changes nothing."""
+        if self._paused_at_s is not None and self._zero_s is not None:
+            self._zero_s += now_s - self._paused_at_s
+            self._paused_at_s = None

@@ -1,0 +1,140 @@
+"""From parsed YAML to a checked record; the first fault in the file becomes one sentence."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from hybridbench.errors import ConfigError
+from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
+
+T = TypeVar("T")
+JsonSchema = dict[str, Any]
+
+
+def validated(adapter: TypeAdapter[T], source: Source) -> T:
+    """``source`` as what ``adapter`` describes.
+
+    Raises:
+        ConfigError: the fault that comes first in the file: place, key path, what would be right.
+    """
+    try:
+        return adapter.validate_python(source.data)
+    except ValidationError as error:
+        faults = sorted(error.errors(include_url=False), key=lambda fault: _line(fault, source))
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        schema: JsonSchema = adapter.json_schema(by_alias=True)
+        sentence = _sentence(faults[0], schema)
+        path = _path(faults[0])
+        # The values of keys that are fine stay out of the traceback as well as of the sentence.
+        raise ConfigError(full_stop(f"{source.place(path)}: {sentence}{more}")) from None
+
+
+def nearest(name: str, choices: Sequence[str]) -> str:
+    """Half a sentence that offers the closest of ``choices``, or all of them."""
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"known are {', '.join(choices)}"
+
+
+def full_stop(sentence: str) -> str:
+    """``sentence`` with one mark at its end; a question keeps its own."""
+    return sentence if sentence.endswith("?") else f"{sentence}."
+
+
+def _line(fault: ErrorDetails, source: Source) -> int:
+    path = _path(fault)
+    for length in range(len(path), 0, -1):
+        line = source.lines.get(path[:length])
+        if line is not None:
+            return line
+    return 0
+
+
+def _path(fault: ErrorDetails) -> KeyPath:
+    # A missing key has no line: its parent has.
+    return tuple(fault["loc"])
+
+
+def _sentence(fault: ErrorDetails, schema: JsonSchema) -> str:
+    path = _path(fault)
+    dotted = dotted_path(path)
+    kind = fault["type"]
+    if kind == "unexpected_keyword_argument":
+        parent = dotted_path(path[:-1])
+        where = f"{parent}: " if parent else ""
+        keys = _keys(schema, path[:-1])
+        return f"{where}unknown key {path[-1]}; {nearest(str(path[-1]), keys)}"
+    if kind == "missing":
+        return f"{dotted} is missing"
+    return f"{dotted}: {_complaint(fault, schema)}"
+
+
+def _complaint(fault: ErrorDetails, schema: JsonSchema) -> str:
+    kind, value = fault["type"], fault["input"]
+    context = fault.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in _WANTED:
+        return f"must be {_WANTED[kind]}, not {_shown(value)}"
+    if kind in _BOUNDS:
+        word, key = _BOUNDS[kind]
+        return f"must be {word} {context[key]}, not {_shown(value)}"
+    if kind == "literal_error":
+        choices = str(context["expected"]).replace("'", "")
+        return f"must be {choices}, not {_shown(value)}"
+    if kind == "dataclass_type":
+        keys = ", ".join(_keys(schema, _path(fault)))
+        return f"must hold keys ({keys}), not {_shown(value)}"
+    message = fault["msg"]
+    return message[:1].lower() + message[1:]
+
+
+_WANTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "string_pattern_mismatch": "lower-case letters, digits, dots and dashes",
+    "tuple_type": "a list",
+    "mapping_type": "a mapping of names to values",
+}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _keys(schema: JsonSchema, path: KeyPath) -> list[str]:
+    """The keys that the mapping at ``path`` may have."""
+    here = _resolve(schema, schema)
+    for step in path:
+        if isinstance(step, int):
+            here = _resolve(here.get("items", {}), schema)
+        else:
+            below = here.get("properties", {}).get(step, here.get("additionalProperties", {}))
+            here = _resolve(below if isinstance(below, dict) else {}, schema)
+    return list(here.get("properties", {}))
+
+
+def _resolve(node: JsonSchema, schema: JsonSchema) -> JsonSchema:
+    for choice in node.get("anyOf", ()):
+        resolved = _resolve(choice, schema)
+        if "properties" in resolved:
+            return resolved
+    if "$ref" in node:
+        name = str(node["$ref"]).rsplit("/", 1)[-1]
+        return cast("JsonSchema", schema["$defs"][name])
+    return node

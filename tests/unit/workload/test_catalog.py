@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import hybridbench
+from hybridbench.errors import ConfigError
+from hybridbench.workload.catalog import DEFAULT_PROFILE, list_profiles, load_profile, profiles_dir
+from tests.unit.workload.profiles import BASE
+
+SHIPPED = ["admission-squeeze", "chat-churn", "smoke", "steady-decode"]
+
+
+def test_the_shipped_profiles_are_found_by_name() -> None:
+    assert list(list_profiles()) == SHIPPED
+    assert DEFAULT_PROFILE in SHIPPED
+
+    for name in SHIPPED:
+        assert load_profile(name).name == name
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_profile_says_its_purpose_and_asserts_coverage(name: str) -> None:
+    profile = load_profile(name)
+
+    assert list_profiles()[name].read_text(encoding="utf-8").startswith("# ")
+    assert profile.description
+    assert profile.coverage_minimums(60)
+    assert profile.arrival.process == "closed"
+
+
+def test_smoke_promises_two_gibibytes_an_hour() -> None:
+    assert load_profile("smoke").promise_for(60).rss_bytes_per_h == 2 * 2**30
+
+
+def test_an_unknown_name_lists_the_shipped_ones_and_the_nearest() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_profile("chat-chrn")
+
+    assert str(caught.value) == (
+        "there is no profile 'chat-chrn'; did you mean chat-churn? "
+        "(shipped are admission-squeeze, chat-churn, smoke, steady-decode)."
+    )
+
+
+def test_a_missing_path_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"^./none.yaml: there is no such file; shipped are "):
+        load_profile("./none.yaml")
+
+
+def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(BASE)
+
+    assert load_profile(str(path)).name == "test"
+    assert load_profile(path).name == "test"
+
+
+def test_an_installed_package_finds_the_profiles_inside_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "hybridbench"
+    shutil.copytree(profiles_dir(), package / "profiles")
+    monkeypatch.setattr(hybridbench, "__file__", str(package / "__init__.py"))
+
+    assert profiles_dir() == package / "profiles"
+    assert load_profile("smoke").name == "smoke"
+
+
+def test_an_installation_without_profiles_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hybridbench, "__file__", str(tmp_path / "hybridbench" / "__init__.py"))
+
+    with pytest.raises(ConfigError, match="the shipped profiles are missing; reinstall"):
+        list_profiles()

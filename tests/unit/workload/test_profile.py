@@ -1,0 +1,389 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from hybridbench.errors import ConfigError
+from hybridbench.workload.catalog import list_profiles, profiles_dir
+from hybridbench.workload.fields import TokenRange
+from hybridbench.workload.profile import Profile, profile_json_schema
+from tests.unit.workload.profiles import BASE, base, churn
+
+# BASE has three lines, so the text under test begins on line 4.
+FAULTS = {
+    "unknown key at the top": (
+        "pols: {kv_tokens: 3}",
+        "f.yaml:4: unknown key pols; did you mean pools?",
+    ),
+    "unknown key in a group": (
+        "pools:\n  kv_tokens: 4096\n  mamba_slotz: 3",
+        "f.yaml:6: pools: unknown key mamba_slotz; did you mean mamba_slots?",
+    ),
+    "a python name is no key": (
+        "checkpoint: {every_s: 5m}",
+        "f.yaml:4: checkpoint: unknown key every_s; did you mean every?",
+    ),
+    "nothing near": (
+        "output: {zzz: 1}",
+        "f.yaml:4: output: unknown key zzz; known are tokens.",
+    ),
+    "wrong unit of a duration": (
+        "duration: 5 minutes",
+        "f.yaml:4: duration: '5 minutes' is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d.",
+    ),
+    "base sixty": (
+        "duration: 1:30",
+        "f.yaml:4: duration: 1:30 is ambiguous; write 90s, 1h30m or 1.5h.",
+    ),
+    "not a number of seconds": (
+        "duration: .nan",
+        "f.yaml:4: duration: nan is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d.",
+    ),
+    "bytes where tokens are counted": (
+        "pools:\n  kv_tokens: 8MiB",
+        "f.yaml:5: pools.kv_tokens: must be a whole number, not '8MiB'.",
+    ),
+    "a yes where a number belongs": (
+        "pools: {mamba_slots: yes}",
+        "f.yaml:4: pools.mamba_slots: must be a whole number, not True.",
+    ),
+    "a scalar where keys belong": (
+        "pools: 5",
+        "f.yaml:4: pools: must hold keys (kv_tokens, page_size, mamba_slots, max_context_len), "
+        "not 5.",
+    ),
+    "zero requests": (
+        "engine: {max_running_requests: 0}",
+        "f.yaml:4: engine.max_running_requests: must be at least 1, not 0.",
+    ),
+    "an unknown choice": (
+        "gc: {mode: frozen}",
+        "f.yaml:4: gc.mode: must be default or freeze-after-warmup, not 'frozen'.",
+    ),
+    "two thresholds": (
+        "gc: {thresholds: [700, 10]}",
+        "f.yaml:4: gc.thresholds.2 is missing.",
+    ),
+    "a range that runs backwards": (
+        "output: {tokens: [5, 1]}",
+        "f.yaml:4: output.tokens: [5, 1] runs backwards; write [1, 5].",
+    ),
+    "no range at all": (
+        "output: {tokens: [5, a]}",
+        "f.yaml:4: output.tokens: [5, 'a'] is not a token range; write [16, 64], or 32 for always "
+        "32.",
+    ),
+    "an empty output": (
+        "output: {tokens: [0, 4]}",
+        "f.yaml:4: output.tokens: [0, 4] must begin at 1 token or more.",
+    ),
+    "a bare exponent": (
+        "prompts: {reuse: 1.1}",
+        "f.yaml:4: prompts.reuse: 1.1 is not a reuse law; write zipf(1.1) or uniform.",
+    ),
+    "a share above one": (
+        "aborts: {decode: 5}",
+        "f.yaml:4: aborts.decode: must be at most 1.0, not 5.",
+    ),
+    "shares above one together": (
+        "aborts: {queued: 0.9, decode: 0.3}",
+        "f.yaml:4: aborts take 1.2 of the requests in all; at most 1.",
+    ),
+    "too small a KV pool": (
+        "pools: {kv_tokens: 512, max_context_len: 1096}\n"
+        "prompts: {system_tokens: 900, user_tokens: 100}\noutput: {tokens: 96}",
+        "f.yaml:4: pools.kv_tokens 512 cannot hold one request of prompt up to 1000 + output 96; "
+        "at least 1097.",
+    ),
+    "too short a context": (
+        "prompts: {system_tokens: 900, user_tokens: 100}\npools: {max_context_len: 1000}",
+        "f.yaml:5: pools.max_context_len 1000 cannot hold a first turn of prompt up to 1000 + "
+        "output 24; at least 1024.",
+    ),
+    "one state slot": (
+        "pools: {mamba_slots: 1}",
+        "f.yaml:4: pools.mamba_slots 1 cannot hold the state of one running request + one that the "
+        "tree keeps; at least 2.",
+    ),
+    "a torn page": (
+        "pools: {kv_tokens: 1000, page_size: 16}\nengine: {chunked_prefill_size: 64}",
+        "f.yaml:4: pools.kv_tokens 1000 is not a multiple of page_size 16; 992 is.",
+    ),
+    "a chunk across pages": (
+        "pools: {page_size: 64}\nengine:\n  chunked_prefill_size: 100",
+        "f.yaml:6: engine.chunked_prefill_size 100 is not a multiple of pools.page_size 64; 64 is.",
+    ),
+    "an unknown counter": (
+        "assert_coverage: {tombstone: 3}",
+        "f.yaml:4: assert_coverage.tombstone is not an event the engine counts; did you mean "
+        "tombstones?",
+    ),
+    "a floor nobody knows": (
+        "assert_coverage:\n  tombstones: 5/hour",
+        "f.yaml:5: assert_coverage.tombstones: '5/hour' is not a floor; write '>5/min' (grows with "
+        "the run), '>=20' (any run) or {min: 20}.",
+    ),
+    "a negative floor": (
+        "assert_coverage: {tombstones: {min: -1}}",
+        "f.yaml:4: assert_coverage.tombstones.min: must be at least 0, not -1.",
+    ),
+    "no time between samples": (
+        "probe: {sample_every: 0s}",
+        "f.yaml:4: probe.sample_every must be longer than 0s.",
+    ),
+    "a key given twice": (
+        "name: other",
+        "f.yaml:4: name is given twice, first on line 1.",
+    ),
+    "malformed YAML": (
+        "pools: {kv_tokens: 3",
+        "f.yaml:5: malformed YAML: expected ',' or '}', but got '<stream end>'.",
+    ),
+    "prefill aborts without chunks": (
+        "engine: {chunked_prefill_size: null}\naborts: {prefill: 0.1}",
+        "f.yaml:5: aborts.prefill 0.1 needs prompts that take more than one step; set "
+        "engine.chunked_prefill_size.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_is_one_sentence_with_file_line_and_key(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Profile.from_yaml_text(f"{BASE}{text}\n", "f.yaml")
+
+    assert str(caught.value) == sentence
+
+
+ARRIVALS = {
+    "{process: closed}": "arrival.concurrency is missing; a closed loop needs it, for example 32.",
+    "{process: poisson}": "arrival.rate is missing; poisson arrivals need it, for example 40/s.",
+    "{process: closed, concurrency: 4, rate: 3}": (
+        "arrival.rate has no meaning in a closed loop; use process: poisson."
+    ),
+    "{process: poisson, rate: 3, concurrency: 4}": (
+        "arrival.concurrency has no meaning with poisson arrivals; use rate."
+    ),
+    "{process: poisson, rate: 3/h}": (
+        "arrival.rate: '3/h' is not a request rate; write 40 (a second), 40/s or 90/min."
+    ),
+    "{process: closed, concurrency: 4, bursts: {every: 5s, length: 9s}}": (
+        "arrival.bursts.length 9s must be more than 0 and less than every 5s."
+    ),
+    "{process: open, concurrency: 4}": "arrival.process: must be closed or poisson, not 'open'.",
+}
+
+
+@pytest.mark.parametrize(("arrival", "sentence"), ARRIVALS.items())
+def test_an_arrival_that_cannot_be_says_what_would_be_right(arrival: str, sentence: str) -> None:
+    text = f"name: x\npromise: [{{rss: 1GB/h, collectible: 1GB/h}}]\narrival: {arrival}\n"
+
+    with pytest.raises(ConfigError) as caught:
+        Profile.from_yaml_text(text, "f.yaml")
+
+    assert str(caught.value) == f"f.yaml:3: {sentence}"
+
+
+PROMISES = {
+    "[]": "promise is empty; a CLEAN must promise something, from 0s on.",
+    "[{rss: 200MiB, collectible: 1GB/h}]": (
+        "promise.0.rss: '200MiB' is not a rate; write 200MiB/h or 1.5GB/h."
+    ),
+    "[{from: 1h, rss: 1GB/h, collectible: 1GB/h}]": (
+        "promise.0.from is 3600s; the first entry must begin at 0s."
+    ),
+    "[{rss: 1GB/h, collectible: 1GB/h}, {rss: 1GB/h, collectible: 1GB/h}]": (
+        "promise.1.from is 0s; entries go up, and the one before begins at 0s."
+    ),
+}
+
+
+@pytest.mark.parametrize(("promise", "sentence"), PROMISES.items())
+def test_a_promise_that_cannot_be_says_what_would_be_right(promise: str, sentence: str) -> None:
+    text = f"name: x\narrival: {{concurrency: 4}}\npromise: {promise}\n"
+
+    with pytest.raises(ConfigError) as caught:
+        Profile.from_yaml_text(text, "f.yaml")
+
+    assert str(caught.value) == f"f.yaml:3: {sentence}"
+
+
+def test_several_faults_tell_the_first_in_the_file_and_how_many_follow() -> None:
+    text = f"{BASE}output: {{tokens: 0}}\ngc: {{mode: no}}\n"
+
+    with pytest.raises(ConfigError, match=r"^f.yaml:4: output.tokens: .* \(and 1 more\)\.$"):
+        Profile.from_yaml_text(text, "f.yaml")
+
+
+def test_a_missing_key_is_named_without_a_line_of_its_own() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Profile.from_yaml_text("name: x\narrival: {concurrency: 1}\n", "f.yaml")
+
+    assert str(caught.value) == "f.yaml: promise is missing."
+
+
+def test_defaults_are_two_hours_a_million_objects_and_the_default_collector() -> None:
+    profile = base()
+
+    assert profile.duration_s == 7200.0
+    assert profile.ballast.objects == 1_000_000
+    assert profile.gc.mode == "default"
+    assert profile.prompts.reuse == pytest.approx(1.1)
+
+
+def test_resolved_is_plain_json_and_reads_back_as_the_same_profile() -> None:
+    profile = churn()
+
+    text = json.dumps(profile.resolved(), allow_nan=False)
+
+    assert Profile.from_resolved(json.loads(text)) == profile
+    assert Profile.from_yaml_text(yaml.safe_dump(profile.resolved())) == profile
+
+
+def test_overrides_are_read_like_values_of_the_file() -> None:
+    profile = base().with_overrides(
+        {
+            "pools.mamba_slots": "64",
+            "duration": "1h30m",
+            "output.tokens": "[1, 9]",
+            "assert_coverage.tombstones": ">5/min",
+            "promise.0.rss": "1GB/h",
+            "arrival.bursts": "{every: 10s, length: 2s}",
+        }
+    )
+
+    assert profile.pools.mamba_slots == 64
+    assert profile.duration_s == 5400.0
+    assert profile.output.tokens == TokenRange(1, 9)
+    assert profile.coverage_minimums(120.0) == {"tombstones": 10}
+    assert profile.promise[0].rss_bytes_per_h == 1e9
+    assert profile.arrival.bursts is not None
+    assert base().pools.mamba_slots != 64
+
+
+OVERRIDES = {
+    ("pools.mamba_slotz", "64"): (
+        "--set pools.mamba_slotz=64: pools: unknown key mamba_slotz; did you mean mamba_slots?"
+    ),
+    ("pools.kv_tokens", "12"): (
+        "--set pools.kv_tokens=12: pools.kv_tokens 12 cannot hold one request of prompt up to 224 "
+        "+ output 24; at least 249."
+    ),
+    ("name.x", "1"): "--set name.x=1: name has no keys of its own.",
+    ("promise.7.rss", "1GB/h"): "--set promise.7.rss=1GB/h: promise.7 has no keys of its own.",
+    ("promise.7", "{}"): "--set promise.7={}: that list has entries 0 to 0.",
+}
+
+
+@pytest.mark.parametrize(("setting", "sentence"), OVERRIDES.items())
+def test_an_override_that_cannot_be_names_the_setting(
+    setting: tuple[str, str], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        base().with_overrides({setting[0]: setting[1]})
+
+    assert str(caught.value) == sentence
+
+
+def test_the_promise_is_that_of_the_planned_duration() -> None:
+    profile = base().with_overrides(
+        {
+            "promise": "[{rss: 4GiB/h, collectible: 2GiB/h}, "
+            "{from: 10m, rss: 1GiB/h, collectible: 1GiB/h}]"
+        }
+    )
+
+    assert profile.promise_for(599.0).rss_bytes_per_h == 4 * 2**30
+    assert profile.promise_for(600.0).rss_bytes_per_h == 2**30
+
+
+def test_coverage_by_the_minute_grows_with_the_run_and_a_count_does_not() -> None:
+    profile = base('assert_coverage: {tombstones: ">30/min", cow_copies: ">=20", retracts: ">3"}\n')
+
+    assert profile.coverage_minimums(60) == {"tombstones": 30, "cow_copies": 20, "retracts": 4}
+    assert profile.coverage_minimums(43200) == {
+        "tombstones": 21600,
+        "cow_copies": 20,
+        "retracts": 4,
+    }
+
+
+@pytest.mark.parametrize("duration_s", [60.0, 180.0, 600.0, 7200.0, 43200.0])
+def test_the_automatic_cadence_gives_at_least_thirty_probes_in_the_second_half(
+    duration_s: float,
+) -> None:
+    cadence = base().cadence(duration_s)
+
+    assert duration_s / 2 / cadence.collectible_every_s >= 30
+    assert duration_s / cadence.sample_every_s >= 100
+    assert duration_s / cadence.checkpoint_every_s >= 4
+
+
+def test_a_given_cadence_is_kept() -> None:
+    profile = base("probe: {sample_every: 2s, collectible_every: 7s}\ncheckpoint: {every: 30s}\n")
+
+    cadence = profile.cadence(600)
+
+    assert (cadence.sample_every_s, cadence.collectible_every_s) == (2.0, 7.0)
+    assert cadence.checkpoint_every_s == 30.0
+
+
+def test_under_a_trace_nothing_is_asserted_and_the_profile_adds_no_traffic() -> None:
+    replay = churn(assert_coverage="{tombstones: 5}").for_replay()
+
+    assert replay.coverage_minimums(600) == {}
+    assert replay.aborts.decode == 0
+    assert replay.bad_input.overlong == 0
+    assert replay.pools == churn().pools
+
+
+def test_the_longest_prompt_is_a_whole_conversation_or_what_the_context_leaves() -> None:
+    short = base("prompts: {system_tokens: 50, user_tokens: 10}\noutput: {tokens: 5}\n")
+    long = short.with_overrides({"conversations.turns": "[1, 3]"})
+    endless = short.with_overrides({"conversations.turns": "[1, 1000]"})
+
+    assert short.max_prompt_tokens == 60
+    assert long.max_prompt_tokens == 50 + 3 * 10 + 2 * 5
+    assert endless.max_prompt_tokens == 2048 - 5
+
+
+def test_the_published_schema_is_valid_and_accepts_every_shipped_profile() -> None:
+    schema = profile_json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+    for path in list_profiles().values():
+        jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
+        jsonschema.validate(Profile.from_yaml(path).resolved(), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**base().resolved(), "pols": 3}, schema)
+
+
+def test_the_schema_beside_the_profiles_is_the_one_in_force() -> None:
+    shipped = profiles_dir() / "profile.schema.json"
+
+    assert json.loads(shipped.read_text(encoding="utf-8")) == profile_json_schema(), (
+        "write json.dumps(profile_json_schema(), indent=2) to profiles/profile.schema.json"
+    )
+
+
+def test_an_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00\x01")
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("")
+    listed = tmp_path / "list.yaml"
+    listed.write_text("- 1\n")
+
+    for path, sentence in (
+        (tmp_path, "the profile cannot be read: Is a directory."),
+        (binary, "not a text file in UTF-8; a profile is YAML."),
+        (empty, "the profile is empty; it must hold keys such as name:."),
+        (listed, "the profile is not a mapping; it must hold keys such as name:."),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            Profile.from_yaml(path)
+        assert str(caught.value) == f"{path}: {sentence}"

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hybridbench.errors import ConfigError
+from hybridbench.workload.trace import TraceFile, TraceFormat, TraceRow
+
+MOONCAKE = [
+    {"timestamp": 1000, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]},
+    {"timestamp": 1500, "input_length": 512, "output_length": 0, "hash_ids": [0]},
+]
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+    "2023-11-16 18:17:03.9799600,4808,10\r\n"
+    "2023-11-16 18:17:04.4799600,3180,8"
+)
+
+
+def mooncake(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_mooncake_rows_are_read_with_times_from_the_first(tmp_path: Path) -> None:
+    trace = TraceFile(mooncake(tmp_path / "t.jsonl", *MOONCAKE))
+
+    assert trace.format is TraceFormat.MOONCAKE
+    assert list(trace.rows()) == [
+        TraceRow(1, 0.0, 600, 5, (0, 1)),
+        TraceRow(2, 0.5, 512, 0, (0,)),
+    ]
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_azure_rows_are_read_without_prefix_structure(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes((mark + AZURE).encode())
+
+    trace = TraceFile(path)
+
+    assert trace.format is TraceFormat.AZURE
+    assert list(trace.rows()) == [
+        TraceRow(2, 0.0, 4808, 10, ()),
+        TraceRow(3, pytest.approx(0.5), 3180, 8, ()),  # type: ignore[arg-type]
+    ]
+
+
+def test_columns_of_a_csv_may_come_in_another_order(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "TIMESTAMP,GeneratedTokens,Model,ContextTokens\n2023-11-16T18:17:03+00:00,7,x,90\n"
+    )
+
+    assert list(TraceFile(path).rows()) == [TraceRow(2, 0.0, 90, 7, ())]
+
+
+def test_rows_out_of_order_arrive_with_the_row_above(tmp_path: Path) -> None:
+    times = [5000, 7000, 6500, 4000, 9000]
+    rows = [{**MOONCAKE[1], "timestamp": time} for time in times]
+
+    arrivals = [row.arrival_s for row in TraceFile(mooncake(tmp_path / "t", *rows)).rows()]
+
+    assert arrivals == [0.0, 2.0, 2.0, 2.0, 4.0]
+
+
+def test_blank_lines_are_skipped_and_keep_the_line_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text(json.dumps(MOONCAKE[0]) + "\n\n" + json.dumps(MOONCAKE[1]) + "\n")
+
+    assert [row.line for row in TraceFile(path).rows()] == [1, 3]
+
+
+GOOD = MOONCAKE[0]
+MALFORMED = {
+    "no JSON": ("{oops", "not JSON: Expecting property name enclosed in double quotes"),
+    "no object": ("[1]", "not an object with timestamp, input_length, output_length, hash_ids."),
+    "a missing field": (
+        json.dumps({k: v for k, v in GOOD.items() if k != "output_length"}),
+        "output_length is missing; a row has timestamp, input_length, output_length, hash_ids.",
+    ),
+    "a negative length": (
+        json.dumps({**GOOD, "output_length": -3}),
+        "output_length is -3; it must be a whole number, 0 or more.",
+    ),
+    "an empty prompt": (
+        json.dumps({**GOOD, "input_length": 0}),
+        "input_length is 0; it must be a whole number, 1 or more.",
+    ),
+    "a length in words": (
+        json.dumps({**GOOD, "input_length": "many"}),
+        "input_length is 'many'; it must be a whole number, 1 or more.",
+    ),
+    "a true length": (
+        json.dumps({**GOOD, "output_length": True}),
+        "output_length is True; it must be a whole number, 0 or more.",
+    ),
+    "a negative time": (
+        json.dumps({**GOOD, "timestamp": -1}),
+        "timestamp is -1; it must be a number, 0 or more.",
+    ),
+    "no time at all": (
+        '{"timestamp": NaN, "input_length": 1, "output_length": 1, "hash_ids": [0]}',
+        "timestamp is nan; it must be a number, 0 or more.",
+    ),
+    "too few hash ids": (
+        json.dumps({**GOOD, "hash_ids": [0]}),
+        "1 hash_ids for 600 tokens; one per 512 makes 2.",
+    ),
+    "hash ids of another kind": (
+        json.dumps({**GOOD, "hash_ids": [0, "a"]}),
+        "hash_ids must be a list of whole numbers.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "complaint"), MALFORMED.values(), ids=MALFORMED.keys())
+def test_a_malformed_line_is_one_sentence_with_its_number(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps(GOOD) + "\n" + line + "\n")
+
+    with pytest.raises(ConfigError) as caught:
+        list(TraceFile(path).rows())
+
+    assert str(caught.value).startswith(f"{path}:2: {complaint}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("2023-11-16 18:17:04,12", "2 cells; a row has TIMESTAMP, ContextTokens, GeneratedTokens."),
+        ("yesterday,12,3", "TIMESTAMP is 'yesterday'; write 2023-11-16 18:17:03.9799600."),
+        ("2023-11-16 18:17:04,x,3", "ContextTokens is 'x'; it must be a whole number, 1 or more."),
+        (
+            "2023-11-16 18:17:04,5,-3",
+            "GeneratedTokens is -3; it must be a whole number, 0 or more.",
+        ),
+    ],
+)
+def test_a_malformed_row_of_a_csv_is_one_sentence_with_its_number(
+    tmp_path: Path, row: str, complaint: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(AZURE + "\n" + row + "\n")
+
+    with pytest.raises(ConfigError) as caught:
+        list(TraceFile(path).rows())
+
+    assert str(caught.value) == f"{path}:4: {complaint}"
+
+
+def test_a_csv_of_other_columns_names_the_missing_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("TIMESTAMP,ContextTokens\n")
+
+    with pytest.raises(ConfigError, match=r"t.csv:1: column GeneratedTokens is missing; write "):
+        list(TraceFile(path).rows())
+
+
+def test_a_trace_of_no_known_format_is_one_sentence(tmp_path: Path) -> None:
+    formats = (
+        "write Mooncake JSONL (one object a line) or Azure CSV "
+        "(TIMESTAMP,ContextTokens,GeneratedTokens)."
+    )
+    for content, complaint in (
+        (b"", f":1: the trace is empty; {formats}"),
+        (b"hello\n", f":1: this is no trace we know; {formats}"),
+        (b"\xff\xfe\x00", f": not a text file; {formats}"),
+    ):
+        path = tmp_path / "t"
+        path.write_bytes(content)
+        with pytest.raises(ConfigError) as caught:
+            TraceFile(path)
+        assert str(caught.value) == f"{path}{complaint}"
+
+
+def test_a_missing_trace_is_one_sentence(tmp_path: Path) -> None:
+    for path, reason in (
+        (tmp_path / "none.jsonl", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            TraceFile(path)
+        assert str(caught.value) == f"{path}: the trace cannot be read: {reason}."
+
+
+def test_a_header_without_rows_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+
+    with pytest.raises(ConfigError) as caught:
+        list(TraceFile(path).rows())
+
+    assert str(caught.value) == f"{path}: the trace has no rows."
+
+
+def test_text_in_another_encoding_is_told_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes((json.dumps(GOOD) + "\n").encode() * 3000 + b"\xff\n")
+
+    with pytest.raises(ConfigError, match=r"t.jsonl:\d+: not text in UTF-8"):
+        list(TraceFile(path).rows())

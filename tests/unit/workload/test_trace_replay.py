@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import gc
+import sys
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from hybridbench.errors import ConfigError, UsageError
+from hybridbench.workload.actions import Submit, WaitUntil
+from hybridbench.workload.build import build_workload
+from hybridbench.workload.profile import Profile
+from hybridbench.workload.trace import TraceFile, TraceRow
+from hybridbench.workload.trace_replay import (
+    TraceOptions,
+    TraceReplay,
+    TraceTokens,
+    parse_length_scale,
+    parse_speedup,
+    shared_prefix_tokens,
+)
+from tests.unit.workload.profiles import base
+from tests.unit.workload.server import Server
+from tests.unit.workload.test_trace import mooncake
+
+VOCAB = 4096
+ROOT = Path(__file__).parents[3]
+SYNTHETIC = ROOT / "profiles" / "traces" / "synthetic-mooncake.jsonl"
+RECORDED = ROOT.parent / "shared" / "traces"
+
+
+def replay(path: Path, scale: str = "1/32", speedup: float = 1.0, extra: str = "") -> TraceReplay:
+    options = TraceOptions(path, parse_length_scale(scale), speedup)
+    return TraceReplay(base(extra), options, VOCAB)
+
+
+def row(time_ms: int, blocks: list[int], length: int, output: int = 64) -> dict[str, object]:
+    return {
+        "timestamp": time_ms,
+        "input_length": length,
+        "output_length": output,
+        "hash_ids": blocks,
+    }
+
+
+def submits(workload: TraceReplay, now_s: float) -> list[Submit]:
+    """All that is due, each answered at once."""
+    found = []
+    while isinstance(action := workload.next_action(now_s), Submit):
+        found.append(action)
+        workload.on_finished(action.rid, [1], "length", now_s)
+    return found
+
+
+def common(a: list[int], b: list[int]) -> int:
+    pairs = zip(a, b, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+
+
+def test_equal_hash_ids_at_equal_positions_are_equal_tokens(tmp_path: Path) -> None:
+    rows = [
+        row(0, [0, 1, 2], 1536),
+        row(0, [0, 1, 3], 1400),
+        row(0, [1, 0, 2], 1536),
+        row(0, [0, 1, 2], 1536),
+    ]
+
+    a, b, c, d = (s.input_ids for s in submits(replay(mooncake(tmp_path / "t", *rows)), 0.0))
+
+    assert [len(prompt) for prompt in (a, b, c, d)] == [48, 43, 48, 48]
+    assert common(a, b) == 32
+    assert common(a, c) == 0
+    assert a == d
+
+
+@pytest.mark.parametrize("scale", ["1", "1/32", "1/30", "0.013", "1/700"])
+def test_prompts_have_the_scaled_length_and_share_whole_prefixes_at_any_scale(scale: str) -> None:
+    tokens = TraceTokens(1, VOCAB, parse_length_scale(scale))
+    rows = [
+        TraceRow(1, 0.0, 2600, 1, (0, 1, 2, 3, 4, 50)),
+        TraceRow(2, 0.0, 2100, 1, (0, 1, 2, 3, 51)),
+        TraceRow(3, 0.0, 1, 1, (52,)),
+    ]
+
+    first, second, last = (tokens.prompt(r, 0, 10_000) for r in rows)
+
+    factor = Fraction(scale)
+    assert len(first) == max(1, int(2600 * factor))
+    assert len(second) == max(1, int(2100 * factor))
+    assert len(last) == 1
+    assert common(first, second) == min(len(second), int(4 * 512 * factor))
+
+
+def test_arrivals_keep_their_times_divided_by_the_speedup(tmp_path: Path) -> None:
+    path = mooncake(tmp_path / "t", row(0, [0], 512), row(10_000, [1], 512), row(10_000, [2], 512))
+    workload = replay(path, speedup=20.0)
+
+    assert isinstance(workload.next_action(100.0), Submit)
+    assert workload.next_action(100.0) == WaitUntil(100.5)
+    assert workload.next_action(100.4) == WaitUntil(100.5)
+    assert isinstance(workload.next_action(100.5), Submit)
+    assert isinstance(workload.next_action(100.5), Submit)
+    assert workload.in_flight == 3
+
+
+def test_the_next_lap_has_the_same_lengths_and_other_tokens(tmp_path: Path) -> None:
+    path = mooncake(tmp_path / "t", row(0, [0, 1], 1024), row(1000, [0, 2], 800))
+    workload = replay(path)
+
+    first = submits(workload, 0.0) + submits(workload, 1.0)
+    second = submits(workload, 2.0) + submits(workload, 3.0)
+
+    assert [len(s.input_ids) for s in first] == [len(s.input_ids) for s in second] == [32, 25]
+    assert common(first[0].input_ids, first[1].input_ids) == 16
+    assert common(second[0].input_ids, second[1].input_ids) == 16
+    assert common(first[0].input_ids, second[0].input_ids) < 3
+    assert workload.counts()["laps"] == 2
+    assert len({s.rid for s in first + second}) == 4
+
+
+def test_lengths_beyond_the_context_are_clipped_and_counted(tmp_path: Path) -> None:
+    rows = [row(0, list(range(200)), 200 * 512, 100), row(0, [0], 512, 90_000), row(0, [0], 512, 0)]
+    workload = replay(mooncake(tmp_path / "t", *rows), extra="pools: {max_context_len: 500}\n")
+
+    long, talkative, silent = submits(workload, 0.0)
+
+    assert len(long.input_ids) == 500 - 3
+    assert long.sampling["max_new_tokens"] == 3
+    assert talkative.sampling["max_new_tokens"] == 250
+    assert silent.sampling["max_new_tokens"] == 1
+    assert workload.counts()["clipped_inputs"] == 1
+    assert workload.counts()["clipped_outputs"] == 1
+
+
+def test_a_machine_that_is_too_slow_replays_late_and_loses_nothing(tmp_path: Path) -> None:
+    rows = [row(1000 * i, [i], 512) for i in range(6)]
+    path = mooncake(tmp_path / "t", *rows)
+    profile = base().with_overrides({"arrival.max_in_flight": "2"})
+    workload = TraceReplay(profile, TraceOptions(path, Fraction(1, 32)), VOCAB)
+    a, b = workload.next_action(0.0), workload.next_action(1.0)
+    assert isinstance(a, Submit)
+    assert isinstance(b, Submit)
+    assert workload.next_action(9.0) == WaitUntil(None)
+
+    workload.on_finished(a.rid, [1], "length", 10.0)
+    third = workload.next_action(10.0)
+
+    assert isinstance(third, Submit)
+    # The gap between the third and the fourth stays the second it was.
+    workload.on_finished(b.rid, [1], "length", 10.0)
+    assert workload.next_action(10.0) == WaitUntil(11.0)
+    assert workload.counts()["held_back"] == 1
+    assert workload.counts()["late_ms_max"] == 8000
+
+
+def test_a_pause_stops_the_trace_and_owes_nothing(tmp_path: Path) -> None:
+    workload = replay(mooncake(tmp_path / "t", row(0, [0], 512), row(5000, [1], 512)))
+    assert len(submits(workload, 10.0)) == 1
+
+    workload.pause(11.0)
+    assert workload.next_action(500.0) == WaitUntil(None)
+    workload.resume(1000.0)
+
+    assert workload.next_action(1000.0) == WaitUntil(1004.0)
+
+
+def test_reports_end_requests_and_unknown_ones_are_counted(tmp_path: Path) -> None:
+    workload = replay(mooncake(tmp_path / "t", row(0, [0], 512), row(0, [1], 512), row(9, [1], 9)))
+    a, b = workload.next_action(0.0), workload.next_action(0.0)
+    assert isinstance(a, Submit)
+    assert isinstance(b, Submit)
+
+    workload.on_admitted(a.rid)
+    workload.on_first_token(a.rid, 0.1)
+    workload.on_finished(a.rid, [1], "length", 0.2)
+    workload.on_rejected(b.rid, "too long")
+    workload.on_finished(a.rid, [1], "length", 0.3)
+
+    assert workload.in_flight == 0
+    counts = workload.counts()
+    assert (counts["ended"], counts["rejections"], counts["unknown_reports"]) == (2, 1, 1)
+
+
+def test_the_same_seed_replays_the_same_tokens() -> None:
+    def prompts(seed: int) -> list[list[int]]:
+        options = TraceOptions(SYNTHETIC, Fraction(1, 32))
+        workload = TraceReplay(base(), options, VOCAB, seed)
+        workload.next_action(0.0)
+        return [s.input_ids for s in submits(workload, 30.0)]
+
+    assert prompts(1) == prompts(1)
+    assert prompts(1) != prompts(2)
+
+
+def test_a_csv_without_sharing_gives_prompts_without_sharing(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:17:03.0,640,10\n2023-11-16 18:17:03.0,640,10\n"
+    )
+    workload = replay(path)
+
+    a, b = submits(workload, 0.0)
+
+    assert len(a.input_ids) == len(b.input_ids) == 20
+    assert common(a.input_ids, b.input_ids) < 3
+    assert workload.describe()["shares_prefixes"] is False
+
+
+def test_hours_of_replay_keep_no_more_than_minutes() -> None:
+    workload = replay(SYNTHETIC, speedup=200.0)
+    server = Server(running=64, chunk=512, context=2048)
+    server.drive(workload, steps=700)
+    server.log.clear()
+    gc.collect()
+    objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
+
+    server.drive(workload, steps=3000)
+    server.log.clear()
+
+    assert workload.counts()["laps"] >= 4
+    gc.collect()
+    assert len(gc.get_objects()) - objects < 500
+    assert sys.getallocatedblocks() - blocks < 64 * 2048
+
+
+def token_share(prompts: list[list[int]]) -> tuple[int, int]:
+    """Tokens that repeat the beginning of an earlier prompt, and all, by comparing tokens alone."""
+    seen: set[int] = set()
+    shared = total = 0
+    for prompt in prompts:
+        key, known, all_known = 0, 0, True
+        for token in prompt:
+            key = hash((key, token))
+            all_known = all_known and key in seen
+            known += all_known
+            seen.add(key)
+        shared += known
+        total += len(prompt)
+    return shared, total
+
+
+def assert_sharing_survives_scaling(path: Path, rows: int) -> None:
+    scale = Fraction(1, 32)
+    # With a small vocabulary a fresh block begins like one of its thousand siblings too often.
+    tokens = TraceTokens(1, 2**40, scale)
+    trace = TraceFile(path)
+
+    by_ids = shared_prefix_tokens(islice(trace.rows(), rows), scale)
+    measured = token_share([tokens.prompt(r, 0, 10**6) for r in islice(trace.rows(), rows)])
+
+    assert measured == by_ids
+    assert by_ids[0] > 0.2 * by_ids[1]
+
+
+def test_the_synthetic_trace_keeps_its_sharing_when_scaled() -> None:
+    assert_sharing_survives_scaling(SYNTHETIC, 400)
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded traces are not beside the checkout")
+def test_a_recorded_trace_keeps_its_sharing_when_scaled() -> None:
+    assert_sharing_survives_scaling(RECORDED / "mooncake_conversation.jsonl", 2000)
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded traces are not beside the checkout")
+def test_recorded_traces_are_read_to_their_end() -> None:
+    conversation = TraceFile(RECORDED / "mooncake_conversation.jsonl")
+    code = TraceFile(RECORDED / "azure_2023_code.csv")
+
+    assert sum(1 for _ in conversation.rows()) == 12_031
+    assert sum(1 for _ in code.rows()) == 8_819
+
+
+def test_a_malformed_first_row_is_told_before_the_run_begins(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text("{}\n")
+
+    with pytest.raises(ConfigError, match=r"t:1: timestamp is missing"):
+        build_workload(base(), VOCAB, TraceOptions(path))
+
+
+def test_the_manifest_says_how_the_trace_was_changed() -> None:
+    profile: Profile = base()
+    options = TraceOptions(SYNTHETIC, parse_length_scale("1/32"), 20.0)
+
+    described = build_workload(profile, VOCAB, options).describe()
+
+    assert described["length_scale"] == "1/32"
+    assert described["speedup"] == 20.0
+    assert described["format"] == "mooncake-jsonl"
+    assert described["at_the_end"] == "begins again with fresh tokens"
+
+
+@pytest.mark.parametrize("text", ["0", "2", "-1/32", "1/0", "x", "", "nan", "1/32/2"])
+def test_a_length_scale_that_cannot_be_says_what_would_be_right(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_length_scale(text)
+
+    assert str(caught.value) == (
+        f"--length-scale {text} is not a scale; write 1/32 or 0.05, at most 1."
+    )
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "fast", "nan", "inf", ""])
+def test_a_speedup_that_cannot_be_says_what_would_be_right(text: str) -> None:
+    with pytest.raises(UsageError, match=r"is not a speed-up; write 20, more than 0\.$"):
+        parse_speedup(text)
+
+
+def test_scales_and_speedups_are_read_as_people_write_them() -> None:
+    assert parse_length_scale("1/32") == Fraction(1, 32)
+    assert parse_length_scale(" 0.05 ") == Fraction(1, 20)
+    assert parse_speedup("20") == parse_speedup("20x") == 20.0
