@@ -1,0 +1,1 @@
+"""Who holds which slot (allocators) and what the slots contain (pools)."""

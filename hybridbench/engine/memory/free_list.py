@@ -1,0 +1,66 @@
+"""A first-in, first-out list of free numbers in one array, used as a ring.
+
+Taking and putting k numbers costs a copy of k, never of the list: rebuilding the list on each free
+(what a slice-and-concatenate list does) costs 8 us a thousand slots.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.engine.memory.indices import IntArray
+
+
+class FreeList:
+    """Numbers 1 to ``size`` that are free.
+
+    ``take`` and ``put`` are called through the object and are the only ways in and out: a free
+    list that hands out views of its own array (and so keeps every old array alive) can be put in
+    their place.  The healthy ones copy.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._ring: IntArray = np.arange(1, size + 1, dtype=np.int64)
+        self._head = 0
+        self._count = size
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, count: int) -> IntArray:
+        """The ``count`` oldest numbers, owned by the caller; there must be as many."""
+        head = self._head
+        end = head + count
+        if end <= self.size:
+            taken = self._ring[head:end].copy()
+        else:
+            taken = np.concatenate((self._ring[head:], self._ring[: end - self.size]))
+        self._head = end % self.size if self.size else 0
+        self._count -= count
+        return taken
+
+    def put(self, numbers: IntArray) -> None:
+        """Append ``numbers``; the array stays the caller's."""
+        count = len(numbers)
+        tail = (self._head + self._count) % self.size if self.size else 0
+        room = self.size - tail
+        if count <= room:
+            self._ring[tail : tail + count] = numbers
+        else:
+            self._ring[tail:] = numbers[:room]
+            self._ring[: count - room] = numbers[room:]
+        self._count += count
+
+    def snapshot(self) -> IntArray:
+        """A copy of the list, next one first."""
+        end = self._head + self._count
+        if end <= self.size:
+            return self._ring[self._head : end].copy()
+        return np.concatenate((self._ring[self._head :], self._ring[: end - self.size]))
+
+    def reset(self, numbers: IntArray) -> None:
+        """Make ``numbers`` the whole list; there may be at most ``size``."""
+        self._head = 0
+        self._count = 0
+        self.put(numbers)

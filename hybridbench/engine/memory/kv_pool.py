@@ -1,0 +1,200 @@
+"""Keys and values of the full-attention layers, one row per token position.
+
+Rows 0 to page_size - 1 are the dump page: padded tokens write there and nobody reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.memory.mamba_pool import MambaHostCopy, MambaPool
+
+
+@dataclass(frozen=True)
+class KVHostCopy:
+    """Keys and values of some positions on the host, per layer, and states if asked for."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    mamba: MambaHostCopy | None = None
+
+
+class MHATokenToKVPool:
+    """K and V buffers, (size + page_size, heads, dim) each, one pair per layer.
+
+    All memory is allocated and written at construction, so RSS does not grow with first use.
+    """
+
+    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
+        self,
+        size: int,
+        page_size: int,
+        dtype: torch.dtype,
+        head_num: int,
+        head_dim: int,
+        layer_num: int,
+        device: str | torch.device,
+    ) -> None:
+        self.size = size
+        self.page_size = page_size
+        self.dtype = dtype
+        self.head_num = head_num
+        self.head_dim = head_dim
+        self.layer_num = layer_num
+        self.device = torch.device(device)
+        shape = (size + page_size, head_num, head_dim)
+        self.k_buffer = [self._touched(shape) for _ in range(layer_num)]
+        self.v_buffer = [self._touched(shape) for _ in range(layer_num)]
+
+    def set_kv_buffer(self, layer_id: int, loc: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store ``k`` and ``v`` [T, heads, dim] at ``loc`` [T] int64."""
+        self.k_buffer[layer_id].index_copy_(0, loc, k.to(self.dtype))
+        self.v_buffer[layer_id].index_copy_(0, loc, v.to(self.dtype))
+
+    def get_key_buffer(self, layer_id: int) -> Tensor:
+        """The pool's own key tensor of a layer, not a copy."""
+        return self.k_buffer[layer_id]
+
+    def get_value_buffer(self, layer_id: int) -> Tensor:
+        """The pool's own value tensor of a layer, not a copy."""
+        return self.v_buffer[layer_id]
+
+    def get_kv_buffer(self, layer_id: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer, not copies."""
+        return self.k_buffer[layer_id], self.v_buffer[layer_id]
+
+    def get_kv_size_bytes(self) -> tuple[int, int]:
+        """Bytes of all keys and of all values."""
+        return sum(k.nbytes for k in self.k_buffer), sum(v.nbytes for v in self.v_buffer)
+
+    def move_kv_cache(
+        self, tgt_loc: Sequence[int] | IntArray, src_loc: Sequence[int] | IntArray
+    ) -> None:
+        """Copy rows ``src_loc`` to ``tgt_loc`` in every layer."""
+        tgt, src = self._rows(tgt_loc), self._rows(src_loc)
+        for buffer in (*self.k_buffer, *self.v_buffer):
+            buffer[tgt] = buffer[src]
+
+    def get_cpu_copy(self, indices: Sequence[int] | IntArray) -> KVHostCopy:
+        """A host copy of ``indices``; the caller owns it."""
+        rows = self._rows(indices)
+        return KVHostCopy(
+            keys=[buffer[rows].cpu() for buffer in self.k_buffer],
+            values=[buffer[rows].cpu() for buffer in self.v_buffer],
+        )
+
+    def load_cpu_copy(self, copy: KVHostCopy, indices: Sequence[int] | IntArray) -> None:
+        """Write a host copy into ``indices``, in the order in which it was taken."""
+        rows = self._rows(indices)
+        saved = [*copy.keys, *copy.values]
+        for buffer, rows_saved in zip((*self.k_buffer, *self.v_buffer), saved, strict=True):
+            buffer[rows] = rows_saved.to(self.device)
+
+    def _rows(self, indices: Sequence[int] | IntArray) -> Tensor:
+        return torch.tensor(list(indices), dtype=torch.int64, device=self.device)
+
+    def _touched(self, shape: tuple[int, ...]) -> Tensor:
+        # zeros() would map the pages lazily; writing makes them resident now.
+        return torch.empty(shape, dtype=self.dtype, device=self.device).zero_()
+
+
+class HybridLinearKVPool:
+    """KV for the full-attention layers of a hybrid model, beside the states of the others.
+
+    Layers are named by their number in the model; a layer without KV is refused.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the field's signature, so its callers fit
+        self,
+        size: int,
+        dtype: torch.dtype,
+        page_size: int,
+        head_num: int,
+        head_dim: int,
+        full_attention_layer_ids: Sequence[int],
+        device: str | torch.device,
+        mamba_pool: MambaPool | None,
+    ) -> None:
+        self.size = size
+        self.dtype = dtype
+        self.page_size = page_size
+        self.device = torch.device(device)
+        self.mamba_pool = mamba_pool
+        self.full_attention_layer_id_mapping = {
+            layer_id: local for local, layer_id in enumerate(full_attention_layer_ids)
+        }
+        self.full_kv_pool = MHATokenToKVPool(
+            size=size,
+            page_size=page_size,
+            dtype=dtype,
+            head_num=head_num,
+            head_dim=head_dim,
+            layer_num=len(self.full_attention_layer_id_mapping),
+            device=device,
+        )
+
+    def set_kv_buffer(self, layer_id: int, loc: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store ``k`` and ``v`` [T, heads, dim] of model layer ``layer_id`` at ``loc`` [T]."""
+        self.full_kv_pool.set_kv_buffer(self._transfer_full_attention_id(layer_id), loc, k, v)
+
+    def get_key_buffer(self, layer_id: int) -> Tensor:
+        """The pool's own key tensor of a model layer."""
+        return self.full_kv_pool.get_key_buffer(self._transfer_full_attention_id(layer_id))
+
+    def get_value_buffer(self, layer_id: int) -> Tensor:
+        """The pool's own value tensor of a model layer."""
+        return self.full_kv_pool.get_value_buffer(self._transfer_full_attention_id(layer_id))
+
+    def get_kv_buffer(self, layer_id: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a model layer, not copies."""
+        return self.full_kv_pool.get_kv_buffer(self._transfer_full_attention_id(layer_id))
+
+    def get_kv_size_bytes(self) -> tuple[int, int]:
+        """Bytes of all keys and of all values."""
+        return self.full_kv_pool.get_kv_size_bytes()
+
+    def move_kv_cache(
+        self, tgt_loc: Sequence[int] | IntArray, src_loc: Sequence[int] | IntArray
+    ) -> None:
+        """Copy rows ``src_loc`` to ``tgt_loc`` in every full-attention layer."""
+        self.full_kv_pool.move_kv_cache(tgt_loc, src_loc)
+
+    def get_cpu_copy(
+        self,
+        indices: Sequence[int] | IntArray,
+        mamba_indices: Sequence[int] | IntArray | None = None,
+    ) -> KVHostCopy:
+        """A host copy of KV, and of states when ``mamba_indices`` is given; the caller owns it."""
+        copy = self.full_kv_pool.get_cpu_copy(indices)
+        if mamba_indices is None:
+            return copy
+        states = self._states().get_cpu_copy(mamba_indices)
+        return KVHostCopy(keys=copy.keys, values=copy.values, mamba=states)
+
+    def load_cpu_copy(
+        self,
+        copy: KVHostCopy,
+        indices: Sequence[int] | IntArray,
+        mamba_indices: Sequence[int] | IntArray | None = None,
+    ) -> None:
+        """Write a host copy back; its states too when it has some and slots are named."""
+        self.full_kv_pool.load_cpu_copy(copy, indices)
+        if copy.mamba is not None and mamba_indices is not None:
+            self._states().load_cpu_copy(copy.mamba, mamba_indices)
+
+    def _states(self) -> MambaPool:
+        if self.mamba_pool is None:
+            raise ValueError("this KV pool was built without a state pool")
+        return self.mamba_pool
+
+    def _transfer_full_attention_id(self, layer_id: int) -> int:
+        try:
+            return self.full_attention_layer_id_mapping[layer_id]
+        except KeyError:
+            known = list(self.full_attention_layer_id_mapping)
+            raise ValueError(f"{layer_id=} not in full attention layers: {known}") from None

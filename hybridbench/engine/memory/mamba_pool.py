@@ -1,0 +1,212 @@
+"""The recurrent state of Mamba and gated-delta-net layers: one slot is one request's whole state.
+
+Slot 0 is the dump: padded tokens write there and nobody reads it.  Memory is laid out slot by slot
+(all layers of one slot are neighbours), so copying or clearing a slot is one block move; the
+tensors shown to the model are permuted views with the layer first, as the field has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridbench.engine.memory.indices import IntArray
+
+
+@dataclass(frozen=True)
+class Mamba2StateShape:
+    """Shapes of one layer's state in one slot.
+
+    Attributes:
+        conv: one (conv_dim, kernel - 1) per convolution; all families here have one.
+        temporal: (heads, K, V) of the recurrent state.
+        conv_kernel: width of the convolution.
+    """
+
+    conv: tuple[tuple[int, int], ...]
+    temporal: tuple[int, int, int]
+    conv_kernel: int
+
+    @staticmethod
+    def create(  # noqa: PLR0913 - the field's signature, so its callers fit
+        *,
+        tp_world_size: int = 1,
+        intermediate_size: int,
+        n_groups: int,
+        num_heads: int,
+        head_dim: int,
+        state_size: int,
+        conv_kernel: int,
+    ) -> Mamba2StateShape:
+        """The shape of a Mamba2 layer: conv over x, B and C; temporal (heads, head_dim, state)."""
+        if num_heads % tp_world_size != 0:
+            raise ValueError(f"{num_heads} heads do not divide by {tp_world_size} ranks")
+        conv_dim = (intermediate_size + 2 * n_groups * state_size) // tp_world_size
+        return Mamba2StateShape(
+            conv=((conv_dim, conv_kernel - 1),),
+            temporal=(num_heads // tp_world_size, head_dim, state_size),
+            conv_kernel=conv_kernel,
+        )
+
+    @staticmethod
+    def gated_delta_net(
+        *,
+        num_k_heads: int,
+        num_v_heads: int,
+        head_k_dim: int,
+        head_v_dim: int,
+        conv_kernel: int,
+    ) -> Mamba2StateShape:
+        """The shape of a gated-delta-net layer: conv over q, k and v; temporal (HV, K, V)."""
+        conv_dim = 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim
+        return Mamba2StateShape(
+            conv=((conv_dim, conv_kernel - 1),),
+            temporal=(num_v_heads, head_k_dim, head_v_dim),
+            conv_kernel=conv_kernel,
+        )
+
+
+@dataclass(frozen=True)
+class Mamba2CacheParams:
+    """What a pool must know of a model: the state's shape and the layers that have one."""
+
+    shape: Mamba2StateShape
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MambaState:
+    """Views into a pool: of all layers (layer dimension first) or of one layer (without it).
+
+    Attributes:
+        conv: list of ([layers,] size + 1, conv_dim, kernel - 1), in the model's dtype.
+        temporal: ([layers,] size + 1, heads, K, V), float32, or float64 for a float64 model.
+    """
+
+    conv: list[Tensor]
+    temporal: Tensor
+
+
+@dataclass(frozen=True)
+class MambaHostCopy:
+    """States of some slots on the host, owned by the holder of this record; slot dimension 1."""
+
+    conv: list[Tensor]
+    temporal: Tensor
+
+
+class MambaPool:
+    """Conv and recurrent state of every slot; slots 0 (dump) to ``size``.
+
+    All memory is allocated and written at construction, so that a process does not grow later
+    only because slots are used for the first time.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        cache_params: Mamba2CacheParams,
+        mamba_layer_ids: Sequence[int],
+        device: str | torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if size < 1:
+            raise ValueError(f"a state pool needs at least 1 slot, not {size}")
+        self.size = size
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.cache_params = cache_params
+        self.mamba_map = {layer_id: row for row, layer_id in enumerate(mamba_layer_ids)}
+        layers = len(self.mamba_map)
+        # The delta rule sums thousands of steps into the state: half precision would drift.
+        state_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        shape = cache_params.shape
+        self._by_slot = [self._touched((size + 1, layers, *conv), dtype) for conv in shape.conv]
+        self._by_slot.append(self._touched((size + 1, layers, *shape.temporal), state_dtype))
+        layer_first = [blocks.transpose(0, 1) for blocks in self._by_slot]
+        self.mamba_cache = MambaState(conv=layer_first[:-1], temporal=layer_first[-1])
+        self._layer_views = {
+            layer_id: MambaState(
+                conv=[conv[row] for conv in self.mamba_cache.conv],
+                temporal=self.mamba_cache.temporal[row],
+            )
+            for layer_id, row in self.mamba_map.items()
+        }
+        self._host_bytes = self._raw_views() if self.device.type == "cpu" and layers else None
+
+    def mamba2_layer_cache(self, layer_id: int) -> MambaState:
+        """Views of one layer, slot dimension first; writing to them changes the pool.
+
+        Raises:
+            ValueError: the layer has no recurrent state.
+        """
+        try:
+            return self._layer_views[layer_id]
+        except KeyError:
+            known = sorted(self.mamba_map)
+            raise ValueError(
+                f"{layer_id=} has no recurrent state; layers with one: {known}"
+            ) from None
+
+    def copy_from(
+        self, src: int | Sequence[int] | IntArray, dst: int | Sequence[int] | IntArray
+    ) -> None:
+        """Overwrite the state in ``dst`` with that in ``src``; both held by the caller."""
+        if self._host_bytes is not None and isinstance(src, int) and isinstance(dst, int):
+            # A block move through a byte view costs a tenth of the same copy as tensor calls.
+            for raw in self._host_bytes:
+                raw[dst] = raw[src]
+            return
+        src_rows, dst_rows = self._rows(src), self._rows(dst)
+        for blocks in self._by_slot:
+            blocks[dst_rows] = blocks[src_rows]
+
+    def clear_slots(self, idx: int | Sequence[int] | IntArray) -> None:
+        """Set the state in ``idx`` to zero, so that a new holder does not inherit the old one's."""
+        if self._host_bytes is not None and isinstance(idx, int):
+            for raw in self._host_bytes:
+                raw[idx] = 0
+            return
+        rows = self._rows(idx)
+        for blocks in self._by_slot:
+            blocks[rows] = 0
+
+    def get_cpu_copy(self, indices: int | Sequence[int] | IntArray) -> MambaHostCopy:
+        """A copy of the states in ``indices`` on the host; the caller owns it."""
+        rows = self._rows(indices)
+        copies = [blocks[rows].transpose(0, 1).cpu() for blocks in self._by_slot]
+        return MambaHostCopy(conv=copies[:-1], temporal=copies[-1])
+
+    def load_cpu_copy(self, copy: MambaHostCopy, indices: int | Sequence[int] | IntArray) -> None:
+        """Write a host copy into ``indices``, in the order in which it was taken."""
+        rows = self._rows(indices)
+        for blocks, saved in zip(self._by_slot, [*copy.conv, copy.temporal], strict=True):
+            blocks[rows] = saved.transpose(0, 1).to(blocks.device)
+
+    def mem_usage_bytes(self) -> int:
+        """Bytes of all slots, the dump slot included."""
+        return sum(blocks.nbytes for blocks in self._by_slot)
+
+    def slot_bytes(self) -> int:
+        """Bytes of one slot over all layers."""
+        return self.mem_usage_bytes() // (self.size + 1)
+
+    def _rows(self, indices: int | Sequence[int] | IntArray) -> Tensor:
+        rows = [indices] if isinstance(indices, int) else list(indices)
+        return torch.tensor(rows, dtype=torch.int64, device=self.device)
+
+    def _touched(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        # zeros() would map the pages lazily; writing makes them resident now.
+        return torch.empty(shape, dtype=dtype, device=self.device).zero_()
+
+    def _raw_views(self) -> list[NDArray[np.uint8]]:
+        return [
+            blocks.view(self.size + 1, math.prod(blocks.shape[1:])).view(torch.uint8).numpy()
+            for blocks in self._by_slot
+        ]

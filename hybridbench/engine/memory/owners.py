@@ -1,0 +1,85 @@
+"""The names of those who can hold a slot, and the errors that a wrong hand-over raises.
+
+An owner is a small int rather than an enum member: a ledger compares millions of them, and the
+enum doubled the price of a move when it was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NewType
+
+Owner = NewType("Owner", int)
+
+FREE: Final = Owner(0)
+REQ: Final = Owner(1)
+TREE: Final = Owner(2)
+SESSION: Final = Owner(3)
+TRACK: Final = Owner(4)
+HOST: Final = Owner(5)
+RESERVED: Final = Owner(6)
+
+_NAMES: Final = ("FREE", "REQ", "TREE", "SESSION", "TRACK", "HOST", "RESERVED")
+OWNER_COUNT: Final = len(_NAMES)
+
+# Long lists of slots are cut in messages: the first few are enough to find the mistake.
+_SHOWN_SLOTS: Final = 8
+
+
+def owner_name(owner: Owner) -> str:
+    """The word for ``owner`` in messages and reports."""
+    return _NAMES[owner]
+
+
+class OwnershipError(RuntimeError):
+    """Someone gave away what they do not hold.  Nothing has been changed when it is raised."""
+
+
+class DoubleFreeError(OwnershipError):
+    """A slot was given back that is free already, or named twice in one call."""
+
+
+class ForeignFreeError(OwnershipError):
+    """A slot was given back by one who does not hold it."""
+
+
+class ReservedSlotError(OwnershipError):
+    """A slot that is never handed out (the dump slot 0), or one kept back by an open group."""
+
+
+class UnknownSlotError(OwnershipError):
+    """A slot number outside the pool."""
+
+
+class DeviceMismatchError(OwnershipError):
+    """An index tensor lives on another device than the allocator declared."""
+
+
+def shown(slots: Sequence[int]) -> str:
+    """``slots`` as text, cut after a few: ``[3, 4, 5] and 12 more``."""
+    head = list(slots[:_SHOWN_SLOTS])
+    more = len(slots) - len(head)
+    return f"{head} and {more} more" if more else f"{head}"
+
+
+def refusal(
+    what: str, action: str, slots: Sequence[int], holder: Owner, claimed: Owner
+) -> OwnershipError:
+    """The error for ``action`` on ``slots`` that ``holder`` has, when ``claimed`` was named.
+
+    Args:
+        what: the unit in the plural: "state slots", "KV pages".
+        action: "free" or "transfer".
+        slots: those of the call that ``holder`` has, at least one.
+        holder: who has them.
+        claimed: whom the caller took for the holder.
+    """
+    message = (
+        f"cannot {action} {what} {shown(slots)}: "
+        f"held by {owner_name(holder)}, not {owner_name(claimed)}"
+    )
+    if holder == RESERVED:
+        return ReservedSlotError(f"{message} (slot 0 and open groups are nobody's to give)")
+    if action != "free":
+        return OwnershipError(message)
+    return DoubleFreeError(message) if holder == FREE else ForeignFreeError(message)

@@ -1,0 +1,192 @@
+"""The table from a request's row to the KV indices of its positions, and to its state slot."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.memory.mamba_pool import MambaPool
+from hybridbench.engine.memory.owners import REQ, Owner, OwnershipError
+from hybridbench.engine.memory.slots import MambaSlotAllocator, SlotAllocator
+
+
+class RowHolder(Protocol):
+    """A request as this table sees it."""
+
+    @property
+    def rid(self) -> str: ...
+
+    req_pool_idx: int | None
+    mamba_pool_idx: int | None
+
+
+class ReqToTokenPool:
+    """Rows 1 to ``size``; row 0 takes the writes of padding.
+
+    Attributes:
+        req_to_token: int32 (size + 1, max_context_len): KV index of each position of each row.
+    """
+
+    def __init__(self, size: int, max_context_len: int, device: str | torch.device = "cpu") -> None:
+        self.size = size
+        self.max_context_len = max_context_len
+        self.device = torch.device(device)
+        self.rows = SlotAllocator(size, device, "request rows")
+        # full() writes every page now; zeros() would let the process grow with first use.
+        self.req_to_token: NDArray[np.int32] = np.full(
+            (size + 1, max_context_len), 0, dtype=np.int32
+        )
+
+    @property
+    def free_slots(self) -> deque[int]:
+        """The free rows, next one first."""
+        return self.rows.free_slots
+
+    def write(
+        self,
+        indices: tuple[int | IntArray, slice[int, int, None] | IntArray],
+        values: IntArray | NDArray[np.int32],
+    ) -> None:
+        """Set ``req_to_token[indices]``: (row, slice(start, end)) or (rows, positions)."""
+        self.req_to_token[indices] = values
+
+    def available_size(self) -> int:
+        """Free rows."""
+        return self.rows.available_size()
+
+    def held(self, owner: Owner) -> int:
+        """Rows that ``owner`` holds."""
+        return self.rows.held(owner)
+
+    def alloc(self, reqs: Sequence[RowHolder]) -> list[int] | None:
+        """Give a row to each request that has none; None, and nothing taken, if there are too few.
+
+        A request that has one (a continuing chunk) keeps it.
+
+        Returns:
+            The row of each request, in order.
+        """
+        needy = [req for req in reqs if req.req_pool_idx is None]
+        taken = self.rows.alloc(len(needy), REQ)
+        if taken is None:
+            return None
+        for req, row in zip(needy, taken, strict=True):
+            req.req_pool_idx = row
+        return [_row_of(req) for req in reqs]
+
+    def free(self, req: RowHolder) -> None:
+        """Take the request's row back.
+
+        Raises:
+            OwnershipError: it has none, or the row is not a request's.
+        """
+        self.rows.free([_row_of(req)], REQ)
+        req.req_pool_idx = None
+
+    def clear(self) -> None:
+        """Forget all rows; the table's contents become meaningless."""
+        self.rows.clear()
+
+
+class HybridReqToTokenPool(ReqToTokenPool):
+    """The same for hybrid models: a request also gets a state slot.
+
+    Attributes:
+        mamba_pool: the states themselves.
+        mamba_allocator: who holds which state slot.
+        req_index_to_mamba_index_mapping: int32 (size + 1): row -> state slot, 0 where none.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        mamba_size: int,
+        max_context_len: int,
+        device: str | torch.device,
+        mamba_pool: MambaPool,
+    ) -> None:
+        if mamba_size > mamba_pool.size:
+            raise ValueError(f"{mamba_size} state slots do not fit a pool of {mamba_pool.size}")
+        super().__init__(size, max_context_len, device)
+        self.mamba_pool = mamba_pool
+        self.mamba_map = mamba_pool.mamba_map
+        self.mamba_allocator = MambaSlotAllocator(mamba_size, device)
+        self.req_index_to_mamba_index_mapping: NDArray[np.int32] = np.zeros(
+            size + 1, dtype=np.int32
+        )
+
+    def alloc(self, reqs: Sequence[RowHolder]) -> list[int] | None:
+        """Rows as above, and a state slot for each request without one; None if either is short."""
+        needy = [req for req in reqs if req.mamba_pool_idx is None]
+        slots = self._alloc_states(len(needy))
+        if slots is None:
+            return None
+        rows = super().alloc(reqs)
+        if rows is None:
+            self.mamba_allocator.free(slots, REQ)
+            return None
+        for req, slot in zip(needy, slots, strict=True):
+            req.mamba_pool_idx = slot
+        for req, row in zip(reqs, rows, strict=True):
+            if req.mamba_pool_idx is not None:
+                self.req_index_to_mamba_index_mapping[row] = req.mamba_pool_idx
+        return rows
+
+    def free(self, req: RowHolder) -> None:
+        """Take the request's row back; its state slot is another matter (free_mamba_cache)."""
+        row = _row_of(req)
+        super().free(req)
+        # A stale entry would let a later batch write into a slot that has a new holder.
+        self.req_index_to_mamba_index_mapping[row] = 0
+
+    def free_mamba_cache(self, req: RowHolder) -> None:
+        """Take the request's state slot back.
+
+        Raises:
+            OwnershipError: it has none (a second call), or the slot is not a request's.
+        """
+        slot = req.mamba_pool_idx
+        if slot is None:
+            raise OwnershipError(f"request {req.rid} holds no state slot to give back")
+        self.mamba_allocator.free([slot], REQ)
+        self.forget_mamba_cache(req)
+
+    def forget_mamba_cache(self, req: RowHolder) -> None:
+        """The request's state slot has another holder now: neither it nor its row names it."""
+        req.mamba_pool_idx = None
+        if req.req_pool_idx is not None:
+            self.req_index_to_mamba_index_mapping[req.req_pool_idx] = 0
+
+    def get_mamba_indices(self, rows: Sequence[int] | IntArray) -> IntArray:
+        """State slot of each row, int64; 0 (the dump) for a row without one."""
+        mapped = self.req_index_to_mamba_index_mapping[np.asarray(rows, dtype=np.int64)]
+        return mapped.astype(np.int64)
+
+    def clear(self) -> None:
+        """Forget all rows and all state slots."""
+        super().clear()
+        self.mamba_allocator.clear()
+        self.req_index_to_mamba_index_mapping[:] = 0
+
+    def _alloc_states(self, need_size: int) -> list[int] | None:
+        slots: list[int] = []
+        for _ in range(need_size):
+            # One by one, because only single allocations are served from an open group.
+            taken = self.mamba_allocator.alloc(1, REQ)
+            if taken is None:
+                self.mamba_allocator.free(slots, REQ)
+                return None
+            slots += taken
+        return slots
+
+
+def _row_of(req: RowHolder) -> int:
+    if req.req_pool_idx is None:
+        raise OwnershipError(f"request {req.rid} has no row")
+    return req.req_pool_idx
