@@ -1,0 +1,1 @@
+"""Prefix caches: trees that share KV positions and recurrent states between requests."""

@@ -1,0 +1,92 @@
+"""No reuse at all: every request computes and frees its own KV.
+
+The oracle: an engine with a prefix cache must produce exactly what it produces with this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hybridbench.engine.cache.base import (
+    BasePrefixCache,
+    CacheableReq,
+    CacheEvents,
+    CacheInitParams,
+    DecLockRefParams,
+    EvictParams,
+    EvictResult,
+    IncLockRefResult,
+    MatchPrefixParams,
+    MatchResult,
+    TreeSlots,
+    no_indices,
+)
+from hybridbench.engine.cache.tree_node import TreeNode, empty_root
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+
+
+class ChunkCache(BasePrefixCache):
+    """A cache that never has anything; its root is there so that locking needs no special case."""
+
+    def __init__(self, params: CacheInitParams) -> None:
+        self.req_to_token_pool = params.req_to_token_pool
+        self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
+        self.page_size = params.page_size
+        self.disable = True
+        self.events = CacheEvents()
+        self.root_node = empty_root()
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        del params
+        return MatchResult(no_indices(), self.root_node, self.root_node)
+
+    def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
+        del is_insert
+        assert req.req_pool_idx is not None, f"request {req.rid} has no row"
+        start, end = req.cache_protected_len, max(req.kv_committed_len, req.kv_allocated_len)
+        if start < end:
+            row = self.req_to_token_pool.req_to_token[req.req_pool_idx]
+            self.token_to_kv_pool_allocator.free(row[start:end].astype(np.int64))
+        rows = self.req_to_token_pool
+        if req.mamba_pool_idx is not None and isinstance(rows, HybridReqToTokenPool):
+            rows.free_mamba_cache(req)
+        req.last_node = None
+
+    def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
+        """The next chunk continues where this one ended; nobody else can."""
+        del chunked
+        assert req.req_pool_idx is not None, f"request {req.rid} has no row"
+        row = self.req_to_token_pool.req_to_token[req.req_pool_idx]
+        req.prefix_indices = row[: req.kv_committed_len].astype(np.int64)
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        del params
+        self.events.evict_calls += 1
+        return EvictResult()
+
+    def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:
+        del node
+        return IncLockRefResult(0)
+
+    def dec_lock_ref(self, node: TreeNode, params: DecLockRefParams | None = None) -> None:
+        del node, params
+
+    def tree_slots(self) -> TreeSlots:
+        return TreeSlots(no_indices(), [])
+
+    def iter_nodes(self) -> Iterator[TreeNode]:
+        return iter(())
+
+    def live_node_count(self) -> int:
+        return 1
+
+    def sanity_check(self) -> None:
+        """Nothing that could contradict itself."""
+
+    def is_chunk_cache(self) -> bool:
+        return True

@@ -1,0 +1,189 @@
+"""The two LRU lists of a hybrid tree, linked through the nodes: one per component.
+
+They are linked through the nodes on purpose, as in the systems this bench is about: a node that
+keeps its pointers after it was unlinked drags its old neighbours along (sglang#25770), and that
+fault can only be put back where such pointers exist.  ``_remove_node`` is the place.
+
+Two classes with the same few lines, because each works on plain attributes of its own: attribute
+names kept in strings made every touch three times as dear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from hybridbench.engine.cache.base import CacheSanityError
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
+
+
+class FullLRUList:
+    """Every node but the root, youngest first.  A child is younger than its parent."""
+
+    def __init__(self) -> None:
+        self.head = _list_end(-1)
+        self.tail = _list_end(-2)
+        self.head.full_next = self.tail
+        self.tail.full_prev = self.head
+        # Membership is kept apart from the pointers, so that a list whose unlinking is at fault
+        # still refuses a node twice.
+        self._members: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, node: TreeNode) -> bool:
+        return node.id in self._members
+
+    def __iter__(self) -> Iterator[TreeNode]:
+        """From old to young."""
+        node = self.tail.full_prev
+        while node is not self.head:
+            yield node
+            node = node.full_prev
+
+    def insert_mru(self, node: TreeNode) -> None:
+        """Put a new node at the young end."""
+        assert node.id not in self._members, f"{node} is in the full list already"
+        self._members.add(node.id)
+        self._add_node(node)
+
+    def remove_node(self, node: TreeNode) -> None:
+        """Take a node out."""
+        self._members.remove(node.id)
+        self._remove_node(node)
+
+    def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
+        """Move the nodes of a path, given from the top, to the young end, the last one last."""
+        head = self.head
+        for node in path:
+            older, younger = node.full_next, node.full_prev
+            younger.full_next = older
+            older.full_prev = younger
+            first = head.full_next
+            node.full_prev = head
+            node.full_next = first
+            first.full_prev = node
+            head.full_next = node
+
+    def dismantle(self) -> None:
+        """Unlink everything, so that nothing stays alive through the list."""
+        for node in list(self):
+            self.remove_node(node)
+        self.head.full_next = None  # type: ignore[assignment]
+        self.tail.full_prev = None  # type: ignore[assignment]
+
+    def sanity_check(self) -> None:
+        """Raise CacheSanityError unless pointers, members and access times agree."""
+        _check_order(list(self), self._members, "full")
+        for node in self:
+            if node.full_next.full_prev is not node or node.full_prev.full_next is not node:
+                raise CacheSanityError("full list: neighbours disagree", [node.id])
+
+    def _add_node(self, node: TreeNode) -> None:
+        first = self.head.full_next
+        node.full_prev = self.head
+        node.full_next = first
+        first.full_prev = node
+        self.head.full_next = node
+
+    def _remove_node(self, node: TreeNode) -> None:
+        node.full_prev.full_next = node.full_next
+        node.full_next.full_prev = node.full_prev
+        # A removed node that still names its neighbours keeps them alive, and they theirs.
+        node.full_prev = None  # type: ignore[assignment]
+        node.full_next = None  # type: ignore[assignment]
+
+
+class MambaLRUList:
+    """Every node with a state, youngest first.  Tombstones are not in it."""
+
+    def __init__(self) -> None:
+        self.head = _list_end(-3)
+        self.tail = _list_end(-4)
+        self.head.mamba_next = self.tail
+        self.tail.mamba_prev = self.head
+        self._members: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, node: TreeNode) -> bool:
+        return node.id in self._members
+
+    def __iter__(self) -> Iterator[TreeNode]:
+        """From old to young."""
+        node = self.tail.mamba_prev
+        while node is not self.head:
+            yield node
+            node = node.mamba_prev
+
+    def insert_mru(self, node: TreeNode) -> None:
+        """Put a node that now has a state at the young end."""
+        assert node.id not in self._members, f"{node} is in the mamba list already"
+        self._members.add(node.id)
+        self._add_node(node)
+
+    def remove_node(self, node: TreeNode) -> None:
+        """Take a node out that loses its state."""
+        self._members.remove(node.id)
+        self._remove_node(node)
+
+    def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
+        """Move the nodes of a path that have a state to the young end, the last one last."""
+        head = self.head
+        for node in path:
+            if node.mamba_value is None:
+                continue
+            older, younger = node.mamba_next, node.mamba_prev
+            younger.mamba_next = older
+            older.mamba_prev = younger
+            first = head.mamba_next
+            node.mamba_prev = head
+            node.mamba_next = first
+            first.mamba_prev = node
+            head.mamba_next = node
+
+    def dismantle(self) -> None:
+        """Unlink everything, so that nothing stays alive through the list."""
+        for node in list(self):
+            self.remove_node(node)
+        self.head.mamba_next = None  # type: ignore[assignment]
+        self.tail.mamba_prev = None  # type: ignore[assignment]
+
+    def sanity_check(self) -> None:
+        """Raise CacheSanityError unless pointers, members and access times agree."""
+        _check_order(list(self), self._members, "mamba")
+        for node in self:
+            if node.mamba_next.mamba_prev is not node or node.mamba_prev.mamba_next is not node:
+                raise CacheSanityError("mamba list: neighbours disagree", [node.id])
+            if node.mamba_value is None:
+                raise CacheSanityError("mamba list: a tombstone is in it", [node.id])
+
+    def _add_node(self, node: TreeNode) -> None:
+        first = self.head.mamba_next
+        node.mamba_prev = self.head
+        node.mamba_next = first
+        first.mamba_prev = node
+        self.head.mamba_next = node
+
+    def _remove_node(self, node: TreeNode) -> None:
+        node.mamba_prev.mamba_next = node.mamba_next
+        node.mamba_next.mamba_prev = node.mamba_prev
+        # A removed node that still names its neighbours keeps them alive, and they theirs.
+        node.mamba_prev = None  # type: ignore[assignment]
+        node.mamba_next = None  # type: ignore[assignment]
+
+
+def _list_end(node_id: int) -> TreeNode:
+    return TreeNode(node_id, RadixKey([]), NO_TOKENS, None)
+
+
+def _check_order(old_to_young: list[TreeNode], members: set[int], name: str) -> None:
+    for older, younger in pairwise(old_to_young):
+        if older.last_access_time >= younger.last_access_time:
+            raise CacheSanityError(f"{name} list: out of order", [older.id, younger.id])
+    listed = {node.id for node in old_to_young}
+    if listed != members:
+        raise CacheSanityError(f"{name} list: members and links differ", sorted(listed ^ members))

@@ -1,0 +1,229 @@
+"""The prefix tree of hybrid models: KV shared by the token, recurrent states at nodes.
+
+A state cannot be cut in two, so KV and states age apart: a node may lose its state and keep its
+KV (a tombstone), and a match ends at the deepest node that has a state.  Page size 1.
+
+Source: SGLang's MambaRadixCache, whose behaviour without extra buffers this follows; the queues
+by which victims are found are ours.
+"""
+
+from __future__ import annotations
+
+from hybridbench.engine.cache.base import (
+    CacheableReq,
+    CacheInitParams,
+    DecLockRefParams,
+    IncLockRefResult,
+    InsertParams,
+    InsertResult,
+    MatchPrefixParams,
+    MatchResult,
+)
+from hybridbench.engine.cache.mamba_eviction import MambaTreeEviction
+from hybridbench.engine.cache.radix_key import TOKEN_BYTES, RadixKey
+from hybridbench.engine.cache.tree import join
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.memory.indices import IntArray, as_index_array
+from hybridbench.engine.memory.owners import REQ, TREE
+
+# Prefill saves states only at multiples of this many tokens (the chunk of the delta rule).
+BRANCHING_CHUNK = 64
+
+
+class MambaRadixCache(MambaTreeEviction):
+    """Match with copy-on-write of the state, insert, locks, and the hand-over from requests."""
+
+    def __init__(self, params: CacheInitParams) -> None:
+        if params.page_size != 1:
+            raise ValueError(
+                f"a hybrid tree without track buffers needs page_size 1, not {params.page_size}"
+            )
+        super().__init__(params)
+
+    def supports_mamba(self) -> bool:
+        return True
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        if self.disable or not params.key.raw:
+            return self._no_match()
+        result = self._match(params.key)
+        req = params.req
+        hit_tokens = len(result.device_indices)
+        if hit_tokens == 0 or req is None:
+            return result
+        if params.cow_mamba and not self._copy_state(req, result.last_device_node):
+            return self._no_match()
+        self.events.prefix_hits += 1
+        self.events.prefix_hit_tokens += hit_tokens
+        return result
+
+    def insert(self, params: InsertParams) -> InsertResult:
+        """Put a prefix and the state after it in.
+
+        Raises:
+            ValueError: no state, or not one KV index per token.
+        """
+        key = params.key
+        if params.mamba_value is None:
+            raise ValueError("a hybrid tree keeps no prefix without a state: mamba_value is None")
+        if self.disable or not key.raw:
+            return InsertResult(0, 0, mamba_exist=True)
+        assert params.value is not None, "a hybrid tree keeps no prefix without KV"
+        value = as_index_array(params.value, self.mamba_allocator.device)
+        total = len(key)
+        if len(value) != total:
+            raise ValueError(f"{total} tokens, but {len(value)} KV indices")
+        path, prefix_len, split_off = self._walk(key)
+        # The split-off end is touched after the half above it: children are younger.
+        below = [] if split_off is None else [split_off]
+        self._touch_path(path)
+        self._free_duplicates(value, params.prev_prefix_len, prefix_len)
+        if prefix_len < total:
+            self._touch_path(below)
+            leaf = self._add_leaf(path, key, value, prefix_len)
+            self._give_state(leaf, params.mamba_value)
+            return InsertResult(prefix_len, total, mamba_exist=False)
+        mamba_exist = path[-1].mamba_value is not None
+        if not mamba_exist:
+            self._give_state(path[-1], params.mamba_value)
+        self._touch_path(below)
+        return InsertResult(prefix_len, total, mamba_exist)
+
+    def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:
+        if self.disable or node is self.root_node:
+            return IncLockRefResult(0)
+        mamba_locked = node.mamba_value is not None
+        if mamba_locked:
+            self._lock_state(node)
+        if not node.children:
+            self._evictable_leaves.discard(node)
+        return IncLockRefResult(self._lock_path(node), mamba_locked)
+
+    def dec_lock_ref(self, node: TreeNode, params: DecLockRefParams | None = None) -> None:
+        if self.disable or node is self.root_node:
+            return
+        mamba_locked = node.mamba_lock_ref > 0 if params is None else params.mamba_locked
+        if mamba_locked:
+            self._unlock_state(node)
+        self._unlock_path(node)
+        if not node.children and node.full_lock_ref == 0:
+            self._became_evictable_leaf(node)
+
+    def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
+        if is_insert and not self.disable:
+            self._insert_finished(req)
+        else:
+            self._free_row_from(req, req.cache_protected_len)
+            if req.mamba_pool_idx is not None:
+                self._hybrid_rows.free_mamba_cache(req)
+        self._give_lock_back(req)
+
+    def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
+        """Give the tree a copy of the state, and move the request's lock to the longer prefix.
+
+        Without a free slot for the copy the chunk is not cached, and the request keeps its KV.
+        """
+        committed = req.kv_committed_len
+        value = self._row_indices(req, committed)
+        req.prefix_indices = value
+        state = req.mamba_pool_idx
+        if self.disable or state is None or committed == 0:
+            return
+        copy = self._alloc_state()
+        if copy is None:
+            return
+        key = self._committed_key(req)
+        inserted = self.insert(
+            InsertParams(key, value, copy, prev_prefix_len=req.cache_protected_len, chunked=chunked)
+        )
+        if inserted.mamba_exist:
+            self.mamba_allocator.free([copy], REQ)
+        else:
+            self.mamba_pool.copy_from(state, copy)
+        matched = self._match(key)
+        assert len(matched.device_indices) == committed, f"request {req.rid}: the tree lost it"
+        self._move_to_tree(req, matched)
+        req.prefix_indices = matched.device_indices
+
+    def _match(self, key: RadixKey) -> MatchResult:
+        """Walk, then make what is reusable the youngest of all."""
+        path, matched, _ = self._walk(key)
+        reusable = len(path)
+        while reusable and path[reusable - 1].mamba_value is None:
+            reusable -= 1
+        used = path[:reusable]
+        self._touch_path(used)
+        indices = join(used)
+        node = used[-1] if used else self.root_node
+        branching = matched // BRANCHING_CHUNK * BRANCHING_CHUNK
+        return MatchResult(
+            indices,
+            node,
+            node,
+            branching if branching > len(indices) else None,
+            len(indices),
+        )
+
+    def _copy_state(self, req: CacheableReq, node: TreeNode) -> bool:
+        """Copy a hit node's state into the request's slot; False if it has none and gets none."""
+        if req.mamba_pool_idx is None:
+            # Making room must not take the very node that was hit.
+            lock = self.inc_lock_ref(node)
+            slot = self._alloc_state()
+            self.dec_lock_ref(node, lock.to_dec_params())
+            if slot is None:
+                return False
+            req.mamba_pool_idx = slot
+        assert node.mamba_value is not None, f"{node} was hit without a state"
+        self.mamba_pool.copy_from(node.mamba_value, req.mamba_pool_idx)
+        self.events.cow_copies += 1
+        return True
+
+    def _alloc_state(self) -> int | None:
+        """One slot for REQ, evicting a state if none is free; None if that does not help."""
+        slots = self.mamba_allocator.alloc(1, REQ)
+        if slots is None:
+            self.evict_mamba(1)
+            slots = self.mamba_allocator.alloc(1, REQ)
+        return None if slots is None else slots[0]
+
+    def _add_leaf(
+        self, path: list[TreeNode], key: RadixKey, value: IntArray, prefix_len: int
+    ) -> TreeNode:
+        kept = value[prefix_len:].copy()
+        self.token_to_kv_pool_allocator.transfer(kept, REQ, TREE)
+        parent = path[-1] if path else self.root_node
+        rest = RadixKey.from_raw(key.raw[prefix_len * TOKEN_BYTES :], key.extra_key)
+        node = self._new_node(rest, kept, parent)
+        self._evictable_leaves.discard(parent)
+        parent.children[self._child_key(parent, rest)] = node
+        self.full_lru_list.insert_mru(node)
+        self.full_evictable_size_ += len(kept)
+        self._evictable_leaves.add(node)
+        return node
+
+    def _give_state(self, node: TreeNode, slot: int) -> None:
+        """A new leaf gets its state, or a tombstone is revived; the path was touched just now."""
+        self.mamba_allocator.transfer([slot], REQ, TREE)
+        node.mamba_value = slot
+        self.mamba_lru_list.insert_mru(node)
+        self.mamba_evictable_size_ += 1
+        self._evictable_states.add(node)
+
+    def _insert_finished(self, req: CacheableReq) -> None:
+        committed = req.kv_committed_len
+        slot = req.mamba_pool_idx
+        assert slot is not None, f"request {req.rid} finished without a state slot"
+        inserted = self.insert(
+            InsertParams(
+                self._committed_key(req),
+                self._row_indices(req, committed),
+                slot,
+                prev_prefix_len=req.cache_protected_len,
+            )
+        )
+        self._free_row_from(req, max(committed, req.cache_protected_len))
+        if inserted.mamba_exist:
+            self._hybrid_rows.free_mamba_cache(req)
+        else:
+            self._hybrid_rows.forget_mamba_cache(req)

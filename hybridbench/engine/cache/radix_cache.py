@@ -1,0 +1,237 @@
+"""The prefix tree of attention-only models: KV shared in whole pages of any size.
+
+Source: SGLang's RadixCache; there is no linked list here, in theirs neither.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.engine.cache.base import (
+    CacheableReq,
+    CacheInitParams,
+    CacheSanityError,
+    DecLockRefParams,
+    EvictParams,
+    EvictResult,
+    IncLockRefResult,
+    InsertParams,
+    InsertResult,
+    KVAllocator,
+    MatchPrefixParams,
+    MatchResult,
+)
+from hybridbench.engine.cache.eviction_queue import make_eviction_queue
+from hybridbench.engine.cache.radix_key import TOKEN_BYTES, RadixKey
+from hybridbench.engine.cache.tree import PrefixTree, join
+from hybridbench.engine.cache.tree_node import TreeNode, empty_root
+from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
+from hybridbench.engine.memory.owners import REQ, TREE, Owner
+from hybridbench.engine.memory.req_to_token import ReqToTokenPool
+
+
+class RadixCache(PrefixTree):
+    """Match, insert, locks, eviction by any of the field's policies."""
+
+    def __init__(self, params: CacheInitParams) -> None:
+        super().__init__(params)
+        self._policy = params.eviction_policy
+        self._evictable_leaves = make_eviction_queue(self._policy)
+
+    @classmethod
+    def create_simulated(
+        cls,
+        disable: bool = False,
+        mock_allocator: KVAllocator | None = None,
+        page_size: int = 1,
+        eviction_policy: str = "lru",
+    ) -> RadixCache:
+        """A tree without pools; without an allocator, KV indices are just numbers."""
+        return cls(
+            CacheInitParams(
+                req_to_token_pool=ReqToTokenPool(size=1, max_context_len=1),
+                token_to_kv_pool_allocator=mock_allocator or _NoAllocator(),
+                page_size=page_size,
+                disable=disable,
+                eviction_policy=eviction_policy,
+            )
+        )
+
+    @property
+    def evictable_leaves(self) -> set[TreeNode]:
+        """The leaves that can be evicted now; a set made for the caller."""
+        return set(self._evictable_leaves)
+
+    def reset(self) -> None:
+        self._dismantle_nodes()
+        self.root_node = empty_root()
+        self._node_count = 0
+        self.full_evictable_size_ = 0
+        self.full_protected_size_ = 0
+        self._evictable_leaves = make_eviction_queue(self._policy)
+
+    def live_node_count(self) -> int:
+        return self._node_count + 1
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        if self.disable or not params.key.raw:
+            return self._no_match()
+        result = self._match(params.key)
+        if params.req is not None and len(result.device_indices):
+            self.events.prefix_hits += 1
+            self.events.prefix_hit_tokens += len(result.device_indices)
+        return result
+
+    def insert(self, params: InsertParams) -> InsertResult:
+        """Put a prefix in, as far as it fills whole pages; the rest stays the caller's.
+
+        Raises:
+            ValueError: fewer KV indices than tokens.
+        """
+        not_taken = params.mamba_value is not None
+        key = params.key.page_aligned(self.page_size)
+        total = len(key)
+        if self.disable or total == 0:
+            return InsertResult(0, 0, not_taken)
+        value = self._value_of(params)
+        if len(value) < total:
+            raise ValueError(f"{total} tokens, but {len(value)} KV indices")
+        path, prefix_len, _ = self._walk(key)
+        self._touch_path(path, params)
+        self._free_duplicates(value, params.prev_prefix_len, prefix_len)
+        if prefix_len < total:
+            self._add_leaf(path, key, value[prefix_len:total].copy(), params)
+        return InsertResult(prefix_len, total, not_taken)
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        self.events.evict_calls += 1
+        freed: list[IntArray] = []
+        tokens = 0
+        while tokens < params.num_tokens:
+            leaf = self._evictable_leaves.first()
+            if leaf is None:
+                break
+            tokens += len(leaf.value)
+            self._evict_leaf(leaf, freed)
+        if freed:
+            self.token_to_kv_pool_allocator.free(np.concatenate(freed), TREE)
+        return EvictResult(tokens)
+
+    def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:
+        if self.disable or node is self.root_node:
+            return IncLockRefResult(0)
+        if not node.children:
+            self._evictable_leaves.discard(node)
+        return IncLockRefResult(self._lock_path(node))
+
+    def dec_lock_ref(self, node: TreeNode, params: DecLockRefParams | None = None) -> None:
+        del params
+        if self.disable or node is self.root_node:
+            return
+        self._unlock_path(node)
+        if not node.children and node.full_lock_ref == 0:
+            self._evictable_leaves.add(node)
+
+    def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
+        kept = req.cache_protected_len
+        if is_insert and not self.disable:
+            inserted = self.insert(
+                InsertParams(
+                    self._committed_key(req),
+                    self._row_indices(req, req.kv_committed_len),
+                    prev_prefix_len=kept,
+                )
+            )
+            kept = max(kept, inserted.total_len)
+        # Starts on a page border: the page of a partly filled end was never the tree's.
+        self._free_row_from(req, kept)
+        self._give_lock_back(req)
+
+    def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
+        """Share the whole pages computed so far, and lock the longer prefix instead."""
+        value = self._row_indices(req, req.kv_committed_len)
+        req.prefix_indices = value
+        key = self._committed_key(req).page_aligned(self.page_size)
+        if self.disable or not key.raw:
+            return
+        start = req.cache_protected_len
+        self.insert(InsertParams(key, value, prev_prefix_len=start, chunked=chunked))
+        matched = self._match(key)
+        indices = matched.device_indices
+        assert len(indices) == len(key), f"request {req.rid}: the tree lost its prefix"
+        self._move_to_tree(req, matched)
+        req.prefix_indices = np.concatenate((indices, value[len(indices) :]))
+
+    def sanity_check(self) -> None:
+        nodes = self._check_structure()
+        leaves = {node.id for node in nodes if not node.children and node.full_lock_ref == 0}
+        queued = {node.id for node in self._evictable_leaves}
+        if leaves != queued:
+            raise CacheSanityError(
+                "evictable leaves: not what the tree says", sorted(leaves ^ queued)
+            )
+
+    def _match(self, key: RadixKey) -> MatchResult:
+        path = self._walk(key.page_aligned(self.page_size)).path
+        if not path:
+            return self._no_match()
+        self._stamp_path(path)
+        self._evictable_leaves.touch(path[-1])
+        indices = join(path)
+        return MatchResult(indices, path[-1], path[-1], None, len(indices))
+
+    def _touch_path(self, path: list[TreeNode], params: InsertParams) -> None:
+        if not path:
+            return
+        self._stamp_path(path)
+        for node in path:
+            node.priority = max(node.priority, params.priority)
+            if not params.chunked:
+                node.hit_count += 1
+        self._evictable_leaves.touch(path[-1])
+
+    def _add_leaf(
+        self, path: list[TreeNode], key: RadixKey, kept: IntArray, params: InsertParams
+    ) -> None:
+        self.token_to_kv_pool_allocator.transfer(kept, REQ, TREE)
+        parent = path[-1] if path else self.root_node
+        raw = key.raw[len(key.raw) - len(kept) * TOKEN_BYTES :]
+        node = self._new_node(RadixKey.from_raw(raw, key.extra_key), kept, parent)
+        node.priority = params.priority
+        node.hit_count = 0 if params.chunked else 1
+        self._evictable_leaves.discard(parent)
+        parent.children[self._child_key(parent, node.key)] = node
+        self.full_evictable_size_ += len(kept)
+        self._evictable_leaves.add(node)
+
+    def _evict_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> None:
+        self.events.evict_leaf += 1
+        freed.append(leaf.value)
+        self.full_evictable_size_ -= len(leaf.value)
+        self._evictable_leaves.discard(leaf)
+        parent = self._unlink_from_parent(leaf)
+        if not parent.children and parent.full_lock_ref == 0 and parent is not self.root_node:
+            self._evictable_leaves.add(parent)
+
+    def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
+        """The upper half has a child, so it is no leaf, and the lower one keeps its place."""
+        upper.creation_time = lower.creation_time
+
+    def _value_of(self, params: InsertParams) -> IntArray:
+        value = params.value
+        if value is None:
+            return np.frombuffer(params.key.raw, dtype=np.int64)
+        return as_index_array(value, self.req_to_token_pool.device)
+
+
+class _NoAllocator:
+    """Stands in where a tree is used alone: nobody keeps an account of its KV indices."""
+
+    def available_size(self) -> int:
+        return 0
+
+    def free(self, idx: SlotInput, owner: Owner = REQ) -> None:
+        """Forget ``idx``."""
+
+    def transfer(self, idx: SlotInput, giver: Owner, taker: Owner) -> None:
+        """Nobody keeps the account."""

@@ -1,0 +1,302 @@
+"""What both prefix trees share: walking down a key, splitting, walking all nodes, table rows.
+
+Nodes are numbered and accesses counted per tree; an access count is unique, so that the order of
+any two nodes is never in doubt.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridbench.engine.cache.base import (
+    BasePrefixCache,
+    CacheableReq,
+    CacheEvents,
+    CacheInitParams,
+    CacheSanityError,
+    MatchResult,
+    TreeSlots,
+    no_indices,
+)
+from hybridbench.engine.cache.radix_key import TOKEN_BYTES, ChildKey, RadixKey, common_tokens
+from hybridbench.engine.cache.tree_node import TreeNode, empty_root
+from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.memory.owners import REQ
+
+
+class Walk(NamedTuple):
+    """How far a key could be followed.
+
+    Attributes:
+        path: the nodes from the top, without the root.
+        length: tokens they cover.
+        split_off: what was below the key's end of the last node, if that had to be split.
+    """
+
+    path: list[TreeNode]
+    length: int
+    split_off: TreeNode | None
+
+
+class PrefixTree(BasePrefixCache):
+    """A tree of token runs.  Subclasses decide what an answer is and what may be evicted."""
+
+    def __init__(self, params: CacheInitParams) -> None:
+        self.req_to_token_pool = params.req_to_token_pool
+        self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
+        self.page_size = params.page_size
+        self.disable = params.disable
+        self.events = CacheEvents()
+        self.root_node = empty_root()
+        self._first_page = params.page_size * TOKEN_BYTES
+        self._clock = 0
+        self._last_node_id = 0
+        self._node_count = 0
+        self.full_evictable_size_ = 0
+        self.full_protected_size_ = 0
+
+    def evictable_size(self) -> int:
+        return self.full_evictable_size_
+
+    def protected_size(self) -> int:
+        return self.full_protected_size_
+
+    def node_count(self) -> int:
+        return self._node_count
+
+    def iter_nodes(self) -> Iterator[TreeNode]:
+        stack = list(self.root_node.children.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def tree_slots(self) -> TreeSlots:
+        values: list[IntArray] = []
+        states: list[int] = []
+        for node in self.iter_nodes():
+            values.append(node.value)
+            if node.mamba_value is not None:
+                states.append(node.mamba_value)
+        return TreeSlots(np.concatenate(values) if values else no_indices(), states)
+
+    def pretty_print(self) -> str:
+        lines = [
+            f"{type(self).__name__}: {self._node_count} nodes, {self.available_and_evictable_str()}"
+        ]
+        stack = [(child, 1) for child in self.root_node.children.values()]
+        while stack:
+            node, depth = stack.pop()
+            lines.append(f"{'  ' * depth}{node!r} {node.key!r}")
+            stack.extend((child, depth + 1) for child in node.children.values())
+        return "\n".join(lines)
+
+    @abstractmethod
+    def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
+        """Bring the bookkeeping of the two halves of a node in order."""
+
+    def _walk(self, key: RadixKey) -> Walk:
+        """Follow ``key`` down, splitting the last node if the key leaves it half-way."""
+        raw = key.raw
+        end = len(raw)
+        width = self._first_page
+        children = self.root_node.children
+        lookup: ChildKey = key.child_key(self.page_size)
+        path: list[TreeNode] = []
+        split_off: TreeNode | None = None
+        offset = 0
+        while offset < end:
+            child = children.get(lookup)
+            if child is None:
+                break
+            child_raw = child.key.raw
+            if not raw.startswith(child_raw, offset):
+                tokens = common_tokens(raw, offset, child_raw, self.page_size)
+                path.append(self._split_node(child, tokens))
+                offset += tokens * TOKEN_BYTES
+                split_off = child
+                break
+            path.append(child)
+            offset += len(child_raw)
+            children = child.children
+            lookup = raw[offset : offset + width]
+        return Walk(path, offset // TOKEN_BYTES, split_off)
+
+    def _split_node(self, lower: TreeNode, tokens: int) -> TreeNode:
+        """Put a new node with the first ``tokens`` tokens of ``lower`` above it.
+
+        ``lower`` stays the object it was, with its state and its id, since requests may have
+        locked it.  Both halves own their arrays: a slice would keep the whole one alive.
+        """
+        parent = _parent_of(lower)
+        filed_under = self._child_key(parent, lower.key)
+        upper = self._new_node(lower.key[:tokens], lower.value[:tokens].copy(), parent)
+        upper.full_lock_ref = lower.full_lock_ref
+        upper.hit_count = lower.hit_count
+        upper.priority = lower.priority
+        lower.key = lower.key[tokens:]
+        lower.value = lower.value[tokens:].copy()
+        lower.parent = upper
+        upper.children[self._child_key(upper, lower.key)] = lower
+        parent.children[filed_under] = upper
+        self.events.node_splits += 1
+        self._after_split(upper, lower)
+        return upper
+
+    def _new_node(self, key: RadixKey, value: IntArray, parent: TreeNode) -> TreeNode:
+        self._last_node_id += 1
+        self._node_count += 1
+        self.events.nodes_created += 1
+        node = TreeNode(self._last_node_id, key, value, parent)
+        node.creation_time = node.last_access_time = self._tick()
+        return node
+
+    def _unlink_from_parent(self, node: TreeNode) -> TreeNode:
+        """Take a node out of the tree; its own ``parent`` stays, and is returned."""
+        parent = _parent_of(node)
+        del parent.children[self._child_key(parent, node.key)]
+        self._node_count -= 1
+        self.events.nodes_removed += 1
+        return parent
+
+    def _child_key(self, parent: TreeNode, key: RadixKey) -> ChildKey:
+        if parent is self.root_node:
+            return key.child_key(self.page_size)
+        return key.raw[: self._first_page]
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _stamp_path(self, path: Sequence[TreeNode]) -> None:
+        """The nodes of a path, from the top, were used just now; the lowest is the youngest."""
+        clock = self._clock
+        for node in path:
+            clock += 1
+            node.last_access_time = clock
+        self._clock = clock
+
+    def _dismantle_nodes(self) -> None:
+        """Cut every parent from its children, so that dropped nodes die without a collector."""
+        for node in [self.root_node, *self.iter_nodes()]:
+            node.children = {}
+            node.parent = None
+
+    def _lock_path(self, node: TreeNode) -> int:
+        """One more lock on the KV from ``node`` to the root; tokens that became evictable, <= 0."""
+        delta = 0
+        on_path: TreeNode | None = node
+        while on_path is not None and on_path is not self.root_node:
+            if on_path.full_lock_ref == 0:
+                delta -= len(on_path.value)
+            on_path.full_lock_ref += 1
+            on_path = on_path.parent
+        self.full_evictable_size_ += delta
+        self.full_protected_size_ -= delta
+        return delta
+
+    def _unlock_path(self, node: TreeNode) -> None:
+        on_path: TreeNode | None = node
+        delta = 0
+        while on_path is not None and on_path is not self.root_node:
+            assert on_path.full_lock_ref > 0, f"{on_path} was not locked"
+            on_path.full_lock_ref -= 1
+            if on_path.full_lock_ref == 0:
+                delta += len(on_path.value)
+            on_path = on_path.parent
+        self.full_evictable_size_ += delta
+        self.full_protected_size_ -= delta
+
+    def _no_match(self) -> MatchResult:
+        return MatchResult(no_indices(), self.root_node, self.root_node)
+
+    def _committed_key(self, req: CacheableReq) -> RadixKey:
+        """The tokens of ``req`` whose KV is final."""
+        token_ids = array("q", req.origin_input_ids)
+        token_ids.extend(req.output_ids)
+        return RadixKey(token_ids[: req.kv_committed_len])
+
+    def _row_indices(self, req: CacheableReq, end: int) -> IntArray:
+        """KV indices of positions 0 to ``end`` of a request with a row, as an array of its own."""
+        assert req.req_pool_idx is not None, f"request {req.rid} has no row"
+        return self.req_to_token_pool.req_to_token[req.req_pool_idx, :end].astype(np.int64)
+
+    def _free_row_from(self, req: CacheableReq, start: int) -> None:
+        """Free what ``req`` itself holds of its row from ``start`` on."""
+        end = max(req.kv_committed_len, req.kv_allocated_len)
+        if start < end:
+            self.token_to_kv_pool_allocator.free(self._row_indices(req, end)[start:])
+
+    def _free_duplicates(self, value: IntArray, start: int, end: int) -> None:
+        """Free what the tree has already, except what was the tree's from the beginning."""
+        if start < end:
+            self.token_to_kv_pool_allocator.free(value[start:end], REQ)
+
+    def _move_to_tree(self, req: CacheableReq, matched: MatchResult) -> None:
+        """The request now reads the tree's KV: rewrite its row, move its lock."""
+        indices, node = matched.device_indices, matched.last_device_node
+        assert req.req_pool_idx is not None, f"request {req.rid} has no row"
+        start = req.cache_protected_len
+        self.req_to_token_pool.write(
+            (req.req_pool_idx, slice(start, len(indices))), indices[start:]
+        )
+        self.inc_lock_ref(node)
+        self._give_lock_back(req)
+        req.last_node = node
+        req.cache_protected_len = len(indices)
+
+    def _give_lock_back(self, req: CacheableReq) -> None:
+        if req.last_node is not None:
+            self.dec_lock_ref(req.last_node)
+            req.last_node = None
+
+    def _check_structure(self) -> list[TreeNode]:
+        """Walk the tree; raise CacheSanityError where parents, keys, values or locks disagree."""
+        nodes = list(self.iter_nodes())
+        if len(nodes) != self._node_count:
+            raise CacheSanityError(f"{len(nodes)} nodes in the tree, {self._node_count} counted")
+        for node in nodes:
+            self._check_node(node)
+        evictable = sum(len(node.value) for node in nodes if node.full_lock_ref == 0)
+        protected = sum(len(node.value) for node in nodes if node.full_lock_ref > 0)
+        counted = (self.full_evictable_size_, self.full_protected_size_)
+        if counted != (evictable, protected):
+            raise CacheSanityError(
+                f"nodes hold {evictable} evictable and {protected} protected KV tokens, "
+                f"counted are {counted[0]} and {counted[1]}"
+            )
+        return nodes
+
+    def _check_node(self, node: TreeNode) -> None:
+        parent = _parent_of(node)
+        if parent.children.get(self._child_key(parent, node.key)) is not node:
+            raise CacheSanityError("a node's parent does not know it", [node.id])
+        if len(node.key) != len(node.value) or len(node.key) == 0:
+            raise CacheSanityError(
+                f"{len(node.key)} tokens, but {len(node.value)} KV indices", [node.id]
+            )
+        if len(node.key) % self.page_size != 0:
+            raise CacheSanityError(f"{len(node.key)} tokens are not whole pages", [node.id])
+        if node.full_lock_ref < 0 or node.mamba_lock_ref < 0:
+            raise CacheSanityError("a lock count is negative", [node.id])
+        if node.mamba_lock_ref > node.full_lock_ref:
+            raise CacheSanityError("more locks on the state than on the KV", [node.id])
+        if parent is not self.root_node and parent.full_lock_ref < node.full_lock_ref:
+            raise CacheSanityError("a parent has fewer locks than its child", [parent.id, node.id])
+
+
+def join(path: Sequence[TreeNode]) -> IntArray:
+    """The KV indices of a path, in an array that belongs to the caller."""
+    if len(path) == 1:
+        return path[0].value.copy()
+    return np.concatenate([node.value for node in path]) if path else no_indices()
+
+
+def _parent_of(node: TreeNode) -> TreeNode:
+    assert node.parent is not None, f"{node} is the root or was taken out of the tree"
+    return node.parent

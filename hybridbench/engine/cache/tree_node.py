@@ -1,0 +1,105 @@
+"""One node of a prefix tree: a run of tokens, their KV indices, perhaps a recurrent state."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.engine.cache.radix_key import ChildKey, RadixKey
+from hybridbench.engine.memory.indices import IntArray
+
+NO_TOKENS: IntArray = np.empty(0, dtype=np.int64)
+NO_TOKENS.setflags(write=False)
+
+
+class TreeNode:
+    """A node; it dies by reference count when it is evicted, and nothing may keep it alive.
+
+    A node in the tree is referred to by its parent, by its children, by its neighbours in the
+    lists it is in, and by the queue of those that can be evicted.  Eviction ends all of these, but
+    leaves ``parent``, ``key`` and ``value`` as they are.
+
+    Attributes:
+        id: number of the node in its cache, never used again; 0 is the root.
+        children: by the first page of their key.
+        key: the tokens of this node alone, not of the path to it.
+        value: KV index of each token, int64, held by TREE.
+        mamba_value: state slot after the last token of the key, held by TREE; None in a
+            tombstone, whose KV can still be shared by longer prefixes.
+        full_lock_ref: requests that read this node's KV; counted on the whole path to the root.
+        mamba_lock_ref: those among them that locked this very node while it had a state.
+        last_access_time: a count of accesses, not seconds; unique, and larger is younger.
+        creation_time: the same count when the node was made.
+        hit_count: inserts that passed through or ended here.
+        priority: largest priority of those inserts.
+        full_prev, full_next, mamba_prev, mamba_next: neighbours in the two LRU lists, towards the
+            young and the old end; None outside of the list.
+    """
+
+    __slots__ = (
+        "children",
+        "creation_time",
+        "full_lock_ref",
+        "full_next",
+        "full_prev",
+        "hit_count",
+        "id",
+        "key",
+        "last_access_time",
+        "mamba_lock_ref",
+        "mamba_next",
+        "mamba_prev",
+        "mamba_value",
+        "parent",
+        "priority",
+        "value",
+    )
+
+    full_prev: TreeNode
+    full_next: TreeNode
+    mamba_prev: TreeNode
+    mamba_next: TreeNode
+
+    def __init__(
+        self, node_id: int, key: RadixKey, value: IntArray, parent: TreeNode | None
+    ) -> None:
+        self.id = node_id
+        self.key = key
+        self.value = value
+        self.parent = parent
+        self.children: dict[ChildKey, TreeNode] = {}
+        self.mamba_value: int | None = None
+        self.full_lock_ref = 0
+        self.mamba_lock_ref = 0
+        self.last_access_time = 0
+        self.creation_time = 0
+        self.hit_count = 0
+        self.priority = 0
+        # Typed as nodes because only members of a list are ever walked; None marks the others.
+        self.full_prev = None  # type: ignore[assignment]
+        self.full_next = None  # type: ignore[assignment]
+        self.mamba_prev = None  # type: ignore[assignment]
+        self.mamba_next = None  # type: ignore[assignment]
+
+    @property
+    def lock_ref(self) -> int:
+        """The one lock count that trees without states have."""
+        return self.full_lock_ref
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether the node has KV but no state; of meaning only in a hybrid tree."""
+        return self.mamba_value is None
+
+    def __lt__(self, other: TreeNode) -> bool:
+        return self.last_access_time < other.last_access_time
+
+    def __repr__(self) -> str:
+        return (
+            f"TreeNode(id={self.id}, tokens={len(self.key)}, children={len(self.children)}, "
+            f"mamba_value={self.mamba_value}, locks={self.full_lock_ref}/{self.mamba_lock_ref})"
+        )
+
+
+def empty_root() -> TreeNode:
+    """A root: no key, no KV, no state; never evicted, never locked, in no list."""
+    return TreeNode(0, RadixKey([]), NO_TOKENS, None)

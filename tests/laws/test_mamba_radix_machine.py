@@ -1,0 +1,60 @@
+"""The hybrid tree against naive models: KV and states, under pressure from both sides."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from hybridbench.engine.memory.owners import REQ
+from tests.laws.tree_machine import TreeMachine
+from tests.laws.tree_world import TreeWorld
+from tests.unit.engine.cache.trees import HybridTree
+
+
+class MambaRadixMachine(TreeMachine):
+    @initialize(kv_tokens=st.sampled_from([24, 60]), mamba_slots=st.sampled_from([3, 6, 14]))
+    def build(self, kv_tokens: int, mamba_slots: int) -> None:
+        self.world = TreeWorld(HybridTree(kv_tokens, mamba_slots, rows=5))
+
+
+TestMambaRadixMachine = MambaRadixMachine.TestCase
+TestMambaRadixMachine.settings = settings(stateful_step_count=50)
+
+
+def run_script(refuse: int) -> int:
+    """A fixed run in which the ``refuse``-th allocation of a state slot fails; how many it made."""
+    tree = HybridTree(kv_tokens=60, mamba_slots=5)
+    world = TreeWorld(tree)
+    asked = 0
+    alloc = tree.mamba.alloc
+
+    def sometimes(need_size: int, owner: int = REQ) -> list[int] | None:
+        nonlocal asked
+        asked += 1
+        return None if asked == refuse else alloc(need_size, REQ)
+
+    tree.mamba.alloc = sometimes  # type: ignore[method-assign]
+    for prompt in ([1, 2, 3, 4], [1, 2, 5], [1, 2, 3, 4, 6, 7], [8, 9], [1, 2, 3]):
+        if not world.start(prompt):
+            world.check_laws()
+            continue
+        req = world.requests[-1]
+        for count, share in ((1, True), (2, True), (3, False)):
+            assert world.compute(req, count)
+            if share:
+                world.share(req, chunked=True)
+            world.check_laws()
+        world.finish(req, is_insert=True)
+        world.check_laws()
+    assert (tree.kv.held(REQ), tree.mamba.held(REQ), world.requests) == (0, 0, [])
+    assert tree.cache.mamba_protected_size() == tree.cache.full_protected_size() == 0
+    return asked
+
+
+def test_when_any_one_state_is_refused_nothing_is_lost_and_nothing_held() -> None:
+    needed = run_script(refuse=0)
+    assert needed > 15
+
+    for k in range(1, needed + 1):
+        assert run_script(refuse=k) >= k

@@ -1,0 +1,242 @@
+"""A world of requests around one prefix tree, in which every number can be checked.
+
+Nothing is computed, but everything that would be written is: each KV position holds a number that
+names the prefix it ends, and so does each state.  A position that was freed too early, a state
+copied from the wrong node, or a stale row shows as a wrong number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.engine.cache.base import EvictParams, EvictResult, MatchPrefixParams
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.memory.owners import FREE, REQ, TREE
+from tests.unit.engine.cache.trees import HybridTree, PagedTree, TreeReq, prefixes
+
+
+@dataclass
+class NodeView:
+    """A node as a naive model of eviction sees it."""
+
+    time: int
+    tokens: int
+    children: int
+    parent: tuple[int, ...]
+    has_state: bool
+    full_locks: int
+    mamba_locks: int
+
+
+class TreeWorld:
+    """Requests that match, compute, share, finish and vanish, and the laws that must hold."""
+
+    def __init__(self, tree: HybridTree | PagedTree) -> None:
+        self.tree = tree
+        self.requests: list[TreeReq] = []
+        self.locked: list[TreeNode] = []
+        self._names: dict[tuple[int, ...], int] = {}
+        self._kv = np.zeros(tree.kv.size + tree.kv.page_size, dtype=np.int64)
+
+    def name(self, prefix: Sequence[int]) -> int:
+        """The number that stands for a prefix."""
+        return self._names.setdefault(tuple(prefix), len(self._names) + 1)
+
+    def start(self, ids: list[int]) -> bool:
+        """Match, lock and admit a request; False, and nothing held, if it cannot be."""
+        tree = self.tree
+        req = TreeReq(f"r{len(self._names)}", ids)
+        key = RadixKey(ids[:-1])
+        matched = tree.cache.match_prefix(MatchPrefixParams(key, cow_mamba=True, req=req))
+        hit = matched.cache_protected_len
+        assert len(matched.device_indices) == hit
+        tree.cache.inc_lock_ref(matched.last_device_node)
+        if isinstance(tree, HybridTree) and req.mamba_pool_idx is None:
+            self.make_state_room(1)
+        rows = tree.rows.alloc([req])
+        if rows is None:
+            tree.cache.dec_lock_ref(matched.last_device_node)
+            if isinstance(tree, HybridTree) and req.mamba_pool_idx is not None:
+                tree.rows.free_mamba_cache(req)
+            return False
+        req.last_node = matched.last_device_node
+        req.prefix_indices = matched.device_indices
+        req.cache_protected_len = req.kv_committed_len = req.kv_allocated_len = hit
+        tree.rows.write((rows[0], slice(0, hit)), matched.device_indices)
+        if isinstance(tree, HybridTree) and hit == 0:
+            assert req.mamba_pool_idx is not None
+            tree.states.clear_slots(req.mamba_pool_idx)
+        self.requests.append(req)
+        return True
+
+    def compute(self, req: TreeReq, count: int) -> bool:
+        """Extend a request by ``count`` tokens of its prompt, then of its output."""
+        tree, begin = self.tree, req.kv_allocated_len
+        end = begin + count
+        while len(req.fill_ids) < end:
+            req.output_ids.append(50 + len(req.output_ids))
+        if end > tree.rows.max_context_len:
+            return False
+        self.make_kv_room(count + tree.kv.page_size)
+        row = req.req_pool_idx
+        assert row is not None
+        last = int(tree.rows.req_to_token[row, begin - 1]) if begin else -1
+        fresh = tree.kv.alloc_extend([begin], [end], [last], count)
+        if fresh is None:
+            return False
+        tree.rows.write((row, slice(begin, end)), fresh)
+        for position, idx in enumerate(fresh.tolist(), start=begin):
+            self._kv[idx] = self.name(req.fill_ids[: position + 1])
+        req.kv_allocated_len = req.kv_committed_len = end
+        if isinstance(tree, HybridTree):
+            assert req.mamba_pool_idx is not None
+            self.set_state(req.mamba_pool_idx, req.fill_ids[:end])
+        return True
+
+    def share(self, req: TreeReq, chunked: bool) -> None:
+        """What happens between two chunks."""
+        self.tree.cache.cache_unfinished_req(req, chunked=chunked)
+        assert len(req.prefix_indices) == req.kv_committed_len
+
+    def finish(self, req: TreeReq, is_insert: bool) -> None:
+        """A request ends, or is dropped."""
+        self.requests.remove(req)
+        self.tree.cache.cache_finished_req(req, is_insert=is_insert)
+        assert req.mamba_pool_idx is None
+        self.tree.rows.free(req)
+
+    def set_state(self, slot: int, prefix: Sequence[int]) -> None:
+        assert isinstance(self.tree, HybridTree)
+        self.tree.states.mamba_cache.temporal[:, slot] = float(self.name(prefix))
+
+    def state(self, slot: int) -> int:
+        assert isinstance(self.tree, HybridTree)
+        return int(self.tree.states.mamba_cache.temporal[0, slot, 0, 0, 0])
+
+    def make_kv_room(self, need: int) -> None:
+        short = need - self.tree.kv.available_size()
+        if short > 0:
+            self.tree.cache.evict(EvictParams(num_tokens=short))
+
+    def make_state_room(self, need: int) -> None:
+        assert isinstance(self.tree, HybridTree)
+        short = need - self.tree.mamba.available_size()
+        if short > 0:
+            self.tree.cache.evict(EvictParams(mamba_num=short))
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        """Evict, and compare what went with a naive model that scans the whole tree."""
+        expected, result = self._naive(params)
+
+        evicted = self.tree.cache.evict(params)
+
+        left = {
+            prefix: node.mamba_value is not None
+            for prefix, node in prefixes(self.tree.cache).items()
+        }
+        assert left == expected
+        assert evicted == result
+        return evicted
+
+    def check_laws(self) -> None:
+        """Holders' records against the ledgers, and every number that can be read."""
+        tree = self.tree
+        tree.cache.sanity_check()
+        held = tree.cache.tree_slots()
+        own = [idx for req in self.requests for idx in self._own_pages(req)]
+        free = [*tree.kv.free_pages.tolist(), *tree.kv.release_pages.tolist()]
+        in_tree = sorted({idx // tree.kv.page_size for idx in held.kv_indices.tolist()})
+        assert len(held.kv_indices) == len(in_tree) * tree.kv.page_size
+        assert sorted([*own, *in_tree, *free]) == list(range(1, tree.kv.num_pages + 1))
+        for owner, pages in ((REQ, own), (TREE, in_tree), (FREE, free)):
+            booked = {idx // tree.kv.page_size for idx in tree.kv.slots_of(owner).tolist()}
+            assert booked == set(pages)
+        self._check_contents()
+        if isinstance(tree, HybridTree):
+            self._check_states(tree, held.mamba_slots)
+
+    def _own_pages(self, req: TreeReq) -> set[int]:
+        assert req.req_pool_idx is not None
+        row = self.tree.rows.req_to_token[req.req_pool_idx]
+        own: list[int] = row[req.cache_protected_len : req.kv_allocated_len].tolist()
+        return {idx // self.tree.kv.page_size for idx in own}
+
+    def _check_contents(self) -> None:
+        for req in self.requests:
+            assert req.req_pool_idx is not None
+            row = self.tree.rows.req_to_token[req.req_pool_idx]
+            for position in range(req.kv_committed_len):
+                prefix = req.fill_ids[: position + 1]
+                assert self._kv[row[position]] == self.name(prefix)
+        for path, node in prefixes(self.tree.cache).items():
+            start = len(path) - len(node.value)
+            for offset, idx in enumerate(node.value.tolist(), start=1):
+                assert self._kv[idx] == self.name(path[: start + offset])
+
+    def _check_states(self, tree: HybridTree, in_tree: list[int]) -> None:
+        own = [req.mamba_pool_idx for req in self.requests if req.mamba_pool_idx is not None]
+        assert len(own) == len(self.requests)
+        free = list(tree.mamba.free_slots)
+        assert sorted([*own, *in_tree, *free]) == list(range(1, tree.mamba.size + 1))
+        for owner, slots in ((REQ, own), (TREE, in_tree), (FREE, free)):
+            assert tree.mamba.slots_of(owner) == sorted(slots)
+        for req in self.requests:
+            assert req.mamba_pool_idx is not None
+            expected = self.name(req.fill_ids[: req.kv_committed_len])
+            assert self.state(req.mamba_pool_idx) == (expected if req.kv_committed_len else 0)
+        for path, node in prefixes(tree.cache).items():
+            if node.mamba_value is not None:
+                assert self.state(node.mamba_value) == self.name(path)
+
+    def _naive(self, params: EvictParams) -> tuple[dict[tuple[int, ...], bool], EvictResult]:
+        """Which nodes are left (and whether with a state), by scanning for each victim."""
+        hybrid = isinstance(self.tree, HybridTree)
+        views = self._views()
+        tokens = states = 0
+
+        def remove(path: tuple[int, ...]) -> None:
+            nonlocal tokens, states
+            view = views.pop(path)
+            tokens += view.tokens
+            states += view.has_state
+            parent = views.get(view.parent)
+            if parent is None:
+                return
+            parent.children -= 1
+            if hybrid and not (parent.children or parent.has_state or parent.full_locks):
+                remove(view.parent)
+
+        while tokens < params.num_tokens:
+            leaves = [p for p, v in views.items() if not v.children and not v.full_locks]
+            if not leaves:
+                break
+            remove(min(leaves, key=lambda path: views[path].time))
+        while hybrid and states < params.mamba_num:
+            unlocked = [p for p, v in views.items() if v.has_state and not v.mamba_locks]
+            if not unlocked:
+                break
+            path = min(unlocked, key=lambda path: views[path].time)
+            if views[path].children or views[path].full_locks:
+                views[path].has_state = False
+                states += 1
+            else:
+                remove(path)
+        return {p: v.has_state for p, v in views.items()}, EvictResult(tokens, states)
+
+    def _views(self) -> dict[tuple[int, ...], NodeView]:
+        return {
+            path: NodeView(
+                time=node.last_access_time,
+                tokens=len(node.value),
+                children=len(node.children),
+                parent=path[: len(path) - len(node.value)],
+                has_state=node.mamba_value is not None,
+                full_locks=node.full_lock_ref,
+                mamba_locks=node.mamba_lock_ref,
+            )
+            for path, node in prefixes(self.tree.cache).items()
+        }

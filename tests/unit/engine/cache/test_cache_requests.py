@@ -1,0 +1,262 @@
+"""How requests hand their KV and states over: between chunks, at the end, when dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from hybridbench.engine.cache.base import CacheInitParams, EvictParams, MatchPrefixParams
+from hybridbench.engine.cache.chunk_cache import ChunkCache
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.memory.owners import REQ, TREE
+from tests.unit.engine.cache.trees import HybridTree, PagedTree, TreeReq
+
+
+def start(tree: HybridTree, ids: Sequence[int], rid: str = "r") -> TreeReq:
+    """Match, lock and take a row, as admission does; nothing is computed yet."""
+    req = TreeReq(rid, list(ids))
+    matched = tree.cache.match_prefix(
+        MatchPrefixParams(RadixKey(req.fill_ids[:-1]), cow_mamba=True, req=req)
+    )
+    tree.cache.inc_lock_ref(matched.last_device_node)
+    req.last_node = matched.last_device_node
+    rows = tree.rows.alloc([req])
+    assert rows is not None
+    hit = matched.cache_protected_len
+    tree.rows.write((rows[0], slice(0, hit)), matched.device_indices)
+    req.cache_protected_len = req.kv_committed_len = req.kv_allocated_len = hit
+    return req
+
+
+def compute(tree: HybridTree | PagedTree, req: TreeReq, end: int) -> None:
+    """Take positions up to ``end`` and call them final."""
+    row, begin = req.req_pool_idx, req.kv_allocated_len
+    assert row is not None
+    last = int(tree.rows.req_to_token[row, begin - 1]) if begin else -1
+    fresh = tree.kv.alloc_extend([begin], [end], [last], end - begin)
+    assert fresh is not None
+    tree.rows.write((row, slice(begin, end)), fresh)
+    req.kv_committed_len = req.kv_allocated_len = end
+
+
+def row(tree: HybridTree | PagedTree, req: TreeReq, end: int) -> list[int]:
+    assert req.req_pool_idx is not None
+    indices: list[int] = tree.rows.req_to_token[req.req_pool_idx, :end].tolist()
+    return indices
+
+
+def test_a_finished_request_gives_its_kv_and_its_very_slot_to_the_tree() -> None:
+    tree = HybridTree()
+    req = start(tree, [1, 2, 3])
+    slot = req.mamba_pool_idx
+    compute(tree, req, 3)
+
+    tree.cache.cache_finished_req(req)
+
+    assert tree.node([1, 2, 3]).mamba_value == slot
+    assert req.mamba_pool_idx is None
+    assert req.last_node is None
+    assert (tree.kv.held(REQ), tree.mamba.held(REQ)) == (0, 0)
+    assert tree.rows.get_mamba_indices([1]).tolist() == [0]
+    tree.rows.free(req)
+    tree.audit()
+
+
+def test_a_finished_request_whose_prefix_is_there_frees_duplicates_and_slot() -> None:
+    tree = HybridTree()
+    twins = [start(tree, [1, 2, 3], rid) for rid in "ab"]
+    for req in twins:
+        compute(tree, req, 3)
+
+    for req in twins:
+        tree.cache.cache_finished_req(req)
+
+    assert tree.cache.total_size() == 3
+    assert (tree.kv.held(REQ), tree.mamba.held(REQ), tree.mamba.held(TREE)) == (0, 0, 1)
+    tree.audit()
+
+
+def test_a_dropped_request_frees_what_is_its_own_and_leaves_the_prefix() -> None:
+    tree = HybridTree()
+    tree.insert([1, 2])
+    req = start(tree, [1, 2, 3, 4])
+    compute(tree, req, 4)
+
+    tree.cache.cache_finished_req(req, is_insert=False)
+
+    assert tree.cache.total_size() == 2
+    assert (tree.kv.held(REQ), tree.mamba.held(REQ)) == (0, 0)
+    assert tree.cache.full_protected_size() == 0
+    tree.audit()
+
+
+def test_positions_allocated_but_never_committed_are_freed_at_the_end() -> None:
+    tree = HybridTree()
+    req = start(tree, [1, 2, 3])
+    compute(tree, req, 3)
+    req.kv_committed_len = 2
+
+    tree.cache.cache_finished_req(req)
+
+    assert tree.cache.total_size() == 2
+    assert tree.kv.held(REQ) == 0
+    tree.audit()
+
+
+def test_only_committed_tokens_reach_the_tree_outputs_among_them() -> None:
+    tree = HybridTree()
+    req = start(tree, [1, 2])
+    compute(tree, req, 2)
+    req.output_ids = [7, 8]
+    compute(tree, req, 3)
+
+    tree.cache.cache_finished_req(req)
+
+    assert len(tree.match([1, 2, 7, 8]).device_indices) == 3
+
+
+def test_between_chunks_the_tree_gets_a_copy_and_the_request_a_lock() -> None:
+    tree = HybridTree()
+    req = start(tree, [1, 2, 3, 4, 5])
+    slot = req.mamba_pool_idx
+    assert slot is not None
+    compute(tree, req, 3)
+    tree.states.mamba_cache.temporal[:, slot] = 4.0
+
+    tree.cache.cache_unfinished_req(req, chunked=True)
+
+    node = tree.node([1, 2, 3])
+    assert req.mamba_pool_idx == slot
+    assert node.mamba_value not in (None, slot)
+    assert bool((tree.states.mamba_cache.temporal[:, node.mamba_value] == 4).all())
+    assert (req.last_node, req.cache_protected_len) == (node, 3)
+    assert req.prefix_indices.tolist() == [1, 2, 3]
+    assert node.full_lock_ref == 1
+    assert (tree.kv.held(REQ), tree.kv.held(TREE)) == (0, 3)
+    # The request goes on in place: its later state must not reach the tree's copy.
+    tree.states.mamba_cache.temporal[:, slot] = 9.0
+    assert bool((tree.states.mamba_cache.temporal[:, node.mamba_value] == 4).all())
+    compute(tree, req, 5)
+    tree.cache.cache_finished_req(req)
+    assert tree.cache.full_protected_size() == 0
+    tree.audit()
+
+
+def test_a_chunk_that_somebody_else_cached_first_is_read_from_the_tree() -> None:
+    tree = HybridTree()
+    late, early = start(tree, [1, 2, 3, 4]), start(tree, [1, 2, 3, 4])
+    for req in (late, early):
+        compute(tree, req, 3)
+    assert row(tree, late, 3) == [1, 2, 3]
+
+    tree.cache.cache_unfinished_req(early)
+    tree.cache.cache_unfinished_req(late)
+
+    assert row(tree, late, 3) == row(tree, early, 3) == [4, 5, 6]
+    assert tree.kv.owner_of(1) not in (REQ, TREE)
+    assert tree.node([1, 2, 3]).full_lock_ref == 2
+    assert (tree.mamba.held(REQ), tree.mamba.held(TREE)) == (2, 1)
+    tree.audit()
+
+
+def test_for_the_copy_another_state_is_evicted_if_none_is_free() -> None:
+    tree = HybridTree(mamba_slots=2)
+    tree.insert([7, 8])
+    req = start(tree, [1, 2, 3])
+    compute(tree, req, 2)
+
+    tree.cache.cache_unfinished_req(req, chunked=True)
+
+    assert len(tree.match([7, 8]).device_indices) == 0
+    assert req.cache_protected_len == 2
+    tree.audit()
+
+
+def test_without_a_slot_for_the_copy_the_chunk_is_simply_not_cached() -> None:
+    tree = HybridTree(mamba_slots=1)
+    req = start(tree, [1, 2, 3])
+    compute(tree, req, 2)
+
+    tree.cache.cache_unfinished_req(req, chunked=True)
+
+    assert tree.cache.node_count() == 0
+    assert req.cache_protected_len == 0
+    assert req.prefix_indices.tolist() == [1, 2]
+    assert (tree.kv.held(REQ), tree.mamba.held(REQ)) == (2, 1)
+    compute(tree, req, 3)
+    tree.cache.cache_finished_req(req)
+    assert tree.cache.total_size() == 3
+    tree.audit()
+
+
+def test_pages_that_are_not_full_stay_with_the_request_until_it_ends() -> None:
+    tree = PagedTree(page_size=4)
+    req = TreeReq("r", [*range(1, 11)])
+    tree.rows.alloc([req])
+    compute(tree, req, 6)
+
+    tree.cache.cache_unfinished_req(req)
+
+    assert req.cache_protected_len == 4
+    assert len(req.prefix_indices) == 6
+    assert (tree.kv.held(TREE), tree.kv.held(REQ)) == (4, 4)
+    compute(tree, req, 10)
+    tree.cache.cache_finished_req(req)
+    assert tree.cache.total_size() == 8
+    assert tree.kv.held(REQ) == 0
+    assert tree.cache.full_protected_size() == 0
+    tree.audit()
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+def test_two_requests_with_one_prompt_share_its_whole_pages(page_size: int) -> None:
+    tree = PagedTree(kv_tokens=1024, page_size=page_size)
+    ids = [*range(1, 151)]
+    for rid in "ab":
+        req = TreeReq(rid, ids)
+        tree.rows.alloc([req])
+        compute(tree, req, 150)
+        tree.cache.cache_unfinished_req(req)
+        tree.cache.cache_finished_req(req)
+        tree.rows.free(req)
+        tree.audit()
+
+    assert tree.cache.total_size() == 150 // page_size * page_size
+    assert tree.kv.held(REQ) == 0
+    assert len(tree.match(ids).device_indices) == 150 // page_size * page_size
+
+
+def test_a_dropped_request_of_a_paged_tree_frees_its_pages() -> None:
+    tree = PagedTree(page_size=4)
+    req = TreeReq("r", [1, 2, 3, 4, 5])
+    tree.rows.alloc([req])
+    compute(tree, req, 5)
+
+    tree.cache.cache_finished_req(req, is_insert=False)
+
+    assert tree.kv.available_size() == 64
+    assert tree.cache.node_count() == 0
+
+
+def test_the_chunk_cache_reuses_nothing_and_frees_everything() -> None:
+    tree = HybridTree()
+    cache = ChunkCache(CacheInitParams(tree.rows, tree.kv, 1))
+    req = TreeReq("r", [1, 2, 3])
+    tree.rows.alloc([req])
+    matched = cache.match_prefix(MatchPrefixParams(RadixKey([1, 2]), cow_mamba=True, req=req))
+    req.last_node = matched.last_device_node
+    cache.inc_lock_ref(matched.last_device_node)
+    compute(tree, req, 2)
+
+    cache.cache_unfinished_req(req, chunked=True)
+    assert req.prefix_indices.tolist() == row(tree, req, 2)
+    compute(tree, req, 3)
+    cache.cache_finished_req(req)
+
+    assert (tree.kv.held(REQ), tree.mamba.held(REQ)) == (0, 0)
+    assert len(cache.match_prefix(MatchPrefixParams(RadixKey([1, 2]))).device_indices) == 0
+    assert cache.evict(EvictParams(num_tokens=5, mamba_num=5)) == (0, 0)
+    assert (cache.is_chunk_cache(), cache.is_tree_cache(), cache.node_count()) == (True, False, 0)
+    assert np.array_equal(cache.all_values_flatten(), [])

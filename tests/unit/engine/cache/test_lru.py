@@ -1,0 +1,127 @@
+"""The two lists linked through the nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.engine.cache.base import CacheSanityError
+from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
+
+Lists = type[FullLRUList] | type[MambaLRUList]
+BOTH = pytest.mark.parametrize("list_class", [FullLRUList, MambaLRUList])
+
+
+def three(list_class: Lists) -> tuple[FullLRUList | MambaLRUList, list[TreeNode]]:
+    nodes = []
+    linked = list_class()
+    for number in (1, 2, 3):
+        node = TreeNode(number, RadixKey([number]), NO_TOKENS, None)
+        node.mamba_value = number
+        node.last_access_time = number
+        linked.insert_mru(node)
+        nodes.append(node)
+    return linked, nodes
+
+
+def ids(linked: FullLRUList | MambaLRUList) -> list[int]:
+    return [node.id for node in linked]
+
+
+def neighbours(node: TreeNode) -> list[TreeNode]:
+    """The nodes that ``node`` still points at."""
+    pointers: list[TreeNode | None] = [
+        node.full_prev,
+        node.full_next,
+        node.mamba_prev,
+        node.mamba_next,
+    ]
+    return [pointer for pointer in pointers if pointer is not None]
+
+
+@BOTH
+def test_iteration_goes_from_old_to_young(list_class: Lists) -> None:
+    linked, nodes = three(list_class)
+
+    assert ids(linked) == [1, 2, 3]
+    assert len(linked) == 3
+    assert nodes[0] in linked
+    linked.sanity_check()
+
+
+@BOTH
+def test_a_path_moves_to_the_young_end_its_last_node_last(list_class: Lists) -> None:
+    linked, nodes = three(list_class)
+
+    linked.reset_path_mru([nodes[1], nodes[0]])
+
+    assert ids(linked) == [3, 2, 1]
+
+
+@BOTH
+def test_a_removed_node_names_no_neighbour(list_class: Lists) -> None:
+    linked, nodes = three(list_class)
+
+    linked.remove_node(nodes[1])
+
+    assert ids(linked) == [1, 3]
+    assert neighbours(nodes[1]) == []
+    linked.sanity_check()
+
+
+@BOTH
+def test_a_node_goes_in_once_and_out_once(list_class: Lists) -> None:
+    linked, nodes = three(list_class)
+
+    with pytest.raises(AssertionError, match="list already"):
+        linked.insert_mru(nodes[0])
+    linked.remove_node(nodes[0])
+    with pytest.raises(KeyError):
+        linked.remove_node(nodes[0])
+
+
+@BOTH
+def test_dismantling_unlinks_everything(list_class: Lists) -> None:
+    linked, nodes = three(list_class)
+
+    linked.dismantle()
+
+    assert [neighbours(node) for node in nodes] == [[], [], []]
+    assert len(linked) == 0
+
+
+def test_tombstones_are_passed_over_when_a_path_moves() -> None:
+    linked, nodes = three(MambaLRUList)
+    linked.remove_node(nodes[1])
+    nodes[1].mamba_value = None
+
+    linked.reset_path_mru(nodes)
+
+    assert ids(linked) == [1, 3]
+
+
+@BOTH
+def test_sanity_check_sees_a_broken_order_and_a_broken_link(list_class: Lists) -> None:
+    linked, nodes = three(list_class)
+    nodes[0].last_access_time = 9
+    with pytest.raises(CacheSanityError, match=r"out of order \(nodes \[1, 2\]\)"):
+        linked.sanity_check()
+
+    linked, nodes = three(list_class)
+    linked._members.add(7)
+    with pytest.raises(CacheSanityError, match=r"members and links differ \(nodes \[7\]\)"):
+        linked.sanity_check()
+
+    linked, nodes = three(list_class)
+    nodes[1].full_next = nodes[1].mamba_next = nodes[2]
+    with pytest.raises(CacheSanityError, match="neighbours disagree"):
+        linked.sanity_check()
+
+
+def test_sanity_check_sees_a_tombstone_in_the_mamba_list() -> None:
+    linked, nodes = three(MambaLRUList)
+    nodes[1].mamba_value = None
+
+    with pytest.raises(CacheSanityError, match="tombstone"):
+        linked.sanity_check()

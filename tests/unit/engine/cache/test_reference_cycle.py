@@ -1,0 +1,131 @@
+"""Evicted nodes die by reference count; with sglang#25770 put back they pile up."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from hybridbench.engine.cache.base import EvictParams
+from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
+from hybridbench.engine.cache.tree_node import TreeNode
+from tests.unit.engine.cache.trees import HybridTree
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    """Only reference counts free anything while a test counts nodes."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+@pytest.fixture
+def stale_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unlinking as it was before the fix: the removed node keeps its own two pointers."""
+
+    def keep_full(self: FullLRUList, node: TreeNode) -> None:
+        node.full_prev.full_next = node.full_next
+        node.full_next.full_prev = node.full_prev
+
+    def keep_mamba(self: MambaLRUList, node: TreeNode) -> None:
+        node.mamba_prev.mamba_next = node.mamba_next
+        node.mamba_next.mamba_prev = node.mamba_prev
+
+    monkeypatch.setattr(FullLRUList, "_remove_node", keep_full)
+    monkeypatch.setattr(MambaLRUList, "_remove_node", keep_mamba)
+
+
+def stray_nodes(tree: HybridTree) -> int:
+    """Live node objects that are neither in the tree nor ends of its lists."""
+    live = sum(1 for thing in gc.get_objects() if type(thing) is TreeNode)
+    return live - tree.cache.live_node_count()
+
+
+def chat(tree: HybridTree, turns: int, seed: int = 1) -> None:
+    """Conversations that grow by two tokens a turn, with states running short before KV does."""
+    rng = random.Random(seed)
+    prompts = [[1, 2, 3, 4], [1, 2, 5, 6]]
+    open_chats = [[*rng.choice(prompts), rng.randrange(100, 10**6)] for _ in range(4)]
+    for _ in range(turns):
+        place = rng.randrange(4)
+        if len(open_chats[place]) > 14:
+            open_chats[place] = [*rng.choice(prompts), rng.randrange(100, 10**6)]
+        ids = open_chats[place] = [*open_chats[place], *(rng.randrange(100) for _ in range(2))]
+        tree.match(ids)
+        tree.cache.evict(
+            EvictParams(
+                num_tokens=max(0, len(ids) - tree.kv.available_size()),
+                mamba_num=max(0, 1 - tree.mamba.available_size()),
+            )
+        )
+        tree.insert(ids)
+
+
+def test_healthy_eviction_leaves_no_node_alive_and_nothing_to_collect() -> None:
+    tree = HybridTree(kv_tokens=120, mamba_slots=9)
+
+    chat(tree, turns=400)
+
+    assert tree.cache.events.nodes_removed > 300
+    assert tree.cache.events.evict_cascade > 100
+    assert tree.cache.events.evict_internal_state > 100
+    assert stray_nodes(tree) == 0
+    tree.audit()
+
+
+def test_kept_pointers_strand_nearly_every_evicted_node(stale_pointers: None) -> None:
+    tree = HybridTree(kv_tokens=120, mamba_slots=9)
+
+    chat(tree, turns=400)
+
+    evicted = tree.cache.events.nodes_removed
+    assert evicted > 300
+    assert stray_nodes(tree) > 0.95 * evicted
+    # The pools balance all the same: only the host's memory can show this.
+    tree.audit()
+
+
+def test_kept_pointers_without_a_tombstone_and_its_child_strand_nothing(
+    stale_pointers: None,
+) -> None:
+    tree = HybridTree(kv_tokens=64, mamba_slots=8)
+
+    for start in range(50):
+        tree.cache.evict(EvictParams(num_tokens=max(0, 2 - tree.kv.available_size()), mamba_num=1))
+        tree.insert([100 + start, 200 + start])
+
+    assert tree.cache.events.nodes_removed > 40
+    assert stray_nodes(tree) <= 1
+
+
+def test_one_pair_of_parent_and_child_drags_later_neighbours_along(
+    stale_pointers: None,
+) -> None:
+    tree = HybridTree(kv_tokens=200, mamba_slots=120)
+    tree.insert([1])
+    tree.insert([1, 2])
+    tree.cache.evict(EvictParams(mamba_num=1))
+    for leaf in range(100):
+        tree.insert([1000 + leaf])
+
+    while tree.cache.node_count():
+        tree.cache.evict(EvictParams(num_tokens=1))
+
+    assert stray_nodes(tree) == 102
+    gc.collect()
+    assert stray_nodes(tree) == 0
+
+
+def test_a_reset_leaves_nothing_for_the_collector_either() -> None:
+    tree = HybridTree()
+    for ids in ([1, 2], [1, 2, 3], [1, 4], [5]):
+        tree.insert(ids)
+
+    tree.cache.reset()
+
+    assert stray_nodes(tree) == 0

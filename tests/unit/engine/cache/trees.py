@@ -1,0 +1,156 @@
+"""Tiny trees with real pools and allocators, and requests to put through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from hybridbench.engine.cache.base import (
+    BasePrefixCache,
+    CacheInitParams,
+    InsertParams,
+    InsertResult,
+    MatchPrefixParams,
+    MatchResult,
+)
+from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
+from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
+from hybridbench.engine.memory.owners import FREE, REQ, TREE
+from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
+
+STATE_SHAPE = Mamba2StateShape.gated_delta_net(
+    num_k_heads=1, num_v_heads=1, head_k_dim=1, head_v_dim=1, conv_kernel=2
+)
+
+
+@dataclass
+class TreeReq:
+    """A request with nothing but what caches and pools look at."""
+
+    rid: str = "r"
+    origin_input_ids: list[int] = field(default_factory=list)
+    output_ids: list[int] = field(default_factory=list)
+    req_pool_idx: int | None = None
+    mamba_pool_idx: int | None = None
+    last_node: TreeNode | None = None
+    prefix_indices: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    cache_protected_len: int = 0
+    kv_committed_len: int = 0
+    kv_allocated_len: int = 0
+
+    @property
+    def fill_ids(self) -> list[int]:
+        return self.origin_input_ids + self.output_ids
+
+
+class HybridTree:
+    """A MambaRadixCache over ``kv_tokens`` positions and ``mamba_slots`` states."""
+
+    def __init__(self, kv_tokens: int = 64, mamba_slots: int = 16, rows: int = 8) -> None:
+        self.states = MambaPool(mamba_slots, Mamba2CacheParams(STATE_SHAPE, (0,)), (0,), "cpu")
+        self.rows = HybridReqToTokenPool(rows, mamba_slots, kv_tokens, "cpu", self.states)
+        self.kv = TokenToKVPoolAllocator(kv_tokens, torch.float32, "cpu")
+        self.mamba = self.rows.mamba_allocator
+        self.cache = MambaRadixCache(CacheInitParams(self.rows, self.kv, 1))
+
+    def insert(self, ids: Sequence[int], prev_prefix_len: int = 0) -> InsertResult:
+        """Insert freshly taken positions and a freshly taken state; a state not taken is freed."""
+        value, slots = self.kv.alloc(len(ids)), self.mamba.alloc(1)
+        assert value is not None
+        assert slots is not None
+        params = InsertParams(RadixKey(ids), value, slots[0], prev_prefix_len=prev_prefix_len)
+        result = self.cache.insert(params)
+        if result.mamba_exist:
+            self.mamba.free(slots, REQ)
+        return result
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Insert one token more than the tree has of ``ids``, without duplicates to free."""
+        known = len(ids) - 1
+        value, slots = self.kv.alloc(1), self.mamba.alloc(1)
+        assert value is not None
+        assert slots is not None
+        indices = np.concatenate((np.zeros(known, dtype=np.int64), value))
+        self.cache.insert(InsertParams(RadixKey(ids), indices, slots[0], prev_prefix_len=known))
+
+    def match(self, ids: Sequence[int]) -> MatchResult:
+        return self.cache.match_prefix(MatchPrefixParams(RadixKey(ids)))
+
+    def node(self, ids: Sequence[int]) -> TreeNode:
+        """The node that ends exactly at ``ids``, found without touching anything."""
+        return find(self.cache, ids)
+
+    def audit(self) -> None:
+        """The tree's own word against the allocators' ledgers, slot by slot."""
+        self.cache.sanity_check()
+        held = self.cache.tree_slots()
+        assert sorted(held.kv_indices.tolist()) == self.kv.slots_of(TREE).tolist()
+        assert sorted(held.mamba_slots) == self.mamba.slots_of(TREE)
+        assert sorted(self.kv.free_pages.tolist()) == self.kv.slots_of(FREE).tolist()
+        assert sorted(self.mamba.free_slots) == self.mamba.slots_of(FREE)
+
+
+class PagedTree:
+    """A RadixCache over pages, with a table of rows."""
+
+    def __init__(self, kv_tokens: int = 64, page_size: int = 4, policy: str = "lru") -> None:
+        self.rows = ReqToTokenPool(8, kv_tokens)
+        self.kv = PagedTokenToKVPoolAllocator(kv_tokens, page_size, torch.float32, "cpu")
+        self.cache = RadixCache(
+            CacheInitParams(self.rows, self.kv, page_size, eviction_policy=policy)
+        )
+
+    def insert(self, ids: Sequence[int], prev_prefix_len: int = 0, priority: int = 0) -> int:
+        value = self.kv.alloc(len(ids))
+        assert value is not None
+        params = InsertParams(
+            RadixKey(ids), value, prev_prefix_len=prev_prefix_len, priority=priority
+        )
+        return self.cache.insert(params).prefix_len
+
+    def match(self, ids: Sequence[int]) -> MatchResult:
+        return self.cache.match_prefix(MatchPrefixParams(RadixKey(ids)))
+
+    def node(self, ids: Sequence[int]) -> TreeNode:
+        return find(self.cache, ids)
+
+    def audit(self) -> None:
+        self.cache.sanity_check()
+        held = self.cache.tree_slots().kv_indices.tolist()
+        assert sorted(held) == self.kv.slots_of(TREE).tolist()
+        assert len(set(held)) == len(held)
+
+
+def prefixes(cache: BasePrefixCache) -> dict[tuple[int, ...], TreeNode]:
+    """Every node by all tokens from the root to its end."""
+    found: dict[tuple[int, ...], TreeNode] = {}
+    for node in cache.iter_nodes():
+        ids: list[int] = []
+        above: TreeNode | None = node
+        while above is not None:
+            ids = [*above.key, *ids]
+            above = above.parent
+        found[tuple(ids)] = node
+    return found
+
+
+def find(cache: BasePrefixCache, ids: Sequence[int]) -> TreeNode:
+    return prefixes(cache)[tuple(ids)]
+
+
+def state_order(tree: HybridTree) -> list[tuple[int, ...]]:
+    """Keys of the nodes with a state, oldest first."""
+    return [tuple(node.key) for node in tree.cache.mamba_lru_list]
+
+
+def full_order(tree: HybridTree) -> list[tuple[int, ...]]:
+    """Keys of all nodes, oldest first."""
+    return [tuple(node.key) for node in tree.cache.full_lru_list]
