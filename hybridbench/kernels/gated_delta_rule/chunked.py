@@ -1,0 +1,200 @@
+"""The gated delta rule over whole chunks: what a prefill runs in plain PyTorch.
+
+Inside a chunk of C tokens, with G = cumsum(g) and D_ij = e^{G_i - G_j} for i >= j, let
+``A = strictly_lower(beta_i (K K') . D)`` and solve ``(I + A) [U|W] = [beta V | beta e^G K]``.
+Then, from chunk to chunk, ``V' = U - W S``, ``O = (Q e^G) S + ((Q K') . D) V'`` and
+``S <- e^{G_C} S + (K e^{G_C-G})' V'``.
+
+Requests are sorted by length and their chunks stored chunk-index-major, so the j-th chunks of all
+requests still alive are one contiguous slice and a step of the scan is a batched product.
+
+Source: Yang et al. 2024, arXiv 2412.06464, section 3; the layout is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+CHUNK_SIZE = 64
+"""Tokens per chunk, counted from where a prefill starts."""
+
+_BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """How the tokens of one ragged step are spread over N chunks of C rows, with padding."""
+
+    alive: tuple[int, ...]
+    """Requests that have a j-th chunk, for j = 0, 1, ...; the sum is N."""
+    order: Tensor
+    """[R] int64: requests by length, longest first."""
+    conv_rows: Tensor
+    """[N*C] int64: row of each chunk place in the convolution's output; padding repeats a row."""
+    gate_rows: Tensor
+    """[N*C] int64: token of each chunk place; padding is T, a row of zeros."""
+    output_rows: Tensor
+    """[T] int64: chunk place of each token."""
+    chunk_size: int
+
+    @classmethod
+    def build(
+        cls,
+        extend_lens: Sequence[int],
+        source_starts: np.ndarray[tuple[int], np.dtype[np.int64]],
+        device: torch.device,
+        chunk_size: int | None = None,
+    ) -> ChunkPlan:
+        """The layout for requests of ``extend_lens`` tokens.
+
+        Args:
+            extend_lens: new tokens of each request, at least one.
+            source_starts: [R], the row of q|k|v where each request's tokens begin.
+            device: where the index tensors live.
+            chunk_size: C; by default ``CHUNK_SIZE``, or less where all requests are shorter.
+        """
+        lens = np.asarray(extend_lens, dtype=np.int64)
+        if chunk_size is None:
+            chunk_size = min(CHUNK_SIZE, -(-int(lens.max()) // _BLOCK_SIZE) * _BLOCK_SIZE)
+        order = np.argsort(-lens, kind="stable")
+        chunks = -(-lens[order] // chunk_size)
+        alive = tuple(int((chunks > j).sum()) for j in range(int(chunks[0])))
+        total = int(lens.sum())
+        # (rank, chunk) of every chunk, chunk-index-major.
+        rank = np.concatenate([np.arange(count, dtype=np.int64) for count in alive])
+        index = np.repeat(np.arange(len(alive), dtype=np.int64), alive)
+        offset = index[:, None] * chunk_size + np.arange(chunk_size, dtype=np.int64)
+        sorted_lens = lens[order][rank][:, None]
+        valid = offset < sorted_lens
+        token_starts = (np.cumsum(lens) - lens)[order][rank][:, None]
+        tokens = np.where(valid, token_starts + offset, total)
+        # Padding repeats the request's last row: with g = 0 and beta = 0 it changes nothing, and it
+        # is finite.
+        inside = np.minimum(offset, sorted_lens - 1)
+        rows = source_starts[order][rank][:, None] + inside
+        places = np.empty(total, dtype=np.int64)
+        flat_valid = valid.ravel()
+        places[tokens.ravel()[flat_valid]] = np.flatnonzero(flat_valid)
+        return cls(
+            alive=alive,
+            order=torch.from_numpy(order).to(device),
+            conv_rows=torch.from_numpy(rows.ravel()).to(device),
+            gate_rows=torch.from_numpy(tokens.ravel()).to(device),
+            output_rows=torch.from_numpy(places).to(device),
+            chunk_size=chunk_size,
+        )
+
+
+def chunk_gated_delta_rule(
+    qk: Tensor, v: Tensor, gates: Tensor, state: Tensor, plan: ChunkPlan
+) -> tuple[Tensor, Tensor]:
+    """All new tokens of several requests, in chunks.
+
+    Args:
+        qk: [N, C, 2, H, K]: queries (scaled) and keys, normalised, laid out by the plan.
+        v: [N, C, HV, V]; HV is a multiple of H.
+        gates: [N, C, 2, HV]: log decay g (at most 0) and write strength beta; 0 in padding.
+        state: [R, HV, K, V], in the order of the plan; overwritten with the final states.
+        plan: the layout.
+
+    Returns:
+        Output [N, C, HV, V] in the state's dtype, owned by the caller, and ``state``.
+    """
+    size, (chunks, _, heads, value_dim) = plan.chunk_size, v.shape
+    key_heads, key_dim = qk.shape[3:]
+    repeats = heads // key_heads
+    log_decay, beta = gates.permute(2, 0, 3, 1).contiguous().unbind(0)
+    log_decay = log_decay.cumsum(dim=-1)
+    # [N, HV, C, C].  Masked before exp, because above the diagonal the exponent is positive.
+    decay = (log_decay.unsqueeze(3) - log_decay.unsqueeze(2)).tril_().exp_().tril_()
+    both = qk.permute(0, 3, 2, 1, 4).reshape(chunks * key_heads, 2 * size, key_dim)
+    keys_per_head = both[:, size:]
+    products = torch.bmm(both, keys_per_head.transpose(1, 2))
+    products = products.view(chunks, key_heads, 1, 2, size, size)
+    per_head = decay.view(chunks, key_heads, repeats, size, size)
+    attention = (products[:, :, :, 0] * per_head).view(chunks, heads, size, size)
+    lower = (products[:, :, :, 1] * per_head).view(chunks, heads, size, size)
+    lower.mul_(beta.unsqueeze(3))
+    both = both.view(chunks, key_heads, 1, 2, size, key_dim)
+    grown = log_decay.exp()
+    query = _scaled(both[:, :, :, 0], grown, repeats)
+    key_in = _scaled(both[:, :, :, 1], beta * grown, repeats)
+    key_out = _scaled(both[:, :, :, 1], (log_decay[..., -1:] - log_decay).exp(), repeats)
+    right = v.new_empty(chunks, heads, size, value_dim + key_dim)
+    torch.mul(v.transpose(1, 2), beta.unsqueeze(3), out=right[..., :value_dim])
+    right[..., value_dim:] = key_in
+    solved = _solve_unit_lower(
+        lower.view(-1, size, size), right.view(-1, size, value_dim + key_dim)
+    ).view(chunks, heads, size, value_dim + key_dim)
+    write, read = solved[..., :value_dim], solved[..., value_dim:]
+    reads = torch.cat((query, read), dim=2)
+    output = _scan(_ScanInputs(reads, write, attention, key_out, grown[..., -1]), state, plan.alive)
+    return output.transpose(1, 2), state
+
+
+@dataclass(frozen=True)
+class _ScanInputs:
+    """What the pass from chunk to chunk needs; the first two dimensions are [N, HV]."""
+
+    reads: Tensor
+    """[.., 2C, K]: Q e^G above W."""
+    write: Tensor
+    """[.., C, V]: U."""
+    attention: Tensor
+    """[.., C, C]: (Q K') . D."""
+    key_out: Tensor
+    """[.., C, K]: K e^{G_C - G}."""
+    decay: Tensor
+    """[..]: e^{G_C}."""
+
+
+def _scan(inputs: _ScanInputs, state: Tensor, alive: tuple[int, ...]) -> Tensor:
+    size = inputs.write.shape[2]
+    output = state.new_empty(inputs.write.shape)
+    start = 0
+    for count in alive:
+        part = slice(start, start + count)
+        start += count
+        current = state[:count]
+        reads = torch.matmul(inputs.reads[part], current)
+        fresh = inputs.write[part] - reads[:, :, size:]
+        torch.add(reads[:, :, :size], torch.matmul(inputs.attention[part], fresh), out=output[part])
+        current.mul_(inputs.decay[part, :, None, None])
+        current.add_(torch.matmul(inputs.key_out[part].transpose(2, 3), fresh))
+    return output
+
+
+def _scaled(rows: Tensor, factor: Tensor, repeats: int) -> Tensor:
+    """[N, H, 1, C, K] times [N, HV, C] -> [N, HV, C, K]: heads are repeated by the product."""
+    chunks, heads, size = factor.shape
+    scaled = rows * factor.view(chunks, heads // repeats, repeats, size, 1)
+    return scaled.view(chunks, heads, size, rows.shape[-1])
+
+
+def _solve_unit_lower(lower: Tensor, right: Tensor) -> Tensor:
+    """Solve ``(I + strictly_lower(lower)) X = right`` for many small systems, in ``right``.
+
+    Forward substitution by blocks: LAPACK inverts the diagonal blocks, products do the rest.
+    No power series: the norm of ``lower`` can reach the chunk size, and its powers cancel.
+    """
+    count, size, _ = lower.shape
+    block = _BLOCK_SIZE if size % _BLOCK_SIZE == 0 else size
+    blocks = size // block
+    diagonal = lower.view(count, blocks, block, blocks, block).diagonal(dim1=1, dim2=3)
+    diagonal = diagonal.permute(0, 3, 1, 2).reshape(count * blocks, block, block)
+    eye = torch.eye(block, dtype=lower.dtype, device=lower.device).expand_as(diagonal)
+    inverse = torch.linalg.solve_triangular(diagonal, eye, upper=False, unitriangular=True)
+    inverse = inverse.view(count, blocks, block, block)
+    for i in range(blocks):
+        rows = slice(i * block, (i + 1) * block)
+        known = right[:, rows]
+        if i:
+            above = slice(0, i * block)
+            known = torch.baddbmm(known, lower[:, rows, above], right[:, above], alpha=-1)
+        right[:, rows] = torch.bmm(inverse[:, i], known)
+    return right
