@@ -1,0 +1,96 @@
+"""Runs one step: a forward batch through the model, and logits into tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from hybridbench.engine.forward_batch import ForwardBatch, ForwardMode
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.next_token import choose_next_tokens
+from hybridbench.engine.sampling_params import SamplingParams
+
+
+class LanguageModel(Protocol):
+    """What a runner needs of a model."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
+        """Logits [B, vocab] after each request's last new token; advances the pools by slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The largest steps that a scheduler may ask for.
+
+    ``context_len`` is the longest a request may become, in tokens.
+    """
+
+    running_requests: int
+    prefill_tokens: int
+    context_len: int
+
+
+class ModelRunner:
+    """The model and the pools it works in; holds no request and no slot."""
+
+    def __init__(self, model: LanguageModel, kv_pool: HybridLinearKVPool) -> None:
+        self._model = model
+        self._kv_pool = kv_pool
+
+    def next_tokens(self, batch: ForwardBatch, params: Sequence[SamplingParams]) -> list[int]:
+        """The next token of each request of ``batch``; ``params`` in the same order."""
+        logits = self._model.forward(batch, self._kv_pool)
+        return choose_next_tokens(logits, params, batch.seq_lens)
+
+    def touch_largest(self, limits: StepLimits) -> None:
+        """Run the largest shapes once, so that scratch memory is at its peak before it is judged.
+
+        All of it happens in slot 0 of the pools, which nobody reads in earnest.
+        """
+        # Sampling with filters takes more scratch than greedy choice.
+        params = SamplingParams(temperature=1.0, top_p=0.5)
+        for batch in _largest_batches(limits, self._kv_pool.size):
+            self.next_tokens(batch, [params] * batch.batch_size)
+
+
+def _largest_batches(limits: StepLimits, kv_tokens: int) -> list[ForwardBatch]:
+    """Prefills and decodes at their limits; together no longer than the pool."""
+    context_len = min(limits.context_len, kv_tokens)
+    requests = limits.running_requests
+    new = min(limits.prefill_tokens, context_len)
+    share = max(1, min(context_len, kv_tokens // requests))
+    each = max(1, min(limits.prefill_tokens // requests, share))
+    return [
+        # One long prompt, at the end of the longest context.
+        _dump_batch("extend", [new], [context_len - new]),
+        # As many prompts as fit, each after as long a prefix as the pool has room for.
+        _dump_batch("extend", [each] * requests, [share - each] * requests),
+        _dump_batch("decode", [1] * requests, [share - 1] * requests),
+        _dump_batch("decode", [1], [context_len - 1]),
+    ]
+
+
+def _dump_batch(mode: ForwardMode, extend_lens: list[int], prefix_lens: list[int]) -> ForwardBatch:
+    """A batch of token 0 whose every slot is the dump slot."""
+    seq_lens = [p + n for p, n in zip(prefix_lens, extend_lens, strict=True)]
+    spans = zip(prefix_lens, seq_lens, strict=True)
+    positions = np.concatenate([np.arange(begin, end, dtype=np.int64) for begin, end in spans])
+    return ForwardBatch(
+        mode=mode,
+        input_ids=np.zeros(len(positions), dtype=np.int64),
+        positions=positions,
+        extend_lens=extend_lens,
+        prefix_lens=prefix_lens,
+        seq_lens=seq_lens,
+        out_cache_loc=np.zeros(len(positions), dtype=np.int64),
+        kv_indices=np.zeros(sum(seq_lens), dtype=np.int64),
+        mamba_indices=np.zeros(len(seq_lens), dtype=np.int64),
+    )

@@ -1,0 +1,77 @@
+"""Full attention with an output gate: keys and values live in the KV pool."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.models.layers import Loader, Norm
+from hybridbench.engine.models.step import DecodeStep, ExtendStep
+from hybridbench.kernels.paged_attention import decode_attention, extend_attention
+
+
+class GatedAttention:
+    """Grouped-query attention with norms per head, partial rotation and a sigmoid gate.
+
+    Rows of the input projection: [queries H*hd | keys Hkv*hd | values Hkv*hd | gates H*hd].
+    """
+
+    def __init__(self, loader: Loader, layer_id: int, config: ModelConfig) -> None:
+        prefix = f"model.layers.{layer_id}.self_attn"
+        self._layer_id = layer_id
+        self._heads, self._key_heads = config.num_attention_heads, config.num_key_value_heads
+        self._head_dim = config.head_dim
+        parts = ("q_proj", "k_proj", "v_proj")
+        self._in = self._gates_last([loader.matrix(f"{prefix}.{p}.weight") for p in parts])
+        self._in_bias: Tensor | None = None
+        self._out_bias: Tensor | None = None
+        if config.attention_bias:
+            self._in_bias = self._gates_last([loader.matrix(f"{prefix}.{p}.bias") for p in parts])
+            self._out_bias = loader.matrix(f"{prefix}.o_proj.bias")
+        self._out = loader.matrix(f"{prefix}.o_proj.weight")
+        # One norm serves queries and keys; only the scales differ.  [H + Hkv, hd].
+        scale = torch.cat(
+            (
+                loader.precise(f"{prefix}.q_norm.weight").expand(self._heads, -1),
+                loader.precise(f"{prefix}.k_norm.weight").expand(self._key_heads, -1),
+            )
+        ).add(1.0)
+        self._qk_norm = Norm.rms(scale, config.rms_norm_eps)
+
+    def __call__(
+        self, x: Tensor, step: ExtendStep | DecodeStep, kv_pool: HybridLinearKVPool
+    ) -> Tensor:
+        """[T, h] -> [T, h]; stores the new keys and values in the pool first."""
+        tokens = x.shape[0]
+        head_dim, both_heads = self._head_dim, self._heads + self._key_heads
+        projected = functional.linear(x, self._in, self._in_bias)
+        qk, v, gate = torch.split(
+            projected,
+            [both_heads * head_dim, self._key_heads * head_dim, self._heads * head_dim],
+            dim=1,
+        )
+        qk = self._qk_norm(qk.view(tokens, both_heads, head_dim))
+        step.rotation.apply_(qk)
+        q, k = qk[:, : self._heads], qk[:, self._heads :]
+        v = v.view(tokens, self._key_heads, head_dim)
+        kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
+        keys, values = kv_pool.get_kv_buffer(self._layer_id)
+        if isinstance(step, DecodeStep):
+            mixed = decode_attention(q, keys, values, step.attention)
+        else:
+            mixed = extend_attention(q, keys, values, step.attention)
+        gated = mixed.view(tokens, -1).mul_(gate.sigmoid())
+        return functional.linear(gated, self._out, self._out_bias)
+
+    def _gates_last(self, parts: list[Tensor]) -> Tensor:
+        """Stored query rows are [query | gate] per head; move all gates behind the values."""
+        query_gate = parts[0].view(self._heads, 2, self._head_dim, -1)
+        query = query_gate[:, 0].reshape(self._heads * self._head_dim, -1)
+        gate = query_gate[:, 1].reshape(self._heads * self._head_dim, -1)
+        columns = query.shape[1]
+        others = [part.view(-1, columns) for part in parts[1:]]
+        stacked = torch.cat((query, *others, gate))
+        return stacked if parts[0].dim() == 2 else stacked.view(-1)

@@ -1,0 +1,122 @@
+"""The gated delta net: a short convolution and a recurrent state per request, kept by slot."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.memory.mamba_pool import MambaState
+from hybridbench.engine.models.config import ModelConfig, state_dtype
+from hybridbench.engine.models.layers import Loader, Norm
+from hybridbench.engine.models.step import DecodeStep, ExtendStep
+from hybridbench.kernels.causal_conv1d import causal_conv1d_update, causal_conv1d_varlen
+from hybridbench.kernels.gated_delta_rule import chunk_gated_delta_rule, gated_delta_rule_update
+
+_L2_EPS = 1e-6
+
+
+class GatedDeltaNet:
+    """One linear-attention layer.
+
+    Rows of the input projection: [q | k | v | z | b | a]; the convolution mixes q, k and v.  States
+    and gates are float32 (float64 in a float64 model) whatever the weights are.
+    """
+
+    def __init__(self, loader: Loader, layer_id: int, config: ModelConfig) -> None:
+        prefix = f"model.layers.{layer_id}.linear_attn"
+        self._layer_id = layer_id
+        self._key_heads, self._heads = config.linear_num_key_heads, config.linear_num_value_heads
+        self._key_dim, self._value_dim = config.linear_key_head_dim, config.linear_value_head_dim
+        self._conv_dim = config.conv_dim
+        self._precise = state_dtype(loader.dtype)
+        self._in = self._ungrouped(
+            loader.matrix(f"{prefix}.in_proj_qkvz.weight"),
+            loader.matrix(f"{prefix}.in_proj_ba.weight"),
+        )
+        # [K, D]: the newest input's taps are the last row.
+        self._conv = loader.matrix(f"{prefix}.conv1d.weight").squeeze(1).t().contiguous()
+        self._decay = -loader.precise(f"{prefix}.A_log").exp()
+        self._dt_bias = loader.precise(f"{prefix}.dt_bias")
+        self._norm = Norm.rms(loader.precise(f"{prefix}.norm.weight"), config.rms_norm_eps)
+        self._out = loader.matrix(f"{prefix}.out_proj.weight")
+        # Queries and keys get unit length; queries are scaled by K^-1/2 besides.
+        scale = torch.tensor([self._key_dim**-0.5, 1.0], dtype=self._precise, device=loader.device)
+        self._qk_norm = Norm(scale.view(2, 1, 1), _L2_EPS**0.5)
+
+    def __call__(
+        self, x: Tensor, step: ExtendStep | DecodeStep, kv_pool: HybridLinearKVPool
+    ) -> Tensor:
+        """[T, h] -> [T, h]; advances the states of the step's slots."""
+        assert kv_pool.mamba_pool is not None, "a hybrid model needs a state pool"
+        state = kv_pool.mamba_pool.mamba2_layer_cache(self._layer_id)
+        value_width = self._heads * self._value_dim
+        qkv, z, b, a = torch.split(
+            functional.linear(x, self._in),
+            [self._conv_dim, value_width, self._heads, self._heads],
+            dim=1,
+        )
+        g = functional.softplus(a.to(self._precise) + self._dt_bias).mul_(self._decay)
+        beta = b.to(self._precise).sigmoid()
+        if isinstance(step, DecodeStep):
+            mixed = self._decode(qkv, g, beta, state, step)
+        else:
+            mixed = self._extend(qkv, g, beta, state, step)
+        gated = self._norm.precise(mixed)
+        gate = functional.silu(z.to(self._precise)).view(gated.shape)
+        return functional.linear(gated.mul_(gate).to(x.dtype).view(-1, value_width), self._out)
+
+    def _decode(
+        self, qkv: Tensor, g: Tensor, beta: Tensor, state: MambaState, step: DecodeStep
+    ) -> Tensor:
+        """[B, conv_dim] -> [B, HV, V]."""
+        batch = qkv.shape[0]
+        mixed = causal_conv1d_update(qkv, self._conv, state.conv[0], step.slots)
+        qk, v = self._split(mixed.to(self._precise))
+        repeats = self._heads // self._key_heads
+        # [B, 2, H, K] -> [B, HV, 2, K]: each value head beside the key head it shares.
+        qk = qk.permute(0, 2, 1, 3).unsqueeze(2).expand(-1, -1, repeats, -1, -1)
+        qk = qk.reshape(batch, self._heads, 2, self._key_dim)
+        return gated_delta_rule_update(qk, v, g, beta, state.temporal, step.slots)
+
+    def _extend(
+        self, qkv: Tensor, g: Tensor, beta: Tensor, state: MambaState, step: ExtendStep
+    ) -> Tensor:
+        """[T, conv_dim] -> [T, HV, V]."""
+        plan = step.chunks
+        places = (-1, plan.chunk_size)
+        mixed = causal_conv1d_varlen(qkv, self._conv, state.conv[0], step.slots, step.conv)
+        qk, v = self._split(mixed.index_select(0, plan.conv_rows).to(self._precise))
+        # One row of zeros behind the tokens serves all padding.
+        gates = functional.pad(torch.stack((g, beta), dim=1), (0, 0, 0, 0, 0, 1))
+        gates = gates.index_select(0, plan.gate_rows).view(*places, 2, self._heads)
+        initial = state.temporal.index_select(0, step.sorted_slots)
+        output, final = chunk_gated_delta_rule(
+            qk.view(*places, 2, self._key_heads, self._key_dim),
+            v.view(*places, self._heads, self._value_dim),
+            gates,
+            initial,
+            plan,
+        )
+        state.temporal.index_copy_(0, step.sorted_slots, final)
+        flat = output.reshape(-1, self._heads * self._value_dim)
+        rows = flat.index_select(0, plan.output_rows)
+        return rows.view(-1, self._heads, self._value_dim)
+
+    def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor]:
+        """[T, conv_dim] -> normalised, scaled [T, 2, H, K] and [T, HV, V]."""
+        keys = 2 * self._key_heads * self._key_dim
+        qk = mixed[:, :keys].view(-1, 2, self._key_heads, self._key_dim)
+        qk = self._qk_norm.precise(qk)
+        return qk, mixed[:, keys:].view(-1, self._heads, self._value_dim)
+
+    def _ungrouped(self, qkvz: Tensor, ba: Tensor) -> Tensor:
+        """Stored rows come by key head, [q | k | v | z] and [b | a]; bring like together."""
+        repeats = self._heads // self._key_heads
+        value = repeats * self._value_dim
+        hidden = qkvz.shape[1]
+        grouped = qkvz.view(self._key_heads, -1, hidden)
+        parts = list(torch.split(grouped, [self._key_dim, self._key_dim, value, value], dim=1))
+        parts += torch.split(ba.view(self._key_heads, -1, hidden), [repeats, repeats], dim=1)
+        return torch.cat([part.reshape(-1, hidden) for part in parts])

@@ -1,0 +1,115 @@
+"""Small parts that every layer uses: norms, the rotation of positions, gated units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hybridbench.engine.models.config import ModelConfig, state_dtype
+from hybridbench.engine.models.weights import WeightSource
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Takes tensors from a source and puts them where and how the model computes."""
+
+    source: WeightSource
+    dtype: torch.dtype
+    device: torch.device
+
+    def matrix(self, *names: str) -> Tensor:
+        """The rows of all ``names``, one below the other, in the model's dtype."""
+        parts = [self.source.take(name).to(self.device, self.dtype) for name in names]
+        return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
+
+    def precise(self, name: str) -> Tensor:
+        """``name`` in the dtype of states and norms, which is float32 for a bfloat16 model."""
+        return self.source.take(name).to(self.device, state_dtype(self.dtype))
+
+
+class Norm:
+    """``scale * x / sqrt(x.x + floor^2)`` over the last dimension, in the dtype of ``scale``.
+
+    RMS and L2 norms are both of this form.  Written with ``hypot`` it takes half the passes of
+    ``rms_norm`` on a CPU, which composes that from its parts.
+    """
+
+    def __init__(self, scale: Tensor, floor: float) -> None:
+        """``scale`` is anything that broadcasts over the input, in the dtype to compute in."""
+        self._scale = scale
+        self._floor = torch.tensor(floor, dtype=scale.dtype, device=scale.device)
+
+    @classmethod
+    def rms(cls, scale: Tensor, eps: float) -> Norm:
+        """``scale * x / sqrt(mean(x.x) + eps)`` for a ``scale`` of [..., size]."""
+        size = scale.shape[-1]
+        return cls(scale * size**0.5, (size * eps) ** 0.5)
+
+    @classmethod
+    def zero_centred(cls, loader: Loader, name: str, eps: float) -> Norm:
+        """An RMS norm whose stored weight is the distance of its scale from one."""
+        return cls.rms(loader.precise(name) + 1.0, eps)
+
+    def precise(self, x: Tensor) -> Tensor:
+        """The norm of ``x`` in the dtype of the scale."""
+        x = x.to(self._scale.dtype)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return (x / torch.hypot(length, self._floor)).mul_(self._scale)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The norm of ``x``, in its own dtype; owned by the caller."""
+        return self.precise(x).to(x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Rotary factors of the new tokens of one step, shared by all attention layers.
+
+    [T, 1, rotary_dim] each.  The first half of ``sine`` is negated, so that a rotation is
+    ``x * cosine + swap_halves(x) * sine``.
+    """
+
+    cosine: Tensor
+    sine: Tensor
+
+    @classmethod
+    def build(cls, positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> Rotation:
+        """Factors for ``positions`` [T] with ``frequencies`` [rotary_dim / 2]."""
+        angles = positions.to(frequencies.dtype)[:, None, None] * frequencies
+        cosine, sine = angles.cos(), angles.sin()
+        return cls(
+            torch.cat((cosine, cosine), dim=-1).to(dtype),
+            torch.cat((-sine, sine), dim=-1).to(dtype),
+        )
+
+    def apply_(self, x: Tensor) -> None:
+        """Rotate the leading channels of ``x`` [T, heads, hd], in place."""
+        rotated = x[..., : self.cosine.shape[-1]]
+        first, second = rotated.chunk(2, dim=-1)
+        swapped = torch.cat((second, first), dim=-1)
+        rotated.mul_(self.cosine).addcmul_(swapped, self.sine)
+
+
+def rotary_frequencies(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[rotary_dim / 2] radians per position, in the dtype of states."""
+    precise = state_dtype(dtype)
+    exponents = torch.arange(0, config.rotary_dim, 2, dtype=precise) / config.rotary_dim
+    return (1.0 / config.rope_theta**exponents).to(device)
+
+
+class DenseMLP:
+    """``down(silu(gate x) * up x)``."""
+
+    def __init__(self, loader: Loader, prefix: str) -> None:
+        self._gate_up = loader.matrix(f"{prefix}.gate_proj.weight", f"{prefix}.up_proj.weight")
+        self._down = loader.matrix(f"{prefix}.down_proj.weight")
+        self._width = self._down.shape[1]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, h] -> [T, h]."""
+        both = functional.linear(x, self._gate_up)
+        hidden = functional.silu(both[:, : self._width]).mul_(both[:, self._width :])
+        return functional.linear(hidden, self._down)

@@ -1,0 +1,79 @@
+"""Shapes that need no download: random weights, the released architecture at several sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hybridbench.engine.models.config import ModelConfig, layer_pattern
+
+_TINY = ModelConfig(
+    vocab_size=4096,
+    hidden_size=128,
+    layer_types=layer_pattern(4),
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=32,
+    linear_value_head_dim=32,
+    num_experts=8,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
+    shared_expert_intermediate_size=32,
+)
+
+_SMALL = ModelConfig(
+    vocab_size=8192,
+    hidden_size=256,
+    layer_types=layer_pattern(8),
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=64,
+    linear_num_key_heads=4,
+    linear_num_value_heads=8,
+    linear_key_head_dim=64,
+    linear_value_head_dim=64,
+    num_experts=16,
+    num_experts_per_tok=4,
+    moe_intermediate_size=64,
+    shared_expert_intermediate_size=64,
+)
+
+# Per layer this is the released model, so state slots and KV rows are life-size.
+_FULL = ModelConfig(
+    vocab_size=151_936,
+    hidden_size=2048,
+    layer_types=layer_pattern(48),
+    num_attention_heads=16,
+    num_key_value_heads=2,
+    head_dim=256,
+    linear_num_key_heads=16,
+    linear_num_value_heads=32,
+    linear_key_head_dim=128,
+    linear_value_head_dim=128,
+    num_experts=512,
+    num_experts_per_tok=10,
+    moe_intermediate_size=512,
+    shared_expert_intermediate_size=512,
+)
+
+PRESETS: dict[str, ModelConfig] = {
+    "qwen3-next-tiny": _TINY,
+    "qwen3-next-mini": replace(_TINY, layer_types=layer_pattern(8)),
+    "qwen3-next-small": _SMALL,
+    "qwen3-next-1b": replace(
+        _FULL,
+        vocab_size=32_768,
+        layer_types=layer_pattern(8),
+        num_experts=16,
+        num_experts_per_tok=4,
+    ),
+    "qwen3-next-2b": replace(
+        _FULL, layer_types=layer_pattern(12), num_experts=32, num_experts_per_tok=4
+    ),
+    "qwen3-next-4b": replace(
+        _FULL, layer_types=layer_pattern(24), num_experts=32, num_experts_per_tok=8
+    ),
+    "qwen3-next": _FULL,
+}

@@ -1,0 +1,88 @@
+"""Qwen3-Next assembled: embedding, layers that mix tokens and layers that mix channels, head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.models.attention import GatedAttention
+from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.models.gated_delta_net import GatedDeltaNet
+from hybridbench.engine.models.layers import DenseMLP, Loader, Norm, rotary_frequencies
+from hybridbench.engine.models.moe import SparseMLP
+from hybridbench.engine.models.step import DecodeStep, ExtendStep
+from hybridbench.engine.models.weights import WeightSource
+
+
+@dataclass(frozen=True)
+class _Layer:
+    input_norm: Norm
+    mixer: GatedDeltaNet | GatedAttention
+    post_norm: Norm
+    mlp: SparseMLP | DenseMLP
+
+
+class Qwen3Next:
+    """The model; it owns its weights and nothing else.  States live in the pools it is handed."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: WeightSource,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.device = device
+        loader = Loader(source, dtype, device)
+        self._embedding = loader.matrix("model.embed_tokens.weight")
+        self._layers = [_build_layer(loader, i, config) for i in range(config.num_hidden_layers)]
+        self._norm = Norm.zero_centred(loader, "model.norm.weight", config.rms_norm_eps)
+        tied = config.tie_word_embeddings
+        self._head = self._embedding if tied else loader.matrix("lm_head.weight")
+        self._frequencies = rotary_frequencies(config, dtype, device)
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
+        """Logits [B, vocab] after the last new token of each request, owned by the caller.
+
+        Writes keys, values and states of the new tokens into the pools, by slot.
+        """
+        step = self._plan(batch)
+        x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
+        for layer in self._layers:
+            x = x.add_(layer.mixer(layer.input_norm(x), step, kv_pool))
+            x = x.add_(layer.mlp(layer.post_norm(x)))
+        if isinstance(step, ExtendStep):
+            x = x.index_select(0, step.last_rows)
+        return functional.linear(self._norm(x), self._head)
+
+    def _plan(self, batch: ForwardBatch) -> ExtendStep | DecodeStep:
+        if batch.mode == "decode":
+            return DecodeStep.build(batch, self._frequencies, self.dtype)
+        return ExtendStep.build(
+            batch, self._frequencies, self.dtype, self.config.linear_conv_kernel_dim
+        )
+
+
+def _build_layer(loader: Loader, layer_id: int, config: ModelConfig) -> _Layer:
+    prefix = f"model.layers.{layer_id}"
+    linear = config.layer_types[layer_id] == "linear_attention"
+    dense = layer_id in config.dense_layers
+    eps = config.rms_norm_eps
+    return _Layer(
+        input_norm=Norm.zero_centred(loader, f"{prefix}.input_layernorm.weight", eps),
+        mixer=(GatedDeltaNet if linear else GatedAttention)(loader, layer_id, config),
+        post_norm=Norm.zero_centred(loader, f"{prefix}.post_attention_layernorm.weight", eps),
+        mlp=(
+            DenseMLP(loader, f"{prefix}.mlp")
+            if dense
+            else SparseMLP(loader, f"{prefix}.mlp", config)
+        ),
+    )

@@ -1,0 +1,80 @@
+"""What all layers of one step share: index tensors and the plans of the kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.models.layers import Rotation
+from hybridbench.kernels.causal_conv1d import ConvPlan
+from hybridbench.kernels.gated_delta_rule import ChunkPlan
+from hybridbench.kernels.paged_attention import DecodePlan, ExtendPlan
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """One new token for each request."""
+
+    rotation: Rotation
+    out_cache_loc: Tensor
+    """[B] int64."""
+    slots: Tensor
+    """[B] int64, state slots."""
+    attention: DecodePlan
+
+    @classmethod
+    def build(cls, batch: ForwardBatch, frequencies: Tensor, dtype: torch.dtype) -> DecodeStep:
+        """The plans of a decode batch, on the device of ``frequencies``."""
+        device = frequencies.device
+        positions = torch.from_numpy(batch.positions).to(device)
+        return cls(
+            rotation=Rotation.build(positions, frequencies, dtype),
+            out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
+            slots=torch.from_numpy(batch.mamba_indices).to(device),
+            attention=DecodePlan.build(batch.seq_lens, batch.kv_indices, dtype, device),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendStep:
+    """Several new tokens for each request, after prefixes of any length."""
+
+    rotation: Rotation
+    out_cache_loc: Tensor
+    """[T] int64."""
+    slots: Tensor
+    """[B] int64, state slots."""
+    sorted_slots: Tensor
+    """[B] int64: the same in the order of the chunk plan."""
+    last_rows: Tensor
+    """[B] int64: the last new token of each request."""
+    attention: ExtendPlan
+    conv: ConvPlan
+    chunks: ChunkPlan
+
+    @classmethod
+    def build(
+        cls, batch: ForwardBatch, frequencies: Tensor, dtype: torch.dtype, conv_kernel: int
+    ) -> ExtendStep:
+        """The plans of a prefill batch, on the device of ``frequencies``."""
+        device = frequencies.device
+        positions = torch.from_numpy(batch.positions).to(device)
+        slots = torch.from_numpy(batch.mamba_indices).to(device)
+        conv = ConvPlan.build(batch.extend_lens, conv_kernel, device)
+        chunks = ChunkPlan.build(batch.extend_lens, conv.output_starts, device)
+        return cls(
+            rotation=Rotation.build(positions, frequencies, dtype),
+            out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
+            slots=slots,
+            sorted_slots=slots.index_select(0, chunks.order),
+            last_rows=torch.from_numpy(np.cumsum(batch.extend_lens) - 1).to(device),
+            attention=ExtendPlan.build(
+                batch.extend_lens, batch.prefix_lens, batch.kv_indices, device
+            ),
+            conv=conv,
+            chunks=chunks,
+        )

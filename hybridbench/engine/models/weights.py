@@ -1,0 +1,202 @@
+"""Where the tensors of a model come from: a seed, or safetensors files.
+
+Both give tensors by their checkpoint name, so one builder serves both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.models.schema import checkpoint_schema
+from hybridbench.errors import ConfigError
+
+_INDEX_NAME = "model.safetensors.index.json"
+
+
+class WeightSource(Protocol):
+    """Gives each tensor of a model by name."""
+
+    def take(self, name: str) -> Tensor:
+        """The tensor ``name``, in its stored dtype, on the source's device, owned by the caller."""
+
+
+class RandomWeights:
+    """Seeded weights: matrices scaled by their fan-in, norms off identity, decays spread.
+
+    Each tensor has a stream of its own, named by seed and tensor, so values do not depend on the
+    order of building.  They do depend on the kind of device, whose generator makes them.
+    """
+
+    def __init__(self, config: ModelConfig, seed: int, device: torch.device) -> None:
+        self._schema = checkpoint_schema(config)
+        self._seed = seed
+        self._device = device
+
+    def take(self, name: str) -> Tensor:
+        shape = self._schema[name]
+        digest = hashlib.blake2b(f"{self._seed}:{name}".encode(), digest_size=8).digest()
+        generator = torch.Generator(self._device)
+        generator.manual_seed(int.from_bytes(digest, "little") >> 1)
+        noise = torch.randn(shape, generator=generator, device=self._device)
+        return _shaped(name, noise)
+
+
+class CheckpointWeights:
+    """The tensors of ``model.safetensors``, or of the shards that its index lists.
+
+    Experts may be stored one by one or packed per layer.  ``mtp.*`` (the draft head) is left alone.
+
+    Raises:
+        ConfigError: one sentence naming the path and the tensor, for anything missing or misshapen.
+    """
+
+    def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
+        self._directory = directory
+        self._schema = checkpoint_schema(config)
+        self._device = device
+        self._files = _locate_tensors(directory)
+        # A file stays open as long as its source; reopening would parse its header per tensor.
+        self._readers: dict[Path, _Reader] = {}
+        self.unexpected = self._check_names()
+
+    def take(self, name: str) -> Tensor:
+        stored = self._stored_name(name)
+        path = self._files[stored]
+        reader = self._readers.get(path)
+        if reader is None:
+            reader = self._readers[path] = safe_open(path, framework="pt", device=str(self._device))
+        tensor = (
+            reader.get_tensor(stored)
+            if stored == name
+            else _unpack_expert(reader.get_slice(stored), name)
+        )
+        expected = self._schema[name]
+        if tuple(tensor.shape) != expected:
+            raise ConfigError(
+                f"{path}: tensor {stored} gives {name} the shape {list(tensor.shape)}; config.json "
+                f"asks for {list(expected)}."
+            )
+        return tensor
+
+    def _check_names(self) -> tuple[str, ...]:
+        """Names that no part of the model uses; missing ones are an error."""
+        used = set()
+        for name in self._schema:
+            stored = self._stored_name(name)
+            if stored not in self._files:
+                raise ConfigError(f"{self._directory}: tensor {name} is in none of its files.")
+            used.add(stored)
+        ignored = {"lm_head.weight"}
+        return tuple(
+            sorted(
+                name for name in self._files.keys() - used - ignored if not name.startswith("mtp.")
+            )
+        )
+
+    def _stored_name(self, name: str) -> str:
+        if name in self._files or ".experts." not in name:
+            return name
+        packed = _packed_name(name)
+        return packed if packed in self._files else name
+
+
+def _shaped(name: str, noise: Tensor) -> Tensor:
+    """Standard normal ``noise`` turned into plausible values for the tensor ``name``."""
+    if name.endswith("linear_attn.norm.weight"):
+        return noise.mul_(0.1).add_(1.0)
+    if name.endswith("norm.weight"):
+        # Zero-centred: the norm multiplies by one plus this.
+        return noise.mul_(0.1)
+    if name.endswith("A_log"):
+        return noise.mul_(0.7)
+    if name.endswith("dt_bias"):
+        # Half-lives from a few tokens to some hundred.
+        return noise.sub_(3.0)
+    if name.endswith("bias"):
+        return noise.mul_(0.02)
+    if name.endswith("embed_tokens.weight"):
+        return noise
+    fan_in = math.prod(noise.shape[1:])
+    return noise.mul_(fan_in**-0.5)
+
+
+def _locate_tensors(directory: Path) -> dict[str, Path]:
+    """The file of every tensor."""
+    index = directory / _INDEX_NAME
+    if index.is_file():
+        return _locate_by_index(index)
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise ConfigError(
+            f"{directory}: there are no *.safetensors files; weights in other formats are not read."
+        )
+    return {name: path for path in files for name in _tensor_names(path)}
+
+
+def _locate_by_index(index: Path) -> dict[str, Path]:
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        located = {str(name): index.parent / str(file) for name, file in weight_map.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{index}: holds no weight_map that can be read ({error!r}).") from error
+    present: dict[Path, set[str]] = {}
+    for name, path in located.items():
+        if path not in present:
+            if not path.is_file():
+                raise ConfigError(f"{index}: lists {path.name}, which is not there.")
+            present[path] = set(_tensor_names(path))
+        if name not in present[path]:
+            raise ConfigError(f"{index}: places tensor {name} in {path.name}, which lacks it.")
+    return located
+
+
+def _tensor_names(path: Path) -> list[str]:
+    try:
+        with safe_open(path, framework="pt") as reader:
+            return list(reader.keys())
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{path}: cannot be read as safetensors ({error}).") from error
+
+
+def _packed_name(name: str) -> str:
+    """``...experts.3.up_proj.weight`` -> ``...experts.gate_up_proj``."""
+    prefix, _, rest = name.partition(".experts.")
+    kind = "down_proj" if "down_proj" in rest else "gate_up_proj"
+    return f"{prefix}.experts.{kind}"
+
+
+class _Reader(Protocol):
+    """The part of an open safetensors file that is used here."""
+
+    def get_tensor(self, name: str) -> Tensor: ...
+
+    def get_slice(self, name: str) -> _TensorSlice: ...
+
+
+class _TensorSlice(Protocol):
+    """The part of a safetensors slice that is used here."""
+
+    def get_shape(self) -> list[int]: ...
+
+    def __getitem__(self, key: tuple[int | slice, ...] | int) -> Tensor: ...
+
+
+def _unpack_expert(packed: _TensorSlice, name: str) -> Tensor:
+    """One expert of ``gate_up_proj`` [E, 2I, h] or ``down_proj`` [E, h, I]."""
+    expert = int(name.partition(".experts.")[2].split(".")[0])
+    shape = packed.get_shape()
+    if expert >= shape[0]:
+        return torch.empty(0)
+    if "down_proj" in name:
+        return packed[expert]
+    half = shape[1] // 2
+    return packed[expert, :half] if "gate_proj" in name else packed[expert, half:]

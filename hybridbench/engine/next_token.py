@@ -1,0 +1,104 @@
+"""From logits to one token per request: greedy, or drawn from a stream that the request names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hybridbench.engine.sampling_params import ALL_TOKENS, SamplingParams
+
+_WORD = (1 << 64) - 1
+# How many of the most probable tokens are looked at before the whole vocabulary is.
+_FIRST_LOOK = 256
+
+
+def choose_next_tokens(
+    logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]
+) -> list[int]:
+    """One token per row.
+
+    Args:
+        logits: [B, vocab].
+        params: how each row is sampled.
+        positions: the place of the token to come in each request; it keys the random draw, so a
+            token does not depend on which other requests share the step.
+    """
+    tokens: list[int] = logits.argmax(dim=-1).tolist()
+    drawn = [row for row, request in enumerate(params) if not request.is_greedy]
+    if not drawn:
+        return tokens
+    chosen = [params[row] for row in drawn]
+    rows = logits if len(drawn) == len(params) else logits[drawn]
+    uniforms = [uniform(params[row].seed, positions[row]) for row in drawn]
+    for row, token in zip(drawn, _draw(rows, chosen, uniforms).tolist(), strict=True):
+        tokens[row] = token
+    return tokens
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) that is a pure function of its arguments; multiples of 2^-40.
+
+    Two rounds of a 64-bit mixer over a counter.  Source: Steele et al. 2014, SplitMix64.
+    """
+    return (_mix(_mix(seed & _WORD) ^ (position & _WORD)) >> 24) * 2.0**-40
+
+
+def _mix(word: int) -> int:
+    word = (word + 0x9E3779B97F4A7C15) & _WORD
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _WORD
+    return word ^ (word >> 31)
+
+
+def _draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> Tensor:
+    """[n] tokens: the first whose cumulated probability passes the row's uniform number."""
+    precise = torch.promote_types(logits.dtype, torch.float32)
+    temperatures = logits.new_tensor([p.temperature for p in params], dtype=precise)
+    # A tiny temperature may overflow its own division; shifted logits then only reach -inf.
+    shifted = logits.to(precise) - logits.amax(dim=-1, keepdim=True)
+    probabilities = (shifted / temperatures.unsqueeze(1)).softmax(dim=-1)
+    if any(p.top_k != ALL_TOKENS or p.top_p < 1.0 for p in params):
+        floor = _floor(probabilities, params)
+        probabilities = probabilities.where(probabilities >= floor, 0.0)
+    cumulated = probabilities.cumsum(dim=-1)
+    targets = cumulated[:, -1:] * cumulated.new_tensor(uniforms).unsqueeze(1)
+    places = torch.searchsorted(cumulated, targets, right=True).squeeze(1)
+    # Rounding may place a target at the very end; the last token that has a probability is meant.
+    last = torch.searchsorted(cumulated, cumulated[:, -1:].contiguous()).squeeze(1)
+    return torch.minimum(places, last)
+
+
+def _floor(probabilities: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """[n, 1]: the least probability that top_k and top_p let through.
+
+    Equal probabilities pass or fail together, so the outcome is free of any order among them.
+    """
+    vocab = probabilities.shape[1]
+    top_k = [min(p.top_k, vocab) if p.top_k != ALL_TOKENS else vocab for p in params]
+    limited = [k for k in top_k if k < vocab]
+    width = min(vocab, max([_FIRST_LOOK, *limited]))
+    floor, complete = _floor_among(probabilities, top_k, params, width)
+    if not complete:
+        floor, _ = _floor_among(probabilities, top_k, params, vocab)
+    return floor
+
+
+def _floor_among(
+    probabilities: Tensor, top_k: Sequence[int], params: Sequence[SamplingParams], width: int
+) -> tuple[Tensor, bool]:
+    """The floor seen among the ``width`` most probable tokens, and whether that is all of it."""
+    values = probabilities.topk(width, dim=-1).values
+    ranks = torch.arange(width, device=values.device)
+    allowed = ranks < torch.tensor(top_k, device=values.device).unsqueeze(1)
+    values = values.where(allowed, 0.0)
+    before = values.cumsum(dim=-1) - values
+    # top_p is a share of what top_k has left over.
+    mass = before[:, -1:] + values[:, -1:]
+    whole = torch.tensor([k > width for k in top_k], device=values.device).unsqueeze(1)
+    mass = mass.where(~whole, 1.0)
+    limit = mass * values.new_tensor([p.top_p for p in params]).unsqueeze(1)
+    kept = allowed & (before < limit)
+    floor = values.gather(1, kept.sum(dim=-1, keepdim=True) - 1)
+    return floor, not bool((whole & kept[:, -1:]).any())

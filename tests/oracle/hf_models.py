@@ -1,0 +1,157 @@
+"""Tiny Qwen3-Next checkpoints made and run by transformers, the oracle of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+from transformers.utils import logging
+
+logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+_TINY: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 24,
+    "max_position_embeddings": 2048,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.25,
+    },
+}
+
+
+def _rope(theta: float, factor: float) -> dict[str, Any]:
+    return {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": theta,
+            "partial_rotary_factor": factor,
+        }
+    }
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "odd": {
+        "linear_key_head_dim": 12,
+        "linear_value_head_dim": 20,
+        "linear_num_value_heads": 6,
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "mlp_only_layers": [1],
+        "shared_expert_intermediate_size": 40,
+        "linear_conv_kernel_dim": 3,
+        **_rope(500000.0, 0.5),
+    },
+    "ratio-4": {
+        "linear_num_value_heads": 8,
+        "num_key_value_heads": 1,
+        "norm_topk_prob": False,
+        **_rope(10000.0, 1.0),
+    },
+    "ratio-1": {
+        "linear_num_key_heads": 4,
+        "num_key_value_heads": 4,
+        "attention_bias": True,
+        "tie_word_embeddings": True,
+        "layer_types": [
+            "full_attention",
+            "linear_attention",
+            "linear_attention",
+            "full_attention",
+        ],
+    },
+    "dense": {"decoder_sparse_step": 10},
+    "every-other-sparse": {
+        "decoder_sparse_step": 2,
+        "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A transformers model and the directory it was saved to."""
+
+    model: Qwen3NextForCausalLM
+    path: Path
+
+    @torch.inference_mode()
+    def logits(self, tokens: list[int]) -> Tensor:
+        """[T, vocab] of one forward over all ``tokens``."""
+        output: Tensor = self.model(torch.tensor([tokens]), use_cache=False).logits[0]
+        return output
+
+    @torch.inference_mode()
+    def stepped_logits(self, tokens: list[int]) -> Tensor:
+        """The same, one token at a time; the difference is the oracle's own noise."""
+        cache = None
+        rows = []
+        for token in tokens:
+            output = self.model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            rows.append(output.logits[0, -1])
+        return torch.stack(rows)
+
+    @torch.inference_mode()
+    def states(self, tokens: list[int]) -> dict[int, tuple[Tensor, Tensor]]:
+        """Conv window [D, K-1] and recurrent state [HV, K, V] after ``tokens``, by linear layer."""
+        cache = self.model(torch.tensor([tokens]), use_cache=True).past_key_values
+        config = self.model.config
+        width = config.linear_conv_kernel_dim - 1
+        return {
+            i: (
+                cache.layers[i].conv_states[0][0][:, -width:],
+                cache.layers[i].recurrent_states[0][0],
+            )
+            for i, kind in enumerate(config.layer_types or ())
+            if kind == "linear_attention"
+        }
+
+
+def make_oracle(shape: str, directory: Path, seed: int = 0) -> Oracle:
+    """A random model of that shape, saved to ``directory``.
+
+    The library starts norms at identity and decays at a constant, which hides errors of sign and
+    offset; here they are random.
+    """
+    torch.manual_seed(seed)
+    config = Qwen3NextConfig(**{**_TINY, **SHAPES[shape]})
+    model = Qwen3NextForCausalLM(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("linear_attn.norm.weight"):
+                parameter.uniform_(0.5, 1.5)
+            elif name.endswith("norm.weight"):
+                parameter.uniform_(-0.3, 0.3)
+            elif name.endswith("A_log"):
+                parameter.uniform_(-2.0, 1.0)
+            elif name.endswith("dt_bias"):
+                parameter.uniform_(-3.0, 0.5)
+            elif name.endswith("bias"):
+                parameter.normal_(0.0, 0.1)
+            elif parameter.dim() >= 2:
+                parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
+    model.save_pretrained(directory)
+    return Oracle(model, directory)

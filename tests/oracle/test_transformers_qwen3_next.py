@@ -1,0 +1,181 @@
+"""The model against transformers: logits and states, every way a token can be computed.
+
+Bounds in float32: median difference 1e-4, each position 1e-3 or twice what transformers differs
+from itself between its chunked and its token-by-token path; states 1e-4.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hybridbench.engine.models.registry import load_model
+from tests.model_steps import Running, Stepper
+from tests.oracle.hf_models import SHAPES, Oracle, make_oracle
+
+LENGTHS = (70, 1, 129, 2, 64)
+DECODE_STEPS = 5
+VOCAB = 97
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    return make_oracle(request.param, tmp_path_factory.mktemp("oracle"))
+
+
+class Expected:
+    """What transformers says about some texts, and how sure it is of each position."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        rng = np.random.default_rng(7)
+        self.texts: list[list[int]] = [
+            rng.integers(0, VOCAB, length + DECODE_STEPS).tolist() for length in LENGTHS
+        ]
+        self.logits = [oracle.logits(text) for text in self.texts]
+        self.noise = [
+            (oracle.stepped_logits(text) - whole).abs().amax(dim=-1)
+            for text, whole in zip(self.texts, self.logits, strict=True)
+        ]
+        self.differences: list[float] = []
+
+    def compare(self, row: Tensor, text: int, position: int) -> None:
+        """``row`` are our logits after the token at ``position``."""
+        difference = float((row - self.logits[text][position]).abs().max())
+        assert difference <= max(1e-3, 2 * float(self.noise[text][position])), (text, position)
+        self.differences.append(difference)
+
+    def close(self) -> None:
+        assert float(np.median(self.differences)) <= 1e-4
+
+
+@pytest.fixture(scope="module")
+def expected(oracle: Oracle) -> Expected:
+    return Expected(oracle)
+
+
+@pytest.fixture
+def stepper(oracle: Oracle) -> Stepper:
+    loaded = load_model(oracle.path, torch.float32, "cpu")
+    assert loaded.unexpected_tensors == ()
+    return Stepper(loaded.model)
+
+
+def assert_states(stepper: Stepper, request: Running, oracle: Oracle, text: list[int]) -> None:
+    for layer, (conv, recurrent) in oracle.states(text).items():
+        ours_conv, ours_recurrent = stepper.layer_state(layer, request)
+        # A text shorter than the window leaves the library's window padded with zeros, as ours.
+        assert float((ours_conv - conv).abs().max()) <= 1e-4
+        assert float((ours_recurrent - recurrent).abs().max()) <= 1e-4
+
+
+def test_ragged_prefill_and_decode_agree_with_transformers(
+    oracle: Oracle, expected: Expected, stepper: Stepper
+) -> None:
+    requests = [stepper.start() for _ in LENGTHS]
+    prompts = [text[:length] for text, length in zip(expected.texts, LENGTHS, strict=True)]
+
+    rows = stepper.extend(requests, prompts)
+    for i, length in enumerate(LENGTHS):
+        expected.compare(rows[i], i, length - 1)
+    for request, prompt in zip(requests, prompts, strict=True):
+        assert_states(stepper, request, oracle, prompt)
+    for step in range(DECODE_STEPS):
+        tokens = [text[n + step] for text, n in zip(expected.texts, LENGTHS, strict=True)]
+        rows = stepper.decode(requests, tokens)
+        for i, length in enumerate(LENGTHS):
+            expected.compare(rows[i], i, length + step)
+
+    for request, text in zip(requests, expected.texts, strict=True):
+        assert_states(stepper, request, oracle, text)
+    expected.close()
+
+
+def test_prefill_split_at_odd_places_agrees_with_transformers(
+    oracle: Oracle, expected: Expected, stepper: Stepper
+) -> None:
+    requests = [stepper.start() for _ in LENGTHS]
+    positions = [0] * len(LENGTHS)
+
+    for sizes in ((1, 1, 65, 1, 3), (2, 0, 1, 0, 60), (66, 0, 62, 1, 1), (1, 0, 1, 0, 0)):
+        active = [i for i, size in enumerate(sizes) if size]
+        tokens = [expected.texts[i][positions[i] : positions[i] + sizes[i]] for i in active]
+        rows = stepper.extend([requests[i] for i in active], tokens)
+        for row, i in zip(rows, active, strict=True):
+            positions[i] += sizes[i]
+            expected.compare(row, i, positions[i] - 1)
+
+    assert positions == list(LENGTHS)
+    for i, request in enumerate(requests):
+        assert_states(stepper, request, oracle, expected.texts[i][: LENGTHS[i]])
+    expected.close()
+
+
+def test_prefill_over_a_cached_prefix_agrees_with_transformers(
+    oracle: Oracle, expected: Expected, stepper: Stepper
+) -> None:
+    text = expected.texts[2]
+    parent = stepper.start()
+    stepper.extend([parent], [text[:61]])
+    before = [view.clone() for view in stepper.layer_state(_first_linear(oracle), parent)]
+
+    children = [stepper.fork(parent), stepper.fork(parent)]
+    rows = stepper.extend(children, [text[61:129], text[61:62]])
+
+    expected.compare(rows[0], 2, 128)
+    expected.compare(rows[1], 2, 61)
+    assert_states(stepper, children[0], oracle, text[:129])
+    for view, old in zip(stepper.layer_state(_first_linear(oracle), parent), before, strict=True):
+        assert torch.equal(view, old)
+
+
+def test_float64_agrees_with_transformers_made_exact(
+    oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers computes norms and states in float32 whatever it is asked; here it may not."""
+    exact = make_oracle_exact(oracle.path, monkeypatch)
+    text: list[int] = np.random.default_rng(3).integers(0, VOCAB, 135).tolist()
+    logits = exact.logits(text)
+    states = exact.states(text)
+    monkeypatch.undo()
+    stepper = Stepper(load_model(oracle.path, torch.float64, "cpu").model)
+    request = stepper.start()
+
+    differences = []
+    for begin, end in ((0, 3), (3, 70), (70, 133)):
+        row = stepper.extend([request], [text[begin:end]])[0]
+        differences.append((row - logits[end - 1]).abs().max())
+    for position in (133, 134):
+        row = stepper.decode([request], [text[position]])[0]
+        differences.append((row - logits[position]).abs().max())
+
+    assert float(max(differences)) <= 1e-10
+    for layer, (conv, recurrent) in states.items():
+        ours_conv, ours_recurrent = stepper.layer_state(layer, request)
+        assert float((ours_conv - conv).abs().max()) <= 1e-10
+        assert float((ours_recurrent - recurrent).abs().max()) <= 1e-10
+
+
+def make_oracle_exact(path: Path, monkeypatch: pytest.MonkeyPatch) -> Oracle:
+    """The saved model in float64, with every ``float()`` and ``torch.float32`` meaning float64."""
+    from transformers import Qwen3NextForCausalLM
+
+    model = Qwen3NextForCausalLM.from_pretrained(
+        path, dtype=torch.float64, experts_implementation="eager", attn_implementation="eager"
+    )
+    rope: Any = model.config.rope_parameters
+    size = int(model.config.head_dim * rope["partial_rotary_factor"])
+    exponents = torch.arange(0, size, 2, dtype=torch.float64) / size
+    model.model.rotary_emb.inv_freq = 1.0 / rope["rope_theta"] ** exponents
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    monkeypatch.setattr(torch, "float", torch.float64)
+    return Oracle(model, path)
+
+
+def _first_linear(oracle: Oracle) -> int:
+    return next(iter(oracle.states([1])))

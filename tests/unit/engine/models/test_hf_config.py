@@ -1,0 +1,124 @@
+"""config.json in both spellings, and one sentence for each way it can be wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridbench.engine.models.config import ModelConfig, layer_pattern
+from hybridbench.engine.models.export import hf_config_fields
+from hybridbench.engine.models.hf_config import read_hf_config
+from hybridbench.engine.models.presets import PRESETS
+from hybridbench.errors import ConfigError
+
+TINY = PRESETS["qwen3-next-tiny"]
+
+
+def write(directory: Path, remove: tuple[str, ...] = (), **changes: Any) -> Path:
+    fields = {**hf_config_fields(TINY), **changes}
+    for key in remove:
+        del fields[key]
+    (directory / "config.json").write_text(json.dumps(fields))
+    return directory
+
+
+def read(directory: Path, remove: tuple[str, ...] = (), **changes: Any) -> ModelConfig:
+    return read_hf_config(write(directory, remove, **changes))
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    assert read(tmp_path) == TINY
+
+
+def test_old_spelling_means_the_same(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        remove=("rope_parameters", "layer_types"),
+        rope_theta=TINY.rope_theta,
+        partial_rotary_factor=0.25,
+        full_attention_interval=4,
+        rope_scaling=None,
+    )
+    assert config == TINY
+
+
+def test_old_spelling_takes_another_interval(tmp_path: Path) -> None:
+    config = read(tmp_path, remove=("layer_types",), full_attention_interval=2)
+    assert config.layer_types == layer_pattern(4, 2)
+
+
+def test_dense_layers_come_from_both_keys(tmp_path: Path) -> None:
+    config = read(tmp_path, mlp_only_layers=[1], decoder_sparse_step=2, intermediate_size=8)
+    assert config.dense_layers == {0, 1, 2}
+
+
+@pytest.mark.parametrize(("value", "tokens"), [(7, (7,)), ([7, 9], (7, 9)), (None, ())])
+def test_stop_tokens_come_from_the_config(tmp_path: Path, value: object, tokens: object) -> None:
+    assert read(tmp_path, eos_token_id=value).eos_token_ids == tokens
+
+
+def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -> None:
+    write(tmp_path, eos_token_id=7)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 4]}')
+    assert read_hf_config(tmp_path).eos_token_ids == (3, 4)
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert read_hf_config(tmp_path).eos_token_ids == (7,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "llama"}, "model_type is 'llama'; only 'qwen3_next' is supported"),
+        (
+            {"architectures": ["LlamaForCausalLM"]},
+            "architectures names 'LlamaForCausalLM'; only Qwen3NextForCausalLM is supported",
+        ),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
+        ({"hidden_size": "big"}, "hidden_size is 'big'; it must be a whole number, 1 or more"),
+        ({"num_experts": True}, "num_experts is True; it must be a whole number"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps is 0; it must be a number above 0"),
+        ({"norm_topk_prob": 1}, "norm_topk_prob is 1; it must be true or false"),
+        ({"eos_token_id": "end"}, "eos_token_id is 'end'; it must hold whole numbers"),
+        ({"layer_types": ["full_attention"]}, "layer_types must list one kind for each of the 4"),
+        ({"layer_types": ["mlp"] * 4}, "layer_types contains 'mlp'; supported are"),
+        ({"num_key_value_heads": 3}, "num_attention_heads is 4; it must be a multiple"),
+        ({"linear_num_key_heads": 3}, "linear_num_value_heads is 4; it must be a multiple"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9; there are only 8 experts"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+            "rope_parameters asks for rope_type 'yarn'; only 'default'",
+        ),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling asks for rope_type 'linear'"),
+        (
+            {"rope_parameters": {"partial_rotary_factor": 1.5}},
+            "partial_rotary_factor is 1.5; it must be at most 1",
+        ),
+        (
+            {"rope_parameters": {"partial_rotary_factor": 0.1}},
+            "partial_rotary_factor leaves 3 of 32 channels; an even number",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_is_one_sentence_with_file_and_key(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, **changes)
+    text = str(caught.value)
+    assert text.startswith(f"{tmp_path / 'config.json'}: {message}")
+    assert text.count("\n") == 0
+
+
+def test_missing_and_broken_files_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no config\.json; give a Hugging Face"):
+        read_hf_config(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json: cannot be read as JSON"):
+        read_hf_config(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ConfigError, match="is not a JSON object"):
+        read_hf_config(tmp_path)
