@@ -1,7 +1,8 @@
 """Every metric, declared once: name, unit, kind, direction, practical threshold, meaning.
 
 Code that writes an undeclared metric fails (``declared``); analysis and reports read units and
-thresholds from here and from nowhere else.  A name with ``*`` stands for a family (``pool.*.available``).
+thresholds from here and from nowhere else.  A name with ``*`` stands for a family
+(``pool.*.available``).
 """
 
 from __future__ import annotations

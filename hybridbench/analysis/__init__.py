@@ -1,1 +1,3 @@
-"""Pure statistics: a run's series in, findings and a verdict out.  No torch, no engine, no clock, no file."""
+"""Pure statistics: a run's series in, findings and a verdict out.  No torch, no engine, no clock,
+no file.
+"""

@@ -60,7 +60,7 @@ class Rate:
 class Finding:
     """One thing that is wrong.
 
-    ``subject`` is what leaks or contradicts itself (a metric, a pool, a class), ``driver`` the event
+    ``subject`` is what leaks or contradicts itself (metric, pool, class), ``driver`` the event
     counter that explains it (None when only time does), ``evidence`` sentences a person can check
     against the samples.
     """

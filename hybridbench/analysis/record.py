@@ -17,7 +17,7 @@ JsonValue: TypeAlias = (
 
 @dataclass(frozen=True)
 class Series:
-    """One metric over time; samples need not be evenly spaced, and each metric has its own clock."""
+    """One metric over time; samples need not be even, and each metric has its own clock."""
 
     name: str
     t_s: FloatArray  # seconds since the run started, strictly rising

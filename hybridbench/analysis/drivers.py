@@ -1,0 +1,75 @@
+"""Which event counter explains a quantity: the one whose increments come with its rises.
+
+Association, not proof: the finding says how often they came together, and a reader can check it in
+the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.counters import EventCounters
+from hybridbench.analysis.record import FloatArray
+
+_COVERS = 0.9  # of all rises must fall into intervals in which the counter moved
+# These move in every step of a busy engine and would explain anything.
+_NOT_EVENTS = ("steps", "tokens", "chunks")
+# Evidence is a logarithm (of how much likelier a rise is when the counter moves) plus an R2; what
+# the kind of finding makes likely beforehand may decide between counters that move together, not
+# against clear evidence.
+_EXPECTED = 2.0
+_EXPECTED_NEXT = 0.1
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The counter that best explains the rises of a quantity."""
+
+    counter: str
+    covered: float  # share of the rises in intervals in which the counter moved
+    per_event: float  # total rise for each event; less than the truth where slots also came back
+    events: float
+    rise: float
+
+
+def find_driver(
+    t_s: FloatArray, value: FloatArray, counters: EventCounters, expected: Sequence[str] = ()
+) -> Driver | None:
+    """The best driver of ``value``'s rises, or None; ``expected`` are parts of likely names,
+    likeliest first.
+    """
+    rise = np.maximum(np.diff(value), 0.0)
+    total = float(rise.sum())
+    if total <= 0:
+        return None
+    best: tuple[float, Driver] | None = None
+    for name in counters.names:
+        before, _ = counters.bounds(name, t_s[:-1])
+        _, after = counters.bounds(name, t_s[1:])
+        moved = np.maximum(after - before, 0.0)
+        if name.endswith(_NOT_EVENTS) or not moved.any():
+            continue
+        covered = float(rise[moved > 0].sum()) / total
+        if covered < _COVERS:
+            continue
+        score = _score(rise, moved, covered) + _expectation(name, expected)
+        events = float(counters.at(name, t_s[-1:])[0] - counters.at(name, t_s[:1])[0])
+        if events > 0 and (best is None or score > best[0]):
+            best = score, Driver(name, covered, total / events, events, total)
+    return None if best is None else best[1]
+
+
+def _score(rise: FloatArray, moved: FloatArray, covered: float) -> float:
+    lift = covered / float(np.mean(moved > 0))
+    fit = float(rise @ moved) ** 2 / (float(rise @ rise) * float(moved @ moved))
+    return float(np.log(lift)) + fit
+
+
+def _expectation(name: str, expected: Sequence[str]) -> float:
+    for rank, part in enumerate(expected):
+        if part in name:
+            return _EXPECTED - _EXPECTED_NEXT * rank
+    return 0.0

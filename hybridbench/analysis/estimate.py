@@ -1,0 +1,351 @@
+"""The composite estimator: one series in, growth with its interval and the reasons to believe it
+out.
+
+Knows nothing of bytes, thresholds of metrics, or verdicts of runs; ``trend`` brings those.  The
+method and what was measured about it: detection.md 4.2; the departures are said where they are
+made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hybridbench.analysis.blocks import (
+    BYTES_QUANTILE,
+    MAX_BLOCKS,
+    Blocks,
+    make_blocks,
+    without_load,
+)
+from hybridbench.analysis.gls import (
+    Model,
+    ModelFit,
+    Problem,
+    cautious_phi,
+    choose_phi,
+    fit_model,
+    has_trend,
+    is_plain,
+    rank_models,
+)
+from hybridbench.analysis.guard import measure_pace
+from hybridbench.analysis.lumpy import grows_in_lumps
+from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.sawtooth import MIN_TROUGHS, Teeth, find_teeth, usable_troughs
+from hybridbench.analysis.shapes import ShapeLimits, Trend, build_shapes
+from hybridbench.analysis.student import t_quantile
+
+MIN_SAMPLES = 24
+
+_DECIDE_WITHIN = 3.5  # BIC: models this close to the best must agree before a leak is called
+_REPORT_WITHIN = 6.0  # models this close widen the interval
+_MOST_MODELS = 60
+_LEAST_WIDTH = 0.01  # an interval narrower than 1 % of the rate would deny model error
+# A shape that nearly fits a fill leaves a little of it to the trend.
+_LEAST_OF_WARMUP = 0.003
+_TROUGHS_FOR_MODELS = 16
+_SURE_WITH_STEPS = 0.6
+_SURE_WITH_ALL_STEPS = 0.75
+_LUMPY_PHI = 0.75
+_WORK_DIFFERS = 0.03  # work closer than this to time, or to other work, is no rival
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller knows and wants."""
+
+    floor: float = 0.0  # growth over the window below which nothing is called
+    alpha: float = 0.001
+    confidence: float = 0.95
+    quantile: float = BYTES_QUANTILE
+    limits: ShapeLimits = field(default_factory=ShapeLimits)
+    max_blocks: int = MAX_BLOCKS
+    max_steps: int = 3
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One series with what may drive it, all at the same times."""
+
+    t_s: FloatArray
+    value: FloatArray
+    works: Sequence[FloatArray] = ()  # cumulative counters
+    load: FloatArray | None = None  # requests in flight
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Growth over the window (value at its end less value at its start, at the going rate)."""
+
+    growth: float
+    lower: float
+    upper: float
+    leak: bool  # every plausible model has a trend above the floor, and it does not fade
+    reason: str  # why not, in one of the words of detection.md 4.1; empty for a leak
+    model: str
+    phi: float
+    work_index: int | None  # which of ``works`` the trend follows, None for time
+    fade: tuple[float, float] | None  # growth per window in the third and in the last quarter
+    blocks: Blocks
+    fitted: FloatArray  # at the blocks
+    band: FloatArray  # half width of the line's interval at the blocks
+
+
+def estimate(samples: Samples, options: Options | None = None) -> Estimate:
+    """Judge one series.
+
+    Raises:
+        ValueError: with fewer than 24 samples; the caller says so in its own words.
+    """
+    opts = options or Options()
+    if samples.t_s.size < MIN_SAMPLES:
+        raise ValueError(f"{samples.t_s.size} samples are too few; {MIN_SAMPLES} are needed")
+    value = samples.value
+    if samples.load is not None:
+        value = without_load(value, samples.load)
+    blocks = make_blocks(samples.t_s, value, opts.quantile, opts.max_blocks)
+    if not np.ptp(blocks.value):
+        return _constant(blocks)
+    teeth = find_teeth(samples.t_s, value)
+    if teeth is not None and teeth.fall.size >= 2:
+        troughs = _from_troughs(teeth, blocks, opts)
+        if troughs is not None:
+            return troughs
+    found = _from_models(samples, blocks, opts)
+    if teeth is not None and found.leak and (teeth.gives_back or teeth.fall.size > 1):
+        return replace(found, leak=False, reason="few-cycles")
+    return found
+
+
+def _constant(blocks: Blocks) -> Estimate:
+    flat = np.zeros(len(blocks))
+    return Estimate(
+        0.0, 0.0, 0.0, False, "", "flat", 0.0, None, (0.0, 0.0), blocks, blocks.value, flat
+    )
+
+
+def _from_models(samples: Samples, blocks: Blocks, opts: Options) -> Estimate:
+    problem, works = _problem(samples, blocks, opts)
+    phi = choose_phi(problem, opts.max_steps)
+    ranked = rank_models(problem, phi, opts.max_steps)
+    near = [m for m in ranked[:_MOST_MODELS] if m.bic <= ranked[0].bic + _REPORT_WITHIN]
+    wide = cautious_phi(phi, len(blocks))
+    fits = [fit_model(problem, model, wide) for model in near]
+    best = fits[0]
+    growth, lower, upper = _united(fits, problem, opts.confidence)
+    work_index = _work_of(best.model, problem, works)
+    progress = blocks.x if work_index is None else works[work_index][1]
+    pace = measure_pace(progress, _without_steps(best, problem), problem.gaps, phi)
+    agreed = _agreed(fits, phi, blocks, opts)
+    # An interval that reaches down to the floor and a leak would contradict each other.
+    goes_on = (
+        lower > max(opts.floor, _least_sure(best.model, opts) * growth)
+        and pace is not None
+        and pace.holds(growth, warming=not is_plain(best.model))
+    )
+    return Estimate(
+        growth,
+        lower,
+        upper,
+        agreed and goes_on,
+        "" if agreed and goes_on else _reason(agreed, best),
+        best.model.label,
+        phi,
+        None if work_index is None else works[work_index][0],
+        None if pace is None else (pace.third_quarter, pace.last_quarter),
+        blocks,
+        best.fitted,
+        t_quantile(0.5 + opts.confidence / 2, best.df) * best.fitted_se,
+    )
+
+
+def _united(
+    fits: Sequence[ModelFit], problem: Problem, confidence: float
+) -> tuple[float, float, float]:
+    """The best model's growth, and the union of the intervals of all models near it."""
+    spans = [_growth(fit, problem, confidence) for fit in fits]
+    growth = spans[0][0]
+    least = _LEAST_WIDTH * abs(growth) + _LEAST_OF_WARMUP * _warmup_size(fits[0], problem)
+    lower = min(low for _, low, _ in spans)
+    upper = max(high for _, _, high in spans)
+    return growth, min(lower, growth - least), max(upper, growth + least)
+
+
+def _problem(
+    samples: Samples, blocks: Blocks, opts: Options
+) -> tuple[Problem, list[tuple[int, FloatArray]]]:
+    works: list[tuple[int, FloatArray]] = []
+    for index, work in enumerate(samples.works):
+        scaled = _progress(samples.t_s, work, blocks)
+        rivals = (blocks.x, *(other for _, other in works))
+        if scaled is not None and all(_differ(scaled, rival) for rival in rivals):
+            works.append((index, scaled))
+    load = None if samples.load is None else _block_load(samples.t_s, samples.load, blocks)
+    shapes = build_shapes(blocks.x, [work for _, work in works], load, opts.limits)
+    return Problem(blocks.value, np.diff(blocks.index), shapes), works
+
+
+def _progress(t_s: FloatArray, work: FloatArray, blocks: Blocks) -> FloatArray | None:
+    """Work done at the blocks' times as a share of the window's; None where none was done."""
+    done = float(work[-1] - work[0])
+    if done <= 0:
+        return None
+    progress: FloatArray = np.interp(blocks.t_s, t_s, (work - work[0]) / done)
+    return progress
+
+
+def _differ(one: FloatArray, other: FloatArray) -> bool:
+    return float(np.abs(one - other).max()) > _WORK_DIFFERS
+
+
+def _block_load(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray | None:
+    """Mean load of each block about its average; None where it hardly varies."""
+    total = np.concatenate([[0.0], np.cumsum(load)])
+    edges = blocks.start_s + (blocks.end_s - blocks.start_s) * np.stack(
+        [blocks.index, blocks.index + 1]
+    ) / (blocks.index[-1] + 1)
+    first, last = np.searchsorted(t_s, edges[0]), np.searchsorted(t_s, edges[1])
+    last = np.maximum(last, first + 1)
+    mean = (total[np.minimum(last, load.size)] - total[np.minimum(first, load.size - 1)]) / (
+        last - first
+    )
+    centred: FloatArray = mean - mean.mean()
+    varies = float(np.abs(centred).max()) > 0.1 * float(np.abs(mean).max())
+    return centred if varies else None
+
+
+def _growth(fit: ModelFit, problem: Problem, confidence: float) -> tuple[float, float, float]:
+    """Growth per window at the rate of the last quarter, with its interval; steps are no growth."""
+    weights = np.zeros(fit.beta.size)
+    columns = list(fit.model.candidate.columns)
+    weights[1 : 1 + len(columns)] = problem.shapes.growth[columns]
+    value = float(weights @ fit.beta)
+    se = float(np.sqrt(max(float(weights @ fit.cov @ weights), 0.0)))
+    half = t_quantile(0.5 + confidence / 2, fit.df) * se
+    return value, value - half, value + half
+
+
+def _work_of(model: Model, problem: Problem, works: Sequence[tuple[int, FloatArray]]) -> int | None:
+    """Position in ``works`` of the counter that the model's trend follows."""
+    if model.candidate.trend is not Trend.WORK or model.candidate.trend_column is None:
+        return None
+    column = problem.shapes.columns[:, model.candidate.trend_column]
+    return next(i for i, (_, work) in enumerate(works) if np.array_equal(work, column))
+
+
+def _least_sure(model: Model, opts: Options) -> float:
+    """The share of the growth that its interval's lower end must reach.
+
+    Steps fit much, and a warm-up shape with every step it may have nearly anything; such models are
+    believed where little doubt is left.  A plain one with every step has the lumps to answer for.
+    """
+    if not model.steps:
+        return 0.0
+    if len(model.steps) < opts.max_steps:
+        return _SURE_WITH_STEPS
+    return 0.0 if is_plain(model) else _SURE_WITH_ALL_STEPS
+
+
+def _without_steps(fit: ModelFit, problem: Problem) -> FloatArray:
+    """The blocks less the fitted steps: a step is neither pace nor the loss of it."""
+    if not fit.model.steps:
+        return problem.y
+    heights = fit.beta[-len(fit.model.steps) :]
+    less: FloatArray = problem.y - problem.shapes.steps[:, list(fit.model.steps)] @ heights
+    return less
+
+
+def _warmup_size(fit: ModelFit, problem: Problem) -> float:
+    """How much the fitted warm-up shape moves over the window."""
+    candidate = fit.model.candidate
+    shape = [
+        (1 + i, column)
+        for i, column in enumerate(candidate.columns)
+        if column != candidate.trend_column
+    ]
+    if is_plain(fit.model) or not shape:
+        return 0.0
+    places, columns = zip(*shape, strict=True)
+    return float(np.ptp(problem.shapes.columns[:, list(columns)] @ fit.beta[list(places)]))
+
+
+def _agreed(fits: Sequence[ModelFit], phi: float, blocks: Blocks, opts: Options) -> bool:
+    """Whether every model close to the best has a trend that is surely above the floor.
+
+    A best model that needs every step it may have, or noise that hardly forgets, can hide a leak
+    in lumps and can feign one: there the lumps decide.
+    """
+    best = fits[0].model
+    all_agree = all(
+        has_trend(fit.model) and _trend_bound(fit, opts.alpha) > opts.floor
+        for fit in fits
+        if fit.model.bic <= best.bic + _DECIDE_WITHIN
+    )
+    if not is_plain(best):
+        return all_agree
+    all_steps = len(best.steps) >= opts.max_steps > 0
+    if all_agree and not all_steps:
+        return True
+    return (all_steps or phi >= _LUMPY_PHI) and grows_in_lumps(blocks, opts.alpha)
+
+
+def _trend_bound(fit: ModelFit, alpha: float) -> float:
+    trend = fit.trend()
+    if trend is None:
+        return -np.inf
+    return trend[0] - t_quantile(1.0 - alpha, fit.df) * trend[1]
+
+
+def _reason(agreed: bool, best: ModelFit) -> str:
+    if agreed or not is_plain(best.model):
+        return "still-filling"
+    return "few-steps" if len(best.model.steps) > 1 else "too-short"
+
+
+def _from_troughs(teeth: Teeth, blocks: Blocks, opts: Options) -> Estimate | None:
+    """The trend of the troughs; None where there are too few to fit."""
+    t, y = usable_troughs(teeth, blocks.start_s, blocks.end_s)
+    if t.size < MIN_TROUGHS:
+        return None
+    if t.size >= _TROUGHS_FOR_MODELS:
+        # Enough troughs are a series of their own, and deserve every shape that a series gets.
+        return _from_models(Samples(t, y), make_blocks(t, y, 0.5, opts.max_blocks), opts)
+    x = (t - blocks.start_s) / (blocks.end_s - blocks.start_s)
+    slope, se, line = _line(x, y)
+    se = float(np.hypot(se, teeth.jitter / np.sqrt(12.0 * np.sum((x - x.mean()) ** 2))))
+    late = slice(t.size // 2 - 1, None)
+    late_slope, late_se, _ = _line(x[late], y[late])
+    df = t.size - 2
+    half = max(t_quantile(0.5 + opts.confidence / 2, df) * se, _LEAST_WIDTH * abs(slope))
+    above = slope - t_quantile(1.0 - opts.alpha, df) * se > opts.floor
+    # No shapes are tried on so few points: the later half must show the growth by itself.
+    late_doubt = t_quantile(0.95, max(x[late].size - 2, 1)) * late_se
+    holds = late_slope > 0.6 * slope and late_slope - late_doubt > opts.floor
+    leak = above and holds
+    fitted = np.interp(blocks.x, x, line)
+    return Estimate(
+        slope,
+        slope - half,
+        slope + half,
+        leak,
+        "" if leak else ("still-filling" if above else "few-cycles"),
+        f"line through {t.size} troughs",
+        0.0,
+        None,
+        (slope, late_slope),
+        blocks,
+        fitted,
+        np.full(len(blocks), half / 2),
+    )
+
+
+def _line(x: FloatArray, y: FloatArray) -> tuple[float, float, FloatArray]:
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ y) / spread
+    line = y.mean() + slope * centred
+    variance = float(((y - line) ** 2).sum()) / max(x.size - 2, 1)
+    return slope, float(np.sqrt(variance / spread)), line

@@ -1,0 +1,80 @@
+"""The deceleration guard: growth that fades in the second half is not called a leak.
+
+Whatever shape a warm-up has, it slows down; a leak does not.  The guard asks the data alone,
+without any of the shapes (detection.md 4.2, step 5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.gls import whiten
+from hybridbench.analysis.record import FloatArray
+
+_HALF, _THREE_QUARTERS = 0.5, 0.75
+_KEEPS_PACE = 0.88
+_KEEPS_CLAIM = 0.6
+# Where a warm-up shape is part of the explanation, fading is what one expects: less doubt is given
+# away.
+_TOLERANCE_SE = 2.0
+_TOLERANCE_SE_WARM = 1.0
+# And the growth must show at the end by itself, not only as what a shape leaves over.
+_SURELY_SE = 2.0
+_MIN_BLOCKS = 8
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Growth over [1/2, 3/4] and [3/4, 1] of the window, scaled to a whole window, with their
+    covariance.
+    """
+
+    third_quarter: float
+    last_quarter: float
+    se_last: float
+    se_fade: float  # of last_quarter - 0.88 third_quarter
+
+    def holds(self, claimed: float, *, warming: bool) -> bool:
+        """Whether growth of ``claimed`` a window is still there, and no slower than before."""
+        tolerance = _TOLERANCE_SE_WARM if warming else _TOLERANCE_SE
+        surely = _SURELY_SE if warming else 0.0
+        fade = self.last_quarter - _KEEPS_PACE * self.third_quarter
+        return (
+            self.last_quarter > surely * self.se_last
+            and fade + tolerance * self.se_fade >= 0
+            and self.last_quarter + tolerance * self.se_last >= _KEEPS_CLAIM * claimed
+        )
+
+
+def measure_pace(
+    progress: FloatArray, value: FloatArray, gaps: FloatArray, phi: float
+) -> Pace | None:
+    """The pace of ``value`` in the last two quarters of ``progress`` (time or work, 0 to 1); None
+    if too few.
+    """
+    late = progress >= _HALF
+    p = progress[late]
+    if p.size < _MIN_BLOCKS or np.ptp(p) <= 0:
+        return None
+    design = np.column_stack(
+        [
+            np.ones(p.size),
+            np.minimum(p, _THREE_QUARTERS) - _HALF,
+            np.maximum(p - _THREE_QUARTERS, 0.0),
+        ]
+    )
+    white = whiten(np.column_stack([design, value[late]]), phi, gaps[-(p.size - 1) :])
+    inverse = np.linalg.pinv(white[:, :3].T @ white[:, :3])
+    beta = inverse @ (white[:, :3].T @ white[:, 3])
+    residual = white[:, 3] - white[:, :3] @ beta
+    cov = inverse * float(residual @ residual) / max(p.size - 3, 1)
+    contrast = np.array([0.0, -_KEEPS_PACE, 1.0])
+    fade_variance = float(contrast @ cov @ contrast)
+    return Pace(
+        float(beta[1]),
+        float(beta[2]),
+        float(np.sqrt(max(cov[2, 2], 0.0))),
+        float(np.sqrt(max(fade_variance, 0.0))),
+    )

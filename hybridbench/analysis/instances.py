@@ -1,0 +1,202 @@
+"""Instances that should have died by reference count and were found alive outside the engine.
+
+No statistics decide here: a healthy engine leaves none for the collector, so finding them twice is
+a leak, whether or not full collections keep the process's memory flat.  Statistics only say how
+many there are per event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridbench.analysis.counters import EventCounters, singular
+from hybridbench.analysis.drivers import find_driver
+from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.analysis.production import (
+    Probes,
+    make_probes,
+    production_rate,
+    with_counting_error,
+)
+from hybridbench.analysis.reading import mapping, number
+from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.units import format_bytes, format_count, format_duration
+
+_PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
+
+# Censuses run between two steps, when no removal is under way; one local variable of the loop may
+# still name the node that was removed last, and another its parent.
+_TOLERANCE = 2.0
+_MIN_PROBES = 2
+_EXPECTED = ("nodes_evicted", "evict")
+
+
+@dataclass(frozen=True)
+class _Census:
+    """What the probes saw of one class."""
+
+    name: str
+    t_s: FloatArray
+    stray: FloatArray
+    collectible: FloatArray
+    retained: FloatArray
+
+    @property
+    def unit(self) -> str:
+        return "nodes" if self.name.lower().endswith("node") else f"{self.name} instances"
+
+
+def instance_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+    """One finding for each class with strays in at least two probes."""
+    sampled = (name for name in record.series if name.startswith(_PREFIX))
+    names = {name.removeprefix(_PREFIX).rpartition(".")[0] for name in sampled}
+    for event in record.all_events("checkpoint"):
+        names.update(mapping(event.data, "instances"))
+    found = (_judge(record, counters, _census(record, name)) for name in sorted(names))
+    return [finding for finding in found if finding is not None]
+
+
+def _census(record: RunRecord, name: str) -> _Census:
+    """The probes of the class, with those taken at checkpoints."""
+    columns: dict[str, dict[float, float]] = {field: {} for field in _FIELDS}
+    for field in _FIELDS:
+        series = record.series.get(f"{_PREFIX}{name}.{field}")
+        if series is not None:
+            columns[field] = dict(zip(series.t_s.tolist(), series.value.tolist(), strict=True))
+    for event in record.all_events("checkpoint"):
+        counts = mapping(mapping(event.data, "instances"), name)
+        if counts:
+            columns["stray"][event.t_s] = number(counts, "live") - number(counts, "expected")
+            columns["collectible"][event.t_s] = number(counts, "collectible")
+            columns["retained"][event.t_s] = number(counts, "retained")
+    t = sorted(columns["stray"] or columns["collectible"])
+    main = columns["stray"] or columns["collectible"]
+    arrays = [np.array([column.get(time, np.nan) for time in t]) for column in columns.values()]
+    stray = np.array([main[time] for time in t])
+    return _Census(name, np.array(t), stray, arrays[1], arrays[2])
+
+
+def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Finding | None:
+    seen = census.stray > _TOLERANCE
+    if int(seen.sum()) < _MIN_PROBES:
+        return None
+    first = int(np.argmax(seen))
+    waits = bool(np.any(census.collectible[seen] > _TOLERANCE))
+    driver = _driver(census, counters)
+    probes = make_probes(
+        census.t_s[first:], census.stray[first:], record.series.get("gc_gen2_collections")
+    )
+    rates = list(_rates(record, counters, census, probes, driver))
+    most = float(np.max(census.stray))
+    kind = "instances-wait-for-collector" if waits else "instances-retained"
+    retained = _most(census.retained)
+    if not waits:
+        where = "held from outside the engine"
+    elif retained > _TOLERANCE:
+        where = f"outside the engine, {format_count(retained)} of them beyond a full collection"
+    else:
+        where = "waiting for the garbage collector"
+    per = ""
+    if driver is not None and rates and rates[0].per == singular(driver):
+        rate = rates[0]
+        per = f"; {rate.value:.2f} [{rate.lower:.2f}, {rate.upper:.2f}] {rate.unit} per {rate.per}"
+    return Finding(
+        kind=kind,
+        verdict=VerdictKind.LEAK,
+        subject=census.name,
+        title=(
+            f"up to {format_count(most)} {census.name} objects that should have died by reference "
+            f"count were found {where}{per}"
+        ),
+        driver=driver,
+        rates=tuple(rates),
+        cause=(
+            "removed objects still refer to each other, so that only a full collection frees them"
+            if waits
+            else "something still refers to objects that the engine has removed"
+        ),
+        evidence=tuple(_evidence(record, census, seen, probes)),
+        since_s=float(census.t_s[first]),
+        data={
+            "probes": int(census.t_s.size),
+            "probes_with_strays": int(seen.sum()),
+            "most": most,
+            "last": float(census.stray[-1]),
+            "retained_most": _most(census.retained),
+        },
+    )
+
+
+def _driver(census: _Census, counters: EventCounters) -> str | None:
+    for part in _EXPECTED:
+        for name in counters.names:
+            if name == part and counters.total(name) > 0:
+                return name
+    found = find_driver(census.t_s, census.stray, counters, _EXPECTED)
+    return None if found is None else found.counter
+
+
+def _rates(
+    record: RunRecord,
+    counters: EventCounters,
+    census: _Census,
+    probes: Probes,
+    driver: str | None,
+) -> Iterable[Rate]:
+    """Objects per event and per hour, then the bytes that come with them."""
+    hours = probes.t_s / 3600.0
+    if driver is not None:
+        at = counters.at(driver, probes.t_s)
+        rate = production_rate(probes, at, census.unit, singular(driver))
+        if rate is not None:
+            events = sum(float(at[run][-1] - at[run][0]) for run in probes.stretches())
+            yield with_counting_error(rate, events)
+    yield from _present(production_rate(probes, hours, census.unit, "h"))
+    size = record.series.get("gc_collectible_bytes")
+    if size is None or not np.any(census.collectible > _TOLERANCE):
+        return
+    after = size.between(float(probes.t_s[0]), float(probes.t_s[-1]))
+    weighed = make_probes(after.t_s, after.value, record.series.get("gc_gen2_collections"))
+    if driver is not None:
+        at = counters.at(driver, weighed.t_s)
+        yield from _present(production_rate(weighed, at, "B", singular(driver)))
+    yield from _present(production_rate(weighed, weighed.t_s / 3600.0, "B", "h"))
+
+
+def _present(rate: Rate | None) -> Iterable[Rate]:
+    return () if rate is None else (rate,)
+
+
+def _evidence(
+    record: RunRecord, census: _Census, seen: NDArray[np.bool_], probes: Probes
+) -> Iterable[str]:
+    yield (
+        f"strays in {int(seen.sum())} of {census.t_s.size} probes, first at "
+        f"{format_duration(float(census.t_s[int(np.argmax(seen))]))}, "
+        f"{format_count(float(census.stray[-1]))} in the last"
+    )
+    retained = _most(census.retained)
+    if retained > _TOLERANCE:
+        yield f"up to {format_count(retained)} {census.unit} survive even a full collection"
+    elif np.any(np.isfinite(census.retained)):
+        yield "a full collection would free them all: none is held from outside"
+    runs = probes.stretches()
+    collected = record.series.get("gc_gen2_collections")
+    if collected is not None and len(collected):
+        count = float(collected.value[-1] - collected.value[0])
+        yield (
+            f"{format_count(count)} full collections during the run; rates are from {len(runs)} "
+            f"stretch{'es' * (len(runs) != 1)} between them"
+        )
+    size = record.series.get("gc_collectible_bytes")
+    if size is not None and len(size):
+        yield f"collectible memory reached {format_bytes(float(np.nanmax(size.value)))}"
+
+
+def _most(values: FloatArray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if finite.size else 0.0

@@ -1,0 +1,185 @@
+"""A run in, its verdict out: which analyses there are, and what their findings come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hybridbench.analysis.checkpoints import checkpoint_findings
+from hybridbench.analysis.counters import EventCounters, event_counters
+from hybridbench.analysis.engine_words import crash_findings, violation_findings
+from hybridbench.analysis.findings import (
+    PRECEDENCE,
+    Finding,
+    MetricResult,
+    Verdict,
+    VerdictKind,
+)
+from hybridbench.analysis.growth import growth_findings, with_split
+from hybridbench.analysis.instances import instance_findings
+from hybridbench.analysis.pools import quiescent_checkpoints
+from hybridbench.analysis.reading import number
+from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.resolution import resolution_line
+from hybridbench.analysis.trend import Effort, gated_metrics, judge_trend
+from hybridbench.analysis.validity import MEMORY, coverage, ended_early, validity_findings
+from hybridbench.analysis.waiting import waiting_findings
+from hybridbench.analysis.window import Window, judged_window
+from hybridbench.metrics import METRICS, Check
+from hybridbench.units import format_byte_rate, format_duration
+
+_QUICK = Effort(max_blocks=40, max_steps=1)
+# Of the planned time: no trend is called a leak in the live view before (detection.md 4.5).
+_FIRST_LOOK = 0.5
+
+
+def judge(record: RunRecord) -> Verdict:
+    """The verdict of a finished run, with everything it rests on."""
+    window = judged_window(record)
+    counters = event_counters(record)
+    results = _trends(record, window, counters, Effort())
+    findings = [
+        *validity_findings(record, window),
+        *_cut_short(record, window),
+        *with_split(_exact(record, counters), results),
+        *growth_findings(record, results),
+    ]
+    return _verdict(record, window, results, findings)
+
+
+def judge_so_far(record: RunRecord) -> Verdict:
+    """The verdict if the run ended now, for the live view: coarser trends, and nothing yet held
+    against it.
+    """
+    window = judged_window(record)
+    counters = event_counters(record)
+    planned = number(record.manifest, "duration_s")
+    elapsed = max((float(s.t_s[-1]) for s in record.series.values() if len(s)), default=0.0)
+    results = _trends(record, window, counters, _QUICK)
+    if elapsed < _FIRST_LOOK * planned:
+        results = [_not_yet(result) for result in results]
+    findings = [*_exact(record, counters), *growth_findings(record, results)]
+    if window is None:
+        findings.append(_no_window())
+    return _verdict(record, window, results, findings)
+
+
+def _exact(record: RunRecord, counters: EventCounters) -> list[Finding]:
+    """The findings that need no statistics."""
+    known = [
+        *instance_findings(record, counters),
+        *waiting_findings(record, counters),
+        *checkpoint_findings(record, counters),
+    ]
+    return [*known, *violation_findings(record, known), *crash_findings(record)]
+
+
+def _trends(
+    record: RunRecord, window: Window | None, counters: EventCounters, effort: Effort
+) -> list[MetricResult]:
+    if window is None:
+        return []
+    return [judge_trend(record, spec, window, counters, effort) for spec in gated_metrics(record)]
+
+
+def _not_yet(result: MetricResult) -> MetricResult:
+    if result.outcome != "LEAK":
+        return result
+    reason = "too-short: it grows, but the run is young"
+    return replace(result, outcome="INCONCLUSIVE", reason=reason)
+
+
+def _cut_short(record: RunRecord, window: Window | None) -> Iterable[Finding]:
+    """What a run that ended early leaves open."""
+    if record.last_event("interrupted") is not None:
+        missing = coverage(record).missing
+        if missing:
+            said = "interrupted before the traffic had covered: " + ", ".join(missing)
+            yield Finding("interrupted", VerdictKind.INCONCLUSIVE, "coverage", said)
+    if window is None:
+        yield _no_window()
+
+
+def _no_window() -> Finding:
+    said = "the run ended before anything could be judged"
+    return Finding("undecided", VerdictKind.INCONCLUSIVE, "run", said)
+
+
+def _verdict(
+    record: RunRecord,
+    window: Window | None,
+    results: Sequence[MetricResult],
+    findings: Sequence[Finding],
+) -> Verdict:
+    ordered = sorted(findings, key=_rank)
+    kind = ordered[0].verdict if ordered else VerdictKind.CLEAN
+    memory = next((result for result in results if result.metric == MEMORY), None)
+    return Verdict(
+        kind=kind,
+        headline=_headline(kind, ordered, memory),
+        findings=tuple(ordered),
+        metrics=tuple(results),
+        window_s=None if window is None else (window.start_s, window.end_s),
+        can_rule_out=resolution_line(memory, steady=window is not None and window.steady),
+        coverage=coverage(record).table,
+        not_seen=_not_seen(record),
+        notes=tuple(_notes(record, window)),
+    )
+
+
+# The findings that name a mechanism come before those that only say that something grows.
+_NAMES_A_MECHANISM = ("instances-wait-for-collector", "waiting-holds-slots", "residual")
+
+
+def _rank(finding: Finding) -> tuple[int, int, str, str]:
+    specific = finding.kind not in _NAMES_A_MECHANISM
+    return PRECEDENCE.index(finding.verdict), int(specific), finding.kind, finding.subject
+
+
+def _headline(kind: VerdictKind, findings: Sequence[Finding], memory: MetricResult | None) -> str:
+    if not findings:
+        if memory is None:
+            return f"{kind}: no finding; the worker's memory was not judged"
+        length = format_duration(memory.window_s[1] - memory.window_s[0])
+        bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
+        return f"{kind}: no finding in {length}; memory grows by no more than {bound} (95 %)"
+    more = sum(f.verdict is kind for f in findings) - 1
+    others = f" (and {more} more finding{'s' * (more > 1)})" if more else ""
+    return f"{kind}: {findings[0].title}{others}"
+
+
+def _not_seen(record: RunRecord) -> tuple[str, ...]:
+    """The gating metrics without a single sample, with what they would have shown."""
+    sampled = [name for name, series in record.series.items() if len(series)]
+    resting = bool(quiescent_checkpoints(record))
+    missing = []
+    for spec in METRICS:
+        if spec.check not in (Check.TREND, Check.EXACT):
+            continue
+        head, star, tail = spec.name.partition("*")
+        if star:
+            shown = any(name.startswith(head) and name.endswith(tail) for name in sampled)
+        else:
+            shown = spec.name in sampled
+        if not shown and not (resting and spec.name.startswith("pool.")):
+            missing.append(f"{spec.name}: {spec.meaning}")
+    return tuple(missing)
+
+
+def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
+    interrupted = record.last_event("interrupted")
+    if interrupted is not None:
+        yield f"interrupted after {format_duration(interrupted.t_s)}: judged on what there is"
+    elif ended_early(record) and coverage(record).missing:
+        missing = ", ".join(coverage(record).missing)
+        yield f"the worker died before the traffic had covered: {missing}"
+    if window is not None and not window.steady:
+        yield (
+            "no steady event was seen: warm-up may lie in the judged window, and no trend under "
+            "45m is a leak"
+        )
+    if not quiescent_checkpoints(record):
+        yield "no quiescent checkpoint was taken: missing slots are judged from samples alone"
+    busy = len(record.all_events("checkpoint")) - len(quiescent_checkpoints(record))
+    if busy:
+        yield f"{busy} checkpoint{'s' * (busy > 1)} met requests in the engine and prove nothing"

@@ -1,0 +1,180 @@
+"""The shapes that memory takes over time: what a trend must be told apart from.
+
+Every candidate is level [+ load] + one warm-up shape or none + one trend or none; ``gls`` adds up
+to three steps (detection.md 4.2, step 3).  Time runs from 0 to 1 over the judged window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+
+import numpy as np
+
+from hybridbench.analysis.record import FloatArray
+
+KNEES = (0.05, 0.1, 0.17, 0.25, 0.35, 0.5, 0.65, 0.8)
+TIME_CONSTANTS = (0.01, 0.02, 0.035, 0.06, 0.1, 0.16, 0.26, 0.42, 0.65, 0.95, 1.3)
+LOG_SCALES = (0.003, 0.009, 0.025, 0.07, 0.2)
+# Two speeds of filling: a fast one beside each slow one.
+FAST = (0.015, 0.04)
+SLOW = (0.12, 0.2, 0.32, 0.55, 0.95)
+ONSETS = (0.2, 0.35, 0.5, 0.6)
+
+# Up to this time constant the exponential has bent enough for the data to place it between grid
+# points.
+_DERIVATIVE_UP_TO = 0.3
+_BREAK_PARAMETERS = 3  # a step or an onset costs its height, its place, and the search for it
+
+
+class Warmup(StrEnum):
+    """What a process does before it settles."""
+
+    NONE = "level"
+    RAMP = "ramp, then flat"
+    EXPONENTIAL = "saturating"
+    TWO_SPEEDS = "saturating at two speeds"
+    LOG = "ever slower (log)"
+
+
+class Trend(StrEnum):
+    """What it goes on doing."""
+
+    NONE = "no trend"
+    TIME = "trend in time"
+    WORK = "trend with work done"
+    ONSET = "trend that sets in late"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One model without its steps: which columns it has and what they cost in the BIC."""
+
+    warmup: Warmup
+    trend: Trend
+    columns: tuple[int, ...]  # the level is always there and not listed
+    trend_column: int | None
+    parameters: int
+
+    @property
+    def label(self) -> str:
+        """The model in words."""
+        if self.trend is Trend.NONE:
+            return self.warmup.value if self.warmup is not Warmup.NONE else "flat"
+        if self.warmup is Warmup.NONE:
+            return self.trend.value
+        return f"{self.warmup.value} + {self.trend.value}"
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """All columns of all candidates at the blocks' times, and where each candidate finds its own.
+
+    ``growth`` is what one unit of a column adds over the last quarter of the window, scaled to a
+    whole window; for work it is the whole window's, because work done is what it is a rate of.
+    """
+
+    columns: FloatArray  # [blocks, columns]
+    growth: FloatArray  # [columns]
+    candidates: tuple[Candidate, ...]
+    steps: FloatArray  # [blocks, blocks - 1]: one step up before each block but the first
+
+
+@dataclass(frozen=True)
+class ShapeLimits:
+    """What is known beforehand.
+
+    After a ``steady`` event a warm-up may have a tail but no longer fills the window: shapes
+    slower than ``slowest`` of it are left to the guard.
+    """
+
+    slowest: float = 1.3
+    logs: bool = True
+
+
+def build_shapes(
+    x: FloatArray,
+    works: Sequence[FloatArray] = (),
+    load: FloatArray | None = None,
+    limits: ShapeLimits | None = None,
+) -> Shapes:
+    """Columns and candidates for blocks at times ``x``; ``works`` rise from 0 to 1, ``load`` is
+    centred.
+    """
+    book = _Columns(x)
+    warmups = list(_warmups(book, limits or ShapeLimits()))
+    trends = list(_trends(book, works))
+    loads: list[tuple[int, ...]] = [()]
+    if load is not None:
+        loads.append((book.add(load, 0.0),))
+    candidates = tuple(
+        Candidate(
+            warmup,
+            trend,
+            extra + columns + (() if column is None else (column,)),
+            column,
+            1 + len(extra) + cost + trend_cost,
+        )
+        for extra in loads
+        for warmup, columns, cost in warmups
+        for trend, column, trend_cost in trends
+    )
+    steps = (np.arange(x.size)[:, None] >= np.arange(1, x.size)[None, :]).astype(np.float64)
+    return Shapes(np.column_stack(book.columns), np.array(book.growth), candidates, steps)
+
+
+class _Columns:
+    """The columns so far, each with its growth over the last quarter."""
+
+    def __init__(self, x: FloatArray) -> None:
+        self.x = x
+        self.columns: list[FloatArray] = []
+        self.growth: list[float] = []
+
+    def add(self, column: FloatArray, growth: float) -> int:
+        self.columns.append(column)
+        self.growth.append(growth)
+        return len(self.columns) - 1
+
+
+def _warmups(book: _Columns, limits: ShapeLimits) -> Iterable[tuple[Warmup, tuple[int, ...], int]]:
+    yield Warmup.NONE, (), 0
+    for knee in KNEES:
+        if knee <= limits.slowest:
+            last = max(0.0, (min(1.0, knee) - 0.75) / 0.25) / knee
+            yield Warmup.RAMP, (book.add(np.minimum(book.x / knee, 1.0), last),), 2
+    for tau in TIME_CONSTANTS:
+        if tau <= limits.slowest:
+            yield _exponential(book, tau)
+    for fast, slow in product(FAST, SLOW):
+        if slow <= limits.slowest:
+            columns = (*_exponential(book, fast)[1][:1], *_exponential(book, slow)[1][:1])
+            yield Warmup.TWO_SPEEDS, columns, 4
+    for scale in LOG_SCALES if limits.logs else ():
+        last = (np.log1p(1.0 / scale) - np.log1p(0.75 / scale)) / 0.25
+        main = book.add(np.log1p(book.x / scale), float(last))
+        # The derivative by the scale lets the data place it between two of the grid.
+        bend = 1.0 / (scale + 1.0) - 0.75 / (scale + 0.75)
+        yield Warmup.LOG, (main, book.add(book.x / (scale + book.x), bend / 0.25)), 3
+
+
+def _exponential(book: _Columns, tau: float) -> tuple[Warmup, tuple[int, ...], int]:
+    decay = np.exp(-book.x / tau)
+    ends = np.exp(-np.array([0.75, 1.0]) / tau)
+    main = book.add(1.0 - decay, float(ends[0] - ends[1]) / 0.25)
+    if tau > _DERIVATIVE_UP_TO:
+        return Warmup.EXPONENTIAL, (main,), 2
+    slope_ends = np.array([0.75, 1.0]) / tau * ends
+    slope = book.add(book.x / tau * decay, float(slope_ends[1] - slope_ends[0]) / 0.25)
+    return Warmup.EXPONENTIAL, (main, slope), 3
+
+
+def _trends(book: _Columns, works: Sequence[FloatArray]) -> Iterable[tuple[Trend, int | None, int]]:
+    yield Trend.NONE, None, 0
+    yield Trend.TIME, book.add(book.x, 1.0), 1
+    for work in works:
+        yield Trend.WORK, book.add(work, 1.0), 1
+    for onset in ONSETS:
+        yield Trend.ONSET, book.add(np.maximum(0.0, book.x - onset), 1.0), _BREAK_PARAMETERS

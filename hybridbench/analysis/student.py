@@ -1,0 +1,93 @@
+"""Quantiles of Student's t and of the binomial, so that judging a run needs numpy alone.
+
+scipy is the oracle in the tests; importing it would cost every command half a second.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+_BISECTIONS = 80
+
+
+@lru_cache(maxsize=4096)
+def t_quantile(probability: float, df: float) -> float:
+    """The value that Student's t with ``df`` degrees of freedom stays under with ``probability``.
+
+    Raises:
+        ValueError: for a probability outside (0, 1) or no degrees of freedom.
+    """
+    if not 0.0 < probability < 1.0 or df <= 0:
+        raise ValueError(f"t_quantile needs 0 < p < 1 and df > 0, not p={probability}, df={df}")
+    if probability < 0.5:
+        return -t_quantile(1.0 - probability, df)
+    low, high = 0.0, 1.0
+    while t_tail(high, df) > 1.0 - probability:
+        high *= 2.0
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        if t_tail(middle, df) > 1.0 - probability:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
+
+
+def t_tail(value: float, df: float) -> float:
+    """P(T > ``value``) for Student's t with ``df`` degrees of freedom."""
+    half = 0.5 * _incomplete_beta(df / (df + value * value), 0.5 * df, 0.5)
+    return half if value >= 0 else 1.0 - half
+
+
+def binomial_tail(successes: int, trials: int, probability: float = 0.5) -> float:
+    """P(at least ``successes`` of ``trials``)."""
+    return math.fsum(
+        math.comb(trials, k) * probability**k * (1.0 - probability) ** (trials - k)
+        for k in range(successes, trials + 1)
+    )
+
+
+def wilson_interval(successes: float, trials: float, z: float = 1.96) -> tuple[float, float]:
+    """The Wilson score interval of a share; (0, 1) without trials."""
+    if trials <= 0:
+        return 0.0, 1.0
+    share = min(1.0, max(0.0, successes / trials))
+    centre = share + z * z / (2 * trials)
+    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def _incomplete_beta(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function by its continued fraction (Lentz's method)."""
+    if x <= 0.0:
+        return 0.0
+    if x >= 1.0:
+        return 1.0
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    log_front += a * math.log(x) + b * math.log1p(-x)
+    # The fraction converges fast only on this side; the other follows by symmetry.
+    if x > (a + 1.0) / (a + b + 2.0):
+        return 1.0 - _incomplete_beta(1.0 - x, b, a)
+    return math.exp(log_front) / a * _beta_fraction(x, a, b)
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    tiny = 1e-300
+    c, d = 1.0, 1.0 - (a + b) * x / (a + 1.0)
+    d = 1.0 / (d if abs(d) > tiny else tiny)
+    value = d
+    for m in range(1, 400):
+        for numerator in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1.0 + numerator * d
+            d = 1.0 / (d if abs(d) > tiny else tiny)
+            c = 1.0 + numerator / c
+            c = c if abs(c) > tiny else tiny
+            value *= c * d
+        if abs(c * d - 1.0) < 1e-14:
+            break
+    return value

@@ -1,0 +1,257 @@
+"""The trend of one gated metric in the judged window: thresholds in, LEAK / CLEAN / INCONCLUSIVE
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.counters import EventCounters
+from hybridbench.analysis.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
+from hybridbench.analysis.findings import MetricResult, Rate
+from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.analysis.shapes import ShapeLimits
+from hybridbench.analysis.window import Window
+from hybridbench.metrics import Check, MetricSpec, Unit, spec_of
+from hybridbench.units import format_byte_rate, format_count, format_duration
+
+COLLECTIBLE = "gc_collectible_bytes"
+MIN_PROBES = 30  # of a census metric before its trend may be judged
+
+# Before 45 minutes without ``steady``, a fill at constant speed is a leak to any statistic
+# (detection.md 4.5).
+LEAK_WITHOUT_STEADY_S = 45 * 60.0
+# After ``steady`` an allocator still settles for minutes; a shorter window can bound growth but
+# not blame it.
+LEAK_AFTER_STEADY_S = 240.0
+# From here on the window is long against any tail of a warm-up, and slow shapes are left to the
+# guard.
+_SLOWEST_AFTER_STEADY = 0.5
+
+# What an allocator may still settle by in a window of minutes; beyond 45 minutes it fades with the
+# square of the time, and the metric's own floor takes over.
+_SETTLES_BYTES = 8 * 2.0**20
+_SETTLES_SHARE = 0.01
+
+# The bound that NO LEAK must meet where the profile promises none (detection.md 4.6).
+_MARGIN_BYTES = {"rss_anon_swap_bytes": 4 * 2.0**20, COLLECTIBLE: 8 * 2.0**20}
+_MARGIN_SHARE = 0.005
+
+_WORKS = ("finishes", "output_tokens", "prompt_tokens", "tokens")
+_MOST_WORKS = 2
+_LONGEST_ADVICE = 50.0  # times the window
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to try: the live view looks often and needs no more than a first answer."""
+
+    max_blocks: int = 80
+    max_steps: int = 3
+
+
+def settles_by(base_bytes: float, duration_s: float) -> float:
+    """Bytes by which a healthy allocator may still grow in a window of ``duration_s`` after its
+    warm-up.
+    """
+    fade = min(1.0, (LEAK_WITHOUT_STEADY_S / max(duration_s, 1.0)) ** 2)
+    return fade * max(_SETTLES_BYTES, _SETTLES_SHARE * abs(base_bytes))
+
+
+def gated_metrics(record: RunRecord) -> list[MetricSpec]:
+    """The declared trends that this record has samples of, by name."""
+    sampled = sorted(name for name, series in record.series.items() if len(series))
+    specs = (spec_of(name) for name in sampled)
+    return [spec for spec in specs if spec is not None and spec.check is Check.TREND]
+
+
+def judge_trend(
+    record: RunRecord, spec: MetricSpec, window: Window, counters: EventCounters, effort: Effort
+) -> MetricResult:
+    """The result of one metric."""
+    t, value = window.samples(record.series[spec.name])
+    sign = 1.0 if spec.higher_is_worse else -1.0
+    base = float(np.median(value[: max(3, value.size // 20)])) if value.size else 0.0
+    terms = _Terms(record, spec, window, base)
+    needed = MIN_PROBES if spec.name == COLLECTIBLE else MIN_SAMPLES
+    if t.size < needed:
+        return _too_few(terms, t, value, needed)
+    works = [name for name in _WORKS if name in counters.series][:_MOST_WORKS]
+    found = estimate(
+        Samples(t, sign * value, [counters.at(name, t) for name in works], _load(record, t)),
+        terms.options(effort),
+    )
+    return _result(terms, found, sign, _requests(counters, found))
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """The thresholds of a metric in this run, per hour unless said otherwise."""
+
+    record: RunRecord
+    spec: MetricSpec
+    window: Window
+    base: float
+
+    @property
+    def floor(self) -> float:
+        return max(self.spec.floor_per_hour, self.spec.floor_share_per_hour * abs(self.base))
+
+    @property
+    def least_growth(self) -> float:
+        """Growth over the window below which nothing is called a leak."""
+        in_bytes = self.spec.unit is Unit.BYTES
+        settles = settles_by(self.base, self.window.duration_s) if in_bytes else 0.0
+        return max(self.floor * self.window.duration_s / 3600.0, settles)
+
+    @property
+    def promise(self) -> float | None:
+        """What the profile promises for this metric; collectible bytes live in the worker's
+        memory.
+        """
+        promises = _promises(self.record)
+        return promises.get(self.spec.name, promises.get("rss_anon_swap_bytes"))
+
+    @property
+    def bound(self) -> float:
+        margin = max(_MARGIN_BYTES.get(self.spec.name, 0.0), _MARGIN_SHARE * abs(self.base))
+        promise = self.promise
+        return max(margin, 2.0 * self.floor) if promise is None else promise
+
+    @property
+    def may_call_leak(self) -> bool:
+        shortest = LEAK_AFTER_STEADY_S if self.window.steady else LEAK_WITHOUT_STEADY_S
+        return self.window.duration_s >= shortest
+
+    def options(self, effort: Effort) -> Options:
+        fast_only = self.window.steady and self.may_call_leak
+        return Options(
+            floor=self.least_growth,
+            limits=ShapeLimits(slowest=_SLOWEST_AFTER_STEADY) if fast_only else ShapeLimits(),
+            max_blocks=effort.max_blocks,
+            max_steps=effort.max_steps,
+        )
+
+
+def _promises(record: RunRecord) -> dict[str, float]:
+    profile = record.manifest.get("profile")
+    promise = profile.get("promise") if isinstance(profile, Mapping) else None
+    if not isinstance(promise, Mapping):
+        return {}
+    return {name: float(v) for name, v in promise.items() if isinstance(v, int | float)}
+
+
+def _load(record: RunRecord, t: FloatArray) -> FloatArray | None:
+    series = record.series.get("running_requests")
+    if series is None or len(series) < 2 or not np.ptp(series.value):
+        return None
+    return np.interp(t, series.t_s, series.value)
+
+
+def _requests(counters: EventCounters, found: Estimate) -> float:
+    if "finishes" not in counters.series:
+        return 0.0
+    at = counters.at("finishes", np.array([found.blocks.start_s, found.blocks.end_s]))
+    return float(at[1] - at[0])
+
+
+def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> MetricResult:
+    hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
+    unit = terms.spec.unit.value
+    rate = Rate(found.growth / hours, found.lower / hours, found.upper / hours, unit, "h")
+    per_request = None
+    if requests > 0:
+        per_request = Rate(
+            found.growth / requests, found.lower / requests, found.upper / requests, unit, "request"
+        )
+    outcome, reason = _decide(terms, found, rate)
+    line, half = sign * found.fitted, found.band
+    return MetricResult(
+        metric=terms.spec.name,
+        outcome=outcome,
+        reason=reason,
+        window_s=(found.blocks.start_s, found.blocks.end_s),
+        rate_per_hour=rate,
+        rate_per_request=per_request,
+        floor_per_hour=terms.floor,
+        promise_per_hour=terms.promise,
+        model=found.model,
+        fit_t_s=tuple(found.blocks.t_s.tolist()),
+        fit_value=tuple(line.tolist()),
+        band_lower=tuple((line - half).tolist()),
+        band_upper=tuple((line + half).tolist()),
+        needed_s=_needed_s(terms, found, rate) if outcome == "INCONCLUSIVE" else None,
+    )
+
+
+def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
+    if found.leak and terms.may_call_leak:
+        return "LEAK", (
+            f"every plausible model ({found.model} is the best) grows by more than "
+            f"{_per_hour(terms.least_growth / terms.window.duration_s * 3600, terms.spec)}, "
+            "and the growth does not fade"
+        )
+    if rate.upper < terms.bound:
+        source = "the profile's promise" if terms.promise is not None else "the margin"
+        upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
+        said = "it grows, but by no more than" if found.leak else "no growth above"
+        return "CLEAN", f"{said} {upper} (95 %), under {source} of {bound}"
+    if found.leak and not terms.window.steady:
+        said = "no-steady-state: it grows, but no steady event tells a leak from a fill"
+        return "INCONCLUSIVE", said
+    return "INCONCLUSIVE", _undecided(terms, found, rate)
+
+
+def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> str:
+    reason = found.reason or "too-short"
+    upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
+    if reason == "still-filling" and found.fade is not None:
+        hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
+        early, late = (_per_hour(part / hours, terms.spec) for part in found.fade)
+        return f"still-filling: growth went from {early} to {late} in the second half"
+    if reason == "few-cycles":
+        return "few-cycles: too few troughs to see what grows under the sawtooth"
+    if reason == "few-steps":
+        return "few-steps: it grew in too few steps to tell whether they go on"
+    return f"too-short: growth up to {upper} cannot be ruled out (bound {bound})"
+
+
+def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float:
+    """How long a window would decide: the interval narrows with time to the power 3/2."""
+    present = terms.window.duration_s
+    half = max(rate.upper - rate.value, rate.value - rate.lower)
+    # Either the growth is real and must clear the floor, or it is not and must clear the bound.
+    room = max(terms.bound - max(rate.value, 0.0), rate.value - terms.floor, 1e-9)
+    longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), _LONGEST_ADVICE)
+    shortest = LEAK_AFTER_STEADY_S if terms.window.steady else LEAK_WITHOUT_STEADY_S
+    return float(max(longer, shortest) if found.leak else longer)
+
+
+def _too_few(terms: _Terms, t: FloatArray, value: FloatArray, needed: int) -> MetricResult:
+    """Without a model the growth is only known to lie within the range of the samples."""
+    hours = terms.window.duration_s / 3600.0
+    span = float(np.ptp(value)) / hours if value.size else 0.0
+    rate = float(value[-1] - value[0]) / hours if value.size else 0.0
+    longer = terms.window.duration_s * needed / max(t.size, 1)
+    return MetricResult(
+        metric=terms.spec.name,
+        outcome="INCONCLUSIVE",
+        reason=f"too-short: {t.size} samples in {format_duration(terms.window.duration_s)}, "
+        f"{needed} are needed",
+        window_s=(terms.window.start_s, terms.window.end_s),
+        rate_per_hour=Rate(rate, -span, span, terms.spec.unit.value, "h"),
+        rate_per_request=None,
+        floor_per_hour=terms.floor,
+        promise_per_hour=terms.promise,
+        model="none",
+        needed_s=min(longer, _LONGEST_ADVICE * terms.window.duration_s),
+    )
+
+
+def _per_hour(rate: float, spec: MetricSpec) -> str:
+    if spec.unit is Unit.BYTES:
+        return format_byte_rate(rate)
+    return f"{format_count(rate)} {spec.unit.value}/h"

@@ -1,0 +1,127 @@
+"""Whether a run can prove anything: enough samples, no gaps, no swapping, the trigger paths
+covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.counters import event_counters
+from hybridbench.analysis.findings import Finding, VerdictKind
+from hybridbench.analysis.reading import mapping, number, numbers
+from hybridbench.analysis.record import FloatArray, JsonValue, RunRecord
+from hybridbench.analysis.window import Window
+from hybridbench.units import format_bytes, format_count, format_duration
+
+MEMORY = "rss_anon_swap_bytes"
+
+_FEWEST_SAMPLES = 10
+_GAP_SHARE = 0.1  # of the window that may be missing
+_GAP_TIMES = 10.0  # the usual interval, and at least ten seconds, is a gap
+_GAP_LEAST_S = 10.0
+_LATE_SHARE = 0.1
+_LATE_TIMES = 3.0
+_LATE_LEAST_S = 2.0
+_SWAP_SHARE = 0.01  # of the process's memory
+_SWAP_LEAST = 16 * 2.0**20
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What the profile asserts that a run must have exercised, and what it did."""
+
+    table: Mapping[str, JsonValue]
+    missing: tuple[str, ...]
+
+
+def ended_early(record: RunRecord) -> bool:
+    """Whether the run was cut short from outside or by the worker's death: it could not cover
+    everything.
+    """
+    return any(e.kind in ("crash", "worker_gone", "interrupted") for e in record.events)
+
+
+def coverage(record: RunRecord) -> Coverage:
+    """Each asserted counter with what is required, what was seen, and whether that is enough."""
+    required = numbers(mapping(record.manifest, "profile"), "assert_coverage")
+    counters = event_counters(record)
+    seen = {name: counters.total(name) for name in required}
+    table: dict[str, JsonValue] = {
+        name: {"required": need, "seen": seen[name], "met": seen[name] >= need}
+        for name, need in required.items()
+    }
+    missing = tuple(
+        f"{name} {format_count(seen[name])} of {format_count(need)}"
+        for name, need in required.items()
+        if seen[name] < need
+    )
+    return Coverage(table, missing)
+
+
+def validity_findings(record: RunRecord, window: Window | None) -> list[Finding]:
+    """Everything that makes the run prove nothing, one finding each."""
+    if ended_early(record):
+        return []
+    missing = coverage(record).missing
+    reasons: list[tuple[str, str, str]] = []
+    if missing:
+        said = "the traffic never took the paths that this profile is for: " + ", ".join(missing)
+        reasons.append(("coverage", "coverage", said))
+    series = record.series.get(MEMORY)
+    if series is None or len(series) < _FEWEST_SAMPLES:
+        count = 0 if series is None else len(series)
+        said = f"only {count} samples of the worker's memory were taken; raise the duration"
+        reasons.append(("too-few-samples", MEMORY, said))
+    elif window is not None:
+        t, value = window.samples(series)
+        reasons.extend(_sampling_reasons(record, window, t, value))
+    return [Finding(kind, VerdictKind.INVALID, subject, said) for kind, subject, said in reasons]
+
+
+def _sampling_reasons(
+    record: RunRecord, window: Window, t: FloatArray, value: FloatArray
+) -> list[tuple[str, str, str]]:
+    reasons: list[tuple[str, str, str]] = []
+    if t.size < 2:
+        return reasons
+    usual = float(np.median(np.diff(t)))
+    gaps = _missing_s(record, window, t, usual)
+    if gaps > _GAP_SHARE * window.duration_s:
+        judged = format_duration(window.duration_s)
+        said = f"{format_duration(gaps)} of the {judged} judged have no samples"
+        reasons.append(("gaps", "sampler", said))
+    late = record.series.get("sampler_late_s")
+    if late is not None:
+        _, lateness = window.samples(late)
+        limit = max(_LATE_LEAST_S, _LATE_TIMES * usual)
+        share = float(np.mean(lateness > limit)) if lateness.size else 0.0
+        if share > _LATE_SHARE:
+            said = f"{share:.0%} of the samples were more than {format_duration(limit)} late"
+            reasons.append(("sampler-late", "sampler", said))
+    swap = record.series.get("swap_bytes")
+    if swap is not None:
+        _, swapped = window.samples(swap)
+        rise = float(np.max(swapped) - swapped[0]) if swapped.size else 0.0
+        if rise > max(_SWAP_LEAST, _SWAP_SHARE * float(np.median(value))):
+            said = f"the host swapped {format_bytes(rise)} of the worker out while it was judged"
+            reasons.append(("swapping", "host", said))
+    return reasons
+
+
+def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -> float:
+    """Seconds without samples; pauses of traffic are meant and do not count."""
+    limit = max(_GAP_LEAST_S, _GAP_TIMES * usual)
+    edges = np.concatenate([[window.start_s], t, [window.end_s]])
+    silent = np.diff(edges)
+    for start, end in window.pauses:
+        across = (edges[:-1] <= start) & (edges[1:] >= end)
+        silent[across] -= end - start
+    told = sum(
+        number(e.data, "seconds")
+        for e in record.all_events("gap")
+        if window.start_s <= e.t_s <= window.end_s
+    )
+    return max(float(silent[silent > limit].sum()), told)

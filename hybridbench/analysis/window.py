@@ -1,0 +1,89 @@
+"""The stretch of a run that is judged: from ``steady`` to the first thing that ends it, less its
+pauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.reading import text
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+
+_UNKNOWN_WARMUP = 0.1  # of the run, where nothing says when warm-up ended
+_PAUSES = ("drain", "idle")
+_TRAFFIC = ("warmup", "steady", "resume")
+_ENDS = ("crash", "worker_gone", "interrupted")
+
+
+@dataclass(frozen=True)
+class Window:
+    """``steady`` says whether the engine itself declared the start, or only the clock did."""
+
+    start_s: float
+    end_s: float
+    steady: bool
+    pauses: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def duration_s(self) -> float:
+        return max(0.0, self.end_s - self.start_s)
+
+    def samples(self, series: Series) -> tuple[FloatArray, FloatArray]:
+        """Times and values of the finite samples in the window, those of pauses left out."""
+        t, value = series.t_s, series.value
+        keep = (t >= self.start_s) & (t <= self.end_s) & np.isfinite(value)
+        for start, end in self.pauses:
+            keep &= (t < start) | (t > end)
+        return t[keep], value[keep]
+
+
+def judged_window(record: RunRecord) -> Window | None:
+    """The window of a run, or None for one that never got that far."""
+    first, last = _span(record)
+    if last <= first:
+        return None
+    steady = record.last_event("steady")
+    start = steady.t_s if steady is not None else _start_without_steady(record, first, last)
+    end = min([last, *(e.t_s for e in record.events if e.kind in _ENDS and e.t_s >= start)])
+    pauses, end = _pauses(record, start, end)
+    if end <= start:
+        return None
+    return Window(start, end, steady is not None, pauses)
+
+
+def _span(record: RunRecord) -> tuple[float, float]:
+    sampled = [s for s in record.series.values() if len(s)]
+    if not sampled:
+        return 0.0, 0.0
+    return min(float(s.t_s[0]) for s in sampled), max(float(s.t_s[-1]) for s in sampled)
+
+
+def _start_without_steady(record: RunRecord, first: float, last: float) -> float:
+    planned = [t for t, name in _phases(record) if name == "steady"]
+    return planned[0] if planned else first + _UNKNOWN_WARMUP * (last - first)
+
+
+def _phases(record: RunRecord) -> Iterable[tuple[float, str]]:
+    return ((e.t_s, text(e.data, "name")) for e in record.events if e.kind == "phase")
+
+
+def _pauses(
+    record: RunRecord, start: float, end: float
+) -> tuple[tuple[tuple[float, float], ...], float]:
+    """Stretches without traffic; one that never ends, ends the window instead."""
+    pauses: list[tuple[float, float]] = []
+    opened: float | None = None
+    for t, name in _phases(record):
+        if name == "done" and t >= start:
+            end = min(end, t)
+        elif name in _PAUSES and opened is None:
+            opened = t
+        elif name in _TRAFFIC and opened is not None:
+            pauses.append((opened, t))
+            opened = None
+    if opened is not None and opened >= start:
+        end = min(end, opened)
+    return tuple((a, b) for a, b in pauses if b > start and a < end), end

@@ -1,0 +1,184 @@
+"""Hand-made run records: a serving process of 700 MB, healthy unless something is planted in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from tests.unit.analysis.traces import ar1
+
+MB, GIB = 1e6, 2.0**30
+BASE = 700 * MB
+
+
+@dataclass(frozen=True)
+class Run:
+    """How long, when steady, and from which seed."""
+
+    duration_s: float = 600.0
+    steady_s: float | None = 120.0
+    seed: int = 0
+    leak_bytes_per_h: float = 0.0
+    settle_bytes: float = 15 * MB
+    noise_bytes: float = 0.6 * MB
+    teeth_bytes: float = 4 * MB
+    requests_per_s: float = 12.0
+    base_bytes: float = BASE
+    promise: float | None = 2 * GIB
+    probe_s: float = 4.0
+    extra: Mapping[str, Series] = field(default_factory=dict)
+
+
+def healthy_record(run: Run | None = None) -> RunRecord:
+    """A run with a fill, a settling allocator, small sawteeth, and a planted leak if asked for."""
+    run = run or Run()
+    rng = np.random.default_rng(run.seed)
+    t = sample_times(run)
+    done = run.duration_s - 6.0
+    fill = run.steady_s if run.steady_s is not None else run.duration_s / 3
+    memory = (
+        run.base_bytes
+        + 120 * MB * np.minimum(t / fill, 1.0)
+        + run.settle_bytes * (1 - np.exp(-t / (0.4 * fill)))
+        + run.teeth_bytes * ((t / 11.0) % 1.0)
+        + ar1(rng, t, run.noise_bytes, 6.0)
+        + run.leak_bytes_per_h / 3600 * t
+    )
+    requests = np.cumsum(rng.poisson(run.requests_per_s, t.size)).astype(np.float64)
+    running = np.clip(16 + ar1(rng, t, 3.0, 4.0), 0, 32).round()
+    probes = np.arange(5.0, done, run.probe_s)
+    columns = {
+        "rss_anon_swap_bytes": memory,
+        "swap_bytes": np.zeros_like(t),
+        "sampler_late_s": np.abs(rng.normal(0, 0.01, t.size)),
+        "gc_gen2_collections": np.floor(t / 47.0),
+        "running_requests": running,
+        "events.finishes": requests,
+        "events.output_tokens": 16 * requests,
+        "events.nodes_evicted": np.floor(9.0 * np.maximum(t - 40, 0)),
+        "events.refusals": np.zeros_like(t),
+        "events.retracts": np.floor(t / 20.0),
+    }
+    series = {name: Series(name, t, value) for name, value in columns.items()}
+    garbage = 2e5 + 1e5 * rng.random(probes.size)
+    series["gc_collectible_bytes"] = Series("gc_collectible_bytes", probes, garbage)
+    for name in ("stray", "collectible", "retained"):
+        full = f"instances.TreeNode.{name}"
+        series[full] = Series(full, probes, np.zeros_like(probes))
+    for pool in ("kv", "mamba"):
+        for name in ("waiting_held", "residual"):
+            full = f"pool.{pool}.{name}"
+            series[full] = Series(full, t, np.zeros_like(t))
+    series.update(run.extra)
+    return RunRecord(manifest(run), series, events(run, done))
+
+
+def sample_times(run: Run) -> FloatArray:
+    return np.arange(1.0, run.duration_s)
+
+
+def manifest(run: Run) -> dict[str, JsonValue]:
+    promise: dict[str, JsonValue] = {}
+    if run.promise is not None:
+        promise = {"rss_anon_swap_bytes": run.promise}
+    return {
+        "duration_s": run.duration_s,
+        "profile": {"promise": promise, "assert_coverage": {"finishes": 100}},
+        "limits": {"memory_bytes": 16 * GIB},
+        "gc_mode": "default",
+    }
+
+
+def events(run: Run, done_s: float) -> list[RunEvent]:
+    found = [RunEvent(0.0, "phase", {"name": "boot"}), RunEvent(2.0, "phase", {"name": "warmup"})]
+    if run.steady_s is not None:
+        found.append(RunEvent(run.steady_s, "steady"))
+        found.append(RunEvent(run.steady_s, "phase", {"name": "steady"}))
+    return [
+        *found,
+        RunEvent(done_s, "phase", {"name": "drain"}),
+        RunEvent(done_s + 2, "phase", {"name": "idle"}),
+        checkpoint(done_s + 3),
+        RunEvent(done_s + 5, "phase", {"name": "done"}),
+    ]
+
+
+def checkpoint(t_s: float, **pools: Mapping[str, float]) -> RunEvent:
+    """A rest with nothing wrong but what is given: ``mamba={"residual": 3}``."""
+    empty = {"total": 64.0, "in_flight": 0.0, "session_held": 0.0, "waiting_held": 0.0}
+    shown: dict[str, JsonValue] = {
+        pool: {**empty, "residual": 0.0, **pools.get(pool, {})} for pool in ("kv", "mamba")
+    }
+    return RunEvent(
+        t_s,
+        "checkpoint",
+        {"index": 0, "pools": shown, "running": 0, "waiting": 0, "locks": {"full": 0, "mamba": 0}},
+    )
+
+
+def with_events(record: RunRecord, *added: RunEvent) -> RunRecord:
+    merged = sorted([*record.events, *added], key=lambda event: event.t_s)
+    return replace(record, events=merged)
+
+
+def with_checkpoints(record: RunRecord, checkpoints: Sequence[RunEvent]) -> RunRecord:
+    """The record with its own checkpoint replaced."""
+    kept = [event for event in record.events if event.kind != "checkpoint"]
+    return with_events(replace(record, events=kept), *checkpoints)
+
+
+def with_manifest(record: RunRecord, **keys: JsonValue) -> RunRecord:
+    return replace(record, manifest={**record.manifest, **keys})
+
+
+def with_series(record: RunRecord, *added: Series) -> RunRecord:
+    return replace(record, series={**record.series, **{s.name: s for s in added}})
+
+
+def reference_cycles(record: RunRecord, mode: str, share: float = 0.97) -> RunRecord:
+    """Evicted nodes that wait for the collector, 30 KB each.
+
+    ``ballast``: no full collection comes; ``bare``: one every 50 s; ``freeze``: none either, and
+    part of the nodes hang from a live one.
+    """
+    evicted = record.series["events.nodes_evicted"]
+    memory = record.series["rss_anon_swap_bytes"]
+    probes = record.series["gc_collectible_bytes"].t_s
+    collections = np.floor(evicted.t_s / 50.0) if mode == "bare" else np.zeros_like(evicted.t_s)
+    rng = np.random.default_rng(3)
+    steps = rng.binomial(np.diff(evicted.value, prepend=0).astype(np.int64), share)
+    made = np.cumsum(steps).astype(np.float64)
+    first = np.searchsorted(collections, collections, side="left")
+    waiting = made - np.where(collections > 0, made[first], 0.0)
+    held = waiting * (0.1 if mode == "freeze" else 0.0)
+    at = np.searchsorted(evicted.t_s, probes)
+    return with_series(
+        record,
+        Series(memory.name, memory.t_s, memory.value + 30e3 * waiting),
+        Series("gc_gen2_collections", evicted.t_s, collections),
+        Series("instances.TreeNode.stray", probes, waiting[at]),
+        Series("instances.TreeNode.collectible", probes, (waiting - held)[at]),
+        Series("instances.TreeNode.retained", probes, held[at]),
+        Series("gc_collectible_bytes", probes, 30e3 * (waiting - held)[at] + 2e5),
+    )
+
+
+def refused_and_holding(record: RunRecord) -> RunRecord:
+    """Refusals come in bursts; a refused request keeps the state slot it was given on its match."""
+    t = record.series["events.finishes"].t_s
+    rng = np.random.default_rng(5)
+    burst = (t > 60) & (rng.random(t.size) < 0.15)
+    refusals = np.where(burst, rng.integers(1, 4, t.size), 0).astype(np.float64)
+    held = np.zeros_like(t)
+    now = 0.0
+    for i, taken in enumerate(np.minimum(refusals, 2).tolist()):
+        now = max(0.0, now - float(rng.integers(0, 2))) + taken
+        held[i] = now
+    return with_series(
+        record,
+        Series("events.refusals", t, np.cumsum(refusals)),
+        Series("pool.mamba.waiting_held", t, held),
+    )

@@ -1,0 +1,97 @@
+"""What the engine says of itself, and how it dies."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
+from tests.unit.analysis.records import (
+    Run,
+    checkpoint,
+    healthy_record,
+    with_checkpoints,
+    with_events,
+)
+
+RUN = Run(duration_s=240.0, steady_s=60.0)
+
+
+def said(kind: str, t_s: float = 100.0, **data: JsonValue) -> RunEvent:
+    full = {"kind": kind, "pool": "mamba", "message": "as the engine puts it", **data}
+    return RunEvent(t_s, "engine_violation", full)
+
+
+def without_rest() -> RunRecord:
+    return with_checkpoints(healthy_record(RUN), [])
+
+
+@pytest.mark.parametrize("kind", ["alias", "negative", "sanity", "ledger", "new-one"])
+def test_a_contradiction_is_an_invariant(kind: str) -> None:
+    verdict = judge(with_events(healthy_record(RUN), said(kind)))
+
+    assert verdict.kind is VerdictKind.INVARIANT
+    assert "as the engine puts it" in verdict.headline
+
+
+@pytest.mark.parametrize("kind", ["residual", "lock", "locked_at_idle", "in_flight_at_idle"])
+def test_what_is_held_that_should_not_be_is_a_leak(kind: str) -> None:
+    verdict = judge(with_events(without_rest(), said(kind, slots=[3, 9])))
+
+    assert verdict.kind is VerdictKind.LEAK
+
+
+def test_a_residual_without_missing_slots_was_counted_twice() -> None:
+    verdict = judge(with_events(without_rest(), said("residual", slots=[])))
+
+    assert verdict.kind is VerdictKind.INVARIANT
+
+
+def test_a_report_that_the_next_rest_contradicts_is_a_false_alarm() -> None:
+    verdict = judge(with_events(healthy_record(RUN), said("residual", slots=[1])))
+
+    assert verdict.kind is VerdictKind.INVARIANT
+    assert verdict.findings[0].kind == "false-alarm"
+
+
+def test_what_the_arithmetic_already_says_is_not_said_twice() -> None:
+    rest = checkpoint(200.0, mamba={"residual": 2.0})
+    record = with_checkpoints(healthy_record(RUN), [rest])
+
+    verdict = judge(with_events(record, said("residual", slots=[1, 2])))
+
+    assert [f.kind for f in verdict.findings if f.verdict is VerdictKind.LEAK] == ["residual"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("signal", "killed by a signal"), ("hang", "watchdog"), ("oom", "memory"), ("exit", "exited")],
+)
+def test_a_death_is_a_crash_with_its_last_words(reason: str, words: str) -> None:
+    event = RunEvent(150.0, "crash", {"reason": reason, "detail": "x", "stderr_tail": ["a", "b"]})
+
+    verdict = judge(with_events(healthy_record(RUN), event))
+
+    assert verdict.kind is VerdictKind.CRASHED
+    assert words in verdict.headline
+    assert verdict.findings[0].evidence == ("stderr: a", "stderr: b")
+
+
+def test_a_crash_with_slots_missing_is_a_leak_and_keeps_both_findings() -> None:
+    rest = checkpoint(140.0, mamba={"residual": 60.0})
+    crash = RunEvent(150.0, "crash", {"reason": "exit", "detail": "no slot", "stderr_tail": ""})
+
+    verdict = judge(with_checkpoints(with_events(healthy_record(RUN), crash), [rest]))
+
+    assert verdict.kind is VerdictKind.LEAK
+    assert {f.kind for f in verdict.findings} >= {"residual", "crash"}
+
+
+def test_a_worker_that_goes_after_done_did_not_crash() -> None:
+    gone = RunEvent(239.5, "worker_gone")
+    healthy = healthy_record(RUN)
+    cut = RunRecord(healthy.manifest, healthy.series, [RunEvent(60.0, "steady"), gone])
+
+    assert judge(with_events(healthy, gone)).kind is not VerdictKind.CRASHED
+    assert judge(cut).kind is VerdictKind.CRASHED

@@ -1,0 +1,181 @@
+"""Whole runs and their verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.findings import PRECEDENCE, VerdictKind
+from hybridbench.analysis.judge import judge, judge_so_far
+from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from tests.unit.analysis.records import (
+    GIB,
+    MB,
+    Run,
+    healthy_record,
+    reference_cycles,
+    with_events,
+    with_manifest,
+    with_series,
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ten_healthy_minutes_are_clean_and_a_gibibyte_an_hour_is_a_leak(seed: int) -> None:
+    clean = judge(healthy_record(Run(seed=seed)))
+    leak = judge(healthy_record(Run(seed=seed, leak_bytes_per_h=GIB)))
+
+    assert clean.kind is VerdictKind.CLEAN
+    assert leak.kind is VerdictKind.LEAK
+    rate = leak.metrics[-1].rate_per_hour
+    assert rate.value == pytest.approx(GIB, rel=0.1)
+    assert leak.findings[0].subject == "rss_anon_swap_bytes"
+    assert any("the limit of 16.0 GiB is reached in" in said for said in leak.findings[0].evidence)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_reported_leak_is_found_within_ten_minutes_of_steady_state(seed: int) -> None:
+    big = Run(duration_s=726.0, seed=seed, base_bytes=8e9, noise_bytes=20 * MB, teeth_bytes=40 * MB)
+
+    assert judge(healthy_record(replace(big, leak_bytes_per_h=3.7e9))).kind is VerdictKind.LEAK
+    assert judge(healthy_record(big)).kind is not VerdictKind.LEAK
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("steady_s", [60.0, 110.0])
+def test_three_healthy_minutes_are_bounded_by_their_promise(seed: int, steady_s: float) -> None:
+    verdict = judge(healthy_record(Run(180.0, steady_s, seed, probe_s=2.0)))
+
+    assert verdict.kind is VerdictKind.CLEAN
+    assert "memory grows by no more than" in verdict.headline
+    assert "calls none by its trend" in verdict.can_rule_out
+
+
+def test_a_short_window_bounds_growth_but_never_blames_it() -> None:
+    verdict = judge(healthy_record(Run(180.0, 60.0, leak_bytes_per_h=20 * GIB, probe_s=2.0)))
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+
+
+def test_without_steady_no_trend_is_a_leak_before_45_minutes() -> None:
+    young = judge(healthy_record(Run(steady_s=None, leak_bytes_per_h=4 * GIB)))
+    old = judge(healthy_record(Run(5400.0, None, leak_bytes_per_h=GIB, probe_s=20.0)))
+
+    assert young.kind is VerdictKind.INCONCLUSIVE
+    assert any("no steady event" in note for note in young.notes)
+    assert old.kind is VerdictKind.LEAK
+
+
+def test_too_few_collectible_probes_leave_that_metric_open() -> None:
+    verdict = judge(healthy_record(Run(probe_s=30.0)))
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert verdict.findings[0].subject == "gc_collectible_bytes"
+    assert "30 are needed" in verdict.findings[0].title
+
+
+def test_growth_that_the_collector_would_give_back_is_split() -> None:
+    verdict = judge(reference_cycles(healthy_record(Run(promise=1.0)), "ballast"))
+
+    growth = next(f for f in verdict.findings if f.subject == "rss_anon_swap_bytes")
+    assert growth.verdict is VerdictKind.LEAK
+    assert any("explains 9" in said or "explains 10" in said for said in growth.evidence)
+    assert growth.cause == "garbage that waits for a full collection"
+
+
+def test_every_gated_trend_carries_a_line_and_its_band() -> None:
+    for result in judge(healthy_record(Run(seed=3))).metrics:
+        assert 0 < len(result.fit_t_s) <= 200
+        assert len(result.fit_t_s) == len(result.fit_value) == len(result.band_lower)
+        low, line, high = (
+            np.array(part) for part in (result.band_lower, result.fit_value, result.band_upper)
+        )
+        assert np.all(low <= line)
+        assert np.all(line <= high)
+
+
+def test_the_worst_finding_is_the_verdict_and_all_are_kept() -> None:
+    record = reference_cycles(healthy_record(Run(240.0, 60.0)), "bare")
+    record = with_events(record, RunEvent(100.0, "engine_violation", {"kind": "alias"}))
+    record = with_manifest(record, profile={"assert_coverage": {"refusals": 5}})
+
+    verdict = judge(record)
+
+    seen = [finding.verdict for finding in verdict.findings]
+    assert verdict.kind is VerdictKind.INVALID
+    assert {VerdictKind.INVALID, VerdictKind.LEAK, VerdictKind.INVARIANT} <= set(seen)
+    assert seen == sorted(seen, key=PRECEDENCE.index)
+
+
+def test_an_interrupted_run_is_judged_on_what_there_is() -> None:
+    record = healthy_record(Run(seed=2))
+    stop = RunEvent(400.0, "interrupted", {"signal": "SIGINT"})
+
+    verdict = judge(with_events(record, stop))
+
+    assert verdict.kind is VerdictKind.CLEAN
+    assert verdict.window_s == (120.0, 400.0)
+    assert any("interrupted after" in note for note in verdict.notes)
+
+
+def test_an_empty_run_does_not_fail() -> None:
+    empty = RunRecord({}, {}, [])
+
+    assert judge(empty).kind is VerdictKind.INVALID
+    assert judge_so_far(empty).kind is VerdictKind.INCONCLUSIVE
+
+
+def test_what_the_target_could_not_show_is_listed() -> None:
+    record = healthy_record(Run())
+    memory = {name: s for name, s in record.series.items() if not name.startswith("instances")}
+
+    verdict = judge(replace(record, series=memory))
+
+    assert {text.split(":")[0] for text in verdict.not_seen} == {
+        "instances.*.stray",
+        "instances.*.collectible",
+        "instances.*.retained",
+    }
+
+
+@pytest.mark.parametrize("name", ["lru-reference-cycle", "anything-else"])
+def test_the_name_of_a_defect_changes_nothing(name: str) -> None:
+    record = healthy_record(Run(240.0, 60.0))
+
+    assert judge(with_manifest(record, defects=[name])) == judge(record)
+
+
+def test_the_order_of_metrics_changes_nothing() -> None:
+    record = reference_cycles(healthy_record(Run(240.0, 60.0)), "bare")
+    turned = replace(record, series=dict(reversed(list(record.series.items()))))
+
+    assert judge(turned) == judge(record)
+
+
+def test_the_live_view_sees_exact_findings_at_once_and_trends_only_later() -> None:
+    leaking = Run(1200.0, leak_bytes_per_h=2 * GIB, promise=1.0)
+    record = healthy_record(leaking)
+
+    def until(t_s: float, whole: RunRecord) -> RunRecord:
+        series = {name: s.between(0.0, t_s) for name, s in whole.series.items()}
+        return RunRecord(whole.manifest, series, [e for e in whole.events if e.t_s <= t_s])
+
+    assert judge_so_far(until(500.0, record)).kind is VerdictKind.INCONCLUSIVE
+    assert judge_so_far(until(900.0, record)).kind is VerdictKind.LEAK
+    cycles = reference_cycles(record, "bare")
+    assert judge_so_far(until(130.0, cycles)).kind is VerdictKind.LEAK
+
+
+@pytest.mark.slow
+def test_a_night_of_samples_is_judged() -> None:
+    night = Run(43_200.0, 600.0, leak_bytes_per_h=20 * MB, probe_s=60.0, promise=64.0 * MB)
+    record = healthy_record(night)
+    t = record.series["rss_anon_swap_bytes"].t_s
+    many = [Series(f"events.kind_{i}", t, np.floor(t / (5.0 + i))) for i in range(30)]
+
+    verdict = judge(with_series(record, *many))
+
+    assert verdict.kind is VerdictKind.LEAK
+    assert verdict.findings[0].rates[0].value == pytest.approx(20 * MB, rel=0.1)

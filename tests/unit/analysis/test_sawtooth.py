@@ -1,0 +1,55 @@
+"""Falls and troughs of sawteeth, and what only looks like one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.sawtooth import find_teeth, usable_troughs
+from tests.unit.analysis.traces import tooth
+
+T = np.arange(1200.0)
+
+
+@pytest.mark.parametrize("cycles", [4.3, 9.5, 25.3])
+def test_every_fall_of_a_sawtooth_is_found_once(cycles: float) -> None:
+    rng = np.random.default_rng(1)
+    y = 1000 + 50 * tooth(T / T[-1] * cycles) + rng.normal(size=T.size)
+
+    teeth = find_teeth(T, y)
+
+    assert teeth is not None
+    assert teeth.fall.size == int(cycles)
+    assert teeth.trough == pytest.approx(np.full(teeth.fall.size, 1000.0), abs=6.0)
+    assert teeth.gives_back
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_has_no_teeth(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    assert find_teeth(T, rng.normal(size=T.size)) is None
+    assert find_teeth(T, np.cumsum(rng.normal(size=T.size))) is None
+
+
+def test_a_burst_of_load_is_no_tooth() -> None:
+    y = 1000 + 80.0 * ((T > 300) & (T < 500)) + np.random.default_rng(2).normal(size=T.size)
+
+    assert find_teeth(T, y) is None
+
+
+def test_single_spikes_are_no_teeth() -> None:
+    y = 1000 + 500.0 * (T % 97 == 3) + np.random.default_rng(3).normal(size=T.size)
+
+    assert find_teeth(T, y) is None
+
+
+def test_troughs_of_the_warm_up_are_not_used() -> None:
+    y = 50 * tooth(T / 60) + np.random.default_rng(4).normal(size=T.size)
+    teeth = find_teeth(T, y)
+    assert teeth is not None
+
+    t, _ = usable_troughs(teeth, 0.0, 1200.0)
+
+    assert t.min() >= 144.0
+    assert t.size < teeth.trough_s.size
