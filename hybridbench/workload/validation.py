@@ -25,7 +25,11 @@ def validated(adapter: TypeAdapter[T], source: Source) -> T:
     try:
         return adapter.validate_python(source.data)
     except ValidationError as error:
-        faults = sorted(error.errors(include_url=False), key=lambda fault: _line(fault, source))
+        # A misspelt key also makes the right one missing: the spelling is what to mend.
+        faults = sorted(
+            error.errors(include_url=False),
+            key=lambda fault: (fault["type"] == "missing", _line(fault, source)),
+        )
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         schema: JsonSchema = adapter.json_schema(by_alias=True)
         sentence = _sentence(faults[0], schema)
