@@ -1,0 +1,19 @@
+"""A small hybrid inference engine, useful without the CLI: build one, submit, step."""
+
+from hybridbench.engine.config import EngineConfig, NewTokenRatio
+from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EngineEvent, EventKind
+from hybridbench.engine.front_end import DuplicateRequestError
+from hybridbench.engine.sampling_params import SamplingParams
+
+__all__ = [
+    "DuplicateRequestError",
+    "Engine",
+    "EngineConfig",
+    "EngineCounters",
+    "EngineEvent",
+    "EventKind",
+    "NewTokenRatio",
+    "SamplingParams",
+]

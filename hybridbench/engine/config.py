@@ -1,0 +1,114 @@
+"""What an engine is made of: one frozen record, checked once, passed as an argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from hybridbench.errors import ConfigError
+
+SchedulePolicyName: TypeAlias = Literal["fcfs", "lpm"]
+CacheKind: TypeAlias = Literal["radix", "chunk"]
+CheckLevel: TypeAlias = Literal["off", "idle", "busy"]
+
+
+@dataclass(frozen=True)
+class NewTokenRatio:
+    """How much of the running requests' remaining output the admission keeps free.
+
+    1.0 admits only what can never be retracted; lower values bet that requests stop early.  The
+    ratio starts at ``init``, falls by ``(init - min) / decay_steps`` each decode step down to
+    ``min``, and is estimated anew after a retract.  Source: SGLang's scheduler.
+    """
+
+    init: float = 0.7
+    min: float = 0.1
+    decay_steps: int = 600
+
+    @property
+    def decay(self) -> float:
+        """What one decode step takes off the ratio."""
+        return (self.init - self.min) / self.decay_steps
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """One engine.  Sizes count slots: KV tokens, state slots, request rows.
+
+    Args:
+        model: a preset name, or the path of a Hugging Face checkpoint directory.
+        dtype: of weights, KV and activations: "float32", "float64", "bfloat16".
+        seed: of random weights and of the sampling of requests that bring no seed of their own.
+        chunked_prefill_size: tokens of prefill per step; None computes a prompt at once.
+        max_prefill_tokens: tokens of all prompts of one prefill step, the first one excepted.
+        schedule_policy: "fcfs" serves in order of arrival, "lpm" the longest cached prefix first.
+        cache: "radix" reuses prefixes, "chunk" reuses nothing.
+        cache_branching_states: end a chunk where a prompt leaves what another one computed, so
+            that the tree has a state there and later prompts hit.
+        check_level: which invariants a step checks: none, those of idleness, those of every step.
+        check_fatal: raise InvariantError on a violation instead of only counting it.
+
+    Raises:
+        ConfigError: one sentence on the first size that cannot be.
+    """
+
+    model: str = "qwen3-next-tiny"
+    device: str = "cpu"
+    dtype: str = "float32"
+    seed: int = 0
+    max_running_requests: int = 32
+    max_context_len: int = 1024
+    page_size: int = 1
+    kv_tokens: int = 16384
+    mamba_slots: int = 256
+    chunked_prefill_size: int | None = 512
+    max_prefill_tokens: int = 2048
+    schedule_policy: SchedulePolicyName = "fcfs"
+    cache: CacheKind = "radix"
+    cache_branching_states: bool = True
+    new_token_ratio: NewTokenRatio = NewTokenRatio()
+    check_level: CheckLevel = "idle"
+    check_fatal: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("max_running_requests", self.max_running_requests, 1),
+            ("max_context_len", self.max_context_len, 2),
+            ("page_size", self.page_size, 1),
+            ("kv_tokens", self.kv_tokens, 2 * self.page_size + 1),
+            ("mamba_slots", self.mamba_slots, 1),
+            ("max_prefill_tokens", self.max_prefill_tokens, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"engine: {name} is {value}; it must be at least {least}.")
+        self._check_choices()
+        self._check_chunk()
+
+    @property
+    def max_request_len(self) -> int:
+        """Longest prompt plus output, in tokens, that an otherwise empty engine surely serves."""
+        return min(self.max_context_len, self.kv_tokens - self.page_size)
+
+    def _check_choices(self) -> None:
+        for name, value, choices in (
+            ("schedule_policy", self.schedule_policy, ("fcfs", "lpm")),
+            ("cache", self.cache, ("radix", "chunk")),
+            ("check_level", self.check_level, ("off", "idle", "busy")),
+        ):
+            if value not in choices:
+                known = " or ".join(choices)
+                raise ConfigError(f"engine: {name} is {value!r}; it must be {known}.")
+        ratio = self.new_token_ratio
+        if not 0.0 <= ratio.min <= ratio.init <= 1.0 or ratio.decay_steps < 1:
+            raise ConfigError(
+                f"engine: new_token_ratio falls from {ratio.init} to {ratio.min} in "
+                f"{ratio.decay_steps} steps; it must fall within 0 to 1, in one step or more."
+            )
+
+    def _check_chunk(self) -> None:
+        chunk = self.chunked_prefill_size
+        if chunk is not None and (chunk < 1 or chunk % self.page_size):
+            raise ConfigError(
+                f"engine: chunked_prefill_size is {chunk}; it must be a positive multiple of the "
+                f"page size {self.page_size}, or None."
+            )

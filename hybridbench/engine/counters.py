@@ -1,0 +1,56 @@
+"""What has happened in an engine so far: plain ints that only grow, cheap to read at any time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """Cumulative event counts: what a profile asserts as covered, what a finding names as driver.
+
+    Reading is safe from another thread: each attribute is one int, written by the engine's thread.
+    """
+
+    # Front end.
+    requests_submitted: int = 0
+    requests_rejected: int = 0
+    requests_truncated: int = 0
+    disconnects: int = 0
+    # Admission and prefill.
+    admissions: int = 0
+    refusals: int = 0  # matched, then not admitted in this step
+    rollbacks: int = 0  # admitted, then put back because an allocation failed after all
+    prefill_chunks: int = 0  # steps of a prompt that took more than one
+    prefix_hits: int = 0  # admissions that reused a cached prefix
+    prefix_hit_tokens: int = 0
+    prompt_tokens: int = 0  # computed in prefill, reused ones not counted
+    # Cache.
+    cow_copies: int = 0
+    node_splits: int = 0
+    tombstones: int = 0
+    evict_internal_state: int = 0
+    evict_leaf: int = 0
+    evict_cascade: int = 0
+    nodes_evicted: int = 0  # leaves and cascaded parents
+    flushes: int = 0
+    # Ways out.
+    retracts: int = 0
+    abort_queued: int = 0
+    abort_prefill: int = 0
+    abort_decode: int = 0
+    abort_no_room: int = 0  # given up by the engine for want of room; counted by stage as well
+    finishes: int = 0
+    finish_length: int = 0
+    finish_stop: int = 0
+    output_tokens: int = 0
+    # Steps.
+    steps: int = 0
+    prefill_steps: int = 0
+    decode_steps: int = 0
+    idle_steps: int = 0
+    invariant_violations: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Name to count, in the order of declaration."""
+        return asdict(self)

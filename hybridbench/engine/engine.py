@@ -1,0 +1,334 @@
+"""The engine as others use it: submit, step, abort, disconnect, and look inside between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hybridbench.clock import Clock, SystemClock
+from hybridbench.engine.assembly import assemble
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.config import EngineConfig
+from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.events import EngineEvent, EventKind
+from hybridbench.engine.front_end import FrontEnd
+from hybridbench.engine.model_runner import LanguageModel, StepLimits
+from hybridbench.engine.req import Req
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.scheduler.audit import InvariantViolation
+from hybridbench.engine.scheduler.batch import ScheduleBatch
+from hybridbench.engine.scheduler.invariants import InvariantChecker, InvariantError
+from hybridbench.engine.scheduler.pool_stats import PoolStats
+from hybridbench.engine.scheduler.scheduler import Scheduler, StepOutcome
+from hybridbench.engine.steady import SteadyDetector, StepLoad
+
+
+class Engine:
+    """One hybrid model, its pools, its cache and its scheduler.
+
+    Every method is called from one thread, and none but ``step`` runs the model.  ``submit``,
+    ``abort`` and ``disconnect`` only note what is wanted: the next step acts on it.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        clock: Clock | None = None,
+        model: LanguageModel | None = None,
+    ) -> None:
+        """Builds or loads the model that ``config`` names, unless ``model`` is given.
+
+        All pools are allocated and written here, so the process does not grow with their use.
+
+        Raises:
+            ConfigError: the sizes, the model's name or its files cannot be.
+        """
+        self.config = config
+        self.counters = EngineCounters()
+        self._clock = clock if clock is not None else SystemClock()
+        parts = assemble(config, model)
+        self.model_config = parts.model_config
+        self.pools = parts.pools
+        self._runner = parts.runner
+        self._front_end = FrontEnd()
+        self._pending_events: list[EngineEvent] = []
+        self.scheduler = Scheduler(config, parts.pools, self.counters)
+        self._invariants = InvariantChecker(parts.pools)
+        self._steady = SteadyDetector(
+            (config.kv_tokens, config.mamba_slots, config.max_running_requests)
+        )
+        self.max_running_requests_seen = 0
+        # What a step's check found when it last found something new.
+        self.violations: list[InvariantViolation] = []
+        self.note = parts.note
+
+    def submit(
+        self,
+        rid: str,
+        input_ids: Sequence[int],
+        sampling_params: SamplingParams,
+        *,
+        truncate: bool = False,
+    ) -> None:
+        """Queue a request; what cannot be served is rejected by an event of the next step.
+
+        Args:
+            rid: an id that no live request has.
+            input_ids: the prompt.
+            sampling_params: how to choose tokens, and when to stop.
+            truncate: keep only the first tokens of a prompt that is too long for its
+                ``max_new_tokens``, instead of rejecting it.
+
+        Raises:
+            DuplicateRequestError: ``rid`` belongs to a request that has not ended.
+        """
+        self._front_end.refuse_duplicate(rid)
+        self.counters.requests_submitted += 1
+        prompt = list(input_ids)
+        longest = self.config.max_request_len - sampling_params.max_new_tokens
+        if truncate and len(prompt) > longest > 0:
+            prompt = prompt[:longest]
+            self.counters.requests_truncated += 1
+        fault = self._fault_of(prompt, sampling_params)
+        if fault:
+            self.counters.requests_rejected += 1
+            self._pending_events.append(EngineEvent(EventKind.REJECTED, rid, reason=fault))
+            return
+        req = Req(
+            rid,
+            prompt,
+            sampling_params,
+            arrival=self.counters.requests_submitted,
+            eos_token_ids=self.model_config.eos_token_ids,
+        )
+        self._front_end.open(req, self._clock.monotonic_s())
+        self.scheduler.add(req)
+
+    def abort(self, rid: str) -> bool:
+        """Ask that a request ends with the next step, which says so; False if there is none."""
+        req = self._front_end.find(rid)
+        if req is None:
+            return False
+        self.scheduler.request_abort(req, "aborted by its client")
+        return True
+
+    def disconnect(self, rid: str) -> bool:
+        """The client has left: forget it and abort its request; no further event names ``rid``."""
+        req = self._front_end.drop(rid)
+        if req is None:
+            return False
+        self.counters.disconnects += 1
+        self.scheduler.request_abort(req, "its client disconnected")
+        return True
+
+    def step(self) -> list[EngineEvent]:
+        """One step: settle aborts, run a prefill or one token for all, tell what happened."""
+        outcome = StepOutcome()
+        self.scheduler.settle_aborts(outcome)
+        batch = self.scheduler.schedule(outcome)
+        if batch is not None:
+            reqs = batch.reqs
+            token_ids = self._runner.next_tokens(
+                batch.forward, [req.sampling_params for req in reqs]
+            )
+            self.scheduler.settle(batch, token_ids, outcome)
+        self._note_step(batch)
+        self._check()
+        return self._tell(outcome)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling_params: SamplingParams
+    ) -> list[list[int]]:
+        """Run ``prompts`` to their end and return the output tokens of each, in order.
+
+        Raises:
+            ValueError: the engine rejected or gave up one of them; the sentence says why.
+        """
+        rids = [f"generate-{self.counters.requests_submitted}-{i}" for i in range(len(prompts))]
+        for rid, prompt in zip(rids, prompts, strict=True):
+            self.submit(rid, prompt, sampling_params)
+        outputs: dict[str, list[int]] = {}
+        while self.has_work:
+            for event in self.step():
+                if event.kind in (EventKind.REJECTED, EventKind.ABORTED):
+                    raise ValueError(f"request {event.rid}: {event.reason}")
+                if event.kind is EventKind.FINISHED:
+                    outputs[event.rid] = list(event.output_ids)
+        return [outputs[rid] for rid in rids]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step has anything to do or to tell."""
+        return self.scheduler.has_work or bool(self._pending_events)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is waiting or running."""
+        return not self.scheduler.has_work
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the warm-up is over; see :class:`SteadyDetector`."""
+        return self._steady.is_steady
+
+    @property
+    def steady_reason(self) -> str:
+        """Why it counts as steady: "evicting" or "unfilled"; empty before it does."""
+        return self._steady.reason
+
+    @property
+    def running_requests(self) -> int:
+        """Requests in the running batch, and the one between chunks."""
+        return len(self.scheduler.running) + (self.scheduler.chunked_req is not None)
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that are not admitted."""
+        return len(self.scheduler.waiting_queue)
+
+    def touch_largest(self) -> None:
+        """Run the largest steps this configuration admits, in slot 0, so that nobody sees them.
+
+        Afterwards scratch memory is at its peak, and growth means something.
+        """
+        config = self.config
+        longest = max(config.max_prefill_tokens, config.max_request_len)
+        self._runner.touch_largest(
+            StepLimits(
+                running_requests=config.max_running_requests,
+                prefill_tokens=config.chunked_prefill_size or longest,
+                context_len=config.max_request_len,
+            )
+        )
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False, and nothing done, unless the engine is idle.
+
+        Slots go back one by one through the allocators.  Those are not cleared: that would hide
+        what has been lost.
+        """
+        if not self.is_idle:
+            return False
+        self.pools.empty_tree()
+        self.counters.flushes += 1
+        self._sync_cache_events()
+        return True
+
+    def pool_stats(self) -> dict[str, PoolStats]:
+        """Where the slots of the pools "kv", "mamba" and "req" are; O(requests)."""
+        return self._invariants.stats(self.scheduler.admitted(), self.scheduler.waiting_queue)
+
+    def check_invariants(self, idle: bool) -> list[InvariantViolation]:
+        """The laws, now; with ``idle`` also those of an engine without requests, and the tree's."""
+        found = self._violations(idle=idle, name_missing=True)
+        return found + self._invariants.check_tree() if idle else found
+
+    def audit(self) -> list[InvariantViolation]:
+        """Every slot of every pool against its holders and the ledger; walks all of them."""
+        return self._invariants.audit(self.scheduler.admitted(), self.scheduler.waiting_queue)
+
+    def containers(self) -> dict[str, int]:
+        """Number of entries of everything here that could grow without bound."""
+        scheduler = self.scheduler
+        return {
+            "front_end": len(self._front_end),
+            "pending_events": len(self._pending_events),
+            "waiting_queue": len(scheduler.waiting_queue),
+            "running": len(scheduler.running),
+            "abort_requested": scheduler.aborts_pending,
+            "tree_nodes": self.pools.tree_cache.node_count(),
+            "step_shapes": self._steady.shapes_seen,
+        }
+
+    def reference_counted_classes(self) -> dict[str, tuple[type, int]]:
+        """Classes whose instances die by reference count, and how many are reachable now."""
+        return {"TreeNode": (TreeNode, self.pools.tree_cache.live_node_count())}
+
+    def _fault_of(self, prompt: list[int], params: SamplingParams) -> str:
+        """Why a request cannot be served, as one sentence; empty if it can."""
+        if not prompt:
+            return "the prompt is empty; give at least one token"
+        vocab_size = self.model_config.vocab_size
+        if min(prompt) < 0 or max(prompt) >= vocab_size:
+            return f"the prompt has a token outside 0 to {vocab_size - 1}"
+        longest = self.config.max_request_len
+        if len(prompt) + params.max_new_tokens > longest:
+            return (
+                f"{len(prompt)} prompt tokens and max_new_tokens {params.max_new_tokens} are more "
+                f"than the {longest} that this engine can hold; shorten one of them"
+            )
+        return ""
+
+    def _note_step(self, batch: ScheduleBatch | None) -> None:
+        counters = self.counters
+        counters.steps += 1
+        if batch is None:
+            counters.idle_steps += 1
+        self._sync_cache_events()
+        self.max_running_requests_seen = max(self.max_running_requests_seen, self.running_requests)
+        if self._steady.is_steady:
+            return
+        pools, config = self.pools, self.config
+        self._steady.observe(
+            StepLoad(
+                mode="idle" if batch is None else batch.forward.mode,
+                tokens=0 if batch is None else len(batch.forward.input_ids),
+                requests=0 if batch is None else len(batch.reqs),
+                used=(
+                    config.kv_tokens - pools.token_to_kv_pool_allocator.available_size(),
+                    config.mamba_slots - pools.mamba_allocator.available_size(),
+                    config.max_running_requests - pools.free_rows(),
+                ),
+                evictions=counters.evict_internal_state + counters.nodes_evicted,
+                finished=counters.finishes,
+            )
+        )
+
+    def _sync_cache_events(self) -> None:
+        counters, events = self.counters, self.pools.tree_cache.events
+        counters.cow_copies = events.cow_copies
+        counters.node_splits = events.node_splits
+        counters.tombstones = events.tombstones
+        counters.evict_internal_state = events.evict_internal_state
+        counters.evict_leaf = events.evict_leaf
+        counters.evict_cascade = events.evict_cascade
+        counters.nodes_evicted = events.evict_leaf + events.evict_cascade
+
+    def _violations(self, *, idle: bool, name_missing: bool) -> list[InvariantViolation]:
+        return self._invariants.check(
+            self.scheduler.admitted(),
+            self.scheduler.waiting_queue,
+            idle=idle,
+            name_missing=name_missing,
+        )
+
+    def _check(self) -> None:
+        """The sums of this step; the tree's own check would cost too much here."""
+        level = self.config.check_level
+        idle = self.is_idle
+        if level == "off" or (level == "idle" and not idle):
+            return
+        found = self._violations(idle=idle, name_missing=False)
+        if not found:
+            return
+        self.counters.invariant_violations += len(found)
+        # Slots are named once, when they go missing, and not again in every step after that.
+        known = {(old.kind, old.pool, old.count) for old in self.violations}
+        if any((new.kind, new.pool, new.count) not in known for new in found):
+            self.violations = self._violations(idle=idle, name_missing=True)
+        if self.config.check_fatal:
+            raise InvariantError("; ".join(violation.message for violation in self.violations))
+
+    def _tell(self, outcome: StepOutcome) -> list[EngineEvent]:
+        events, self._pending_events = self._pending_events, []
+        front_end = self._front_end
+        now_s = self._clock.monotonic_s()
+        for req in outcome.admitted:
+            events += front_end.admitted(req)
+        for req in outcome.produced:
+            events += front_end.produced(req, now_s)
+        for req in outcome.finished:
+            events += front_end.ended(req, EventKind.FINISHED)
+        for req in outcome.aborted:
+            events += front_end.ended(req, EventKind.ABORTED)
+        return events

@@ -1,0 +1,43 @@
+"""What a step tells the caller about requests; rare enough that one small record each will do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class EventKind(StrEnum):
+    """What happened to a request."""
+
+    ADMITTED = "admitted"
+    FIRST_TOKEN = "first_token"  # noqa: S105 - a token of text
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEvent:
+    """One thing that happened to the request ``rid``; the last three kinds end it.
+
+    ``reason`` is "length" or "stop" for a finish, one sentence for an abort or a rejection.
+    ``itl_s`` holds the gaps between consecutive tokens, one fewer than ``output_ids``.  A retracted
+    request is admitted again without a second event, and its pause shows as one long gap.
+    """
+
+    kind: EventKind
+    rid: str
+    reason: str = ""
+    output_ids: tuple[int, ...] = ()
+    ttft_s: float | None = None
+    itl_s: tuple[float, ...] = ()
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def ends_request(self) -> bool:
+        """Whether nothing more will be heard of this request."""
+        return self.kind in _LAST_KINDS
+
+
+_LAST_KINDS = frozenset({EventKind.FINISHED, EventKind.ABORTED, EventKind.REJECTED})

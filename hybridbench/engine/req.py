@@ -1,0 +1,248 @@
+"""One generation request inside the engine, and the one record of everything it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridbench.engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from hybridbench.engine.cache.tree_node import TreeNode
+
+NO_INDICES: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+NO_INDICES.setflags(write=False)
+
+
+class FinishKind(StrEnum):
+    """Why a request ended."""
+
+    LENGTH = "length"
+    STOP = "stop"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishReason:
+    """Why a request ended; ``message`` is one sentence for the client of an aborted request."""
+
+    kind: FinishKind
+    message: str = ""
+
+
+@dataclass(slots=True)
+class ReqKv:
+    """Everything a request holds; it is moved, never copied field by field.
+
+    Positions of the request's row, half-open, and who gives each range back:
+
+        [0, cache_protected_len)                  the tree; the request holds a lock on last_node
+        [cache_protected_len, kv_committed_len)   the request; its KV is final
+        [kv_committed_len, kv_allocated_len)      the request; written by the step in flight
+
+    ``mamba_pool_idx`` is the request's own state slot, which may be held without a row for the
+    moment between a match and the admission decision.
+    """
+
+    req_pool_idx: int | None = None
+    mamba_pool_idx: int | None = None
+    last_node: TreeNode | None = None
+    is_locked: bool = False  # last_node is locked for this request
+    cache_protected_len: int = 0
+    kv_committed_len: int = 0
+    kv_allocated_len: int = 0
+    # The tree's KV positions of the matched prefix; what a holder may read, not own.
+    prefix_indices: npt.NDArray[np.int64] = field(
+        default_factory=lambda: NO_INDICES, repr=False, compare=False
+    )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has to be given back."""
+        return (
+            self.req_pool_idx is None
+            and self.mamba_pool_idx is None
+            and self.last_node is None
+            and self.kv_allocated_len == 0
+        )
+
+    @property
+    def row(self) -> int:
+        """The row of an admitted request."""
+        assert self.req_pool_idx is not None, "a request without a row is not admitted"
+        return self.req_pool_idx
+
+    @property
+    def state_slot(self) -> int:
+        """The state slot of an admitted request."""
+        assert self.mamba_pool_idx is not None, "a request without a state slot is not admitted"
+        return self.mamba_pool_idx
+
+    @property
+    def uncached_len(self) -> int:
+        """KV positions that the request itself must give back."""
+        return self.kv_allocated_len - self.cache_protected_len
+
+
+class Req:
+    """One request: its tokens, its sampling parameters, and ``kv``, all that it holds.
+
+    The names of the fields in ``kv`` are also properties here, so that pools and caches written
+    for SGLang's request read as they do there.
+    """
+
+    __slots__ = (
+        "arrival",
+        "cached_tokens",
+        "extend_input_len",
+        "fill_ids",
+        "finished_reason",
+        "is_retracted",
+        "kv",
+        "mamba_branching_seqlen",
+        "origin_input_ids",
+        "output_ids",
+        "rid",
+        "sampling_params",
+        "stop_token_ids",
+        "to_abort",
+    )
+
+    def __init__(
+        self,
+        rid: str,
+        origin_input_ids: list[int],
+        sampling_params: SamplingParams,
+        arrival: int = 0,
+        eos_token_ids: Sequence[int] = (),
+    ) -> None:
+        """A waiting request.
+
+        Args:
+            rid: its id.
+            origin_input_ids: the prompt; kept, not copied.
+            sampling_params: how to choose tokens, and when to stop.
+            arrival: numbers requests in the order of their submission.
+            eos_token_ids: tokens of the model that end a request, unless it ignores them.
+        """
+        self.rid = rid
+        self.origin_input_ids = origin_input_ids
+        self.sampling_params = sampling_params
+        self.arrival = arrival
+        self.stop_token_ids: frozenset[int] = frozenset()
+        if not sampling_params.ignore_eos:
+            self.stop_token_ids = frozenset((*sampling_params.stop_token_ids, *eos_token_ids))
+        self.output_ids: list[int] = []
+        # What this prefill computes: prompt plus outputs, the latter after a retract.
+        self.fill_ids: list[int] = origin_input_ids
+        self.extend_input_len = 0
+        self.cached_tokens = 0  # reused at the first admission
+        self.mamba_branching_seqlen: int | None = None
+        self.finished_reason: FinishReason | None = None
+        self.to_abort: FinishReason | None = None
+        self.is_retracted = False
+        self.kv = ReqKv()
+
+    @property
+    def seqlen(self) -> int:
+        """Prompt and output tokens so far."""
+        return len(self.origin_input_ids) + len(self.output_ids)
+
+    @property
+    def remaining_new_tokens(self) -> int:
+        """Output tokens the request may still produce."""
+        return self.sampling_params.max_new_tokens - len(self.output_ids)
+
+    @property
+    def finished(self) -> bool:
+        return self.finished_reason is not None
+
+    def init_next_round_input(self) -> None:
+        """Before matching: what a prefill of this request has to cover."""
+        if self.output_ids:
+            self.fill_ids = self.origin_input_ids + self.output_ids
+
+    def matchable_ids(self) -> list[int]:
+        """The tokens a match may cover: all but one, since one must be computed for its logits.
+
+        Called the logit reserve.
+        """
+        return self.fill_ids[: len(self.fill_ids) - 1]
+
+    def forget_match(self) -> None:
+        """Drop what a match found: a waiting request must not keep nodes alive."""
+        kv = self.kv
+        kv.last_node = None
+        kv.prefix_indices = NO_INDICES
+        kv.cache_protected_len = 0
+        self.mamba_branching_seqlen = None
+        self.extend_input_len = 0
+
+    def append_token(self, token_id: int) -> None:
+        """Take the next output token and decide whether it was the last."""
+        self.output_ids.append(token_id)
+        if token_id in self.stop_token_ids:
+            self.finished_reason = FinishReason(FinishKind.STOP)
+        elif self.remaining_new_tokens <= 0:
+            self.finished_reason = FinishReason(FinishKind.LENGTH)
+
+    @property
+    def req_pool_idx(self) -> int | None:
+        return self.kv.req_pool_idx
+
+    @req_pool_idx.setter
+    def req_pool_idx(self, row: int | None) -> None:
+        self.kv.req_pool_idx = row
+
+    @property
+    def mamba_pool_idx(self) -> int | None:
+        return self.kv.mamba_pool_idx
+
+    @mamba_pool_idx.setter
+    def mamba_pool_idx(self, slot: int | None) -> None:
+        self.kv.mamba_pool_idx = slot
+
+    @property
+    def last_node(self) -> TreeNode | None:
+        return self.kv.last_node
+
+    @last_node.setter
+    def last_node(self, node: TreeNode | None) -> None:
+        self.kv.last_node = node
+
+    @property
+    def prefix_indices(self) -> npt.NDArray[np.int64]:
+        return self.kv.prefix_indices
+
+    @prefix_indices.setter
+    def prefix_indices(self, indices: npt.NDArray[np.int64]) -> None:
+        self.kv.prefix_indices = indices
+
+    @property
+    def cache_protected_len(self) -> int:
+        return self.kv.cache_protected_len
+
+    @cache_protected_len.setter
+    def cache_protected_len(self, length: int) -> None:
+        self.kv.cache_protected_len = length
+
+    @property
+    def kv_committed_len(self) -> int:
+        return self.kv.kv_committed_len
+
+    @kv_committed_len.setter
+    def kv_committed_len(self, length: int) -> None:
+        self.kv.kv_committed_len = length
+
+    @property
+    def kv_allocated_len(self) -> int:
+        return self.kv.kv_allocated_len
+
+    @kv_allocated_len.setter
+    def kv_allocated_len(self, length: int) -> None:
+        self.kv.kv_allocated_len = length

@@ -1,0 +1,196 @@
+"""Slot by slot: what every holder says it holds, against each other and against the ledger.
+
+Slow (it walks pools and tree) and exact: for tests, checkpoints, and to name what a sum misses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from hybridbench.engine.memory.owners import FREE, REQ, TREE, Owner, owner_name
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.pools import Pools
+
+# Long lists of slots are cut in messages; the violation itself carries all of them.
+SHOWN_SLOTS = 8
+
+
+class ViolationKind(StrEnum):
+    """Which law is broken."""
+
+    RESIDUAL = "residual"  # slots nobody accounts for, or counted twice
+    WAITING_HELD = "waiting_held"  # a waiting request holds something between steps
+    IN_FLIGHT_AT_IDLE = "in_flight_at_idle"
+    LOCKED_AT_IDLE = "locked_at_idle"
+    ALIAS = "alias"  # one slot, two holders
+    LEDGER = "ledger"  # the holder's record and the allocator's account differ
+    TREE = "tree"  # the cache's own check objects
+
+
+@dataclass(frozen=True)
+class InvariantViolation:
+    """One broken law.
+
+    ``slots`` names those concerned, rising; empty if nobody looked.  ``count`` is how many there
+    are: for a residual it is signed, negative when something is counted twice.
+    """
+
+    kind: ViolationKind
+    pool: str
+    message: str
+    slots: tuple[int, ...] = ()
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One holder's word that it holds some slots of a pool."""
+
+    holder: str
+    owner: Owner
+    slots: Sequence[int]
+
+
+class SlotAudit:
+    """Walks the holders' own records: requests and tree.  Between two steps only."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+
+    def audit(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> list[InvariantViolation]:
+        """Every slot of every pool: one holder by the holders' word, and the ledger agrees.
+
+        A balanced sum can hide one slot with two holders and one with none; this cannot.
+        """
+        found: list[InvariantViolation] = []
+        for pool in ("kv", "mamba", "req"):
+            claims = self._claims(pool, admitted, waiting)
+            found += _aliases(pool, claims)
+            found += self._against_ledger(pool, claims)
+        found += self._prefixes(admitted)
+        return found
+
+    def missing_slots(
+        self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]
+    ) -> tuple[int, ...]:
+        """Slots of ``pool`` neither free nor claimed by anybody; the ledger is not asked."""
+        known = set(self._free_slots(pool))
+        for claim in self._claims(pool, admitted, waiting):
+            known.update(claim.slots)
+        return tuple(slot for slot in self._all_slots(pool) if slot not in known)
+
+    def req_slots(self, pool: str, req: Req) -> list[int]:
+        """What the record of ``req`` says it must give back."""
+        kv = req.kv
+        if pool == "mamba":
+            return [] if kv.mamba_pool_idx is None else [kv.mamba_pool_idx]
+        if kv.req_pool_idx is None:
+            return []
+        if pool == "req":
+            return [kv.req_pool_idx]
+        table = self._pools.req_to_token_pool.req_to_token
+        span = slice(kv.cache_protected_len, kv.kv_allocated_len)
+        own: list[int] = table[kv.req_pool_idx, span].tolist()
+        return own
+
+    def _claims(self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]) -> list[Claim]:
+        claims = [
+            Claim(f"request {req.rid}", REQ, self.req_slots(pool, req))
+            for req in (*admitted, *waiting)
+            if not req.kv.is_empty
+        ]
+        kv_indices, mamba_slots = self._pools.tree_cache.tree_slots()
+        if pool == "kv":
+            claims.append(Claim("the tree", TREE, kv_indices.tolist()))
+        elif pool == "mamba":
+            claims.append(Claim("the tree", TREE, mamba_slots))
+        return claims
+
+    def _free_slots(self, pool: str) -> Iterable[int]:
+        if pool == "mamba":
+            return self._pools.mamba_allocator.free_slots
+        if pool == "req":
+            return self._pools.req_to_token_pool.free_slots
+        allocator = self._pools.token_to_kv_pool_allocator
+        free: list[int] = np.concatenate((allocator.free_pages, allocator.release_pages)).tolist()
+        return free
+
+    def _all_slots(self, pool: str) -> range:
+        if pool == "mamba":
+            return range(1, self._pools.mamba_allocator.size + 1)
+        if pool == "req":
+            return range(1, self._pools.req_to_token_pool.size + 1)
+        return range(1, self._pools.token_to_kv_pool_allocator.size + 1)
+
+    def _ledger_slots(self, pool: str, owner: Owner) -> list[int]:
+        if pool == "mamba":
+            return self._pools.mamba_allocator.slots_of(owner)
+        if pool == "req":
+            return self._pools.req_to_token_pool.rows.slots_of(owner)
+        slots: list[int] = self._pools.token_to_kv_pool_allocator.slots_of(owner).tolist()
+        return slots
+
+    def _against_ledger(self, pool: str, claims: Sequence[Claim]) -> list[InvariantViolation]:
+        """Both directions: who claims a slot has it in the ledger, and the other way round."""
+        found: list[InvariantViolation] = []
+        free = set(self._free_slots(pool))
+        for owner in (REQ, TREE, FREE):
+            claimed = (
+                free
+                if owner == FREE
+                else {slot for claim in claims if claim.owner == owner for slot in claim.slots}
+            )
+            booked = set(self._ledger_slots(pool, owner))
+            name = owner_name(owner)
+            for slots, text in (
+                (claimed - booked, f"claimed for {name}, but booked to somebody else"),
+                (booked - claimed, f"booked to {name}, but nobody there knows of them"),
+            ):
+                if slots:
+                    listed = tuple(sorted(slots))
+                    message = f"{pool} pool: slots {shown_slots(listed)} {text}"
+                    found.append(InvariantViolation(ViolationKind.LEDGER, pool, message, listed))
+        return found
+
+    def _prefixes(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
+        """The protected part of a request's row must be the tree's."""
+        kv_indices, _ = self._pools.tree_cache.tree_slots()
+        in_tree = set(kv_indices.tolist())
+        table = self._pools.req_to_token_pool.req_to_token
+        found = []
+        for req in admitted:
+            row = req.kv.req_pool_idx
+            if row is None or not in_tree:
+                continue
+            stale = tuple(sorted(set(table[row, : req.kv.cache_protected_len].tolist()) - in_tree))
+            if stale:
+                message = (
+                    f"kv pool: request {req.rid} reads {shown_slots(stale)}, no longer the tree's"
+                )
+                found.append(InvariantViolation(ViolationKind.ALIAS, "kv", message, stale))
+        return found
+
+
+def _aliases(pool: str, claims: Sequence[Claim]) -> list[InvariantViolation]:
+    holder_of: dict[int, str] = {}
+    found = []
+    for claim in claims:
+        for slot in claim.slots:
+            other = holder_of.setdefault(slot, claim.holder)
+            if other != claim.holder:
+                message = f"{pool} pool: slot {slot} is held by {other} and by {claim.holder}"
+                found.append(InvariantViolation(ViolationKind.ALIAS, pool, message, (slot,)))
+        if len(set(claim.slots)) != len(claim.slots):
+            message = f"{pool} pool: {claim.holder} names a slot twice"
+            found.append(InvariantViolation(ViolationKind.ALIAS, pool, message))
+    return found
+
+
+def shown_slots(slots: Sequence[int]) -> str:
+    """``slots`` as text, cut after a few."""
+    more = f" and {len(slots) - SHOWN_SLOTS} more" if len(slots) > SHOWN_SLOTS else ""
+    return f"{list(slots[:SHOWN_SLOTS])}{more}"

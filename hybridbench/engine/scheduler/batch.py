@@ -1,0 +1,156 @@
+"""One step's requests, and the slots that the step writes: taken here, last of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.decode import decode_room_needed
+from hybridbench.engine.scheduler.pools import Pools
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleBatch:
+    """The requests of one step, in the order of the forward batch's rows.
+
+    ``chunked_req``, if any, is among ``reqs`` and stays between chunks after this step: its logits
+    mean nothing.
+    """
+
+    reqs: list[Req]
+    forward: ForwardBatch
+    chunked_req: Req | None = None
+
+
+class BatchBuilder:
+    """Takes the slots of one step and builds its forward batch from host arrays."""
+
+    def __init__(self, pools: Pools, page_size: int) -> None:
+        self._pools = pools
+        self._page_size = page_size
+
+    def extend(self, reqs: Sequence[Req]) -> ForwardBatch | None:
+        """Rows, state slots and KV positions for a prefill step of ``reqs``.
+
+        None if an allocation failed although admission saw room.  What the requests got until then
+        is in their records, and the caller releases them.
+        """
+        fresh = [req for req in reqs if req.kv.req_pool_idx is None]
+        if not self._take_rows(fresh):
+            return None
+        prefix_lens = [req.kv.kv_committed_len for req in reqs]
+        extend_lens = [req.extend_input_len for req in reqs]
+        out_cache_loc = self._alloc_extend(reqs, prefix_lens, extend_lens)
+        if out_cache_loc is None:
+            return None
+        self._write_rows(reqs, out_cache_loc)
+        self._clear_fresh_states(reqs, prefix_lens)
+        seq_lens = [req.kv.kv_allocated_len for req in reqs]
+        spans = list(zip(reqs, prefix_lens, seq_lens, strict=True))
+        return ForwardBatch(
+            mode="extend",
+            input_ids=np.array(
+                list(chain.from_iterable(req.fill_ids[a:b] for req, a, b in spans)), dtype=np.int64
+            ),
+            positions=np.concatenate([np.arange(a, b) for _, a, b in spans]),
+            extend_lens=extend_lens,
+            prefix_lens=prefix_lens,
+            seq_lens=seq_lens,
+            out_cache_loc=out_cache_loc,
+            kv_indices=self._kv_indices(reqs, seq_lens),
+            mamba_indices=_state_slots(reqs),
+        )
+
+    def decode(self, reqs: Sequence[Req]) -> ForwardBatch | None:
+        """One more KV position for each request; None, and nothing taken, if there are too few."""
+        committed = np.array([req.kv.kv_committed_len for req in reqs], dtype=np.int64)
+        rows = np.array([req.kv.row for req in reqs], dtype=np.int64)
+        pool = self._pools.req_to_token_pool
+        last_loc = pool.req_to_token[rows, committed - 1]
+        seq_lens: list[int] = (committed + 1).tolist()
+        if not self._pools.make_kv_room(decode_room_needed(reqs, self._page_size)):
+            return None
+        out_cache_loc = self._pools.token_to_kv_pool_allocator.alloc_decode(
+            seq_lens, last_loc.tolist()
+        )
+        if out_cache_loc is None:
+            return None
+        pool.write((rows, committed), out_cache_loc)
+        for req in reqs:
+            req.kv.kv_allocated_len += 1
+        return ForwardBatch(
+            mode="decode",
+            input_ids=np.array([req.output_ids[-1] for req in reqs], dtype=np.int64),
+            positions=committed,
+            extend_lens=[1] * len(reqs),
+            prefix_lens=committed.tolist(),
+            seq_lens=seq_lens,
+            out_cache_loc=out_cache_loc,
+            kv_indices=self._kv_indices(reqs, seq_lens),
+            mamba_indices=_state_slots(reqs),
+        )
+
+    def _take_rows(self, fresh: Sequence[Req]) -> bool:
+        """A row and a state slot each, and the matched prefix written into the row."""
+        pools = self._pools
+        pools.make_mamba_room(sum(req.kv.mamba_pool_idx is None for req in fresh))
+        if pools.req_to_token_pool.alloc(fresh) is None:
+            return False
+        for req in fresh:
+            kv = req.kv
+            prefix_len = len(kv.prefix_indices)
+            pools.req_to_token_pool.write((kv.row, slice(0, prefix_len)), kv.prefix_indices)
+            kv.cache_protected_len = kv.kv_committed_len = kv.kv_allocated_len = prefix_len
+        return True
+
+    def _alloc_extend(
+        self, reqs: Sequence[Req], prefix_lens: list[int], extend_lens: list[int]
+    ) -> npt.NDArray[np.int64] | None:
+        table = self._pools.req_to_token_pool.req_to_token
+        last_loc = [
+            int(table[req.kv.row, prefix - 1]) if prefix else -1
+            for req, prefix in zip(reqs, prefix_lens, strict=True)
+        ]
+        seq_lens = [a + b for a, b in zip(prefix_lens, extend_lens, strict=True)]
+        # Each request may open one page more than its tokens fill.
+        slack = (self._page_size - 1) * len(reqs)
+        if not self._pools.make_kv_room(sum(extend_lens) + slack):
+            return None
+        return self._pools.token_to_kv_pool_allocator.alloc_extend(
+            prefix_lens, seq_lens, last_loc, sum(extend_lens)
+        )
+
+    def _write_rows(self, reqs: Sequence[Req], out_cache_loc: npt.NDArray[np.int64]) -> None:
+        taken = 0
+        for req in reqs:
+            kv = req.kv
+            end = kv.kv_committed_len + req.extend_input_len
+            self._pools.req_to_token_pool.write(
+                (kv.row, slice(kv.kv_committed_len, end)),
+                out_cache_loc[taken : taken + req.extend_input_len],
+            )
+            taken += req.extend_input_len
+            kv.kv_allocated_len = end
+
+    def _clear_fresh_states(self, reqs: Sequence[Req], prefix_lens: list[int]) -> None:
+        """A request that starts at position 0 must not find its slot's last owner's state."""
+        dirty = [
+            req.kv.state_slot for req, prefix in zip(reqs, prefix_lens, strict=True) if prefix == 0
+        ]
+        if dirty:
+            self._pools.req_to_token_pool.mamba_pool.clear_slots(dirty)
+
+    def _kv_indices(self, reqs: Sequence[Req], seq_lens: list[int]) -> npt.NDArray[np.int64]:
+        table = self._pools.req_to_token_pool.req_to_token
+        parts = [table[req.kv.row, :length] for req, length in zip(reqs, seq_lens, strict=True)]
+        return np.concatenate(parts).astype(np.int64)
+
+
+def _state_slots(reqs: Sequence[Req]) -> npt.NDArray[np.int64]:
+    return np.array([req.kv.state_slot for req in reqs], dtype=np.int64)

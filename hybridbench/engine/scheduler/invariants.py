@@ -1,0 +1,126 @@
+"""The laws of the pools: every slot has exactly one holder, and who waits holds nothing.
+
+The terms of the sum come from the holders' own records, each from the one who would give the slots
+back, and never from a literal: a hard-coded 0 for sessions once made an idle engine report a leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hybridbench.engine.cache.base import CacheSanityError
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.audit import (
+    SHOWN_SLOTS,
+    InvariantViolation,
+    SlotAudit,
+    ViolationKind,
+    shown_slots,
+)
+from hybridbench.engine.scheduler.pool_stats import PoolStats, PoolStatsObserver
+from hybridbench.engine.scheduler.pools import Pools
+
+
+class InvariantError(RuntimeError):
+    """Raised for a violation by an engine whose configuration makes violations fatal."""
+
+
+class InvariantChecker:
+    """The laws, between two steps.  ``check`` costs O(requests), ``audit`` walks every slot."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+        self._observer = PoolStatsObserver(pools)
+        self._audit = SlotAudit(pools)
+
+    def stats(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> dict[str, PoolStats]:
+        """Where the slots of each pool are; see :class:`PoolStatsObserver`."""
+        return self._observer.stats(admitted, waiting)
+
+    def check(
+        self,
+        admitted: Sequence[Req],
+        waiting: Sequence[Req],
+        *,
+        idle: bool,
+        name_missing: bool = True,
+    ) -> list[InvariantViolation]:
+        """Conservation in every pool, and nothing held by who waits; with ``idle`` nobody may run.
+
+        With ``name_missing`` pools and tree are walked once a sum is wrong, to name the slots.
+        """
+        found: list[InvariantViolation] = []
+        for pool, stats in self.stats(admitted, waiting).items():
+            if stats.residual != 0:
+                missing = self.missing_slots(pool, admitted, waiting) if name_missing else ()
+                found.append(_residual(pool, stats, missing))
+            if stats.waiting_held != 0:
+                found.append(self._waiting_held(pool, waiting))
+            if idle:
+                found += _busy_at_idle(pool, stats)
+        found += _records_of_waiting(waiting)
+        return found
+
+    def check_tree(self) -> list[InvariantViolation]:
+        """The cache's own consistency check; O(n log n), so for checkpoints only."""
+        try:
+            self._pools.tree_cache.sanity_check()
+        except CacheSanityError as error:
+            return [InvariantViolation(ViolationKind.TREE, "tree", f"sanity check: {error}")]
+        return []
+
+    def audit(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> list[InvariantViolation]:
+        """Slot by slot; see :class:`SlotAudit`."""
+        return self._audit.audit(admitted, waiting)
+
+    def missing_slots(
+        self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]
+    ) -> tuple[int, ...]:
+        """Slots of ``pool`` that nobody knows of; walks the pool and the tree."""
+        return self._audit.missing_slots(pool, admitted, waiting)
+
+    def _waiting_held(self, pool: str, waiting: Sequence[Req]) -> InvariantViolation:
+        holders = [req for req in waiting if self._audit.req_slots(pool, req)]
+        slots = tuple(sorted(slot for req in holders for slot in self._audit.req_slots(pool, req)))
+        rids = ", ".join(req.rid for req in holders[:SHOWN_SLOTS])
+        message = (
+            f"{pool} pool: {len(holders)} waiting request(s) ({rids}) hold {len(slots)} "
+            f"slot(s) {shown_slots(slots)} between steps"
+        )
+        return InvariantViolation(ViolationKind.WAITING_HELD, pool, message, slots, len(slots))
+
+
+def _residual(pool: str, stats: PoolStats, missing: tuple[int, ...]) -> InvariantViolation:
+    count = stats.residual
+    what = f"{count} held by nobody" if count > 0 else f"{-count} counted twice"
+    terms = (
+        f"available {stats.available} + evictable {stats.evictable} + protected "
+        f"{stats.protected} + in flight {stats.in_flight} + sessions {stats.session_held} "
+        f"+ waiting {stats.waiting_held} != total {stats.total}"
+    )
+    named = f"; missing slots {shown_slots(missing)}" if missing else ""
+    message = f"{pool} pool: {what}: {terms}{named}"
+    return InvariantViolation(ViolationKind.RESIDUAL, pool, message, missing, count)
+
+
+def _busy_at_idle(pool: str, stats: PoolStats) -> list[InvariantViolation]:
+    found = []
+    if stats.in_flight:
+        message = f"{pool} pool: {stats.in_flight} slot(s) in flight with nothing running"
+        kind, count = ViolationKind.IN_FLIGHT_AT_IDLE, stats.in_flight
+        found.append(InvariantViolation(kind, pool, message, count=count))
+    if stats.protected:
+        message = f"{pool} pool: {stats.protected} slot(s) of the tree locked with nothing running"
+        kind, count = ViolationKind.LOCKED_AT_IDLE, stats.protected
+        found.append(InvariantViolation(kind, pool, message, count=count))
+    return found
+
+
+def _records_of_waiting(waiting: Sequence[Req]) -> list[InvariantViolation]:
+    """A waiting request must not keep a tree node alive, or a lock on one."""
+    rids = [req.rid for req in waiting if req.kv.last_node is not None]
+    if not rids:
+        return []
+    shown = ", ".join(rids[:SHOWN_SLOTS])
+    message = f"{len(rids)} waiting request(s) ({shown}) refer to tree nodes"
+    return [InvariantViolation(ViolationKind.WAITING_HELD, "tree", message, count=len(rids))]

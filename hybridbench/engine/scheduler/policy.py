@@ -1,0 +1,40 @@
+"""Order of the waiting queue: first come first served, or the longest cached prefix first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hybridbench.engine.config import SchedulePolicyName
+from hybridbench.engine.req import Req
+
+# Matching every waiting prompt costs a tree walk each; past this many the order is not worth it.
+# Source: SGLang falls back to FCFS at the same length.
+LPM_LONGEST_QUEUE = 128
+
+
+class SchedulePolicy:
+    """Sorts the waiting queue in place before each admission."""
+
+    def __init__(self, name: SchedulePolicyName, cached_prefix_len: Callable[[Req], int]) -> None:
+        """``cached_prefix_len`` answers without taking a slot or a lock for the request."""
+        self._name = name
+        self._cached_prefix_len = cached_prefix_len
+
+    def sort(self, waiting_queue: list[Req]) -> None:
+        """Put the request to be tried first at the front; ties and FCFS go by arrival.
+
+        A retracted request keeps its arrival number, so under FCFS it comes before all that
+        arrived later.
+        """
+        if len(waiting_queue) < 2:
+            return
+        if self._name == "fcfs" or len(waiting_queue) > LPM_LONGEST_QUEUE:
+            waiting_queue.sort(key=_arrival)
+            return
+        longest_first = [(-self._cached_prefix_len(req), req.arrival) for req in waiting_queue]
+        order = sorted(range(len(waiting_queue)), key=longest_first.__getitem__)
+        waiting_queue[:] = [waiting_queue[i] for i in order]
+
+
+def _arrival(req: Req) -> int:
+    return req.arrival

@@ -1,0 +1,106 @@
+"""Where the slots of each pool are, told by those who hold them and never by the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.pools import Pools
+
+POOL_NAMES = ("kv", "mamba", "req")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """One pool: ``total`` is the usable size (slot 0 is outside it); the rest should add up to it.
+
+    ``kv`` counts tokens, ``mamba`` state slots, ``req`` request rows.
+    """
+
+    total: int
+    available: int
+    evictable: int
+    protected: int
+    in_flight: int
+    session_held: int
+    waiting_held: int
+
+    def as_dict(self) -> dict[str, int]:
+        """All amounts by name, the residual among them."""
+        return {**asdict(self), "residual": self.residual}
+
+    @property
+    def residual(self) -> int:
+        """Slots that nobody accounts for; negative if something is counted twice."""
+        return self.total - (
+            self.available
+            + self.evictable
+            + self.protected
+            + self.in_flight
+            + self.session_held
+            + self.waiting_held
+        )
+
+
+class PoolStatsObserver:
+    """Adds up each pool from the free lists, the tree, the sessions and the requests.
+
+    Costs O(requests) a call and walks no pool.
+    """
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+
+    def stats(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> dict[str, PoolStats]:
+        """One entry per pool name.
+
+        Args:
+            admitted: requests that may hold slots, between two steps.
+            waiting: requests that must not; what they hold all the same is ``waiting_held``.
+        """
+        # A healthy waiting request's record is empty; this keeps a long queue cheap.
+        holding = [req for req in waiting if not req.kv.is_empty]
+        return {
+            "kv": self._kv(admitted, holding),
+            "mamba": self._mamba(admitted, holding),
+            "req": self._rows(admitted, holding),
+        }
+
+    def _kv(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:
+        tree = self._pools.tree_cache
+        allocator = self._pools.token_to_kv_pool_allocator
+        return PoolStats(
+            total=allocator.size,
+            available=allocator.available_size(),
+            evictable=tree.full_evictable_size(),
+            protected=tree.full_protected_size(),
+            in_flight=sum(req.kv.uncached_len for req in admitted),
+            session_held=tree.session_held_tokens(),
+            waiting_held=sum(req.kv.uncached_len for req in holding),
+        )
+
+    def _mamba(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:
+        tree = self._pools.tree_cache
+        allocator = self._pools.mamba_allocator
+        return PoolStats(
+            total=allocator.size,
+            available=allocator.available_size() + allocator.group_size(),
+            evictable=tree.mamba_evictable_size(),
+            protected=tree.mamba_protected_size(),
+            in_flight=sum(req.kv.mamba_pool_idx is not None for req in admitted),
+            session_held=tree.session_held_mamba_slots(),
+            waiting_held=sum(req.kv.mamba_pool_idx is not None for req in holding),
+        )
+
+    def _rows(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:
+        pool = self._pools.req_to_token_pool
+        return PoolStats(
+            total=pool.size,
+            available=pool.available_size(),
+            evictable=0,
+            protected=0,
+            in_flight=sum(req.kv.req_pool_idx is not None for req in admitted),
+            session_held=self._pools.tree_cache.session_held_req_count(),
+            waiting_held=sum(req.kv.req_pool_idx is not None for req in holding),
+        )

@@ -1,0 +1,221 @@
+"""Admission: which waiting requests join the next prefill step, and how much of each runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from hybridbench.engine.cache.base import MatchPrefixParams
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.pools import Pools
+from hybridbench.engine.scheduler.release import RequestRelease
+
+# A request that may produce more than this is counted as if it produced this much.
+# Source: SGLang's clip, so that one generous max_new_tokens does not close the door.
+CLIP_MAX_NEW_TOKENS = 4096
+
+
+class AddReqResult(Enum):
+    """Whether the admission loop goes on."""
+
+    CONTINUE = "continue"
+    NO_TOKEN = "no_token"  # noqa: S105 - the pools cannot hold it, or not yet
+    OTHER = "other"  # this step has computed enough
+
+
+@dataclass(frozen=True)
+class PrefillLimits:
+    """What one prefill step may compute; ``rem_chunk_tokens`` None computes prompts whole."""
+
+    rem_input_tokens: int
+    rem_chunk_tokens: int | None
+    cache_branching_states: bool
+
+
+class PrefillAdder:
+    """Adds requests to one prefill step while the budgets last.
+
+    Budgets: ``rem_total_tokens`` KV room for prompts and expected outputs, ``rem_mamba_slots``
+    state slots, ``rem_rows`` request rows, ``rem_input_tokens`` and ``rem_chunk_tokens`` work of
+    this step.  SGLang leaves the state slots out and asserts when they run dry.
+
+    A match comes before the decision, and a hit takes a state slot during it; whoever is refused
+    after that gives it back through ``_return_unadmitted``.
+    """
+
+    def __init__(
+        self,
+        pools: Pools,
+        release: RequestRelease,
+        limits: PrefillLimits,
+        running: Sequence[Req],
+        new_token_ratio: float,
+    ) -> None:
+        self._pools = pools
+        self._release = release
+        self._limits = limits
+        self._rem_input_tokens = limits.rem_input_tokens
+        self._rem_chunk_tokens = limits.rem_chunk_tokens
+        # KV that running requests are still expected to fill, and what this step promises.
+        self._kv_promised: float = sum(
+            min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS) * new_token_ratio for req in running
+        )
+        self._slots_promised = 0
+        self._rows_promised = 0
+        self.can_run_list: list[Req] = []
+        self.new_chunked_req: Req | None = None
+        self.refused: Req | None = None
+
+    def rem_total_tokens(self) -> float:
+        """KV tokens left for prompts and outputs of further requests."""
+        return self._pools.kv_room() - self._kv_promised
+
+    def rem_mamba_slots(self) -> int:
+        """State slots left for further requests."""
+        return self._pools.mamba_room() - self._slots_promised
+
+    def rem_rows(self) -> int:
+        """Request rows left for further requests."""
+        return self._pools.free_rows() - self._rows_promised
+
+    def add_chunked_req(self, req: Req) -> bool:
+        """Add the next chunk of a request that is partly computed; False if it does not fit.
+
+        Its whole prompt was promised at admission, so it fits unless slots were lost or an
+        allocation failed meanwhile; then the caller must take back all it holds.
+        """
+        start = req.kv_committed_len
+        extend_input_len = self._chunk_len(len(req.fill_ids) - start)
+        if self._pools.kv_room() < extend_input_len:
+            return False
+        self._add(req, extend_input_len, len(req.fill_ids) - start)
+        return True
+
+    def admit_from(self, waiting_queue: Sequence[Req]) -> AddReqResult:
+        """Match and add from the front of the queue until one is refused or the queue ends.
+
+        The window reserves state slots for the matches of this loop; leaving it in any way
+        returns those that were not used.
+        """
+        result = AddReqResult.CONTINUE
+        most = min(len(waiting_queue), self.rem_rows())
+        with self._pools.mamba_allocator.group(most):
+            for req in waiting_queue:
+                if self.rem_rows() < 1:
+                    return AddReqResult.NO_TOKEN
+                result = self._match_and_add(req)
+                if result is not AddReqResult.CONTINUE:
+                    break
+        return result
+
+    def add_one_req(self, req: Req) -> AddReqResult:
+        """Add a matched request if every budget allows it; anything else leaves it as it was.
+
+        CONTINUE says that the request was added *and* that there is room for more; with the other
+        results it may have been added too (see ``can_run_list``).
+        """
+        if self._rem_input_tokens <= 0 or self._rem_chunk_tokens == 0:
+            return AddReqResult.OTHER
+        start = len(req.kv.prefix_indices)
+        prompt_len = len(req.fill_ids) - start
+        # The first request passes whatever its length, or a long prompt would never run.
+        if (
+            self.can_run_list
+            and self._rem_chunk_tokens is None
+            and prompt_len > self._rem_input_tokens
+        ):
+            return AddReqResult.OTHER
+        self._lock(req)
+        if not self._has_room(req, prompt_len):
+            self._unlock(req)
+            return AddReqResult.NO_TOKEN
+        extend_input_len = self._chunk_len(self._to_branching(req, start, prompt_len))
+        if extend_input_len < prompt_len and self.new_chunked_req is not None:
+            # Only one request can be between chunks.
+            self._unlock(req)
+            return AddReqResult.OTHER
+        if req.kv.mamba_pool_idx is None:
+            self._slots_promised += 1
+        self._rows_promised += 1
+        self._add(req, extend_input_len, prompt_len)
+        return self._budget_state()
+
+    def _match_and_add(self, req: Req) -> AddReqResult:
+        req.init_next_round_input()
+        result = self._pools.tree_cache.match_prefix(
+            MatchPrefixParams(key=RadixKey(req.matchable_ids()), cow_mamba=True, req=req)
+        )
+        req.kv.prefix_indices = result.device_indices
+        req.kv.last_node = result.last_device_node
+        req.mamba_branching_seqlen = result.mamba_branching_seqlen
+        added = self.add_one_req(req)
+        # A chunked request is added with a result other than CONTINUE: look whether it was.
+        if not (self.can_run_list and self.can_run_list[-1] is req):
+            self.refused = req
+            self._return_unadmitted(req)
+            req.forget_match()
+        return added
+
+    def _return_unadmitted(self, req: Req) -> None:
+        """Give back the state slot that matching took for a request that is not admitted.
+
+        A waiting request holds nothing between steps.  Without this the slot is in no free list,
+        no tree node and no running request (sglang#21404).
+        """
+        self._release.return_mamba_slot(req)
+
+    def _has_room(self, req: Req, prompt_len: int) -> bool:
+        """Ask after locking: what the lock protects is no longer evictable."""
+        need_tokens = prompt_len + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS)
+        need_slots = 1 if req.kv.mamba_pool_idx is None else 0
+        return (
+            need_tokens < self.rem_total_tokens()
+            and need_slots <= self.rem_mamba_slots()
+            and self.rem_rows() >= 1
+        )
+
+    def _to_branching(self, req: Req, start: int, prompt_len: int) -> int:
+        """Stop where the prompt leaves the cached KV, so that the tree gets a state there.
+
+        Such a prompt is cut like a long one; while another request is between chunks it is not.
+        """
+        branching = req.mamba_branching_seqlen
+        can_chunk = self._rem_chunk_tokens is not None and self.new_chunked_req is None
+        if not self._limits.cache_branching_states or branching is None or not can_chunk:
+            return prompt_len
+        return min(branching - start, prompt_len) if branching > start else prompt_len
+
+    def _chunk_len(self, extend_len: int) -> int:
+        if self._rem_chunk_tokens is None:
+            return extend_len
+        return min(extend_len, self._rem_chunk_tokens)
+
+    def _add(self, req: Req, extend_input_len: int, prompt_len: int) -> None:
+        """Promise the whole prompt and its outputs, charge this step for what it computes."""
+        req.extend_input_len = extend_input_len
+        if extend_input_len < prompt_len:
+            self.new_chunked_req = req
+        self._kv_promised += prompt_len + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS)
+        self._rem_input_tokens -= extend_input_len
+        if self._rem_chunk_tokens is not None:
+            self._rem_chunk_tokens -= extend_input_len
+        self.can_run_list.append(req)
+
+    def _budget_state(self) -> AddReqResult:
+        if self.rem_total_tokens() <= 0 or self.rem_mamba_slots() < 0 or self.rem_rows() < 1:
+            return AddReqResult.NO_TOKEN
+        if self._rem_input_tokens <= 0 or self._rem_chunk_tokens == 0:
+            return AddReqResult.OTHER
+        return AddReqResult.CONTINUE
+
+    def _lock(self, req: Req) -> None:
+        if req.kv.last_node is not None:
+            self._pools.tree_cache.inc_lock_ref(req.kv.last_node)
+            req.kv.is_locked = True
+
+    def _unlock(self, req: Req) -> None:
+        if req.kv.is_locked and req.kv.last_node is not None:
+            self._pools.tree_cache.dec_lock_ref(req.kv.last_node)
+        req.kv.is_locked = False

@@ -1,0 +1,70 @@
+"""Every way a request lets go of what it holds: one walk over all fields of its ``ReqKv``.
+
+Finish, abort at any stage, retract, refusal and disconnect all end here.  Nothing is freed by a
+destructor, so that a field that is forgotten stays visible as a leak.
+"""
+
+from __future__ import annotations
+
+from hybridbench.engine.req import Req, ReqKv
+from hybridbench.engine.scheduler.pools import Pools
+
+
+class RequestRelease:
+    """Gives back what requests hold; each give-back is its own method, called through self."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+
+    def release(self, req: Req, *, is_insert: bool) -> None:
+        """Give back all that ``req`` holds; its record is empty afterwards.
+
+        With ``is_insert`` the prefix cache is offered the committed KV and the state; without, it
+        gets nothing new.  A request that holds nothing may be released again: nothing happens.
+        """
+        if req.kv.req_pool_idx is not None:
+            self._give_back_kv(req, is_insert=is_insert)
+            self._give_back_row(req)
+        self.return_mamba_slot(req)
+        self._unlock(req)
+        self._forget(req)
+
+    def return_mamba_slot(self, req: Req) -> None:
+        """Free the request's own state slot, if the tree did not take it over."""
+        if req.kv.mamba_pool_idx is not None:
+            self._pools.req_to_token_pool.free_mamba_cache(req)
+
+    def _give_back_kv(self, req: Req, *, is_insert: bool) -> None:
+        """Let the cache take or free the committed KV and the state; it unlocks the prefix too.
+
+        Positions allocated for a step that never ran hold no KV, and the cache must not see them.
+        """
+        self._free_uncommitted(req)
+        self._pools.tree_cache.cache_finished_req(req, is_insert=is_insert)
+        req.kv.is_locked = False
+
+    def _free_uncommitted(self, req: Req) -> None:
+        kv = req.kv
+        start, end = max(kv.kv_committed_len, kv.cache_protected_len), kv.kv_allocated_len
+        if start < end:
+            table = self._pools.req_to_token_pool.req_to_token
+            self._pools.token_to_kv_pool_allocator.free(table[kv.req_pool_idx, start:end])
+            kv.kv_allocated_len = start
+
+    def _give_back_row(self, req: Req) -> None:
+        self._pools.req_to_token_pool.free(req)
+
+    def _unlock(self, req: Req) -> None:
+        """Take back the lock of a request that was admitted but never got a row."""
+        kv = req.kv
+        if kv.is_locked and kv.last_node is not None:
+            self._pools.tree_cache.dec_lock_ref(kv.last_node)
+        kv.is_locked = False
+
+    def _forget(self, req: Req) -> None:
+        """A fresh record: whatever still had a holder's number in it would otherwise look held.
+
+        Slots that are not given back stay in the record, so that the leak keeps its holder.
+        """
+        req.kv = ReqKv(req_pool_idx=req.kv.req_pool_idx, mamba_pool_idx=req.kv.mamba_pool_idx)
+        req.forget_match()

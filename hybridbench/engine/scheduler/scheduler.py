@@ -1,0 +1,304 @@
+"""The loop's decisions: what runs next, what becomes of each request afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hybridbench.engine.cache.base import MatchPrefixParams
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.config import EngineConfig
+from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.req import FinishKind, FinishReason, Req
+from hybridbench.engine.scheduler.batch import BatchBuilder, ScheduleBatch
+from hybridbench.engine.scheduler.decode import DecodeRoom, NewTokenRatioTracker, retract_order
+from hybridbench.engine.scheduler.policy import SchedulePolicy
+from hybridbench.engine.scheduler.pools import Pools
+from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
+from hybridbench.engine.scheduler.release import RequestRelease
+
+
+@dataclass(slots=True)
+class StepOutcome:
+    """What one step did to requests, for the front end to tell."""
+
+    admitted: list[Req] = field(default_factory=list)
+    produced: list[Req] = field(default_factory=list)  # each got one token
+    finished: list[Req] = field(default_factory=list)
+    aborted: list[Req] = field(default_factory=list)
+
+
+class Scheduler:
+    """Waiting queue, running batch, and the request between chunks.
+
+    One step is: ``settle_aborts``, ``schedule``, the model, ``settle``.  Between steps a waiting
+    request holds nothing, and every other request is in ``running`` or is ``chunked_req``.
+    """
+
+    def __init__(self, config: EngineConfig, pools: Pools, counters: EngineCounters) -> None:
+        self._config = config
+        self._pools = pools
+        self._counters = counters
+        self._release = RequestRelease(pools)
+        self._builder = BatchBuilder(pools, config.page_size)
+        self._decode_room = DecodeRoom(pools, config.page_size)
+        self._ratio = NewTokenRatioTracker(config.new_token_ratio)
+        self._policy = SchedulePolicy(config.schedule_policy, self._cached_prefix_len)
+        # A refusal is not repeated until a request leaves the running batch.
+        self._batch_is_full = False
+        self._abort_requested: list[Req] = []
+        self.waiting_queue: list[Req] = []
+        self.running: list[Req] = []
+        self.chunked_req: Req | None = None
+
+    def add(self, req: Req) -> None:
+        """Queue a new request."""
+        self.waiting_queue.append(req)
+
+    def request_abort(self, req: Req, message: str) -> None:
+        """Ask that ``req`` ends with the next step; it keeps what it holds until then."""
+        if req.to_abort is None and not req.finished:
+            req.to_abort = FinishReason(FinishKind.ABORT, message)
+            self._abort_requested.append(req)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self.waiting_queue or self.running or self.chunked_req)
+
+    @property
+    def aborts_pending(self) -> int:
+        """Requests that end with the next step."""
+        return len(self._abort_requested)
+
+    def admitted(self) -> list[Req]:
+        """The requests that may hold slots: running ones and the one between chunks."""
+        return [*self.running, self.chunked_req] if self.chunked_req else list(self.running)
+
+    def settle_aborts(self, outcome: StepOutcome) -> None:
+        """End the requests that were asked to, wherever they are."""
+        if not self._abort_requested:
+            return
+        asked, self._abort_requested = self._abort_requested, []
+        for req in asked:
+            self._abort(req, outcome)
+
+    def schedule(self, outcome: StepOutcome) -> ScheduleBatch | None:
+        """The next step's batch: a prefill if there is one, or else one token for all; or None."""
+        batch = self._next_prefill(outcome)
+        return batch if batch is not None else self._next_decode(outcome)
+
+    def settle(self, batch: ScheduleBatch, token_ids: Sequence[int], outcome: StepOutcome) -> None:
+        """Take the tokens of a batch that ran: commit its KV, finish what is done.
+
+        Args:
+            batch: what ``schedule`` gave.
+            token_ids: one per request of the batch; that of ``chunked_req`` is ignored.
+            outcome: filled with who got a token and who is done.
+        """
+        is_prefill = batch.forward.mode == "extend"
+        for req, token_id in zip(batch.reqs, token_ids, strict=True):
+            req.kv.kv_committed_len = req.kv.kv_allocated_len
+            if req is batch.chunked_req:
+                self._stash_chunk(req)
+                continue
+            req.append_token(token_id)
+            outcome.produced.append(req)
+            if req.finished:
+                self._finish(req, outcome)
+            elif is_prefill:
+                # From here on others may reuse the prompt.
+                self._pools.tree_cache.cache_unfinished_req(req)
+                self.running.append(req)
+        self._counters.output_tokens += len(outcome.produced)
+        if outcome.finished:
+            self.running = [req for req in self.running if not req.finished]
+            self._batch_is_full = False
+
+    # Prefill.
+
+    def _next_prefill(self, outcome: StepOutcome) -> ScheduleBatch | None:
+        if self.chunked_req is None and not self._may_admit():
+            return None
+        self._policy.sort(self.waiting_queue)
+        adder = self._new_adder()
+        self._continue_chunk(adder)
+        self._admit(adder)
+        if not adder.can_run_list:
+            self._give_up_on_head(adder, outcome)
+            return None
+        forward = self._builder.extend(adder.can_run_list)
+        if forward is None:
+            self._roll_back(adder.can_run_list)
+            return None
+        self._note_admissions(adder, outcome)
+        self.chunked_req = adder.new_chunked_req
+        self._counters.prefill_steps += 1
+        self._counters.prompt_tokens += len(forward.input_ids)
+        return ScheduleBatch(adder.can_run_list, forward, adder.new_chunked_req)
+
+    def _may_admit(self) -> bool:
+        return bool(self.waiting_queue) and not (self._batch_is_full and self.running)
+
+    def _new_adder(self) -> PrefillAdder:
+        config = self._config
+        limits = PrefillLimits(
+            rem_input_tokens=config.max_prefill_tokens,
+            rem_chunk_tokens=config.chunked_prefill_size,
+            cache_branching_states=config.cache_branching_states,
+        )
+        return PrefillAdder(self._pools, self._release, limits, self.running, self._ratio.value)
+
+    def _continue_chunk(self, adder: PrefillAdder) -> None:
+        req = self.chunked_req
+        if req is not None and not adder.add_chunked_req(req):
+            self.chunked_req = None
+            self._retract(req)
+
+    def _admit(self, adder: PrefillAdder) -> None:
+        if not self._may_admit():
+            return
+        result = adder.admit_from(self.waiting_queue)
+        self._batch_is_full = result is AddReqResult.NO_TOKEN
+        if adder.refused is not None:
+            self._counters.refusals += 1
+
+    def _note_admissions(self, adder: PrefillAdder, outcome: StepOutcome) -> None:
+        fresh = [req for req in adder.can_run_list if req is not self.chunked_req]
+        counters = self._counters
+        for req in fresh:
+            counters.admissions += 1
+            if req.kv.cache_protected_len:
+                counters.prefix_hits += 1
+                counters.prefix_hit_tokens += req.kv.cache_protected_len
+            if not req.is_retracted:
+                req.cached_tokens = req.kv.cache_protected_len
+                outcome.admitted.append(req)
+        if fresh:
+            taken = set(map(id, fresh))
+            self.waiting_queue = [req for req in self.waiting_queue if id(req) not in taken]
+
+    def _give_up_on_head(self, adder: PrefillAdder, outcome: StepOutcome) -> None:
+        """End a request that was refused although nobody else holds anything.
+
+        It would be refused for ever.  Requests that do not fit an empty engine are refused at
+        submission, so this happens only when slots have been lost.
+        """
+        req = adder.refused
+        if req is None or self.running or self.chunked_req is not None:
+            return
+        need = len(req.origin_input_ids) + req.sampling_params.max_new_tokens
+        req.to_abort = FinishReason(
+            FinishKind.ABORT,
+            f"does not fit the idle engine: it needs {need} KV tokens, 1 state slot and 1 row; "
+            f"there is room for {self._pools.kv_room()}, {self._pools.mamba_room()} and "
+            f"{self._pools.free_rows()}",
+        )
+        self._abort(req, outcome)
+        self._counters.abort_no_room += 1
+
+    def _roll_back(self, admitted: Sequence[Req]) -> None:
+        """An allocation failed although admission saw room: everybody waits again."""
+        for req in admitted:
+            if req is self.chunked_req:
+                self.chunked_req = None
+                self._retract(req)
+            else:
+                self._release.release(req, is_insert=False)
+        self._counters.rollbacks += 1
+
+    def _stash_chunk(self, req: Req) -> None:
+        """Between chunks the tree gets what is computed, so that others may reuse it."""
+        self._pools.tree_cache.cache_unfinished_req(req, chunked=True)
+        self._counters.prefill_chunks += 1
+
+    def _cached_prefix_len(self, req: Req) -> int:
+        """How much of ``req`` the cache has now; takes nothing."""
+        req.init_next_round_input()
+        key = RadixKey(req.matchable_ids())
+        return len(self._pools.tree_cache.match_prefix(MatchPrefixParams(key=key)).device_indices)
+
+    # Decode.
+
+    def _next_decode(self, outcome: StepOutcome) -> ScheduleBatch | None:
+        retracted = self._make_room_for_decode(outcome)
+        forward = self._builder.decode(self.running) if self.running else None
+        while self.running and forward is None:
+            # There was room, and still an allocation failed: one request less may do.
+            self._retract_one()
+            retracted = True
+            forward = self._builder.decode(self.running) if self.running else None
+        if retracted:
+            self._ratio.reestimate(self.running)
+        if forward is None:
+            return None
+        if not retracted:
+            self._ratio.decay()
+        self._counters.decode_steps += 1
+        return ScheduleBatch(list(self.running), forward)
+
+    def _make_room_for_decode(self, outcome: StepOutcome) -> bool:
+        """Retract until the rest can go on; the last one, if even it cannot, is aborted."""
+        retracted = False
+        while self.running and not self._decode_room.fits(self.running):
+            if len(self.running) > 1:
+                self._retract_one()
+                retracted = True
+                continue
+            req = self.running[0]
+            req.to_abort = FinishReason(
+                FinishKind.ABORT,
+                f"the KV pool has no room for token {req.seqlen} of this request, "
+                "which is the only one running",
+            )
+            self._abort(req, outcome)
+            self._counters.abort_no_room += 1
+        return retracted
+
+    def _retract_one(self) -> None:
+        req = retract_order(self.running)[0]
+        self.running = [other for other in self.running if other is not req]
+        self._retract(req)
+
+    def _retract(self, req: Req) -> None:
+        """Push a request back into the queue; its outputs stay and are prefilled again."""
+        self._release.release(req, is_insert=False)
+        req.is_retracted = True
+        self.waiting_queue.append(req)
+        self._batch_is_full = False
+        self._counters.retracts += 1
+
+    # Ways out.
+
+    def _finish(self, req: Req, outcome: StepOutcome) -> None:
+        self._release.release(req, is_insert=True)
+        outcome.finished.append(req)
+        counters = self._counters
+        counters.finishes += 1
+        assert req.finished_reason is not None
+        if req.finished_reason.kind is FinishKind.STOP:
+            counters.finish_stop += 1
+        else:
+            counters.finish_length += 1
+
+    def _abort(self, req: Req, outcome: StepOutcome) -> None:
+        """End ``req`` at whatever stage it is; it holds nothing afterwards."""
+        if req.finished:
+            return
+        counters = self._counters
+        is_decoding = False
+        if req is self.chunked_req:
+            self.chunked_req = None
+            counters.abort_prefill += 1
+        elif any(other is req for other in self.waiting_queue):
+            self.waiting_queue = [other for other in self.waiting_queue if other is not req]
+            counters.abort_queued += 1
+        else:
+            self.running = [other for other in self.running if other is not req]
+            counters.abort_decode += 1
+            is_decoding = True
+        # What a decoding request has computed is whole and worth keeping for the next turn.
+        self._release.release(req, is_insert=is_decoding)
+        self._batch_is_full = False
+        req.finished_reason = req.to_abort
+        outcome.aborted.append(req)

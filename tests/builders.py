@@ -1,0 +1,104 @@
+"""What many tests need: a nano model in float64, engines around it, runs to the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+
+from hybridbench.clock import Clock, FakeClock
+from hybridbench.engine.config import EngineConfig
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EngineEvent
+from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.models.qwen3_next import Qwen3Next
+from hybridbench.engine.models.registry import build_model
+from hybridbench.engine.req import Req
+from hybridbench.engine.sampling_params import SamplingParams
+
+NANO_MODEL = ModelConfig(
+    vocab_size=48,
+    hidden_size=16,
+    layer_types=("linear_attention", "full_attention"),
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    linear_num_key_heads=1,
+    linear_num_value_heads=2,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8,
+    num_experts=2,
+    num_experts_per_tok=1,
+    moe_intermediate_size=8,
+    shared_expert_intermediate_size=8,
+    dense_layers=frozenset({1}),
+    intermediate_size=16,
+    partial_rotary_factor=0.5,
+)
+
+NANO_ENGINE = EngineConfig(
+    model="nano",
+    dtype="float64",
+    max_running_requests=6,
+    max_context_len=128,
+    kv_tokens=256,
+    mamba_slots=16,
+    chunked_prefill_size=32,
+    max_prefill_tokens=64,
+    check_level="busy",
+    check_fatal=True,
+)
+
+
+@cache
+def nano_model() -> Qwen3Next:
+    """One nano model for all tests: it owns weights only, so engines can share it."""
+    return build_model(NANO_MODEL, torch.float64, "cpu", seed=1)
+
+
+def make_engine(*, clock: Clock | None = None, **changes: Any) -> Engine:
+    """An engine with the nano model; ``changes`` replace fields of NANO_ENGINE.
+
+    By default it checks all invariants after every step and raises if one is broken.
+    """
+    config = replace(NANO_ENGINE, **changes)
+    return Engine(config, clock=clock or FakeClock(), model=nano_model())
+
+
+def make_req(rid: str = "r", prompt: list[int] | None = None, max_new_tokens: int = 4) -> Req:
+    """A waiting request that holds nothing."""
+    return Req(rid, prompt or [1, 2, 3, 4], SamplingParams(max_new_tokens=max_new_tokens))
+
+
+def run_to_idle(engine: Engine, most_steps: int = 2000) -> list[EngineEvent]:
+    """Step until nothing is left to do; the events of all steps.
+
+    Raises:
+        AssertionError: the engine still has work after ``most_steps``.
+    """
+    events: list[EngineEvent] = []
+    for _ in range(most_steps):
+        if not engine.has_work:
+            return events
+        events += engine.step()
+    raise AssertionError(f"the engine still has work after {most_steps} steps")
+
+
+def assert_nothing_lost(engine: Engine) -> None:
+    """Slot by slot: holders and ledger agree, and the sums balance."""
+    assert engine.audit() == []
+    for pool, stats in engine.pool_stats().items():
+        assert stats.residual == 0, (pool, stats)
+        assert stats.waiting_held == 0, (pool, stats)
+
+
+def assert_idle_and_clean(engine: Engine) -> None:
+    """No request, nothing held by one, no lock in the tree, the tree sound."""
+    assert engine.is_idle
+    assert engine.check_invariants(idle=True) == []
+    assert_nothing_lost(engine)
+    for pool, stats in engine.pool_stats().items():
+        assert stats.in_flight == 0, (pool, stats)
+        assert stats.protected == 0, (pool, stats)

@@ -1,0 +1,22 @@
+"""Settings of every test run: one torch thread, and how long Hypothesis may look."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from hypothesis import HealthCheck, settings
+
+# Tests run beside other work on few cores; a second thread makes small tensors slower.
+torch.set_num_threads(1)
+
+# Engines take milliseconds to seconds to build and run: no deadline, and "too slow" means nothing.
+_PATIENT = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    print_blob=True,
+)
+settings.register_profile("dev", parent=_PATIENT, max_examples=25)
+settings.register_profile("ci", parent=_PATIENT, max_examples=50, derandomize=True)
+settings.register_profile("deep", parent=_PATIENT, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -1,0 +1,174 @@
+"""Random traffic for engines: shared prefixes, turns of conversations, aborts at every stage.
+
+A program drives one engine, audits it after every step, and at its end asks an engine that reuses
+nothing (ChunkCache, ample pools) for the tokens of each prompt.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EngineEvent, EventKind
+from hybridbench.engine.sampling_params import SamplingParams
+from tests.builders import NANO_MODEL, assert_idle_and_clean, assert_nothing_lost, make_engine
+
+SYSTEM_PROMPTS = 3
+MOST_LIVE = 14
+MOST_TEXTS = 12
+
+
+@dataclass
+class Sent:
+    """A request that was submitted, and what came back."""
+
+    prompt: list[int]
+    params: SamplingParams
+    output: list[int] = field(default_factory=list)
+    end: EventKind | None = None
+
+
+class EngineProgram:
+    """Actions on one engine; all randomness comes from ``rng``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        rng: random.Random,
+        *,
+        longest_prompt: int = 60,
+        longest_output: int = 10,
+    ) -> None:
+        self.engine = engine
+        self.rng = rng
+        self.sent: dict[str, Sent] = {}
+        self.live: list[str] = []
+        self.disconnected: set[str] = set()
+        self._longest_prompt = longest_prompt
+        self._longest_output = longest_output
+        # Whole texts, prompt and output, that later prompts continue or share a part of.
+        system_lens = [rng.randint(4, max(8, longest_prompt - 36)) for _ in range(SYSTEM_PROMPTS)]
+        self._texts = [self._tokens(length) for length in system_lens]
+
+    def submit(self) -> str:
+        """A new prompt, one that continues a text, or one that leaves it somewhere."""
+        rng = self.rng
+        # Mostly recent texts, whose states are still in the tree.
+        text = rng.choice(self._texts[-3:] if rng.random() < 0.6 else self._texts)
+        kind = rng.random()
+        if kind < 0.15:
+            prompt = self._tokens(rng.randint(1, 30))
+        elif kind < 0.6:
+            prompt = text + self._tokens(rng.randint(1, 8))
+        elif kind < 0.9:
+            prompt = text[: rng.randint(1, len(text))] + self._tokens(rng.randint(1, 6))
+        else:
+            prompt = list(text)
+        return self.submit_prompt(
+            prompt[: self._longest_prompt], rng.randint(1, self._longest_output)
+        )
+
+    def submit_prompt(self, prompt: list[int], max_new_tokens: int) -> str:
+        rid = f"r{len(self.sent)}"
+        greedy = self.rng.random() < 0.75
+        params = SamplingParams(
+            max_new_tokens=max_new_tokens,
+            temperature=0.0 if greedy else 1.0,
+            top_k=-1 if greedy else 8,
+            seed=len(self.sent),
+            stop_token_ids=(7,),
+        )
+        self.sent[rid] = Sent(prompt, params)
+        self.live.append(rid)
+        self.engine.submit(rid, prompt, params)
+        return rid
+
+    def abort(self) -> None:
+        """End some live request, or have its client leave."""
+        if not self.live:
+            return
+        rid = self.rng.choice(self.live)
+        if self.rng.random() < 0.5:
+            self.engine.abort(rid)
+        else:
+            self.live.remove(rid)
+            self.disconnected.add(rid)
+            self.engine.disconnect(rid)
+
+    def step(self) -> None:
+        """One step, then every slot of every pool is looked at."""
+        for event in self.engine.step():
+            self._note(event)
+        assert_nothing_lost(self.engine)
+
+    def finish(self) -> None:
+        """Run until all requests have ended; everything must have come back."""
+        for _ in range(5000):
+            if not self.engine.has_work:
+                break
+            self.step()
+        assert self.live == [], "a request never ended"
+        assert_idle_and_clean(self.engine)
+        assert self.engine.containers()["front_end"] == 0
+
+    def run(
+        self,
+        actions: int,
+        *,
+        abort_share: float = 0.05,
+        flush_share: float = 0.004,
+        flood_share: float = 0.01,
+    ) -> None:
+        """``actions`` random actions, then ``finish``."""
+        rng = self.rng
+        for _ in range(actions):
+            choice = rng.random()
+            if choice < abort_share:
+                self.abort()
+            elif choice < abort_share + flush_share:
+                self.engine.flush_cache()
+            elif choice < abort_share + flush_share + flood_share:
+                while len(self.live) < MOST_LIVE:
+                    self.submit()
+            elif choice < 0.4 and len(self.live) < MOST_LIVE:
+                self.submit()
+            else:
+                self.step()
+        self.finish()
+
+    def compare_with_oracle(self) -> None:
+        """What an engine without reuse and without pressure says to the same prompts."""
+        oracle = make_engine(
+            cache="chunk", max_running_requests=16, kv_tokens=4096, mamba_slots=16,
+            chunked_prefill_size=None, max_prefill_tokens=1024, check_level="off",
+        )  # fmt: skip
+        for rid, sent in self.sent.items():
+            oracle.submit(rid, sent.prompt, sent.params)
+        while oracle.has_work:
+            for event in oracle.step():
+                if event.kind is not EventKind.FINISHED:
+                    continue
+                sent = self.sent[event.rid]
+                expected = list(event.output_ids)
+                if sent.end is EventKind.FINISHED:
+                    assert sent.output == expected, (event.rid, sent.prompt)
+                else:
+                    assert sent.output == expected[: len(sent.output)], (event.rid, sent.prompt)
+
+    def _note(self, event: EngineEvent) -> None:
+        assert event.rid not in self.disconnected, "an event for a client that has left"
+        if not event.ends_request:
+            return
+        sent = self.sent[event.rid]
+        assert sent.end is None, "a request ended twice"
+        sent.end, sent.output = event.kind, list(event.output_ids)
+        self.live.remove(event.rid)
+        if event.kind is EventKind.FINISHED:
+            whole = (sent.prompt + sent.output)[: self._longest_prompt - 2]
+            self._texts.append(whole)
+            if len(self._texts) > MOST_TEXTS:
+                del self._texts[SYSTEM_PROMPTS]
+
+    def _tokens(self, count: int) -> list[int]:
+        return [self.rng.randrange(NANO_MODEL.vocab_size) for _ in range(count)]

@@ -1,0 +1,40 @@
+"""A request is aborted, or its client leaves, at every step of a run: nothing stays held."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from hybridbench.engine.events import EventKind
+from tests.builders import assert_idle_and_clean
+from tests.laws.engine_script import PROMPTS, ScriptedRun
+
+
+@pytest.mark.parametrize("how", ["abort", "disconnect"])
+def test_a_request_that_leaves_at_any_step_takes_nothing_along(how: str) -> None:
+    healthy = ScriptedRun()
+    healthy.run()
+    stages: Counter[str] = Counter()
+
+    for at in range(healthy.steps):
+        for rid in PROMPTS:
+            run = ScriptedRun()
+            for _ in range(at):
+                run.step()
+            left = run.engine.abort(rid) if how == "abort" else run.engine.disconnect(rid)
+            if not left:
+                continue
+            run.run()
+            assert_idle_and_clean(run.engine)
+            others = {other: tokens for other, tokens in run.outputs.items() if other != rid}
+            assert others == {other: healthy.outputs[other] for other in others}
+            assert len(others) == len(PROMPTS) - 1
+            assert run.ends.get(rid) == (EventKind.ABORTED if how == "abort" else None)
+            counters = run.engine.counters
+            assert counters.abort_queued + counters.abort_prefill + counters.abort_decode == 1
+            stages.update(counters.as_dict())
+
+    assert stages["abort_queued"] > 0
+    assert stages["abort_prefill"] > 0
+    assert stages["abort_decode"] > 0

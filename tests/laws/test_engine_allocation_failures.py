@@ -1,0 +1,58 @@
+"""The k-th allocation fails, for every k of a run: nothing is lost, nothing stays held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hybridbench.engine.events import EventKind
+from tests.builders import assert_idle_and_clean
+from tests.laws.engine_script import PROMPTS, ScriptedRun
+
+
+class FailsOnce:
+    """Stands before one method of an allocator and answers None to its k-th call."""
+
+    def __init__(self, healthy: Callable[..., object], k: int) -> None:
+        self._healthy = healthy
+        self._k = k
+        self.calls = 0
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        self.calls += 1
+        return None if self.calls == self._k else self._healthy(*args, **kwargs)
+
+
+def _run_with_failure(where: str, k: int) -> tuple[ScriptedRun, FailsOnce]:
+    run = ScriptedRun()
+    pools = run.engine.pools
+    holder, method = {
+        "state slots": (pools.mamba_allocator, "alloc"),
+        "rows": (pools.req_to_token_pool, "alloc"),
+        "prefill tokens": (pools.token_to_kv_pool_allocator, "alloc_extend"),
+        "decode tokens": (pools.token_to_kv_pool_allocator, "alloc_decode"),
+    }[where]
+    failing = FailsOnce(getattr(holder, method), k)
+    setattr(holder, method, failing)
+    run.run()
+    return run, failing
+
+
+@pytest.mark.parametrize("where", ["state slots", "rows", "prefill tokens", "decode tokens"])
+def test_any_single_failed_allocation_loses_nothing_and_changes_no_token(where: str) -> None:
+    healthy = ScriptedRun()
+    healthy.run()
+    assert set(healthy.ends.values()) == {EventKind.FINISHED}
+    k = 0
+
+    while True:
+        k += 1
+        run, failing = _run_with_failure(where, k)
+        assert_idle_and_clean(run.engine)
+        assert run.outputs == healthy.outputs, f"failing call {k}"
+        assert set(run.outputs) == set(PROMPTS)
+        if failing.calls < k:
+            break
+
+    assert k > 5, "the run hardly allocates"

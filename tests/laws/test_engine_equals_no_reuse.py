@@ -1,0 +1,172 @@
+"""The cached engine gives exactly the tokens of an engine without reuse, whatever happens to it.
+
+In float64, where rounding that depends on batch shape cannot turn the choice of a token.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from hybridbench.engine.config import NewTokenRatio
+from tests.builders import NANO_ENGINE, assert_nothing_lost, make_engine
+from tests.engine_programs import EngineProgram
+
+# Bets that requests stop early, so that decoding runs out of room now and then.
+DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
+
+SQUEEZES: dict[str, dict[str, Any]] = {
+    "state slots bind": {"mamba_slots": 12, "kv_tokens": 400},
+    "hardly any state slots": {"mamba_slots": 5, "kv_tokens": 400},
+    "kv tokens bind": {
+        "mamba_slots": 40, "kv_tokens": 130, "max_running_requests": 14, "new_token_ratio": DARING,
+    },
+    "both bind, long chunks": {
+        "mamba_slots": 18, "kv_tokens": 150, "max_running_requests": 14, "new_token_ratio": DARING,
+        "chunked_prefill_size": 48,
+    },
+    "short chunks, longest prefix first": {
+        "mamba_slots": 12, "kv_tokens": 220, "chunked_prefill_size": 7, "schedule_policy": "lpm",
+    },
+    "whole prompts": {"mamba_slots": 16, "kv_tokens": 200, "chunked_prefill_size": None},
+    "many rows": {
+        "mamba_slots": 28, "kv_tokens": 240, "max_running_requests": 12, "new_token_ratio": DARING,
+    },
+    "short prompts, long outputs": {
+        "mamba_slots": 40, "kv_tokens": 150, "max_running_requests": 14, "new_token_ratio": DARING,
+    },
+    "long prompts that branch": {"mamba_slots": 16, "kv_tokens": 500},
+}  # fmt: skip
+# Longest output and longest prompt, where they are not the usual ones.
+LONGEST_OUTPUT = {
+    "kv tokens bind": 40, "both bind, long chunks": 40, "short prompts, long outputs": 60,
+}  # fmt: skip
+LONGEST_PROMPT = {
+    "long prompts that branch": 110, "short prompts, long outputs": 12, "kv tokens bind": 40,
+}  # fmt: skip
+
+
+def make_program(name: str, seed: int) -> EngineProgram:
+    return EngineProgram(
+        make_engine(**SQUEEZES[name]),
+        random.Random(seed),
+        longest_output=LONGEST_OUTPUT.get(name, 10),
+        longest_prompt=LONGEST_PROMPT.get(name, 60),
+    )
+
+
+WANTED = {
+    "cow_copies": 1000,
+    "node_splits": 1000,
+    "tombstones": 1000,
+    "evict_cascade": 1000,
+    "retracts": 100,
+}
+# Three rounds of everything, and then, if retracts are still few, what makes most of them.
+PROGRAMS = [*SQUEEZES] * 3 + ["short prompts, long outputs"] * 20
+
+
+def test_every_program_gives_the_tokens_of_the_engine_without_reuse_and_loses_nothing() -> None:
+    seen: Counter[str] = Counter()
+    for seed, name in enumerate(PROGRAMS):
+        program = make_program(name, seed)
+        try:
+            program.run(600)
+            program.compare_with_oracle()
+        except BaseException as error:
+            error.add_note(f"seed {seed}, {name}")
+            raise
+        seen.update(program.engine.counters.as_dict())
+        if seed >= len(SQUEEZES) and all(seen[event] >= WANTED[event] for event in WANTED):
+            break
+    for event, count in WANTED.items():
+        assert seen[event] >= count, (event, seen)
+    for event in (
+        "refusals",
+        "prefill_chunks",
+        "evict_internal_state",
+        "abort_queued",
+        "abort_prefill",
+        "abort_decode",
+        "disconnects",
+        "finish_stop",
+        "flushes",
+    ):
+        assert seen[event] > 0, (event, seen)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Traffic of Hypothesis' choosing; on failure it shrinks to the few actions that matter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.program: EngineProgram | None = None
+
+    @initialize(name=st.sampled_from(sorted(SQUEEZES)), seed=st.integers(0, 2**16))
+    def build(self, name: str, seed: int) -> None:
+        self.program = make_program(name, seed)
+
+    @rule()
+    def submit(self) -> None:
+        assert self.program is not None
+        if len(self.program.live) < 12:
+            self.program.submit()
+
+    @rule(texts=st.lists(st.integers(0, 3), min_size=1, max_size=20), more=st.integers(1, 8))
+    def submit_few_tokens(self, texts: list[int], more: int) -> None:
+        """Prompts over four tokens share prefixes of every length."""
+        assert self.program is not None
+        self.program.submit_prompt(texts, more)
+
+    @rule()
+    def abort(self) -> None:
+        assert self.program is not None
+        self.program.abort()
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count: int) -> None:
+        assert self.program is not None
+        for _ in range(count):
+            self.program.step()
+
+    @rule()
+    def flush(self) -> None:
+        assert self.program is not None
+        assert self.program.engine.flush_cache() == self.program.engine.is_idle
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if self.program is not None:
+            assert_nothing_lost(self.program.engine)
+
+    def teardown(self) -> None:
+        if self.program is not None:
+            self.program.finish()
+            self.program.compare_with_oracle()
+
+
+TestEngineMachine = EngineMachine.TestCase
+TestEngineMachine.settings = settings(max_examples=40, stateful_step_count=40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1060))
+def test_long_programs_give_the_tokens_of_the_engine_without_reuse(seed: int) -> None:
+    name = list(SQUEEZES)[seed % len(SQUEEZES)]
+    program = make_program(name, seed)
+
+    program.run(3000)
+
+    program.compare_with_oracle()
+
+
+def test_squeezes_are_valid_configurations() -> None:
+    for changes in SQUEEZES.values():
+        assert replace(NANO_ENGINE, **changes).max_request_len >= 52

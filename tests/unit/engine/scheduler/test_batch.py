@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.sampling_params import SamplingParams
+from tests.builders import make_engine
+
+
+def _batches(engine: Engine) -> list[ForwardBatch]:
+    """Collects the batches that the model is given from now on."""
+    seen: list[ForwardBatch] = []
+    model = engine._runner
+    healthy = model.next_tokens
+
+    def noting(batch: ForwardBatch, params: list[SamplingParams]) -> list[int]:
+        seen.append(batch)
+        return healthy(batch, params)
+
+    model.next_tokens = noting  # type: ignore[method-assign, assignment]
+    return seen
+
+
+def test_a_prefill_batch_covers_what_no_cache_had() -> None:
+    engine = make_engine()
+    engine.generate([[1, 2, 3, 4]], SamplingParams(max_new_tokens=1))
+    seen = _batches(engine)
+    engine.submit("hit", [1, 2, 3, 4, 5, 6], SamplingParams(max_new_tokens=2))
+    engine.submit("miss", [9, 8, 7], SamplingParams(max_new_tokens=2))
+
+    engine.step()
+
+    [batch] = seen
+    assert batch.mode == "extend"
+    assert batch.input_ids.tolist() == [5, 6, 9, 8, 7]
+    assert batch.positions.tolist() == [4, 5, 0, 1, 2]
+    assert (list(batch.prefix_lens), list(batch.extend_lens)) == ([4, 0], [2, 3])
+    assert list(batch.seq_lens) == [6, 3]
+    assert len(batch.kv_indices) == 9
+    assert batch.kv_indices[4:].tolist() == batch.out_cache_loc.tolist()
+    assert len(set(batch.mamba_indices.tolist())) == 2
+    assert 0 not in batch.mamba_indices
+
+
+def test_a_decode_batch_has_one_token_and_one_new_position_each() -> None:
+    engine = make_engine()
+    for i in range(3):
+        engine.submit(f"r{i}", [i + 1] * (i + 2), SamplingParams(max_new_tokens=5))
+    engine.step()
+    seen = _batches(engine)
+
+    engine.step()
+
+    [batch] = seen
+    rows = [req.kv.row for req in engine.scheduler.running]
+    table = engine.pools.req_to_token_pool.req_to_token
+    assert batch.mode == "decode"
+    assert batch.positions.tolist() == [2, 3, 4]
+    assert list(batch.seq_lens) == [3, 4, 5]
+    assert batch.input_ids.tolist() == [req.output_ids[0] for req in engine.scheduler.running]
+    assert batch.out_cache_loc.tolist() == [int(table[row, 2 + i]) for i, row in enumerate(rows)]
+    ends = np.cumsum(batch.seq_lens) - 1
+    assert batch.kv_indices[ends].tolist() == batch.out_cache_loc.tolist()

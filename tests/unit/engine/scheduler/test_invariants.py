@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.memory.owners import REQ, TREE
+from hybridbench.engine.req import ReqKv
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
+from tests.builders import make_engine
+
+
+def _engine_with_two_running() -> Engine:
+    engine = make_engine(check_level="off")
+    for i in range(2):
+        engine.submit(f"r{i}", [i + 1, 5, 6], SamplingParams(max_new_tokens=20))
+    engine.step()
+    return engine
+
+
+def _only(found: list[InvariantViolation]) -> InvariantViolation:
+    [violation] = found
+    return violation
+
+
+def test_a_busy_engine_balances_in_every_pool() -> None:
+    engine = _engine_with_two_running()
+    for _ in range(5):
+        engine.step()
+        stats = engine.pool_stats()
+        assert engine.check_invariants(idle=False) == []
+        assert (stats["mamba"].in_flight, stats["req"].in_flight) == (2, 2)
+        # Both prompts are the tree's, and locked; what was decoded is the requests' own.
+        assert stats["kv"].protected == 6
+        assert stats["kv"].in_flight == 2 * (engine.scheduler.running[0].kv.kv_committed_len - 3)
+
+
+def test_lost_slots_are_named_without_asking_the_ledger() -> None:
+    engine = _engine_with_two_running()
+    lost_states = engine.pools.mamba_allocator.alloc(2, REQ)
+    lost_tokens = engine.pools.token_to_kv_pool_allocator.alloc(3, REQ)
+    assert lost_states is not None
+    assert lost_tokens is not None
+
+    found = {violation.pool: violation for violation in engine.check_invariants(idle=False)}
+
+    assert found["mamba"].slots == tuple(sorted(lost_states))
+    assert found["kv"].slots == tuple(sorted(lost_tokens.tolist()))
+    assert "mamba pool: 2 held by nobody" in found["mamba"].message
+    assert str(lost_states[0]) in found["mamba"].message
+    assert set(found) == {"mamba", "kv"}
+
+
+def test_a_slot_counted_twice_is_a_negative_residual() -> None:
+    engine = _engine_with_two_running()
+    [first, _] = engine.scheduler.running
+    engine.pools.mamba_allocator.free([first.kv.state_slot], REQ)
+
+    violation = _only(engine.check_invariants(idle=False))
+
+    assert (violation.kind, violation.pool) == (ViolationKind.RESIDUAL, "mamba")
+    assert "1 counted twice" in violation.message
+    assert engine.pool_stats()["mamba"].residual == -1
+
+
+def test_a_waiting_request_that_holds_something_is_named() -> None:
+    engine = _engine_with_two_running()
+    req = engine.scheduler.running.pop()
+    engine.scheduler.waiting_queue.append(req)
+
+    found = engine.check_invariants(idle=False)
+
+    assert {violation.kind for violation in found} == {ViolationKind.WAITING_HELD}
+    assert {violation.pool for violation in found} == {"mamba", "req", "tree"}
+    assert all("r1" in violation.message for violation in found)
+
+
+def test_a_request_in_flight_at_idle_is_a_violation() -> None:
+    engine = _engine_with_two_running()
+
+    kinds = {violation.kind for violation in engine.check_invariants(idle=True)}
+
+    assert kinds == {ViolationKind.IN_FLIGHT_AT_IDLE, ViolationKind.LOCKED_AT_IDLE}
+
+
+def test_a_tree_that_contradicts_itself_is_reported_at_idle() -> None:
+    engine = make_engine(check_level="off")
+    engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=2))
+    node = next(engine.pools.tree_cache.iter_nodes())
+    node.full_lock_ref = -1
+
+    found = engine.check_invariants(idle=True)
+
+    assert ViolationKind.TREE in {violation.kind for violation in found}
+
+
+def test_the_audit_is_silent_on_a_healthy_engine() -> None:
+    engine = _engine_with_two_running()
+
+    assert engine.audit() == []
+
+
+def test_the_audit_sees_a_slot_with_two_holders() -> None:
+    engine = _engine_with_two_running()
+    first, second = engine.scheduler.running
+    table = engine.pools.req_to_token_pool.req_to_token
+    engine.step()
+
+    table[second.kv.row, 3] = table[first.kv.row, 3]
+
+    assert engine.check_invariants(idle=False) == []
+    aliases = [v for v in engine.audit() if v.kind is ViolationKind.ALIAS]
+    assert _only(aliases).slots == (int(table[first.kv.row, 3]),)
+    assert "r0" in aliases[0].message
+    assert "r1" in aliases[0].message
+
+
+def test_the_audit_sees_a_record_that_the_ledger_denies() -> None:
+    engine = _engine_with_two_running()
+    slot = engine.scheduler.running[0].kv.state_slot
+    engine.pools.mamba_allocator.transfer([slot], REQ, TREE)
+
+    messages = [violation.message for violation in engine.audit()]
+
+    assert any(f"[{slot}] claimed for REQ" in message for message in messages)
+    assert any(f"[{slot}] booked to TREE" in message for message in messages)
+
+
+def test_the_audit_sees_a_prefix_that_is_no_longer_the_trees() -> None:
+    engine = _engine_with_two_running()
+    req = engine.scheduler.running[0]
+    table = engine.pools.req_to_token_pool.req_to_token
+
+    table[req.kv.row, 0] = 200
+
+    assert any("no longer the tree's" in violation.message for violation in engine.audit())
+
+
+def test_an_empty_record_costs_a_waiting_request_nothing() -> None:
+    engine = _engine_with_two_running()
+    engine.submit("w", [9, 9], SamplingParams(max_new_tokens=2))
+
+    assert engine.scheduler.waiting_queue[0].kv == ReqKv()
+    assert engine.pool_stats()["mamba"].waiting_held == 0

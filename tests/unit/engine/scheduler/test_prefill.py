@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+from typing import Any
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.memory.owners import REQ
+from hybridbench.engine.req import Req
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
+from hybridbench.engine.scheduler.release import RequestRelease
+from tests.builders import make_engine, make_req
+
+SYSTEM = list(range(1, 13))
+
+
+def _adder(
+    engine: Engine,
+    *,
+    rem_input: int = 64,
+    rem_chunk: int | None = None,
+    running: tuple[Req, ...] = (),
+) -> PrefillAdder:
+    limits = PrefillLimits(rem_input, rem_chunk, cache_branching_states=True)
+    return PrefillAdder(engine.pools, RequestRelease(engine.pools), limits, running, 0.5)
+
+
+def _warm_engine(**changes: Any) -> Engine:
+    """SYSTEM is in the tree, with a state at its end."""
+    engine = make_engine(check_level="off", **changes)
+    engine.generate([SYSTEM], SamplingParams(max_new_tokens=1))
+    return engine
+
+
+def _free_slots(engine: Engine) -> int:
+    return engine.pools.mamba_allocator.available_size()
+
+
+def test_requests_are_added_until_the_queue_ends() -> None:
+    engine = make_engine()
+    adder = _adder(engine)
+    queue = [make_req(f"r{i}", [i + 1] * 5) for i in range(3)]
+
+    assert adder.admit_from(queue) is AddReqResult.CONTINUE
+    assert adder.can_run_list == queue
+    assert [req.extend_input_len for req in queue] == [5, 5, 5]
+
+
+def test_a_hit_takes_its_slot_while_matching_and_keeps_it_when_admitted() -> None:
+    engine = _warm_engine()
+    req = make_req("r", [*SYSTEM, 20, 21])
+
+    _adder(engine).admit_from([req])
+
+    assert req.kv.mamba_pool_idx is not None
+    assert (req.extend_input_len, len(req.kv.prefix_indices), req.kv.is_locked) == (2, 12, True)
+
+
+def test_a_refused_hit_gives_its_slot_back_and_forgets_the_match() -> None:
+    engine = _warm_engine()
+    before = _free_slots(engine)
+    # More output than the pool has room for.
+    req = make_req("r", [*SYSTEM, 20, 21], max_new_tokens=1000)
+
+    assert _adder(engine).admit_from([req]) is AddReqResult.NO_TOKEN
+
+    assert req.kv.is_empty
+    assert _free_slots(engine) == before
+    assert engine.pool_stats()["mamba"].protected == 0
+    assert engine.counters.cow_copies == 0
+    engine.step()
+    assert engine.counters.cow_copies == 1
+
+
+def test_the_window_returns_its_slots_when_the_loop_stops_early() -> None:
+    engine = make_engine()
+    queue = [make_req("r0", [1] * 5, 1000), make_req("r1"), make_req("r2")]
+
+    _adder(engine).admit_from(queue)
+
+    assert _free_slots(engine) == 16
+    assert engine.pools.mamba_allocator.group_size() == 0
+
+
+def test_state_slots_are_part_of_the_budget() -> None:
+    engine = make_engine(mamba_slots=2)
+    queue = [make_req(f"r{i}", [i + 1] * 3) for i in range(4)]
+    adder = _adder(engine)
+
+    assert adder.admit_from(queue) is AddReqResult.NO_TOKEN
+    assert len(adder.can_run_list) == 2
+
+
+def test_a_hit_does_not_take_the_slot_that_an_admitted_request_was_promised() -> None:
+    """One slot is free: r0 is promised it, r1 takes it while matching and must give it back."""
+    engine = _warm_engine(mamba_slots=3)
+    tree_states = engine.pool_stats()["mamba"].evictable
+    engine.pools.mamba_allocator.alloc(3 - tree_states - 1, REQ)
+    adder = _adder(engine)
+    queue = [make_req("r0", [30, 31]), make_req("r1", [*SYSTEM, 20]), make_req("r2", [*SYSTEM, 21])]
+
+    adder.admit_from(queue)
+
+    assert queue[0] in adder.can_run_list
+    assert adder.rem_mamba_slots() >= 0
+    assert all(req.kv.is_empty for req in queue if req not in adder.can_run_list)
+
+
+def test_rows_are_part_of_the_budget() -> None:
+    engine = make_engine(max_running_requests=2)
+    queue = [make_req(f"r{i}", [i + 1] * 3) for i in range(4)]
+    adder = _adder(engine)
+
+    assert adder.admit_from(queue) is AddReqResult.NO_TOKEN
+    assert len(adder.can_run_list) == 2
+    assert adder.refused is None
+
+
+def test_what_running_requests_may_still_produce_is_kept_free() -> None:
+    engine = make_engine(kv_tokens=100)
+    running = make_req("running", max_new_tokens=120)
+    req = make_req("r", [1] * 30, max_new_tokens=20)
+
+    # 100 - 0.5 x 120 leaves 40, and 50 are wanted.
+    assert _adder(engine, running=(running,)).admit_from([req]) is AddReqResult.NO_TOKEN
+    assert _adder(engine).admit_from([req]) is AddReqResult.CONTINUE
+
+
+def test_the_first_prompt_passes_whatever_its_length_and_a_second_does_not() -> None:
+    engine = make_engine()
+    adder = _adder(engine, rem_input=8)
+    queue = [make_req("r0", [1] * 20), make_req("r1", [2] * 3)]
+
+    assert adder.admit_from(queue) is AddReqResult.OTHER
+    assert adder.can_run_list == queue[:1]
+
+
+def test_prompts_beyond_the_input_budget_wait_for_the_next_step() -> None:
+    engine = make_engine()
+    adder = _adder(engine, rem_input=8)
+    queue = [make_req("r0", [1] * 4), make_req("r1", [2] * 5)]
+
+    assert adder.admit_from(queue) is AddReqResult.OTHER
+    assert adder.can_run_list == queue[:1]
+    assert adder.refused is queue[1]
+
+
+def test_a_long_prompt_is_cut_to_the_chunk_and_only_one_is() -> None:
+    engine = make_engine()
+    adder = _adder(engine, rem_chunk=16)
+    queue = [make_req("r0", [1] * 10), make_req("r1", [2] * 20), make_req("r2", [3] * 4)]
+
+    assert adder.admit_from(queue) is AddReqResult.OTHER
+    assert [req.extend_input_len for req in adder.can_run_list] == [10, 6]
+    assert adder.new_chunked_req is queue[1]
+
+
+def test_a_chunked_request_goes_on_with_what_is_left() -> None:
+    engine = make_engine()
+    req = make_req("r", [1] * 20)
+    req.kv.kv_committed_len = 16
+    adder = _adder(engine, rem_chunk=16)
+
+    assert adder.add_chunked_req(req)
+    assert (req.extend_input_len, adder.new_chunked_req) == (4, None)
+
+
+def test_a_chunked_request_that_no_longer_fits_says_so() -> None:
+    engine = make_engine()
+    engine.pools.token_to_kv_pool_allocator.alloc(250, REQ)
+    req = make_req("r", [1] * 40)
+    req.kv.kv_committed_len = 16
+
+    assert not _adder(engine, rem_chunk=16).add_chunked_req(req)
+
+
+def test_the_whole_prompt_is_promised_when_only_a_chunk_runs() -> None:
+    engine = make_engine(kv_tokens=100)
+    adder = _adder(engine, rem_chunk=16)
+    queue = [make_req("r0", [1] * 80, 10)]
+
+    adder.admit_from(queue)
+
+    assert adder.rem_total_tokens() == 10
+
+
+def test_a_prompt_is_cut_where_it_leaves_the_tree_so_that_a_state_is_saved_there() -> None:
+    engine = make_engine(chunked_prefill_size=100)
+    shared = [i % 40 for i in range(70)]
+    engine.generate([[*shared, 41]], SamplingParams(max_new_tokens=1))
+    req = make_req("r", [*shared, 42, 43])
+    adder = _adder(engine, rem_input=100, rem_chunk=100)
+
+    adder.admit_from([req, make_req("r2", [44, 45])])
+
+    assert (req.mamba_branching_seqlen, req.extend_input_len) == (64, 64)
+    assert adder.new_chunked_req is req
+    # The step has room left, and others use it.
+    assert len(adder.can_run_list) == 2

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hybridbench.engine.cache.base import MatchPrefixParams
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.req import Req
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.scheduler.release import RequestRelease
+from tests.builders import assert_nothing_lost, make_engine, make_req
+
+PROMPT = list(range(1, 21))
+
+
+def _running_engine(**changes: Any) -> tuple[Engine, Req]:
+    """An engine with one request that has decoded two tokens."""
+    engine = make_engine(check_level="off", **changes)
+    engine.submit("r", PROMPT, SamplingParams(max_new_tokens=50))
+    for _ in range(2):
+        engine.step()
+    [req] = engine.scheduler.running
+    engine.scheduler.running = []
+    return engine, req
+
+
+@pytest.mark.parametrize("cache", ["radix", "chunk"])
+@pytest.mark.parametrize("is_insert", [True, False])
+def test_whatever_the_way_out_everything_comes_back(cache: str, is_insert: bool) -> None:
+    engine, req = _running_engine(cache=cache)
+
+    RequestRelease(engine.pools).release(req, is_insert=is_insert)
+
+    assert req.kv.is_empty
+    assert_nothing_lost(engine)
+    assert {stats.protected for stats in engine.pool_stats().values()} == {0}
+    assert engine.pool_stats()["req"].available == 6
+
+
+def test_a_finished_request_leaves_its_kv_and_state_in_the_tree() -> None:
+    engine, req = _running_engine()
+    committed = req.kv.kv_committed_len
+
+    RequestRelease(engine.pools).release(req, is_insert=True)
+
+    assert engine.pool_stats()["kv"].evictable == committed == 21
+    assert engine.pool_stats()["mamba"].evictable == 2
+
+
+def test_an_aborted_prefill_leaves_only_what_was_shared_before() -> None:
+    engine, req = _running_engine()
+
+    RequestRelease(engine.pools).release(req, is_insert=False)
+
+    assert engine.pool_stats()["kv"].evictable == 20
+    assert engine.pool_stats()["mamba"].evictable == 1
+
+
+def test_positions_of_a_step_that_never_ran_are_freed_and_not_cached() -> None:
+    engine, req = _running_engine()
+    assert engine.scheduler._builder.decode([req]) is not None
+
+    RequestRelease(engine.pools).release(req, is_insert=True)
+
+    assert engine.pool_stats()["kv"].evictable == 21
+    assert_nothing_lost(engine)
+
+
+def test_a_request_that_only_matched_gives_back_its_slot_and_its_lock() -> None:
+    engine = make_engine(check_level="off")
+    engine.generate([PROMPT], SamplingParams(max_new_tokens=1))
+    req = make_req("r", [*PROMPT, 30])
+    key = RadixKey(req.matchable_ids())
+    match = engine.pools.tree_cache.match_prefix(MatchPrefixParams(key, cow_mamba=True, req=req))
+    req.kv.last_node = match.last_device_node
+    engine.pools.tree_cache.inc_lock_ref(match.last_device_node)
+    req.kv.is_locked = True
+    assert req.kv.mamba_pool_idx is not None
+
+    RequestRelease(engine.pools).release(req, is_insert=False)
+
+    assert req.kv.is_empty
+    assert_nothing_lost(engine)
+    assert engine.pool_stats()["kv"].protected == 0
+
+
+def test_releasing_twice_changes_nothing() -> None:
+    engine, req = _running_engine()
+    release = RequestRelease(engine.pools)
+    release.release(req, is_insert=True)
+    before = engine.pool_stats()
+
+    release.release(req, is_insert=True)
+
+    assert engine.pool_stats() == before

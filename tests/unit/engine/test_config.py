@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hybridbench.engine.config import EngineConfig, NewTokenRatio
+from hybridbench.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"max_running_requests": 0}, "max_running_requests is 0; it must be at least 1"),
+        ({"max_context_len": 1}, "max_context_len is 1; it must be at least 2"),
+        ({"mamba_slots": 0}, "mamba_slots is 0; it must be at least 1"),
+        ({"kv_tokens": 2}, "kv_tokens is 2; it must be at least 3"),
+        ({"page_size": 16, "kv_tokens": 32}, "kv_tokens is 32; it must be at least 33"),
+        ({"max_prefill_tokens": 0}, "max_prefill_tokens is 0"),
+        ({"schedule_policy": "random"}, "schedule_policy is 'random'; it must be fcfs or lpm"),
+        ({"cache": "tree"}, "cache is 'tree'; it must be radix or chunk"),
+        ({"check_level": "always"}, "check_level is 'always'; it must be off or idle or busy"),
+        ({"chunked_prefill_size": 0}, "chunked_prefill_size is 0"),
+        ({"page_size": 16, "chunked_prefill_size": 40}, "a positive multiple of the page size 16"),
+        ({"new_token_ratio": NewTokenRatio(init=0.1, min=0.5)}, "falls from 0.1 to 0.5"),
+        ({"new_token_ratio": NewTokenRatio(decay_steps=0)}, "in 0 steps"),
+    ],
+)
+def test_an_impossible_value_is_refused_with_one_sentence(
+    changes: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"^engine: ") as refused:
+        replace(EngineConfig(), **changes)  # type: ignore[arg-type]
+
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_longest_request_fits_the_row_and_an_empty_kv_pool() -> None:
+    assert EngineConfig(max_context_len=100, kv_tokens=1000).max_request_len == 100
+    assert EngineConfig(max_context_len=1000, kv_tokens=100).max_request_len == 99
+
+
+def test_the_ratio_reaches_its_minimum_in_the_steps_it_names() -> None:
+    ratio = NewTokenRatio(init=0.8, min=0.2, decay_steps=60)
+
+    assert ratio.decay == pytest.approx(0.01)
