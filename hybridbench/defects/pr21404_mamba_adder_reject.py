@@ -1,0 +1,38 @@
+"""sglang#21404: a request that matched and was then refused keeps the state slot of the match.
+
+Matching copies the state of a hit into a slot of the request's own, before the adder decides.
+When it refuses, nothing gives the slot back: it is in no free list, no tree node and no running
+request.  It comes back when the request is admitted or aborted at last, so the loss is bounded by
+the number of waiting requests that were once refused, and it shows as an exact violation long
+before it starves the pool: a request that only waits holds a slot.
+
+Present up to sglang 0.5.9, fixed in 0.5.10 (merged 2026-03-30).
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.prefill import PrefillAdder
+
+
+def _return_unadmitted(self: PrefillAdder, req: Req) -> None:
+    """Before #21404 nothing was given back."""
+
+
+DEFECT = Defect(
+    slug="mamba-adder-reject",
+    source="sglang#21404",
+    symptom="State slots vanish while requests that matched a cached prefix are refused admission; "
+    "waiting requests hold them.",
+    profile="admission-squeeze",
+    signature=Signature(
+        subject="mamba",
+        event="refusal",
+        rate="1 slot per refused request with a hit, until it is admitted or aborted",
+        expected_verdict="LEAK",
+    ),
+    patches=(
+        Patch(PrefillAdder, "_return_unadmitted", _return_unadmitted, fingerprint="302c6ae4859c"),
+    ),
+)

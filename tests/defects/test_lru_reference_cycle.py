@@ -1,0 +1,92 @@
+"""sglang#25770 in a whole engine: healthy nodes die by themselves, defective ones pile up."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from hybridbench.defects.inject import injected
+from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+from tests.builders import assert_nothing_lost, make_engine, run_to_idle
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    """Only reference counts free anything while a test counts nodes."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+def stray_nodes(engine: Engine) -> int:
+    """Live tree nodes that the engine cannot reach as part of its tree."""
+    live = sum(1 for thing in gc.get_objects() if type(thing) is TreeNode)
+    _, expected = engine.reference_counted_classes()["TreeNode"]
+    return live - expected
+
+
+def chat(engine: Engine, conversations: int, seed: int = 3) -> None:
+    """Conversations of three turns over two system prompts, more than the states can cover."""
+    rng = random.Random(seed)
+    system = [[rng.randrange(48) for _ in range(16)] for _ in range(2)]
+    params = SamplingParams(max_new_tokens=2, ignore_eos=True)
+    histories = [list(system[i % 2]) for i in range(conversations)]
+    for _ in range(3):
+        for index, history in enumerate(histories):
+            history += [rng.randrange(48) for _ in range(5)]
+            engine.submit(f"{len(history)}-{index}", history, params)
+            run_to_idle(engine)
+
+
+def churn() -> tuple[Engine, int]:
+    """An engine after the chats, and its strays beyond what was there before it."""
+    engine = make_engine(mamba_slots=10, kv_tokens=400)
+    chat(engine, 40)
+    return engine, stray_nodes(engine)
+
+
+def test_a_healthy_engine_leaves_no_node_behind() -> None:
+    engine, strays = churn()
+
+    assert engine.counters.evict_internal_state > 20
+    assert engine.counters.nodes_evicted > 50
+    assert strays == 0
+
+
+def test_with_the_defect_nearly_every_evicted_node_stays_although_all_pools_balance() -> None:
+    with injected(DEFECT):
+        engine, strays = churn()
+
+    assert strays > 0.8 * engine.counters.nodes_evicted
+    assert_nothing_lost(engine)
+
+
+def test_after_the_defect_a_new_engine_is_healthy_again() -> None:
+    with injected(DEFECT):
+        broken, _ = churn()
+    del broken
+    gc.collect()
+
+    _, strays = churn()
+
+    assert strays == 0
+
+
+def test_the_defect_changes_no_token() -> None:
+    def outputs() -> list[list[int]]:
+        engine = make_engine(mamba_slots=10, kv_tokens=400)
+        chat(engine, 10)
+        prompts = [[i, i + 1, i + 2] for i in range(5)]
+        return engine.generate(prompts, SamplingParams(max_new_tokens=4))
+
+    healthy = outputs()
+    with injected(DEFECT):
+        assert outputs() == healthy

@@ -1,0 +1,116 @@
+"""Injection: signatures are compared, methods come back, conflicts are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hybridbench.defects.catalog import find_defect
+from hybridbench.defects.defect import Defect, Patch, Replacement, Signature, fingerprint_of
+from hybridbench.defects.inject import apply_defects, injected
+from hybridbench.errors import ConfigError, UsageError
+
+
+class Shelf:
+    """A class to break."""
+
+    def put(self, book: str) -> str:
+        return f"kept {book}"
+
+    def count(self) -> int:
+        """How many there are."""
+        return 1
+
+
+def lose(self: Shelf, book: str) -> str:
+    return f"lost {book}"
+
+
+def defect(replacement: Replacement, slug: str = "lost-book", method: str = "put") -> Defect:
+    patch = Patch(Shelf, method, replacement, fingerprint_of(Shelf.put))
+    return Defect(
+        slug, "test", "books go", "smoke", Signature("book", "put", "1", "LEAK"), (patch,)
+    )
+
+
+def test_a_defect_is_on_inside_the_block_only_even_after_an_error() -> None:
+    def fail_inside() -> None:
+        with injected(defect(lose)):
+            assert Shelf().put("atlas") == "lost atlas"
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail_inside()
+
+    assert Shelf().put("atlas") == "kept atlas"
+
+
+def test_a_replacement_with_other_parameters_is_refused_before_anything_changes() -> None:
+    def wrong(self: Shelf) -> str:
+        return ""
+
+    with pytest.raises(ValueError, match="its replacement takes"):
+        apply_defects([defect(wrong)])
+    assert Shelf().put("atlas") == "kept atlas"
+
+
+def test_a_method_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="defines no method 'burn'"):
+        apply_defects([defect(lose, method="burn")])
+
+
+def test_two_defects_on_one_method_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"both replace Shelf\.put"):
+        apply_defects([defect(lose), defect(lose, slug="other")])
+    assert Shelf().put("atlas") == "kept atlas"
+
+
+def test_a_fingerprint_follows_the_code_and_not_the_docstring() -> None:
+    class Twin:
+        def count(self) -> int:
+            """Other words."""
+            return 1
+
+    class Changed:
+        def count(self) -> int:
+            """How many there are."""
+            return 2
+
+    assert fingerprint_of(Twin.count) == fingerprint_of(Shelf.count)
+    assert fingerprint_of(Changed.count) != fingerprint_of(Shelf.count)
+
+
+def test_an_unknown_slug_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean lru-reference-cycle"):
+        find_defect("lru-reference-cycles")
+
+
+def test_a_file_may_bring_a_defect_of_its_own(tmp_path: Path) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "from hybridbench.defects.defect import Defect, Signature\n"
+        "DEFECT = Defect('mine', 'me', 's', 'smoke', Signature('a', 'b', 'c', 'LEAK'), ())\n",
+        encoding="utf-8",
+    )
+
+    assert find_defect(str(source)).slug == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x = 1", "must define DEFECT"),
+        ("raise OSError('no')", "does not import"),
+        (None, "no such file"),
+    ],
+)
+def test_a_file_that_is_no_defect_is_one_sentence(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
+    source = tmp_path / "mine.py"
+    if content is not None:
+        source.write_text(content, encoding="utf-8")
+
+    with pytest.raises(ConfigError, match=message):
+        find_defect(str(source))
