@@ -1,0 +1,1 @@
+"""Benchmarks whose ratios the documents quote: measured side by side in one run."""

@@ -1,0 +1,344 @@
+"""How long the prefix caches take: match, insert and evict on multi-turn conversations.
+
+The pattern is one on which released engines were measured, too: 8 system prompts of 256 tokens,
+turns of 192, 48 conversations at a time, 120,000 KV tokens, 200 state slots.  States run short
+before KV does.  No model runs: the rest of a turn is making keys and taking KV positions.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from hybridbench.engine.cache.base import (
+    CacheInitParams,
+    EvictParams,
+    InsertParams,
+    MatchPrefixParams,
+    MatchResult,
+)
+from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
+from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
+from hybridbench.engine.memory.owners import REQ
+from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
+
+
+@dataclass(frozen=True)
+class CachePattern:
+    """Conversations that grow turn by turn over a few shared system prompts."""
+
+    system_prompts: int = 8
+    system_tokens: int = 256
+    turn_tokens: int = 192
+    turns_min: int = 8
+    turns_max: int = 14
+    conversations: int = 48
+    kv_tokens: int = 120_000
+    mamba_slots: int = 200
+    vocab_size: int = 32_000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class CacheBenchRow:
+    """One cache under the pattern; times are medians per call, warm-up turns left out.
+
+    Attributes:
+        cache_time_share: part of the wall time spent in match, insert, evict and lock calls.
+        cache_us_per_turn: time in those calls per turn; the median over turns, which a busy
+            machine's interruptions hardly move.
+        hit_rate: part of the key tokens that were reused.
+    """
+
+    cache: str
+    page_size: int
+    turns: int
+    turns_per_s: float
+    key_tokens_mean: float
+    match_us: float
+    insert_us: float
+    evict_us: float
+    evict_calls: int
+    nodes_evicted: int
+    states_evicted: int
+    cache_us_per_turn: float
+    cache_time_share: float
+    hit_rate: float
+
+
+@dataclass(frozen=True)
+class EvictionCostRow:
+    """What evicting one leaf costs in a tree of so many nodes, most of them not evictable."""
+
+    cache: str
+    nodes: int
+    evictable_leaves: int
+    evict_us: float
+
+
+@dataclass
+class _Timer:
+    """Nanoseconds of each call, by kind."""
+
+    ns: dict[str, list[int]] = field(default_factory=dict)
+    total_ns: int = 0
+    turn_ns: list[int] = field(default_factory=list)
+
+    def record(self, kind: str, start_ns: int) -> None:
+        spent_ns = time.perf_counter_ns() - start_ns
+        self.total_ns += spent_ns
+        self.ns.setdefault(kind, []).append(spent_ns)
+
+    def median_us(self, kind: str) -> float:
+        return statistics.median(self.ns[kind]) / 1000 if self.ns.get(kind) else 0.0
+
+
+class _BenchReq:
+    """As much of a request as a match with copy-on-write looks at."""
+
+    def __init__(self, rid: str) -> None:
+        self.rid = rid
+        self.req_pool_idx: int | None = None
+        self.mamba_pool_idx: int | None = None
+        self.origin_input_ids: Sequence[int] = ()
+        self.output_ids: Sequence[int] = ()
+        self.fill_ids: Sequence[int] = ()
+        self.last_node: TreeNode | None = None
+        self.prefix_indices: IntArray = np.empty(0, dtype=np.int64)
+        self.cache_protected_len = 0
+        self.kv_committed_len = 0
+        self.kv_allocated_len = 0
+
+
+class _Conversations:
+    """The keys of the turns, one after the other, of a random open conversation each."""
+
+    def __init__(self, pattern: CachePattern) -> None:
+        self._pattern = pattern
+        self._random = random.Random(pattern.seed)
+        self._prompts = [self._tokens(pattern.system_tokens) for _ in range(pattern.system_prompts)]
+        self._open = [self._begin() for _ in range(pattern.conversations)]
+
+    def next_key(self) -> array[int]:
+        """All tokens of a conversation after its next turn."""
+        place = self._random.randrange(len(self._open))
+        tokens, turns_left = self._open[place]
+        if turns_left == 0:
+            tokens, turns_left = self._begin()
+        tokens = tokens + self._tokens(self._pattern.turn_tokens)
+        self._open[place] = (tokens, turns_left - 1)
+        return tokens
+
+    def _begin(self) -> tuple[array[int], int]:
+        pattern = self._pattern
+        turns = self._random.randint(pattern.turns_min, pattern.turns_max)
+        return self._random.choice(self._prompts), turns
+
+    def _tokens(self, count: int) -> array[int]:
+        draw = self._random.random
+        vocab_size = self._pattern.vocab_size
+        return array("q", [int(draw() * vocab_size) for _ in range(count)])
+
+
+class _Bench:
+    """A cache with its pools, and one turn of a conversation on it."""
+
+    def __init__(self, pattern: CachePattern, page_size: int) -> None:
+        self.allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
+        self.cache: MambaRadixCache | RadixCache
+        self.rows: HybridReqToTokenPool | None = None
+        if page_size == 1:
+            self.allocator = TokenToKVPoolAllocator(pattern.kv_tokens, torch.float32, "cpu")
+            self.rows = _hybrid_rows(pattern.mamba_slots)
+            self.cache = MambaRadixCache(CacheInitParams(self.rows, self.allocator, page_size))
+        else:
+            self.allocator = PagedTokenToKVPoolAllocator(
+                pattern.kv_tokens, page_size, torch.float32, "cpu"
+            )
+            rows = ReqToTokenPool(size=1, max_context_len=1)
+            self.cache = RadixCache(CacheInitParams(rows, self.allocator, page_size))
+        self.timer = _Timer()
+        self.key_tokens = 0
+        self.hit_tokens = 0
+        self.nodes_evicted = 0
+        self.states_evicted = 0
+
+    def turn(self, tokens: array[int]) -> None:
+        """Match, lock, make room, insert, unlock."""
+        record, clock = self.timer.record, time.perf_counter_ns
+        cache = self.cache
+        before_ns = self.timer.total_ns
+        self._make_state_room()
+        req = _BenchReq("bench")
+        start = clock()
+        key = RadixKey(tokens)
+        matched = cache.match_prefix(MatchPrefixParams(key, cow_mamba=True, req=req))
+        record("match", start)
+        start = clock()
+        cache.inc_lock_ref(matched.last_device_node)
+        record("lock", start)
+        value, state = self._take(len(tokens), matched, req)
+        start = clock()
+        inserted = cache.insert(
+            InsertParams(key, value, state, prev_prefix_len=matched.cache_protected_len)
+        )
+        record("insert", start)
+        start = clock()
+        cache.dec_lock_ref(matched.last_device_node)
+        record("lock", start)
+        if self.rows is not None and state is not None and inserted.mamba_exist:
+            self.rows.mamba_allocator.free([state], REQ)
+        self.timer.turn_ns.append(self.timer.total_ns - before_ns)
+        self.key_tokens += len(tokens)
+        self.hit_tokens += matched.cache_protected_len
+
+    def _take(
+        self, length: int, matched: MatchResult, req: _BenchReq
+    ) -> tuple[IntArray, int | None]:
+        """KV positions for the whole key, those that were hit first, and a state slot."""
+        missing = length - matched.cache_protected_len
+        short = missing - self.allocator.available_size()
+        if short > 0:
+            self._evict(EvictParams(num_tokens=short))
+        fresh = self.allocator.alloc(missing)
+        assert fresh is not None, "the pattern does not fit its KV pool"
+        value = np.concatenate((matched.device_indices, fresh))
+        if self.rows is None:
+            return value, None
+        if req.mamba_pool_idx is None:
+            slots = self.rows.mamba_allocator.alloc(1)
+            assert slots is not None, "the pattern does not fit its state pool"
+            return value, slots[0]
+        return value, req.mamba_pool_idx
+
+    def _make_state_room(self) -> None:
+        if self.rows is not None and self.rows.mamba_allocator.available_size() == 0:
+            self._evict(EvictParams(mamba_num=1))
+
+    def _evict(self, params: EvictParams) -> None:
+        removed = self.cache.events.nodes_removed
+        start = time.perf_counter_ns()
+        evicted = self.cache.evict(params)
+        self.timer.record("evict", start)
+        self.nodes_evicted += self.cache.events.nodes_removed - removed
+        self.states_evicted += evicted.mamba_num_evicted
+
+
+def bench_cache(
+    page_size: int,
+    turns: int = 8_000,
+    warm_up_turns: int = 2_000,
+    pattern: CachePattern | None = None,
+) -> CacheBenchRow:
+    """Run the pattern: page size 1 on the hybrid tree, any other on the attention-only tree."""
+    chosen = CachePattern() if pattern is None else pattern
+    conversations = _Conversations(chosen)
+    bench = _Bench(chosen, page_size)
+    for _ in range(warm_up_turns):
+        bench.turn(conversations.next_key())
+    bench.timer = _Timer()
+    bench.key_tokens = bench.hit_tokens = bench.nodes_evicted = bench.states_evicted = 0
+    keys = [conversations.next_key() for _ in range(turns)]
+    start = time.perf_counter_ns()
+    for key in keys:
+        bench.turn(key)
+    wall_ns = time.perf_counter_ns() - start
+    timer = bench.timer
+    return CacheBenchRow(
+        cache=type(bench.cache).__name__,
+        page_size=page_size,
+        turns=turns,
+        turns_per_s=turns / (wall_ns / 1e9),
+        key_tokens_mean=bench.key_tokens / turns,
+        match_us=timer.median_us("match"),
+        insert_us=timer.median_us("insert"),
+        evict_us=timer.median_us("evict"),
+        evict_calls=len(timer.ns.get("evict", [])),
+        nodes_evicted=bench.nodes_evicted,
+        states_evicted=bench.states_evicted,
+        cache_us_per_turn=statistics.median(timer.turn_ns) / 1000,
+        cache_time_share=timer.total_ns / wall_ns,
+        hit_rate=bench.hit_tokens / bench.key_tokens,
+    )
+
+
+def bench_eviction(
+    node_counts: Sequence[int] = (1_000, 10_000, 100_000), evictions: int = 200
+) -> list[EvictionCostRow]:
+    """What one eviction costs as the tree grows; the oldest entries are internal or locked."""
+    rows = []
+    for nodes in node_counts:
+        for name, build in (("MambaRadixCache", _grown_hybrid), ("RadixCache", _grown_radix)):
+            cache = build(nodes)
+            leaves = sum(1 for node in cache.iter_nodes() if not node.children)
+            times = []
+            for _ in range(min(evictions, nodes // 8)):
+                start = time.perf_counter_ns()
+                cache.evict(EvictParams(num_tokens=1))
+                times.append(time.perf_counter_ns() - start)
+            rows.append(EvictionCostRow(name, nodes, leaves, statistics.median(times) / 1000))
+    return rows
+
+
+def _grown_hybrid(nodes: int) -> MambaRadixCache:
+    allocator = TokenToKVPoolAllocator(nodes, torch.float32, "cpu")
+    rows = _hybrid_rows(nodes)
+    cache = MambaRadixCache(CacheInitParams(rows, allocator, 1))
+
+    def add(key: RadixKey, prefix_len: int) -> None:
+        taken = allocator.alloc(1)
+        slots = rows.mamba_allocator.alloc(1)
+        assert taken is not None
+        assert slots is not None
+        known = np.zeros(prefix_len, dtype=np.int64)
+        value = np.concatenate((known, taken))
+        cache.insert(InsertParams(key, value, slots[0], prev_prefix_len=prefix_len))
+
+    _grow(cache, add, nodes)
+    return cache
+
+
+def _grown_radix(nodes: int) -> RadixCache:
+    cache = RadixCache.create_simulated()
+
+    def add(key: RadixKey, prefix_len: int) -> None:
+        cache.insert(InsertParams(key, prev_prefix_len=prefix_len))
+
+    _grow(cache, add, nodes)
+    return cache
+
+
+def _grow(
+    cache: MambaRadixCache | RadixCache, add: Callable[[RadixKey, int], None], nodes: int
+) -> None:
+    """Chains of eight nodes, the first quarter of them locked at the end of the chain."""
+    depth = 8
+    for chain in range(nodes // depth):
+        tokens = array("q")
+        for level in range(depth):
+            tokens.append(chain * depth + level)
+            add(RadixKey(tokens), level)
+        if chain < nodes // depth // 4:
+            found = cache.match_prefix(MatchPrefixParams(RadixKey(tokens)))
+            cache.inc_lock_ref(found.last_device_node)
+
+
+def _hybrid_rows(mamba_slots: int) -> HybridReqToTokenPool:
+    """State pool of the smallest possible states: only the bookkeeping is to be timed."""
+    shape = Mamba2StateShape.gated_delta_net(
+        num_k_heads=1, num_v_heads=1, head_k_dim=2, head_v_dim=2, conv_kernel=2
+    )
+    states = MambaPool(mamba_slots, Mamba2CacheParams(shape, (0,)), (0,), "cpu")
+    return HybridReqToTokenPool(1, mamba_slots, 1, "cpu", states)

@@ -1,0 +1,155 @@
+"""The whole engine against transformers ``generate``: same weights, same prompts, one run.
+
+Transformers has no prefix cache between calls, so it computes all 112 prompt tokens; the engine
+finds 64 of them in its tree.  That is the comparison a user makes, and the ratio says so.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hybridbench.engine.config import EngineConfig
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.models.export import write_checkpoint
+from hybridbench.engine.models.presets import PRESETS
+from hybridbench.engine.models.weights import RandomWeights
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.errors import UsageError
+
+MODEL = "qwen3-next-tiny"
+REQUESTS = 32
+CACHED_TOKENS = 64
+NEW_TOKENS = 48
+OUTPUT_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class EngineBench:
+    """Seconds for 32 requests, round by round, and what they were spent on."""
+
+    engine_s: tuple[float, ...]
+    transformers_s: tuple[float, ...]
+    same_tokens: float  # share of output tokens that agree (float32; ties may fall differently)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Transformers' time over ours, pair by pair: above 1 the engine is faster."""
+        return [
+            theirs / ours for ours, theirs in zip(self.engine_s, self.transformers_s, strict=True)
+        ]
+
+    @property
+    def ratio(self) -> float:
+        """Median of the paired ratios."""
+        return statistics.median(self.ratios)
+
+    @property
+    def requests_per_s(self) -> float:
+        """Of the engine, in the median round."""
+        return REQUESTS / statistics.median(self.engine_s)
+
+
+def run(rounds: int = 9) -> EngineBench:
+    """Measure ``rounds`` pairs, each in the other order than the last, after one warm-up pair.
+
+    Raises:
+        UsageError: transformers is not installed.
+    """
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        config = PRESETS[MODEL]
+        weights = RandomWeights(config, seed=0, device=torch.device("cpu"))
+        write_checkpoint(config, weights, Path(folder))
+        theirs = _transformers(folder)
+        ours = _engine(folder)
+    prompts = _prompts(rounds + 1)
+    outputs = _agreement(ours(prompts[0]), theirs(prompts[0]))
+    engine_s, transformers_s = [], []
+    for index, batch in enumerate(prompts[1:]):
+        if index % 2 == 0:
+            engine_s.append(_timed(ours, batch))
+            transformers_s.append(_timed(theirs, batch))
+        else:
+            transformers_s.append(_timed(theirs, batch))
+            engine_s.append(_timed(ours, batch))
+    return EngineBench(tuple(engine_s), tuple(transformers_s), outputs)
+
+
+def _prompts(batches: int) -> list[list[list[int]]]:
+    """Batches of 32 prompts over one shared prefix; nothing else is ever seen twice."""
+    rng = np.random.default_rng(0)
+    vocab_size = PRESETS[MODEL].vocab_size
+    shared = rng.integers(0, vocab_size, CACHED_TOKENS).tolist()
+    return [
+        [shared + rng.integers(0, vocab_size, NEW_TOKENS).tolist() for _ in range(REQUESTS)]
+        for _ in range(batches)
+    ]
+
+
+def _engine(checkpoint: str) -> Callable[[list[list[int]]], list[list[int]]]:
+    engine = Engine(
+        EngineConfig(
+            model=checkpoint,
+            max_running_requests=REQUESTS,
+            max_context_len=256,
+            kv_tokens=16384,
+            mamba_slots=256,
+        )
+    )
+    params = SamplingParams(max_new_tokens=OUTPUT_TOKENS, ignore_eos=True)
+    # The prefix must be in the tree with a state at its end before it can be hit.
+    prefix = _prompts(1)[0][0][:CACHED_TOKENS]
+    engine.generate([prefix], SamplingParams(max_new_tokens=1, ignore_eos=True))
+    return lambda prompts: engine.generate(prompts, params)
+
+
+def _transformers(checkpoint: str) -> Callable[[list[list[int]]], list[list[int]]]:
+    try:
+        from transformers import Qwen3NextForCausalLM
+        from transformers.utils import logging
+    except ImportError as error:
+        raise UsageError(
+            "bench engine compares with transformers, which is not installed; "
+            "`make install-test` or `pip install 'hybridbench[test]'` brings it."
+        ) from error
+    # It would warn that its CPU path is the plain PyTorch one, which is what is compared here.
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model = Qwen3NextForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+
+    def generate(prompts: list[list[int]]) -> list[list[int]]:
+        input_ids = torch.tensor(prompts)
+        with torch.inference_mode():
+            sequences = model.generate(
+                input_ids,
+                attention_mask=torch.ones_like(input_ids),
+                max_new_tokens=OUTPUT_TOKENS,
+                min_new_tokens=OUTPUT_TOKENS,
+                do_sample=False,
+                pad_token_id=0,
+            )
+        outputs: list[list[int]] = sequences[:, input_ids.shape[1] :].tolist()
+        return outputs
+
+    return generate
+
+
+def _agreement(ours: list[list[int]], theirs: list[list[int]]) -> float:
+    pairs = [(a, b) for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True)]
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def _timed(
+    generate: Callable[[list[list[int]]], list[list[int]]], prompts: list[list[int]]
+) -> float:
+    start_s = time.perf_counter()
+    generate(prompts)
+    return time.perf_counter() - start_s

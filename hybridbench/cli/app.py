@@ -1,0 +1,47 @@
+"""The ``hybridbench`` command: its sub-commands; errors become a sentence and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from hybridbench import __version__
+from hybridbench.cli import bench, defects, profiles, report, soak
+from hybridbench.errors import HybridbenchError
+
+app = typer.Typer(
+    name="hybridbench",
+    help="Soak-test and leak-regression bench for hybrid LLM inference engines.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("soak", epilog=soak.EXIT_CODES)(soak.soak)
+app.command("report")(report.report)
+app.add_typer(bench.app, name="bench")
+app.add_typer(profiles.app, name="profiles")
+app.add_typer(defects.app, name="defects")
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        typer.echo(f"hybridbench {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except HybridbenchError as error:
+        # What a user caused is one sentence; tracebacks are for our own bugs.
+        typer.echo(f"hybridbench: {error}", err=True)
+        sys.exit(int(error.exit_code))

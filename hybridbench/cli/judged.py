@@ -1,0 +1,31 @@
+"""From a stored run to its verdict on the console and its report on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hybridbench.analysis.findings import Verdict
+
+
+def tell(run_dir: Path) -> Verdict:
+    """Judge the run in ``run_dir``, write its derived files, print the summary.
+
+    Raises:
+        RunDirectoryError: there is no run, or its directory cannot be written.
+    """
+    # Imported here: `--help` and usage errors should not wait for scipy.
+    from rich.console import Console
+
+    from hybridbench.analysis.judge import judge
+    from hybridbench.report.console import render_console
+    from hybridbench.report.write import write_reports
+    from hybridbench.rundir.layout import REPORT_HTML
+    from hybridbench.rundir.reader import read_run
+
+    record = read_run(run_dir)
+    verdict = judge(record)
+    document = write_reports(run_dir, record, verdict)
+    Console().print(render_console(document, run_dir / REPORT_HTML))
+    return verdict

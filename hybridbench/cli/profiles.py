@@ -1,0 +1,50 @@
+"""``hybridbench profiles``: what may be put under ``soak --profile``."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+app = typer.Typer(help="Workload profiles: list, show, validate, schema.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_all() -> None:
+    """List the shipped profiles."""
+    from hybridbench.workload.catalog import DEFAULT_PROFILE, list_profiles, load_profile
+
+    for name in list_profiles():
+        mark = "*" if name == DEFAULT_PROFILE else " "
+        typer.echo(f"{mark} {name:20} {load_profile(name).description}")
+    typer.echo("\n* is the default of `hybridbench soak`")
+
+
+@app.command("show")
+def show(profile: str) -> None:
+    """Print the file of a profile (a shipped name or a path), comments and all."""
+    from pathlib import Path
+
+    from hybridbench.workload.catalog import list_profiles, load_profile
+
+    load_profile(profile)
+    path = list_profiles().get(profile, Path(profile))
+    typer.echo(path.read_text(encoding="utf-8"), nl=False)
+
+
+@app.command("validate")
+def validate(files: list[str]) -> None:
+    """Check profiles; the first fault is told in one sentence, with exit code 2."""
+    from hybridbench.workload.catalog import load_profile
+
+    for name in files:
+        load_profile(name)
+        typer.echo(f"{name}: valid")
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of a profile, for editors."""
+    from hybridbench.workload.profile import profile_json_schema
+
+    typer.echo(json.dumps(profile_json_schema(), indent=2))

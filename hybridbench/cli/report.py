@@ -1,0 +1,20 @@
+"""``hybridbench report``: judge a stored run again and rebuild its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hybridbench.cli.judged import tell
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A run directory, also of a run that was killed.")],
+) -> None:
+    """Judge a stored run again; rebuild verdict.json, report.html and report.md.
+
+    The exit code is the verdict's, as for `soak`.
+    """
+    raise typer.Exit(int(tell(run).exit_code))

@@ -1,0 +1,232 @@
+"""``hybridbench soak``: run an engine under traffic, judge what was sampled, write the report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridbench.cli.judged import tell
+from hybridbench.errors import UsageError
+from hybridbench.units import format_duration, parse_duration_s
+
+if TYPE_CHECKING:
+    from hybridbench.runs.plan import SoakPlan
+    from hybridbench.workload.profile import Profile
+    from hybridbench.workload.trace_replay import TraceOptions
+
+EXIT_CODES = (
+    "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 14 CRASHED, 15 INVARIANT, "
+    "16 INVALID, 2 usage, 130 interrupted, 143 terminated, 1 a bug in hybridbench."
+)
+UI_MODES = ("auto", "live", "plain", "none")
+MALLOC_MODES = ("pinned", "system")
+GC_MODES = ("default", "freeze-after-warmup")
+DTYPES = ("float32", "float64", "bfloat16")
+CENSUS_MODES = ("auto", "fork", "walk")
+
+
+def soak(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A preset or the directory of a Hugging Face checkpoint.  qwen3-next on a CPU "
+            "means its tiny preset, and the run says so."
+        ),
+    ] = "qwen3-next",
+    profile: Annotated[
+        str, typer.Option(help="A shipped profile or a YAML file; see `hybridbench profiles`.")
+    ] = "chat-churn",
+    duration: Annotated[
+        str | None,
+        typer.Option(
+            help="Traffic time, warm-up included: 90s, 5m, 2h.  Default: the profile's (2h).",
+            show_default=False,
+        ),
+    ] = None,
+    defect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SLUG",
+            help="A historic defect to put back (repeatable), or a .py file with DEFECT.",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Replay a trace instead: Mooncake JSONL or Azure CSV."),
+    ] = None,
+    length_scale: Annotated[
+        str, typer.Option(help="Factor on all lengths of the trace, at most 1: 1/32, 0.05.")
+    ] = "1",
+    speedup: Annotated[
+        str, typer.Option(help="How many times faster than recorded requests arrive.")
+    ] = "1",
+    device: Annotated[str, typer.Option(help="Where the tensors live: cpu, cuda, cuda:1.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Of weights and traffic.  Default: the profile's.", show_default=False),
+    ] = None,
+    gc: Annotated[
+        str | None,
+        typer.Option(
+            help="Collector of the worker: default or freeze-after-warmup.  Default: the "
+            "profile's.",
+            show_default=False,
+        ),
+    ] = None,
+    ballast: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Long-lived Python objects in the worker; a serving process holds about a "
+            "million, and full collections wait for a quarter of them.  Default: the profile's "
+            "(1000000).",
+            show_default=False,
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a key of the profile: pools.mamba_slots=64"
+        ),
+    ] = None,
+    malloc: Annotated[
+        str,
+        typer.Option(
+            help="pinned fixes the worker's malloc arenas and thresholds, so that varied lengths "
+            "alone do not move its RSS; system leaves them."
+        ),
+    ] = "pinned",
+    census: Annotated[
+        str,
+        typer.Option(help="How garbage is counted: fork, walk, or auto (fork unless on CUDA)."),
+    ] = "auto",
+    watchdog: Annotated[
+        str, typer.Option(help="This long without an engine step, with work pending, is a hang.")
+    ] = "30s",
+    store: Annotated[Path, typer.Option(help="Where run directories are made.")] = Path("results"),
+    ui: Annotated[
+        str,
+        typer.Option(help="live, plain (a line now and then), none; auto is live on a terminal."),
+    ] = "auto",
+) -> None:
+    """Run an engine for hours under realistic traffic, sample what can age, give a verdict.
+
+    Samples are taken 240 times a run and at least every 10 s, garbage is counted 90 times a run and
+    at least every minute, quiet checkpoints are made 10 times a run and at least every 10 minutes.
+
+    The run directory under --store holds the evidence and report.html.  Ctrl-C drains and reports;
+    a second one stops at once.
+    """
+    _check_choice("--ui", ui, UI_MODES)
+    _check_choice("--malloc", malloc, MALLOC_MODES)
+    _check_choice("--dtype", dtype, DTYPES)
+    _check_choice("--census", census, CENSUS_MODES)
+    if gc is not None:
+        _check_choice("--gc", gc, GC_MODES)
+    chosen = _profile(profile, _overrides(set_ or [], gc, ballast))
+    _check_defects(defect or [])
+    from hybridbench.runs.plan import SoakPlan
+
+    replay = _trace(trace, length_scale, speedup)
+    _run(
+        SoakPlan(
+            profile=chosen.for_replay() if replay is not None else chosen,
+            model=model,
+            store=store,
+            duration_s=_duration(duration, chosen.duration_s),
+            seed=chosen.seed if seed is None else seed,
+            device=device,
+            dtype=dtype,
+            defects=tuple(defect or ()),
+            trace=replay,
+            profile_source=profile,
+            malloc=malloc,
+            ui=ui,
+            census=census,
+            watchdog_s=_seconds("--watchdog", watchdog),
+            command=("hybridbench", *sys.argv[1:]),
+        )
+    )
+
+
+def _run(plan: SoakPlan) -> None:
+    from hybridbench.runs.soak import run_soak
+
+    outcome = run_soak(plan)
+    verdict = tell(outcome.run_dir)
+    raise typer.Exit(int(outcome.exit_hint or verdict.exit_code))
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{option} {value}: choose one of {', '.join(choices)}.")
+
+
+def _overrides(pairs: list[str], gc: str | None, ballast: int | None) -> dict[str, str]:
+    overrides: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {pair}: write KEY=VALUE, for example pools.mamba_slots=64.")
+        overrides[key] = value
+    if gc is not None:
+        overrides["gc.mode"] = gc
+    if ballast is not None:
+        overrides["ballast.objects"] = str(ballast)
+    return overrides
+
+
+def _profile(name: str, overrides: dict[str, str]) -> Profile:
+    from hybridbench.workload.catalog import load_profile
+
+    profile = load_profile(name)
+    return profile.with_overrides(overrides) if overrides else profile
+
+
+def _check_defects(names: list[str]) -> None:
+    """A wrong name is told before a worker starts."""
+    if names:
+        from hybridbench.defects.catalog import find_defect
+
+        for name in names:
+            find_defect(name)
+
+
+def _trace(path: Path | None, length_scale: str, speedup: str) -> TraceOptions | None:
+    from hybridbench.workload.trace_replay import (
+        TraceOptions,
+        parse_length_scale,
+        parse_speedup,
+    )
+
+    if path is None:
+        if length_scale != "1" or speedup != "1":
+            raise UsageError(
+                "--length-scale and --speedup belong to --trace FILE, which is missing."
+            )
+        return None
+    return TraceOptions(path, parse_length_scale(length_scale), parse_speedup(speedup))
+
+
+_SHORTEST_S = 20.0
+
+
+def _duration(given: str | None, of_profile_s: float) -> float:
+    duration_s = of_profile_s if given is None else _seconds("--duration", given)
+    if duration_s < _SHORTEST_S:
+        raise UsageError(
+            f"--duration {given}: nothing can be judged in less than "
+            f"{format_duration(_SHORTEST_S)}; give more."
+        )
+    return duration_s
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return parse_duration_s(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}.") from error

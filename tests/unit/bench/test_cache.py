@@ -1,0 +1,49 @@
+"""The cache benchmark runs its pattern and counts what it did."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.bench.cache import CachePattern, bench_cache, bench_eviction
+
+SMALL = CachePattern(
+    system_prompts=2,
+    system_tokens=32,
+    turn_tokens=16,
+    turns_min=3,
+    turns_max=5,
+    conversations=6,
+    kv_tokens=1_024,
+    mamba_slots=16,
+)
+
+
+@pytest.mark.parametrize(("page_size", "cache"), [(1, "MambaRadixCache"), (16, "RadixCache")])
+def test_the_pattern_reuses_prefixes_and_evicts(page_size: int, cache: str) -> None:
+    row = bench_cache(page_size, turns=120, warm_up_turns=40, pattern=SMALL)
+
+    assert (row.cache, row.page_size, row.turns) == (cache, page_size, 120)
+    assert 0.2 < row.hit_rate < 1
+    assert row.nodes_evicted > 0
+    assert (row.states_evicted > 0) == (page_size == 1)
+    assert min(row.match_us, row.insert_us, row.evict_us, row.turns_per_s) > 0
+    assert 0 < row.cache_time_share < 1
+    assert 48 < row.key_tokens_mean < 112
+
+
+def test_the_same_seed_gives_the_same_counts() -> None:
+    first, second = (bench_cache(1, turns=60, warm_up_turns=0, pattern=SMALL) for _ in range(2))
+
+    assert (first.hit_rate, first.nodes_evicted) == (second.hit_rate, second.nodes_evicted)
+
+
+def test_eviction_cost_is_measured_in_trees_of_the_sizes_asked_for() -> None:
+    rows = bench_eviction((64, 128), evictions=4)
+
+    assert [(row.cache, row.nodes) for row in rows] == [
+        ("MambaRadixCache", 64),
+        ("RadixCache", 64),
+        ("MambaRadixCache", 128),
+        ("RadixCache", 128),
+    ]
+    assert all(row.evictable_leaves == row.nodes // 8 for row in rows)

@@ -1,0 +1,125 @@
+"""The command line: what a user did wrong is one sentence and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def hybridbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hybridbench", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=120,
+        check=False,
+    )
+
+
+def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
+    """The message of a usage error, after checking that there is nothing else."""
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("hybridbench: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--profile", "chat-chrn"], "did you mean chat-churn"),
+        (["--profile", "absent.yaml"], "absent.yaml"),
+        (["--defect", "lru-reference-cycles"], "did you mean lru-reference-cycle"),
+        (["--duration", "1h30"], "write 90s, 5m"),
+        (["--duration", "5s"], "nothing can be judged"),
+        (["--ui", "pretty"], "auto, live, plain, none"),
+        (["--gc", "off"], "default, freeze-after-warmup"),
+        (["--set", "pools.mamba_slots"], "write KEY=VALUE"),
+        (["--set", "pools.mamba_slot=4"], "mamba_slots"),
+        (["--speedup", "20"], "belong to --trace"),
+        (["--trace", "absent.jsonl"], "absent.jsonl"),
+        (["--trace", "absent.jsonl", "--length-scale", "2"], "--length-scale"),
+        (["--model", "no-such-model"], "presets are"),
+        (["--model", "qwen3-nxt-tiny"], "did you mean qwen3-next-tiny"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_soak_is_told_in_one_sentence_and_leaves_nothing(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    result = hybridbench("soak", "--ui", "none", *arguments, cwd=tmp_path)
+
+    assert said in one_sentence(result)
+    runs = tmp_path / "results"
+    assert not runs.exists() or list(runs.iterdir()) == []
+
+
+def test_a_directory_without_weights_is_told_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = hybridbench("soak", "--ui", "none", "--model", "./empty", cwd=tmp_path)
+
+    assert "config.json" in one_sentence(result)
+
+
+def test_an_unknown_architecture_is_told_in_one_sentence(tmp_path: Path) -> None:
+    model = tmp_path / "other"
+    model.mkdir()
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    result = hybridbench("soak", "--ui", "none", "--model", str(model), cwd=tmp_path)
+
+    assert "llama" in one_sentence(result).lower()
+
+
+def test_a_malformed_profile_is_told_with_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\narrivals: {process: closed}\n", "utf-8")
+
+    message = one_sentence(hybridbench("profiles", "validate", "mine.yaml", cwd=tmp_path))
+
+    assert "mine.yaml" in message
+    assert "line 2" in message or ":2" in message
+    assert "did you mean arrival" in message
+
+
+def test_report_on_something_that_is_no_run_is_told_in_one_sentence(tmp_path: Path) -> None:
+    assert "not a run directory" in one_sentence(hybridbench("report", str(tmp_path)))
+
+
+def test_the_shipped_profiles_are_listed_and_valid() -> None:
+    listed = hybridbench("profiles", "list").stdout
+
+    for name in ("smoke", "chat-churn", "steady-decode", "admission-squeeze"):
+        assert name in listed
+    names = ["smoke", "chat-churn", "steady-decode", "admission-squeeze"]
+    assert hybridbench("profiles", "validate", *names).returncode == 0
+    assert json.loads(hybridbench("profiles", "schema").stdout)["type"] == "object"
+
+
+def test_defects_are_listed_with_their_source() -> None:
+    assert "sglang#25770" in hybridbench("defects", "list").stdout
+    shown = hybridbench("defects", "show", "mamba-adder-reject").stdout
+    assert "PrefillAdder._return_unadmitted" in shown
+
+
+def test_help_imports_neither_torch_nor_the_engine() -> None:
+    code = (
+        "import sys; from hybridbench.cli import app; "
+        "sys.exit(any(m in sys.modules for m in ('torch', 'scipy', 'hybridbench.engine')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_report_judges_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from hybridbench.cli import judged; from hybridbench.analysis import judge; "
+        "from hybridbench.report import write; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path).returncode == 0
