@@ -114,11 +114,7 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
         ),
         driver=driver,
         rates=tuple(rates),
-        cause=(
-            "removed objects still refer to each other, so that only a full collection frees them"
-            if waits
-            else "something still refers to objects that the engine has removed"
-        ),
+        cause=_cause(waits, retained, most),
         evidence=tuple(_evidence(record, census, seen, probes)),
         since_s=float(census.t_s[first]),
         data={
@@ -128,6 +124,17 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
             "last": float(census.stray[-1]),
             "retained_most": _most(census.retained),
         },
+    )
+
+
+def _cause(waits: bool, retained: float, most: float) -> str:
+    if not waits:
+        return "something still refers to objects that the engine has removed"
+    if retained < most / 2:
+        return "removed objects still refer to each other, so that only a full collection frees them"
+    return (
+        "removed objects still refer to their old neighbours: some form cycles, which only a full "
+        "collection frees, and most hang from objects still in use, which nothing frees"
     )
 
 
@@ -157,7 +164,10 @@ def _rates(
             yield with_counting_error(rate, events)
     yield from _present(production_rate(probes, hours, census.unit, "h"))
     size = record.series.get("gc_collectible_bytes")
-    if size is None or not np.any(census.collectible > _TOLERANCE):
+    # Only what a collection would free is weighed: where most strays would stay, those bytes are
+    # the smaller part, and the growth of the process tells more.
+    weighable = _most(census.collectible) > max(_TOLERANCE, _most(census.retained))
+    if size is None or not weighable:
         return
     after = size.between(float(probes.t_s[0]), float(probes.t_s[-1]))
     weighed = make_probes(after.t_s, after.value, record.series.get("gc_gen2_collections"))
