@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 
-import torch
-from hypothesis import HealthCheck, settings
+# Before numpy is loaded: a second BLAS thread waits for a busy core and slows small matrices.
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 # Tests run beside other work on few cores; a second thread makes small tensors slower.
 torch.set_num_threads(1)

@@ -131,7 +131,7 @@ def _cause(waits: bool, retained: float, most: float) -> str:
     if not waits:
         return "something still refers to objects that the engine has removed"
     if retained < most / 2:
-        return "removed objects still refer to each other, so that only a full collection frees them"
+        return "removed objects still refer to each other: only a full collection frees them"
     return (
         "removed objects still refer to their old neighbours: some form cycles, which only a full "
         "collection frees, and most hang from objects still in use, which nothing frees"

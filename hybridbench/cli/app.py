@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -39,6 +40,9 @@ def _options(
 
 def main() -> None:
     """Entry point of the console script."""
+    # The analysis works on small matrices beside a busy engine: one thread is fastest.
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
     try:
         app()
     except HybridbenchError as error:

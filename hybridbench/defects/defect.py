@@ -48,12 +48,13 @@ class Defect:
     patches: tuple[Patch, ...]
 
 
-def fingerprint_of(method: FunctionType) -> str:
+def fingerprint_of(method: Callable[..., object]) -> str:
     """Twelve hex digits that change when the body of ``method`` does.
 
     Names, constants and byte code count; line numbers, comments, docstring and file do not.  Byte
     code differs between Python versions, so fingerprints are compared only on the pinned one.
     """
+    assert isinstance(method, FunctionType), f"{method} has no code of its own"
     digest = hashlib.sha256()
     _feed(digest.update, method.__code__, method.__doc__)
     return digest.hexdigest()[:12]
