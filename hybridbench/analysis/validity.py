@@ -31,7 +31,10 @@ _SWAP_LEAST = 16 * 2.0**20
 
 @dataclass(frozen=True)
 class Coverage:
-    """What the profile asserts that a run must have exercised, and what it did."""
+    """What the profile asserts that a run must have exercised, and what it did.
+
+    The table has every counter that moved; ``required`` is None where nothing is asserted.
+    """
 
     table: Mapping[str, JsonValue]
     missing: tuple[str, ...]
@@ -45,7 +48,7 @@ def ended_early(record: RunRecord) -> bool:
 
 
 def coverage(record: RunRecord) -> Coverage:
-    """Each asserted counter with what is required, what was seen, and whether that is enough."""
+    """Each counter with what is required, what was seen, and whether that is enough."""
     required = numbers(mapping(record.manifest, "profile"), "assert_coverage")
     counters = event_counters(record)
     seen = {name: counters.total(name) for name in required}
@@ -53,6 +56,11 @@ def coverage(record: RunRecord) -> Coverage:
         name: {"required": need, "seen": seen[name], "met": seen[name] >= need}
         for name, need in required.items()
     }
+    # A replayed trace asserts nothing, and a reader still wants to know what it exercised.
+    for name in counters.names:
+        total = counters.total(name)
+        if name not in required and total > 0:
+            table[name] = {"required": None, "seen": total, "met": True}
     missing = tuple(
         f"{name} {format_count(seen[name])} of {format_count(need)}"
         for name, need in required.items()

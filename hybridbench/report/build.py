@@ -236,10 +236,12 @@ def _coverage_table(verdict: Verdict) -> Table:
     rows = []
     for counter, entry in verdict.coverage.items():
         values = as_mapping(entry)
-        met = values.get("met")
-        word = {True: "met", False: "NOT MET"}.get(met, "") if isinstance(met, bool) else ""
-        seen, required = plain_text(values.get("seen")), plain_text(values.get("required"))
-        rows.append((counter, required, seen, word))
+        seen, required = plain_text(values.get("seen")), values.get("required")
+        if required is None:
+            rows.append((counter, "", seen, ""))
+        else:
+            word = "met" if values.get("met") else "NOT MET"
+            rows.append((counter, plain_text(required), seen, word))
     return Table("Coverage", ("counter", "required", "seen", ""), tuple(rows), frozenset({1, 2}))
 
 

@@ -107,9 +107,14 @@ def _bounds(document: Document) -> Iterator[RenderableType]:
 
 
 def _coverage(document: Document) -> Iterator[RenderableType]:
-    if document.coverage.rows:
-        yield _heading(document.coverage.title)
-        yield _table(document.coverage, keep=(0, 1, 2, 3))
+    table = document.coverage
+    asserted = tuple(row for row in table.rows if row[1])
+    if asserted:
+        # What nothing is asserted about is in the report; a terminal has few lines.
+        table = replace(table, rows=asserted)
+    if table.rows:
+        yield _heading(table.title)
+        yield _table(table, keep=(0, 1, 2, 3) if asserted else (0, 2))
 
 
 def _table(table: Table, keep: tuple[int, ...]) -> RichTable:
