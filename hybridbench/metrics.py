@@ -217,6 +217,20 @@ METRICS: tuple[MetricSpec, ...] = (
         "time between tokens, 99th percentile",
     ),
     MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time spent inside engine steps"),
+    MetricSpec(
+        "steps_with.*",
+        Unit.COUNT,
+        Kind.COUNTER,
+        Check.SHOWN,
+        "steps in which the event counter moved",
+    ),
+    MetricSpec(
+        "waiting_taken.*.*",
+        Unit.SLOTS,
+        Kind.COUNTER,
+        Check.SHOWN,
+        "slots that waiting requests came to hold in steps in which the event counter moved",
+    ),
     MetricSpec("events.*", Unit.COUNT, Kind.COUNTER, Check.DRIVER, "an engine event counter"),
     # The observer's own cost.
     MetricSpec(

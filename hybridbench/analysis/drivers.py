@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridbench.analysis.counters import EventCounters
-from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.record import FloatArray, RunRecord
 
 _COVERS = 0.9  # of all rises must fall into intervals in which the counter moved
+_COVERS_STEPS = 0.99  # of all slots must have been taken in steps in which the counter moved
+_SAME_STEPS = 0.05
 # These move in every step of a busy engine and would explain anything.
 _NOT_EVENTS = ("steps", "tokens", "chunks")
 # Evidence is a logarithm (of how much likelier a rise is when the counter moves) plus an R2; what
@@ -33,6 +35,34 @@ class Driver:
     per_event: float  # total rise for each event; less than the truth where slots also came back
     events: float
     rise: float
+    # Share of all steps in which the counter moved; None where only samples are known.
+    base_rate: float | None = None
+
+
+def find_step_driver(
+    record: RunRecord, pool: str, counters: EventCounters, expected: Sequence[str] = ()
+) -> Driver | None:
+    """The driver of what waiting requests came to hold, by the worker's look after every step.
+
+    Of the counters that moved in all of the steps in which slots were taken, the one that moved in
+    the fewest others; None without such samples.
+    """
+    total = _last(record, f"waiting_taken.{pool}.steps")
+    steps = _last(record, "steps_with.steps")
+    if total <= 0 or steps <= 0:
+        return None
+    best: tuple[float, Driver] | None = None
+    for name in counters.names:
+        covered = _last(record, f"waiting_taken.{pool}.{name}") / total
+        base_rate = _last(record, f"steps_with.{name}") / steps
+        events = counters.total(name)
+        if name.endswith(_NOT_EVENTS) or covered < _COVERS_STEPS or not base_rate or not events:
+            continue
+        # Expectation only parts counters that move in the very same steps.
+        score = covered / base_rate * (1.0 + _SAME_STEPS * bool(_expectation(name, expected)))
+        if best is None or score > best[0]:
+            best = score, Driver(name, covered, total / events, events, total, base_rate)
+    return None if best is None else best[1]
 
 
 def find_driver(
@@ -73,3 +103,8 @@ def _expectation(name: str, expected: Sequence[str]) -> float:
         if part in name:
             return _EXPECTED - _EXPECTED_NEXT * rank
     return 0.0
+
+
+def _last(record: RunRecord, name: str) -> float:
+    series = record.series.get(name)
+    return float(series.value[-1]) if series is not None and len(series) else 0.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from hybridbench.analysis.counters import EventCounters, singular
-from hybridbench.analysis.drivers import Driver, find_driver
+from hybridbench.analysis.drivers import Driver, find_driver, find_step_driver
 from hybridbench.analysis.findings import Finding, Rate, VerdictKind
 from hybridbench.analysis.pools import pool_at, pool_names, pool_unit, pool_values, pool_words
 from hybridbench.analysis.reading import number, text
@@ -42,12 +42,15 @@ def _judge(record: RunRecord, counters: EventCounters, pool: str) -> Finding | N
     said = [e for e in record.all_events("engine_violation") if _is_said(e, pool)]
     if int(holding.sum()) < _MIN_SAMPLES and not resting and not said:
         return None
-    driver = find_driver(t, held, counters, _EXPECTED) if holding.any() else None
+    # A look after every step tells more than samples, between which every counter moves.
+    driver = find_step_driver(record, pool, counters, _EXPECTED)
+    if driver is None and holding.any():
+        driver = find_driver(t, held, counters, _EXPECTED)
     times = [float(t[holding][0])] if holding.any() else []
     since = min(times + [e.t_s for e in (*resting, *said)])
     unit = pool_unit(pool)
     most, mean = _most_and_mean(held, resting, pool)
-    after = f"; they were taken when events.{driver.counter} moved" if driver else ""
+    after = f"; each was taken upon a {singular(driver.counter)}" if driver else ""
     held_words = f"up to {most:.0f}, {mean:.1f} on average" if most else "by the engine's own check"
     return Finding(
         kind=KIND,
@@ -112,7 +115,13 @@ def _evidence(
             f"{int(holding.sum())} of {held.size} samples show slots in the hands of waiting "
             f"requests, first at {format_duration(float(t[holding][0]))}"
         )
-    if driver is not None:
+    if driver is not None and driver.base_rate is not None:
+        yield (
+            f"{driver.covered:.0%} of the {driver.rise:.0f} slots were taken in steps in which "
+            f"events.{driver.counter} moved ({driver.events:.0f} events); such steps are "
+            f"{driver.base_rate:.0%} of all"
+        )
+    elif driver is not None:
         yield (
             f"{driver.covered:.0%} of the rises came when events.{driver.counter} moved "
             f"({driver.rise:.0f} slots seen to go, {driver.events:.0f} events)"

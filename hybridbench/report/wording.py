@@ -28,7 +28,8 @@ _LABELS: Final[Mapping[str, str]] = {
     "gc_collectible_bytes": "Collectible",
 }
 
-_TINY: Final = 1e-12
+# What rounding leaves of an exact zero.
+_TINY: Final = 1e-6
 
 
 def clock_text(t_s: float) -> str:
@@ -147,8 +148,8 @@ def _has_end(rate: Rate) -> bool:
 def _span_text(rate: Rate) -> str:
     lower = amount(rate.lower, rate.unit, signed=True)
     upper = amount(rate.upper, rate.unit, signed=True)
-    if rate.lower == rate.upper:
-        return f"exactly {lower}"
+    if rate.lower == rate.upper or max(abs(rate.lower), abs(rate.upper)) < _TINY:
+        return f"exactly {amount(0.0, rate.unit)}"
     if math.isfinite(rate.lower) and math.isfinite(rate.upper):
         return f"{_common_unit(lower, upper)} to {upper}"
     if math.isfinite(rate.lower):
@@ -158,5 +159,6 @@ def _span_text(rate: Rate) -> str:
 
 def _common_unit(lower: str, upper: str) -> str:
     """``lower`` without its unit where ``upper`` ends in the same one."""
-    head, _, unit = lower.rpartition(" ")
+    # The number is the first word; what is counted may be several.
+    head, _, unit = lower.partition(" ")
     return head if head and upper.endswith(f" {unit}") else lower

@@ -98,3 +98,48 @@ def test_what_is_still_held_at_a_checkpoint_counts_at_once() -> None:
 
     assert finding.data["most"] == 2.0
     assert finding.since_s == 200.0
+
+
+def last_values(**values: float) -> list[Series]:
+    """Series of one sample at the end of the run; ``__`` in a name stands for a dot."""
+    at = np.array([240.0])
+    return [Series(name.replace("__", "."), at, np.array([v])) for name, v in values.items()]
+
+
+def test_the_steps_in_which_slots_were_taken_tell_the_driver_without_any_expectation() -> None:
+    record = refused_and_holding(healthy_record(RUN))
+    # Retracts moved in every such step and in few others; refusals move in most steps anyway.
+    looked = last_values(
+        steps_with__steps=1000.0,
+        steps_with__refusals=800.0,
+        steps_with__retracts=60.0,
+        steps_with__admissions=900.0,
+        waiting_taken__mamba__steps=40.0,
+        waiting_taken__mamba__refusals=39.0,
+        waiting_taken__mamba__retracts=40.0,
+        waiting_taken__mamba__admissions=20.0,
+        events__retracts=60.0,
+        events__admissions=5000.0,
+    )
+
+    (finding,) = found(with_series(record, *looked))
+
+    assert finding.driver == "retracts"
+    assert finding.rates[0].value == pytest.approx(40 / 60)
+    assert any("100% of the 40 slots" in line for line in finding.evidence)
+    assert any("6% of all" in line for line in finding.evidence)
+
+
+def test_of_counters_that_move_in_the_very_same_steps_the_likely_one_is_named() -> None:
+    record = refused_and_holding(healthy_record(RUN))
+    looked = last_values(
+        steps_with__steps=1000.0,
+        steps_with__refusals=300.0,
+        steps_with__cow_copies=300.0,
+        waiting_taken__mamba__steps=40.0,
+        waiting_taken__mamba__refusals=40.0,
+        waiting_taken__mamba__cow_copies=40.0,
+        events__cow_copies=900.0,
+    )
+
+    assert found(with_series(record, *looked))[0].driver == "refusals"
