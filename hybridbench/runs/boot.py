@@ -1,0 +1,43 @@
+"""Bringing a worker up: tell it what to build, wait until it says that it is ready."""
+
+from __future__ import annotations
+
+from hybridbench.clock import Clock
+from hybridbench.errors import ConfigError
+from hybridbench.runs.interrupts import Interrupts
+from hybridbench.runs.loop import WorkerLostError
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.targets.messages import Fatal, Ready
+from hybridbench.targets.target import Target
+from hybridbench.targets.wire import WireClosedError
+
+_TURN_S = 0.25
+
+
+def boot_worker(
+    target: Target, plan: SoakPlan, clock: Clock, interrupts: Interrupts
+) -> Ready | None:
+    """The worker's first word, or None when somebody asked for the end meanwhile.
+
+    Raises:
+        ConfigError: what was asked for cannot be built; the worker's own sentence.
+        WorkerLostError: it died, or was not ready in time.
+        WorkerFailedError: it speaks another version of the wire.
+    """
+    target.post(plan.start_message())
+    limit_s = clock.monotonic_s() + plan.boot_limit_s
+    while interrupts.first is None:
+        if clock.monotonic_s() > limit_s:
+            raise WorkerLostError("hang", f"the worker was not ready in {plan.boot_limit_s:.0f} s")
+        try:
+            messages = target.exchange(_TURN_S)
+        except WireClosedError as error:
+            raise WorkerLostError("exit", "the worker ended while it built the engine") from error
+        for message in messages:
+            if isinstance(message, Ready):
+                return message
+            if isinstance(message, Fatal) and message.usage:
+                raise ConfigError(message.message)
+            if isinstance(message, Fatal):
+                raise WorkerLostError("exit", message.message)
+    return None

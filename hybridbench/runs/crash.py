@@ -1,0 +1,66 @@
+"""When a worker is lost: find out how, keep its last words, and write both into the run."""
+
+from __future__ import annotations
+
+import signal
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.clock import Clock
+from hybridbench.runs.loop import WorkerLostError
+from hybridbench.runs.recorder import Recorder
+from hybridbench.sampling.cgroup import oom_kills
+from hybridbench.targets.target import ExitStatus, Target
+
+_STACK_PATIENCE_S = 1.0
+_EXIT_PATIENCE_S = 5.0
+_POLL_S = 0.05
+
+
+def bury(
+    target: Target,
+    recorder: Recorder,
+    clock: Clock,
+    lost: WorkerLostError,
+    oom_kills_before: int | None,
+) -> None:
+    """Record the event ``crash`` and leave no process behind."""
+    if lost.reason == "hang":
+        # Where it is stuck is the whole story; the handler works even when Python does not.
+        target.dump_stack()
+        clock.sleep(_STACK_PATIENCE_S)
+        target.kill()
+        reason, detail = "hang", lost.detail
+    else:
+        status = _wait_for_end(target, clock)
+        target.kill()
+        reason, detail = _explain(status, lost.detail, oom_kills_before)
+    data: dict[str, JsonValue] = {
+        "reason": reason,
+        "detail": detail,
+        "stderr_tail": list(target.stderr_tail()),
+    }
+    recorder.event("crash", data)
+
+
+def _wait_for_end(target: Target, clock: Clock) -> ExitStatus | None:
+    limit_s = clock.monotonic_s() + _EXIT_PATIENCE_S
+    while (status := target.exit_status()) is None and clock.monotonic_s() < limit_s:
+        clock.sleep(_POLL_S)
+    return status
+
+
+def _explain(status: ExitStatus | None, said: str, oom_kills_before: int | None) -> tuple[str, str]:
+    if status is None:
+        return "exit", f"{said}; the process did not end and was killed"
+    if status.signal is None:
+        return "exit", f"{said} (exit code {status.code})"
+    name = signal.Signals(status.signal).name
+    kills = oom_kills()
+    if (
+        status.signal == signal.SIGKILL
+        and kills is not None
+        and oom_kills_before is not None
+        and kills > oom_kills_before
+    ):
+        return "oom", "the kernel killed the worker for lack of memory"
+    return "signal", f"the worker was killed by {name}"

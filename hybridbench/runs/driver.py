@@ -1,0 +1,106 @@
+"""Between workload and target: actions become messages, the engine's events become feedback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybridbench.targets import messages
+from hybridbench.targets.messages import StepEvents
+from hybridbench.targets.target import Target
+from hybridbench.workload.actions import Abort, Disconnect, SamplingValues, Submit, WaitUntil
+from hybridbench.workload.actions import Workload as WorkloadProtocol
+
+# An open loop that fell behind must not keep the soak loop from looking at the clock.
+_ACTIONS_PER_PUMP_MAX = 512
+
+
+@dataclass
+class DriverCounts:
+    """Requests as the client sees them; only numbers, never the requests."""
+
+    submitted: int = 0
+    finished: int = 0
+    aborted: int = 0
+    rejected: int = 0
+    output_tokens: int = 0
+
+
+class Driver:
+    """Carries out what the workload wants and tells it what came of it, in the engine's order."""
+
+    def __init__(self, workload: WorkloadProtocol, target: Target) -> None:
+        self._workload = workload
+        self._target = target
+        self._paused = False
+        self.counts = DriverCounts()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended, by the client's account."""
+        return self._workload.in_flight
+
+    def pump(self, now_s: float) -> float | None:
+        """Post everything that is due; return when to pump again at the latest, or None."""
+        for _ in range(_ACTIONS_PER_PUMP_MAX):
+            action = self._workload.next_action(now_s)
+            if isinstance(action, WaitUntil):
+                return action.due_s
+            self._carry_out(action)
+        return now_s
+
+    def pause(self, now_s: float) -> None:
+        """Submit nothing until ``resume``."""
+        if not self._paused:
+            self._paused = True
+            self._workload.pause(now_s)
+
+    def resume(self, now_s: float) -> None:
+        """Go on."""
+        if self._paused:
+            self._paused = False
+            self._workload.resume(now_s)
+
+    def on_step_events(self, events: StepEvents) -> None:
+        """Feed back one message of the worker."""
+        workload, now_s, counts = self._workload, events.t_s, self.counts
+        # Refusals at the door come first: they happened before the step ran.
+        for refused in events.rejected:
+            counts.rejected += 1
+            workload.on_rejected(refused.rid, refused.message)
+        for rid in events.admitted:
+            workload.on_admitted(rid)
+        for rid in events.first_tokens:
+            workload.on_first_token(rid, now_s)
+        for ended in events.finished:
+            counts.finished += 1
+            counts.output_tokens += len(ended.output_ids)
+            workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
+        for ended in events.aborted:
+            counts.aborted += 1
+            workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
+
+    def _carry_out(self, action: Submit | Abort | Disconnect) -> None:
+        match action:
+            case Submit():
+                self.counts.submitted += 1
+                self._target.post(
+                    messages.Submit(
+                        action.rid, action.input_ids, _sampling(action.sampling), action.truncate
+                    )
+                )
+            case Abort():
+                self._target.post(messages.Abort(action.rid))
+            case Disconnect():
+                self._target.post(messages.Disconnect(action.rid))
+
+
+def _sampling(values: SamplingValues) -> messages.Sampling:
+    return messages.Sampling(
+        max_new_tokens=values["max_new_tokens"],
+        temperature=values["temperature"],
+        top_k=values["top_k"],
+        top_p=values["top_p"],
+        seed=values["seed"],
+        ignore_eos=values["ignore_eos"],
+        stop_token_ids=tuple(values.get("stop_token_ids", ())),
+    )

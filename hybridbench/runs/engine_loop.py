@@ -1,0 +1,218 @@
+"""The worker's main thread: take messages, look when asked, step while there is work, or sleep."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from queue import Empty, SimpleQueue
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.front_end import DuplicateRequestError
+from hybridbench.engine.memory.owners import OwnershipError
+from hybridbench.engine.sampling_params import ALL_TOKENS, SamplingParams
+from hybridbench.errors import UsageError
+from hybridbench.runs.step_report import StepReport
+from hybridbench.runs.wire_reader import Inbox, LoopPulse, WireReader
+from hybridbench.runs.worker_metrics import Snapshot, WorkerMetrics
+from hybridbench.runs.worker_probes import WorkerProbes, violation_records
+from hybridbench.sampling.ballast import Ballast
+from hybridbench.targets.messages import (
+    Abort,
+    Census,
+    Checkpoint,
+    Disconnect,
+    Drain,
+    Drained,
+    Flush,
+    Flushed,
+    FromWorker,
+    Goodbye,
+    Resume,
+    Sampling,
+    Shutdown,
+    Steady,
+    Submit,
+    ToWorker,
+    Violation,
+    ViolationRecord,
+)
+from hybridbench.targets.wire import WireClosedError, WorkerWire
+
+# While a forked census runs, an idle loop looks for its end this often.
+_CENSUS_WAIT_S = 0.02
+
+
+class EngineLoop:
+    """Owns the engine and everything between it and the wire, on one thread.
+
+    Nothing here spins: with no work the loop sleeps on its inbox until the wire reader wakes it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        wire: WorkerWire,
+        probes: WorkerProbes,
+        metrics: WorkerMetrics,
+        ballast: Ballast,
+    ) -> None:
+        """``ballast`` is only held: its objects must live as long as the loop."""
+        self._engine = engine
+        self._wire = wire
+        self._probes = probes
+        self._metrics = metrics
+        self._ballast = ballast
+        self._inbox: Inbox = SimpleQueue()
+        self._pulse = LoopPulse()
+        self._snapshot = Snapshot()
+        self._report = StepReport(metrics)
+        self._draining = False
+        self._leaving = False
+        self._steady_told = False
+        self._violations_seen = engine.counters.invariant_violations
+        self._reader = WireReader(wire, self._inbox, self._pulse, self._snapshot, metrics)
+
+    def run(self) -> None:
+        """Serve until Shutdown.
+
+        Raises:
+            WireClosedError: the parent is gone.
+        """
+        self._reader.start()
+        while not self._leaving:
+            self._take_messages()
+            self._look()
+            if self._engine.has_work:
+                self._step()
+            else:
+                self._pulse.busy = False
+            self._tell()
+        self._probes.close()
+        metrics = self._metrics
+        with contextlib.suppress(WireClosedError):
+            # The parent may leave first; there is nothing more to say then.
+            self._wire.send(Goodbye(time.monotonic(), metrics.probe_stop_s + metrics.handler_s))
+
+    def _take_messages(self) -> None:
+        """Everything that has arrived; waits only when there is nothing else to do."""
+        try:
+            if not self._engine.has_work and not self._snapshot.wanted:
+                self._carry_out(self._inbox.get(timeout=self._patience_s()))
+            while True:
+                self._carry_out(self._inbox.get_nowait())
+        except Empty:
+            return
+
+    def _patience_s(self) -> float | None:
+        return _CENSUS_WAIT_S if self._probes.pending else None
+
+    def _carry_out(self, messages: list[ToWorker] | None) -> None:
+        for message in messages or ():
+            self._handle(message)
+
+    def _handle(self, message: ToWorker) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case Abort():
+                self._engine.abort(message.rid)
+            case Disconnect():
+                self._engine.disconnect(message.rid)
+            case Census() | Checkpoint():
+                self._probe(message)
+            case Drain():
+                self._draining = True
+            case Resume():
+                self._draining = False
+            case Flush():
+                self._wire.send(Flushed(time.monotonic(), self._engine.flush_cache()))
+            case Shutdown():
+                self._leaving = True
+
+    def _submit(self, message: Submit) -> None:
+        try:
+            self._engine.submit(
+                message.rid,
+                message.input_ids,
+                _sampling_params(message.sampling),
+                truncate=message.truncate,
+            )
+        except (DuplicateRequestError, UsageError) as error:
+            self._report.reject(message.rid, str(error))
+
+    def _probe(self, request: Census | Checkpoint) -> None:
+        self._probes.ask(request)
+        # At once, in the order of the messages: requests that follow in the same frame belong to
+        # the time after this look.
+        self._advance_probes()
+
+    def _advance_probes(self) -> None:
+        replies = self._probes.advance()
+        if replies:
+            self._wire.send(*replies)
+
+    def _look(self) -> None:
+        """Between two steps: values for the counters, censuses and checkpoints."""
+        if self._snapshot.wanted:
+            started_s = time.perf_counter()
+            self._snapshot.put(self._metrics.between_steps())
+            self._metrics.probe_stop_s += time.perf_counter() - started_s
+        if self._probes.pending:
+            self._advance_probes()
+
+    def _step(self) -> None:
+        pulse = self._pulse
+        if not pulse.busy:
+            # The age of a step counts from when there was something to do.
+            pulse.last_step_end_s = time.monotonic()
+            pulse.busy = True
+        started_s = time.perf_counter()
+        try:
+            events = self._engine.step()
+        except OwnershipError as error:
+            # The engine's own word that its books contradict each other; then it falls.
+            record = ViolationRecord("ownership", "", str(error), [])
+            self._wire.send(Violation(time.monotonic(), pulse.steps, record))
+            raise
+        self._metrics.step_s += time.perf_counter() - started_s
+        pulse.steps += 1
+        pulse.last_step_end_s = time.monotonic()
+        self._report.add_step(events)
+        self._metrics.waiting.after_step()
+
+    def _tell(self) -> None:
+        """Send what the step did, and what became true with it; one frame."""
+        messages: list[FromWorker] = []
+        report = self._report.take()
+        if report is not None:
+            messages.append(report)
+        engine = self._engine
+        if engine.counters.invariant_violations != self._violations_seen:
+            messages += self._violations()
+        if not self._steady_told and engine.is_steady:
+            self._steady_told = True
+            messages.append(Steady(time.monotonic(), engine.steady_reason))
+        if self._draining and not engine.has_work:
+            self._draining = False
+            messages.append(Drained(time.monotonic()))
+        if messages:
+            self._wire.send(*messages)
+
+    def _violations(self) -> list[FromWorker]:
+        self._violations_seen = self._engine.counters.invariant_violations
+        now_s, step = time.monotonic(), self._pulse.steps
+        records = violation_records(self._engine.violations)
+        return [Violation(now_s, step, record) for record in records]
+
+
+def _sampling_params(sampling: Sampling) -> SamplingParams:
+    """The engine's record from the wire's; raises UsageError for values that cannot be."""
+    return SamplingParams(
+        max_new_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k or ALL_TOKENS,
+        top_p=sampling.top_p,
+        stop_token_ids=sampling.stop_token_ids,
+        ignore_eos=sampling.ignore_eos,
+        seed=sampling.seed,
+    )

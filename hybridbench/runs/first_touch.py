@@ -1,0 +1,72 @@
+"""Run the largest steps once before anything is measured: first use must not look like growth.
+
+Allocators keep what the largest step needed.  A worker that meets its largest prompt after an hour
+would grow by megabytes at that moment, and a bench would have to explain it.
+"""
+
+from __future__ import annotations
+
+import random
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+
+_OUTPUT_TOKENS = 3
+_ROUNDS = 1
+_MIXED_ROUNDS = 3
+_MIXED_OUTPUT_TOKENS = 12
+
+
+def touch_largest_shapes(engine: Engine) -> dict[str, int]:
+    """Fill prefill and decode steps to their limits, then mix lengths, then flush.
+
+    The mixture matters as much as the largest step: a heap whose blocks come in many sizes needs
+    some megabytes more than one that saw a single size, and takes them in its first minutes.
+
+    Returns the counters after that; what the run reports is counted from there.
+    """
+    toucher = _Toucher(engine)
+    for _ in range(_ROUNDS):
+        toucher.run(_largest(engine), _OUTPUT_TOKENS)
+    for _ in range(_MIXED_ROUNDS):
+        toucher.run(_mixed(engine, toucher.random), _MIXED_OUTPUT_TOKENS)
+    engine.flush_cache()
+    return engine.counters.as_dict()
+
+
+class _Toucher:
+    def __init__(self, engine: Engine) -> None:
+        self.random = random.Random(0)
+        self._engine = engine
+        self._requests = 0
+
+    def run(self, prompt_lengths: list[int], output_tokens: int) -> None:
+        """Serve one prompt of each length to its end."""
+        engine = self._engine
+        vocab_size = engine.model_config.vocab_size
+        params = SamplingParams(
+            max_new_tokens=output_tokens, temperature=1.0, top_p=0.9, ignore_eos=True
+        )
+        for length in prompt_lengths:
+            prompt = [self.random.randrange(vocab_size) for _ in range(length)]
+            engine.submit(f"touch-{self._requests}", prompt, params)
+            self._requests += 1
+        while engine.has_work:
+            engine.step()
+
+
+def _largest(engine: Engine) -> list[int]:
+    """One prompt as long as any can be, then as many as run at once, sharing what KV there is."""
+    config = engine.config
+    longest = config.max_request_len - _OUTPUT_TOKENS
+    together = max(1, config.kv_tokens // (2 * config.max_running_requests) - _OUTPUT_TOKENS)
+    return [longest] + [min(longest, together)] * config.max_running_requests
+
+
+def _mixed(engine: Engine, lengths: random.Random) -> list[int]:
+    """Twice as many prompts as run at once, most of them short."""
+    config = engine.config
+    longest = max(1, config.max_request_len // 2 - _MIXED_OUTPUT_TOKENS)
+    return [
+        max(1, int(longest * lengths.random() ** 3)) for _ in range(2 * config.max_running_requests)
+    ]

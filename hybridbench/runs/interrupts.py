@@ -1,0 +1,55 @@
+"""Ctrl-C and SIGTERM: the first asks for an orderly end, the second for an immediate one."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from hybridbench.errors import ExitCode
+
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
+class SecondSignalError(BaseException):
+    """The user asked twice: stop at once.  No Exception, so that nothing swallows it."""
+
+
+class Interrupts:
+    """What has been asked for so far.  The loop looks at ``first``; a second signal raises."""
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+
+    @property
+    def exit_code(self) -> ExitCode | None:
+        """130 after SIGINT, 143 after SIGTERM."""
+        if self.first is None:
+            return None
+        return ExitCode.TERMINATED if self.first is signal.SIGTERM else ExitCode.INTERRUPTED
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """The handler: notes the first signal, raises SecondSignalError on the next."""
+        del frame
+        if self.first is not None:
+            raise SecondSignalError
+        self.first = signal.Signals(number)
+
+
+@contextmanager
+def handled_interrupts() -> Iterator[Interrupts]:
+    """Signals go to an ``Interrupts`` inside the block and where they went before after it.
+
+    In a thread other than the main one Python delivers no signals: nothing is installed then.
+    """
+    interrupts = Interrupts()
+    try:
+        before = {number: signal.signal(number, interrupts.on_signal) for number in _HANDLED}
+    except ValueError:
+        before = {}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

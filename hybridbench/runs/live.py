@@ -1,0 +1,187 @@
+"""Showing a run while it goes on: a live table on a terminal, a line now and then anywhere else.
+
+Everything goes to stderr; stdout belongs to the result.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from hybridbench.runs.status import PoolLevel, RunStatus, View
+from hybridbench.units import format_bytes, format_count, format_duration
+
+_REFRESH_S = 0.25
+_HEARTBEAT_S = 30.0
+_HEARTBEAT_FIRST_S = 10.0
+_HEARTBEAT_LATE_S = 300.0
+_FIRST_HOUR_S = 3600.0
+_BAR = 30
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def make_view(ui: str, stream: TextIO | None = None) -> View:
+    """The view called ``ui``: "live", "plain" or "none"; "auto" chooses by the terminal."""
+    console = Console(file=stream if stream is not None else sys.stderr, highlight=False)
+    if ui == "none":
+        return SilentView()
+    if ui == "live" or (ui == "auto" and console.is_terminal and not console.is_dumb_terminal):
+        return LiveView(console)
+    return PlainView(console)
+
+
+class SilentView:
+    """Shows nothing."""
+
+    def update(self, status: RunStatus) -> None:
+        """Nothing to show."""
+
+    def note(self, text: str) -> None:
+        """Nothing to say."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class PlainView:
+    """One line with a time stamp at each change of phase and every half minute: for logs and CI.
+
+    A job that says nothing for long is killed by many CI systems, so silence is never longer than
+    five minutes.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._phase = ""
+        self._next_s = 0.0
+
+    def update(self, status: RunStatus) -> None:
+        """Print when something is due."""
+        pause = status.phase in {"drain", "idle", "resume"}
+        if status.phase != self._phase and not pause:
+            self._phase = status.phase
+            self._next_s = status.elapsed_s + _HEARTBEAT_FIRST_S
+            self._print(status)
+        elif status.elapsed_s >= self._next_s:
+            late = status.elapsed_s > _FIRST_HOUR_S
+            self._next_s = status.elapsed_s + (_HEARTBEAT_LATE_S if late else _HEARTBEAT_S)
+            self._print(status)
+
+    def note(self, text: str) -> None:
+        """Print ``text`` with its time."""
+        self._line(text)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _print(self, status: RunStatus) -> None:
+        total = format_duration(status.duration_s)
+        pools = " ".join(
+            f"{name} {_share(level.total - level.available, level.total)}"
+            for name, level in status.pools.items()
+        )
+        self._line(
+            f"{status.phase:<7} {format_duration(status.traffic_s)} of {total}  "
+            f"rss {format_bytes(status.rss_bytes)}  {status.requests_per_s:.0f} req/s  "
+            f"{format_count(status.tokens_per_s)} tok/s  {pools}  {status.so_far}"
+        )
+
+    def _line(self, text: str) -> None:
+        stamp = time.strftime("%H:%M:%S")
+        self._console.print(f"{stamp} {text}", markup=False, soft_wrap=True)
+
+
+class LiveView:
+    """A table that is redrawn in place, at most four times a second, from the caller's thread."""
+
+    def __init__(self, console: Console) -> None:
+        # No refresh thread: it would compete with the loop for the interpreter.
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._next_s = 0.0
+        self._live.start()
+
+    def update(self, status: RunStatus) -> None:
+        """Redraw if the last drawing is old enough."""
+        if status.elapsed_s < self._next_s:
+            return
+        self._next_s = status.elapsed_s + _REFRESH_S
+        self._live.update(picture(status), refresh=True)
+
+    def note(self, text: str) -> None:
+        """Say ``text`` above the table."""
+        self._live.console.print(text, markup=False)
+
+    def close(self) -> None:
+        """Take the table away; the report comes next."""
+        self._live.stop()
+
+
+def picture(status: RunStatus) -> RenderableType:
+    """The whole live view."""
+    head = Text.assemble(
+        (status.title, "bold"), "  ", status.phase, "  ", (status.so_far, _ink(status))
+    )
+    eta = format_duration(status.remaining_s)
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(
+        ProgressBar(total=1.0, completed=status.progress, width=_BAR),
+        f"{format_duration(status.traffic_s)} of {format_duration(status.duration_s)}, {eta} to go",
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_row("memory", f"{format_bytes(status.rss_bytes):>10}", sparkline(status.rss_history))
+    for name, level in status.pools.items():
+        used = level.total - level.available
+        table.add_row(f"pool {name}", _share(used, level.total), _pool_bar(level))
+    table.add_row(
+        "traffic",
+        f"{status.requests_per_s:.0f} req/s",
+        f"{format_count(status.tokens_per_s)} tokens/s, {status.running} running, "
+        f"{status.waiting} waiting, {format_count(status.finished)} done, "
+        f"{status.aborted} aborted, {status.rejected} rejected",
+    )
+    table.add_row(
+        "probes",
+        f"{status.probe_share:.2%}",
+        f"{status.censuses} censuses, {status.checkpoints} checkpoints, "
+        f"{format_bytes(status.collectible_bytes)} waits for the collector",
+    )
+    return Group(head, bar, table)
+
+
+def sparkline(values: Iterable[float]) -> str:
+    """The history of a level, low to high over its own range."""
+    levels = list(values)
+    if not levels:
+        return ""
+    low, high = min(levels), max(levels)
+    # A flat line must look flat: half a per cent is the least range that is drawn.
+    span = max(high - low, 0.005 * high, 1.0)
+    return "".join(_BLOCKS[int((level - low) / span * (len(_BLOCKS) - 1))] for level in levels)
+
+
+def _pool_bar(level: PoolLevel) -> Text:
+    if not level.total:
+        return Text("")
+    running = round(_BAR * (level.in_flight + level.protected) / level.total)
+    cached = round(_BAR * level.evictable / level.total)
+    free = max(0, _BAR - running - cached)
+    return Text.assemble(
+        ("█" * running, "cyan"), ("▒" * cached, "blue"), ("·" * free, "dim"),
+        "  running, cached, free",
+    )  # fmt: skip
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole else "-"
+
+
+def _ink(status: RunStatus) -> str:
+    return "yellow" if status.suspicion else "green"

@@ -1,0 +1,87 @@
+"""Where a run took place: machine, interpreter and source state, for the manifest."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import hybridbench
+from hybridbench.analysis.record import JsonValue
+from hybridbench.sampling.cgroup import memory_limit
+
+_GIT_PATIENCE_S = 5.0
+
+
+def machine_facts() -> dict[str, JsonValue]:
+    """Processor, memory, kernel and how busy it was; nothing that names the machine."""
+    limit = memory_limit()
+    return {
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "cpu": _field(Path("/proc/cpuinfo"), "model name") or platform.processor(),
+        "cpus": os.cpu_count(),
+        "cpus_usable": len(os.sched_getaffinity(0)),
+        "memory_total_kib": _field(Path("/proc/meminfo"), "MemTotal"),
+        "swap_total_kib": _field(Path("/proc/meminfo"), "SwapTotal"),
+        "load_average_1m": os.getloadavg()[0],
+        "memory_limit_bytes": None if limit is None else limit.size_bytes,
+        "memory_limit_source": None if limit is None else limit.source,
+    }
+
+
+def interpreter_facts() -> dict[str, JsonValue]:
+    """The Python that runs parent and worker."""
+    return {
+        "implementation": sys.implementation.name,
+        "version": platform.python_version(),
+        "build": " ".join(platform.python_build()),
+        "compiler": platform.python_compiler(),
+    }
+
+
+def git_state() -> dict[str, JsonValue] | None:
+    """Commit, branch and whether files differ from it; None outside a checkout."""
+    root = Path(hybridbench.__file__).parents[1]
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+    commit = _git(git, root, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {
+        "commit": commit,
+        "branch": _git(git, root, "rev-parse", "--abbrev-ref", "HEAD"),
+        "dirty": bool(_git(git, root, "status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def _git(git: str, root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            [git, "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _field(path: Path, name: str) -> str | None:
+    """The value of the first ``name : value`` line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.split("kB")[0].strip()
+    return None

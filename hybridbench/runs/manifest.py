@@ -1,0 +1,111 @@
+"""The manifest of a soak: what is asked for, then, once the worker is up, what really runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hybridbench import __version__
+from hybridbench.analysis.record import JsonValue
+from hybridbench.rundir.manifest import plain_mapping
+from hybridbench.runs.machine import git_state, interpreter_facts, machine_facts
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.sampling.cgroup import memory_limit
+from hybridbench.targets.messages import Ready
+from hybridbench.targets.target import NOT_SHOWN
+from hybridbench.targets.wire import PROTOCOL_VERSION
+
+
+def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict[str, JsonValue]:
+    """Everything that is known before the worker has said a word."""
+    limit = memory_limit()
+    return {
+        "run_id": run_id,
+        "started_wall_s": started_wall_s,
+        "planned_duration_s": plan.duration_s,
+        "command": list(plan.command),
+        "model": {
+            "name": plan.model,
+            "device": plan.device,
+            "dtype": plan.dtype,
+        },
+        "profile": _profile(plan),
+        "seed": plan.seed,
+        "defects": list(plan.defects),
+        "trace": _trace(plan),
+        "versions": {"hybridbench": __version__},
+        "git": git_state(),
+        "machine": machine_facts(),
+        "interpreter": interpreter_facts(),
+        "malloc": {"mode": plan.malloc},
+        "cadence": {
+            "sample_s": plan.cadence.sample_every_s,
+            "census_s": plan.cadence.collectible_every_s,
+            "checkpoint_s": plan.cadence.checkpoint_every_s,
+        },
+        "limits": {
+            "memory_bytes": None if limit is None else limit.size_bytes,
+            "memory_source": None if limit is None else limit.source,
+        },
+    }
+
+
+def with_worker(
+    manifest: Mapping[str, JsonValue], plan: SoakPlan, ready: Ready, traffic: Mapping[str, object]
+) -> dict[str, JsonValue]:
+    """``manifest`` completed with what the worker declared and the traffic it will get."""
+    model = {
+        "name": plan.model,
+        "preset": ready.model,
+        "device": plan.device,
+        "dtype": plan.dtype,
+        "note": ready.model_note,
+    }
+    can = set(ready.capabilities)
+    return {
+        **manifest,
+        "model": model,
+        "versions": {**ready.versions, "hybridbench": __version__},
+        "engine_hash": ready.engine_files_sha256,
+        "gc": dict(ready.gc),
+        "malloc": {"mode": plan.malloc, **ready.malloc},
+        "capabilities": sorted(can),
+        "not_seen": [text for name, text in NOT_SHOWN.items() if name not in can],
+        "pools": dict(ready.pools),
+        "target": {
+            "kind": "bundled",
+            "pid": ready.pid,
+            "wire_version": PROTOCOL_VERSION,
+            "census": ready.census,
+            "engine_files": ready.engine_files,
+            "boot_s": round(ready.boot_s, 3),
+            "capabilities": sorted(can),
+            "metrics": list(ready.metrics),
+        },
+        "workload": plain_mapping(traffic),  # type: ignore[arg-type]  # plain JSON by its contract
+    }
+
+
+def _profile(plan: SoakPlan) -> dict[str, JsonValue]:
+    profile = plan.profile
+    promise = profile.promise_for(plan.duration_s)
+    return {
+        "name": profile.name,
+        "source": plan.profile_source,
+        "resolved": plain_mapping(profile.resolved()),  # type: ignore[arg-type]  # plain JSON
+        "promise": {
+            "rss_anon_swap_bytes": promise.rss_bytes_per_h,
+            "gc_collectible_bytes": promise.collectible_bytes_per_h,
+        },
+        "assert_coverage": dict(profile.coverage_minimums(plan.duration_s)),
+    }
+
+
+def _trace(plan: SoakPlan) -> dict[str, JsonValue] | None:
+    trace = plan.trace
+    if trace is None:
+        return None
+    return {
+        "path": str(trace.path),
+        "length_scale": str(trace.length_scale),
+        "speedup": trace.speedup,
+    }

@@ -1,0 +1,46 @@
+"""Where the pools lie in memory, so that forked children can do without them."""
+
+from __future__ import annotations
+
+import gc
+from types import FunctionType, MethodType, ModuleType
+
+import numpy as np
+import torch
+
+from hybridbench.sampling.fork_exclusion import MemoryRange
+
+# Smaller buffers are not worth a mapping of their own.
+_SIZE_BYTES_MIN = 256 * 1024
+_NOT_FOLLOWED = (type, ModuleType, FunctionType, MethodType)
+
+
+def pool_ranges(pools: object) -> list[MemoryRange]:
+    """The large host buffers that ``pools`` holds: tensors and tables, as long-lived as it is.
+
+    Ask while no request runs: everything large that is found then is there for good.
+    """
+    found: dict[int, MemoryRange] = {}
+    seen: set[int] = set()
+    stack: list[object] = [pools]
+    while stack:
+        holder = stack.pop()
+        if id(holder) in seen or isinstance(holder, _NOT_FOLLOWED):
+            continue
+        seen.add(id(holder))
+        part = _buffer(holder)
+        if part is not None and part.size_bytes >= _SIZE_BYTES_MIN:
+            found[part.address] = part
+        stack += gc.get_referents(holder)
+    return [found[address] for address in sorted(found)]
+
+
+def _buffer(holder: object) -> MemoryRange | None:
+    if isinstance(holder, torch.Tensor) and holder.device.type == "cpu":
+        storage = holder.untyped_storage()
+        return MemoryRange(storage.data_ptr(), storage.nbytes())
+    if isinstance(holder, np.ndarray):
+        while isinstance(holder.base, np.ndarray):
+            holder = holder.base
+        return MemoryRange(int(holder.ctypes.data), holder.nbytes)
+    return None

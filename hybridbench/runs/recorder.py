@@ -1,0 +1,156 @@
+"""From messages to the run directory: samples, censuses, checkpoints, events in the run's time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.clock import Clock
+from hybridbench.runs.rates import RateWindow
+from hybridbench.targets.messages import CensusReply, CheckpointReply, Violation
+
+_TICK_S = 1e-4
+_TYPES_RECORDED = 12
+
+
+class Sink(Protocol):
+    """Where a run is written; a RunWriter."""
+
+    def sample(self, t_s: float, phase: str, metrics: Mapping[str, float]) -> None:
+        """Append one sample."""
+        ...
+
+    def event(self, t_s: float, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
+        """Append something rare."""
+        ...
+
+
+class Recorder:
+    """Knows the run's zero and its phase; keeps sample times rising.
+
+    Worker and parent stamp with the same monotonic clock, so a stamp of either becomes a time of
+    the run by subtracting the start.
+    """
+
+    def __init__(self, sink: Sink, clock: Clock, start_s: float) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._start_s = start_s
+        self._last_sample_s = 0.0
+        self._rates = RateWindow()
+        self._child_s = 0.0
+        self.phase = ""
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the run began."""
+        return self._clock.monotonic_s() - self._start_s
+
+    def enter(self, phase: str) -> None:
+        """The run is in ``phase`` from now on."""
+        self.phase = phase
+        # Readers of the analysis look for `name`, those of the run directory for `phase`.
+        self.event("phase", {"name": phase, "phase": phase})
+
+    def event(self, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
+        """Something rare happened now."""
+        self._sink.event(self.now_s, kind, data)
+
+    def sample(self, stamp_s: float, values: Mapping[str, float]) -> dict[str, float]:
+        """Store a sample of the monotonic time ``stamp_s``; return it with its rates."""
+        complete = {**values, **self._rates.rates(stamp_s, values)}
+        self._sink.sample(self._sample_time(stamp_s), self.phase, complete)
+        return complete
+
+    def census(self, reply: CensusReply) -> None:
+        """Store what a census counted, as a sample of its own moment."""
+        self._child_s += reply.child_s
+        if reply.error:
+            self.event("note", {"text": f"a census failed: {reply.error}"})
+            return
+        values: dict[str, float] = {
+            "gc_collectible_bytes": reply.collectible_bytes,
+            "gc_collectible_objects": reply.collectible_objects,
+            "gc_tracked_objects": reply.tracked_objects,
+            "probe_child_s": self._child_s,
+        }
+        for name, count in reply.instances.items():
+            values[f"instances.{name}.live"] = count.live
+            values[f"instances.{name}.expected"] = count.expected
+            values[f"instances.{name}.stray"] = count.live - count.expected
+            values[f"instances.{name}.collectible"] = count.collectible
+            values[f"instances.{name}.retained"] = count.retained
+        self._sink.sample(self._sample_time(reply.t_s), self.phase, values)
+
+    def checkpoint(self, reply: CheckpointReply) -> None:
+        """Store a checkpoint: as an event, as a census, and what the engine's checks said."""
+        self.census(reply.census)
+        at_s = reply.t_s - self._start_s
+        instances: dict[str, JsonValue] = {
+            name: {
+                "live": count.live,
+                "expected": count.expected,
+                "collectible": count.collectible,
+                "retained": count.retained,
+            }
+            for name, count in reply.census.instances.items()
+        }
+        data: dict[str, JsonValue] = {
+            "index": reply.index,
+            "idle": reply.idle,
+            "pools": {name: dict(parts) for name, parts in reply.pools.items()},
+            "locks": dict(reply.locks),
+            "containers": dict(reply.containers),
+            "running": reply.running,
+            "waiting": reply.waiting,
+            "counters": dict(reply.counters),
+            "collectible": garbage_by_type(reply.census),
+        }
+        if not reply.census.error:
+            data["instances"] = instances
+        self._sink.event(at_s, "checkpoint", data)
+        for record in reply.violations:
+            self._sink.event(
+                at_s,
+                "engine_violation",
+                {
+                    "kind": record.kind,
+                    "pool": record.pool,
+                    "message": record.message,
+                    "slots": list(record.slots),
+                    "checkpoint": reply.index,
+                },
+            )
+
+    def violation(self, message: Violation) -> None:
+        """Store that the engine's own check objected."""
+        record = message.violation
+        self._sink.event(
+            message.t_s - self._start_s,
+            "engine_violation",
+            {
+                "kind": record.kind,
+                "pool": record.pool,
+                "message": record.message,
+                "slots": list(record.slots),
+                "step": message.step,
+            },
+        )
+
+    def at(self, stamp_s: float, kind: str, data: Mapping[str, JsonValue]) -> None:
+        """Something rare happened at the monotonic time ``stamp_s``."""
+        self._sink.event(stamp_s - self._start_s, kind, data)
+
+    def _sample_time(self, stamp_s: float) -> float:
+        # A census is stamped with its fork and arrives after later samples; times must rise.
+        self._last_sample_s = max(stamp_s - self._start_s, self._last_sample_s + _TICK_S)
+        return self._last_sample_s
+
+
+def garbage_by_type(census: CensusReply) -> list[JsonValue]:
+    """The types that hold most of what waits for the collector."""
+    return [
+        {"type": row.type_name, "count": row.count, "bytes": row.size_bytes}
+        for row in census.types[:_TYPES_RECORDED]
+    ]

@@ -1,0 +1,124 @@
+"""The state of a run as a person watching it wants to know: filled by the loop, drawn by a view."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hybridbench.targets.messages import CensusReply, CheckpointReply
+
+_HISTORY = 64
+_POOL_PARTS = ("total", "available", "evictable", "protected", "in_flight")
+
+
+@dataclass
+class PoolLevel:
+    """Where the slots of one pool are."""
+
+    total: float = 0.0
+    available: float = 0.0
+    evictable: float = 0.0
+    protected: float = 0.0
+    in_flight: float = 0.0
+
+
+@dataclass
+class RunStatus:
+    """Numbers only, of constant size however long the run is."""
+
+    title: str
+    model_note: str
+    duration_s: float
+    phase: str = "boot"
+    elapsed_s: float = 0.0  # since the run began
+    traffic_s: float = 0.0  # since the first request
+    rss_bytes: float = 0.0
+    rss_history: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    pools: dict[str, PoolLevel] = field(default_factory=dict)
+    tokens_per_s: float = 0.0
+    requests_per_s: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    finished: int = 0
+    rejected: int = 0
+    aborted: int = 0
+    censuses: int = 0
+    checkpoints: int = 0
+    collectible_bytes: float = 0.0
+    probe_share: float = 0.0
+    suspicion: str = ""
+
+    @property
+    def remaining_s(self) -> float:
+        """Planned traffic still to come."""
+        return max(0.0, self.duration_s - self.traffic_s)
+
+    @property
+    def progress(self) -> float:
+        """Share of the planned traffic that is over."""
+        return min(1.0, self.traffic_s / self.duration_s) if self.duration_s else 1.0
+
+    @property
+    def so_far(self) -> str:
+        """What the exact checks say up to now; trends are judged at the end."""
+        if self.suspicion:
+            return f"suspicious: {self.suspicion}"
+        return "nothing found so far" if self.censuses else "too early to say"
+
+    def saw_sample(self, values: Mapping[str, float]) -> None:
+        """Take over what a sample says."""
+        if "rss_bytes" in values:
+            self.rss_bytes = values["rss_bytes"]
+            self.rss_history.append(self.rss_bytes)
+        self.tokens_per_s = values.get("throughput_tokens_per_s", self.tokens_per_s)
+        self.requests_per_s = values.get("requests_per_s", self.requests_per_s)
+        self.running = int(values.get("running_requests", self.running))
+        self.waiting = int(values.get("waiting_requests", self.waiting))
+        for name, value in values.items():
+            scope, _, rest = name.partition(".")
+            if scope == "pool":
+                pool, _, part = rest.partition(".")
+                self._saw_pool(pool, part, value)
+
+    def saw_census(self, census: CensusReply) -> None:
+        """Take over what a census says."""
+        if census.error:
+            return
+        self.censuses += 1
+        self.collectible_bytes = census.collectible_bytes
+        for name, count in census.instances.items():
+            stray = count.live - count.expected
+            if stray > 0:
+                self.suspicion = f"{stray} {name} alive that nobody can reach or should hold"
+
+    def saw_checkpoint(self, checkpoint: CheckpointReply) -> None:
+        """Take over what a checkpoint says."""
+        self.checkpoints += 1
+        self.saw_census(checkpoint.census)
+        if checkpoint.violations:
+            self.suspicion = checkpoint.violations[0].message
+
+    def _saw_pool(self, pool: str, part: str, value: float) -> None:
+        level = self.pools.setdefault(pool, PoolLevel())
+        if part in _POOL_PARTS:
+            setattr(level, part, value)
+        elif part == "waiting_held" and value:
+            self.suspicion = f"waiting requests hold {value:.0f} slots of the {pool} pool"
+
+
+class View(Protocol):
+    """Something that shows a run while it goes on."""
+
+    def update(self, status: RunStatus) -> None:
+        """Called several times a second; draws when it is time to."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Say one line, once."""
+        ...
+
+    def close(self) -> None:
+        """The run is over."""
+        ...

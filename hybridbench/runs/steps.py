@@ -1,0 +1,153 @@
+"""The steps of a soak: warm up, run steadily with checkpoints, drain, look a last time, stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.targets.messages import Drain, Resume, Shutdown
+from hybridbench.targets.wire import WireClosedError
+
+# A warm-up that has not ended by then goes over into the judged part without a `steady` event.
+_WARMUP_SHARE_MAX = 0.4
+_GOODBYE_PATIENCE_S = 10.0
+_CENSUS_PATIENCE_S = 30.0
+
+
+class SoakSteps:
+    """Each method is one step; ``run`` calls them.  All of them end early when interrupted."""
+
+    def __init__(self, plan: SoakPlan, loop: SoakLoop, parts: LoopParts) -> None:
+        self._plan = plan
+        self._loop = loop
+        self._parts = parts
+        self._start_s = loop.now_s
+        self._checkpoints = 0
+        self._steady_recorded = False
+
+    def run(self) -> None:
+        """The whole soak.
+
+        Raises:
+            WorkerLostError: the worker died or hangs; what was recorded up to then stands.
+        """
+        self._loop.start_traffic()
+        self.warm_up()
+        self.run_steadily()
+        self.drain()
+        self.last_checkpoint()
+        self.stop()
+        self._parts.recorder.enter("done")
+
+    def warm_up(self) -> None:
+        """Traffic until the engine is steady and the profile's warm-up is served."""
+        self._parts.recorder.enter("warmup")
+        wanted = self._plan.profile.warmup.requests
+        counts = self._parts.driver.counts
+
+        def is_warm() -> bool:
+            return self._loop.steady is not None and counts.finished >= wanted
+
+        self._turn_until(is_warm, self._start_s + _WARMUP_SHARE_MAX * self._plan.duration_s)
+
+    def run_steadily(self) -> None:
+        """The judged part: traffic and samples, with a checkpoint now and then."""
+        self._parts.recorder.enter("steady")
+        self._record_steady()
+        end_s = self._start_s + self._plan.duration_s
+        every_s = self._plan.cadence.checkpoint_every_s
+        self.checkpoint(end_s)
+        due_s = self._loop.now_s + every_s
+        while self._loop.now_s < end_s and not self._loop.interrupted:
+            self._turn_until(self._steady_is_news, min(end_s, due_s))
+            self._record_steady()
+            # One that would fall into the end gives way to the last checkpoint.
+            if due_s <= self._loop.now_s < end_s - every_s / 4:
+                self.checkpoint(end_s)
+                due_s = max(due_s + every_s, self._loop.now_s + every_s / 2)
+            elif due_s <= self._loop.now_s:
+                due_s = end_s
+
+    def checkpoint(self, end_s: float) -> None:
+        """Drain, let it settle, look, go on: the census counts while traffic is back."""
+        if self._loop.interrupted or self._loop.now_s >= end_s:
+            return
+        if self._drain():
+            self._settle()
+            self._post_checkpoint(audit=self._checkpoints == 0)
+        self._parts.target.post(Resume())
+        self._loop.resume()
+        self._loop.censuses_wanted = True
+        self._parts.recorder.enter("resume")
+        self._parts.recorder.enter("steady")
+
+    def drain(self) -> None:
+        """The last requests finish; nothing new comes."""
+        interrupts = self._parts.interrupts
+        if interrupts.first is not None:
+            self._parts.recorder.event("interrupted", {"signal": interrupts.first.name})
+            self._parts.view.note(
+                f"{interrupts.first.name}: finishing what runs; once more to stop at once"
+            )
+        self._drained = self._drain()
+
+    def last_checkpoint(self) -> None:
+        """Look once more, and wait for the answer."""
+        if not self._drained:
+            return
+        self._settle()
+        index = self._post_checkpoint(audit=True)
+        self._loop.run_until(
+            lambda: self._loop.checkpoint_done(index),
+            self._loop.now_s + _CENSUS_PATIENCE_S,
+        )
+
+    def stop(self) -> None:
+        """The worker leaves in order."""
+        self._parts.target.post(Shutdown())
+        limit_s = self._loop.now_s + _GOODBYE_PATIENCE_S
+        try:
+            self._loop.run_until(lambda: self._loop.goodbye is not None, limit_s)
+        except (WireClosedError, WorkerLostError) as error:
+            if self._loop.goodbye is None and isinstance(error, WorkerLostError):
+                raise
+
+    def _drain(self) -> bool:
+        """Whether the engine became idle; one that does not hangs or is far too slow."""
+        self._parts.recorder.enter("drain")
+        self._loop.censuses_wanted = False
+        self._loop.ask_drain()
+        self._parts.target.post(Drain())
+        limit_s = self._loop.now_s + self._plan.drain_limit_s
+        if self._loop.run_until(self._loop.drained, limit_s):
+            return True
+        self._parts.recorder.event(
+            "note",
+            {"text": f"the engine was not idle after {self._plan.drain_limit_s:.0f} s of draining"},
+        )
+        return False
+
+    def _settle(self) -> None:
+        self._parts.recorder.enter("idle")
+        settled_s = self._loop.now_s + self._plan.profile.checkpoint.settle_s
+        self._loop.run_until(lambda: False, settled_s)
+        # Only one census runs at a time, and the checkpoint's own must find the engine idle.
+        self._loop.run_until(self._loop.no_census_open, settled_s + _CENSUS_PATIENCE_S)
+
+    def _post_checkpoint(self, *, audit: bool) -> int:
+        index = self._checkpoints
+        self._checkpoints += 1
+        self._loop.post_checkpoint(index, audit=audit)
+        return index
+
+    def _turn_until(self, done: Callable[[], bool], limit_s: float) -> None:
+        self._loop.run_until(lambda: self._loop.interrupted or done(), limit_s)
+
+    def _steady_is_news(self) -> bool:
+        return self._loop.steady is not None and not self._steady_recorded
+
+    def _record_steady(self) -> None:
+        if self._steady_is_news() and self._loop.steady is not None:
+            self._steady_recorded = True
+            self._parts.recorder.event("steady", {"reason": self._loop.steady.reason})

@@ -1,0 +1,96 @@
+"""The worker's ear: a thread that takes messages off the wire and answers counters itself.
+
+It keeps answering while the engine loop hangs, and ends the process when the parent is gone:
+nothing else would.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeAlias
+
+from hybridbench.errors import ExitCode
+from hybridbench.runs.worker_metrics import Snapshot, WorkerMetrics
+from hybridbench.targets.messages import Counters, CountersReply, Shutdown, ToWorker
+from hybridbench.targets.wire import WireClosedError, WorkerWire
+
+# None only wakes the loop.
+Inbox: TypeAlias = "SimpleQueue[list[ToWorker] | None]"
+
+_FRESH_PATIENCE_S = 0.25
+
+
+class LoopPulse:
+    """What the ear may know of the loop: plain values, written by the loop alone."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.steps = 0
+        self.last_step_end_s = time.monotonic()
+
+    @property
+    def step_age_s(self) -> float:
+        """Seconds since the last step ended, while there is work; 0 when idle."""
+        return time.monotonic() - self.last_step_end_s if self.busy else 0.0
+
+
+class WireReader(threading.Thread):
+    """Daemon thread; ends with the process."""
+
+    def __init__(
+        self,
+        wire: WorkerWire,
+        inbox: Inbox,
+        pulse: LoopPulse,
+        snapshot: Snapshot,
+        metrics: WorkerMetrics,
+        leave: Callable[[int], None] = os._exit,
+    ) -> None:
+        super().__init__(name="wire-reader", daemon=True)
+        self._wire = wire
+        self._inbox = inbox
+        self._pulse = pulse
+        self._snapshot = snapshot
+        self._metrics = metrics
+        self._leave = leave
+
+    def run(self) -> None:
+        """Read until the parent is gone."""
+        leaving = False
+        try:
+            while True:
+                messages = self._wire.receive()
+                traffic: list[ToWorker] = [m for m in messages if not isinstance(m, Counters)]
+                leaving = leaving or any(isinstance(m, Shutdown) for m in traffic)
+                if traffic:
+                    self._inbox.put(traffic)
+                for message in messages:
+                    if isinstance(message, Counters):
+                        self._answer(message)
+        except WireClosedError:
+            # After a Shutdown the loop leaves by itself; otherwise the parent has died, and an
+            # engine loop that hangs would never notice.
+            if not leaving:
+                self._leave(int(ExitCode.CRASHED))
+
+    def _answer(self, request: Counters) -> None:
+        started_s = time.thread_time()
+        self._snapshot.want()
+        self._inbox.put(None)
+        fresh, t_s, values = self._snapshot.get(_FRESH_PATIENCE_S)
+        reply = CountersReply(
+            probe_id=request.probe_id,
+            t_s=t_s if fresh else time.monotonic(),
+            fresh=fresh,
+            busy=self._pulse.busy,
+            step_age_s=self._pulse.step_age_s,
+            steps=self._pulse.steps,
+            values={**values, **self._metrics.heap()} if fresh else self._metrics.heap(),
+        )
+        self._wire.send(reply)
+        # Its processor time is time that the engine's thread could not have the interpreter.
+        self._metrics.handler_s += time.thread_time() - started_s

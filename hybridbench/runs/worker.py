@@ -1,0 +1,105 @@
+"""The engine's own process: builds what the parent asks for, then runs until told to leave.
+
+Started as ``python -m hybridbench.runs.worker`` by ``targets/bundled.py``, never by a person.
+Besides the command line this is the only file that reads the environment, to record the allocator's
+settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+
+from hybridbench.errors import ConfigError, ExitCode, HybridbenchError, UsageError
+from hybridbench.targets.messages import Fatal, Scalar, Start
+from hybridbench.targets.wire import WireClosedError, WorkerWire
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve the parent named on the command line; returns the exit code of the process."""
+    started_s = time.monotonic()
+    parser = argparse.ArgumentParser(prog="hybridbench.runs.worker")
+    parser.add_argument("--fd", type=int, required=True, help="the socket to the parent")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the parent")
+    options = parser.parse_args(arguments)
+    _die_with(options.parent)
+    # A Ctrl-C is the parent's to handle; it may well reach the whole terminal.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    # The parent sends this when the loop hangs, to learn where.
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    # Python 3.12 warns of forks beside threads; the census child touches none of their locks.
+    warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+    try:
+        return _serve(WorkerWire(socket.socket(fileno=options.fd)), started_s)
+    except WireClosedError:
+        return int(ExitCode.CRASHED)
+
+
+def _serve(wire: WorkerWire, started_s: float) -> int:
+    try:
+        start = _start_message(wire)
+        # Imported late: a parent of another version is refused before torch is loaded.
+        from hybridbench.runs.worker_setup import build_loop
+
+        loop = build_loop(start, wire, _allocator_settings(), started_s)
+    except HybridbenchError as error:
+        usage = isinstance(error, ConfigError | UsageError)
+        wire.send(Fatal(message=str(error), trace="", usage=usage))
+        return int(error.exit_code)
+    except Exception as error:
+        return _fatal(wire, f"the engine could not be built: {error!r}")
+    try:
+        loop.run()
+    except WireClosedError:
+        raise
+    except Exception as error:
+        return _fatal(wire, f"the engine loop failed: {error!r}")
+    return 0
+
+
+def _start_message(wire: WorkerWire) -> Start:
+    start, *rest = wire.receive()
+    if not isinstance(start, Start) or rest:
+        raise UsageError("the first message must be Start, alone")
+    return start
+
+
+def _fatal(wire: WorkerWire, message: str) -> int:
+    trace = traceback.format_exc()
+    sys.stderr.write(trace)
+    wire.send(Fatal(message=message, trace=trace))
+    return int(ExitCode.INTERNAL)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when ``parent`` goes, however that happens."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It went before the kernel was told.
+        sys.exit(int(ExitCode.CRASHED))
+
+
+def _allocator_settings() -> dict[str, Scalar]:
+    names = sorted(
+        name for name in os.environ if name.startswith("MALLOC_") or name == "PYTHONMALLOC"
+    )
+    settings: dict[str, Scalar] = {name: os.environ[name] for name in names}
+    settings["LD_PRELOAD"] = os.environ.get("LD_PRELOAD", "")
+    settings["libc"] = os.confstr("CS_GNU_LIBC_VERSION")
+    return settings
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""What the worker measures of itself: pools and events between steps, the heap at any moment."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from hybridbench.engine.engine import Engine
+from hybridbench.runs.waiting_watch import WaitingWatch
+from hybridbench.sampling.gc_monitor import GcMonitor
+from hybridbench.sampling.latency import LatencyWindow
+from hybridbench.sampling.malloc import MallocInfo
+
+# What this process can give; the parent adds what it sees from outside.
+DECLARED_FAMILIES: tuple[str, ...] = (
+    "malloc_in_use_bytes",
+    "malloc_arena_bytes",
+    "allocated_blocks",
+    "gc_gen2_collections",
+    "gc_collected_objects",
+    "gc_pause_s",
+    "gc_collectible_bytes",
+    "gc_collectible_objects",
+    "gc_tracked_objects",
+    "instances.*",
+    "pool.*",
+    "container.*",
+    "running_requests",
+    "waiting_requests",
+    "max_running_requests",
+    "ttft_ms_p50",
+    "ttft_ms_p99",
+    "itl_ms_p50",
+    "itl_ms_p99",
+    "step_s",
+    "steps_with.*",
+    "waiting_taken.*",
+    "events.*",
+    "probe_stop_s",
+    "probe_child_s",
+)
+
+_MS = 1000.0
+
+
+class WorkerMetrics:
+    """Owns every number that the worker counts on top of the engine's own.
+
+    The engine's thread writes; ``heap`` alone may be called from another thread.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        gc_monitor: GcMonitor,
+        read_malloc: Callable[[], MallocInfo] | None,
+        counted_before: Mapping[str, int],
+    ) -> None:
+        """``counted_before`` is what the engine's counters stood at before the run."""
+        self._engine = engine
+        self._gc_monitor = gc_monitor
+        self._read_malloc = read_malloc
+        self._counted_before = counted_before
+        self.waiting = WaitingWatch(engine)
+        self.ttft = LatencyWindow()
+        self.itl = LatencyWindow()
+        self.step_s = 0.0
+        self.probe_stop_s = 0.0
+        self.probe_child_s = 0.0
+        # Written by the thread that answers counters, and by no other.
+        self.handler_s = 0.0
+
+    def counters(self) -> dict[str, int]:
+        """The engine's event counters since the run began."""
+        before = self._counted_before
+        return {
+            name: n - before.get(name, 0) for name, n in self._engine.counters.as_dict().items()
+        }
+
+    def between_steps(self) -> dict[str, float]:
+        """Everything that is consistent only between two steps; starts new windows."""
+        engine = self._engine
+        values: dict[str, float] = {
+            "running_requests": engine.running_requests,
+            "waiting_requests": engine.waiting_requests,
+            "max_running_requests": engine.max_running_requests_seen,
+            "step_s": self.step_s,
+        }
+        for name, count in self.counters().items():
+            values[f"events.{name}"] = count
+        for name, length in engine.containers().items():
+            values[f"container.{name}.len"] = length
+        values.update(self._pool_values())
+        values.update(self.waiting.metrics())
+        values.update(self._latencies())
+        return values
+
+    def heap(self) -> dict[str, float]:
+        """The heap now; safe while the engine's thread is inside a step, or stuck in one."""
+        monitor = self._gc_monitor
+        values: dict[str, float] = {
+            "allocated_blocks": sys.getallocatedblocks(),
+            "gc_gen2_collections": monitor.full_collections,
+            "gc_collected_objects": monitor.collected_objects,
+            "gc_pause_s": monitor.pause_s,
+            "probe_stop_s": self.probe_stop_s + self.handler_s,
+            "probe_child_s": self.probe_child_s,
+        }
+        if self._read_malloc is not None:
+            info = self._read_malloc()
+            values["malloc_in_use_bytes"] = info.in_use_bytes
+            values["malloc_arena_bytes"] = info.arena_bytes
+        return values
+
+    def _pool_values(self) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for pool, stats in self._engine.pool_stats().items():
+            values[f"pool.{pool}.total"] = stats.total
+            values[f"pool.{pool}.available"] = stats.available
+            values[f"pool.{pool}.evictable"] = stats.evictable
+            values[f"pool.{pool}.protected"] = stats.protected
+            values[f"pool.{pool}.in_flight"] = stats.in_flight
+            values[f"pool.{pool}.session_held"] = stats.session_held
+            values[f"pool.{pool}.residual"] = stats.residual
+            highest = max(stats.waiting_held, self.waiting.take_highest(pool))
+            values[f"pool.{pool}.waiting_held"] = highest
+        return values
+
+    def _latencies(self) -> dict[str, float]:
+        values = {}
+        for name, window in (("ttft", self.ttft), ("itl", self.itl)):
+            for label, share in (("p50", 0.5), ("p99", 0.99)):
+                quantile_s = window.quantile_s(share)
+                if quantile_s is not None:
+                    values[f"{name}_ms_{label}"] = quantile_s * _MS
+            window.clear()
+        return values
+
+
+class Snapshot:
+    """Values between two steps, handed from the engine's thread to the wire reader's."""
+
+    def __init__(self) -> None:
+        self._wanted = False
+        self._taken = threading.Event()
+        self._values: dict[str, float] = {}
+        self._t_s = time.monotonic()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits; asked by the engine's thread between steps."""
+        return self._wanted
+
+    def put(self, values: dict[str, float]) -> None:
+        """Give what is wanted."""
+        self._t_s, self._values = time.monotonic(), values
+        self._wanted = False
+        self._taken.set()
+
+    def want(self) -> None:
+        """Ask for fresh values."""
+        self._taken.clear()
+        self._wanted = True
+
+    def get(self, patience_s: float) -> tuple[bool, float, dict[str, float]]:
+        """Whether fresh values came within ``patience_s``; their time; the latest there are."""
+        fresh = self._taken.wait(patience_s)
+        return fresh, self._t_s, self._values

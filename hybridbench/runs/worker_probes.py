@@ -1,0 +1,191 @@
+"""Probes that look between two steps: censuses and checkpoints, one at a time, with their price."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
+from hybridbench.runs.worker_metrics import WorkerMetrics
+from hybridbench.sampling.heap_census import CensusReport, ForkCensus
+from hybridbench.sampling.reference_walk import WalkCensus
+from hybridbench.targets.messages import (
+    Census,
+    CensusReply,
+    Checkpoint,
+    CheckpointReply,
+    FromWorker,
+    InstanceCount,
+    TypeCount,
+    ViolationRecord,
+)
+
+_SLOTS_SENT_MAX = 64
+_POLL_INTERVAL_S = 0.02
+
+
+class WorkerProbes:
+    """Takes the requests in order; the engine's thread calls ``advance`` between steps.
+
+    A checkpoint is taken at once and answered when its census is done, so traffic may go on
+    meanwhile: the forked child keeps the moment.
+    """
+
+    def __init__(
+        self, engine: Engine, census: ForkCensus | WalkCensus, metrics: WorkerMetrics
+    ) -> None:
+        self._engine = engine
+        self._census = census
+        self._metrics = metrics
+        self._requests: deque[Census | Checkpoint] = deque()
+        self._current: Census | CheckpointReply | None = None
+        self._started_s = 0.0
+        self._stop_s = 0.0
+        self._polled_s = 0.0
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything is asked for or under way."""
+        return self._current is not None or bool(self._requests)
+
+    def ask(self, request: Census | Checkpoint) -> None:
+        """Queue a probe."""
+        self._requests.append(request)
+
+    def advance(self) -> list[FromWorker]:
+        """Start what can be started, return what is done."""
+        replies: list[FromWorker] = []
+        if self._current is not None:
+            replies += self._poll()
+        if self._current is None and self._requests:
+            replies += self._start(self._requests.popleft())
+        return replies
+
+    def close(self) -> None:
+        """Drop what is under way."""
+        self._census.close()
+
+    def _start(self, request: Census | Checkpoint) -> list[FromWorker]:
+        began_s = time.perf_counter()
+        # The checkpoint's own look comes first: the census then sees the very same state.
+        current = request if isinstance(request, Census) else self._look(request)
+        self._started_s = time.monotonic()
+        self._current = current
+        try:
+            self._stop_s = self._census.start()
+        except OSError as error:
+            return self._answer(CensusReport(method=self._census.method, error=f"no fork: {error}"))
+        finally:
+            self._metrics.probe_stop_s += time.perf_counter() - began_s
+        self._polled_s = self._started_s
+        return []
+
+    def _poll(self) -> list[FromWorker]:
+        now_s = time.monotonic()
+        if now_s - self._polled_s < _POLL_INTERVAL_S:
+            return []
+        self._polled_s = now_s
+        began_s = time.perf_counter()
+        report = self._census.poll()
+        replies = [] if report is None else self._answer(report)
+        self._metrics.probe_stop_s += time.perf_counter() - began_s
+        return replies
+
+    def _answer(self, report: CensusReport) -> list[FromWorker]:
+        current, self._current = self._current, None
+        assert current is not None
+        self._metrics.probe_child_s += report.child_s
+        reply = self._census_reply(current.probe_id, report)
+        if isinstance(current, Census):
+            return [reply]
+        return [_with_census(current, reply)]
+
+    def _look(self, request: Checkpoint) -> CheckpointReply:
+        engine = self._engine
+        stats = engine.pool_stats()
+        idle = engine.is_idle
+        found = engine.check_invariants(idle=idle)
+        if request.audit:
+            # The ledger is the bench's own oracle, not something that engines have: it must not
+            # decide a verdict, so its word stays here.
+            found += [entry for entry in engine.audit() if entry.kind is not ViolationKind.LEDGER]
+        return CheckpointReply(
+            probe_id=request.probe_id,
+            index=request.index,
+            t_s=time.monotonic(),
+            idle=idle,
+            pools={
+                name: {
+                    "total": pool.total,
+                    "available": pool.available,
+                    "evictable": pool.evictable,
+                    "protected": pool.protected,
+                    "in_flight": pool.in_flight,
+                    "session_held": pool.session_held,
+                    "waiting_held": pool.waiting_held,
+                    "residual": pool.residual,
+                }
+                for name, pool in stats.items()
+            },
+            locks={"full": stats["kv"].protected, "mamba": stats["mamba"].protected},
+            containers=engine.containers(),
+            running=engine.running_requests,
+            waiting=engine.waiting_requests,
+            counters=self._metrics.counters(),
+            violations=violation_records(found),
+            census=_NO_CENSUS,
+        )
+
+    def _census_reply(self, probe_id: int, report: CensusReport) -> CensusReply:
+        return CensusReply(
+            probe_id=probe_id,
+            t_s=self._started_s,
+            method=report.method,
+            error=report.error,
+            stop_s=self._stop_s,
+            child_s=report.child_s,
+            tracked_objects=report.tracked_objects,
+            collectible_objects=report.collectible_objects,
+            collectible_bytes=report.collectible_bytes,
+            exact_bytes=report.exact_bytes,
+            types=[TypeCount(t.type_name, t.count, t.size_bytes) for t in report.types],
+            instances={
+                name: InstanceCount(n.live, n.expected, n.collectible, n.retained)
+                for name, n in report.instances.items()
+            },
+        )
+
+
+def violation_records(found: Iterable[InvariantViolation]) -> list[ViolationRecord]:
+    """For the wire; each contradiction once, however many checks found it."""
+    records = {}
+    for entry in found:
+        slots = list(entry.slots[:_SLOTS_SENT_MAX])
+        records[entry.kind, entry.pool, entry.message] = ViolationRecord(
+            str(entry.kind), entry.pool, entry.message, slots
+        )
+    return list(records.values())
+
+
+def _with_census(reply: CheckpointReply, census: CensusReply) -> CheckpointReply:
+    return CheckpointReply(
+        probe_id=reply.probe_id,
+        index=reply.index,
+        t_s=reply.t_s,
+        idle=reply.idle,
+        pools=reply.pools,
+        locks=reply.locks,
+        containers=reply.containers,
+        running=reply.running,
+        waiting=reply.waiting,
+        counters=reply.counters,
+        violations=reply.violations,
+        census=census,
+    )
+
+
+_NO_CENSUS = CensusReply(
+    probe_id=0, t_s=0.0, method="none", error="not taken", stop_s=0.0, child_s=0.0
+)

@@ -1,0 +1,138 @@
+"""From a Start message to an engine loop that is ready, each thing built in its order."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+
+import msgspec
+import torch
+
+from hybridbench import __version__
+from hybridbench.defects.catalog import find_defect
+from hybridbench.defects.inject import apply_defects
+from hybridbench.engine.config import EngineConfig
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.models.registry import resolve_model
+from hybridbench.errors import ConfigError
+from hybridbench.runs.engine_files import imported_engine_files
+from hybridbench.runs.engine_loop import EngineLoop
+from hybridbench.runs.first_touch import touch_largest_shapes
+from hybridbench.runs.pool_memory import pool_ranges
+from hybridbench.runs.worker_metrics import DECLARED_FAMILIES, WorkerMetrics
+from hybridbench.runs.worker_probes import WorkerProbes
+from hybridbench.sampling.ballast import Ballast
+from hybridbench.sampling.fork_exclusion import exclude_from_forks
+from hybridbench.sampling.gc_monitor import (
+    GcMonitor,
+    gc_settings,
+    set_gc_after_warmup,
+    set_gc_before_warmup,
+)
+from hybridbench.sampling.heap_census import ForkCensus
+from hybridbench.sampling.malloc import malloc_reader
+from hybridbench.sampling.reference_walk import WalkCensus
+from hybridbench.targets.messages import Ready, Scalar, Start
+from hybridbench.targets.target import Capability
+from hybridbench.targets.wire import WorkerWire
+
+_VERSIONED = ("torch", "numpy", "msgspec")
+
+
+def build_loop(
+    start: Start, wire: WorkerWire, malloc: dict[str, Scalar], started_s: float
+) -> EngineLoop:
+    """Everything in its order; sends Ready at the end.
+
+    Raises:
+        ConfigError, UsageError: what the person who started the run can correct.
+    """
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    set_gc_before_warmup(start.gc_mode, start.gc_thresholds)
+    # Before the engine exists: objects that bound a method earlier would keep the healthy one.
+    apply_defects([find_defect(name) for name in start.defects])
+    engine = Engine(engine_config(start))
+    touched = touch_largest_shapes(engine)
+    ballast = Ballast(start.ballast_objects)
+    set_gc_after_warmup(start.gc_mode)
+    census = _census(start, engine, wire)
+    metrics = WorkerMetrics(engine, GcMonitor(), malloc_reader(), touched)
+    probes = WorkerProbes(engine, census, metrics)
+    loop = EngineLoop(engine, wire, probes, metrics, ballast)
+    wire.send(_ready(start, engine, census.method, malloc, time.monotonic() - started_s))
+    return loop
+
+
+def engine_config(start: Start) -> EngineConfig:
+    """The engine's own configuration from the fields on the wire.
+
+    Raises:
+        ConfigError: a field that this engine does not know, or a value that cannot be.
+    """
+    known = set(EngineConfig.__dataclass_fields__)
+    unknown = sorted(set(start.engine) - known)
+    if unknown:
+        raise ConfigError(f"engine: this engine has no setting {', '.join(unknown)}.")
+    try:
+        return msgspec.convert(start.engine, EngineConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"engine: {error}.") from error
+
+
+def _census(start: Start, engine: Engine, wire: WorkerWire) -> ForkCensus | WalkCensus:
+    method = start.census
+    if method == "auto":
+        # CUDA does not survive a fork; the child would have to avoid every tensor of the device.
+        method = "fork" if start.engine.get("device", "cpu") == "cpu" else "walk"
+    if method == "walk":
+        return WalkCensus(engine.reference_counted_classes)
+    if method != "fork":
+        raise ConfigError(f"census: {method!r} is no method; choose auto, fork or walk.")
+    excluded = exclude_from_forks(pool_ranges(engine.pools))
+    return ForkCensus(
+        engine.reference_counted_classes,
+        excluded,
+        close_in_child=(wire.fileno(),),
+        timeout_s=start.census_timeout_s,
+    )
+
+
+def _ready(
+    start: Start, engine: Engine, census: str, malloc: dict[str, Scalar], boot_s: float
+) -> Ready:
+    config = engine.config
+    resolved = resolve_model(config.model, config.device)
+    digest, files = imported_engine_files()
+    versions = {name: importlib.metadata.version(name) for name in _VERSIONED}
+    return Ready(
+        pid=os.getpid(),
+        capabilities=[str(capability) for capability in Capability],
+        metrics=list(DECLARED_FAMILIES),
+        census=census,
+        engine_files_sha256=digest,
+        engine_files=files,
+        model=resolved.name,
+        model_note=resolved.note or _model_note(config),
+        pools={name: stats.total for name, stats in engine.pool_stats().items()},
+        versions={
+            "hybridbench": __version__,
+            "python": platform.python_version(),
+            "implementation": sys.implementation.name,
+            **versions,
+        },
+        gc=dict(gc_settings(start.gc_mode)),
+        malloc=malloc,
+        max_prompt_tokens=config.max_request_len - 1,
+        vocab_size=engine.model_config.vocab_size,
+        boot_s=boot_s,
+    )
+
+
+def _model_note(config: EngineConfig) -> str:
+    if os.path.sep in config.model:
+        return f"weights from {config.model}"
+    return f"preset {config.model} with random weights of seed {config.seed}, {config.dtype}"

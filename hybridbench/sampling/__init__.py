@@ -1,0 +1,1 @@
+"""Probes: what a process says about its memory, and when each is asked.  Knows no engine."""

@@ -1,0 +1,73 @@
+"""When the next look is due: beats that notice their lateness, a census that limits its cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+STOP_SHARE_MAX = 0.006
+CHILD_SHARE_MAX = 0.4
+
+
+@dataclass
+class Beat:
+    """Due every ``interval_s`` from ``start_s`` on; a missed beat is skipped, not made up for."""
+
+    interval_s: float
+    start_s: float
+    next_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.interval_s <= 0:
+            raise ValueError(f"a beat every {self.interval_s} s; the interval must be above 0")
+        self.next_s = self.start_s
+
+    def take(self, now_s: float) -> float | None:
+        """If a beat is due, take it and return how late it is in seconds; otherwise None."""
+        late_s = now_s - self.next_s
+        if late_s < 0:
+            return None
+        # The next beat of the same grid that lies ahead: lateness must not add up.
+        self.next_s += self.interval_s * (math.floor(late_s / self.interval_s) + 1)
+        return late_s
+
+
+@dataclass
+class CensusPace:
+    """When the next census is due: as planned, or more seldom where each one is felt.
+
+    A stop grows with the heap (a fork copies page tables), and so does the child's work.  The
+    interval stretches so that stops stay below ``STOP_SHARE_MAX`` of the time and children below
+    ``CHILD_SHARE_MAX`` of a processor.
+    """
+
+    planned_s: float
+    next_s: float
+    _asked_s: float = field(default=0.0, init=False)
+    _stop_s: float = field(default=0.0, init=False)
+    _child_s: float = field(default=0.0, init=False)
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds from one census to the next."""
+        return max(self.planned_s, self._stop_s / STOP_SHARE_MAX, self._child_s / CHILD_SHARE_MAX)
+
+    def due(self, now_s: float) -> bool:
+        """Whether to ask for a census now."""
+        return now_s >= self.next_s
+
+    def asked(self, now_s: float) -> None:
+        """A census was asked for."""
+        self._asked_s = now_s
+        self.next_s = now_s + self.interval_s
+
+    def learn(self, stop_s: float, child_s: float) -> None:
+        """A census held the loop for ``stop_s``, and its child ran for ``child_s``."""
+        self._stop_s = _smoothed(self._stop_s, stop_s)
+        self._child_s = _smoothed(self._child_s, child_s)
+        self.next_s = max(self.next_s, self._asked_s + self.interval_s)
+
+
+def _smoothed(before: float, seen: float) -> float:
+    """One outlier counts for a third."""
+    return seen if before == 0.0 else 0.7 * before + 0.3 * seen

@@ -1,0 +1,104 @@
+"""What the kernel says about a process: read from /proc, from outside, without stopping it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_KIB = 1024
+_PROC = Path("/proc")
+
+
+class ProcessGoneError(Exception):
+    """The process ended, or it is not ours to look at."""
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """One reading of ``/proc/PID/status``: 50 microseconds, and the process does not notice."""
+
+    rss_bytes: int
+    rss_anon_bytes: int
+    swap_bytes: int
+    threads: int
+
+    @property
+    def anon_swap_bytes(self) -> int:
+        """Private memory, swapped out or not: RSS alone falls when pages go to swap."""
+        return self.rss_anon_bytes + self.swap_bytes
+
+
+def read_process_memory(pid: int, proc: Path = _PROC) -> ProcessMemory:
+    """Memory of ``pid`` now.
+
+    Raises:
+        ProcessGoneError: there is no such process, or it is a zombie (which has no memory lines).
+    """
+    return parse_status(_read(proc / str(pid) / "status"))
+
+
+def parse_status(text: str) -> ProcessMemory:
+    """The memory lines of a ``status`` file.
+
+    Raises:
+        ProcessGoneError: the lines are missing, as they are for a zombie.
+    """
+    fields = _fields_kib(text)
+    if "VmRSS" not in fields:
+        raise ProcessGoneError
+    return ProcessMemory(
+        rss_bytes=fields["VmRSS"] * _KIB,
+        rss_anon_bytes=fields.get("RssAnon", 0) * _KIB,
+        swap_bytes=fields.get("VmSwap", 0) * _KIB,
+        threads=fields.get("Threads", 0),
+    )
+
+
+def read_pss_bytes(pid: int, proc: Path = _PROC) -> int | None:
+    """Proportional set size, or None where the kernel does not tell.
+
+    Walks the page tables under the memory map's lock: 4 to 100 ms, so it has a slower clock.
+
+    Raises:
+        ProcessGoneError: there is no such process.
+    """
+    try:
+        text = _read(proc / str(pid) / "smaps_rollup")
+    except PermissionError:
+        return None
+    pss_kib = _fields_kib(text).get("Pss")
+    return None if pss_kib is None else pss_kib * _KIB
+
+
+def count_open_fds(pid: int, proc: Path = _PROC) -> int | None:
+    """Open file descriptors of ``pid``, or None if they are not ours to see.
+
+    Raises:
+        ProcessGoneError: there is no such process.
+    """
+    try:
+        with os.scandir(proc / str(pid) / "fd") as entries:
+            return sum(1 for _ in entries)
+    except PermissionError:
+        return None
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise ProcessGoneError from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise ProcessGoneError from error
+
+
+def _fields_kib(text: str) -> dict[str, int]:
+    """``Name:  123 kB`` and ``Name:  123`` lines as numbers; other lines are skipped."""
+    fields = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            fields[name] = int(words[0])
+    return fields

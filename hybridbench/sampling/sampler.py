@@ -1,0 +1,126 @@
+"""Samples as the parent takes them: what the worker and the kernel say, and what looking cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from hybridbench.clock import Clock
+from hybridbench.metrics import declared
+from hybridbench.sampling.cadence import Beat
+from hybridbench.sampling.process_memory import (
+    ProcessGoneError,
+    count_open_fds,
+    read_process_memory,
+    read_pss_bytes,
+)
+
+
+class Source(Protocol):
+    """Something that can be read from outside the worker."""
+
+    def read(self) -> Mapping[str, float]:
+        """Declared metrics; empty when there is nothing to see."""
+        ...
+
+
+class ProcessSource:
+    """Memory, threads and descriptors of one process: under a millisecond."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def read(self) -> Mapping[str, float]:
+        try:
+            memory = read_process_memory(self._pid)
+            open_fds = count_open_fds(self._pid)
+        except ProcessGoneError:
+            return {}
+        values: dict[str, float] = {
+            "rss_bytes": memory.rss_bytes,
+            "rss_anon_swap_bytes": memory.anon_swap_bytes,
+            "swap_bytes": memory.swap_bytes,
+            "threads": memory.threads,
+        }
+        if open_fds is not None:
+            values["open_fds"] = open_fds
+        return values
+
+
+class PssSource:
+    """Proportional set size of one process: too slow for each sample."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def read(self) -> Mapping[str, float]:
+        try:
+            pss_bytes = read_pss_bytes(self._pid)
+        except ProcessGoneError:
+            return {}
+        return {} if pss_bytes is None else {"pss_bytes": pss_bytes}
+
+
+class HarnessSource:
+    """This process itself: an observer that grows would be blamed on the observed."""
+
+    def read(self) -> Mapping[str, float]:
+        return {"harness_rss_bytes": read_process_memory(os.getpid()).rss_bytes}
+
+
+@dataclass(frozen=True)
+class TimedSource:
+    """A source and its own beat; None reads it with every sample."""
+
+    source: Source
+    beat: Beat | None = None
+
+
+class Sampler:
+    """Takes a sample in two halves, since the worker answers when it can.
+
+    ``begin`` says that one is due, ``finish`` puts it together.  In between the loop goes on.
+    """
+
+    def __init__(self, sources: list[TimedSource], beat: Beat, clock: Clock) -> None:
+        self._sources = sources
+        self._beat = beat
+        self._clock = clock
+        self._late_s = 0.0
+
+    @property
+    def next_s(self) -> float:
+        """When the next sample is due, on the clock's monotonic time."""
+        return self._beat.next_s
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between samples."""
+        return self._beat.interval_s
+
+    def begin(self) -> bool:
+        """Whether a sample is due now; if so, it counts as begun."""
+        late_s = self._beat.take(self._clock.monotonic_s())
+        if late_s is None:
+            return False
+        self._late_s = late_s
+        return True
+
+    def finish(self, told: Mapping[str, float]) -> dict[str, float]:
+        """The sample: what the worker ``told``, and everything seen from outside now.
+
+        Raises:
+            KeyError: a metric that nobody declared.
+        """
+        started_s = self._clock.monotonic_s()
+        values = dict(told)
+        for timed in self._sources:
+            if timed.beat is None or timed.beat.take(started_s) is not None:
+                values.update(timed.source.read())
+        values["sampler_late_s"] = self._late_s
+        for name in values:
+            declared(name)
+        values["sampler_cost_s"] = self._clock.monotonic_s() - started_s
+        return values

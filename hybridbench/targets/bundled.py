@@ -1,0 +1,133 @@
+"""The engine that comes with hybridbench, in a worker process of its own session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridbench.errors import WorkerFailedError
+from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
+from hybridbench.targets.messages import FromWorker, ToWorker
+from hybridbench.targets.stderr_file import StderrFile
+from hybridbench.targets.target import ExitStatus
+from hybridbench.targets.wire import ParentWire
+
+# One thread of arithmetic: more would add arenas, stacks and noise to a process whose memory is
+# the measurement.  A fixed hash seed makes dict layouts, hence sizes, the same in every run.
+_ENVIRONMENT: Mapping[str, str] = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONUNBUFFERED": "1",
+}
+_KILL_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class WorkerLaunch:
+    """How the worker process is started.
+
+    ``malloc`` is "pinned" (see ``sampling/malloc.py``) or "system", which leaves the settings of
+    the caller's environment.
+    """
+
+    stderr_path: Path
+    malloc: str = "pinned"
+    python: str = sys.executable
+    module: str = "hybridbench.runs.worker"
+
+    def environment(self) -> dict[str, str]:
+        """What is set in the worker's environment on top of the caller's."""
+        pinned = PINNED_ENVIRONMENT if self.malloc == "pinned" else {}
+        # The worker imports what this process would, also when run from a checkout.
+        import_path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
+        return {**_ENVIRONMENT, **pinned, "PYTHONPATH": import_path}
+
+
+class BundledTarget:
+    """Owns the worker process: its wire, its stderr file, its end.
+
+    The worker leads a session of its own, so that a Ctrl-C at the terminal reaches only the parent,
+    and a kill of the group reaches all that the engine started.  It dies with its parent, whatever
+    kills that.
+    """
+
+    def __init__(self, launch: WorkerLaunch) -> None:
+        """Start the process; it waits for ``Start`` on the wire.
+
+        Raises:
+            WorkerFailedError: the system cannot start it.
+        """
+        self._stderr = StderrFile(launch.stderr_path)
+        parent_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with worker_end, self._stderr.open_for_worker() as stderr:
+                self._process = subprocess.Popen(
+                    _command(launch, worker_end.fileno()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=stderr,
+                    stderr=stderr,
+                    pass_fds=(worker_end.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            parent_end.close()
+            raise WorkerFailedError(f"cannot start the engine worker: {error}.") from error
+        self._wire = ParentWire(parent_end)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def post(self, message: ToWorker) -> None:
+        self._wire.post(message)
+
+    def exchange(self, timeout_s: float) -> list[FromWorker]:
+        return self._wire.exchange(timeout_s)
+
+    def exit_status(self) -> ExitStatus | None:
+        returncode = self._process.poll()
+        return None if returncode is None else ExitStatus.from_returncode(returncode)
+
+    def dump_stack(self) -> None:
+        # The worker registered faulthandler for this signal: it writes even while Python is stuck.
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGUSR1)
+
+    def stderr_tail(self) -> list[str]:
+        return self._stderr.tail()
+
+    def limit_stderr(self) -> None:
+        self._stderr.trim()
+
+    def stop(self, patience_s: float) -> ExitStatus:
+        self._wire.close()
+        try:
+            returncode = self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            returncode = self._process.wait(_KILL_PATIENCE_S)
+        return ExitStatus.from_returncode(returncode)
+
+    def kill(self) -> None:
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self._process.wait(_KILL_PATIENCE_S)
+
+
+def _command(launch: WorkerLaunch, descriptor: int) -> list[str]:
+    # `env` sets variables and becomes the worker, pid and all: nothing here has to read ours.
+    env = shutil.which("env") or "/usr/bin/env"
+    settings = [f"{name}={value}" for name, value in launch.environment().items()]
+    worker = [launch.python, "-m", launch.module]
+    return [env, *settings, *worker, "--fd", str(descriptor), "--parent", str(os.getpid())]

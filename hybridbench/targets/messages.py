@@ -1,0 +1,325 @@
+"""What the two processes say to each other: one record per message, no behaviour.
+
+Two halves: *traffic* changes what the engine does, *probe* only looks.  Times are seconds of
+``CLOCK_MONOTONIC``, which all processes of a machine share; durations are seconds; sizes are bytes
+or slots as the name says.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+Scalar: TypeAlias = bool | int | float | str | None
+
+
+class _Message(msgspec.Struct, tag=True, array_like=True, gc=False, frozen=True):
+    """An array with a tag: a few microseconds each.  Fields may only be added at the end."""
+
+
+class _Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A part of a message."""
+
+
+# Parent to worker: how the engine is built.  Always the first message.
+
+
+class Start(_Message, frozen=True):
+    """Everything the worker must know before it builds its engine.
+
+    ``engine`` holds the fields of the engine's configuration by name, so that two versions of an
+    engine can stand behind the same parent.
+    """
+
+    engine: dict[str, Scalar | dict[str, Scalar]]
+    defects: list[str] = []
+    gc_mode: str = "default"
+    gc_thresholds: list[int] = []
+    ballast_objects: int = 0
+    census: str = "auto"  # "fork", "walk", or "auto": fork unless the device forbids it
+    census_timeout_s: float = 20.0
+
+
+# Parent to worker: traffic.
+
+
+class Sampling(_Record, frozen=True):
+    """How tokens of one request are chosen; ``top_k`` 0 and ``top_p`` 1 consider all tokens."""
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    ignore_eos: bool = True
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class Submit(_Message, frozen=True):
+    """A new request."""
+
+    rid: str
+    input_ids: list[int]
+    sampling: Sampling
+    truncate: bool = False
+
+
+class Abort(_Message, frozen=True):
+    """Stop a request wherever it is."""
+
+    rid: str
+
+
+class Disconnect(_Message, frozen=True):
+    """The client of a request went away without a word."""
+
+    rid: str
+
+
+class Drain(_Message, frozen=True):
+    """Finish what is there; answered by Drained when the engine is idle."""
+
+
+class Resume(_Message, frozen=True):
+    """Traffic goes on after a drain."""
+
+
+class Flush(_Message, frozen=True):
+    """Drop every cached prefix; answered by Flushed."""
+
+
+class Shutdown(_Message, frozen=True):
+    """Leave; answered by Goodbye."""
+
+
+# Parent to worker: probes.
+
+
+class Counters(_Message, frozen=True):
+    """Cheap values; answered at once by CountersReply, also while the engine loop hangs."""
+
+    probe_id: int
+
+
+class Census(_Message, frozen=True):
+    """Count what a full collection would free; answered by CensusReply when the child is done."""
+
+    probe_id: int
+
+
+class Checkpoint(_Message, frozen=True):
+    """Look at everything between two steps, with a census; answered by CheckpointReply."""
+
+    probe_id: int
+    index: int
+    audit: bool = False  # also account for every slot one by one
+
+
+# Worker to parent.
+
+
+class Ready(_Message, frozen=True):
+    """The engine is built, touched at its largest shapes and waits for traffic."""
+
+    pid: int
+    capabilities: list[str]
+    metrics: list[str]
+    census: str
+    engine_files_sha256: str
+    engine_files: int
+    model: str
+    model_note: str
+    pools: dict[str, int]
+    versions: dict[str, str]
+    gc: dict[str, Scalar]
+    malloc: dict[str, Scalar]
+    max_prompt_tokens: int
+    vocab_size: int
+    boot_s: float
+
+
+class Ended(_Record, frozen=True):
+    """A request that finished, or that was aborted; with what it has put out."""
+
+    rid: str
+    output_ids: list[int]
+    reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    ttft_s: float | None
+    itl_s: float | None  # mean time between its tokens
+
+
+class Rejected(_Record, frozen=True):
+    """A request that the engine refused at the door."""
+
+    rid: str
+    message: str
+
+
+class StepEvents(_Message, frozen=True):
+    """What the steps since the last such message did, in one piece."""
+
+    t_s: float
+    steps: int
+    admitted: list[str]
+    first_tokens: list[str]
+    finished: list[Ended]
+    rejected: list[Rejected]
+    aborted: list[Ended]
+
+
+class CountersReply(_Message, frozen=True):
+    """Declared metrics by name; not ``fresh`` if the engine loop did not come round in time."""
+
+    probe_id: int
+    t_s: float
+    fresh: bool
+    busy: bool
+    step_age_s: float  # since the last step ended, while there is work; 0 when idle
+    steps: int
+    values: dict[str, float]
+
+
+class TypeCount(_Record, frozen=True):
+    """Garbage of one type."""
+
+    type_name: str
+    count: int
+    size_bytes: int
+
+
+class InstanceCount(_Record, frozen=True):
+    """Instances of a class that dies by reference count when healthy."""
+
+    live: int
+    expected: int
+    collectible: int
+    retained: int
+
+
+class CensusReply(_Message, frozen=True):
+    """What a full collection would free now.  ``error`` is empty when the census worked."""
+
+    probe_id: int
+    t_s: float
+    method: str
+    error: str
+    stop_s: float  # the engine loop stood still
+    child_s: float
+    tracked_objects: int = 0
+    collectible_objects: int = 0
+    collectible_bytes: int = 0
+    exact_bytes: bool = True  # False: bytes are scaled up from a part of the objects
+    types: list[TypeCount] = []
+    instances: dict[str, InstanceCount] = {}
+
+
+class ViolationRecord(_Record, frozen=True):
+    """One contradiction in the engine's state, in its own words."""
+
+    kind: str
+    pool: str
+    message: str
+    slots: list[int]
+
+
+class CheckpointReply(_Message, frozen=True):
+    """The engine at one moment, between two steps."""
+
+    probe_id: int
+    index: int
+    t_s: float
+    idle: bool
+    pools: dict[str, dict[str, int]]
+    locks: dict[str, int]
+    containers: dict[str, int]
+    running: int
+    waiting: int
+    counters: dict[str, int]
+    violations: list[ViolationRecord]
+    census: CensusReply
+
+
+class Steady(_Message, frozen=True):
+    """The engine has seen what it will see: pools at their high-water mark, all shapes."""
+
+    t_s: float
+    reason: str
+
+
+class Drained(_Message, frozen=True):
+    """The engine is idle."""
+
+    t_s: float
+
+
+class Flushed(_Message, frozen=True):
+    """The answer to Flush; ``done`` is False while requests run."""
+
+    t_s: float
+    done: bool
+
+
+class Violation(_Message, frozen=True):
+    """The engine's own check objected, or it raised an ownership error."""
+
+    t_s: float
+    step: int
+    violation: ViolationRecord
+
+
+class LogLine(_Message, frozen=True):
+    """A line that the engine wanted a person to read."""
+
+    t_s: float
+    text: str
+
+
+class Fatal(_Message, frozen=True):
+    """The worker cannot go on; ``message`` is one sentence, ``trace`` the traceback for the report.
+
+    ``usage`` says that the person who started the run can correct it (unknown model, impossible
+    pool).
+    """
+
+    message: str
+    trace: str
+    usage: bool = False
+
+
+class Goodbye(_Message, frozen=True):
+    """The last word of a worker that leaves in order."""
+
+    t_s: float
+    probe_stop_s: float
+
+
+ToWorker: TypeAlias = (
+    Start
+    | Submit
+    | Abort
+    | Disconnect
+    | Drain
+    | Resume
+    | Flush
+    | Shutdown
+    | Counters
+    | Census
+    | Checkpoint
+)
+FromWorker: TypeAlias = (
+    Ready
+    | StepEvents
+    | CountersReply
+    | CensusReply
+    | CheckpointReply
+    | Steady
+    | Drained
+    | Flushed
+    | Violation
+    | LogLine
+    | Fatal
+    | Goodbye
+)

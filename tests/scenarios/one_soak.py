@@ -1,0 +1,57 @@
+"""One short soak as a process: ``python -m tests.scenarios.one_soak STORE SECONDS``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.soak import run_soak
+from hybridbench.workload.catalog import load_profile
+
+# Small enough to boot in seconds, and still through every phase.
+OVERRIDES = {
+    "ballast.objects": "1000",
+    "warmup.requests": "20",
+    "checkpoint.every": "4s",
+    "checkpoint.settle": "100ms",
+    "probe.collectible_every": "1s",
+    "probe.sample_every": "500ms",
+}
+
+
+def short_plan(
+    store: Path,
+    duration_s: float,
+    model: str = "qwen3-next",
+    defects: tuple[str, ...] = (),
+    watchdog_s: float = 60.0,
+) -> SoakPlan:
+    """The smoke profile, shortened."""
+    return SoakPlan(
+        profile=load_profile("smoke").with_overrides(OVERRIDES),
+        model=model,
+        store=store,
+        duration_s=duration_s,
+        seed=1,
+        defects=defects,
+        ui="none",
+        watchdog_s=watchdog_s,
+    )
+
+
+def main() -> int:
+    """Exit code: the hint of the outcome, 14 for a crash, else 0."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("store", type=Path)
+    parser.add_argument("seconds", type=float)
+    options = parser.parse_args()
+    outcome = run_soak(short_plan(options.store, options.seconds))
+    if outcome.exit_hint is not None:
+        return int(outcome.exit_hint)
+    return 14 if outcome.crashed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

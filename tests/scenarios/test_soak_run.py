@@ -1,0 +1,252 @@
+"""Whole soaks, short, with real processes: the healthy course and what can cut it off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.record import RunRecord
+from hybridbench.errors import ConfigError
+from hybridbench.rundir.reader import read_run
+from hybridbench.runs.soak import STDERR_FILE, run_soak
+from tests.scenarios.one_soak import short_plan
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 120.0
+
+FAULTY = '''
+"""A defect for a test: {what} after some steps."""
+import time
+from hybridbench.defects.defect import Defect, Patch, Signature, fingerprint_of
+from hybridbench.engine.scheduler.scheduler import Scheduler
+
+healthy = Scheduler.schedule
+
+
+def schedule_with_a_fault(self, outcome):
+    if self._counters.steps > 150:
+        {what}
+    return healthy(self, outcome)
+
+
+DEFECT = Defect(
+    slug="{slug}",
+    source="test",
+    symptom="test",
+    profile="smoke",
+    signature=Signature("worker", "steps", "once", "CRASHED"),
+    patches=(Patch(Scheduler, "schedule", schedule_with_a_fault, fingerprint_of(healthy)),),
+)
+'''
+
+
+def faulty(tmp_path: Path, slug: str, what: str) -> tuple[str]:
+    path = tmp_path / f"{slug.replace('-', '_')}.py"
+    path.write_text(FAULTY.format(slug=slug, what=what))
+    return (str(path),)
+
+
+def phases(record: RunRecord) -> list[object]:
+    return [event.data["name"] for event in record.all_events("phase")]
+
+
+class SoakProcess:
+    """A soak in a process of its own, so that it can be killed."""
+
+    def __init__(self, store: Path, duration_s: float) -> None:
+        self.store = store
+        command = [sys.executable, "-m", "tests.scenarios.one_soak", str(store), str(duration_s)]
+        self.process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+
+    @property
+    def run_dir(self) -> Path:
+        (found,) = self.store.iterdir()
+        return found
+
+    def worker_pid(self) -> int:
+        manifest = json.loads((self.run_dir / "manifest.json").read_text())
+        return int(manifest["target"]["pid"])
+
+    def wait_for_traffic(self) -> None:
+        """Until requests have finished, by the samples on disk."""
+
+        def finished() -> bool:
+            if not self.store.is_dir() or not any(self.store.iterdir()):
+                return False
+            samples = self.run_dir / "samples.jsonl"
+            return samples.exists() and '"requests_per_s"' in samples.read_text()
+
+        wait_until(finished)
+
+    def wait(self) -> int:
+        return self.process.wait(LIMIT_S)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(LIMIT_S)
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + LIMIT_S
+    while not done():
+        assert time.monotonic() < limit_s, "it did not happen in two minutes"
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; a zombie that nobody reaps does not."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return "State:\tZ" not in status
+
+
+def test_a_healthy_soak_goes_through_all_phases_and_everything_balances(tmp_path: Path) -> None:
+    outcome = run_soak(short_plan(tmp_path, duration_s=14.0))
+    record = read_run(outcome.run_dir)
+
+    assert not outcome.crashed
+    assert outcome.exit_hint is None
+    told = phases(record)
+    assert told[:3] == ["boot", "warmup", "steady"]
+    assert told[-3:] == ["drain", "idle", "done"]
+    checkpoints = record.all_events("checkpoint")
+    assert len(checkpoints) >= 2
+    for event in checkpoints:
+        assert event.data["idle"] is True
+        pools, locks = event.data["pools"], event.data["locks"]
+        assert isinstance(pools, dict)
+        assert {pool["residual"] for pool in pools.values()} == {0}
+        assert locks == {"full": 0, "mamba": 0}
+    assert not record.all_events("engine_violation")
+    assert not record.all_events("crash")
+    assert not record.all_events("gap")
+    series = record.series
+    assert len(series["rss_anon_swap_bytes"]) >= 20
+    assert len(series["gc_collectible_bytes"]) >= 5
+    assert np.all(series["instances.TreeNode.stray"].value == 0)
+    assert np.all(series["pool.mamba.waiting_held"].value == 0)
+    assert np.all(np.diff(series["events.finishes"].value) >= 0)
+    assert series["events.finishes"].value[-1] > 30
+    manifest = record.manifest
+    assert manifest["engine_hash"]
+    assert manifest["ended_wall_s"]
+    malloc = manifest["malloc"]
+    assert isinstance(malloc, dict)
+    assert malloc["MALLOC_ARENA_MAX"] == "1"
+
+
+def test_a_killed_worker_is_told_with_its_signal_and_leaves_a_run(tmp_path: Path) -> None:
+    soak = SoakProcess(tmp_path / "store", 600.0)
+    try:
+        soak.wait_for_traffic()
+        os.kill(soak.worker_pid(), signal.SIGKILL)
+        code = soak.wait()
+    finally:
+        soak.close()
+    record = read_run(soak.run_dir)
+    (crash,) = record.all_events("crash")
+
+    assert code == 14
+    assert crash.data["reason"] in {"signal", "oom"}
+    assert "killed" in str(crash.data["detail"])
+    assert len(record.series["rss_bytes"]) >= 2
+
+
+def test_a_killed_parent_leaves_no_worker_behind_and_a_readable_run(tmp_path: Path) -> None:
+    soak = SoakProcess(tmp_path / "store", 600.0)
+    try:
+        soak.wait_for_traffic()
+        worker = soak.worker_pid()
+        assert is_alive(worker)
+        soak.process.kill()
+        soak.wait()
+        wait_until(lambda: not is_alive(worker))
+    finally:
+        soak.close()
+
+    record = read_run(soak.run_dir)
+    assert len(record.series["rss_bytes"]) >= 2
+    assert "warmup" in phases(record)
+
+
+def test_the_first_signal_finishes_in_order(tmp_path: Path) -> None:
+    soak = SoakProcess(tmp_path / "store", 600.0)
+    try:
+        soak.wait_for_traffic()
+        worker = soak.worker_pid()
+        soak.process.send_signal(signal.SIGINT)
+        code = soak.wait()
+    finally:
+        soak.close()
+    record = read_run(soak.run_dir)
+
+    assert code == 130
+    assert [event.data["signal"] for event in record.all_events("interrupted")] == ["SIGINT"]
+    assert record.all_events("checkpoint")[-1].data["idle"] is True
+    assert phases(record)[-1] == "done"
+    assert not is_alive(worker)
+
+
+def test_the_second_signal_kills_the_worker_at_once(tmp_path: Path) -> None:
+    soak = SoakProcess(tmp_path / "store", 600.0)
+    try:
+        soak.wait_for_traffic()
+        worker = soak.worker_pid()
+        # A worker that stands still can never be drained: only the second signal helps.
+        os.kill(worker, signal.SIGSTOP)
+        soak.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "SIGTERM" in (soak.run_dir / "events.jsonl").read_text())
+        soak.process.send_signal(signal.SIGINT)
+        code = soak.wait()
+    finally:
+        soak.close()
+
+    assert code == 143
+    assert not is_alive(worker)
+    assert read_run(soak.run_dir).all_events("interrupted")[-1].data["killed"] is True
+
+
+def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> None:
+    defects = faulty(tmp_path, "test-hang", "time.sleep(3600)")
+    plan = short_plan(tmp_path / "store", 600.0, defects=defects, watchdog_s=5.0)
+    outcome = run_soak(plan)
+    record = read_run(outcome.run_dir)
+    (crash,) = record.all_events("crash")
+
+    assert outcome.crashed
+    assert crash.data["reason"] == "hang"
+    assert "no engine step for" in str(crash.data["detail"])
+    assert "schedule_with_a_fault" in str(crash.data["stderr_tail"])
+    # The kernel's and the collector's numbers go on while the loop stands still.
+    assert record.series["allocated_blocks"].t_s[-1] > record.series["events.steps"].t_s[-1]
+
+
+def test_an_engine_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    defects = faulty(tmp_path, "test-raise", 'raise LookupError("the pool is gone")')
+    outcome = run_soak(short_plan(tmp_path / "store", 600.0, defects=defects))
+    (crash,) = read_run(outcome.run_dir).all_events("crash")
+
+    assert outcome.crashed
+    assert crash.data["reason"] == "exit"
+    assert "the engine loop failed: LookupError('the pool is gone')" in str(crash.data["detail"])
+    assert "schedule_with_a_fault" in (outcome.run_dir / STDERR_FILE).read_text()
+
+
+def test_what_cannot_be_built_is_one_sentence_and_leaves_no_run(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with pytest.raises(ConfigError, match="no-such-model"):
+        run_soak(short_plan(store, 10.0, model="no-such-model"))
+
+    assert list(store.iterdir()) == []

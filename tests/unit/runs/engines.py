@@ -1,0 +1,82 @@
+"""A real engine, as small as it gets, and a worker loop around it in this process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from hybridbench.engine.config import EngineConfig
+from hybridbench.engine.engine import Engine
+from hybridbench.runs.engine_loop import EngineLoop
+from hybridbench.runs.worker_metrics import WorkerMetrics
+from hybridbench.runs.worker_probes import WorkerProbes
+from hybridbench.sampling.ballast import Ballast
+from hybridbench.sampling.gc_monitor import GcMonitor
+from hybridbench.sampling.heap_census import ForkCensus
+from hybridbench.sampling.malloc import malloc_reader
+from hybridbench.targets import messages as m
+from hybridbench.targets.wire import ParentWire, WireClosedError, WorkerWire
+
+PATIENCE_S = 120.0
+
+
+def make_engine(**changes: int | str) -> Engine:
+    """The tiny preset with room for four requests."""
+    settings: dict[str, int | str] = {
+        "model": "qwen3-next-tiny",
+        "kv_tokens": 512,
+        "mamba_slots": 16,
+        "max_running_requests": 4,
+        "max_context_len": 128,
+        "chunked_prefill_size": 64,
+        "max_prefill_tokens": 128,
+    }
+    return Engine(EngineConfig(**{**settings, **changes}))  # type: ignore[arg-type]
+
+
+@dataclass
+class InProcessWorker:
+    """The parent's end of a worker loop that runs on a thread of this process."""
+
+    engine: Engine
+    wire: ParentWire
+    thread: threading.Thread
+    metrics: WorkerMetrics
+
+    def ask(self, *messages: m.ToWorker, until: type[m.FromWorker]) -> list[m.FromWorker]:
+        """Post ``messages`` and collect what comes, up to and with one of type ``until``."""
+        for message in messages:
+            self.wire.post(message)
+        told: list[m.FromWorker] = []
+        while not any(isinstance(message, until) for message in told):
+            told += self.wire.exchange(1.0)
+        return told
+
+
+@contextmanager
+def in_process_worker(engine: Engine) -> Iterator[InProcessWorker]:
+    """A loop around ``engine``; it is shut down at the end if it still runs."""
+    near, far = socket.socketpair()
+    monitor = GcMonitor()
+    metrics = WorkerMetrics(engine, monitor, malloc_reader(), engine.counters.as_dict())
+    census = ForkCensus(engine.reference_counted_classes, timeout_s=PATIENCE_S)
+    probes = WorkerProbes(engine, census, metrics)
+    wire = WorkerWire(far)
+    loop = EngineLoop(engine, wire, probes, metrics, Ballast(0))
+    thread = threading.Thread(target=loop.run)
+    parent = ParentWire(near)
+    thread.start()
+    worker = InProcessWorker(engine, parent, thread, metrics)
+    try:
+        yield worker
+    finally:
+        if thread.is_alive():
+            with suppress(WireClosedError):
+                worker.ask(m.Shutdown(), until=m.Goodbye)
+            thread.join(PATIENCE_S)
+        parent.close()
+        far.close()
+        monitor.close()

@@ -1,0 +1,271 @@
+"""A worker that follows a script, on a clock that moves only when told: soaks without a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.clock import FakeClock
+from hybridbench.runs.status import RunStatus
+from hybridbench.targets import messages as m
+from hybridbench.targets.target import ExitStatus
+from hybridbench.targets.wire import WireClosedError
+from hybridbench.workload.actions import Action, SamplingValues, WaitUntil
+from hybridbench.workload.actions import Submit as WantSubmit
+
+SAMPLING: SamplingValues = {
+    "max_new_tokens": 2,
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "seed": 0,
+    "ignore_eos": True,
+    "stop_token_ids": (),
+}
+
+
+def census_reply(probe_id: int, t_s: float, **changes: object) -> m.CensusReply:
+    """A census with nothing found, unless changed."""
+    values: dict[str, object] = {
+        "probe_id": probe_id,
+        "t_s": t_s,
+        "method": "fork",
+        "error": "",
+        "stop_s": 0.01,
+        "child_s": 0.2,
+        "tracked_objects": 1000,
+    }
+    return m.CensusReply(**{**values, **changes})  # type: ignore[arg-type]
+
+
+class FakeTarget:
+    """Answers like a worker that is never busy.  ``silent`` stops all answers, ``gone`` ends it.
+
+    A request is finished ``service_s`` after it was posted.
+    """
+
+    pid = 4242
+
+    def __init__(self, clock: FakeClock, service_s: float = 0.1) -> None:
+        self.clock = clock
+        self.service_s = service_s
+        self.posted: list[m.ToWorker] = []
+        self.silent = False
+        self.gone = False
+        self.step_age_s = 0.0
+        self.steady_at_s: float | None = None
+        self.stack_dumps = 0
+        self.killed = False
+        self.status: ExitStatus | None = None
+        self.extra: list[m.FromWorker] = []
+        self._running: dict[str, float] = {}
+        self._draining = False
+        self._replies: list[m.FromWorker] = []
+        self._finished = 0
+
+    def post(self, message: m.ToWorker) -> None:
+        self.posted.append(message)
+        match message:
+            case m.Submit():
+                self._running[message.rid] = self.clock.monotonic_s() + self.service_s
+            case m.Abort() | m.Disconnect():
+                self._running.pop(message.rid, None)
+            case m.Drain():
+                self._draining = True
+            case m.Counters():
+                self._replies.append(self._counters(message))
+            case m.Census():
+                self._replies.append(census_reply(message.probe_id, self.clock.monotonic_s()))
+            case m.Checkpoint():
+                self._replies.append(self._checkpoint(message))
+            case m.Shutdown():
+                self._replies.append(m.Goodbye(self.clock.monotonic_s(), 0.0))
+
+    def exchange(self, timeout_s: float) -> list[m.FromWorker]:
+        if self.gone:
+            raise WireClosedError
+        if self.silent:
+            self.clock.advance(timeout_s)
+            return []
+        messages = [*self._replies, *self.extra, *self._step()]
+        self._replies, self.extra = [], []
+        if not messages:
+            self.clock.advance(min(timeout_s, self.service_s))
+        return messages
+
+    def exit_status(self) -> ExitStatus | None:
+        return self.status
+
+    def dump_stack(self) -> None:
+        self.stack_dumps += 1
+
+    def stderr_tail(self) -> list[str]:
+        return ["the last line"]
+
+    def limit_stderr(self) -> None:
+        pass
+
+    def stop(self, patience_s: float) -> ExitStatus:
+        del patience_s
+        return ExitStatus(0, None)
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def count(self, kind: type) -> int:
+        """Messages of one kind that were posted."""
+        return sum(isinstance(message, kind) for message in self.posted)
+
+    def _step(self) -> list[m.FromWorker]:
+        now_s = self.clock.monotonic_s()
+        done = [rid for rid, end_s in self._running.items() if end_s <= now_s]
+        messages: list[m.FromWorker] = []
+        if done:
+            self._finished += len(done)
+            ended = [m.Ended(rid, [1, 2], "length", 4, 0, 0.05, 0.01) for rid in done]
+            for rid in done:
+                del self._running[rid]
+            messages.append(m.StepEvents(now_s, 1, done, done, ended, [], []))
+        if self.steady_at_s is not None and now_s >= self.steady_at_s:
+            self.steady_at_s = None
+            messages.append(m.Steady(now_s, "evicting"))
+        if self._draining and not self._running:
+            self._draining = False
+            messages.append(m.Drained(now_s))
+        return messages
+
+    def _counters(self, message: m.Counters) -> m.CountersReply:
+        values = {
+            "events.output_tokens": 2.0 * self._finished,
+            "events.prompt_tokens": 4.0 * self._finished,
+            "events.finishes": float(self._finished),
+            "running_requests": float(len(self._running)),
+            "probe_stop_s": 0.0,
+        }
+        return m.CountersReply(
+            message.probe_id,
+            self.clock.monotonic_s(),
+            True,
+            bool(self._running),
+            self.step_age_s,
+            self._finished,
+            values,
+        )
+
+    def _checkpoint(self, message: m.Checkpoint) -> m.CheckpointReply:
+        now_s = self.clock.monotonic_s()
+        return m.CheckpointReply(
+            probe_id=message.probe_id,
+            index=message.index,
+            t_s=now_s,
+            idle=not self._running,
+            pools={"kv": {"total": 10, "available": 10, "residual": 0}},
+            locks={"full": 0, "mamba": 0},
+            containers={"front_end": 0},
+            running=len(self._running),
+            waiting=0,
+            counters={"finishes": self._finished},
+            violations=[],
+            census=census_reply(message.probe_id, now_s),
+        )
+
+
+class FakeWorkload:
+    """A closed loop of ``concurrency`` requests; remembers what it was told."""
+
+    def __init__(self, concurrency: int = 2) -> None:
+        self.concurrency = concurrency
+        self.told: list[tuple[str, str]] = []
+        self.actions: list[Action] = []
+        self.live: set[str] = set()
+        self.paused = False
+        self._next = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.live)
+
+    def next_action(self, now_s: float) -> Action:
+        del now_s
+        if self.actions:
+            return self.actions.pop(0)
+        if self.paused or len(self.live) >= self.concurrency:
+            return WaitUntil(None)
+        self._next += 1
+        rid = f"r{self._next}"
+        self.live.add(rid)
+        return WantSubmit(rid, [1, 2, 3, 4], SAMPLING)
+
+    def pause(self, now_s: float) -> None:
+        del now_s
+        self.paused = True
+
+    def resume(self, now_s: float) -> None:
+        del now_s
+        self.paused = False
+
+    def on_admitted(self, rid: str) -> None:
+        self.told.append(("admitted", rid))
+
+    def on_first_token(self, rid: str, now_s: float) -> None:
+        del now_s
+        self.told.append(("first_token", rid))
+
+    def on_finished(self, rid: str, output_ids: Sequence[int], reason: str, now_s: float) -> None:
+        del output_ids, now_s
+        self.live.discard(rid)
+        self.told.append((reason, rid))
+
+    def on_rejected(self, rid: str, reason: str) -> None:
+        del reason
+        self.live.discard(rid)
+        self.told.append(("rejected", rid))
+
+    def counts(self) -> dict[str, int]:
+        return {"submitted": self._next}
+
+    def describe(self) -> dict[str, object]:
+        return {"kind": "fake"}
+
+
+class FakeSink:
+    """A run directory in memory."""
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, str, dict[str, float]]] = []
+        self.events: list[tuple[float, str, dict[str, JsonValue]]] = []
+
+    def sample(self, t_s: float, phase: str, metrics: Mapping[str, float]) -> None:
+        self.samples.append((t_s, phase, dict(metrics)))
+
+    def event(self, t_s: float, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
+        self.events.append((t_s, kind, dict(data or {})))
+
+    def kinds(self) -> list[str]:
+        return [kind for _, kind, _ in self.events]
+
+    def phases(self) -> list[JsonValue]:
+        return [data["name"] for _, kind, data in self.events if kind == "phase"]
+
+    def data_of(self, kind: str) -> list[dict[str, JsonValue]]:
+        return [data for _, found, data in self.events if found == kind]
+
+
+class FakeView:
+    """Remembers the notes, and calls ``on_update`` with each update."""
+
+    def __init__(self, on_update: Callable[[RunStatus], None] | None = None) -> None:
+        self.notes: list[str] = []
+        self.updates = 0
+        self._on_update = on_update
+
+    def update(self, status: RunStatus) -> None:
+        self.updates += 1
+        if self._on_update is not None:
+            self._on_update(status)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,74 @@
+"""A soak put together from fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridbench.clock import FakeClock
+from hybridbench.runs.driver import Driver
+from hybridbench.runs.interrupts import Interrupts
+from hybridbench.runs.loop import LoopParts, SoakLoop
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.recorder import Recorder
+from hybridbench.runs.status import RunStatus
+from hybridbench.runs.steps import SoakSteps
+from hybridbench.runs.watchdog import Watchdog
+from hybridbench.sampling.cadence import Beat, CensusPace
+from hybridbench.sampling.sampler import Sampler
+from hybridbench.workload.catalog import load_profile
+from tests.unit.runs.fakes import FakeSink, FakeTarget, FakeView, FakeWorkload
+
+
+def make_plan(duration_s: float = 100.0, settings: Mapping[str, str] | None = None) -> SoakPlan:
+    """A plan of the smoke profile with 20 requests of warm-up."""
+    overrides = {"warmup.requests": "20", "checkpoint.every": "20s", **(settings or {})}
+    return SoakPlan(
+        profile=load_profile("smoke").with_overrides(overrides),
+        model="qwen3-next",
+        store=Path("results"),
+        duration_s=duration_s,
+        seed=1,
+        ui="none",
+    )
+
+
+@dataclass
+class FakeSoak:
+    """Everything a test looks at afterwards."""
+
+    clock: FakeClock
+    target: FakeTarget
+    workload: FakeWorkload
+    sink: FakeSink
+    interrupts: Interrupts
+    view: FakeView
+    parts: LoopParts
+    loop: SoakLoop
+    steps: SoakSteps
+
+
+def make_soak(plan: SoakPlan | None = None, view: FakeView | None = None) -> FakeSoak:
+    """A soak that samples once a second and counts garbage every four."""
+    plan = plan if plan is not None else make_plan()
+    clock = FakeClock(start_s=500.0)
+    now_s = clock.monotonic_s()
+    target, workload, sink = FakeTarget(clock), FakeWorkload(), FakeSink()
+    interrupts = Interrupts()
+    view = view if view is not None else FakeView()
+    parts = LoopParts(
+        target=target,
+        driver=Driver(workload, target),
+        sampler=Sampler([], Beat(1.0, now_s), clock),
+        census_pace=CensusPace(4.0, now_s),
+        recorder=Recorder(sink, clock, now_s),
+        watchdog=Watchdog(30.0, now_s),
+        interrupts=interrupts,
+        view=view,
+        status=RunStatus("fake", "", plan.duration_s),
+        clock=clock,
+    )
+    loop = SoakLoop(parts)
+    steps = SoakSteps(plan, loop, parts)
+    return FakeSoak(clock, target, workload, sink, interrupts, view, parts, loop, steps)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from hybridbench.clock import FakeClock
+from hybridbench.runs.driver import Driver
+from hybridbench.targets import messages as m
+from hybridbench.workload.actions import Abort, Disconnect, WaitUntil
+from tests.unit.runs.fakes import FakeTarget, FakeWorkload
+
+
+def test_actions_become_messages_in_their_order_until_there_is_nothing_to_do() -> None:
+    workload, target = FakeWorkload(concurrency=2), FakeTarget(FakeClock())
+    workload.actions = [Abort("x"), Disconnect("y")]
+    driver = Driver(workload, target)
+
+    assert driver.pump(1.0) is None
+    assert [type(message).__name__ for message in target.posted] == [
+        "Abort",
+        "Disconnect",
+        "Submit",
+        "Submit",
+    ]
+    submitted = target.posted[2]
+    assert isinstance(submitted, m.Submit)
+    assert (submitted.rid, submitted.input_ids) == ("r1", [1, 2, 3, 4])
+    assert submitted.sampling == m.Sampling(max_new_tokens=2)
+    assert driver.in_flight == 2
+
+
+def test_the_time_of_the_next_action_is_handed_on() -> None:
+    workload = FakeWorkload(concurrency=0)
+    workload.actions = [WaitUntil(7.5)]
+
+    assert Driver(workload, FakeTarget(FakeClock())).pump(1.0) == 7.5
+
+
+def test_an_endless_workload_does_not_keep_the_loop_for_ever() -> None:
+    workload = FakeWorkload(concurrency=10**9)
+
+    assert Driver(workload, FakeTarget(FakeClock())).pump(3.0) == 3.0
+    assert workload.in_flight < 10_000
+
+
+def test_feedback_comes_in_the_order_in_which_things_happen_to_a_request() -> None:
+    workload = FakeWorkload()
+    driver = Driver(workload, FakeTarget(FakeClock()))
+    finished = m.Ended("a", [5, 6], "length", 3, 0, 0.1, 0.01)
+    aborted = m.Ended("b", [], "aborted by its client", 3, 0, None, None)
+    driver.on_step_events(
+        m.StepEvents(1.0, 1, ["a"], ["a"], [finished], [m.Rejected("a", "twice")], [aborted])
+    )
+
+    assert workload.told == [
+        ("rejected", "a"),
+        ("admitted", "a"),
+        ("first_token", "a"),
+        ("length", "a"),
+        ("aborted by its client", "b"),
+    ]
+    counts = driver.counts
+    assert (counts.finished, counts.aborted, counts.rejected) == (1, 1, 1)
+    assert counts.output_tokens == 2
+
+
+def test_pausing_twice_is_pausing_once() -> None:
+    workload = FakeWorkload()
+    driver = Driver(workload, FakeTarget(FakeClock()))
+    driver.pause(0.0)
+    driver.pause(1.0)
+    assert workload.paused
+    driver.resume(2.0)
+    driver.resume(3.0)
+    assert not workload.paused

@@ -1,0 +1,179 @@
+"""The worker's loop around a real engine, over a real socket, on a thread of this process."""
+
+from __future__ import annotations
+
+import threading
+
+from hybridbench.engine.memory.owners import REQ
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.metrics import declared
+from hybridbench.targets import messages as m
+from tests.unit.runs.engines import PATIENCE_S, in_process_worker, make_engine
+
+GREEDY = m.Sampling(max_new_tokens=4)
+PROMPT = [5, 6, 7, 8, 9, 10, 11]
+
+
+def events_of(told: list[m.FromWorker]) -> m.StepEvents:
+    """All step events as one."""
+    merged = m.StepEvents(0.0, 0, [], [], [], [], [])
+    for message in told:
+        if isinstance(message, m.StepEvents):
+            merged.admitted.extend(message.admitted)
+            merged.first_tokens.extend(message.first_tokens)
+            merged.finished.extend(message.finished)
+            merged.rejected.extend(message.rejected)
+            merged.aborted.extend(message.aborted)
+    return merged
+
+
+def test_tokens_over_the_wire_are_those_of_the_engine() -> None:
+    (expected,) = make_engine().generate(
+        [PROMPT], SamplingParams(max_new_tokens=4, ignore_eos=True)
+    )
+    with in_process_worker(make_engine()) as worker:
+        told = worker.ask(m.Submit("a", PROMPT, GREEDY), m.Drain(), until=m.Drained)
+
+    events = events_of(told)
+    (ended,) = events.finished
+    assert events.admitted == events.first_tokens == ["a"]
+    assert (ended.rid, ended.output_ids, ended.reason) == ("a", expected, "length")
+    assert ended.prompt_tokens == len(PROMPT)
+    assert ended.ttft_s is not None
+    assert ended.itl_s is not None
+
+
+def test_what_cannot_be_served_is_rejected_and_the_loop_goes_on() -> None:
+    with in_process_worker(make_engine()) as worker:
+        told = worker.ask(
+            m.Submit("twice", PROMPT, GREEDY),
+            m.Submit("twice", PROMPT, GREEDY),
+            m.Submit("long", list(range(500)), GREEDY),
+            m.Submit("odd", PROMPT, m.Sampling(max_new_tokens=0)),
+            m.Abort("nobody"),
+            m.Disconnect("nobody"),
+            m.Drain(),
+            until=m.Drained,
+        )
+
+    events = events_of(told)
+    assert sorted(rejected.rid for rejected in events.rejected) == ["long", "odd", "twice"]
+    assert [ended.rid for ended in events.finished] == ["twice"]
+
+
+def test_counters_are_declared_consistent_and_fresh() -> None:
+    with in_process_worker(make_engine()) as worker:
+        worker.ask(m.Submit("a", PROMPT, GREEDY), m.Drain(), until=m.Drained)
+        told = worker.ask(m.Counters(7), until=m.CountersReply)
+
+    (reply,) = [message for message in told if isinstance(message, m.CountersReply)]
+    assert (reply.probe_id, reply.fresh, reply.busy, reply.step_age_s) == (7, True, False, 0.0)
+    for name in reply.values:
+        declared(name)
+    values = reply.values
+    assert values["events.finishes"] == 1
+    assert values["events.output_tokens"] == 4
+    assert values["pool.req.available"] == 4
+    assert values["pool.kv.available"] + values["pool.kv.evictable"] == 512
+    assert values["pool.kv.residual"] == values["pool.kv.waiting_held"] == 0
+    assert values["ttft_ms_p50"] > 0
+    assert values["probe_stop_s"] >= 0
+    assert values["step_s"] > 0
+
+
+def test_counters_are_answered_while_the_loop_hangs() -> None:
+    engine = make_engine()
+    step, go_on, stuck = engine.step, threading.Event(), threading.Event()
+
+    def hang() -> object:
+        stuck.set()
+        go_on.wait(PATIENCE_S)
+        return step()
+
+    engine.step = hang  # type: ignore[method-assign, assignment]
+    with in_process_worker(engine) as worker:
+        worker.wire.post(m.Submit("a", PROMPT, GREEDY))
+        worker.wire.exchange(0.0)
+        assert stuck.wait(PATIENCE_S)
+        (reply,) = worker.ask(m.Counters(1), until=m.CountersReply)
+        go_on.set()
+        told = worker.ask(m.Drain(), until=m.Drained)
+
+    assert isinstance(reply, m.CountersReply)
+    assert not reply.fresh
+    assert reply.busy
+    assert reply.step_age_s > 0.0
+    assert "allocated_blocks" in reply.values
+    assert "events.finishes" not in reply.values, "nothing stale passes for new"
+    assert len(events_of(told).finished) == 1
+
+
+def test_a_checkpoint_is_the_state_before_the_requests_that_follow_it() -> None:
+    with in_process_worker(make_engine()) as worker:
+        worker.ask(m.Submit("a", PROMPT, GREEDY), m.Drain(), until=m.Drained)
+        told = worker.ask(
+            m.Checkpoint(9, 2, audit=True),
+            m.Submit("b", [40, 41, 42], GREEDY),
+            until=m.CheckpointReply,
+        )
+
+    (reply,) = [message for message in told if isinstance(message, m.CheckpointReply)]
+    assert (reply.probe_id, reply.index, reply.idle) == (9, 2, True)
+    assert reply.waiting == reply.running == 0
+    assert reply.violations == []
+    assert reply.locks == {"full": 0, "mamba": 0}
+    assert reply.pools["req"]["available"] == 4
+    assert reply.census.error == ""
+    nodes = reply.census.instances["TreeNode"]
+    assert nodes.live >= nodes.expected > 0
+
+
+def test_a_lost_slot_is_named_by_a_checkpoint() -> None:
+    engine = make_engine()
+    lost = engine.pools.mamba_allocator.alloc(1, REQ)
+    assert lost is not None
+    with in_process_worker(engine) as worker:
+        told = worker.ask(m.Checkpoint(1, 0), until=m.CheckpointReply)
+
+    (reply,) = [message for message in told if isinstance(message, m.CheckpointReply)]
+    assert reply.pools["mamba"]["residual"] == 1
+    assert [record.kind for record in reply.violations] == ["residual"]
+    assert reply.violations[0].slots == lost
+
+
+def test_what_waiting_requests_hold_between_two_samples_is_not_missed() -> None:
+    engine = make_engine()
+    with in_process_worker(engine) as worker:
+        worker.ask(m.Submit("a", PROMPT, GREEDY), m.Drain(), until=m.Drained)
+        # A request that waits with a slot, seen after one step and gone before the sample.
+        engine.submit("w", PROMPT, SamplingParams(max_new_tokens=2))
+        (req,) = engine.scheduler.waiting_queue
+        slots = engine.pools.mamba_allocator.alloc(1, REQ)
+        assert slots is not None
+        req.mamba_pool_idx = slots[0]
+        worker.metrics.waiting.after_step()
+        req.mamba_pool_idx = None
+        engine.pools.mamba_allocator.free(slots, REQ)
+        worker.metrics.waiting.after_step()
+        first = worker.metrics.between_steps()
+        second = worker.metrics.between_steps()
+
+    assert first["pool.mamba.waiting_held"] == 1
+    assert first["pool.kv.waiting_held"] == 0
+    assert second["pool.mamba.waiting_held"] == 0, "told once"
+
+
+def test_the_cache_is_flushed_on_demand_and_the_worker_says_goodbye() -> None:
+    with in_process_worker(make_engine()) as worker:
+        worker.ask(m.Submit("a", PROMPT, GREEDY), m.Drain(), until=m.Drained)
+        (flushed,) = worker.ask(m.Flush(), until=m.Flushed)
+        (goodbye,) = worker.ask(m.Shutdown(), until=m.Goodbye)
+        worker.thread.join(PATIENCE_S)
+        alive = worker.thread.is_alive()
+        evictable = worker.engine.pool_stats()["kv"].evictable
+
+    assert isinstance(flushed, m.Flushed)
+    assert flushed.done
+    assert evictable == 0
+    assert isinstance(goodbye, m.Goodbye)
+    assert not alive

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from hybridbench.errors import ExitCode
+from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)],
+)
+def test_the_first_signal_is_noted_and_the_second_raises(
+    number: signal.Signals, code: ExitCode
+) -> None:
+    before = signal.getsignal(number)
+    with handled_interrupts() as interrupts:
+        codes = [interrupts.exit_code]
+        signal.raise_signal(number)
+        codes.append(interrupts.exit_code)
+        assert codes == [None, code]
+        with pytest.raises(SecondSignalError):
+            signal.raise_signal(signal.SIGINT)
+
+    assert signal.getsignal(number) is before
+
+
+def test_a_thread_that_gets_no_signals_can_still_run_a_soak() -> None:
+    seen: list[Interrupts] = []
+
+    def run() -> None:
+        with handled_interrupts() as interrupts:
+            seen.append(interrupts)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen[0].first is None

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.runs.loop import WorkerLostError
+from hybridbench.targets import messages as m
+from tests.unit.runs.fakes import census_reply
+from tests.unit.runs.soaks import FakeSoak, make_soak
+
+
+def turn(soak: FakeSoak, *messages: m.FromWorker, turns: int = 1) -> None:
+    soak.target.extra = list(messages)
+    for _ in range(turns):
+        soak.loop.turn(soak.clock.monotonic_s() + 1.0)
+
+
+def test_the_worker_that_gives_up_says_why() -> None:
+    soak = make_soak()
+
+    with pytest.raises(WorkerLostError, match="the engine loop failed: KeyError"):
+        turn(soak, m.Fatal("the engine loop failed: KeyError", "trace"))
+
+
+def test_log_lines_and_violations_become_events() -> None:
+    soak = make_soak()
+    record = m.ViolationRecord("residual", "kv", "2 held by nobody", [1, 2])
+    turn(soak, m.LogLine(501.0, "careful"), m.Violation(502.0, 5, record))
+
+    assert soak.sink.data_of("engine_log") == [{"text": "careful"}]
+    assert soak.sink.data_of("engine_violation")[0]["step"] == 5
+    assert soak.parts.status.so_far == "suspicious: 2 held by nobody"
+
+
+def test_a_law_that_is_broken_with_every_step_does_not_fill_the_disk() -> None:
+    soak = make_soak()
+    record = m.ViolationRecord("residual", "kv", "2 held by nobody", [1, 2])
+    turn(soak, *[m.Violation(502.0, step, record) for step in range(5000)])
+
+    assert len(soak.sink.data_of("engine_violation")) == 100
+
+
+def test_no_second_census_is_asked_for_while_one_is_open() -> None:
+    soak = make_soak()
+    soak.target.silent = True
+    turn(soak, turns=20)
+    soak.clock.advance(20.0)
+    turn(soak, turns=20)
+    assert soak.target.count(m.Census) == 1
+    assert not soak.loop.no_census_open()
+
+    soak.target.silent = False
+    turn(soak, turns=40)
+    assert soak.target.count(m.Census) >= 2
+
+
+def test_an_expensive_census_is_asked_for_more_seldom() -> None:
+    soak = make_soak()
+    turn(soak, census_reply(99, 500.0, stop_s=0.6, child_s=0.5))
+
+    assert soak.parts.census_pace.interval_s == pytest.approx(100.0, rel=0.8)
+    assert soak.parts.census_pace.interval_s > 20
+
+
+def test_a_reply_that_comes_after_its_sample_was_closed_is_dropped() -> None:
+    soak = make_soak()
+    soak.target.silent = True
+    turn(soak, turns=30)
+    before = len(soak.sink.samples)
+    soak.target.silent = False
+    turn(soak)
+
+    assert before >= 1
+    assert len({t_s for t_s, _, _ in soak.sink.samples}) == len(soak.sink.samples)
+
+
+def test_a_loop_that_stood_still_reports_the_gap() -> None:
+    soak = make_soak()
+    turn(soak, turns=10)
+    soak.clock.advance(42.0)
+    turn(soak, turns=3)
+
+    gaps = soak.sink.data_of("gap")
+    assert len(gaps) == 1
+    assert gaps[0]["seconds"] == pytest.approx(42.0, abs=2.0)

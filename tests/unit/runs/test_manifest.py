@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import jsonschema
+
+from hybridbench.rundir.layout import published_schema
+from hybridbench.rundir.manifest import checked_manifest
+from hybridbench.runs.manifest import planned_manifest, with_worker
+from hybridbench.targets import messages as m
+from hybridbench.targets.target import Capability
+from tests.unit.runs.soaks import make_plan
+
+READY = m.Ready(
+    pid=5,
+    capabilities=[c for c in Capability if c not in {Capability.LOCKS, Capability.MALLOC}],
+    metrics=["pool.*"],
+    census="fork",
+    engine_files_sha256="abc",
+    engine_files=30,
+    model="qwen3-next-tiny",
+    model_note="random weights",
+    pools={"kv": 4096},
+    versions={"torch": "2.13.0", "python": "3.11.7"},
+    gc={"mode": "default", "threshold_0": 700},
+    malloc={"MALLOC_ARENA_MAX": "1"},
+    max_prompt_tokens=767,
+    vocab_size=4096,
+    boot_s=3.21,
+)
+
+
+def test_the_manifest_fits_its_published_schema_before_and_after_the_boot() -> None:
+    schema = published_schema("manifest")
+    planned = checked_manifest(planned_manifest(make_plan(), "run-1", 1.7e9))
+    full = checked_manifest(with_worker(planned, make_plan(), READY, {"kind": "profile"}))
+
+    jsonschema.validate(planned, schema)
+    jsonschema.validate(full, schema)
+
+
+def test_the_promise_and_the_coverage_are_those_of_this_runs_length() -> None:
+    profile = planned_manifest(make_plan(duration_s=120.0), "run-1", 1.7e9)["profile"]
+
+    assert isinstance(profile, dict)
+    assert profile["promise"] == {
+        "rss_anon_swap_bytes": 2 * 2**30,
+        "gc_collectible_bytes": 2 * 2**30,
+    }
+    plan = make_plan(duration_s=120.0)
+    assert profile["assert_coverage"] == plan.profile.coverage_minimums(120.0)
+    assert profile["assert_coverage"] != plan.profile.coverage_minimums(7200.0)
+
+
+def test_it_says_what_ran_and_what_could_not_be_seen() -> None:
+    planned = planned_manifest(make_plan(), "run-1", 1.7e9)
+    full = with_worker(planned, make_plan(), READY, {"kind": "profile"})
+
+    assert full["engine_hash"] == "abc"
+    assert full["model"] == {
+        "name": "qwen3-next",
+        "preset": "qwen3-next-tiny",
+        "device": "cpu",
+        "dtype": "float32",
+        "note": "random weights",
+    }
+    assert full["not_seen"] == [
+        "what the C allocator holds",
+        "locks that are held when nothing runs",
+    ]
+    assert full["run_id"] == "run-1"

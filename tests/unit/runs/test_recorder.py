@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.clock import FakeClock
+from hybridbench.metrics import declared
+from hybridbench.runs.recorder import Recorder
+from hybridbench.targets import messages as m
+from tests.unit.runs.fakes import FakeSink, census_reply
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(start_s=1000.0)
+
+
+@pytest.fixture
+def sink() -> FakeSink:
+    return FakeSink()
+
+
+@pytest.fixture
+def recorder(sink: FakeSink, clock: FakeClock) -> Recorder:
+    return Recorder(sink, clock, start_s=1000.0)
+
+
+def test_times_are_those_of_the_run_and_samples_carry_the_phase(
+    recorder: Recorder, sink: FakeSink, clock: FakeClock
+) -> None:
+    clock.advance(2.0)
+    recorder.enter("warmup")
+    recorder.sample(1002.5, {"rss_bytes": 5.0})
+
+    assert sink.events == [(2.0, "phase", {"name": "warmup", "phase": "warmup"})]
+    assert sink.samples == [(2.5, "warmup", {"rss_bytes": 5.0})]
+
+
+def test_sample_times_rise_even_if_a_census_arrives_after_a_later_sample(
+    recorder: Recorder, sink: FakeSink
+) -> None:
+    recorder.sample(1005.0, {"rss_bytes": 1.0})
+    recorder.census(census_reply(1, 1004.0))
+    recorder.sample(1005.0, {"rss_bytes": 2.0})
+
+    times = [t_s for t_s, _, _ in sink.samples]
+    assert times == sorted(set(times))
+    assert times[0] == 5.0
+    assert times[2] == pytest.approx(5.0, abs=0.001)
+
+
+def test_a_census_becomes_declared_metrics(recorder: Recorder, sink: FakeSink) -> None:
+    reply = census_reply(
+        1,
+        1001.0,
+        collectible_objects=9,
+        collectible_bytes=900,
+        instances={"TreeNode": m.InstanceCount(live=12, expected=5, collectible=4, retained=3)},
+    )
+    recorder.census(reply)
+    recorder.census(reply)
+
+    _, _, values = sink.samples[1]
+    for name in values:
+        declared(name)
+    assert values["gc_collectible_bytes"] == 900
+    assert values["instances.TreeNode.stray"] == 7
+    assert values["instances.TreeNode.collectible"] == 4
+    assert values["instances.TreeNode.retained"] == 3
+    assert values["probe_child_s"] == pytest.approx(0.4), "a counter, over both"
+
+
+def test_a_census_that_failed_is_a_note_and_no_numbers(recorder: Recorder, sink: FakeSink) -> None:
+    recorder.census(census_reply(1, 1001.0, error="the child ended with status -11"))
+
+    assert sink.samples == []
+    assert sink.data_of("note") == [{"text": "a census failed: the child ended with status -11"}]
+
+
+def test_a_checkpoint_is_an_event_a_census_and_what_the_checks_said(
+    recorder: Recorder, sink: FakeSink
+) -> None:
+    census = census_reply(
+        2,
+        1003.0,
+        types=[m.TypeCount("TreeNode", 4, 400)],
+        instances={"TreeNode": m.InstanceCount(5, 5, 0, 0)},
+    )
+    found = m.ViolationRecord("residual", "kv", "1 held by nobody", [7])
+    recorder.checkpoint(
+        m.CheckpointReply(
+            probe_id=2,
+            index=3,
+            t_s=1003.0,
+            idle=True,
+            pools={"kv": {"residual": 1}},
+            locks={"full": 0},
+            containers={"front_end": 0},
+            running=0,
+            waiting=0,
+            counters={"finishes": 8},
+            violations=[found],
+            census=census,
+        )
+    )
+
+    assert len(sink.samples) == 1
+    assert sink.kinds() == ["checkpoint", "engine_violation"]
+    t_s, _, data = sink.events[0]
+    assert t_s == 3.0
+    assert data["index"] == 3
+    assert data["pools"] == {"kv": {"residual": 1}}
+    assert data["instances"] == {
+        "TreeNode": {"live": 5, "expected": 5, "collectible": 0, "retained": 0}
+    }
+    assert data["collectible"] == [{"type": "TreeNode", "count": 4, "bytes": 400}]
+    assert sink.data_of("engine_violation")[0]["slots"] == [7]
+
+
+def test_a_violation_in_a_step_names_the_step(recorder: Recorder, sink: FakeSink) -> None:
+    record = m.ViolationRecord("alias", "mamba", "slot 3 has two holders", [3])
+    recorder.violation(m.Violation(1004.0, 77, record))
+
+    assert sink.events == [
+        (
+            4.0,
+            "engine_violation",
+            {
+                "kind": "alias",
+                "pool": "mamba",
+                "message": "slot 3 has two holders",
+                "slots": [3],
+                "step": 77,
+            },
+        )
+    ]

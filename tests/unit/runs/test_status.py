@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from hybridbench.runs.status import RunStatus
+from hybridbench.targets import messages as m
+from tests.unit.runs.fakes import census_reply
+
+
+def make_status() -> RunStatus:
+    return RunStatus("model / profile", "", duration_s=200.0)
+
+
+def test_progress_is_the_share_of_planned_traffic() -> None:
+    status = make_status()
+    status.traffic_s = 50.0
+    assert (status.progress, status.remaining_s) == (0.25, 150.0)
+    status.traffic_s = 500.0
+    assert (status.progress, status.remaining_s) == (1.0, 0.0)
+
+
+def test_a_sample_fills_memory_traffic_and_pools_and_history_stays_bounded() -> None:
+    status = make_status()
+    for number in range(1000):
+        status.saw_sample(
+            {
+                "rss_bytes": number,
+                "requests_per_s": 5.0,
+                "running_requests": 3.0,
+                "pool.kv.total": 100.0,
+                "pool.kv.available": 40.0,
+            }
+        )
+
+    assert status.rss_bytes == 999
+    assert len(status.rss_history) == 64
+    assert (status.pools["kv"].total, status.pools["kv"].available) == (100.0, 40.0)
+    assert status.so_far == "too early to say"
+
+
+def test_exact_findings_show_at_once() -> None:
+    waiting = make_status()
+    waiting.saw_sample({"pool.mamba.waiting_held": 2.0})
+    strays = make_status()
+    strays.saw_census(census_reply(1, 0.0))
+    assert strays.so_far == "nothing found so far"
+    strays.saw_census(census_reply(1, 0.0, instances={"TreeNode": m.InstanceCount(9, 4, 5, 0)}))
+
+    assert waiting.so_far == "suspicious: waiting requests hold 2 slots of the mamba pool"
+    assert strays.so_far.startswith("suspicious: 5 TreeNode")

@@ -1,0 +1,146 @@
+"""The course of a soak, on a clock that costs nothing."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from hybridbench.runs.loop import WorkerLostError
+from hybridbench.runs.status import RunStatus
+from hybridbench.targets import messages as m
+from tests.unit.runs.fakes import FakeView
+from tests.unit.runs.soaks import make_plan, make_soak
+
+
+def test_a_run_warms_up_until_steady_then_looks_at_checkpoints_and_ends_on_time() -> None:
+    soak = make_soak(make_plan(duration_s=100.0))
+    soak.target.steady_at_s = soak.clock.monotonic_s() + 15.0
+    soak.steps.run()
+
+    phases = soak.sink.phases()
+    assert phases[:6] == ["warmup", "steady", "drain", "idle", "resume", "steady"]
+    assert phases[-3:] == ["drain", "idle", "done"]
+    steady_s = next(t_s for t_s, kind, _ in soak.sink.events if kind == "steady")
+    assert steady_s == pytest.approx(15.0, abs=0.5)
+    # At the start of the steady part, every 20 s, and at the end; none just before the end.
+    indices = [data["index"] for data in soak.sink.data_of("checkpoint")]
+    assert indices == [0, 1, 2, 3, 4]
+    assert all(data["idle"] for data in soak.sink.data_of("checkpoint"))
+    audits = [p.audit for p in soak.target.posted if isinstance(p, m.Checkpoint)]
+    assert audits == [True, False, False, False, True]
+    assert soak.sink.events[-1][0] == pytest.approx(100.0, abs=3.0)
+    assert soak.target.count(m.Shutdown) == 1
+
+
+def test_samples_and_censuses_keep_their_cadence_and_their_times_rise() -> None:
+    soak = make_soak(make_plan(duration_s=100.0))
+    soak.target.steady_at_s = soak.clock.monotonic_s() + 10.0
+    soak.steps.run()
+
+    times = [t_s for t_s, _, _ in soak.sink.samples]
+    sampled = [values for _, _, values in soak.sink.samples if "events.finishes" in values]
+    counted = [values for _, _, values in soak.sink.samples if "gc_collectible_bytes" in values]
+    assert times == sorted(set(times))
+    assert 95 <= len(sampled) <= 104
+    assert len(counted) >= 20
+    assert sampled[-1]["events.finishes"] > 500
+    assert sum("requests_per_s" in values for values in sampled) == len(sampled) - 1
+
+
+def test_a_run_that_never_gets_steady_goes_on_without_the_event() -> None:
+    soak = make_soak(make_plan(duration_s=100.0))
+    soak.steps.run()
+
+    assert "steady" not in soak.sink.kinds()
+    began_s = next(
+        t for t, kind, d in soak.sink.events if kind == "phase" and d["name"] == "steady"
+    )
+    assert began_s == pytest.approx(40.0, abs=1.0)
+
+
+def test_steadiness_that_comes_late_is_recorded_when_it_comes() -> None:
+    soak = make_soak(make_plan(duration_s=100.0))
+    soak.target.steady_at_s = soak.clock.monotonic_s() + 70.0
+    soak.steps.run()
+
+    assert [t for t, kind, _ in soak.sink.events if kind == "steady"] == [
+        pytest.approx(70.0, abs=2.0)
+    ]
+
+
+def test_the_first_signal_ends_the_run_in_order_with_a_last_checkpoint() -> None:
+    def interrupt(status: RunStatus) -> None:
+        if status.elapsed_s > 30 and soak.interrupts.first is None:
+            soak.interrupts.on_signal(signal.SIGINT, None)
+
+    soak = make_soak(make_plan(duration_s=1000.0), FakeView(interrupt))
+    soak.steps.run()
+
+    assert soak.sink.data_of("interrupted") == [{"signal": "SIGINT"}]
+    assert soak.sink.phases()[-3:] == ["drain", "idle", "done"]
+    assert soak.sink.kinds().index("interrupted") < len(soak.sink.kinds()) - 4
+    assert len(soak.sink.data_of("checkpoint")) >= 1
+    assert soak.sink.events[-1][0] < 40
+    assert "once more" in soak.view.notes[0]
+
+
+def test_an_engine_that_cannot_be_drained_is_a_note_and_has_no_checkpoint() -> None:
+    soak = make_soak(make_plan(duration_s=60.0))
+    soak.target.service_s = 10_000.0
+    soak.steps.run()
+
+    assert soak.sink.data_of("checkpoint") == []
+    notes = [str(data["text"]) for data in soak.sink.data_of("note")]
+    assert "not idle after 120 s of draining" in notes[0]
+
+
+def test_a_worker_that_falls_silent_is_given_up_after_the_watchdogs_limit() -> None:
+    def fall_silent(status: RunStatus) -> None:
+        soak.target.silent = soak.target.silent or status.elapsed_s > 20
+
+    soak = make_soak(make_plan(duration_s=1000.0), FakeView(fall_silent))
+    with pytest.raises(WorkerLostError, match="no word from the worker for 30 s") as lost:
+        soak.steps.run()
+
+    assert lost.value.reason == "hang"
+    assert soak.parts.recorder.now_s == pytest.approx(50.0, abs=2.0)
+    # While it said nothing the kernel's view of it went on being sampled.
+    late = [values for t_s, _, values in soak.sink.samples if t_s > 25]
+    assert len(late) >= 5
+    assert not any("events.finishes" in values for values in late)
+
+
+def test_a_loop_that_hangs_while_its_thread_answers_is_given_up() -> None:
+    def hang(status: RunStatus) -> None:
+        if status.elapsed_s > 10:
+            soak.target.step_age_s = 31.0
+
+    soak = make_soak(make_plan(duration_s=1000.0), FakeView(hang))
+    with pytest.raises(WorkerLostError, match="no engine step for 31 s"):
+        soak.steps.run()
+
+
+def test_a_worker_that_dies_in_the_middle_is_lost() -> None:
+    def die(status: RunStatus) -> None:
+        soak.target.gone = status.elapsed_s > 10
+
+    soak = make_soak(make_plan(duration_s=1000.0), FakeView(die))
+    with pytest.raises(WorkerLostError) as lost:
+        soak.steps.run()
+    assert lost.value.reason == "exit"
+
+
+def test_a_worker_that_closes_the_wire_after_its_goodbye_is_not_lost() -> None:
+    soak = make_soak(make_plan(duration_s=60.0))
+    post = soak.target.post
+
+    def post_and_go(message: m.ToWorker) -> None:
+        post(message)
+        if isinstance(message, m.Shutdown):
+            soak.loop.goodbye = m.Goodbye(0.0, 0.0)
+            soak.target.gone = True
+
+    soak.target.post = post_and_go  # type: ignore[method-assign]
+    soak.steps.run()
+    assert soak.sink.phases()[-1] == "done"

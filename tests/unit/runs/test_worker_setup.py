@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.engine.config import EngineConfig
+from hybridbench.engine.config import NewTokenRatio as EngineRatio
+from hybridbench.errors import ConfigError
+from hybridbench.metrics import METRICS, spec_of
+from hybridbench.runs.engine_files import imported_engine_files
+from hybridbench.runs.first_touch import touch_largest_shapes
+from hybridbench.runs.pool_memory import pool_ranges
+from hybridbench.runs.worker_metrics import DECLARED_FAMILIES
+from hybridbench.runs.worker_setup import engine_config
+from hybridbench.targets.messages import Start
+from tests.unit.runs.engines import make_engine
+from tests.unit.runs.soaks import make_plan
+
+
+def test_a_plan_becomes_the_engines_configuration() -> None:
+    config = engine_config(
+        make_plan(settings={"engine.new_token_ratio.init": "0.5"}).start_message()
+    )
+
+    assert isinstance(config, EngineConfig)
+    assert config.model == "qwen3-next"
+    assert config.kv_tokens == make_plan().profile.pools.kv_tokens
+    assert config.new_token_ratio == EngineRatio(0.5, 0.1, 600)
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ({"kv_tokens": "many"}, "Expected `int`"),
+        ({"kv_token": 5}, "no setting kv_token"),
+        ({"kv_tokens": 1}, "kv_tokens is 1"),
+    ],
+)
+def test_what_the_engine_does_not_know_is_one_sentence(
+    engine: dict[str, str | int], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        engine_config(Start(engine={**engine}))
+
+
+def test_first_touches_reach_the_limits_and_leave_an_empty_idle_engine() -> None:
+    engine = make_engine()
+    touched = touch_largest_shapes(engine)
+    stats = engine.pool_stats()
+
+    assert touched == engine.counters.as_dict()
+    assert touched["prefill_chunks"] >= 1, "one prompt took more than one step"
+    assert engine.max_running_requests_seen == engine.config.max_running_requests
+    assert engine.containers()["step_shapes"] >= 10, "lengths and batch sizes were mixed"
+    assert engine.is_idle
+    assert all(pool.available == pool.total for pool in stats.values())
+
+
+def test_the_pools_are_found_and_nothing_small_is() -> None:
+    engine = make_engine(kv_tokens=4096, mamba_slots=64)
+    ranges = pool_ranges(engine.pools)
+    pool = engine.pools.req_to_token_pool.mamba_pool
+    state = pool.mamba_cache.temporal
+    storage = state.untyped_storage()
+
+    assert any(part.overlaps(storage.data_ptr(), storage.nbytes()) for part in ranges)
+    assert sum(part.size_bytes for part in ranges) >= pool.mem_usage_bytes()
+    assert min(part.size_bytes for part in ranges) >= 256 * 1024
+    assert len({part.address for part in ranges}) == len(ranges)
+
+
+def test_the_hash_of_the_engine_files_is_that_of_what_was_imported() -> None:
+    digest, files = imported_engine_files()
+
+    assert (digest, files) == imported_engine_files()
+    assert len(digest) == 64
+    assert files > 20
+
+
+def test_every_family_the_worker_claims_is_declared() -> None:
+    names = {spec.name for spec in METRICS}
+    for family in DECLARED_FAMILIES:
+        prefix = family.removesuffix("*")
+        assert spec_of(family) or any(name.startswith(prefix) for name in names), family

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from hybridbench.errors import ConfigError
+from hybridbench.sampling.gc_monitor import (
+    GcMonitor,
+    gc_settings,
+    set_gc_after_warmup,
+    set_gc_before_warmup,
+)
+
+
+@pytest.fixture(autouse=True)
+def settings_come_back() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+def test_full_collections_their_yield_and_their_pauses_add_up() -> None:
+    ticks = iter(range(100))
+    monitor = GcMonitor(now_s=lambda: next(ticks))
+    gc.disable()
+    try:
+        for _ in range(40):
+            cycle: list[object] = []
+            cycle.append(cycle)
+        del cycle
+        gc.collect(0)
+        gc.collect()
+    finally:
+        gc.enable()
+        monitor.close()
+
+    assert monitor.full_collections == 1
+    assert monitor.collected_objects >= 40
+    assert monitor.pause_s == 2.0
+
+
+def test_a_closed_monitor_hears_nothing() -> None:
+    monitor = GcMonitor()
+    monitor.close()
+    gc.collect()
+
+    assert monitor.full_collections == 0
+
+
+def test_thresholds_and_freezing_are_set_and_told() -> None:
+    set_gc_before_warmup("freeze-after-warmup", [900, 11, 12])
+    before = gc_settings("freeze-after-warmup")
+    set_gc_after_warmup("freeze-after-warmup")
+    after = gc_settings("freeze-after-warmup")
+
+    assert (before["threshold_0"], before["threshold_1"], before["threshold_2"]) == (900, 11, 12)
+    assert before["frozen_objects"] == 0
+    assert isinstance(after["frozen_objects"], int)
+    assert after["frozen_objects"] > 1000
+
+
+def test_the_default_mode_changes_nothing() -> None:
+    before = gc_settings("default")
+    set_gc_before_warmup("default", [])
+    set_gc_after_warmup("default")
+
+    assert gc_settings("default") == before
+
+
+@pytest.mark.parametrize(
+    ("mode", "thresholds", "said"),
+    [("off", [], "'off' is no mode"), ("default", [700], "takes three")],
+)
+def test_what_the_collector_cannot_do_is_one_sentence(
+    mode: str, thresholds: list[int], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        set_gc_before_warmup(mode, thresholds)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hybridbench.sampling.process_memory import (
+    ProcessGoneError,
+    ProcessMemory,
+    count_open_fds,
+    parse_status,
+    read_process_memory,
+    read_pss_bytes,
+)
+
+STATUS = """Name:\tpython
+State:\tS (sleeping)
+VmPeak:\t  900000 kB
+VmRSS:\t    2048 kB
+RssAnon:\t    1024 kB
+RssFile:\t    1000 kB
+VmSwap:\t       8 kB
+Threads:\t3
+"""
+
+
+def test_status_lines_become_bytes() -> None:
+    memory = parse_status(STATUS)
+
+    assert memory == ProcessMemory(2048 * 1024, 1024 * 1024, 8 * 1024, 3)
+    assert memory.anon_swap_bytes == 1032 * 1024
+
+
+def test_a_zombie_has_no_memory_and_counts_as_gone() -> None:
+    with pytest.raises(ProcessGoneError):
+        parse_status("Name:\tpython\nState:\tZ (zombie)\nThreads:\t1\n")
+
+
+def test_this_process_can_be_read() -> None:
+    pid = os.getpid()
+    memory = read_process_memory(pid)
+    pss = read_pss_bytes(pid)
+    fds = count_open_fds(pid)
+
+    assert memory.rss_bytes >= memory.rss_anon_bytes > 2**20
+    assert memory.threads >= 1
+    assert pss is None or 0 < pss <= 2 * memory.rss_bytes
+    assert fds is not None
+    assert fds >= 3
+
+
+def test_a_process_that_is_not_there_is_gone(tmp_path: Path) -> None:
+    for read in (read_process_memory, read_pss_bytes, count_open_fds):
+        with pytest.raises(ProcessGoneError):
+            read(1, tmp_path)
+
+
+def test_pss_is_the_sum_of_the_rollup(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    rollup = "00400000-7ffd1000 ---p 00000000 00:00 0 [rollup]\nRss: 90 kB\nPss: 80 kB\n"
+    (tmp_path / "7" / "smaps_rollup").write_text(rollup)
+
+    assert read_pss_bytes(7, tmp_path) == 80 * 1024

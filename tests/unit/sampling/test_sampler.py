@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+
+from hybridbench.clock import FakeClock
+from hybridbench.sampling.cadence import Beat
+from hybridbench.sampling.sampler import (
+    HarnessSource,
+    ProcessSource,
+    PssSource,
+    Sampler,
+    Source,
+    TimedSource,
+)
+
+
+class Counting:
+    """Gives how often it was read, and takes ``cost_s`` for it."""
+
+    def __init__(self, name: str, clock: FakeClock, cost_s: float = 0.0) -> None:
+        self.name, self.clock, self.cost_s = name, clock, cost_s
+        self.reads = 0
+
+    def read(self) -> Mapping[str, float]:
+        self.reads += 1
+        self.clock.advance(self.cost_s)
+        return {self.name: self.reads}
+
+
+def test_a_sample_is_what_was_told_and_what_is_seen_with_its_lateness_and_cost() -> None:
+    clock = FakeClock()
+    source = Counting("rss_bytes", clock, cost_s=0.125)
+    sampler = Sampler([TimedSource(source)], Beat(1.0, 0.0), clock)
+    clock.advance(0.25)
+
+    assert sampler.begin()
+    assert sampler.finish({"threads": 2.0}) == {
+        "threads": 2.0,
+        "rss_bytes": 1.0,
+        "sampler_late_s": 0.25,
+        "sampler_cost_s": 0.125,
+    }
+    assert not sampler.begin(), "the next one is not due"
+    clock.advance(1.0)
+    assert sampler.begin()
+
+
+def test_a_source_with_its_own_beat_is_read_at_that_beat() -> None:
+    clock = FakeClock()
+    fast, slow = Counting("rss_bytes", clock), Counting("pss_bytes", clock)
+    sampler = Sampler([TimedSource(fast), TimedSource(slow, Beat(3.0, 0.0))], Beat(1.0, 0.0), clock)
+    for _ in range(7):
+        assert sampler.begin()
+        sampler.finish({})
+        clock.advance(1.0)
+
+    assert fast.reads == 7
+    assert slow.reads == 3
+
+
+def test_an_undeclared_metric_fails() -> None:
+    clock = FakeClock()
+    sampler = Sampler([], Beat(1.0, 0.0), clock)
+
+    with pytest.raises(KeyError, match="resident_bytes"):
+        sampler.finish({"resident_bytes": 1.0})
+
+
+def test_the_real_sources_give_declared_metrics_and_nothing_for_a_process_that_is_gone() -> None:
+    pid = os.getpid()
+    sources: list[Source] = [ProcessSource(pid), PssSource(pid), HarnessSource()]
+    sampler = Sampler([TimedSource(source) for source in sources], Beat(1.0, 0.0), FakeClock())
+
+    sample = sampler.finish({})
+
+    assert {"rss_bytes", "rss_anon_swap_bytes", "threads", "harness_rss_bytes"} <= sample.keys()
+    assert ProcessSource(2**30).read() == {}
+    assert PssSource(2**30).read() == {}
