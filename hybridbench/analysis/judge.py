@@ -183,3 +183,16 @@ def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
     busy = len(record.all_events("checkpoint")) - len(quiescent_checkpoints(record))
     if busy:
         yield f"{busy} checkpoint{'s' * (busy > 1)} met requests in the engine and prove nothing"
+    yield from _looking(record)
+
+
+def _looking(record: RunRecord) -> Iterable[str]:
+    """What the observer cost the observed."""
+    stopped = record.series.get("probe_stop_s")
+    if stopped is None or len(stopped) < 2:
+        return
+    elapsed_s = float(stopped.t_s[-1] - stopped.t_s[0])
+    share = float(stopped.value[-1] - stopped.value[0]) / max(elapsed_s, 1e-9)
+    censuses = record.series.get("gc_collectible_objects")
+    count = 0 if censuses is None else len(censuses)
+    yield f"looking held the engine loop for {share:.2%} of the time ({count} censuses)"

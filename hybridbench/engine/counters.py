@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 
 @dataclass(slots=True)
@@ -51,6 +53,14 @@ class EngineCounters:
     idle_steps: int = 0
     invariant_violations: int = 0
 
+    def values(self) -> tuple[int, ...]:
+        """All counts in the order of ``COUNTER_NAMES``; cheap enough to ask for after each step."""
+        return _VALUES(self)
+
     def as_dict(self) -> dict[str, int]:
         """Name to count, in the order of declaration."""
-        return asdict(self)
+        return dict(zip(COUNTER_NAMES, _VALUES(self), strict=True))
+
+
+COUNTER_NAMES: tuple[str, ...] = tuple(field.name for field in fields(EngineCounters))
+_VALUES: Callable[[EngineCounters], tuple[int, ...]] = attrgetter(*COUNTER_NAMES)

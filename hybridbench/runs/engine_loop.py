@@ -178,7 +178,9 @@ class EngineLoop:
         pulse.steps += 1
         pulse.last_step_end_s = time.monotonic()
         self._report.add_step(events)
+        looked_s = time.perf_counter()
         self._metrics.waiting.after_step()
+        self._metrics.probe_stop_s += time.perf_counter() - looked_s
 
     def _tell(self) -> None:
         """Send what the step did, and what became true with it; one frame."""

@@ -114,6 +114,8 @@ class _Soak:
         self._view.note(f"building {plan.model} in a worker process")
         ready = boot_worker(target, plan, self._clock, self._interrupts)
         if ready is None:
+            # It builds the engine and would not read a request to leave.
+            target.kill()
             self._recorder.event("interrupted", {"signal": self._signal()})
             return
         workload = _workload(plan, ready)

@@ -7,8 +7,7 @@ moved in that very step.  The counter that moved in all of those steps and in fe
 
 from __future__ import annotations
 
-from collections import Counter
-
+from hybridbench.engine.counters import COUNTER_NAMES
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.req import ReqKv
 
@@ -20,29 +19,35 @@ class WaitingWatch:
         self._engine = engine
         self._highest: dict[str, int] = {}
         self._holders: set[str] = set()
-        self._counters = engine.counters.as_dict()
-        # Steps in which a counter moved, and slots newly held in such steps, by pool and counter.
-        self._steps_with: Counter[str] = Counter()
-        self._taken_with: dict[str, Counter[str]] = {}
+        self._counts = engine.counters.values()
+        # Steps in which a counter moved, and slots newly held in such steps, by pool; both in the
+        # order of the counters.
+        self._steps_with = [0] * len(COUNTER_NAMES)
+        self._taken_with: dict[str, list[int]] = {}
 
     def after_step(self) -> None:
         """Note what the step left in the hands of waiting requests."""
-        counters = self._engine.counters.as_dict()
-        before = self._counters
-        moved = [name for name, count in counters.items() if count != before.get(name, 0)]
-        self._counters = counters
-        self._steps_with.update(moved)
+        counts = self._engine.counters.values()
+        moved = [
+            i for i, (now, then) in enumerate(zip(counts, self._counts, strict=True)) if now != then
+        ]
+        self._counts = counts
+        steps_with = self._steps_with
+        for index in moved:
+            steps_with[index] += 1
         waiting = self._engine.scheduler.waiting_queue
         holding = {req.rid: req.kv for req in waiting if not req.kv.is_empty}
+        if not holding:
+            self._holders.clear()
+            return
         for rid in holding.keys() - self._holders:
             for pool, slots in _held(holding[rid]).items():
-                taken = self._taken_with.setdefault(pool, Counter())
-                for name in moved:
-                    taken[name] += slots
+                taken = self._taken_with.setdefault(pool, [0] * len(COUNTER_NAMES))
+                for index in moved:
+                    taken[index] += slots
         self._holders = set(holding)
-        if holding:
-            for pool, stats in self._engine.pool_stats().items():
-                self._highest[pool] = max(self._highest.get(pool, 0), stats.waiting_held)
+        for pool, stats in self._engine.pool_stats().items():
+            self._highest[pool] = max(self._highest.get(pool, 0), stats.waiting_held)
 
     def take_highest(self, pool: str) -> int:
         """The most slots of ``pool`` that waiting requests held since this was last asked."""
@@ -52,10 +57,14 @@ class WaitingWatch:
         """Nothing at all as long as no waiting request ever held a slot."""
         values: dict[str, float] = {}
         if self._taken_with:
-            values.update((f"steps_with.{name}", n) for name, n in self._steps_with.items())
+            values.update(_named("steps_with", self._steps_with))
         for pool, taken in self._taken_with.items():
-            values.update((f"waiting_taken.{pool}.{name}", n) for name, n in taken.items())
+            values.update(_named(f"waiting_taken.{pool}", taken))
         return values
+
+
+def _named(family: str, counts: list[int]) -> dict[str, float]:
+    return {f"{family}.{name}": n for name, n in zip(COUNTER_NAMES, counts, strict=True) if n}
 
 
 def _held(kv: ReqKv) -> dict[str, int]:

@@ -179,3 +179,11 @@ def test_a_night_of_samples_is_judged() -> None:
 
     assert verdict.kind is VerdictKind.LEAK
     assert verdict.findings[0].rates[0].value == pytest.approx(20 * MB, rel=0.1)
+
+
+def test_what_looking_cost_the_engine_is_told() -> None:
+    stopped = Series("probe_stop_s", np.array([10.0, 110.0]), np.array([0.5, 1.2]))
+
+    verdict = judge(with_series(healthy_record(Run(duration_s=240.0, steady_s=60.0)), stopped))
+
+    assert any("held the engine loop for 0.70% of the time" in note for note in verdict.notes)
