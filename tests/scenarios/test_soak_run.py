@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 120.0
 
 FAULTY = '''
-"""A defect for a test: {what} after some steps."""
+"""A defect for a test: {what} once real traffic is served."""
 import time
 from hybridbench.defects.defect import Defect, Patch, Signature, fingerprint_of
 from hybridbench.engine.scheduler.scheduler import Scheduler
@@ -33,7 +33,8 @@ healthy = Scheduler.schedule
 
 
 def schedule_with_a_fault(self, outcome):
-    if self._counters.steps > 150:
+    served = [req for req in self.running if not req.rid.startswith("touch-")]
+    if served and self._counters.finishes > 100:
         {what}
     return healthy(self, outcome)
 

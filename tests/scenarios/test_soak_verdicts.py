@@ -1,0 +1,81 @@
+"""Real soaks of minutes with known outcomes; part of the deep set."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PLANTED = Path(__file__).parent / "planted"
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
+
+
+def soak(store: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and verdict.json of a soak of the default model."""
+    command = [sys.executable, "-m", "hybridbench", "soak", "--model", "qwen3-next"]
+    result = subprocess.run(
+        [*command, "--ui", "none", "--store", str(store), *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    (run_dir,) = store.iterdir()
+    verdict: dict[str, Any] = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
+    assert "Traceback" not in result.stderr, result.stderr
+    return result.returncode, verdict
+
+
+def findings(verdict: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [finding for finding in verdict["findings"] if finding["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [[], ["--ballast", "0"], ["--gc", "freeze-after-warmup"]],
+    ids=["ballast", "bare", "freeze"],
+)
+def test_reference_cycles_are_a_leak_of_tree_nodes_per_eviction_and_healthy_is_none(
+    tmp_path: Path, setting: list[str]
+) -> None:
+    code, verdict = soak(
+        tmp_path / "leak", "--duration", "5m", "--defect", "lru-reference-cycle", *setting
+    )
+    healthy_code, _ = soak(tmp_path / "healthy", "--duration", "5m", *setting)
+
+    assert code == 10
+    (finding,) = findings(verdict, "instances-wait-for-collector")
+    assert finding["subject"] == "TreeNode"
+    assert finding["driver"] == "nodes_evicted"
+    assert finding["rates"][0]["value"] > 0.5
+    assert healthy_code in (0, 13)
+
+
+def test_refused_requests_that_keep_their_slot_are_an_exact_leak(tmp_path: Path) -> None:
+    squeeze = ["--profile", "admission-squeeze", "--duration", "2m"]
+    code, verdict = soak(tmp_path / "leak", *squeeze, "--defect", "mamba-adder-reject")
+    healthy_code, _ = soak(tmp_path / "healthy", *squeeze)
+
+    assert code == 10
+    (finding,) = findings(verdict, "waiting-holds-slots")
+    assert finding["subject"].startswith("mamba")
+    assert finding["driver"] == "refusals"
+    assert healthy_code == 0
+
+
+def test_a_leak_nobody_named_is_found_by_its_growth_and_its_twin_is_not(tmp_path: Path) -> None:
+    code, verdict = soak(
+        tmp_path / "leak", "--duration", "10m", "--defect", str(PLANTED / "foreign_leak.py")
+    )
+    twin_code, _ = soak(
+        tmp_path / "twin", "--duration", "10m", "--defect", str(PLANTED / "foreign_twin.py")
+    )
+
+    assert code == 10
+    (finding,) = findings(verdict, "growth")
+    rate = finding["rates"][0]
+    assert rate["lower"] < 1.1 * 2**30
+    assert rate["upper"] > 0.9 * 2**30
+    assert twin_code in (0, 13)
