@@ -59,6 +59,7 @@ class MetricSpec:
     higher_is_worse: bool = True
     floor_per_hour: float = 0.0
     floor_share_per_hour: float = 0.0
+    label: str = ""  # what a sentence calls it, where the name will not do
 
 
 _MIB = float(2**20)
@@ -74,6 +75,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "RssAnon + VmSwap: private memory, whether or not it was swapped out",
         floor_per_hour=0.5 * _MIB,
         floor_share_per_hour=0.0002,
+        label="private memory",
     ),
     MetricSpec("pss_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "proportional set, slow clock"),
     MetricSpec("swap_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "VmSwap of the worker"),
@@ -107,6 +109,7 @@ METRICS: tuple[MetricSpec, ...] = (
         Check.TREND,
         "what a full collection would free now, counted in a forked child",
         floor_per_hour=0.5 * _MIB,
+        label="collectible memory",
     ),
     MetricSpec(
         "gc_collectible_objects",
@@ -282,3 +285,9 @@ def declared(name: str) -> MetricSpec:
     if spec is None:
         raise KeyError(f"metric {name!r} is not declared in hybridbench/metrics.py")
     return spec
+
+
+def label_of(name: str) -> str:
+    """What a sentence calls the metric; its name if nothing better was declared."""
+    spec = spec_of(name)
+    return spec.label or name if spec is not None else name

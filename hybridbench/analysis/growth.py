@@ -12,7 +12,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.shapes import Trend
 from hybridbench.analysis.trend import COLLECTIBLE
 from hybridbench.analysis.validity import MEMORY
-from hybridbench.metrics import Unit
+from hybridbench.metrics import Unit, label_of
 from hybridbench.units import format_byte_rate, format_bytes, format_count, format_duration
 
 _EXPLAINS = 0.05
@@ -82,7 +82,7 @@ def _leak(record: RunRecord, result: MetricResult, results: Sequence[MetricResul
         kind="growth",
         verdict=VerdictKind.LEAK,
         subject=result.metric,
-        title=f"{result.metric} grows by {rate_text(result.rate_per_hour)}",
+        title=f"{label_of(result.metric)} grows by {rate_text(result.rate_per_hour)}",
         driver="finishes" if with_work and result.rate_per_request is not None else None,
         rates=rates,
         cause=_cause(result, results),

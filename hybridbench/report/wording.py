@@ -9,7 +9,7 @@ from typing import Final
 
 from hybridbench.analysis.findings import MetricResult, Rate, VerdictKind
 from hybridbench.analysis.record import JsonValue
-from hybridbench.metrics import Unit, spec_of
+from hybridbench.metrics import Unit, label_of, spec_of
 from hybridbench.units import format_bytes
 
 # A verdict is told by its word and its shape; the colour only helps.
@@ -21,11 +21,6 @@ GLYPH: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.INCONCLUSIVE: "?",
     VerdictKind.CRASHED: "✕",
     VerdictKind.INVALID: "∅",
-}
-
-_LABELS: Final[Mapping[str, str]] = {
-    "rss_anon_swap_bytes": "Private memory",
-    "gc_collectible_bytes": "Collectible",
 }
 
 # What rounding leaves of an exact zero.
@@ -116,7 +111,8 @@ def metric_title(name: str) -> str:
 
 def metric_label(name: str) -> str:
     """A gated metric in two words."""
-    return _LABELS.get(name, name.removesuffix("_bytes").replace("_", " "))
+    label = label_of(name)
+    return (label if label != name else name.removesuffix("_bytes").replace("_", " ")).capitalize()
 
 
 def command_text(command: JsonValue) -> str:

@@ -35,9 +35,13 @@ _COLLISIONS_MAX = 1000
 
 
 def new_run_id(wall_s: float, model: str, profile: str, defects: Sequence[str] = ()) -> str:
-    """``YYYYmmdd-HHMMSS-model-profile[-defect]`` in UTC; of a path, only the last part."""
+    """``YYYYmmdd-HHMMSS-model-profile[-defect]`` in UTC; of a path, only the name of the file."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(wall_s))
-    names = [_slug(Path(model).name), _slug(Path(profile).stem), *(_slug(d) for d in defects)]
+    names = [
+        _slug(Path(model).name),
+        _slug(Path(profile).stem),
+        *(_slug(_stem(d)) for d in defects),
+    ]
     return "-".join([stamp, *(name for name in names if name)])
 
 
@@ -60,7 +64,7 @@ def make_run_dir(store: Path, run_id: str) -> Path:
             return path
     except OSError as error:
         raise RunDirectoryError(
-            f"cannot make a run directory in {store}: {error.strerror}; choose another --out-dir"
+            f"cannot make a run directory in {store}: {error.strerror}; choose another --store"
         ) from error
     raise RunDirectoryError(f"{store} already holds {_COLLISIONS_MAX} runs named {run_id}")
 
@@ -70,6 +74,11 @@ def published_schema(name: str) -> dict[str, JsonValue]:
     text = (resources.files(__package__) / "schemas" / f"{name}.schema.json").read_text("utf-8")
     schema: dict[str, JsonValue] = json.loads(text)
     return schema
+
+
+def _stem(defect: str) -> str:
+    """A defect is a slug or the path of a Python file."""
+    return Path(defect).stem if defect.endswith(".py") else defect
 
 
 def _slug(name: str) -> str:

@@ -75,7 +75,8 @@ def test_a_leak_nobody_named_is_found_by_its_growth_and_its_twin_is_not(tmp_path
 
     assert code == 10
     (finding,) = findings(verdict, "growth")
+    # The heap holds 1 GiB/h more; between the kept objects malloc leaves holes, so RSS grows more.
     rate = finding["rates"][0]
-    assert rate["lower"] < 1.1 * 2**30
-    assert rate["upper"] > 0.9 * 2**30
+    assert rate["lower"] < 1.4 * 2**30
+    assert rate["upper"] > 1.0 * 2**30
     assert twin_code in (0, 13)
