@@ -125,7 +125,7 @@ def _undecided(result: MetricResult) -> Finding:
         kind="undecided",
         verdict=VerdictKind.INCONCLUSIVE,
         subject=result.metric,
-        title=f"{result.metric}: {result.reason}{longer}",
+        title=f"{label_of(result.metric)}: {result.reason}{longer}",
         rates=(result.rate_per_hour,),
         since_s=result.window_s[0],
         data={"needed_s": result.needed_s},

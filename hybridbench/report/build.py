@@ -26,6 +26,7 @@ from hybridbench.report.wording import (
     full_rate_text,
     interval_text,
     metric_label,
+    metric_title,
     per_text,
     plain_text,
     rate_text,
@@ -95,9 +96,10 @@ def _answer(verdict: Verdict) -> tuple[Fact, ...]:
 
 
 def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
-    what = finding.subject
-    if finding.title != verdict.headline:
-        what = f"{finding.subject}: {finding.title}"
+    what = metric_title(finding.subject)
+    if finding.title not in verdict.headline:
+        # The headline has said the rest already where it quotes this finding.
+        what = f"{what}: {finding.title}"
     others = len(verdict.findings) - 1
     if others:
         what = (

@@ -16,6 +16,7 @@ from hybridbench.errors import ConfigError
         ({"mamba_slots": 0}, "mamba_slots is 0; it must be at least 1"),
         ({"kv_tokens": 2}, "kv_tokens is 2; it must be at least 3"),
         ({"page_size": 16, "kv_tokens": 32}, "kv_tokens is 32; it must be at least 33"),
+        ({"page_size": 16, "kv_tokens": 100}, "a multiple of the page size 16, such as 96"),
         ({"max_prefill_tokens": 0}, "max_prefill_tokens is 0"),
         ({"schedule_policy": "random"}, "schedule_policy is 'random'; it must be fcfs or lpm"),
         ({"cache": "tree"}, "cache is 'tree'; it must be radix or chunk"),

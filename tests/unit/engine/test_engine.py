@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+import torch
 
 from hybridbench.clock import FakeClock
 from hybridbench.engine import (
@@ -12,10 +16,19 @@ from hybridbench.engine import (
     SamplingParams,
 )
 from hybridbench.engine.memory.owners import REQ
+from hybridbench.engine.models.export import write_checkpoint
+from hybridbench.engine.models.weights import RandomWeights
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.invariants import InvariantError
 from hybridbench.errors import ConfigError
-from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
+from tests.builders import (
+    ATTENTION_MODEL,
+    NANO_ENGINE,
+    assert_idle_and_clean,
+    make_attention_engine,
+    make_engine,
+    run_to_idle,
+)
 
 PARAMS = SamplingParams(max_new_tokens=4)
 
@@ -291,13 +304,53 @@ def test_the_largest_steps_leave_no_trace() -> None:
     assert engine.generate([[1, 2, 3]], PARAMS) == before
 
 
+def test_a_checkpoint_without_recurrent_layers_runs_with_pages(tmp_path: Path) -> None:
+    write_checkpoint(
+        ATTENTION_MODEL, RandomWeights(ATTENTION_MODEL, 1, torch.device("cpu")), tmp_path,
+        torch.float64,
+    )  # fmt: skip
+    prompts = [[1, 2, 3], list(range(40))]
+    config = replace(NANO_ENGINE, model=str(tmp_path), page_size=16, chunked_prefill_size=16)
+
+    outputs = Engine(config).generate(prompts, PARAMS)
+
+    assert outputs == make_attention_engine().generate(prompts, PARAMS)
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+def test_without_recurrent_layers_no_message_speaks_of_states(page_size: int) -> None:
+    engine = make_attention_engine(page_size, check_level="off")
+    allocator = engine.pools.token_to_kv_pool_allocator
+    allocator.alloc(allocator.available_size(), REQ)
+
+    engine.submit("a", [1, 2, 3], PARAMS)
+    aborted = _one(run_to_idle(engine, most_steps=5), EventKind.ABORTED)
+
+    assert aborted.reason == (
+        "does not fit the idle engine: it needs 7 KV tokens and 1 row; there is room for 0 and 6"
+    )
+    assert "mamba" not in engine.pools.tree_cache.available_and_evictable_str()
+    assert {violation.pool for violation in engine.check_invariants(idle=True)} == {"kv"}
+
+
+def test_the_largest_steps_and_the_warm_up_need_no_states() -> None:
+    engine = make_attention_engine(16, check_level="off")
+    engine.touch_largest()
+    for i in range(40):
+        engine.generate([[i, j] * 16 for j in range(8)], SamplingParams(max_new_tokens=2))
+
+    assert engine.steady_reason == "evicting"
+    assert_idle_and_clean(engine)
+
+
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
         (EngineConfig(model="qwen3-next-tyni"), "did you mean qwen3-next-tiny"),
         (EngineConfig(dtype="float16"), "dtype is 'float16'"),
         (EngineConfig(device="toaster"), "device is 'toaster'"),
-        (EngineConfig(page_size=16), "page_size is 16"),
+        (EngineConfig(page_size=16), "page_size is 16; set it to 1"),
+        (EngineConfig(page_size=64, cache="chunk"), "page_size is 64; set it to 1"),
         (EngineConfig(max_context_len=300_000, kv_tokens=400_000), "the model knows"),
     ],
 )

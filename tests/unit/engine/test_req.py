@@ -28,6 +28,7 @@ def test_the_names_of_the_field_read_and_write_the_one_record() -> None:
         cache_protected_len=2,
     )
     assert req.kv.uncached_len == 6
+    assert req.kv.held_len(1) == 6
     assert (req.req_pool_idx, req.mamba_pool_idx, req.cache_protected_len) == (3, 5, 2)
 
 
@@ -98,3 +99,12 @@ def test_forgetting_a_match_drops_the_node_and_its_indices() -> None:
 def _after_a_match(req: Req) -> Req:
     req.mamba_branching_seqlen = 64
     return req
+
+
+def test_a_request_holds_its_last_page_whole() -> None:
+    kv = ReqKv(cache_protected_len=32, kv_committed_len=40, kv_allocated_len=41)
+
+    assert kv.held_len(16) == 16
+    kv.kv_allocated_len = 49
+    assert kv.held_len(16) == 32
+    assert ReqKv().held_len(16) == 0

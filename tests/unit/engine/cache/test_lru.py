@@ -77,7 +77,7 @@ def test_a_node_goes_in_once_and_out_once(list_class: Lists) -> None:
     with pytest.raises(AssertionError, match="list already"):
         linked.insert_mru(nodes[0])
     linked.remove_node(nodes[0])
-    with pytest.raises(KeyError):
+    with pytest.raises(AssertionError, match="not in the"):
         linked.remove_node(nodes[0])
 
 

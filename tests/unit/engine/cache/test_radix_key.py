@@ -20,7 +20,7 @@ def test_a_key_is_made_from_any_sequence_of_ids(ids: list[int]) -> None:
 
     assert list(key) == [1, 2, 3]
     assert len(key) == 3
-    assert key.token_ids == array("q", [1, 2, 3])
+    assert key.token_ids == [1, 2, 3]
 
 
 def test_slices_are_keys_of_the_same_namespace() -> None:

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
+from hybridbench.engine.memory.mamba_pool import (
+    Mamba2CacheParams,
+    Mamba2StateDType,
+    Mamba2StateShape,
+    MambaPool,
+)
 from hybridbench.engine.memory.owners import REQ, TREE, OwnershipError
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 
@@ -158,3 +163,27 @@ def test_clear_frees_rows_and_slots() -> None:
 
     assert (pool.available_size(), pool.mamba_allocator.available_size()) == (2, 2)
     assert pool.get_mamba_indices([1, 2]).tolist() == [0, 0]
+
+
+def test_states_are_made_from_cache_params_when_none_are_given() -> None:
+    shape = Mamba2StateShape.gated_delta_net(
+        num_k_heads=1, num_v_heads=1, head_k_dim=2, head_v_dim=2, conv_kernel=2
+    )
+    types = Mamba2StateDType(conv=torch.bfloat16, temporal=torch.float16)
+    pool = HybridReqToTokenPool(
+        size=1,
+        mamba_size=3,
+        max_context_len=8,
+        device="cpu",
+        cache_params=Mamba2CacheParams(shape, [0, 2], types),
+    )
+
+    assert pool.mamba_pool.size == pool.mamba_allocator.available_size() == 3
+    assert list(pool.mamba_map) == [0, 2]
+    assert pool.mamba_pool.mamba_cache.conv[0].dtype == torch.bfloat16
+    assert pool.mamba_pool.mamba_cache.temporal.dtype == torch.float16
+
+
+def test_a_table_needs_states_or_what_to_make_them_from() -> None:
+    with pytest.raises(ValueError, match="mamba_pool, or cache_params"):
+        HybridReqToTokenPool(1, 1, 8, "cpu")

@@ -5,7 +5,7 @@ import numpy as np
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.sampling_params import SamplingParams
-from tests.builders import make_engine
+from tests.builders import make_attention_engine, make_engine, make_req
 
 
 def _batches(engine: Engine) -> list[ForwardBatch]:
@@ -62,3 +62,38 @@ def test_a_decode_batch_has_one_token_and_one_new_position_each() -> None:
     assert batch.out_cache_loc.tolist() == [int(table[row, 2 + i]) for i, row in enumerate(rows)]
     ends = np.cumsum(batch.seq_lens) - 1
     assert batch.kv_indices[ends].tolist() == batch.out_cache_loc.tolist()
+
+
+def test_a_prefill_takes_the_last_free_pages_and_evicts_none_too_many() -> None:
+    """Two prompts of a page each have room in two pages, whatever a page could waste."""
+    engine = make_attention_engine(16, check_level="off")
+    engine.generate([[5] * 32], SamplingParams(max_new_tokens=1))
+    allocator = engine.pools.token_to_kv_pool_allocator
+    allocator.alloc(allocator.available_size() - 32)
+    reqs = [make_req(f"r{i}", [i + 1] * 16) for i in range(2)]
+    for req in reqs:
+        req.extend_input_len = 16
+
+    batch = engine.scheduler._builder.extend(reqs)
+
+    assert batch is not None
+    assert allocator.available_size() == 0
+    assert engine.pools.tree_cache.events.evict_leaf == 0
+    assert batch.mamba_indices.tolist() == [0, 0]
+
+
+def test_a_decode_step_continues_the_page_and_takes_a_new_one_at_its_border() -> None:
+    engine = make_attention_engine(16)
+    engine.submit("inside", [1] * 9, SamplingParams(max_new_tokens=5))
+    engine.submit("border", [2] * 16, SamplingParams(max_new_tokens=5))
+    engine.step()
+    before = engine.pools.token_to_kv_pool_allocator.available_size()
+    seen = _batches(engine)
+
+    engine.step()
+
+    [batch] = seen
+    inside, border = batch.out_cache_loc.tolist()
+    assert inside == batch.kv_indices[8] + 1
+    assert border % 16 == 0
+    assert engine.pools.token_to_kv_pool_allocator.available_size() == before - 16

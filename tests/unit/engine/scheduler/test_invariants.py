@@ -5,7 +5,7 @@ from hybridbench.engine.memory.owners import REQ, TREE
 from hybridbench.engine.req import ReqKv
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
-from tests.builders import make_engine
+from tests.builders import make_attention_engine, make_engine
 
 
 def _engine_with_two_running() -> Engine:
@@ -140,3 +140,32 @@ def test_an_empty_record_costs_a_waiting_request_nothing() -> None:
 
     assert engine.scheduler.waiting_queue[0].kv == ReqKv()
     assert engine.pool_stats()["mamba"].waiting_held == 0
+
+
+def test_a_lost_page_is_named_token_by_token() -> None:
+    engine = make_attention_engine(16, check_level="off")
+    engine.submit("r0", [1] * 20, SamplingParams(max_new_tokens=20))
+    engine.step()
+    assert engine.check_invariants(idle=False) == []
+    lost = engine.pools.token_to_kv_pool_allocator.alloc(16, REQ)
+    assert lost is not None
+
+    violation = _only(engine.check_invariants(idle=False))
+
+    assert violation.slots == tuple(lost.tolist())
+    assert "kv pool: 16 held by nobody" in violation.message
+
+
+def test_the_audit_sees_a_position_that_left_its_page() -> None:
+    engine = make_attention_engine(16, check_level="off")
+    engine.submit("r0", [1] * 20, SamplingParams(max_new_tokens=20))
+    engine.step()
+    assert engine.audit() == []
+    [req] = engine.scheduler.running
+    table = engine.pools.req_to_token_pool.req_to_token
+
+    table[req.kv.row, 18] += 1
+
+    assert [violation.message for violation in engine.audit()] == [
+        f"kv pool: request r0 has [{table[req.kv.row, 18]}] out of their pages"
+    ]

@@ -8,7 +8,7 @@ from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
 from hybridbench.engine.scheduler.release import RequestRelease
-from tests.builders import make_engine, make_req
+from tests.builders import make_attention_engine, make_engine, make_req
 
 SYSTEM = list(range(1, 13))
 
@@ -196,3 +196,46 @@ def test_a_prompt_is_cut_where_it_leaves_the_tree_so_that_a_state_is_saved_there
     assert adder.new_chunked_req is req
     # The step has room left, and others use it.
     assert len(adder.can_run_list) == 2
+
+
+def test_prompts_and_outputs_are_promised_in_whole_pages() -> None:
+    adder = _adder(make_attention_engine(16, kv_tokens=160), rem_chunk=64)
+
+    # 17 + 4 tokens take 2 pages, 30 + 2 take 2, 30 + 3 take 3 of the 10.
+    for prompt_len, outputs, left in ((17, 4, 128), (30, 2, 96)):
+        adder.admit_from([make_req("r", [1] * prompt_len, outputs)])
+        assert adder.rem_total_tokens() == left
+    other = _adder(make_attention_engine(16, kv_tokens=160))
+    other.admit_from([make_req("r", [1] * 30, 3)])
+    assert other.rem_total_tokens() == 112
+
+
+def test_a_prompt_is_cut_at_a_page_border() -> None:
+    adder = _adder(make_attention_engine(16), rem_chunk=48)
+    queue = [make_req("r0", [1] * 10), make_req("r1", [2] * 60), make_req("r2", [3] * 4)]
+
+    adder.admit_from(queue)
+
+    # The first takes a page of the step, so two are left to the second.
+    assert [req.extend_input_len for req in adder.can_run_list] == [10, 32]
+    assert adder.new_chunked_req is queue[1]
+
+
+def test_a_chunk_that_needs_one_more_page_than_there_is_does_not_fit() -> None:
+    engine = make_attention_engine(16)
+    allocator = engine.pools.token_to_kv_pool_allocator
+    allocator.alloc(240, REQ)
+    req = make_req("r", [1] * 33)
+    req.kv.kv_committed_len = 16
+
+    assert not _adder(engine, rem_chunk=32).add_chunked_req(req)
+    assert _adder(engine, rem_chunk=16).add_chunked_req(req)
+
+
+def test_a_running_request_is_expected_to_use_up_its_page_before_it_takes_another() -> None:
+    engine = make_attention_engine(16, kv_tokens=160)
+    running = make_req("running", max_new_tokens=40)
+    for committed, promised in ((16, 32), (20, 16), (28, 16), (31, 32)):
+        running.kv.kv_committed_len = committed
+        # Half of 40 outputs are expected.
+        assert _adder(engine, running=(running,)).rem_total_tokens() == 160 - promised

@@ -10,7 +10,12 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.release import RequestRelease
-from tests.builders import assert_nothing_lost, make_engine, make_req
+from tests.builders import (
+    assert_nothing_lost,
+    make_attention_engine,
+    make_engine,
+    make_req,
+)
 
 PROMPT = list(range(1, 21))
 
@@ -66,6 +71,30 @@ def test_positions_of_a_step_that_never_ran_are_freed_and_not_cached() -> None:
 
     assert engine.pool_stats()["kv"].evictable == 21
     assert_nothing_lost(engine)
+
+
+@pytest.mark.parametrize("cache", ["radix", "chunk"])
+@pytest.mark.parametrize("is_insert", [True, False])
+def test_a_step_that_never_ran_shares_its_page_with_what_is_kept(
+    cache: str, is_insert: bool
+) -> None:
+    """Freeing its position alone would free the page under the committed tokens."""
+    engine = make_attention_engine(16, cache=cache, check_level="off")
+    engine.submit("r", list(range(30)), SamplingParams(max_new_tokens=50))
+    for _ in range(3):
+        engine.step()
+    [req] = engine.scheduler.running
+    assert engine.scheduler._builder.decode([req]) is not None
+    assert (req.kv.kv_committed_len, req.kv.kv_allocated_len) == (32, 33)
+    engine.scheduler.running = []
+
+    RequestRelease(engine.pools).release(req, is_insert=is_insert)
+
+    assert req.kv.is_empty
+    assert_nothing_lost(engine)
+    kept = {("radix", True): 32, ("radix", False): 16}.get((cache, is_insert), 0)
+    assert engine.pool_stats()["kv"].evictable == kept
+    assert engine.pool_stats()["kv"].available == 256 - kept
 
 
 def test_a_request_that_only_matched_gives_back_its_slot_and_its_lock() -> None:
