@@ -38,6 +38,9 @@ NANO_MODEL = ModelConfig(
     partial_rotary_factor=0.5,
 )
 
+# The same block without recurrent layers.
+ATTENTION_MODEL = replace(NANO_MODEL, layer_types=("full_attention", "full_attention"))
+
 NANO_ENGINE = EngineConfig(
     model="nano",
     dtype="float64",
@@ -58,13 +61,27 @@ def nano_model() -> Qwen3Next:
     return build_model(NANO_MODEL, torch.float64, "cpu", seed=1)
 
 
-def make_engine(*, clock: Clock | None = None, **changes: Any) -> Engine:
+@cache
+def attention_model() -> Qwen3Next:
+    """One attention-only model for all tests."""
+    return build_model(ATTENTION_MODEL, torch.float64, "cpu", seed=1)
+
+
+def make_engine(
+    *, clock: Clock | None = None, model: Qwen3Next | None = None, **changes: Any
+) -> Engine:
     """An engine with the nano model; ``changes`` replace fields of NANO_ENGINE.
 
     By default it checks all invariants after every step and raises if one is broken.
     """
     config = replace(NANO_ENGINE, **changes)
-    return Engine(config, clock=clock or FakeClock(), model=nano_model())
+    return Engine(config, clock=clock or FakeClock(), model=model or nano_model())
+
+
+def make_attention_engine(page_size: int = 1, **changes: Any) -> Engine:
+    """The same with an attention-only model, whose KV comes in pages of any size."""
+    sizes = {"chunked_prefill_size": max(32, page_size), "kv_tokens": max(256, 8 * page_size)}
+    return make_engine(model=attention_model(), page_size=page_size, **{**sizes, **changes})
 
 
 def make_req(rid: str = "r", prompt: list[int] | None = None, max_new_tokens: int = 4) -> Req:

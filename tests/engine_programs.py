@@ -7,6 +7,7 @@ nothing (ChunkCache, ample pools) for the tokens of each prompt.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hybridbench.engine.engine import Engine
@@ -39,6 +40,8 @@ class EngineProgram:
         *,
         longest_prompt: int = 60,
         longest_output: int = 10,
+        stretch: int = 1,
+        make_oracle: Callable[..., Engine] = make_engine,
     ) -> None:
         self.engine = engine
         self.rng = rng
@@ -47,8 +50,12 @@ class EngineProgram:
         self.disconnected: set[str] = set()
         self._longest_prompt = longest_prompt
         self._longest_output = longest_output
+        # Prompts begin and grow in steps so many times as long, for pages of many tokens.
+        self._stretch = stretch
+        self._make_oracle = make_oracle
         # Whole texts, prompt and output, that later prompts continue or share a part of.
-        system_lens = [rng.randint(4, max(8, longest_prompt - 36)) for _ in range(SYSTEM_PROMPTS)]
+        longest = max(8, longest_prompt - 36)
+        system_lens = [rng.randint(4 * stretch, longest) for _ in range(SYSTEM_PROMPTS)]
         self._texts = [self._tokens(length) for length in system_lens]
 
     def submit(self) -> str:
@@ -58,9 +65,9 @@ class EngineProgram:
         text = rng.choice(self._texts[-3:] if rng.random() < 0.6 else self._texts)
         kind = rng.random()
         if kind < 0.15:
-            prompt = self._tokens(rng.randint(1, 30))
+            prompt = self._tokens(rng.randint(1, 30 * self._stretch))
         elif kind < 0.6:
-            prompt = text + self._tokens(rng.randint(1, 8))
+            prompt = text + self._tokens(rng.randint(1, 8 * self._stretch))
         elif kind < 0.9:
             prompt = text[: rng.randint(1, len(text))] + self._tokens(rng.randint(1, 6))
         else:
@@ -139,7 +146,7 @@ class EngineProgram:
 
     def compare_with_oracle(self) -> None:
         """What an engine without reuse and without pressure says to the same prompts."""
-        oracle = make_engine(
+        oracle = self._make_oracle(
             cache="chunk", max_running_requests=16, kv_tokens=4096, mamba_slots=16,
             chunked_prefill_size=None, max_prefill_tokens=1024, check_level="off",
         )  # fmt: skip

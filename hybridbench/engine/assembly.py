@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from hybridbench.engine.cache.base import BasePrefixCache, CacheInitParams
 from hybridbench.engine.cache.chunk_cache import ChunkCache
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
+from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
-from hybridbench.engine.memory.pages import TokenToKVPoolAllocator
-from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.model_runner import LanguageModel, ModelRunner
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import build_model, load_model, resolve_model
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.errors import ConfigError
+
+KVAllocator: TypeAlias = TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
 
 _DTYPES = {
     "float32": torch.float32,
@@ -49,13 +53,7 @@ def assemble(config: EngineConfig, model: LanguageModel | None) -> EngineParts:
     if model is None:
         model, note = _model_of(config, dtype, device)
     _check_against_model(config, model.config)
-    mamba_pool = MambaPool(
-        config.mamba_slots,
-        model.config.cache_params,
-        model.config.linear_layer_ids,
-        device,
-        dtype,
-    )
+    mamba_pool = _mamba_pool(config, model.config, dtype, device)
     kv_pool = HybridLinearKVPool(
         size=config.kv_tokens,
         dtype=dtype,
@@ -66,26 +64,11 @@ def assemble(config: EngineConfig, model: LanguageModel | None) -> EngineParts:
         device=device,
         mamba_pool=mamba_pool,
     )
-    # Indices are host numbers wherever the tensors live; the model moves them once per step.
-    allocator = TokenToKVPoolAllocator(config.kv_tokens, dtype, "cpu", kv_pool)
-    req_to_token_pool = HybridReqToTokenPool(
-        size=config.max_running_requests,
-        mamba_size=config.mamba_slots,
-        max_context_len=config.max_context_len,
-        device="cpu",
-        mamba_pool=mamba_pool,
-    )
-    params = CacheInitParams(
-        req_to_token_pool=req_to_token_pool,
-        token_to_kv_pool_allocator=allocator,
-        page_size=config.page_size,
-        disable=config.cache == "chunk",
-    )
-    tree_cache: BasePrefixCache
-    tree_cache = ChunkCache(params) if config.cache == "chunk" else MambaRadixCache(params)
+    allocator = _kv_allocator(config, kv_pool)
+    rows = _rows(config, mamba_pool)
     return EngineParts(
         model_config=model.config,
-        pools=Pools(req_to_token_pool, allocator, tree_cache),
+        pools=Pools(rows, allocator, _prefix_cache(config, rows, allocator)),
         runner=ModelRunner(model, kv_pool),
         note=note,
     )
@@ -100,11 +83,49 @@ def _model_of(
     return load_model(resolved.path, dtype, device).model, resolved.note
 
 
+def _mamba_pool(
+    config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> MambaPool | None:
+    """None for a model without recurrent layers: it has no state to keep."""
+    layer_ids = model_config.linear_layer_ids
+    if not layer_ids:
+        return None
+    return MambaPool(config.mamba_slots, model_config.cache_params, layer_ids, device, dtype)
+
+
+def _kv_allocator(config: EngineConfig, kv_pool: HybridLinearKVPool) -> KVAllocator:
+    # Indices are host numbers wherever the tensors live; the model moves them once per step.
+    if config.page_size == 1:
+        return TokenToKVPoolAllocator(config.kv_tokens, kv_pool.dtype, "cpu", kv_pool)
+    return PagedTokenToKVPoolAllocator(
+        config.kv_tokens, config.page_size, kv_pool.dtype, "cpu", kv_pool
+    )
+
+
+def _rows(config: EngineConfig, mamba_pool: MambaPool | None) -> ReqToTokenPool:
+    rows, context_len = config.max_running_requests, config.max_context_len
+    if mamba_pool is None:
+        return ReqToTokenPool(rows, context_len, "cpu")
+    return HybridReqToTokenPool(rows, mamba_pool.size, context_len, "cpu", mamba_pool)
+
+
+def _prefix_cache(
+    config: EngineConfig, rows: ReqToTokenPool, allocator: KVAllocator
+) -> BasePrefixCache:
+    disable = config.cache == "chunk"
+    params = CacheInitParams(rows, allocator, config.page_size, disable)
+    if disable:
+        return ChunkCache(params)
+    if isinstance(rows, HybridReqToTokenPool):
+        return MambaRadixCache(params)
+    return RadixCache(params)
+
+
 def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> None:
-    if config.page_size != 1:
+    if config.page_size != 1 and model_config.linear_layer_ids:
         raise ConfigError(
-            f"engine: page_size is {config.page_size}; a hybrid model's cache works with page "
-            "size 1."
+            f"engine: page_size is {config.page_size}; set it to 1, because this model has "
+            "recurrent layers, whose states are shared after any token and not only after pages."
         )
     if config.max_context_len > model_config.max_position_embeddings:
         raise ConfigError(

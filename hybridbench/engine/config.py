@@ -40,6 +40,10 @@ class EngineConfig:
         dtype: of weights, KV and activations: "float32", "float64", "bfloat16".
         seed: of random weights and of the sampling of requests that bring no seed of their own.
         chunked_prefill_size: tokens of prefill per step; None computes a prompt at once.
+        page_size: KV tokens that are given out and shared together: 1, or any size for a model
+            whose layers are all full attention.
+        kv_tokens: a multiple of the page size.
+        mamba_slots: state slots; a model without recurrent layers has none, whatever is given.
         max_prefill_tokens: tokens of all prompts of one prefill step, the first one excepted.
         schedule_policy: "fcfs" serves in order of arrival, "lpm" the longest cached prefix first.
         cache: "radix" reuses prefixes, "chunk" reuses nothing.
@@ -82,7 +86,7 @@ class EngineConfig:
             if value < least:
                 raise ConfigError(f"engine: {name} is {value}; it must be at least {least}.")
         self._check_choices()
-        self._check_chunk()
+        self._check_pages()
 
     @property
     def max_request_len(self) -> int:
@@ -105,7 +109,13 @@ class EngineConfig:
                 f"{ratio.decay_steps} steps; it must fall within 0 to 1, in one step or more."
             )
 
-    def _check_chunk(self) -> None:
+    def _check_pages(self) -> None:
+        whole = self.kv_tokens // self.page_size * self.page_size
+        if self.kv_tokens != whole:
+            raise ConfigError(
+                f"engine: kv_tokens is {self.kv_tokens}; it must be a multiple of the page size "
+                f"{self.page_size}, such as {whole}."
+            )
         chunk = self.chunked_prefill_size
         if chunk is not None and (chunk < 1 or chunk % self.page_size):
             raise ConfigError(

@@ -23,7 +23,7 @@ from hybridbench.engine.steady import SteadyDetector, StepLoad
 
 
 class Engine:
-    """One hybrid model, its pools, its cache and its scheduler.
+    """One model, its pools, its cache and its scheduler.
 
     Every method is called from one thread, and none but ``step`` runs the model.  ``submit``,
     ``abort`` and ``disconnect`` only note what is wanted: the next step acts on it.
@@ -54,9 +54,7 @@ class Engine:
         self._pending_events: list[EngineEvent] = []
         self.scheduler = Scheduler(config, parts.pools, self.counters)
         self._invariants = InvariantChecker(parts.pools)
-        self._steady = SteadyDetector(
-            (config.kv_tokens, config.mamba_slots, config.max_running_requests)
-        )
+        self._steady = SteadyDetector(parts.pools.sizes())
         self.max_running_requests_seen = 0
         # What a step's check found when it last found something new.
         self.violations: list[InvariantViolation] = []
@@ -215,7 +213,10 @@ class Engine:
         return True
 
     def pool_stats(self) -> dict[str, PoolStats]:
-        """Where the slots of the pools "kv", "mamba" and "req" are; O(requests)."""
+        """Where the slots of the pools "kv", "mamba" and "req" are; O(requests).
+
+        There is no entry "mamba" for an attention-only model.
+        """
         return self._invariants.stats(self.scheduler.admitted(), self.scheduler.waiting_queue)
 
     def check_invariants(self, idle: bool) -> list[InvariantViolation]:
@@ -268,17 +269,12 @@ class Engine:
         self.max_running_requests_seen = max(self.max_running_requests_seen, self.running_requests)
         if self._steady.is_steady:
             return
-        pools, config = self.pools, self.config
         self._steady.observe(
             StepLoad(
                 mode="idle" if batch is None else batch.forward.mode,
                 tokens=0 if batch is None else len(batch.forward.input_ids),
                 requests=0 if batch is None else len(batch.reqs),
-                used=(
-                    config.kv_tokens - pools.token_to_kv_pool_allocator.available_size(),
-                    config.mamba_slots - pools.mamba_allocator.available_size(),
-                    config.max_running_requests - pools.free_rows(),
-                ),
+                used=self.pools.used(),
                 evictions=counters.evict_internal_state + counters.nodes_evicted,
                 finished=counters.finishes,
             )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class ReqKv:
         [kv_committed_len, kv_allocated_len)      the request; written by the step in flight
 
     ``mamba_pool_idx`` is the request's own state slot, which may be held without a row for the
-    moment between a match and the admission decision.
+    moment between a match and the admission decision.  With pages of several tokens
+    ``cache_protected_len`` is whole pages, and what follows ``kv_allocated_len`` in its page is the
+    request's as well.
     """
 
     req_pool_idx: int | None = None
@@ -87,6 +90,10 @@ class ReqKv:
     def uncached_len(self) -> int:
         """KV positions that the request itself must give back."""
         return self.kv_allocated_len - self.cache_protected_len
+
+    def held_len(self, page_size: int) -> int:
+        """The same in whole pages: what is left of its last page is the request's, too."""
+        return ceil_align(self.kv_allocated_len, page_size) - self.cache_protected_len
 
 
 class Req:

@@ -41,7 +41,7 @@ class WaitingWatch:
             self._holders.clear()
             return
         for rid in holding.keys() - self._holders:
-            for pool, slots in _held(holding[rid]).items():
+            for pool, slots in self._held(holding[rid]).items():
                 taken = self._taken_with.setdefault(pool, [0] * len(COUNTER_NAMES))
                 for index in moved:
                     taken[index] += slots
@@ -62,16 +62,15 @@ class WaitingWatch:
             values.update(_named(f"waiting_taken.{pool}", taken))
         return values
 
+    def _held(self, kv: ReqKv) -> dict[str, int]:
+        """Slots by pool that a waiting request's record names; only pools with any."""
+        held = {
+            "mamba": int(kv.mamba_pool_idx is not None),
+            "req": int(kv.req_pool_idx is not None),
+            "kv": kv.held_len(self._engine.pools.page_size),
+        }
+        return {pool: slots for pool, slots in held.items() if slots}
+
 
 def _named(family: str, counts: list[int]) -> dict[str, float]:
     return {f"{family}.{name}": n for name, n in zip(COUNTER_NAMES, counts, strict=True) if n}
-
-
-def _held(kv: ReqKv) -> dict[str, int]:
-    """Slots by pool that a waiting request's record names; only pools with any."""
-    held = {
-        "mamba": int(kv.mamba_pool_idx is not None),
-        "req": int(kv.req_pool_idx is not None),
-        "kv": kv.uncached_len,
-    }
-    return {pool: slots for pool, slots in held.items() if slots}

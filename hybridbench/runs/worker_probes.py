@@ -129,7 +129,11 @@ class WorkerProbes:
                 }
                 for name, pool in stats.items()
             },
-            locks={"full": stats["kv"].protected, "mamba": stats["mamba"].protected},
+            locks={
+                name: stats[pool].protected
+                for name, pool in (("full", "kv"), ("mamba", "mamba"))
+                if pool in stats
+            },
             containers=engine.containers(),
             running=engine.running_requests,
             waiting=engine.waiting_requests,

@@ -1,42 +1,70 @@
-"""One short scripted run that passes every kind of allocation: the same each time it is made."""
+"""Short scripted runs that pass every kind of allocation: the same each time they are made."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.sampling_params import SamplingParams
-from tests.builders import assert_nothing_lost, make_engine
+from tests.builders import assert_nothing_lost, make_attention_engine, make_engine
 
-SYSTEM = list(range(1, 13))
-PROMPTS: dict[str, list[int]] = {
-    "first": SYSTEM,
-    "turn": [*SYSTEM, 20, 21, 22],
-    "fork": [*SYSTEM[:8], 30, 31, 32],
-    "long": [*SYSTEM, *range(1, 40)],
-    "other": [40, 41, 42, 43],
-    "again": [*SYSTEM, 20, 21, 22, 23],
-    "late": [*SYSTEM[:8], 30, 31, 32, 33, 34],
-}
 MAX_NEW_TOKENS = 6
 # Submitted in pairs, a few steps apart, so that later ones find earlier ones in the tree.
 STEPS_BETWEEN = 3
 
 
-def scripted_engine() -> Engine:
-    """Pools so small that states and KV are evicted, and chunks so short that there are several."""
-    return make_engine(mamba_slots=5, kv_tokens=90, chunked_prefill_size=16, max_running_requests=3)
+@dataclass(frozen=True)
+class Script:
+    """Prompts by request id, and who serves them: an engine with pools that hardly suffice."""
+
+    name: str
+    prompts: dict[str, list[int]]
+    make_engine: Callable[[], Engine]
+
+
+def _prompts(system: list[int], fork_at: int) -> dict[str, list[int]]:
+    """Turns over one system prompt, and two prompts that leave it at ``fork_at``."""
+    return {
+        "first": system,
+        "turn": [*system, 20, 21, 22],
+        "fork": [*system[:fork_at], 30, 31, 32],
+        "long": [*system, *range(1, 40)],
+        "other": [40, 41, 42, 43],
+        "again": [*system, 20, 21, 22, 23],
+        "late": [*system[:fork_at], 30, 31, 32, 33, 34],
+    }
+
+
+HYBRID = Script(
+    "hybrid",
+    _prompts(list(range(1, 13)), fork_at=8),
+    lambda: make_engine(
+        mamba_slots=5, kv_tokens=90, chunked_prefill_size=16, max_running_requests=3
+    ),
+)
+# The outputs of most prompts cross into one more page.
+PAGED = Script(
+    "pages of 16",
+    _prompts(list(range(1, 45)), fork_at=20),
+    lambda: make_attention_engine(
+        16, kv_tokens=112, chunked_prefill_size=32, max_running_requests=3
+    ),
+)
 
 
 class ScriptedRun:
-    """The script, step by step."""
+    """A script, step by step."""
 
-    def __init__(self) -> None:
-        self.engine = scripted_engine()
+    def __init__(self, script: Script = HYBRID) -> None:
+        self._prompts = script.prompts
+        self.engine = script.make_engine()
         self.outputs: dict[str, list[int]] = {}
         self.ends: dict[str, EventKind] = {}
         self.reasons: dict[str, str] = {}
         self.steps = 0
-        self._to_submit = list(PROMPTS)
+        self._to_submit = list(script.prompts)
 
     @property
     def is_over(self) -> bool:
@@ -46,7 +74,8 @@ class ScriptedRun:
         """Submit what is due, step, and look at every slot."""
         if self.steps % STEPS_BETWEEN == 0:
             for rid in self._to_submit[:2]:
-                self.engine.submit(rid, PROMPTS[rid], SamplingParams(max_new_tokens=MAX_NEW_TOKENS))
+                params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS)
+                self.engine.submit(rid, self._prompts[rid], params)
             del self._to_submit[:2]
         self.steps += 1
         for event in self.engine.step():

@@ -8,18 +8,22 @@ import pytest
 
 from hybridbench.engine.events import EventKind
 from tests.builders import assert_idle_and_clean
-from tests.laws.engine_script import PROMPTS, ScriptedRun
+from tests.laws.engine_script import HYBRID, PAGED, Script, ScriptedRun
 
 
-@pytest.mark.parametrize("how", ["abort", "disconnect"])
-def test_a_request_that_leaves_at_any_step_takes_nothing_along(how: str) -> None:
-    healthy = ScriptedRun()
+@pytest.mark.parametrize(
+    ("how", "script"),
+    [("abort", HYBRID), ("disconnect", HYBRID), ("abort", PAGED)],
+    ids=["abort", "disconnect", "abort, pages of 16"],
+)
+def test_a_request_that_leaves_at_any_step_takes_nothing_along(how: str, script: Script) -> None:
+    healthy = ScriptedRun(script)
     healthy.run()
     stages: Counter[str] = Counter()
 
     for at in range(healthy.steps):
-        for rid in PROMPTS:
-            run = ScriptedRun()
+        for rid in script.prompts:
+            run = ScriptedRun(script)
             for _ in range(at):
                 run.step()
             left = run.engine.abort(rid) if how == "abort" else run.engine.disconnect(rid)
@@ -29,7 +33,7 @@ def test_a_request_that_leaves_at_any_step_takes_nothing_along(how: str) -> None
             assert_idle_and_clean(run.engine)
             others = {other: tokens for other, tokens in run.outputs.items() if other != rid}
             assert others == {other: healthy.outputs[other] for other in others}
-            assert len(others) == len(PROMPTS) - 1
+            assert len(others) == len(script.prompts) - 1
             assert run.ends.get(rid) == (EventKind.ABORTED if how == "abort" else None)
             counters = run.engine.counters
             assert counters.abort_queued + counters.abort_prefill + counters.abort_decode == 1

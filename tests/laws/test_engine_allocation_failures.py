@@ -8,7 +8,7 @@ import pytest
 
 from hybridbench.engine.events import EventKind
 from tests.builders import assert_idle_and_clean
-from tests.laws.engine_script import PROMPTS, ScriptedRun
+from tests.laws.engine_script import HYBRID, PAGED, Script, ScriptedRun
 
 
 class FailsOnce:
@@ -24,34 +24,51 @@ class FailsOnce:
         return None if self.calls == self._k else self._healthy(*args, **kwargs)
 
 
-def _run_with_failure(where: str, k: int) -> tuple[ScriptedRun, FailsOnce]:
-    run = ScriptedRun()
+def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, FailsOnce]:
+    run = ScriptedRun(script)
     pools = run.engine.pools
-    holder, method = {
-        "state slots": (pools.mamba_allocator, "alloc"),
-        "rows": (pools.req_to_token_pool, "alloc"),
-        "prefill tokens": (pools.token_to_kv_pool_allocator, "alloc_extend"),
-        "decode tokens": (pools.token_to_kv_pool_allocator, "alloc_decode"),
-    }[where]
+    holder: object
+    if where == "state slots":
+        holder, method = pools.mamba_allocator, "alloc"
+    else:
+        holder, method = {
+            "rows": (pools.req_to_token_pool, "alloc"),
+            "prefill tokens": (pools.token_to_kv_pool_allocator, "alloc_extend"),
+            "decode tokens": (pools.token_to_kv_pool_allocator, "alloc_decode"),
+        }[where]
     failing = FailsOnce(getattr(holder, method), k)
     setattr(holder, method, failing)
     run.run()
     return run, failing
 
 
-@pytest.mark.parametrize("where", ["state slots", "rows", "prefill tokens", "decode tokens"])
-def test_any_single_failed_allocation_loses_nothing_and_changes_no_token(where: str) -> None:
-    healthy = ScriptedRun()
+@pytest.mark.parametrize(
+    ("script", "where"),
+    [
+        (HYBRID, "state slots"),
+        (HYBRID, "rows"),
+        (HYBRID, "prefill tokens"),
+        (HYBRID, "decode tokens"),
+        (PAGED, "rows"),
+        (PAGED, "prefill tokens"),
+        (PAGED, "decode tokens"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Script) else value,
+)
+def test_any_single_failed_allocation_loses_nothing_and_changes_no_token(
+    script: Script, where: str
+) -> None:
+    healthy = ScriptedRun(script)
     healthy.run()
     assert set(healthy.ends.values()) == {EventKind.FINISHED}
     k = 0
 
     while True:
         k += 1
-        run, failing = _run_with_failure(where, k)
+        run, failing = _run_with_failure(script, where, k)
         assert_idle_and_clean(run.engine)
         assert run.outputs == healthy.outputs, f"failing call {k}"
-        assert set(run.outputs) == set(PROMPTS)
+        assert set(run.outputs) == set(script.prompts)
         if failing.calls < k:
             break
 

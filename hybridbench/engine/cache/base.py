@@ -8,16 +8,24 @@ from dataclasses import asdict, dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.owners import Owner
 from hybridbench.engine.memory.req_to_token import ReqToTokenPool, RowHolder
+from hybridbench.engine.memory.unserved import refuse_unserved
 
 
 class KVAllocator(Protocol):
-    """What a cache needs of an allocator of KV positions."""
+    """What a cache needs of an allocator of KV positions.
+
+    Attributes:
+        device: where index tensors that are given to it live.
+    """
+
+    device: torch.device
 
     def available_size(self) -> int: ...
 
@@ -59,13 +67,28 @@ class CacheableReq(RowHolder, Protocol):
 
 @dataclass(frozen=True)
 class CacheInitParams:
-    """What a cache is built from."""
+    """What a cache is built from.
+
+    The switches that begin with is_ and enable_ are known but not served.
+    """
 
     req_to_token_pool: ReqToTokenPool
     token_to_kv_pool_allocator: KVAllocator
     page_size: int
     disable: bool = False
     eviction_policy: str = "lru"
+    is_eagle: bool = False
+    enable_metrics: bool = False
+    enable_kv_cache_events: bool = False
+    enable_mamba_extra_buffer: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_unserved(
+            is_eagle=self.is_eagle,
+            enable_metrics=self.enable_metrics,
+            enable_kv_cache_events=self.enable_kv_cache_events,
+            enable_mamba_extra_buffer=self.enable_mamba_extra_buffer,
+        )
 
 
 @dataclass(slots=True)
@@ -96,6 +119,16 @@ class MatchResult(NamedTuple):
     mamba_branching_seqlen: int | None = None
     cache_protected_len: int = 0
 
+    @property
+    def prefix_len(self) -> int:
+        """Tokens that are reusable."""
+        return len(self.device_indices)
+
+    @property
+    def best_match_node(self) -> TreeNode:
+        """The same as ``last_device_node``: without a host tier nothing can match better."""
+        return self.last_device_node
+
 
 @dataclass(slots=True)
 class InsertParams:
@@ -104,7 +137,8 @@ class InsertParams:
     Attributes:
         key: tokens; those after the last whole page are not kept, and stay the caller's.
         value: KV index of each token; None uses the token ids (only without an allocator).
-        mamba_value: state slot after the last token; a hybrid tree needs one.
+        mamba_value: state slot after the last token, alone or as the one entry of a list, array
+            or tensor; a hybrid tree needs one.
         prev_prefix_len: positions that were the tree's before and are not freed as duplicates.
         chunked: the request is between two chunks of its prefill.
         priority: for the eviction policy of that name.
@@ -112,7 +146,7 @@ class InsertParams:
 
     key: RadixKey
     value: SlotInput | None = None
-    mamba_value: int | None = None
+    mamba_value: SlotInput | None = None
     prev_prefix_len: int = 0
     chunked: bool = False
     priority: int = 0
@@ -169,6 +203,16 @@ class IncLockRefResult(NamedTuple):
         return DecLockRefParams(self.mamba_locked)
 
 
+class DecLockRefResult(NamedTuple):
+    """What an unlock changed.
+
+    Attributes:
+        delta: KV tokens that became evictable; those evicted at once are among them.
+    """
+
+    delta: int
+
+
 @dataclass(slots=True)
 class CacheEvents:
     """How often what happened, since the cache was built; ``reset`` does not touch it."""
@@ -214,6 +258,7 @@ class BasePrefixCache(ABC):
 
     page_size: int
     disable: bool
+    device: torch.device
     events: CacheEvents
 
     @abstractmethod
@@ -249,7 +294,9 @@ class BasePrefixCache(ABC):
         """Forbid the eviction of a node and of the path to it."""
 
     @abstractmethod
-    def dec_lock_ref(self, node: TreeNode, params: DecLockRefParams | None = None) -> None:
+    def dec_lock_ref(
+        self, node: TreeNode, params: DecLockRefParams | None = None
+    ) -> DecLockRefResult:
         """Undo one ``inc_lock_ref`` of the same node."""
 
     @abstractmethod
@@ -332,16 +379,21 @@ class BasePrefixCache(ABC):
         """KV indices of all nodes, in one array."""
         return self.tree_slots().kv_indices
 
+    def all_mamba_values_flatten(self) -> IntArray:
+        """State slots of all nodes, in one array."""
+        return np.array(self.tree_slots().mamba_slots, dtype=np.int64)
+
     def pretty_print(self) -> str:
-        """The tree as text, one line a node."""
-        return f"{type(self).__name__}: no tree"
+        """The tree as text, one line a node; nothing is printed."""
+        return ""
 
     def available_and_evictable_str(self) -> str:
         """One line on what is evictable and protected, for messages."""
+        kv = f"full: evictable {self.full_evictable_size()}, protected {self.full_protected_size()}"
+        if not self.supports_mamba():
+            return kv
         return (
-            f"full: evictable {self.full_evictable_size()}, "
-            f"protected {self.full_protected_size()}; "
-            f"mamba: evictable {self.mamba_evictable_size()}, "
+            f"{kv}; mamba: evictable {self.mamba_evictable_size()}, "
             f"protected {self.mamba_protected_size()}"
         )
 

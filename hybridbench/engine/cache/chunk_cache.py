@@ -15,9 +15,12 @@ from hybridbench.engine.cache.base import (
     CacheEvents,
     CacheInitParams,
     DecLockRefParams,
+    DecLockRefResult,
     EvictParams,
     EvictResult,
     IncLockRefResult,
+    InsertParams,
+    InsertResult,
     MatchPrefixParams,
     MatchResult,
     TreeSlots,
@@ -34,6 +37,7 @@ class ChunkCache(BasePrefixCache):
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
         self.page_size = params.page_size
+        self.device = params.token_to_kv_pool_allocator.device
         self.disable = True
         self.events = CacheEvents()
         self.root_node = empty_root()
@@ -44,6 +48,10 @@ class ChunkCache(BasePrefixCache):
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         del params
         return MatchResult(no_indices(), self.root_node, self.root_node)
+
+    def insert(self, params: InsertParams) -> InsertResult:
+        """Keep nothing: KV and state stay the caller's."""
+        return InsertResult(0, 0, mamba_exist=params.mamba_value is not None)
 
     def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
         del is_insert
@@ -73,8 +81,11 @@ class ChunkCache(BasePrefixCache):
         del node
         return IncLockRefResult(0)
 
-    def dec_lock_ref(self, node: TreeNode, params: DecLockRefParams | None = None) -> None:
+    def dec_lock_ref(
+        self, node: TreeNode, params: DecLockRefParams | None = None
+    ) -> DecLockRefResult:
         del node, params
+        return DecLockRefResult(0)
 
     def tree_slots(self) -> TreeSlots:
         return TreeSlots(no_indices(), [])

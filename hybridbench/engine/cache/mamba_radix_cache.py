@@ -13,6 +13,7 @@ from hybridbench.engine.cache.base import (
     CacheableReq,
     CacheInitParams,
     DecLockRefParams,
+    DecLockRefResult,
     IncLockRefResult,
     InsertParams,
     InsertResult,
@@ -23,7 +24,7 @@ from hybridbench.engine.cache.mamba_eviction import MambaTreeEviction
 from hybridbench.engine.cache.radix_key import TOKEN_BYTES, RadixKey
 from hybridbench.engine.cache.tree import join
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.memory.indices import IntArray, as_index_array
+from hybridbench.engine.memory.indices import IntArray, as_index_array, as_single_index
 from hybridbench.engine.memory.owners import REQ, TREE
 
 # Prefill saves states only at multiples of this many tokens (the chunk of the delta rule).
@@ -61,7 +62,7 @@ class MambaRadixCache(MambaTreeEviction):
         """Put a prefix and the state after it in.
 
         Raises:
-            ValueError: no state, or not one KV index per token.
+            ValueError: not one state slot, or not one KV index per token.
         """
         key = params.key
         if params.mamba_value is None:
@@ -70,6 +71,7 @@ class MambaRadixCache(MambaTreeEviction):
             return InsertResult(0, 0, mamba_exist=True)
         assert params.value is not None, "a hybrid tree keeps no prefix without KV"
         value = as_index_array(params.value, self.mamba_allocator.device)
+        state = as_single_index(params.mamba_value, self.mamba_allocator.device)
         total = len(key)
         if len(value) != total:
             raise ValueError(f"{total} tokens, but {len(value)} KV indices")
@@ -81,11 +83,11 @@ class MambaRadixCache(MambaTreeEviction):
         if prefix_len < total:
             self._touch_path(below)
             leaf = self._add_leaf(path, key, value, prefix_len)
-            self._give_state(leaf, params.mamba_value)
+            self._give_state(leaf, state)
             return InsertResult(prefix_len, total, mamba_exist=False)
         mamba_exist = path[-1].mamba_value is not None
         if not mamba_exist:
-            self._give_state(path[-1], params.mamba_value)
+            self._give_state(path[-1], state)
         self._touch_path(below)
         return InsertResult(prefix_len, total, mamba_exist)
 
@@ -99,15 +101,18 @@ class MambaRadixCache(MambaTreeEviction):
             self._evictable_leaves.discard(node)
         return IncLockRefResult(self._lock_path(node), mamba_locked)
 
-    def dec_lock_ref(self, node: TreeNode, params: DecLockRefParams | None = None) -> None:
+    def dec_lock_ref(
+        self, node: TreeNode, params: DecLockRefParams | None = None
+    ) -> DecLockRefResult:
         if self.disable or node is self.root_node:
-            return
+            return DecLockRefResult(0)
         mamba_locked = node.mamba_lock_ref > 0 if params is None else params.mamba_locked
         if mamba_locked:
             self._unlock_state(node)
-        self._unlock_path(node)
+        delta = self._unlock_path(node)
         if not node.children and node.full_lock_ref == 0:
             self._became_evictable_leaf(node)
+        return DecLockRefResult(delta)
 
     def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
         if is_insert and not self.disable:

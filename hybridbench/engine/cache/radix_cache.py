@@ -6,12 +6,14 @@ Source: SGLang's RadixCache; there is no linked list here, in theirs neither.
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from hybridbench.engine.cache.base import (
     CacheableReq,
     CacheInitParams,
     CacheSanityError,
     DecLockRefParams,
+    DecLockRefResult,
     EvictParams,
     EvictResult,
     IncLockRefResult,
@@ -44,6 +46,7 @@ class RadixCache(PrefixTree):
         disable: bool = False,
         mock_allocator: KVAllocator | None = None,
         page_size: int = 1,
+        enable_kv_cache_events: bool = False,
         eviction_policy: str = "lru",
     ) -> RadixCache:
         """A tree without pools; without an allocator, KV indices are just numbers."""
@@ -54,6 +57,7 @@ class RadixCache(PrefixTree):
                 page_size=page_size,
                 disable=disable,
                 eviction_policy=eviction_policy,
+                enable_kv_cache_events=enable_kv_cache_events,
             )
         )
 
@@ -124,13 +128,16 @@ class RadixCache(PrefixTree):
             self._evictable_leaves.discard(node)
         return IncLockRefResult(self._lock_path(node))
 
-    def dec_lock_ref(self, node: TreeNode, params: DecLockRefParams | None = None) -> None:
+    def dec_lock_ref(
+        self, node: TreeNode, params: DecLockRefParams | None = None
+    ) -> DecLockRefResult:
         del params
         if self.disable or node is self.root_node:
-            return
-        self._unlock_path(node)
+            return DecLockRefResult(0)
+        delta = self._unlock_path(node)
         if not node.children and node.full_lock_ref == 0:
             self._evictable_leaves.add(node)
+        return DecLockRefResult(delta)
 
     def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
         kept = req.cache_protected_len
@@ -226,6 +233,8 @@ class RadixCache(PrefixTree):
 
 class _NoAllocator:
     """Stands in where a tree is used alone: nobody keeps an account of its KV indices."""
+
+    device = torch.device("cpu")
 
     def available_size(self) -> int:
         return 0

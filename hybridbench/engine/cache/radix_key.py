@@ -44,15 +44,15 @@ class RadixKey:
         return key
 
     @property
-    def token_ids(self) -> array[int]:
-        """The ids as an array, made anew at each call."""
-        return array("q", self.raw)
+    def token_ids(self) -> list[int]:
+        """The ids, made anew at each call."""
+        return array("q", self.raw).tolist()
 
     def __len__(self) -> int:
         return len(self.raw) // TOKEN_BYTES
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.token_ids)
+        return iter(array("q", self.raw))
 
     def __getitem__(self, index: int | slice[int | None, int | None, int | None]) -> RadixKey:
         """A new key with the same namespace; one id gives a key of length 1."""
@@ -73,7 +73,7 @@ class RadixKey:
         return hash((self.raw, self.extra_key))
 
     def __repr__(self) -> str:
-        ids = self.token_ids.tolist()
+        ids = self.token_ids
         text = f"{ids[:10]}..." if len(ids) > 10 else f"{ids}"
         return f"RadixKey(extra_key={self.extra_key!r}, token_ids={text})"
 

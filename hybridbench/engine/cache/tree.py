@@ -50,6 +50,7 @@ class PrefixTree(BasePrefixCache):
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
         self.page_size = params.page_size
+        self.device = params.token_to_kv_pool_allocator.device
         self.disable = params.disable
         self.events = CacheEvents()
         self.root_node = empty_root()
@@ -200,7 +201,8 @@ class PrefixTree(BasePrefixCache):
         self.full_protected_size_ -= delta
         return delta
 
-    def _unlock_path(self, node: TreeNode) -> None:
+    def _unlock_path(self, node: TreeNode) -> int:
+        """One lock less on the KV from ``node`` to the root; tokens that became evictable."""
         on_path: TreeNode | None = node
         delta = 0
         while on_path is not None and on_path is not self.root_node:
@@ -211,6 +213,7 @@ class PrefixTree(BasePrefixCache):
             on_path = on_path.parent
         self.full_evictable_size_ += delta
         self.full_protected_size_ -= delta
+        return delta
 
     def _no_match(self) -> MatchResult:
         return MatchResult(no_indices(), self.root_node, self.root_node)

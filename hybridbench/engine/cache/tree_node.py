@@ -9,6 +9,7 @@ from hybridbench.engine.memory.indices import IntArray
 
 NO_TOKENS: IntArray = np.empty(0, dtype=np.int64)
 NO_TOKENS.setflags(write=False)
+NO_KEY = RadixKey([])
 
 
 class TreeNode:
@@ -35,7 +36,9 @@ class TreeNode:
             young and the old end; None outside of the list.
     """
 
+    # __weakref__ so that tests and tools can watch a node die without keeping it alive.
     __slots__ = (
+        "__weakref__",
         "children",
         "creation_time",
         "full_lock_ref",
@@ -60,9 +63,13 @@ class TreeNode:
     mamba_next: TreeNode
 
     def __init__(
-        self, node_id: int, key: RadixKey, value: IntArray, parent: TreeNode | None
+        self,
+        id: int = 0,
+        key: RadixKey = NO_KEY,
+        value: IntArray = NO_TOKENS,
+        parent: TreeNode | None = None,
     ) -> None:
-        self.id = node_id
+        self.id = id
         self.key = key
         self.value = value
         self.parent = parent
@@ -86,6 +93,16 @@ class TreeNode:
         return self.full_lock_ref
 
     @property
+    def prev(self) -> TreeNode | None:
+        """The younger neighbour among all nodes; the field's short name of ``full_prev``."""
+        return self.full_prev
+
+    @property
+    def next(self) -> TreeNode | None:
+        """The older neighbour among all nodes; the field's short name of ``full_next``."""
+        return self.full_next
+
+    @property
     def is_tombstone(self) -> bool:
         """Whether the node has KV but no state; of meaning only in a hybrid tree."""
         return self.mamba_value is None
@@ -101,5 +118,7 @@ class TreeNode:
 
 
 def empty_root() -> TreeNode:
-    """A root: no key, no KV, no state; never evicted, never locked, in no list."""
-    return TreeNode(0, RadixKey([]), NO_TOKENS, None)
+    """A root: no key, no KV, no state; in no list, and locked for good as nobody may evict it."""
+    root = TreeNode()
+    root.full_lock_ref = root.mamba_lock_ref = 1
+    return root

@@ -7,6 +7,7 @@ refused, before anything changes, when they live on another device than the allo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from hybridbench.engine.memory.owners import DeviceMismatchError
 
 IntArray = NDArray[np.int64]
 AnyIntArray = NDArray[np.int64] | NDArray[np.int32]
-SlotInput = int | Sequence[int] | AnyIntArray | torch.Tensor
+SlotInput = int | np.int64 | np.int32 | Sequence[int] | AnyIntArray | torch.Tensor
 
 
 def as_index_array(slots: SlotInput, device: torch.device) -> IntArray:
@@ -39,18 +40,46 @@ def as_index_array(slots: SlotInput, device: torch.device) -> IntArray:
 
 
 def as_index_list(slots: SlotInput, device: torch.device) -> list[int]:
-    """``slots`` as a list of Python ints; the same list if it is one already.
+    """``slots`` as a list of Python ints; the same list if it is one with a single int.
 
     Raises:
         DeviceMismatchError: a tensor is not on ``device``.
         TypeError: the numbers are not integers.
     """
     if isinstance(slots, list):
-        return slots
+        if len(slots) == 1 and type(slots[0]) is int:
+            return slots
+        # Its members may be numpy integers or tensors without dimensions, which must not get into
+        # the free list: they would keep their whole array or tensor alive.
+        return list(map(index, slots))
     if isinstance(slots, int):
         return [slots]
     converted: list[int] = as_index_array(slots, device).tolist()
     return converted
+
+
+def as_single_index(slot: SlotInput, device: torch.device) -> int:
+    """The one slot of an int or of a list, array or tensor with one entry.
+
+    Raises:
+        DeviceMismatchError: a tensor is not on ``device``.
+        TypeError: not an integer.
+        ValueError: not exactly one.
+    """
+    if isinstance(slot, int):
+        return slot
+    listed = as_index_list(slot, device)
+    if len(listed) != 1:
+        raise ValueError(f"one slot is wanted, not {len(listed)}")
+    return listed[0]
+
+
+def as_index_tensor(slots: SlotInput, device: torch.device) -> torch.Tensor:
+    """``slots`` as a 1-D int64 tensor on ``device``, to index the rows of a pool with."""
+    if isinstance(slots, torch.Tensor):
+        return slots.to(device, torch.int64).reshape(-1)
+    listed = np.asarray(slots, dtype=np.int64).reshape(-1)
+    return torch.tensor(listed, dtype=torch.int64, device=device)
 
 
 def _tensor_to_array(slots: torch.Tensor, device: torch.device) -> AnyIntArray:

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.memory.indices import SlotInput, as_index_tensor
 from hybridbench.engine.memory.mamba_pool import MambaHostCopy, MambaPool
+from hybridbench.engine.memory.unserved import refuse_unserved
 
 
 @dataclass(frozen=True)
 class KVHostCopy:
-    """Keys and values of some positions on the host, per layer, and states if asked for."""
+    """Keys and values of some positions on the host, per layer."""
 
     keys: list[Tensor]
     values: list[Tensor]
-    mamba: MambaHostCopy | None = None
+
+
+class HybridHostCopy(NamedTuple):
+    """The same of a hybrid pool; ``mamba`` are the states, None unless slots were named."""
+
+    kv: KVHostCopy
+    mamba: MambaHostCopy | None
 
 
 class MHATokenToKVPool:
@@ -30,7 +38,7 @@ class MHATokenToKVPool:
     All memory is allocated and written at construction, so RSS does not grow with first use.
     """
 
-    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
+    def __init__(  # noqa: PLR0913, PLR0917 - the field's signature, so its callers fit
         self,
         size: int,
         page_size: int,
@@ -39,7 +47,9 @@ class MHATokenToKVPool:
         head_dim: int,
         layer_num: int,
         device: str | torch.device,
+        enable_memory_saver: bool = False,
     ) -> None:
+        refuse_unserved(enable_memory_saver=enable_memory_saver)
         self.size = size
         self.page_size = page_size
         self.dtype = dtype
@@ -72,15 +82,13 @@ class MHATokenToKVPool:
         """Bytes of all keys and of all values."""
         return sum(k.nbytes for k in self.k_buffer), sum(v.nbytes for v in self.v_buffer)
 
-    def move_kv_cache(
-        self, tgt_loc: Sequence[int] | IntArray, src_loc: Sequence[int] | IntArray
-    ) -> None:
+    def move_kv_cache(self, tgt_loc: SlotInput, src_loc: SlotInput) -> None:
         """Copy rows ``src_loc`` to ``tgt_loc`` in every layer."""
         tgt, src = self._rows(tgt_loc), self._rows(src_loc)
         for buffer in (*self.k_buffer, *self.v_buffer):
             buffer[tgt] = buffer[src]
 
-    def get_cpu_copy(self, indices: Sequence[int] | IntArray) -> KVHostCopy:
+    def get_cpu_copy(self, indices: SlotInput) -> KVHostCopy:
         """A host copy of ``indices``; the caller owns it."""
         rows = self._rows(indices)
         return KVHostCopy(
@@ -88,15 +96,15 @@ class MHATokenToKVPool:
             values=[buffer[rows].cpu() for buffer in self.v_buffer],
         )
 
-    def load_cpu_copy(self, copy: KVHostCopy, indices: Sequence[int] | IntArray) -> None:
+    def load_cpu_copy(self, copy: KVHostCopy, indices: SlotInput) -> None:
         """Write a host copy into ``indices``, in the order in which it was taken."""
         rows = self._rows(indices)
         saved = [*copy.keys, *copy.values]
         for buffer, rows_saved in zip((*self.k_buffer, *self.v_buffer), saved, strict=True):
             buffer[rows] = rows_saved.to(self.device)
 
-    def _rows(self, indices: Sequence[int] | IntArray) -> Tensor:
-        return torch.tensor(list(indices), dtype=torch.int64, device=self.device)
+    def _rows(self, indices: SlotInput) -> Tensor:
+        return as_index_tensor(indices, self.device)
 
     def _touched(self, shape: tuple[int, ...]) -> Tensor:
         # zeros() would map the pages lazily; writing makes them resident now.
@@ -119,7 +127,16 @@ class HybridLinearKVPool:
         full_attention_layer_ids: Sequence[int],
         device: str | torch.device,
         mamba_pool: MambaPool | None,
+        *,
+        enable_memory_saver: bool = False,
+        enable_kvcache_transpose: bool = False,
+        start_layer: int | None = None,
     ) -> None:
+        refuse_unserved(
+            enable_memory_saver=enable_memory_saver,
+            enable_kvcache_transpose=enable_kvcache_transpose,
+            start_layer=bool(start_layer),
+        )
         self.size = size
         self.dtype = dtype
         self.page_size = page_size
@@ -158,32 +175,27 @@ class HybridLinearKVPool:
         """Bytes of all keys and of all values."""
         return self.full_kv_pool.get_kv_size_bytes()
 
-    def move_kv_cache(
-        self, tgt_loc: Sequence[int] | IntArray, src_loc: Sequence[int] | IntArray
-    ) -> None:
+    def move_kv_cache(self, tgt_loc: SlotInput, src_loc: SlotInput) -> None:
         """Copy rows ``src_loc`` to ``tgt_loc`` in every full-attention layer."""
         self.full_kv_pool.move_kv_cache(tgt_loc, src_loc)
 
     def get_cpu_copy(
-        self,
-        indices: Sequence[int] | IntArray,
-        mamba_indices: Sequence[int] | IntArray | None = None,
-    ) -> KVHostCopy:
+        self, indices: SlotInput, mamba_indices: SlotInput | None = None
+    ) -> HybridHostCopy:
         """A host copy of KV, and of states when ``mamba_indices`` is given; the caller owns it."""
-        copy = self.full_kv_pool.get_cpu_copy(indices)
+        kv = self.full_kv_pool.get_cpu_copy(indices)
         if mamba_indices is None:
-            return copy
-        states = self._states().get_cpu_copy(mamba_indices)
-        return KVHostCopy(keys=copy.keys, values=copy.values, mamba=states)
+            return HybridHostCopy(kv, None)
+        return HybridHostCopy(kv, self._states().get_cpu_copy(mamba_indices))
 
     def load_cpu_copy(
         self,
-        copy: KVHostCopy,
-        indices: Sequence[int] | IntArray,
-        mamba_indices: Sequence[int] | IntArray | None = None,
+        copy: HybridHostCopy,
+        indices: SlotInput,
+        mamba_indices: SlotInput | None = None,
     ) -> None:
         """Write a host copy back; its states too when it has some and slots are named."""
-        self.full_kv_pool.load_cpu_copy(copy, indices)
+        self.full_kv_pool.load_cpu_copy(copy.kv, indices)
         if copy.mamba is not None and mamba_indices is not None:
             self._states().load_cpu_copy(copy.mamba, mamba_indices)
 

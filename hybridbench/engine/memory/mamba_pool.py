@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.memory.indices import SlotInput, as_index_tensor
+from hybridbench.engine.memory.unserved import refuse_unserved
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,26 @@ class Mamba2StateShape:
 
 
 @dataclass(frozen=True)
+class Mamba2StateDType:
+    """Types of the two parts of a state, where a model's own are not wanted."""
+
+    conv: torch.dtype
+    temporal: torch.dtype
+
+
+@dataclass(frozen=True)
 class Mamba2CacheParams:
-    """What a pool must know of a model: the state's shape and the layers that have one."""
+    """What a pool must know of a model.
+
+    Attributes:
+        shape: of one layer's state.
+        layers: those that have one.
+        dtype: types of the state; None leaves them to the pool.
+    """
 
     shape: Mamba2StateShape
-    layers: tuple[int, ...]
+    layers: Sequence[int]
+    dtype: Mamba2StateDType | None = None
 
 
 @dataclass(frozen=True)
@@ -86,15 +103,15 @@ class MambaState:
 
     Attributes:
         conv: list of ([layers,] size + 1, conv_dim, kernel - 1), in the model's dtype.
-        temporal: ([layers,] size + 1, heads, K, V), float32, or float64 for a float64 model.
+        temporal: ([layers,] size + 1, heads, K, V), float32, or float64 for a float64 model, or
+            what the cache params say.
     """
 
     conv: list[Tensor]
     temporal: Tensor
 
 
-@dataclass(frozen=True)
-class MambaHostCopy:
+class MambaHostCopy(NamedTuple):
     """States of some slots on the host, owned by the holder of this record; slot dimension 1."""
 
     conv: list[Tensor]
@@ -108,14 +125,32 @@ class MambaPool:
     only because slots are used for the first time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
         self,
         size: int,
         cache_params: Mamba2CacheParams,
         mamba_layer_ids: Sequence[int],
         device: str | torch.device,
         dtype: torch.dtype = torch.float32,
+        *,
+        spec_state_size: int = 0,
+        speculative_num_draft_tokens: int | None = None,
+        enable_memory_saver: bool = False,
     ) -> None:
+        """Allocate all slots.
+
+        Args:
+            size: slots, the dump not counted.
+            cache_params: shape of a state, and its types if not those of the model.
+            mamba_layer_ids: layers of the model that have a state.
+            device: where the states live.
+            dtype: the model's.
+            spec_state_size, speculative_num_draft_tokens: size the buffers of drafted tokens
+                elsewhere; nothing is drafted here, and no such buffer is made.
+            enable_memory_saver: not served.
+        """
+        del spec_state_size, speculative_num_draft_tokens
+        refuse_unserved(enable_memory_saver=enable_memory_saver)
         if size < 1:
             raise ValueError(f"a state pool needs at least 1 slot, not {size}")
         self.size = size
@@ -124,11 +159,12 @@ class MambaPool:
         self.cache_params = cache_params
         self.mamba_map = {layer_id: row for row, layer_id in enumerate(mamba_layer_ids)}
         layers = len(self.mamba_map)
-        # The delta rule sums thousands of steps into the state: half precision would drift.
-        state_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        types = cache_params.dtype or _state_dtype(dtype)
         shape = cache_params.shape
-        self._by_slot = [self._touched((size + 1, layers, *conv), dtype) for conv in shape.conv]
-        self._by_slot.append(self._touched((size + 1, layers, *shape.temporal), state_dtype))
+        self._by_slot = [
+            self._touched((size + 1, layers, *conv), types.conv) for conv in shape.conv
+        ]
+        self._by_slot.append(self._touched((size + 1, layers, *shape.temporal), types.temporal))
         layer_first = [blocks.transpose(0, 1) for blocks in self._by_slot]
         self.mamba_cache = MambaState(conv=layer_first[:-1], temporal=layer_first[-1])
         self._layer_views = {
@@ -154,9 +190,7 @@ class MambaPool:
                 f"{layer_id=} has no recurrent state; layers with one: {known}"
             ) from None
 
-    def copy_from(
-        self, src: int | Sequence[int] | IntArray, dst: int | Sequence[int] | IntArray
-    ) -> None:
+    def copy_from(self, src: SlotInput, dst: SlotInput) -> None:
         """Overwrite the state in ``dst`` with that in ``src``; both held by the caller."""
         if self._host_bytes is not None and isinstance(src, int) and isinstance(dst, int):
             # A block move through a byte view costs a tenth of the same copy as tensor calls.
@@ -167,7 +201,7 @@ class MambaPool:
         for blocks in self._by_slot:
             blocks[dst_rows] = blocks[src_rows]
 
-    def clear_slots(self, idx: int | Sequence[int] | IntArray) -> None:
+    def clear_slots(self, idx: SlotInput) -> None:
         """Set the state in ``idx`` to zero, so that a new holder does not inherit the old one's."""
         if self._host_bytes is not None and isinstance(idx, int):
             for raw in self._host_bytes:
@@ -177,16 +211,17 @@ class MambaPool:
         for blocks in self._by_slot:
             blocks[rows] = 0
 
-    def get_cpu_copy(self, indices: int | Sequence[int] | IntArray) -> MambaHostCopy:
+    def get_cpu_copy(self, indices: SlotInput) -> MambaHostCopy:
         """A copy of the states in ``indices`` on the host; the caller owns it."""
         rows = self._rows(indices)
         copies = [blocks[rows].transpose(0, 1).cpu() for blocks in self._by_slot]
         return MambaHostCopy(conv=copies[:-1], temporal=copies[-1])
 
-    def load_cpu_copy(self, copy: MambaHostCopy, indices: int | Sequence[int] | IntArray) -> None:
+    def load_cpu_copy(self, copy: tuple[list[Tensor], Tensor], indices: SlotInput) -> None:
         """Write a host copy into ``indices``, in the order in which it was taken."""
         rows = self._rows(indices)
-        for blocks, saved in zip(self._by_slot, [*copy.conv, copy.temporal], strict=True):
+        conv, temporal = copy
+        for blocks, saved in zip(self._by_slot, [*conv, temporal], strict=True):
             blocks[rows] = saved.transpose(0, 1).to(blocks.device)
 
     def mem_usage_bytes(self) -> int:
@@ -197,9 +232,8 @@ class MambaPool:
         """Bytes of one slot over all layers."""
         return self.mem_usage_bytes() // (self.size + 1)
 
-    def _rows(self, indices: int | Sequence[int] | IntArray) -> Tensor:
-        rows = [indices] if isinstance(indices, int) else list(indices)
-        return torch.tensor(rows, dtype=torch.int64, device=self.device)
+    def _rows(self, indices: SlotInput) -> Tensor:
+        return as_index_tensor(indices, self.device)
 
     def _touched(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         # zeros() would map the pages lazily; writing makes them resident now.
@@ -210,3 +244,9 @@ class MambaPool:
             blocks.view(self.size + 1, math.prod(blocks.shape[1:])).view(torch.uint8).numpy()
             for blocks in self._by_slot
         ]
+
+
+def _state_dtype(dtype: torch.dtype) -> Mamba2StateDType:
+    # The delta rule sums thousands of steps into the state: half precision would drift.
+    temporal = torch.float64 if dtype == torch.float64 else torch.float32
+    return Mamba2StateDType(conv=dtype, temporal=temporal)

@@ -6,7 +6,6 @@ page_size (pages are numbered from 1) upwards: everything below is the dump.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,12 @@ import torch
 
 from hybridbench.engine.memory.free_list import FreeList
 from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
-from hybridbench.engine.memory.kv_pool import HybridLinearKVPool, MHATokenToKVPool
+from hybridbench.engine.memory.kv_pool import (
+    HybridHostCopy,
+    HybridLinearKVPool,
+    KVHostCopy,
+    MHATokenToKVPool,
+)
 from hybridbench.engine.memory.ledger import OwnerLedger
 from hybridbench.engine.memory.owners import FREE, REQ, RESERVED, Owner
 
@@ -29,6 +33,11 @@ class AllocatorState:
     free_pages: IntArray
     release_pages: tuple[IntArray, ...]
     owners: bytes
+
+
+def ceil_align(length: int, page_size: int) -> int:
+    """``length`` tokens rounded up to whole pages, in tokens."""
+    return -(-length // page_size) * page_size
 
 
 class BaseTokenToKVPoolAllocator:
@@ -79,6 +88,43 @@ class BaseTokenToKVPoolAllocator:
     def get_kvcache(self) -> KVCache | None:
         """The pool whose rows are allocated here, if one was given."""
         return self._kvcache
+
+    def get_cpu_copy(
+        self, indices: SlotInput, mamba_indices: SlotInput | None = None
+    ) -> KVHostCopy | HybridHostCopy:
+        """A host copy of what the pool has in ``indices``; the caller owns it.
+
+        Raises:
+            ValueError: there is no pool, or state slots are named and it has no states.
+        """
+        pool = self._pool()
+        if isinstance(pool, HybridLinearKVPool):
+            return pool.get_cpu_copy(indices, mamba_indices)
+        if mamba_indices is not None:
+            raise ValueError("state slots are named, but the pool is not a hybrid one")
+        return pool.get_cpu_copy(indices)
+
+    def load_cpu_copy(
+        self,
+        copy: KVHostCopy | HybridHostCopy,
+        indices: SlotInput,
+        mamba_indices: SlotInput | None = None,
+    ) -> None:
+        """Write a host copy of the same kind of pool back into ``indices``.
+
+        Raises:
+            TypeError: the copy is of another kind.
+            ValueError: there is no pool.
+        """
+        pool = self._pool()
+        if isinstance(pool, HybridLinearKVPool):
+            if not isinstance(copy, HybridHostCopy):
+                raise TypeError("the copy was taken from a pool without states")
+            pool.load_cpu_copy(copy, indices, mamba_indices)
+        elif isinstance(copy, HybridHostCopy):
+            raise TypeError("the copy was taken from a hybrid pool")
+        else:
+            pool.load_cpu_copy(copy, indices)
 
     def available_size(self) -> int:
         """Tokens that can be allocated; frees held back by an open group are not among them."""
@@ -186,6 +232,34 @@ class BaseTokenToKVPoolAllocator:
             f"{sum(len(pages) for pages in self._group)}, of {self.num_pages}"
         )
 
+    def _pool(self) -> KVCache:
+        if self._kvcache is None:
+            raise ValueError("this allocator was built without a KV pool")
+        return self._kvcache
+
+    def _lengths(
+        self,
+        prefix_lens: SlotInput,
+        seq_lens: SlotInput,
+        last_loc: SlotInput,
+        extend_num_tokens: int,
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """The three as arrays, after the check that they fit together."""
+        starts, ends = self._same_length(prefix_lens, seq_lens)
+        ends, last = self._same_length(ends, last_loc)
+        total = int(ends.sum() - starts.sum())
+        if total != extend_num_tokens:
+            raise ValueError(
+                f"the lengths ask for {total} tokens, extend_num_tokens says {extend_num_tokens}"
+            )
+        return starts, ends, last
+
+    def _same_length(self, left: SlotInput, right: SlotInput) -> tuple[IntArray, IntArray]:
+        first, second = as_index_array(left, self.device), as_index_array(right, self.device)
+        if len(first) != len(second):
+            raise ValueError(f"{len(first)} and {len(second)} entries for the same requests")
+        return first, second
+
     def _take_pages(self, count: int, owner: Owner) -> IntArray | None:
         if count > len(self._free):
             if self.need_sort:
@@ -238,9 +312,9 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 
     def alloc_extend(
         self,
-        prefix_lens: Sequence[int],
-        seq_lens: Sequence[int],
-        last_loc: Sequence[int],
+        prefix_lens: SlotInput,
+        seq_lens: SlotInput,
+        last_loc: SlotInput,
         extend_num_tokens: int,
         owner: Owner = REQ,
     ) -> IntArray | None:
@@ -248,15 +322,15 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 
         ``last_loc`` matters only to pages; it is here so that a scheduler needs one code path.
         """
-        _check_extend(prefix_lens, seq_lens, last_loc, extend_num_tokens)
+        self._lengths(prefix_lens, seq_lens, last_loc, extend_num_tokens)
         return self._take_pages(extend_num_tokens, owner)
 
     def alloc_decode(
-        self, seq_lens: Sequence[int], last_loc: Sequence[int], owner: Owner = REQ
+        self, seq_lens: SlotInput, last_loc: SlotInput, owner: Owner = REQ
     ) -> IntArray | None:
         """One token per request, whose lengths with it are ``seq_lens``."""
-        _check_same_length(seq_lens, last_loc)
-        return self._take_pages(len(seq_lens), owner)
+        ends, _ = self._same_length(seq_lens, last_loc)
+        return self._take_pages(len(ends), owner)
 
     def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
         self._ledger.check(action, idx, giver)
@@ -294,9 +368,9 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 
     def alloc_extend(
         self,
-        prefix_lens: Sequence[int],
-        seq_lens: Sequence[int],
-        last_loc: Sequence[int],
+        prefix_lens: SlotInput,
+        seq_lens: SlotInput,
+        last_loc: SlotInput,
         extend_num_tokens: int,
         owner: Owner = REQ,
     ) -> IntArray | None:
@@ -308,10 +382,8 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         Returns:
             ``extend_num_tokens`` indices; None, and nothing taken, if pages are too few.
         """
-        _check_extend(prefix_lens, seq_lens, last_loc, extend_num_tokens)
+        starts, ends, last = self._lengths(prefix_lens, seq_lens, last_loc, extend_num_tokens)
         page_size = self.page_size
-        starts = np.asarray(prefix_lens, dtype=np.int64)
-        ends = np.asarray(seq_lens, dtype=np.int64)
         first_new_page = -(-starts // page_size)
         new_pages = -(-ends // page_size) - first_new_page
         pages = self._take_pages(int(new_pages.sum()), owner)
@@ -326,9 +398,7 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         page_base = np.cumsum(new_pages) - new_pages - first_new_page
         place = position // page_size + np.repeat(page_base, lengths)
         in_old_page = position < np.repeat(first_new_page * page_size, lengths)
-        continued: IntArray = position + np.repeat(
-            np.asarray(last_loc, dtype=np.int64) + 1 - starts, lengths
-        )
+        continued: IntArray = position + np.repeat(last + 1 - starts, lengths)
         if len(pages) == 0:
             return continued
         fresh = pages[place] * page_size + position % page_size
@@ -336,18 +406,18 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         return locations
 
     def alloc_decode(
-        self, seq_lens: Sequence[int], last_loc: Sequence[int], owner: Owner = REQ
+        self, seq_lens: SlotInput, last_loc: SlotInput, owner: Owner = REQ
     ) -> IntArray | None:
         """One token per request, whose lengths with it are ``seq_lens``; None if pages are too few.
 
         A page is taken only for a request that crosses into one; the others continue ``last_loc``.
         """
-        _check_same_length(seq_lens, last_loc)
-        crosses = (np.asarray(seq_lens, dtype=np.int64) - 1) % self.page_size == 0
+        ends, last = self._same_length(seq_lens, last_loc)
+        crosses = (ends - 1) % self.page_size == 0
         pages = self._take_pages(int(np.count_nonzero(crosses)), owner)
         if pages is None:
             return None
-        locations = np.asarray(last_loc, dtype=np.int64) + 1
+        locations = last + 1
         locations[crosses] = pages * self.page_size
         return locations
 
@@ -361,23 +431,3 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
             pages = pages[keep]
         self._ledger.check(action, pages, giver)
         return np.unique(pages) if self._ledger.repeats(pages) else pages
-
-
-def _check_extend(
-    prefix_lens: Sequence[int],
-    seq_lens: Sequence[int],
-    last_loc: Sequence[int],
-    extend_num_tokens: int,
-) -> None:
-    _check_same_length(prefix_lens, seq_lens)
-    _check_same_length(seq_lens, last_loc)
-    total = int(np.sum(seq_lens, dtype=np.int64) - np.sum(prefix_lens, dtype=np.int64))
-    if total != extend_num_tokens:
-        raise ValueError(
-            f"the lengths ask for {total} tokens, extend_num_tokens says {extend_num_tokens}"
-        )
-
-
-def _check_same_length(left: Sequence[int], right: Sequence[int]) -> None:
-    if len(left) != len(right):
-        raise ValueError(f"{len(left)} and {len(right)} entries for the same requests")

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hybridbench.engine.memory.indices import IntArray
-from hybridbench.engine.memory.mamba_pool import MambaPool
+from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
+from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, MambaPool
 from hybridbench.engine.memory.owners import REQ, Owner, OwnershipError
 from hybridbench.engine.memory.slots import MambaSlotAllocator, SlotAllocator
+from hybridbench.engine.memory.unserved import refuse_unserved
 
 
 class RowHolder(Protocol):
@@ -33,7 +34,14 @@ class ReqToTokenPool:
         req_to_token: int32 (size + 1, max_context_len): KV index of each position of each row.
     """
 
-    def __init__(self, size: int, max_context_len: int, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self,
+        size: int,
+        max_context_len: int,
+        device: str | torch.device = "cpu",
+        enable_memory_saver: bool = False,
+    ) -> None:
+        refuse_unserved(enable_memory_saver=enable_memory_saver)
         self.size = size
         self.max_context_len = max_context_len
         self.device = torch.device(device)
@@ -51,7 +59,7 @@ class ReqToTokenPool:
     def write(
         self,
         indices: tuple[int | IntArray, slice[int, int, None] | IntArray],
-        values: IntArray | NDArray[np.int32],
+        values: IntArray | NDArray[np.int32] | torch.Tensor,
     ) -> None:
         """Set ``req_to_token[indices]``: (row, slice(start, end)) or (rows, positions)."""
         self.req_to_token[indices] = values
@@ -103,14 +111,61 @@ class HybridReqToTokenPool(ReqToTokenPool):
         req_index_to_mamba_index_mapping: int32 (size + 1): row -> state slot, 0 where none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
         self,
         size: int,
         mamba_size: int,
         max_context_len: int,
         device: str | torch.device,
-        mamba_pool: MambaPool,
+        mamba_pool: MambaPool | None = None,
+        *,
+        cache_params: Mamba2CacheParams | None = None,
+        mamba_layer_ids: Sequence[int] | None = None,
+        mamba_spec_state_size: int = 0,
+        speculative_num_draft_tokens: int | None = None,
+        enable_memory_saver: bool = False,
+        enable_mamba_extra_buffer: bool = False,
+        enable_mamba_extra_buffer_lazy: bool = False,
+        enable_overlap_schedule: bool = True,
+        start_layer: int | None = None,
     ) -> None:
+        """Make the table, and the states unless they are given.
+
+        Args:
+            size: request rows.
+            mamba_size: state slots.
+            max_context_len: positions of a row.
+            device: where index tensors given to the allocators live, and a pool made here.
+            mamba_pool: the states; None has them made from ``cache_params``.
+            cache_params: shape, types and layers of the states to make.
+            mamba_layer_ids: layers that have a state, if not those of ``cache_params``.
+            mamba_spec_state_size, speculative_num_draft_tokens: as for ``MambaPool``.
+            enable_memory_saver, enable_mamba_extra_buffer, enable_mamba_extra_buffer_lazy,
+                start_layer: not served.
+            enable_overlap_schedule: sizes the extra buffer, so it changes nothing without one.
+
+        Raises:
+            ValueError: neither states nor what to make them from, too few of them, or a switch
+                that is not served.
+        """
+        del enable_overlap_schedule
+        refuse_unserved(
+            enable_mamba_extra_buffer=enable_mamba_extra_buffer,
+            enable_mamba_extra_buffer_lazy=enable_mamba_extra_buffer_lazy,
+            enable_memory_saver=enable_memory_saver,
+            start_layer=bool(start_layer),
+        )
+        if mamba_pool is None:
+            if cache_params is None:
+                raise ValueError("a hybrid table needs mamba_pool, or cache_params to make one")
+            mamba_pool = MambaPool(
+                mamba_size,
+                cache_params,
+                cache_params.layers if mamba_layer_ids is None else mamba_layer_ids,
+                device,
+                spec_state_size=mamba_spec_state_size,
+                speculative_num_draft_tokens=speculative_num_draft_tokens,
+            )
         if mamba_size > mamba_pool.size:
             raise ValueError(f"{mamba_size} state slots do not fit a pool of {mamba_pool.size}")
         super().__init__(size, max_context_len, device)
@@ -135,7 +190,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
             req.mamba_pool_idx = slot
         for req, row in zip(reqs, rows, strict=True):
             if req.mamba_pool_idx is not None:
-                self.req_index_to_mamba_index_mapping[row] = req.mamba_pool_idx
+                self.req_index_to_mamba_index_mapping[row] = int(req.mamba_pool_idx)
         return rows
 
     def free(self, req: RowHolder) -> None:
@@ -163,9 +218,9 @@ class HybridReqToTokenPool(ReqToTokenPool):
         if req.req_pool_idx is not None:
             self.req_index_to_mamba_index_mapping[req.req_pool_idx] = 0
 
-    def get_mamba_indices(self, rows: Sequence[int] | IntArray) -> IntArray:
+    def get_mamba_indices(self, rows: SlotInput) -> IntArray:
         """State slot of each row, int64; 0 (the dump) for a row without one."""
-        mapped = self.req_index_to_mamba_index_mapping[np.asarray(rows, dtype=np.int64)]
+        mapped = self.req_index_to_mamba_index_mapping[as_index_array(rows, self.device)]
         return mapped.astype(np.int64)
 
     def clear(self) -> None:

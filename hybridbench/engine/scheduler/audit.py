@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import FREE, REQ, TREE, Owner, owner_name
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
@@ -67,11 +68,12 @@ class SlotAudit:
         A balanced sum can hide one slot with two holders and one with none; this cannot.
         """
         found: list[InvariantViolation] = []
-        for pool in ("kv", "mamba", "req"):
+        for pool in self._pools.names:
             claims = self._claims(pool, admitted, waiting)
             found += _aliases(pool, claims)
             found += self._against_ledger(pool, claims)
         found += self._prefixes(admitted)
+        found += self._places_in_pages(admitted)
         return found
 
     def missing_slots(
@@ -84,7 +86,7 @@ class SlotAudit:
         return tuple(slot for slot in self._all_slots(pool) if slot not in known)
 
     def req_slots(self, pool: str, req: Req) -> list[int]:
-        """What the record of ``req`` says it must give back."""
+        """What the record of ``req`` says it must give back; of KV, the tokens of whole pages."""
         kv = req.kv
         if pool == "mamba":
             return [] if kv.mamba_pool_idx is None else [kv.mamba_pool_idx]
@@ -92,10 +94,10 @@ class SlotAudit:
             return []
         if pool == "req":
             return [kv.req_pool_idx]
-        table = self._pools.req_to_token_pool.req_to_token
-        span = slice(kv.cache_protected_len, kv.kv_allocated_len)
-        own: list[int] = table[kv.req_pool_idx, span].tolist()
-        return own
+        table, page_size = self._pools.req_to_token_pool.req_to_token, self._pools.page_size
+        # One position of each page, since what the request does not fill is its own as well.
+        span = slice(kv.cache_protected_len, kv.kv_allocated_len, page_size)
+        return self._tokens_of_pages(table[kv.req_pool_idx, span].astype(np.int64) // page_size)
 
     def _claims(self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]) -> list[Claim]:
         claims = [
@@ -116,15 +118,21 @@ class SlotAudit:
         if pool == "req":
             return self._pools.req_to_token_pool.free_slots
         allocator = self._pools.token_to_kv_pool_allocator
-        free: list[int] = np.concatenate((allocator.free_pages, allocator.release_pages)).tolist()
-        return free
+        pages = np.concatenate((allocator.free_pages, allocator.release_pages))
+        return self._tokens_of_pages(pages)
 
     def _all_slots(self, pool: str) -> range:
         if pool == "mamba":
             return range(1, self._pools.mamba_allocator.size + 1)
         if pool == "req":
             return range(1, self._pools.req_to_token_pool.size + 1)
-        return range(1, self._pools.token_to_kv_pool_allocator.size + 1)
+        allocator, page_size = self._pools.token_to_kv_pool_allocator, self._pools.page_size
+        return range(page_size, (allocator.num_pages + 1) * page_size)
+
+    def _tokens_of_pages(self, pages: IntArray) -> list[int]:
+        page_size = self._pools.page_size
+        tokens: list[int] = (pages[:, None] * page_size + np.arange(page_size)).ravel().tolist()
+        return tokens
 
     def _ledger_slots(self, pool: str, owner: Owner) -> list[int]:
         if pool == "mamba":
@@ -172,6 +180,25 @@ class SlotAudit:
                     f"kv pool: request {req.rid} reads {shown_slots(stale)}, no longer the tree's"
                 )
                 found.append(InvariantViolation(ViolationKind.ALIAS, "kv", message, stale))
+        return found
+
+    def _places_in_pages(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
+        """A request's positions fill page after page, each page from its first place on."""
+        table, page_size = self._pools.req_to_token_pool.req_to_token, self._pools.page_size
+        found = []
+        for req in admitted:
+            row = req.kv.req_pool_idx
+            if row is None or page_size == 1:
+                continue
+            slots = table[row, : req.kv.kv_allocated_len].astype(np.int64)
+            place = np.arange(len(slots)) % page_size
+            first = slots[np.arange(len(slots)) - place]
+            wrong = tuple(
+                sorted(slots[(slots != first + place) | (first % page_size != 0)].tolist())
+            )
+            if wrong:
+                message = f"kv pool: request {req.rid} has {shown_slots(wrong)} out of their pages"
+                found.append(InvariantViolation(ViolationKind.ALIAS, "kv", message, wrong))
         return found
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.decode import decode_room_needed
 from hybridbench.engine.scheduler.pools import Pools
@@ -64,7 +65,7 @@ class BatchBuilder:
             seq_lens=seq_lens,
             out_cache_loc=out_cache_loc,
             kv_indices=self._kv_indices(reqs, seq_lens),
-            mamba_indices=_state_slots(reqs),
+            mamba_indices=self._state_slots(reqs),
         )
 
     def decode(self, reqs: Sequence[Req]) -> ForwardBatch | None:
@@ -93,13 +94,13 @@ class BatchBuilder:
             seq_lens=seq_lens,
             out_cache_loc=out_cache_loc,
             kv_indices=self._kv_indices(reqs, seq_lens),
-            mamba_indices=_state_slots(reqs),
+            mamba_indices=self._state_slots(reqs),
         )
 
     def _take_rows(self, fresh: Sequence[Req]) -> bool:
         """A row and a state slot each, and the matched prefix written into the row."""
         pools = self._pools
-        pools.make_mamba_room(sum(req.kv.mamba_pool_idx is None for req in fresh))
+        pools.make_mamba_room(sum(map(pools.state_slots_wanted, fresh)))
         if pools.req_to_token_pool.alloc(fresh) is None:
             return False
         for req in fresh:
@@ -118,9 +119,9 @@ class BatchBuilder:
             for req, prefix in zip(reqs, prefix_lens, strict=True)
         ]
         seq_lens = [a + b for a, b in zip(prefix_lens, extend_lens, strict=True)]
-        # Each request may open one page more than its tokens fill.
-        slack = (self._page_size - 1) * len(reqs)
-        if not self._pools.make_kv_room(sum(extend_lens) + slack):
+        if not self._pools.make_kv_room(
+            _tokens_in(seq_lens, self._page_size) - _tokens_in(prefix_lens, self._page_size)
+        ):
             return None
         return self._pools.token_to_kv_pool_allocator.alloc_extend(
             prefix_lens, seq_lens, last_loc, sum(extend_lens)
@@ -140,17 +141,26 @@ class BatchBuilder:
 
     def _clear_fresh_states(self, reqs: Sequence[Req], prefix_lens: list[int]) -> None:
         """A request that starts at position 0 must not find its slot's last owner's state."""
+        if not self._pools.has_states:
+            return
         dirty = [
             req.kv.state_slot for req, prefix in zip(reqs, prefix_lens, strict=True) if prefix == 0
         ]
         if dirty:
-            self._pools.req_to_token_pool.mamba_pool.clear_slots(dirty)
+            self._pools.mamba_pool.clear_slots(dirty)
 
     def _kv_indices(self, reqs: Sequence[Req], seq_lens: list[int]) -> npt.NDArray[np.int64]:
         table = self._pools.req_to_token_pool.req_to_token
         parts = [table[req.kv.row, :length] for req, length in zip(reqs, seq_lens, strict=True)]
         return np.concatenate(parts).astype(np.int64)
 
+    def _state_slots(self, reqs: Sequence[Req]) -> npt.NDArray[np.int64]:
+        """The state slot of each request; the dump slot where no layer has a state."""
+        if not self._pools.has_states:
+            return np.zeros(len(reqs), dtype=np.int64)
+        return np.array([req.kv.state_slot for req in reqs], dtype=np.int64)
 
-def _state_slots(reqs: Sequence[Req]) -> npt.NDArray[np.int64]:
-    return np.array([req.kv.state_slot for req in reqs], dtype=np.int64)
+
+def _tokens_in(lengths: Sequence[int], page_size: int) -> int:
+    """What requests of these lengths hold together, in tokens of whole pages."""
+    return sum(ceil_align(length, page_size) for length in lengths)

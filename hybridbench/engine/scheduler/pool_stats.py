@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
 
-POOL_NAMES = ("kv", "mamba", "req")
-
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
     """One pool: ``total`` is the usable size (slot 0 is outside it); the rest should add up to it.
 
-    ``kv`` counts tokens, ``mamba`` state slots, ``req`` request rows.
+    ``kv`` counts tokens in whole pages, ``mamba`` state slots, ``req`` request rows.
     """
 
     total: int
@@ -53,7 +51,7 @@ class PoolStatsObserver:
         self._pools = pools
 
     def stats(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> dict[str, PoolStats]:
-        """One entry per pool name.
+        """One entry per pool name, none for a pool that does not exist.
 
         Args:
             admitted: requests that may hold slots, between two steps.
@@ -61,23 +59,24 @@ class PoolStatsObserver:
         """
         # A healthy waiting request's record is empty; this keeps a long queue cheap.
         holding = [req for req in waiting if not req.kv.is_empty]
-        return {
-            "kv": self._kv(admitted, holding),
-            "mamba": self._mamba(admitted, holding),
-            "req": self._rows(admitted, holding),
-        }
+        stats = {"kv": self._kv(admitted, holding)}
+        if self._pools.has_states:
+            stats["mamba"] = self._mamba(admitted, holding)
+        stats["req"] = self._rows(admitted, holding)
+        return stats
 
     def _kv(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:
         tree = self._pools.tree_cache
         allocator = self._pools.token_to_kv_pool_allocator
+        page_size = allocator.page_size
         return PoolStats(
             total=allocator.size,
             available=allocator.available_size(),
             evictable=tree.full_evictable_size(),
             protected=tree.full_protected_size(),
-            in_flight=sum(req.kv.uncached_len for req in admitted),
+            in_flight=sum(req.kv.held_len(page_size) for req in admitted),
             session_held=tree.session_held_tokens(),
-            waiting_held=sum(req.kv.uncached_len for req in holding),
+            waiting_held=sum(req.kv.held_len(page_size) for req in holding),
         )
 
     def _mamba(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:

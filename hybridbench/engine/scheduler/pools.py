@@ -2,26 +2,76 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 from hybridbench.engine.cache.base import BasePrefixCache, EvictParams
+from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import TREE
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
-from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.slots import MambaSlotAllocator
+from hybridbench.engine.req import Req
+
+
+class _Account(Protocol):
+    @property
+    def size(self) -> int: ...
+
+    def available_size(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class Pools:
-    """Request rows with their state slots, KV positions, and the tree that shares both."""
+    """Request rows, KV positions, and the tree that shares them.
 
-    req_to_token_pool: HybridReqToTokenPool
+    With a ``HybridReqToTokenPool`` there are state slots too.  An attention-only model has none and
+    needs none: its requests want 0 of them, and there is room for 0.
+    """
+
+    req_to_token_pool: ReqToTokenPool
     token_to_kv_pool_allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
     tree_cache: BasePrefixCache
 
     @property
+    def page_size(self) -> int:
+        """KV tokens that are given out and taken back together."""
+        return self.token_to_kv_pool_allocator.page_size
+
+    @property
+    def hybrid_rows(self) -> HybridReqToTokenPool | None:
+        """The rows, if they come with state slots."""
+        rows = self.req_to_token_pool
+        return rows if isinstance(rows, HybridReqToTokenPool) else None
+
+    @property
+    def has_states(self) -> bool:
+        """Whether there are state slots at all."""
+        return self.hybrid_rows is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The pools there are: "kv", "mamba" only with state slots, "req"."""
+        return ("kv", "mamba", "req") if self.has_states else ("kv", "req")
+
+    @property
     def mamba_allocator(self) -> MambaSlotAllocator:
-        return self.req_to_token_pool.mamba_allocator
+        """Who holds which state slot; only where there are any."""
+        return self._state_rows().mamba_allocator
+
+    @property
+    def mamba_pool(self) -> MambaPool:
+        """The states themselves; only where there are any."""
+        return self._state_rows().mamba_pool
+
+    def sizes(self) -> tuple[int, ...]:
+        """Usable slots of each pool, in the order of ``names``."""
+        return tuple(account.size for account in self._accounts())
+
+    def used(self) -> tuple[int, ...]:
+        """Slots of each pool that are not free, in the order of ``names``."""
+        return tuple(account.size - account.available_size() for account in self._accounts())
 
     def free_rows(self) -> int:
         """Request rows that nobody holds."""
@@ -35,12 +85,22 @@ class Pools:
 
     def mamba_room(self) -> int:
         """State slots that are free, reserved by an open group, or can be made free."""
+        if not self.has_states:
+            return 0
         allocator = self.mamba_allocator
         return (
             allocator.available_size()
             + allocator.group_size()
             + self.tree_cache.mamba_evictable_size()
         )
+
+    def state_slots_wanted(self, req: Req) -> int:
+        """How many state slots ``req`` still has to get."""
+        return int(self.has_states and req.kv.mamba_pool_idx is None)
+
+    def state_slot_group(self, most: int) -> AbstractContextManager[None]:
+        """A window in which up to ``most`` state slots are set aside for single allocations."""
+        return self.mamba_allocator.group(most) if self.has_states else nullcontext()
 
     def empty_tree(self) -> None:
         """Give back every slot of the tree and forget the tree; nobody may hold a lock.
@@ -50,7 +110,8 @@ class Pools:
         """
         kv_indices, mamba_slots = self.tree_cache.tree_slots()
         self.token_to_kv_pool_allocator.free(kv_indices, TREE)
-        self.mamba_allocator.free(mamba_slots, TREE)
+        if self.has_states:
+            self.mamba_allocator.free(mamba_slots, TREE)
         self.tree_cache.reset()
 
     def make_kv_room(self, need_size: int) -> bool:
@@ -63,8 +124,19 @@ class Pools:
 
     def make_mamba_room(self, need_size: int) -> bool:
         """Evict until ``need_size`` state slots are free; False if they cannot be."""
+        if need_size == 0:
+            return True
         allocator = self.mamba_allocator
         missing = need_size - allocator.available_size()
         if missing > 0:
             self.tree_cache.evict(EvictParams(mamba_num=missing))
         return allocator.available_size() >= need_size
+
+    def _state_rows(self) -> HybridReqToTokenPool:
+        rows = self.hybrid_rows
+        assert rows is not None, "an attention-only engine has no state slots"
+        return rows
+
+    def _accounts(self) -> tuple[_Account, ...]:
+        kv, rows = self.token_to_kv_pool_allocator, self.req_to_token_pool
+        return (kv, self.mamba_allocator, rows) if self.has_states else (kv, rows)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.release import RequestRelease
@@ -41,6 +43,9 @@ class PrefillAdder:
     state slots, ``rem_rows`` request rows, ``rem_input_tokens`` and ``rem_chunk_tokens`` work of
     this step.  SGLang leaves the state slots out and asserts when they run dry.
 
+    All tokens are counted in whole pages: a request's prefix is whole pages, so what it computes
+    begins a page, and the page it ends in is nobody else's.
+
     A match comes before the decision, and a hit takes a state slot during it; whoever is refused
     after that gives it back through ``_return_unadmitted``.
     """
@@ -58,10 +63,9 @@ class PrefillAdder:
         self._limits = limits
         self._rem_input_tokens = limits.rem_input_tokens
         self._rem_chunk_tokens = limits.rem_chunk_tokens
+        self._page_size = pools.page_size
         # KV that running requests are still expected to fill, and what this step promises.
-        self._kv_promised: float = sum(
-            min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS) * new_token_ratio for req in running
-        )
+        self._kv_promised: float = sum(self._kv_expected(req, new_token_ratio) for req in running)
         self._slots_promised = 0
         self._rows_promised = 0
         self.can_run_list: list[Req] = []
@@ -88,7 +92,7 @@ class PrefillAdder:
         """
         start = req.kv_committed_len
         extend_input_len = self._chunk_len(len(req.fill_ids) - start)
-        if self._pools.kv_room() < extend_input_len:
+        if self._pools.kv_room() < self._in_pages(extend_input_len):
             return False
         self._add(req, extend_input_len, len(req.fill_ids) - start)
         return True
@@ -101,7 +105,7 @@ class PrefillAdder:
         """
         result = AddReqResult.CONTINUE
         most = min(len(waiting_queue), self.rem_rows())
-        with self._pools.mamba_allocator.group(most):
+        with self._pools.state_slot_group(most):
             for req in waiting_queue:
                 if self.rem_rows() < 1:
                     return AddReqResult.NO_TOKEN
@@ -124,7 +128,7 @@ class PrefillAdder:
         if (
             self.can_run_list
             and self._rem_chunk_tokens is None
-            and prompt_len > self._rem_input_tokens
+            and self._in_pages(prompt_len) > self._rem_input_tokens
         ):
             return AddReqResult.OTHER
         self._lock(req)
@@ -136,8 +140,7 @@ class PrefillAdder:
             # Only one request can be between chunks.
             self._unlock(req)
             return AddReqResult.OTHER
-        if req.kv.mamba_pool_idx is None:
-            self._slots_promised += 1
+        self._slots_promised += self._pools.state_slots_wanted(req)
         self._rows_promised += 1
         self._add(req, extend_input_len, prompt_len)
         return self._budget_state()
@@ -168,11 +171,9 @@ class PrefillAdder:
 
     def _has_room(self, req: Req, prompt_len: int) -> bool:
         """Ask after locking: what the lock protects is no longer evictable."""
-        need_tokens = prompt_len + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS)
-        need_slots = 1 if req.kv.mamba_pool_idx is None else 0
         return (
-            need_tokens < self.rem_total_tokens()
-            and need_slots <= self.rem_mamba_slots()
+            self._kv_need(req, prompt_len) < self.rem_total_tokens()
+            and self._pools.state_slots_wanted(req) <= self.rem_mamba_slots()
             and self.rem_rows() >= 1
         )
 
@@ -188,19 +189,42 @@ class PrefillAdder:
         return min(branching - start, prompt_len) if branching > start else prompt_len
 
     def _chunk_len(self, extend_len: int) -> int:
+        """How much of ``extend_len`` this step computes; what is cut is cut at a page border.
+
+        The chunk budget is whole pages from the beginning, and is charged whole pages.
+        """
         if self._rem_chunk_tokens is None:
             return extend_len
         return min(extend_len, self._rem_chunk_tokens)
+
+    def _kv_need(self, req: Req, prompt_len: int) -> int:
+        """KV tokens for the rest of a prompt, from a page border on, and for its outputs."""
+        return self._in_pages(prompt_len + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS))
+
+    def _kv_expected(self, req: Req, new_token_ratio: float) -> float:
+        """KV tokens that a running request is expected to take yet; its own page is used up first.
+
+        With a ratio of 1 it is never more than that.
+        """
+        tokens = min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS) * new_token_ratio
+        if self._page_size == 1:
+            return tokens
+        rest_of_page = -req.kv_committed_len % self._page_size
+        return self._in_pages(max(0, math.ceil(tokens) - rest_of_page))
+
+    def _in_pages(self, tokens: int) -> int:
+        return ceil_align(tokens, self._page_size)
 
     def _add(self, req: Req, extend_input_len: int, prompt_len: int) -> None:
         """Promise the whole prompt and its outputs, charge this step for what it computes."""
         req.extend_input_len = extend_input_len
         if extend_input_len < prompt_len:
             self.new_chunked_req = req
-        self._kv_promised += prompt_len + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS)
-        self._rem_input_tokens -= extend_input_len
+        self._kv_promised += self._kv_need(req, prompt_len)
+        charged = self._in_pages(extend_input_len)
+        self._rem_input_tokens -= charged
         if self._rem_chunk_tokens is not None:
-            self._rem_chunk_tokens -= extend_input_len
+            self._rem_chunk_tokens -= charged
         self.can_run_list.append(req)
 
     def _budget_state(self) -> AddReqResult:

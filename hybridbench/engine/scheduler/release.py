@@ -31,25 +31,18 @@ class RequestRelease:
 
     def return_mamba_slot(self, req: Req) -> None:
         """Free the request's own state slot, if the tree did not take it over."""
-        if req.kv.mamba_pool_idx is not None:
-            self._pools.req_to_token_pool.free_mamba_cache(req)
+        rows = self._pools.hybrid_rows
+        if rows is not None and req.kv.mamba_pool_idx is not None:
+            rows.free_mamba_cache(req)
 
     def _give_back_kv(self, req: Req, *, is_insert: bool) -> None:
-        """Let the cache take or free the committed KV and the state; it unlocks the prefix too.
+        """Let the cache take or free the KV and the state; it unlocks the prefix too.
 
-        Positions allocated for a step that never ran hold no KV, and the cache must not see them.
+        Positions allocated for a step that never ran hold no KV, so the cache frees them.  It alone
+        can: they may share their first page with committed ones.
         """
-        self._free_uncommitted(req)
         self._pools.tree_cache.cache_finished_req(req, is_insert=is_insert)
         req.kv.is_locked = False
-
-    def _free_uncommitted(self, req: Req) -> None:
-        kv = req.kv
-        start, end = max(kv.kv_committed_len, kv.cache_protected_len), kv.kv_allocated_len
-        if start < end:
-            table = self._pools.req_to_token_pool.req_to_token
-            self._pools.token_to_kv_pool_allocator.free(table[kv.req_pool_idx, start:end])
-            kv.kv_allocated_len = start
 
     def _give_back_row(self, req: Req) -> None:
         self._pools.req_to_token_pool.free(req)

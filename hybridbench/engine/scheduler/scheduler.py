@@ -187,15 +187,20 @@ class Scheduler:
         req = adder.refused
         if req is None or self.running or self.chunked_req is not None:
             return
-        need = len(req.origin_input_ids) + req.sampling_params.max_new_tokens
-        req.to_abort = FinishReason(
-            FinishKind.ABORT,
-            f"does not fit the idle engine: it needs {need} KV tokens, 1 state slot and 1 row; "
-            f"there is room for {self._pools.kv_room()}, {self._pools.mamba_room()} and "
-            f"{self._pools.free_rows()}",
-        )
+        req.to_abort = FinishReason(FinishKind.ABORT, self._no_room_message(req))
         self._abort(req, outcome)
         self._counters.abort_no_room += 1
+
+    def _no_room_message(self, req: Req) -> str:
+        pools = self._pools
+        need = len(req.origin_input_ids) + req.sampling_params.max_new_tokens
+        wanted, room = f"{need} KV tokens", f"{pools.kv_room()}"
+        if pools.has_states:
+            wanted, room = f"{wanted}, 1 state slot", f"{room}, {pools.mamba_room()}"
+        return (
+            f"does not fit the idle engine: it needs {wanted} and 1 row; there is room for {room} "
+            f"and {pools.free_rows()}"
+        )
 
     def _roll_back(self, admitted: Sequence[Req]) -> None:
         """An allocation failed although admission saw room: everybody waits again."""
