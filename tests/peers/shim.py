@@ -1,0 +1,147 @@
+"""SGLang's names and calls on hybridbench's classes: all that a test written for SGLang needs.
+
+What it does: index arrays and lists of slots become tensors on the way out, requests are built
+from SGLang's arguments, and calls that carry the same lengths twice (device and host) drop one.
+Everything else is imported as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from hybridbench.engine.cache import mamba_radix_cache, radix_cache
+from hybridbench.engine.cache.base import (
+    BasePrefixCache,
+    CacheInitParams,
+    EvictParams,
+    EvictResult,
+    InsertParams,
+    MatchPrefixParams,
+)
+from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.memory import pages, req_to_token, slots
+from hybridbench.engine.memory.indices import IntArray, SlotInput
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool, MHATokenToKVPool
+from hybridbench.engine.memory.mamba_pool import (
+    Mamba2CacheParams,
+    Mamba2StateDType,
+    Mamba2StateShape,
+)
+from hybridbench.engine.memory.owners import REQ, Owner
+from hybridbench.engine.memory.req_to_token import ReqToTokenPool
+
+__all__ = [
+    "CacheInitParams",
+    "EvictParams",
+    "EvictResult",
+    "HybridLinearKVPool",
+    "InsertParams",
+    "MHATokenToKVPool",
+    "Mamba2CacheParams",
+    "Mamba2StateDType",
+    "Mamba2StateShape",
+    "MatchPrefixParams",
+    "RadixKey",
+    "ReqToTokenPool",
+    "TreeNode",
+]
+
+
+def tensor_or_none(slots: IntArray | list[int] | None) -> torch.Tensor | None:
+    return None if slots is None else torch.as_tensor(slots, dtype=torch.int64)
+
+
+@dataclass(eq=False)
+class Req:
+    """A request by SGLang's arguments; its indices hold tensors, as the shims of pools give."""
+
+    rid: str
+    origin_input_text: str
+    origin_input_ids: Sequence[int]
+    sampling_params: object = None
+    output_ids: list[int] = field(default_factory=list)
+    req_pool_idx: int | None = None
+    mamba_pool_idx: Any = None
+    last_node: TreeNode | None = None
+    cache_protected_len: int = 0
+    kv_committed_len: int = 0
+    kv_allocated_len: int = 0
+    prefix_indices: Any = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    @property
+    def fill_ids(self) -> list[int]:
+        return [*self.origin_input_ids, *self.output_ids]
+
+
+class MatchResult(NamedTuple):
+    device_indices: torch.Tensor
+    last_device_node: TreeNode
+    mamba_branching_seqlen: int | None
+
+
+def match_as_tensor(cache: BasePrefixCache, params: MatchPrefixParams) -> MatchResult:
+    found = cache.match_prefix(params)
+    indices = torch.from_numpy(found.device_indices)
+    return MatchResult(indices, found.last_device_node, found.mamba_branching_seqlen)
+
+
+class MambaSlotAllocator(slots.MambaSlotAllocator):
+    def alloc(self, need_size: int, owner: Owner = REQ) -> torch.Tensor | None:  # type: ignore[override]
+        return tensor_or_none(super().alloc(need_size, owner))
+
+
+class HybridReqToTokenPool(req_to_token.HybridReqToTokenPool):
+    def __init__(self, **arguments: object) -> None:
+        super().__init__(**arguments)  # type: ignore[arg-type]
+        self.mamba_allocator = MambaSlotAllocator(self.mamba_pool.size, self.device)
+
+
+class TokenToKVPoolAllocator(pages.TokenToKVPoolAllocator):
+    def alloc(self, need_size: int, owner: Owner = REQ) -> torch.Tensor | None:  # type: ignore[override]
+        return tensor_or_none(super().alloc(need_size, owner))
+
+
+class PagedTokenToKVPoolAllocator(pages.PagedTokenToKVPoolAllocator):
+    def alloc(self, need_size: int, owner: Owner = REQ) -> torch.Tensor | None:  # type: ignore[override]
+        return tensor_or_none(super().alloc(need_size, owner))
+
+    def alloc_extend(  # type: ignore[override]
+        self,
+        prefix_lens: SlotInput,
+        prefix_lens_cpu: SlotInput,
+        seq_lens: SlotInput,
+        seq_lens_cpu: SlotInput,
+        last_loc: SlotInput,
+        extend_num_tokens: int,
+    ) -> torch.Tensor | None:
+        del prefix_lens, seq_lens
+        return tensor_or_none(
+            super().alloc_extend(prefix_lens_cpu, seq_lens_cpu, last_loc, extend_num_tokens)
+        )
+
+    def alloc_decode(  # type: ignore[override]
+        self, seq_lens: SlotInput, seq_lens_cpu: SlotInput, last_loc: SlotInput
+    ) -> torch.Tensor | None:
+        del seq_lens
+        return tensor_or_none(super().alloc_decode(seq_lens_cpu, last_loc))
+
+
+class RadixCache(radix_cache.RadixCache):
+    def match(self, key: RadixKey) -> MatchResult:
+        return match_as_tensor(self, MatchPrefixParams(key=key))
+
+
+class MambaRadixCache(mamba_radix_cache.MambaRadixCache):
+    def match(self, key: RadixKey, req: Req | None = None) -> MatchResult:
+        params = MatchPrefixParams(key=key, cow_mamba=req is not None, req=req)
+        return match_as_tensor(self, params)
+
+
+def LRUList(mamba: bool = False) -> FullLRUList | MambaLRUList:
+    return MambaLRUList() if mamba else FullLRUList()
