@@ -33,8 +33,7 @@ from hybridbench.sampling.sampler import (
 from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
 from hybridbench.targets.messages import Ready
 from hybridbench.workload.actions import Workload
-from hybridbench.workload.scenario import Scenario
-from hybridbench.workload.trace_replay import TraceReplay
+from hybridbench.workload.build import build_workload
 
 STDERR_FILE = "worker.stderr.log"
 _PSS_INTERVAL_S = 20.0
@@ -118,7 +117,7 @@ class _Soak:
             target.kill()
             self._recorder.event("interrupted", {"signal": self._signal()})
             return
-        workload = _workload(plan, ready)
+        workload = build_workload(plan.profile, ready.vocab_size, plan.trace, plan.seed)
         self._manifest = with_worker(self._manifest, plan, ready, workload.describe())
         self._writer.update_manifest(self._manifest)
         self._view.note(ready.model_note)
@@ -156,9 +155,3 @@ class _Soak:
     def _signal(self) -> str:
         first = self._interrupts.first
         return "" if first is None else first.name
-
-
-def _workload(plan: SoakPlan, ready: Ready) -> Workload:
-    if plan.trace is not None:
-        return TraceReplay(plan.profile, plan.trace, ready.vocab_size, plan.seed)
-    return Scenario(plan.profile, ready.vocab_size, plan.seed)
