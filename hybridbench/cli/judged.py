@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from hybridbench.analysis.findings import Verdict
 
 
-def tell(run_dir: Path) -> Verdict:
+def tell(run_dir: Path) -> int:
     """Judge the run in ``run_dir``, write its derived files, print the summary.
+
+    Returns:
+        The exit code: the verdict's, or 130 or 143 for a run that was interrupted.
 
     Raises:
         RunDirectoryError: there is no run, or its directory cannot be written.
@@ -28,4 +27,4 @@ def tell(run_dir: Path) -> Verdict:
     verdict = judge(record)
     document = write_reports(run_dir, record, verdict)
     Console().print(render_console(document, run_dir / REPORT_HTML))
-    return verdict
+    return document.exit_code

@@ -15,6 +15,6 @@ def report(
 ) -> None:
     """Judge a stored run again; rebuild verdict.json, report.html and report.md.
 
-    The exit code is the verdict's, as for `soak`.
+    The exit code is that of the soak: the verdict's, or 130 or 143 if it was interrupted.
     """
-    raise typer.Exit(int(tell(run).exit_code))
+    raise typer.Exit(tell(run))

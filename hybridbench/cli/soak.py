@@ -157,8 +157,8 @@ def _run(plan: SoakPlan) -> None:
     from hybridbench.runs.soak import run_soak
 
     outcome = run_soak(plan)
-    verdict = tell(outcome.run_dir)
-    raise typer.Exit(int(outcome.exit_hint or verdict.exit_code))
+    code = tell(outcome.run_dir)
+    raise typer.Exit(int(outcome.exit_hint or code))
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from hybridbench import __version__
 from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
+from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
 from hybridbench.report.advice import MEANING, next_step, top_finding
 from hybridbench.report.charts import chart_groups
@@ -38,6 +40,8 @@ from hybridbench.units import format_duration
 _TIME_UNITS = frozenset({"h", "min", "s"})
 _EVENTS_MAX = 200
 
+_BY_SIGNAL: Final = {"SIGTERM": ExitCode.TERMINATED}
+
 
 def build_document(record: RunRecord, verdict: Verdict) -> Document:
     """The report of one judged run; reads no file, no clock and no setting."""
@@ -48,7 +52,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         subtitle=_subtitle(record, recorded_s),
         verdict=verdict.kind,
         meaning=MEANING[verdict.kind],
-        exit_code=int(verdict.exit_code),
+        exit_code=int(_exit_code(record, verdict)),
         headline=verdict.headline,
         answer=(*_answer(verdict), next_step(verdict, manifest)),
         ruling=verdict.can_rule_out,
@@ -93,6 +97,14 @@ def _answer(verdict: Verdict) -> tuple[Fact, ...]:
     if verdict.kind is VerdictKind.INVALID:
         facts = [*_not_covered(verdict), *facts]
     return tuple(facts)
+
+
+def _exit_code(record: RunRecord, verdict: Verdict) -> ExitCode:
+    """That of the soak itself: an interrupted one never ends like one that ran its course."""
+    interrupted = record.last_event("interrupted")
+    if interrupted is None:
+        return verdict.exit_code
+    return _BY_SIGNAL.get(str(interrupted.data.get("signal")), ExitCode.INTERRUPTED)
 
 
 def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:

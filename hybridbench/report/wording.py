@@ -40,7 +40,7 @@ def amount(value: float, unit: str, *, signed: bool = False) -> str:
     if math.isinf(value):
         return "no bound" if value > 0 else "no lower bound"
     sign = "\N{MINUS SIGN}" if value < -_TINY else ("+" if signed and value > _TINY else "")
-    size = abs(value)
+    size = abs(value) if abs(value) > _TINY else 0.0
     if unit == Unit.BYTES:
         return sign + format_bytes(size)
     return f"{sign}{number(size)} {unit}".rstrip()

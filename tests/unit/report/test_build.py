@@ -72,3 +72,16 @@ def test_a_finding_of_a_lesser_kind_does_not_hide_the_one_of_the_verdict() -> No
     what = next(fact for fact in document.answer if fact.label == "What leaks")
     assert what.text.startswith("TreeNode")
     assert "1 more finding below" in what.text
+
+
+def test_an_interrupted_run_ends_with_the_code_of_its_signal_whatever_the_verdict() -> None:
+    record = synthetic.record_of(300.0)
+    verdict = synthetic.leak_verdict(record)
+    codes = []
+    for name in ("SIGINT", "SIGTERM"):
+        stopped = RunEvent(200.0, "interrupted", {"signal": name})
+        cut = replace(record, events=(*record.events, stopped))
+        codes.append(build_document(cut, verdict).exit_code)
+
+    assert build_document(record, verdict).exit_code == 10
+    assert codes == [130, 143]
