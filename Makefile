@@ -55,7 +55,7 @@ check: install-test  ## Format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install  ## The benchmarks whose numbers docs/ quotes
+bench: install-test  ## The benchmarks whose numbers docs/ quotes
 	$(BIN)/hybridbench bench cache
 	$(BIN)/hybridbench bench engine
 
