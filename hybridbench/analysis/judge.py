@@ -26,7 +26,7 @@ from hybridbench.analysis.validity import MEMORY, coverage, ended_early, validit
 from hybridbench.analysis.waiting import waiting_findings
 from hybridbench.analysis.window import Window, judged_window
 from hybridbench.metrics import METRICS, Check
-from hybridbench.units import format_byte_rate, format_duration
+from hybridbench.units import format_byte_rate, format_bytes, format_duration
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
 # Of the planned time: no trend is called a leak in the live view before (detection.md 4.5).
@@ -183,7 +183,22 @@ def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
     busy = len(record.all_events("checkpoint")) - len(quiescent_checkpoints(record))
     if busy:
         yield f"{busy} checkpoint{'s' * (busy > 1)} met requests in the engine and prove nothing"
+    yield from _reclaimed(record)
     yield from _looking(record)
+
+
+def _reclaimed(record: RunRecord) -> Iterable[str]:
+    """What the worker gave back at the end: cache and slack are no leak, garbage is its own."""
+    event = record.last_event("reclaim")
+    if event is None:
+        return
+    names = ("at_rest_bytes", "after_flush_bytes", "after_collect_bytes", "after_trim_bytes")
+    rest, flushed, collected, trimmed = (number(event.data, name) for name in names)
+    yield (
+        f"of {format_bytes(rest)} at rest, flushing the cache gave back "
+        f"{format_bytes(rest - flushed)}, a full collection {format_bytes(flushed - collected)}, "
+        f"malloc_trim {format_bytes(collected - trimmed)}"
+    )
 
 
 def _looking(record: RunRecord) -> Iterable[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from queue import Empty, SimpleQueue
 
@@ -16,6 +17,8 @@ from hybridbench.runs.wire_reader import Inbox, LoopPulse, WireReader
 from hybridbench.runs.worker_metrics import Snapshot, WorkerMetrics
 from hybridbench.runs.worker_probes import WorkerProbes, violation_records
 from hybridbench.sampling.ballast import Ballast
+from hybridbench.sampling.process_memory import read_process_memory
+from hybridbench.sampling.reclaim import reclaim
 from hybridbench.targets.messages import (
     Abort,
     Census,
@@ -27,6 +30,8 @@ from hybridbench.targets.messages import (
     Flushed,
     FromWorker,
     Goodbye,
+    Reclaim,
+    Reclaimed,
     Resume,
     Sampling,
     Shutdown,
@@ -126,8 +131,23 @@ class EngineLoop:
                 self._draining = False
             case Flush():
                 self._wire.send(Flushed(time.monotonic(), self._engine.flush_cache()))
+            case Reclaim():
+                self._wire.send(self._reclaim())
             case Shutdown():
                 self._leaving = True
+
+    def _reclaim(self) -> Reclaimed:
+        def private_bytes() -> int:
+            return read_process_memory(os.getpid()).anon_swap_bytes
+
+        given = reclaim(private_bytes, self._engine.flush_cache)
+        return Reclaimed(
+            time.monotonic(),
+            given.at_rest_bytes,
+            given.after_flush_bytes,
+            given.after_collect_bytes,
+            given.after_trim_bytes,
+        )
 
     def _submit(self, message: Submit) -> None:
         try:

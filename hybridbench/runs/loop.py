@@ -25,6 +25,7 @@ from hybridbench.targets.messages import (
     FromWorker,
     Goodbye,
     LogLine,
+    Reclaimed,
     Steady,
     StepEvents,
     Violation,
@@ -78,6 +79,8 @@ class SoakLoop:
         self._traffic_start_s: float | None = None
         self.steady: Steady | None = None
         self.goodbye: Goodbye | None = None
+        self.reclaimed: Reclaimed | None = None
+        self.samples_wanted = True
         self._censuses_open = 0
         self.censuses_wanted = True
 
@@ -166,7 +169,7 @@ class SoakLoop:
 
     def _ask(self, now_s: float) -> None:
         parts = self._parts
-        if self._asked is None and parts.sampler.begin():
+        if self._asked is None and self.samples_wanted and parts.sampler.begin():
             probe_id = self.new_probe_id()
             self._asked = (probe_id, now_s)
             parts.target.post(Counters(probe_id))
@@ -205,6 +208,8 @@ class SoakLoop:
                 self.steady = message
             case Drained():
                 self._drained = True
+            case Reclaimed():
+                self.reclaimed = message
             case Goodbye():
                 self.goodbye = message
 

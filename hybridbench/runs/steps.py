@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
 from hybridbench.runs.plan import SoakPlan
-from hybridbench.targets.messages import Drain, Resume, Shutdown
+from hybridbench.targets.messages import Drain, Reclaim, Resume, Shutdown
 from hybridbench.targets.wire import WireClosedError
 
 # A warm-up that has not ended by then goes over into the judged part without a `steady` event.
 _WARMUP_SHARE_MAX = 0.4
 _GOODBYE_PATIENCE_S = 10.0
 _CENSUS_PATIENCE_S = 30.0
+_RECLAIM_PATIENCE_S = 20.0
 
 
 class SoakSteps:
@@ -37,6 +38,7 @@ class SoakSteps:
         self.run_steadily()
         self.drain()
         self.last_checkpoint()
+        self.reclaim()
         self.stop()
         self._parts.recorder.enter("done")
 
@@ -103,6 +105,27 @@ class SoakSteps:
             lambda: self._loop.checkpoint_done(index),
             self._loop.now_s + _CENSUS_PATIENCE_S,
         )
+
+    def reclaim(self) -> None:
+        """See what the worker can give back; nothing is sampled afterwards, as it is changed."""
+        if not self._drained or self._loop.interrupted:
+            return
+        self._loop.samples_wanted = False
+        self._parts.target.post(Reclaim())
+        limit_s = self._loop.now_s + _RECLAIM_PATIENCE_S
+        self._loop.run_until(lambda: self._loop.reclaimed is not None, limit_s)
+        given = self._loop.reclaimed
+        if given is not None:
+            self._parts.recorder.at(
+                given.t_s,
+                "reclaim",
+                {
+                    "at_rest_bytes": given.at_rest_bytes,
+                    "after_flush_bytes": given.after_flush_bytes,
+                    "after_collect_bytes": given.after_collect_bytes,
+                    "after_trim_bytes": given.after_trim_bytes,
+                },
+            )
 
     def stop(self) -> None:
         """The worker leaves in order."""

@@ -89,6 +89,10 @@ class Flush(_Message, frozen=True):
     """Drop every cached prefix; answered by Flushed."""
 
 
+class Reclaim(_Message, frozen=True):
+    """Give back what can be given back, for good; answered by Reclaimed.  The last act of a run."""
+
+
 class Shutdown(_Message, frozen=True):
     """Leave; answered by Goodbye."""
 
@@ -262,6 +266,16 @@ class Flushed(_Message, frozen=True):
     done: bool
 
 
+class Reclaimed(_Message, frozen=True):
+    """The answer to Reclaim: private memory at rest and after each step, in bytes."""
+
+    t_s: float
+    at_rest_bytes: int
+    after_flush_bytes: int
+    after_collect_bytes: int
+    after_trim_bytes: int
+
+
 class Violation(_Message, frozen=True):
     """The engine's own check objected, or it raised an ownership error."""
 
@@ -304,6 +318,7 @@ ToWorker: TypeAlias = (
     | Drain
     | Resume
     | Flush
+    | Reclaim
     | Shutdown
     | Counters
     | Census
@@ -318,6 +333,7 @@ FromWorker: TypeAlias = (
     | Steady
     | Drained
     | Flushed
+    | Reclaimed
     | Violation
     | LogLine
     | Fatal

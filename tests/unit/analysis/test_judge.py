@@ -187,3 +187,19 @@ def test_what_looking_cost_the_engine_is_told() -> None:
     verdict = judge(with_series(healthy_record(Run(duration_s=240.0, steady_s=60.0)), stopped))
 
     assert any("held the engine loop for 0.70% of the time" in note for note in verdict.notes)
+
+
+def test_what_the_worker_gave_back_at_the_end_is_told_step_by_step() -> None:
+    given = {
+        "at_rest_bytes": 300 * 2**20,
+        "after_flush_bytes": 299 * 2**20,
+        "after_collect_bytes": 249 * 2**20,
+        "after_trim_bytes": 247 * 2**20,
+    }
+    record = healthy_record(Run(duration_s=240.0, steady_s=60.0))
+
+    verdict = judge(with_events(record, RunEvent(239.0, "reclaim", given)))
+
+    (note,) = [line for line in verdict.notes if "at rest" in line]
+    assert "a full collection 50.0 MiB" in note
+    assert "malloc_trim 2.00 MiB" in note

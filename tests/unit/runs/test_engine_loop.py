@@ -177,3 +177,15 @@ def test_the_cache_is_flushed_on_demand_and_the_worker_says_goodbye() -> None:
     assert evictable == 0
     assert isinstance(goodbye, m.Goodbye)
     assert not alive
+
+
+def test_at_the_end_the_worker_gives_back_what_it_can_and_tells_what_it_held() -> None:
+    with in_process_worker(make_engine()) as worker:
+        worker.ask(m.Submit("a", PROMPT, GREEDY), m.Drain(), until=m.Drained)
+        (given,) = worker.ask(m.Reclaim(), until=m.Reclaimed)
+        evictable = worker.engine.pool_stats()["kv"].evictable
+
+    assert isinstance(given, m.Reclaimed)
+    assert evictable == 0, "the cache was flushed"
+    assert given.at_rest_bytes > 0
+    assert given.after_trim_bytes > 0
