@@ -192,12 +192,12 @@ def _reclaimed(record: RunRecord) -> Iterable[str]:
     event = record.last_event("reclaim")
     if event is None:
         return
-    names = ("at_rest_bytes", "after_flush_bytes", "after_collect_bytes", "after_trim_bytes")
-    rest, flushed, collected, trimmed = (number(event.data, name) for name in names)
+    names = ("at_rest_bytes", "after_trim_bytes", "after_flush_bytes", "after_collect_bytes")
+    rest, trimmed, flushed, collected = (number(event.data, name) for name in names)
     yield (
-        f"of {format_bytes(rest)} at rest, flushing the cache gave back "
-        f"{format_bytes(rest - flushed)}, a full collection {format_bytes(flushed - collected)}, "
-        f"malloc_trim {format_bytes(collected - trimmed)}"
+        f"of {format_bytes(rest)} at rest, malloc_trim gave back {format_bytes(rest - trimmed)}, "
+        f"flushing the cache {format_bytes(trimmed - flushed)}, "
+        f"a full collection {format_bytes(flushed - collected)}"
     )
 
 

@@ -144,9 +144,9 @@ class EngineLoop:
         return Reclaimed(
             time.monotonic(),
             given.at_rest_bytes,
+            given.after_trim_bytes,
             given.after_flush_bytes,
             given.after_collect_bytes,
-            given.after_trim_bytes,
         )
 
     def _submit(self, message: Submit) -> None:

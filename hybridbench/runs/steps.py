@@ -121,9 +121,9 @@ class SoakSteps:
                 "reclaim",
                 {
                     "at_rest_bytes": given.at_rest_bytes,
+                    "after_trim_bytes": given.after_trim_bytes,
                     "after_flush_bytes": given.after_flush_bytes,
                     "after_collect_bytes": given.after_collect_bytes,
-                    "after_trim_bytes": given.after_trim_bytes,
                 },
             )
 

@@ -271,9 +271,9 @@ class Reclaimed(_Message, frozen=True):
 
     t_s: float
     at_rest_bytes: int
+    after_trim_bytes: int
     after_flush_bytes: int
     after_collect_bytes: int
-    after_trim_bytes: int
 
 
 class Violation(_Message, frozen=True):

@@ -188,4 +188,4 @@ def test_at_the_end_the_worker_gives_back_what_it_can_and_tells_what_it_held() -
     assert isinstance(given, m.Reclaimed)
     assert evictable == 0, "the cache was flushed"
     assert given.at_rest_bytes > 0
-    assert given.after_trim_bytes > 0
+    assert given.after_collect_bytes > 0

@@ -19,7 +19,7 @@ class Knot:
         Knot.freed += 1
 
 
-def test_the_cache_goes_first_then_garbage_also_what_was_frozen_then_slack() -> None:
+def test_slack_goes_first_then_the_cache_then_garbage_also_what_was_frozen() -> None:
     seen: list[tuple[str, int]] = []
 
     def read() -> int:
@@ -31,7 +31,7 @@ def test_the_cache_goes_first_then_garbage_also_what_was_frozen_then_slack() -> 
     before = Knot.freed
     given = reclaim(read, lambda: seen.append(("flush", Knot.freed)))
 
-    assert [what for what, _ in seen] == ["read", "flush", "read", "read", "read"]
-    assert [freed - before for _, freed in seen] == [0, 0, 0, 1, 1]
-    assert (given.at_rest_bytes, given.after_trim_bytes) == (99, 95)
+    assert [what for what, _ in seen] == ["read", "read", "flush", "read", "read"]
+    assert [freed - before for _, freed in seen] == [0, 0, 0, 0, 1]
+    assert (given.at_rest_bytes, given.after_collect_bytes) == (99, 95)
     assert gc.get_freeze_count() == 0
