@@ -202,4 +202,4 @@ def test_what_the_worker_gave_back_at_the_end_is_told_step_by_step() -> None:
 
     (note,) = [line for line in verdict.notes if "at rest" in line]
     assert "a full collection 50.0 MiB" in note
-    assert "malloc_trim 2.00 MiB" in note
+    assert "malloc_trim gave back 2.00 MiB" in note
