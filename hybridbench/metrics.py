@@ -220,6 +220,40 @@ METRICS: tuple[MetricSpec, ...] = (
         "time between tokens, 99th percentile",
     ),
     MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time spent inside engine steps"),
+    # Where the time of a step goes.  Their growth per call or per token is judged as decay.
+    MetricSpec("match_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time in prefix matches"),
+    MetricSpec("insert_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time in inserts to the cache"),
+    MetricSpec("evict_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time in evictions"),
+    MetricSpec(
+        "schedule_s",
+        Unit.SECONDS,
+        Kind.COUNTER,
+        Check.SHOWN,
+        "time forming batches and settling them, cache calls included",
+    ),
+    MetricSpec("forward_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time in the model"),
+    # Requests that live too long, or for nobody.
+    MetricSpec(
+        "oldest_request_s",
+        Unit.SECONDS,
+        Kind.LEVEL,
+        Check.SHOWN,
+        "age of the oldest request in the engine",
+    ),
+    MetricSpec(
+        "oldest_silence_s",
+        Unit.SECONDS,
+        Kind.LEVEL,
+        Check.SHOWN,
+        "longest time that an admitted request has gone without a token",
+    ),
+    MetricSpec(
+        "requests_without_client",
+        Unit.COUNT,
+        Kind.LEVEL,
+        Check.EXACT,
+        "requests in the engine that no client waits for and nobody asked to end: must be 0",
+    ),
     MetricSpec(
         "steps_with.*",
         Unit.COUNT,

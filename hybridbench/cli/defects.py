@@ -28,5 +28,7 @@ def show(slug: str) -> None:
     for patch in defect.patches:
         typer.echo(f"replaces   {patch.holder.__name__}.{patch.method}")
     signature = defect.signature
-    typer.echo(f"expected   {signature.expected_verdict}: {signature.subject}, {signature.rate}")
+    typer.echo(
+        f"expected   {' or '.join(signature.verdicts)}: {signature.subject}, {signature.rate}"
+    )
     typer.echo(f"driver     {signature.event}")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from types import CodeType, FunctionType
 from typing import TypeAlias
+
+from hybridbench.defects.truth import Truth
 
 # Replacements have the signature of the method they stand in for, which only that method knows.
 Replacement: TypeAlias = Callable[..., object]
@@ -26,26 +29,78 @@ class Patch:
     fingerprint: str
 
 
+class Role(StrEnum):
+    """Whether what is put in must be found, or must not."""
+
+    DEFECT = "defect"
+    CONTROL = "control"  # looks like a leak and is none
+
+
 @dataclass(frozen=True)
 class Signature:
-    """What a correct detector must report: the subject, the event that drives it, the rate."""
+    """What a correct detector must report, stated before anything is run.
 
+    ``event`` and ``rate`` are for people; the other fields are what ``selftest`` compares.
+
+    Args:
+        verdicts: the verdicts that are right; the first is the one expected.
+        kinds: kinds of findings, one of which must name ``subject``; empty for a control.
+        subject: what the finding must name: a word of its subject.
+        event: what drives it, in words.
+        rate: how much for each event, in words.
+        drivers: counters, one of which the finding must name; empty if none can be told.
+        harm: name of the truth's count of what was lost; empty if nothing is counted.
+        per: name of the truth's count that ``harm`` is divided by to give the rate for each event.
+        exact: found by arithmetic, not by statistics: seconds suffice.
+        duration_s: how long a run must be for the finding.
+    """
+
+    verdicts: tuple[str, ...]
+    kinds: tuple[str, ...]
     subject: str
     event: str
     rate: str
-    expected_verdict: str
+    drivers: tuple[str, ...] = ()
+    harm: str = ""
+    per: str = ""
+    exact: bool = True
+    duration_s: float = 45.0
 
 
 @dataclass(frozen=True)
 class Defect:
-    """A historic bug with its provenance and everything needed to put it back."""
+    """A historic bug with its provenance and everything needed to put it back; or a control.
+
+    Args:
+        slug: its name on the command line.
+        source: where it was reported: "sglang#25770".
+        symptom: how it shows, in one sentence.
+        profile: a shipped profile that reaches the path.
+        signature: what must be reported.
+        patches: the methods replaced; a control may need none.
+        harmed: who was hurt by it and how much, as reported.
+        cure: how it was cured.
+        versions: releases that had it, (first, last) of each branch; empty if not known.
+        overrides: keys of the profile to set for it, as ``--set`` takes them.
+        model: a preset, where the profile's own will not do.
+        truth: what its replacements count.
+        corrupts: whether generated tokens may change.
+    """
 
     slug: str
-    source: str  # "sglang#25770"
+    source: str
     symptom: str
-    profile: str  # a shipped profile that reaches the path
+    profile: str
     signature: Signature
     patches: tuple[Patch, ...]
+    harmed: str = ""
+    cure: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    overrides: tuple[tuple[str, str], ...] = ()
+    model: str = ""
+    truth: Truth = field(default_factory=Truth)
+    corrupts: bool = False
+    role: Role = Role.DEFECT
 
 
 def fingerprint_of(method: Callable[..., object]) -> str:

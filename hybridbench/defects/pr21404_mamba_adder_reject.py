@@ -12,12 +12,17 @@ Present up to sglang 0.5.9, fixed in 0.5.10 (merged 2026-03-30).
 from __future__ import annotations
 
 from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.prefill import PrefillAdder
+
+TRUTH = Truth()
 
 
 def _return_unadmitted(self: PrefillAdder, req: Req) -> None:
     """Before #21404 nothing was given back."""
+    if req.mamba_pool_idx is not None:
+        TRUTH.add("refusals_that_kept_a_slot")
 
 
 DEFECT = Defect(
@@ -27,12 +32,19 @@ DEFECT = Defect(
     "waiting requests hold them.",
     profile="admission-squeeze",
     signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("waiting-holds-slots",),
         subject="mamba",
         event="refusal",
         rate="1 slot per refused request with a hit, until it is admitted or aborted",
-        expected_verdict="LEAK",
+        drivers=("refusals",),
     ),
     patches=(
         Patch(PrefillAdder, "_return_unadmitted", _return_unadmitted, fingerprint="302c6ae4859c"),
     ),
+    harmed="Hybrid models such as Qwen3-Next: the idle check found the slot missing and ended the "
+    "server.",
+    cure="The slot is freed whenever the request did not enter the batch.",
+    versions=(("0.5.0", "0.5.9"),),
+    truth=TRUTH,
 )

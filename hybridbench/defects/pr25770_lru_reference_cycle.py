@@ -36,13 +36,20 @@ DEFECT = Defect(
     "full collection, or hang from tombstones that are still in the tree.",
     profile="chat-churn",
     signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("instances-wait-for-collector",),
         subject="TreeNode",
         event="evicted node",
         rate="0.9 to 1 node per evicted node once a first parent and child were evicted apart",
-        expected_verdict="LEAK",
+        drivers=("nodes_evicted", "evict_leaf"),
+        exact=False,
+        duration_s=300.0,
     ),
     patches=(
         Patch(FullLRUList, "_remove_node", _remove_node_from_full, fingerprint="eb67f7f61912"),
         Patch(MambaLRUList, "_remove_node", _remove_node_from_mamba, fingerprint="eb20f4f6c668"),
     ),
+    harmed="Qwen3-Next under steady traffic: scheduler RSS +3.7 GB/h, 17,270 nodes in cycles.",
+    cure="Both pointers of a removed node are set to None, in every list kind.",
+    versions=(("0.5.9", "0.5.12.post1"),),
 )

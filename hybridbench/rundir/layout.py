@@ -20,6 +20,8 @@ MANIFEST: Final = "manifest.json"
 SAMPLES: Final = "samples.jsonl"
 EVENTS: Final = "events.jsonl"
 VERDICT: Final = "verdict.json"
+# What injected defects really did.  Only the self-test reads it: no verdict may rest on it.
+TRUTH: Final = "truth.json"
 REPORT_HTML: Final = "report.html"
 REPORT_MARKDOWN: Final = "report.md"
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
+from hybridbench.defects.defect import Defect
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.memory.owners import OwnershipError
@@ -30,6 +32,7 @@ from hybridbench.targets.messages import (
     Flushed,
     FromWorker,
     Goodbye,
+    InjectedTruth,
     Reclaim,
     Reclaimed,
     Resume,
@@ -60,13 +63,17 @@ class EngineLoop:
         probes: WorkerProbes,
         metrics: WorkerMetrics,
         ballast: Ballast,
+        defects: Sequence[Defect] = (),
     ) -> None:
-        """``ballast`` is only held: its objects must live as long as the loop."""
+        """``ballast`` is only held: its objects must live as long as the loop.  Of ``defects``,
+        what they did is told at the end.
+        """
         self._engine = engine
         self._wire = wire
         self._probes = probes
         self._metrics = metrics
         self._ballast = ballast
+        self._defects = defects
         self._inbox: Inbox = SimpleQueue()
         self._pulse = LoopPulse()
         self._snapshot = Snapshot()
@@ -84,19 +91,31 @@ class EngineLoop:
             WireClosedError: the parent is gone.
         """
         self._reader.start()
-        while not self._leaving:
-            self._take_messages()
-            self._look()
-            if self._engine.has_work:
-                self._step()
-            else:
-                self._pulse.busy = False
-            self._tell()
+        try:
+            while not self._leaving:
+                self._turn()
+        finally:
+            self._tell_truth()
         self._probes.close()
         metrics = self._metrics
         with contextlib.suppress(WireClosedError):
             # The parent may leave first; there is nothing more to say then.
             self._wire.send(Goodbye(time.monotonic(), metrics.probe_stop_s + metrics.handler_s))
+
+    def _turn(self) -> None:
+        self._take_messages()
+        self._look()
+        if self._engine.has_work:
+            self._step()
+        else:
+            self._pulse.busy = False
+        self._tell()
+
+    def _tell_truth(self) -> None:
+        counts = {defect.slug: defect.truth.counts() for defect in self._defects}
+        if counts:
+            with contextlib.suppress(WireClosedError):
+                self._wire.send(InjectedTruth(counts))
 
     def _take_messages(self) -> None:
         """Everything that has arrived; waits only when there is nothing else to do."""

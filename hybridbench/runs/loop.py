@@ -24,6 +24,7 @@ from hybridbench.targets.messages import (
     Fatal,
     FromWorker,
     Goodbye,
+    InjectedTruth,
     LogLine,
     Reclaimed,
     Steady,
@@ -79,6 +80,7 @@ class SoakLoop:
         self._traffic_start_s: float | None = None
         self.steady: Steady | None = None
         self.goodbye: Goodbye | None = None
+        self.truth: dict[str, dict[str, int]] = {}
         self.reclaimed: Reclaimed | None = None
         self.samples_wanted = True
         self._censuses_open = 0
@@ -212,6 +214,8 @@ class SoakLoop:
                 self.reclaimed = message
             case Goodbye():
                 self.goodbye = message
+            case InjectedTruth():
+                self.truth = message.counts
 
     def _on_probe(self, message: CensusReply | CheckpointReply) -> None:
         parts = self._parts

@@ -8,6 +8,7 @@ from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ConfigError
 from hybridbench.rundir.layout import make_run_dir, new_run_id
+from hybridbench.rundir.truth import write_truth
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.boot import boot_worker
 from hybridbench.runs.crash import bury
@@ -122,10 +123,13 @@ class _Soak:
         self._writer.update_manifest(self._manifest)
         self._view.note(ready.model_note)
         parts = self._parts(target, ready, workload)
+        loop = SoakLoop(parts)
         try:
-            SoakSteps(plan, SoakLoop(parts), parts).run()
+            SoakSteps(plan, loop, parts).run()
         finally:
             self._manifest["workload_counts"] = dict(workload.counts())
+            if loop.truth:
+                write_truth(self._writer.run_dir, loop.truth)
 
     def _parts(self, target: BundledTarget, ready: Ready, workload: Workload) -> LoopParts:
         plan, clock = self._plan, self._clock

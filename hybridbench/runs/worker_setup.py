@@ -54,7 +54,8 @@ def build_loop(
     torch.set_num_interop_threads(1)
     set_gc_before_warmup(start.gc_mode, start.gc_thresholds)
     # Before the engine exists: objects that bound a method earlier would keep the healthy one.
-    apply_defects([find_defect(name) for name in start.defects])
+    defects = [find_defect(name) for name in start.defects]
+    apply_defects(defects)
     engine = Engine(engine_config(start))
     touched = touch_largest_shapes(engine)
     ballast = Ballast(start.ballast_objects)
@@ -62,7 +63,7 @@ def build_loop(
     census = _census(start, engine, wire)
     metrics = WorkerMetrics(engine, GcMonitor(), malloc_reader(), touched)
     probes = WorkerProbes(engine, census, metrics)
-    loop = EngineLoop(engine, wire, probes, metrics, ballast)
+    loop = EngineLoop(engine, wire, probes, metrics, ballast, defects)
     wire.send(_ready(start, engine, census.method, malloc, time.monotonic() - started_s))
     return loop
 

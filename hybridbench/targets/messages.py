@@ -310,6 +310,14 @@ class Goodbye(_Message, frozen=True):
     probe_stop_s: float
 
 
+class InjectedTruth(_Message, frozen=True):
+    """What injected defects really did, by slug and name of the count; sent when the worker leaves
+    or falls.  No evidence: it is stored beside the run and the analysis never reads it.
+    """
+
+    counts: dict[str, dict[str, int]]
+
+
 ToWorker: TypeAlias = (
     Start
     | Submit
@@ -338,4 +346,5 @@ FromWorker: TypeAlias = (
     | LogLine
     | Fatal
     | Goodbye
+    | InjectedTruth
 )

@@ -57,7 +57,7 @@ def planted(slug: str, keeps: bool) -> Defect:
         source="test#1",
         symptom="memory of an unknown class grows with time",
         profile="chat-churn",
-        signature=Signature("rss_anon_swap_bytes", "time", "1 GiB/h", "LEAK"),
+        signature=Signature(("LEAK",), ("growth",), "rss_anon_swap_bytes", "time", "1 GiB/h"),
         patches=(Patch(Engine, "step", step, fingerprint_of(healthy)),),
     )
 

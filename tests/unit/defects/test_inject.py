@@ -11,6 +11,8 @@ from hybridbench.defects.defect import Defect, Patch, Replacement, Signature, fi
 from hybridbench.defects.inject import apply_defects, injected
 from hybridbench.errors import ConfigError, UsageError
 
+SIGNATURE = Signature(("LEAK",), ("growth",), "book", "put", "1")
+
 
 class Shelf:
     """A class to break."""
@@ -29,9 +31,7 @@ def lose(self: Shelf, book: str) -> str:
 
 def defect(replacement: Replacement, slug: str = "lost-book", method: str = "put") -> Defect:
     patch = Patch(Shelf, method, replacement, fingerprint_of(Shelf.put))
-    return Defect(
-        slug, "test", "books go", "smoke", Signature("book", "put", "1", "LEAK"), (patch,)
-    )
+    return Defect(slug, "test", "books go", "smoke", SIGNATURE, (patch,))
 
 
 def test_a_defect_is_on_inside_the_block_only_even_after_an_error() -> None:
@@ -90,7 +90,7 @@ def test_a_file_may_bring_a_defect_of_its_own(tmp_path: Path) -> None:
     source = tmp_path / "mine.py"
     source.write_text(
         "from hybridbench.defects.defect import Defect, Signature\n"
-        "DEFECT = Defect('mine', 'me', 's', 'smoke', Signature('a', 'b', 'c', 'LEAK'), ())\n",
+        "DEFECT = Defect('mine', 'me', 's', 'smoke', Signature(('LEAK',), ('a',), 'b', 'c', 'd'), ())\n",
         encoding="utf-8",
     )
 

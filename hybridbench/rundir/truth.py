@@ -1,0 +1,29 @@
+"""The answer beside a run with injected defects: written once, read by the self-test alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from hybridbench.rundir.atomic import write_atomically
+from hybridbench.rundir.layout import TRUTH
+
+
+def write_truth(run_dir: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Store what each defect (by slug) counted.
+
+    Raises:
+        RunDirectoryError: when the directory cannot be written.
+    """
+    write_atomically(run_dir / TRUTH, json.dumps(counts, indent=2, sort_keys=True) + "\n")
+
+
+def read_truth(run_dir: Path) -> dict[str, dict[str, int]]:
+    """What ``write_truth`` stored; empty for a run without it."""
+    try:
+        text = (run_dir / TRUTH).read_text("utf-8")
+    except FileNotFoundError:
+        return {}
+    counts: dict[str, dict[str, int]] = json.loads(text)
+    return counts
