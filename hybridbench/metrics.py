@@ -281,6 +281,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "run time of forked probe children",
     ),
     MetricSpec(
+        "observer_held_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        Check.SHOWN,
+        "memory of the worker that answering probes has taken and not given back",
+    ),
+    MetricSpec(
         "sampler_late_s", Unit.SECONDS, Kind.WINDOW, Check.SHOWN, "how late the sample was taken"
     ),
     MetricSpec(

@@ -107,7 +107,8 @@ class EngineLoop:
         self._look()
         if self._engine.has_work:
             self._step()
-        else:
+        if not self._engine.has_work:
+            # Before the loop sleeps, or the sleep would count as the age of a step.
             self._pulse.busy = False
         self._tell()
 
@@ -194,7 +195,7 @@ class EngineLoop:
         """Between two steps: values for the counters, censuses and checkpoints."""
         if self._snapshot.wanted:
             started_s = time.perf_counter()
-            self._snapshot.put(self._metrics.between_steps())
+            self._metrics.answer(self._snapshot.put)
             self._metrics.probe_stop_s += time.perf_counter() - started_s
         if self._probes.pending:
             self._advance_probes()

@@ -12,6 +12,7 @@ from hybridbench.runs.waiting_watch import WaitingWatch
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.latency import LatencyWindow
 from hybridbench.sampling.malloc import MallocInfo
+from hybridbench.sampling.observer import ObserverAccount
 
 # What this process can give; the parent adds what it sees from outside.
 DECLARED_FAMILIES: tuple[str, ...] = (
@@ -40,6 +41,7 @@ DECLARED_FAMILIES: tuple[str, ...] = (
     "events.*",
     "probe_stop_s",
     "probe_child_s",
+    "observer_held_bytes",
 )
 
 _MS = 1000.0
@@ -62,6 +64,7 @@ class WorkerMetrics:
         self._engine = engine
         self._gc_monitor = gc_monitor
         self._read_malloc = read_malloc
+        self._observer = ObserverAccount(read_malloc)
         self._counted_before = counted_before
         self.waiting = WaitingWatch(engine)
         self.ttft = LatencyWindow()
@@ -79,8 +82,22 @@ class WorkerMetrics:
             name: n - before.get(name, 0) for name, n in self._engine.counters.as_dict().items()
         }
 
+    def answer(self, put: Callable[[dict[str, float]], None]) -> None:
+        """Hand ``put`` everything that is consistent only between two steps; starts new windows.
+
+        What that leaves on the heap is the bench's doing and goes on its account.
+        """
+        # Its windows were filled by the engine's traffic: emptying them is no gain of looking.
+        latencies = self._latencies()
+        self._observer.begin()
+        values = self.between_steps()
+        values.update(latencies)
+        put(values)
+        del values
+        self._observer.end()
+
     def between_steps(self) -> dict[str, float]:
-        """Everything that is consistent only between two steps; starts new windows."""
+        """The engine's own numbers, latencies aside."""
         engine = self._engine
         values: dict[str, float] = {
             "running_requests": engine.running_requests,
@@ -94,7 +111,6 @@ class WorkerMetrics:
             values[f"container.{name}.len"] = length
         values.update(self._pool_values())
         values.update(self.waiting.metrics())
-        values.update(self._latencies())
         return values
 
     def heap(self) -> dict[str, float]:
@@ -107,6 +123,7 @@ class WorkerMetrics:
             "gc_pause_s": monitor.pause_s,
             "probe_stop_s": self.probe_stop_s + self.handler_s,
             "probe_child_s": self.probe_child_s,
+            "observer_held_bytes": self._observer.held_bytes,
         }
         if self._read_malloc is not None:
             info = self._read_malloc()

@@ -1,4 +1,4 @@
-"""When the next request may come: closed loop or Poisson, either with bursts.
+"""When the next request may come: closed loop or Poisson, either with bursts or a slow start.
 
 Times are seconds of traffic: pauses are taken out by the caller.
 """
@@ -9,7 +9,7 @@ import math
 from random import Random
 from typing import Protocol
 
-from hybridbench.workload.settings import Arrival, Bursts
+from hybridbench.workload.settings import Arrival, Bursts, Ramp
 
 
 class Arrivals(Protocol):
@@ -30,22 +30,26 @@ def build_arrivals(arrival: Arrival, random: Random) -> Arrivals:
     """The process a checked profile asks for."""
     if arrival.process == "closed":
         assert arrival.concurrency is not None, "check_consistency lets no such profile pass"
-        return ClosedLoop(arrival.concurrency, arrival.bursts)
+        return ClosedLoop(arrival.concurrency, arrival.bursts, arrival.ramp)
     assert arrival.rate_per_s is not None, "check_consistency lets no such profile pass"
-    return Poisson(arrival.rate_per_s, arrival.bursts, arrival.max_in_flight, random)
+    return Poisson(arrival, random)
 
 
 class ClosedLoop:
     """``concurrency`` requests in flight at all times, ``factor`` times as many in a burst."""
 
-    def __init__(self, concurrency: int, bursts: Bursts | None = None) -> None:
+    def __init__(
+        self, concurrency: int, bursts: Bursts | None = None, ramp: Ramp | None = None
+    ) -> None:
         self.dropped = 0  # a closed loop waits instead
         self._concurrency = concurrency
         self._bursts = bursts
+        self._ramp = ramp
 
     def limit(self, time_s: float) -> int:
-        """Requests in flight at most."""
-        return math.floor(self._concurrency * _factor(self._bursts, time_s))
+        """Requests in flight at most; never none."""
+        share = _share(self._ramp, time_s)
+        return max(1, math.floor(self._concurrency * share * _factor(self._bursts, time_s)))
 
     def due(self, time_s: float, in_flight: int) -> bool:
         return in_flight < self.limit(time_s)
@@ -53,7 +57,13 @@ class ClosedLoop:
     def next_s(self, time_s: float, in_flight: int) -> float | None:
         if in_flight < self.limit(time_s):
             return time_s
-        return None if self._bursts is None else _next_change_s(self._bursts, time_s)
+        changes = []
+        if self._bursts is not None:
+            changes.append(_next_change_s(self._bursts, time_s))
+        if self._ramp is not None and time_s < self._ramp.over_s:
+            # It rises all the time; a hundred looks are as good.
+            changes.append(time_s + self._ramp.over_s / 100)
+        return min(changes, default=None)
 
 
 class Poisson:
@@ -63,19 +73,19 @@ class Poisson:
     over a machine that is too slow would otherwise queue without bound.
     """
 
-    def __init__(
-        self, rate_per_s: float, bursts: Bursts | None, max_in_flight: int, random: Random
-    ) -> None:
+    def __init__(self, arrival: Arrival, random: Random) -> None:
+        assert arrival.rate_per_s is not None
         self.dropped = 0
-        self._rate_per_s = rate_per_s
-        self._bursts = bursts
-        self._max_in_flight = max_in_flight
+        self._rate_per_s = arrival.rate_per_s
+        self._bursts = arrival.bursts
+        self._ramp = arrival.ramp
+        self._max_in_flight = arrival.max_in_flight
         self._random = random
-        self._arrival_s = self._after(0.0)
+        self._arrival_s = self._next_after(0.0)
 
     def due(self, time_s: float, in_flight: int) -> bool:
         while self._arrival_s <= time_s:
-            self._arrival_s = self._after(self._arrival_s)
+            self._arrival_s = self._next_after(self._arrival_s)
             if in_flight < self._max_in_flight:
                 return True
             self.dropped += 1
@@ -84,6 +94,13 @@ class Poisson:
     def next_s(self, time_s: float, in_flight: int) -> float | None:
         del time_s, in_flight
         return self._arrival_s
+
+    def _next_after(self, start_s: float) -> float:
+        # Thinning: of the arrivals at full load, the share that the ramp has reached by then.
+        here_s = self._after(start_s)
+        while self._ramp is not None and self._random.random() >= _share(self._ramp, here_s):
+            here_s = self._after(here_s)
+        return here_s
 
     def _after(self, start_s: float) -> float:
         # A unit exponential is used up at the rate of each segment it passes through.
@@ -104,6 +121,12 @@ def _factor(bursts: Bursts | None, time_s: float) -> float:
     if bursts is None or time_s % bursts.every_s >= bursts.length_s:
         return 1.0
     return bursts.factor
+
+
+def _share(ramp: Ramp | None, time_s: float) -> float:
+    if ramp is None or time_s >= ramp.over_s:
+        return 1.0
+    return ramp.start + (1.0 - ramp.start) * time_s / ramp.over_s
 
 
 def _next_change_s(bursts: Bursts, time_s: float) -> float:

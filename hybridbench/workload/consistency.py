@@ -108,6 +108,8 @@ def _arrival(profile: Profile) -> Iterator[Fault]:
             yield ("arrival", "rate"), "is missing; poisson arrivals need it, for example 40/s"
         if arrival.concurrency is not None:
             yield ("arrival", "concurrency"), "has no meaning with poisson arrivals; use rate"
+    if arrival.ramp is not None and arrival.ramp.over_s <= 0:
+        yield ("arrival", "ramp", "over"), "must be more than 0s"
     bursts = arrival.bursts
     if bursts is None:
         return

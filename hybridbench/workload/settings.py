@@ -95,6 +95,14 @@ class Bursts:
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Ramp:
+    """Load that rises evenly from the share ``start`` to all of it in the first ``over_s``."""
+
+    start: Share = 0.1
+    over_s: DurationS
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Arrival:
     """When requests come.
 
@@ -107,6 +115,7 @@ class Arrival:
     rate_per_s: PerSecond | None = None
     max_in_flight: Count = 64
     bursts: Bursts | None = None
+    ramp: Ramp | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)

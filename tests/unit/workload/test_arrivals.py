@@ -2,13 +2,27 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from random import Random
 
 import pytest
 
 from hybridbench.workload.arrivals import ClosedLoop, Poisson, build_arrivals
 from hybridbench.workload.draws import stream
-from hybridbench.workload.settings import Bursts
+from hybridbench.workload.settings import Arrival, Bursts, Ramp
 from tests.unit.workload.profiles import base
+
+
+def open_loop(
+    rate: float, bursts: Bursts | None, max_in_flight: int, random: Random, ramp: Ramp | None = None
+) -> Poisson:
+    arrival = Arrival(
+        process="poisson",
+        rate=rate,  # type: ignore[call-arg]  # its key in a file
+        bursts=bursts,
+        max_in_flight=max_in_flight,
+        ramp=ramp,
+    )
+    return Poisson(arrival, random)
 
 
 def arrivals_until(poisson: Poisson, end_s: float) -> list[float]:
@@ -25,7 +39,7 @@ def arrivals_until(poisson: Poisson, end_s: float) -> list[float]:
 
 
 def test_poisson_arrivals_have_the_rate_and_the_spread_of_their_law_seed_1() -> None:
-    times = arrivals_until(Poisson(40.0, None, 512, stream(1, "arrivals")), 500.0)
+    times = arrivals_until(open_loop(40.0, None, 512, stream(1, "arrivals")), 500.0)
     gaps = [b - a for a, b in pairwise(times)]
     mean = sum(gaps) / len(gaps)
     deviation = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps))
@@ -38,7 +52,7 @@ def test_poisson_arrivals_have_the_rate_and_the_spread_of_their_law_seed_1() -> 
 def test_a_burst_makes_poisson_arrivals_denser_by_its_factor_seed_2() -> None:
     bursts = Bursts(every="10s", length="2s", factor=5.0)  # type: ignore[call-arg]
 
-    times = arrivals_until(Poisson(20.0, bursts, 512, stream(2, "arrivals")), 1000.0)
+    times = arrivals_until(open_loop(20.0, bursts, 512, stream(2, "arrivals")), 1000.0)
 
     inside = sum(1 for time in times if time % 10 < 2)
     assert inside / 200 == pytest.approx(100.0, rel=0.04)
@@ -48,7 +62,7 @@ def test_a_burst_makes_poisson_arrivals_denser_by_its_factor_seed_2() -> None:
 def test_a_gap_that_spans_many_bursts_uses_up_each_at_its_own_rate_seed_6() -> None:
     bursts = Bursts(every="2s", length="0.5s", factor=10.0)  # type: ignore[call-arg]
 
-    times = arrivals_until(Poisson(0.1, bursts, 512, stream(6, "arrivals")), 30_000.0)
+    times = arrivals_until(open_loop(0.1, bursts, 512, stream(6, "arrivals")), 30_000.0)
 
     assert len(times) / 30_000 == pytest.approx(0.1 * (0.25 * 10 + 0.75), rel=0.04)
     inside = sum(1 for time in times if time % 2 < 0.5)
@@ -56,7 +70,7 @@ def test_a_gap_that_spans_many_bursts_uses_up_each_at_its_own_rate_seed_6() -> N
 
 
 def test_an_open_loop_over_a_full_house_drops_and_counts_seed_3() -> None:
-    poisson = Poisson(100.0, None, 8, stream(3, "arrivals"))
+    poisson = open_loop(100.0, None, 8, stream(3, "arrivals"))
 
     assert not poisson.due(1.0, in_flight=8)
     assert 60 < poisson.dropped < 140
@@ -78,6 +92,26 @@ def test_a_burst_widens_a_closed_loop_and_says_when_the_next_one_comes() -> None
     assert [loop.limit(t) for t in (0.0, 2.9, 3.0, 9.9, 10.0, 12.0)] == [10, 10, 4, 4, 10, 10]
     assert loop.next_s(4.0, in_flight=4) == 10.0
     assert loop.next_s(11.0, in_flight=10) == 13.0
+
+
+def test_a_ramp_widens_a_closed_loop_evenly_and_never_to_none() -> None:
+    ramp = Ramp(start=0.1, over="100s")  # type: ignore[call-arg]
+    loop = ClosedLoop(20, ramp=ramp)
+
+    assert [loop.limit(t) for t in (0.0, 50.0, 99.0, 100.0, 500.0)] == [2, 11, 19, 20, 20]
+    assert ClosedLoop(4, ramp=ramp).limit(0.0) == 1
+    assert loop.next_s(10.0, in_flight=20) == 11.0
+    assert loop.next_s(100.0, in_flight=20) is None
+
+
+def test_a_ramp_thins_poisson_arrivals_in_proportion_seed_8() -> None:
+    ramp = Ramp(start=0.0, over="1000s")  # type: ignore[call-arg]
+
+    times = arrivals_until(open_loop(30.0, None, 512, stream(8, "arrivals"), ramp), 2000.0)
+
+    quarters = [sum(1 for t in times if 250 * q <= t < 250 * (q + 1)) for q in range(8)]
+    for quarter, share in enumerate((0.125, 0.375, 0.625, 0.875, 1.0, 1.0, 1.0, 1.0)):
+        assert quarters[quarter] == pytest.approx(7500 * share, rel=0.12)
 
 
 def test_a_profile_gets_the_process_it_asks_for() -> None:
