@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import torch
 
+from hybridbench.clock import Clock
 from hybridbench.engine.cache.base import BasePrefixCache, CacheInitParams
 from hybridbench.engine.cache.chunk_cache import ChunkCache
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
@@ -20,6 +21,7 @@ from hybridbench.engine.model_runner import LanguageModel, ModelRunner
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import build_model, load_model, resolve_model
 from hybridbench.engine.scheduler.pools import Pools
+from hybridbench.engine.scheduler.timings import EngineTimings
 from hybridbench.errors import ConfigError
 
 KVAllocator: TypeAlias = TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
@@ -41,8 +43,12 @@ class EngineParts:
     note: str  # one sentence about the choice of model that a run should print, or nothing
 
 
-def assemble(config: EngineConfig, model: LanguageModel | None) -> EngineParts:
+def assemble(
+    config: EngineConfig, model: LanguageModel | None, clock: Clock
+) -> EngineParts:
     """Build everything ``config`` asks for; ``model`` stands in for the one it names.
+
+    ``clock`` is what the engine's own times are taken with.
 
     Raises:
         ConfigError: the device is missing, or the model's name, files or sizes cannot be.
@@ -68,7 +74,12 @@ def assemble(config: EngineConfig, model: LanguageModel | None) -> EngineParts:
     rows = _rows(config, mamba_pool)
     return EngineParts(
         model_config=model.config,
-        pools=Pools(rows, allocator, _prefix_cache(config, rows, allocator)),
+        pools=Pools(
+            rows,
+            allocator,
+            _prefix_cache(config, rows, allocator),
+            EngineTimings(clock.monotonic_s),
+        ),
         runner=ModelRunner(model, kv_pool),
         note=note,
     )
@@ -113,7 +124,14 @@ def _prefix_cache(
     config: EngineConfig, rows: ReqToTokenPool, allocator: KVAllocator
 ) -> BasePrefixCache:
     disable = config.cache == "chunk"
-    params = CacheInitParams(rows, allocator, config.page_size, disable)
+    params = CacheInitParams(
+        rows,
+        allocator,
+        config.page_size,
+        disable,
+        state_refresh=config.state_refresh,
+        enable_kv_cache_events=config.enable_kv_cache_events,
+    )
     if disable:
         return ChunkCache(params)
     if isinstance(rows, HybridReqToTokenPool):

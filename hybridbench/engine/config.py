@@ -10,6 +10,7 @@ from hybridbench.errors import ConfigError
 SchedulePolicyName: TypeAlias = Literal["fcfs", "lpm"]
 CacheKind: TypeAlias = Literal["radix", "chunk"]
 CheckLevel: TypeAlias = Literal["off", "idle", "busy"]
+StateRefresh: TypeAlias = Literal["path", "used"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class EngineConfig:
         cache: "radix" reuses prefixes, "chunk" reuses nothing.
         cache_branching_states: end a chunk where a prompt leaves what another one computed, so
             that the tree has a state there and later prompts hit.
+        state_refresh: which states a hit makes the youngest: "path" those of all nodes on the way,
+            as released hybrid trees do, "used" only the one that is read (sglang#31648).
+        enable_kv_cache_events: tell after each step which KV blocks the tree stored and removed.
         check_level: which invariants a step checks: none, those of idleness, those of every step.
         check_fatal: raise InvariantError on a violation instead of only counting it.
 
@@ -70,7 +74,9 @@ class EngineConfig:
     schedule_policy: SchedulePolicyName = "fcfs"
     cache: CacheKind = "radix"
     cache_branching_states: bool = True
+    enable_kv_cache_events: bool = False
     new_token_ratio: NewTokenRatio = NewTokenRatio()
+    state_refresh: StateRefresh = "path"
     check_level: CheckLevel = "idle"
     check_fatal: bool = False
 
@@ -98,6 +104,7 @@ class EngineConfig:
             ("schedule_policy", self.schedule_policy, ("fcfs", "lpm")),
             ("cache", self.cache, ("radix", "chunk")),
             ("check_level", self.check_level, ("off", "idle", "busy")),
+            ("state_refresh", self.state_refresh, ("path", "used")),
         ):
             if value not in choices:
                 known = " or ".join(choices)

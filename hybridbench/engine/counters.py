@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
@@ -28,6 +28,10 @@ class EngineCounters:
     prefix_hit_tokens: int = 0
     prompt_tokens: int = 0  # computed in prefill, reused ones not counted
     # Cache.
+    kv_blocks_stored: int = 0  # KV blocks (pages) that entered the tree
+    kv_events_published: int = 0  # 0 unless KV cache events are enabled
+    match_calls: int = 0
+    evict_calls: int = 0  # by the scheduler; a cache may evict by itself within a match
     cow_copies: int = 0
     node_splits: int = 0
     tombstones: int = 0
@@ -64,3 +68,37 @@ class EngineCounters:
 
 COUNTER_NAMES: tuple[str, ...] = tuple(field.name for field in fields(EngineCounters))
 _VALUES: Callable[[EngineCounters], tuple[int, ...]] = attrgetter(*COUNTER_NAMES)
+
+
+@dataclass(frozen=True)
+class CounterSite:
+    """Where a count is made: what a person reads first when something grows with it.
+
+    Attributes:
+        calls: ``Class.method``, from the call that decides to the one that does it.
+        removes: the class of the object that each event takes out of its structure, if any.
+    """
+
+    calls: tuple[str, ...]
+    removes: str = ""
+
+
+# Only of counters that take objects out or let slots go: those are what leaks grow with.
+COUNTER_SITES: Mapping[str, CounterSite] = {
+    "nodes_evicted": CounterSite(
+        (
+            "MambaRadixCache.evict_full",
+            "MambaRadixCache.evict_mamba",
+            "MambaRadixCache._remove_leaf",
+        ),
+        removes="TreeNode",
+    ),
+    "evict_leaf": CounterSite(("MambaRadixCache._evict_leaf",)),
+    "evict_cascade": CounterSite(("MambaRadixCache._evict_cascade",)),
+    "evict_internal_state": CounterSite(("MambaRadixCache._evict_internal_state",)),
+    "refusals": CounterSite(("Scheduler._admit",)),
+    "retracts": CounterSite(("Scheduler._retract",)),
+    "finishes": CounterSite(("Scheduler._finish",), removes="Req"),
+    "disconnects": CounterSite(("Engine.disconnect",)),
+    "requests_rejected": CounterSite(("Engine._reject",)),
+}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.engine.assembly import assemble
+from hybridbench.engine.cache.kv_events import KvEvent
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.front_end import FrontEnd
+from hybridbench.engine.liveness import Liveness, liveness_of
 from hybridbench.engine.model_runner import LanguageModel, StepLimits
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
@@ -35,8 +38,12 @@ class Engine:
         *,
         clock: Clock | None = None,
         model: LanguageModel | None = None,
+        on_kv_events: Callable[[list[KvEvent]], None] | None = None,
     ) -> None:
         """Builds or loads the model that ``config`` names, unless ``model`` is given.
+
+        ``on_kv_events`` is told after each step which KV blocks the cache stored and removed, if
+        ``config`` enables that.
 
         All pools are allocated and written here, so the process does not grow with their use.
 
@@ -46,10 +53,11 @@ class Engine:
         self.config = config
         self.counters = EngineCounters()
         self._clock = clock if clock is not None else SystemClock()
-        parts = assemble(config, model)
+        parts = assemble(config, model, self._clock)
         self.model_config = parts.model_config
         self.pools = parts.pools
         self._runner = parts.runner
+        self._on_kv_events = on_kv_events
         self._front_end = FrontEnd()
         self._pending_events: list[EngineEvent] = []
         self.scheduler = Scheduler(config, parts.pools, self.counters)
@@ -67,6 +75,7 @@ class Engine:
         sampling_params: SamplingParams,
         *,
         truncate: bool = False,
+        payload: bytes = b"",
     ) -> None:
         """Queue a request; what cannot be served is rejected by an event of the next step.
 
@@ -76,6 +85,8 @@ class Engine:
             sampling_params: how to choose tokens, and when to stop.
             truncate: keep only the first tokens of a prompt that is too long for its
                 ``max_new_tokens``, instead of rejecting it.
+            payload: what comes with the prompt, such as image features; its hash takes the place
+                of the prompt's first tokens, and it is gone with the request.
 
         Raises:
             DuplicateRequestError: ``rid`` belongs to a request that has not ended.
@@ -83,14 +94,16 @@ class Engine:
         self._front_end.refuse_duplicate(rid)
         self.counters.requests_submitted += 1
         prompt = list(input_ids)
+        now_s = self._clock.monotonic_s()
+        # Before validation: whatever becomes of the request, its client has an entry now.
+        self._front_end.open(rid, now_s)
         longest = self.config.max_request_len - sampling_params.max_new_tokens
         if truncate and len(prompt) > longest > 0:
             prompt = prompt[:longest]
             self.counters.requests_truncated += 1
         fault = self._fault_of(prompt, sampling_params)
         if fault:
-            self.counters.requests_rejected += 1
-            self._pending_events.append(EngineEvent(EventKind.REJECTED, rid, reason=fault))
+            self._reject(rid, fault)
             return
         req = Req(
             rid,
@@ -99,7 +112,10 @@ class Engine:
             arrival=self.counters.requests_submitted,
             eos_token_ids=self.model_config.eos_token_ids,
         )
-        self._front_end.open(req, self._clock.monotonic_s())
+        req.submitted_s = req.last_heard_s = now_s
+        if payload:
+            req.attach_payload(payload, self.model_config.vocab_size)
+        self._front_end.accept(req)
         self.scheduler.add(req)
 
     def abort(self, rid: str) -> bool:
@@ -111,27 +127,37 @@ class Engine:
         return True
 
     def disconnect(self, rid: str) -> bool:
-        """The client has left: forget it and abort its request; no further event names ``rid``."""
-        req = self._front_end.drop(rid)
+        """The client has left: abort its request and forget it; no further event names ``rid``."""
+        req = self._front_end.find(rid)
         if req is None:
             return False
         self.counters.disconnects += 1
+        # In this order: once the entry is gone, nobody finds the request by its id any more.
         self.scheduler.request_abort(req, "its client disconnected")
+        self._front_end.drop(rid)
         return True
 
     def step(self) -> list[EngineEvent]:
         """One step: settle aborts, run a prefill or one token for all, tell what happened."""
+        timings, now_s = self.pools.timings, self._clock.monotonic_s
         outcome = StepOutcome()
+        started_s = now_s()
         self.scheduler.settle_aborts(outcome)
         batch = self.scheduler.schedule(outcome)
+        scheduled_s = now_s()
+        timings.schedule_s += scheduled_s - started_s
         if batch is not None:
             reqs = batch.reqs
             token_ids = self._runner.next_tokens(
                 batch.forward, [req.sampling_params for req in reqs]
             )
+            forwarded_s = now_s()
             self.scheduler.settle(batch, token_ids, outcome)
+            timings.forward_s += forwarded_s - scheduled_s
+            timings.schedule_s += now_s() - forwarded_s
         self._note_step(batch)
         self._check()
+        self._publish_kv_events()
         return self._tell(outcome)
 
     def generate(
@@ -230,20 +256,42 @@ class Engine:
 
     def containers(self) -> dict[str, int]:
         """Number of entries of everything here that could grow without bound."""
-        scheduler = self.scheduler
+        scheduler, tree_cache = self.scheduler, self.pools.tree_cache
         return {
             "front_end": len(self._front_end),
             "pending_events": len(self._pending_events),
             "waiting_queue": len(scheduler.waiting_queue),
             "running": len(scheduler.running),
             "abort_requested": scheduler.aborts_pending,
-            "tree_nodes": self.pools.tree_cache.node_count(),
+            "tree_nodes": tree_cache.node_count(),
+            "kv_events": len(tree_cache.kv_events),
             "step_shapes": self._steady.shapes_seen,
         }
 
+    def timings(self) -> dict[str, float]:
+        """Cumulative seconds by kind of work: match_s, insert_s, evict_s, schedule_s, forward_s."""
+        return self.pools.timings.seconds()
+
     def reference_counted_classes(self) -> dict[str, tuple[type, int]]:
         """Classes whose instances die by reference count, and how many are reachable now."""
-        return {"TreeNode": (TreeNode, self.pools.tree_cache.live_node_count())}
+        scheduler = self.scheduler
+        reqs = [*scheduler.admitted(), *scheduler.waiting_queue, *self._front_end.requests()]
+        return {
+            "TreeNode": (TreeNode, self.pools.tree_cache.live_node_count()),
+            "Req": (Req, len(set(map(id, reqs)))),
+        }
+
+    def liveness(self) -> Liveness:
+        """Requests that live too long, or for nobody; O(requests)."""
+        scheduler = self.scheduler
+        now_s = self._clock.monotonic_s()
+        return liveness_of(scheduler.admitted(), scheduler.waiting_queue, self._front_end, now_s)
+
+    def _reject(self, rid: str, fault: str) -> None:
+        """Say with the next step why a request is refused, and forget who waited for it."""
+        self.counters.requests_rejected += 1
+        self._pending_events.append(EngineEvent(EventKind.REJECTED, rid, reason=fault))
+        self._front_end.forget_unserved(rid)
 
     def _fault_of(self, prompt: list[int], params: SamplingParams) -> str:
         """Why a request cannot be served, as one sentence; empty if it can."""
@@ -282,13 +330,25 @@ class Engine:
 
     def _sync_cache_events(self) -> None:
         counters, events = self.counters, self.pools.tree_cache.events
+        counters.match_calls = self.pools.timings.match_calls
+        counters.evict_calls = self.pools.timings.evict_calls
         counters.cow_copies = events.cow_copies
         counters.node_splits = events.node_splits
         counters.tombstones = events.tombstones
         counters.evict_internal_state = events.evict_internal_state
         counters.evict_leaf = events.evict_leaf
         counters.evict_cascade = events.evict_cascade
+        counters.kv_blocks_stored = events.blocks_stored
         counters.nodes_evicted = events.evict_leaf + events.evict_cascade
+
+    def _publish_kv_events(self) -> None:
+        """Hand on what the cache stored and removed in this step, if anybody wants to know."""
+        if not self.config.enable_kv_cache_events:
+            return
+        events = self.pools.tree_cache.take_events()
+        self.counters.kv_events_published += len(events)
+        if self._on_kv_events is not None and events:
+            self._on_kv_events(events)
 
     def _violations(self, *, idle: bool, name_missing: bool) -> list[InvariantViolation]:
         return self._invariants.check(
@@ -319,6 +379,8 @@ class Engine:
         events, self._pending_events = self._pending_events, []
         front_end = self._front_end
         now_s = self._clock.monotonic_s()
+        for req in chain(outcome.admitted, outcome.produced):
+            req.last_heard_s = now_s
         for req in outcome.admitted:
             events += front_end.admitted(req)
         for req in outcome.produced:

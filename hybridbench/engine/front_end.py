@@ -15,10 +15,14 @@ class DuplicateRequestError(UsageError):
 
 @dataclass(slots=True)
 class ReqState:
-    """A live request and its token times, in seconds of the engine's clock."""
+    """A client's entry and its token times, in seconds of the engine's clock.
 
-    req: Req
+    ``req`` is None from the submission until the request has passed validation.
+    """
+
     submitted_s: float
+    req: Req | None = None
+    was_admitted: bool = False
     first_token_s: float | None = None
     last_token_s: float = 0.0
     itl_s: list[float] = field(default_factory=list)
@@ -33,6 +37,10 @@ class FrontEnd:
     def __len__(self) -> int:
         return len(self._states)
 
+    def knows(self, rid: str) -> bool:
+        """Whether there is an entry called ``rid``."""
+        return rid in self._states
+
     def refuse_duplicate(self, rid: str) -> None:
         """Raises DuplicateRequestError if ``rid`` belongs to a live request."""
         if rid in self._states:
@@ -41,9 +49,31 @@ class FrontEnd:
                 "choose another id or abort that request first."
             )
 
-    def open(self, req: Req, now_s: float) -> None:
-        """A client waits for ``req``."""
-        self._states[req.rid] = ReqState(req, submitted_s=now_s)
+    def open(self, rid: str, now_s: float) -> None:
+        """A client waits; whether it can be served is not known yet.
+
+        The entry is made before validation, as in SGLang's tokenizer manager.
+        """
+        self._states[rid] = ReqState(submitted_s=now_s)
+
+    def accept(self, req: Req) -> None:
+        """The request that an open entry waited for is valid and will be queued."""
+        self._states[req.rid].req = req
+
+    def forget_unserved(self, rid: str) -> None:
+        """Drop the entry of a request that was rejected, or aborted before its admission.
+
+        The model never runs for it, so no output of a step will ever drop the entry.
+        """
+        del self._states[rid]
+
+    def awaits(self, req: Req) -> bool:
+        """Whether a client still waits for this very request."""
+        return self._state_of(req) is not None
+
+    def requests(self) -> list[Req]:
+        """The requests that clients wait for."""
+        return [state.req for state in self._states.values() if state.req is not None]
 
     def find(self, rid: str) -> Req | None:
         """The live request called ``rid``."""
@@ -56,8 +86,10 @@ class FrontEnd:
         return None if state is None else state.req
 
     def admitted(self, req: Req) -> list[EngineEvent]:
-        if self._state_of(req) is None:
+        state = self._state_of(req)
+        if state is None:
             return []
+        state.was_admitted = True
         return [
             EngineEvent(
                 EventKind.ADMITTED,
@@ -84,7 +116,10 @@ class FrontEnd:
         state = self._state_of(req)
         if state is None:
             return []
-        del self._states[req.rid]
+        if state.was_admitted:
+            del self._states[req.rid]
+        else:
+            self.forget_unserved(req.rid)
         reason = req.finished_reason
         assert reason is not None
         return [

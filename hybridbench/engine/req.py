@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,12 @@ from hybridbench.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from hybridbench.engine.cache.tree_node import TreeNode
+
+# Tokens at the head of a prompt in whose place the hash of its payload stands.
+PAYLOAD_TOKENS = 4
+_DIGEST_BYTES = 8 * PAYLOAD_TOKENS
+# Called with the request; or with nothing, if somebody has bound the request to it.
+PayloadHasher: TypeAlias = Callable[..., bytes]
 
 NO_INDICES: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 NO_INDICES.setflags(write=False)
@@ -111,12 +118,16 @@ class Req:
         "finished_reason",
         "is_retracted",
         "kv",
+        "last_heard_s",
         "mamba_branching_seqlen",
         "origin_input_ids",
         "output_ids",
+        "payload",
+        "payload_hasher",
         "rid",
         "sampling_params",
         "stop_token_ids",
+        "submitted_s",
         "to_abort",
     )
 
@@ -153,6 +164,11 @@ class Req:
         self.finished_reason: FinishReason | None = None
         self.to_abort: FinishReason | None = None
         self.is_retracted = False
+        self.payload = b""
+        self.payload_hasher: PayloadHasher | None = None
+        # When it came, and when it was admitted or gave its last token; the engine's clock.
+        self.submitted_s = 0.0
+        self.last_heard_s = 0.0
         self.kv = ReqKv()
 
     @property
@@ -168,6 +184,26 @@ class Req:
     @property
     def finished(self) -> bool:
         return self.finished_reason is not None
+
+    def attach_payload(self, payload: bytes, vocab_size: int) -> None:
+        """Hold ``payload`` (image features, say) as long as the request lives.
+
+        Its hash takes the place of the first tokens of the prompt, so that only prompts with equal
+        payloads share a prefix.  Source: SGLang's pad values; vLLM extends the block hash instead.
+        """
+        self.payload = payload
+        self._keep_hasher()
+        digest = np.frombuffer(self._payload_digest(), dtype=np.uint64)
+        taken = min(PAYLOAD_TOKENS, len(self.origin_input_ids))
+        self.origin_input_ids[:taken] = (digest % np.uint64(vocab_size)).tolist()[:taken]
+
+    def _keep_hasher(self) -> None:
+        """Remember how the payload is hashed: the function alone, which is told the request."""
+        self.payload_hasher = payload_digest
+
+    def _payload_digest(self) -> bytes:
+        assert self.payload_hasher is not None, "a request without a payload has no hasher"
+        return self.payload_hasher(self)
 
     def init_next_round_input(self) -> None:
         """Before matching: what a prefill of this request has to cover."""
@@ -253,3 +289,8 @@ class Req:
     @kv_allocated_len.setter
     def kv_allocated_len(self, length: int) -> None:
         self.kv.kv_allocated_len = length
+
+
+def payload_digest(req: Req) -> bytes:
+    """The hash of the payload of ``req``, eight bytes for each token that it stands for."""
+    return hashlib.blake2b(req.payload, digest_size=_DIGEST_BYTES).digest()

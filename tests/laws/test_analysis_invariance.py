@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridbench.analysis.estimate import Estimate, Options, Samples, estimate
-from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.findings import Verdict
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import FloatArray, RunRecord
+from tests.unit.analysis.records import GIB, Run, healthy_record, with_manifest, with_series
 from tests.unit.analysis.traces import HEALTHY, LEAKY, Setting, healthy, leaky
 
 SETTING = Setting(3600.0, 5.0, 1000.0, 1.0, 20.0)
@@ -78,3 +84,82 @@ def test_planting_a_leak_moves_the_estimate_by_the_leak(seed: int, rate: float) 
 
     assert found.leak
     assert found.growth == pytest.approx(rate * (t[-1] - t[0]) / 3600, abs=0.05 * rate + 12)
+
+
+# Laws of whole verdicts: names, order, units and clocks of a stored run say nothing either.
+
+RUNS = {
+    "healthy": Run(seed=3),
+    "leaking": Run(seed=3, leak_bytes_per_h=GIB),
+    "undecided": Run(240.0, 120.0, 3, promise=None, probe_s=2.0),
+}
+
+
+@cache
+def stored(name: str) -> tuple[RunRecord, Verdict]:
+    record = healthy_record(RUNS[name])
+    return record, judge(record)
+
+
+def told(verdict: Verdict) -> list[tuple[str, str, str]]:
+    """What a verdict blames, without a figure."""
+    return [(f.kind, str(f.verdict), f.subject) for f in verdict.findings]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_three_runs_differ(name: str) -> None:
+    expected = {"healthy": "CLEAN", "leaking": "LEAK", "undecided": "INCONCLUSIVE"}
+
+    assert stored(name)[1].kind.value == expected[name]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_order_of_metrics_changes_no_verdict(name: str) -> None:
+    record, once = stored(name)
+    order = np.random.default_rng(5).permutation(sorted(record.series))
+
+    again = judge(replace(record, series={str(n): record.series[str(n)] for n in order}))
+
+    assert again == once
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_the_manifest_calls_things_changes_no_verdict(name: str) -> None:
+    record, once = stored(name)
+    profile = record.manifest["profile"]
+    assert isinstance(profile, dict)
+    renamed = with_manifest(
+        record,
+        profile={**profile, "name": "leaks-badly", "source": "elsewhere.yaml"},
+        defects=["lru-reference-cycle"],
+        run_id="another",
+        seed=99,
+        command=["soak", "--defect", "lru-reference-cycle"],
+    )
+
+    again = judge(renamed)
+
+    assert (again.kind, told(again), again.metrics) == (once.kind, told(once), once.metrics)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_later_origin_of_time_changes_no_verdict(name: str) -> None:
+    record, once = stored(name)
+    later_s = 4096.0
+    series = {n: replace(s, t_s=s.t_s + later_s) for n, s in record.series.items()}
+    events = [replace(event, t_s=event.t_s + later_s) for event in record.events]
+
+    again = judge(replace(record, series=series, events=events))
+
+    assert (again.kind, told(again)) == (once.kind, told(once))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_memory_beside_the_worker_s_own_changes_no_verdict(name: str) -> None:
+    record, once = stored(name)
+    memory = record.series["rss_anon_swap_bytes"]
+    more = replace(memory, value=memory.value + 16 * 2.0**20)
+
+    again = judge(with_series(record, more))
+
+    assert (again.kind, told(again)) == (once.kind, told(once))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from hybridbench.engine.cache.kv_events import KvEvent, KvEventRecorder
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.indices import IntArray, SlotInput
@@ -69,7 +70,9 @@ class CacheableReq(RowHolder, Protocol):
 class CacheInitParams:
     """What a cache is built from.
 
-    The switches that begin with is_ and enable_ are known but not served.
+    ``state_refresh`` says which states a hit in a hybrid tree makes the youngest: "path" those of
+    all nodes on the way, "used" only the one that is read.  Of the switches that begin with is_ and
+    enable_ only ``enable_kv_cache_events`` is served; the others are known and refused.
     """
 
     req_to_token_pool: ReqToTokenPool
@@ -77,6 +80,7 @@ class CacheInitParams:
     page_size: int
     disable: bool = False
     eviction_policy: str = "lru"
+    state_refresh: Literal["path", "used"] = "path"
     is_eagle: bool = False
     enable_metrics: bool = False
     enable_kv_cache_events: bool = False
@@ -86,7 +90,6 @@ class CacheInitParams:
         refuse_unserved(
             is_eagle=self.is_eagle,
             enable_metrics=self.enable_metrics,
-            enable_kv_cache_events=self.enable_kv_cache_events,
             enable_mamba_extra_buffer=self.enable_mamba_extra_buffer,
         )
 
@@ -219,6 +222,7 @@ class CacheEvents:
 
     prefix_hits: int = 0
     prefix_hit_tokens: int = 0
+    blocks_stored: int = 0
     cow_copies: int = 0
     node_splits: int = 0
     tombstones: int = 0
@@ -260,6 +264,7 @@ class BasePrefixCache(ABC):
     disable: bool
     device: torch.device
     events: CacheEvents
+    kv_events: KvEventRecorder
 
     @abstractmethod
     def reset(self) -> None:
@@ -314,6 +319,10 @@ class BasePrefixCache(ABC):
     def insert(self, params: InsertParams) -> InsertResult:
         """Put a prefix in; the cache owns what it keeps and frees what was there already."""
         raise NotImplementedError(f"{type(self).__name__} does not keep prefixes")
+
+    def take_events(self) -> list[KvEvent]:
+        """What the tree stored and removed since the last call; empty unless that is enabled."""
+        return self.kv_events.take()
 
     def node_count(self) -> int:
         """Nodes in the tree, the root not counted."""

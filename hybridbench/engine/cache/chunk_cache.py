@@ -26,6 +26,7 @@ from hybridbench.engine.cache.base import (
     TreeSlots,
     no_indices,
 )
+from hybridbench.engine.cache.kv_events import KvEventRecorder
 from hybridbench.engine.cache.tree_node import TreeNode, empty_root
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 
@@ -40,6 +41,8 @@ class ChunkCache(BasePrefixCache):
         self.device = params.token_to_kv_pool_allocator.device
         self.disable = True
         self.events = CacheEvents()
+        # Nothing is ever stored here, so there is nothing to tell.
+        self.kv_events = KvEventRecorder(params.enable_kv_cache_events, params.page_size)
         self.root_node = empty_root()
 
     def reset(self) -> None:

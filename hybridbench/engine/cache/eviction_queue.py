@@ -20,6 +20,16 @@ Strategy = Callable[[TreeNode], Priority]
 _STALE_MIN = 64
 
 
+def last_use(node: TreeNode) -> int:
+    """When a node was last used."""
+    return node.last_access_time
+
+
+def last_state_use(node: TreeNode) -> int:
+    """When a node's state was last used."""
+    return node.state_access_time
+
+
 class EvictionQueue(Protocol):
     """Nodes that may be evicted, next one first."""
 
@@ -50,7 +60,9 @@ class RecencyQueue:
     nodes came and went, wait in a small heap by their access time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, time_of: Callable[[TreeNode], int] = last_use) -> None:
+        """``time_of`` a node: larger is younger, and no two are equal."""
+        self._time_of = time_of
         self._order: OrderedDict[int, TreeNode] = OrderedDict()
         self._late: dict[int, TreeNode] = {}
         # (access time, node id): numbers only, since a node in a heap could not die.
@@ -67,11 +79,11 @@ class RecencyQueue:
         yield from list(self._late.values())
 
     def add(self, node: TreeNode) -> None:
-        order = self._order
-        time = node.last_access_time
-        if not order or time > order[next(reversed(order))].last_access_time:
+        order, time_of = self._order, self._time_of
+        time = time_of(node)
+        if not order or time > time_of(order[next(reversed(order))]):
             order[node.id] = node
-        elif time < order[next(iter(order))].last_access_time:
+        elif time < time_of(order[next(iter(order))]):
             order[node.id] = node
             order.move_to_end(node.id, last=False)
         else:
@@ -94,21 +106,21 @@ class RecencyQueue:
         late = self._first_late()
         if late is None or oldest is None:
             return oldest or late
-        return late if late.last_access_time < oldest.last_access_time else oldest
+        return late if self._time_of(late) < self._time_of(oldest) else oldest
 
     def _first_late(self) -> TreeNode | None:
         heap = self._late_heap
         while heap:
             time, node_id = heap[0]
             node = self._late.get(node_id)
-            if node is not None and node.last_access_time == time:
+            if node is not None and self._time_of(node) == time:
                 return node
             heapq.heappop(heap)
         return None
 
     def _drop_stale_if_many(self) -> None:
         if len(self._late_heap) > 2 * len(self._late) + _STALE_MIN:
-            self._late_heap = [(n.last_access_time, n.id) for n in self._late.values()]
+            self._late_heap = [(self._time_of(n), n.id) for n in self._late.values()]
             heapq.heapify(self._late_heap)
 
 

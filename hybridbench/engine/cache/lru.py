@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from hybridbench.engine.cache.base import CacheSanityError
+from hybridbench.engine.cache.eviction_queue import last_state_use, last_use
 from hybridbench.engine.cache.tree_node import TreeNode
 
 
@@ -155,7 +156,7 @@ class FullLRUList(LRUList):
 
     def sanity_check(self) -> None:
         """Raise CacheSanityError unless pointers, members and access times agree."""
-        _check_order(list(self), self._members, "full")
+        _check_order(list(self), self._members, "full", last_use)
         for node in self:
             if node.full_next.full_prev is not node or node.full_prev.full_next is not node:
                 raise CacheSanityError("full list: neighbours disagree", [node.id])
@@ -222,7 +223,7 @@ class MambaLRUList(LRUList):
 
     def sanity_check(self) -> None:
         """Raise CacheSanityError unless pointers, members and access times agree."""
-        _check_order(list(self), self._members, "mamba")
+        _check_order(list(self), self._members, "mamba", last_state_use)
         for node in self:
             if node.mamba_next.mamba_prev is not node or node.mamba_prev.mamba_next is not node:
                 raise CacheSanityError("mamba list: neighbours disagree", [node.id])
@@ -248,9 +249,14 @@ def _list_end(node_id: int) -> TreeNode:
     return TreeNode(node_id)
 
 
-def _check_order(old_to_young: list[TreeNode], members: set[int], name: str) -> None:
+def _check_order(
+    old_to_young: list[TreeNode],
+    members: set[int],
+    name: str,
+    time_of: Callable[[TreeNode], int],
+) -> None:
     for older, younger in pairwise(old_to_young):
-        if older.last_access_time >= younger.last_access_time:
+        if time_of(older) >= time_of(younger):
             raise CacheSanityError(f"{name} list: out of order", [older.id, younger.id])
     listed = {node.id for node in old_to_young}
     if listed != members:

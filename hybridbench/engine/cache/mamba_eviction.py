@@ -7,6 +7,8 @@ After a leaf, tombstones above it that have no child left go too, since nothing 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from hybridbench.engine.cache.base import (
@@ -15,7 +17,7 @@ from hybridbench.engine.cache.base import (
     EvictParams,
     EvictResult,
 )
-from hybridbench.engine.cache.eviction_queue import RecencyQueue
+from hybridbench.engine.cache.eviction_queue import RecencyQueue, last_state_use
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
 from hybridbench.engine.cache.tree import PrefixTree
 from hybridbench.engine.cache.tree_node import TreeNode, empty_root
@@ -44,6 +46,7 @@ class MambaTreeEviction(PrefixTree):
             )
         if params.eviction_policy != "lru":
             raise ValueError(f"a hybrid tree evicts by lru only, not {params.eviction_policy!r}")
+        self._refresh_path = params.state_refresh == "path"
         self._hybrid_rows = rows
         self.mamba_pool = rows.mamba_pool
         self.mamba_allocator = rows.mamba_allocator
@@ -81,14 +84,21 @@ class MambaTreeEviction(PrefixTree):
         """Evict leaves, oldest first, until ``num_tokens`` KV tokens are free."""
         freed: list[IntArray] = []
         tokens = states = 0
-        while tokens < num_tokens:
-            leaf = self._evictable_leaves.first()
-            if leaf is None:
+        for leaf in self._oldest_leaves():
+            if tokens >= num_tokens:
                 break
             states += leaf.mamba_value is not None
             tokens += self._evict_leaf(leaf, freed)
         self._free_kv(freed)
         return EvictResult(tokens, states)
+
+    def _oldest_leaves(self) -> Iterator[TreeNode]:
+        """Leaves without a lock, oldest first; each is to be evicted before the next is asked for.
+
+        Finding one costs the same however many there are.
+        """
+        while (leaf := self._evictable_leaves.first()) is not None:
+            yield leaf
 
     def evict_mamba(self, mamba_num: int) -> EvictResult:
         """Evict states, oldest first, until ``mamba_num`` slots are free."""
@@ -205,11 +215,19 @@ class MambaTreeEviction(PrefixTree):
             return
         self._stamp_path(path)
         self.full_lru_list.reset_path_mru(path)
-        self.mamba_lru_list.reset_path_mru(path)
         self._evictable_leaves.touch(path[-1])
+        self._refresh_states(path)
+
+    def _refresh_states(self, path: list[TreeNode]) -> None:
+        """Make the states a hit has used the youngest: all on its path, or only the last."""
+        self._make_states_youngest(path if self._refresh_path else path[-1:])
+
+    def _make_states_youngest(self, path: list[TreeNode]) -> None:
+        self.mamba_lru_list.reset_path_mru(path)
         touch_state = self._evictable_states.touch
         for node in path:
             if node.mamba_value is not None:
+                node.state_access_time = node.last_access_time
                 touch_state(node)
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
@@ -219,15 +237,13 @@ class MambaTreeEviction(PrefixTree):
         lower.last_access_time = self._tick()
         self.full_lru_list.reset_path_mru([lower])
         self._evictable_leaves.touch(lower)
-        if lower.mamba_value is not None:
-            self.mamba_lru_list.reset_path_mru([lower])
-            self._evictable_states.touch(lower)
+        self._make_states_youngest([lower])
 
     def _start_order(self) -> None:
         self.full_lru_list = FullLRUList()
         self.mamba_lru_list = MambaLRUList()
         self._evictable_leaves = RecencyQueue()
-        self._evictable_states = RecencyQueue()
+        self._evictable_states = RecencyQueue(last_state_use)
         self.mamba_evictable_size_ = 0
         self.mamba_protected_size_ = 0
 

@@ -205,12 +205,14 @@ class MambaRadixCache(MambaTreeEviction):
         self.full_lru_list.insert_mru(node)
         self.full_evictable_size_ += len(kept)
         self._evictable_leaves.add(node)
+        self._note_stored(node)
         return node
 
     def _give_state(self, node: TreeNode, slot: int) -> None:
         """A new leaf gets its state, or a tombstone is revived; the path was touched just now."""
         self.mamba_allocator.transfer([slot], REQ, TREE)
         node.mamba_value = slot
+        node.state_access_time = node.last_access_time
         self.mamba_lru_list.insert_mru(node)
         self.mamba_evictable_size_ += 1
         self._evictable_states.add(node)

@@ -5,6 +5,8 @@ Source: SGLang's RadixCache; there is no linked list here, in theirs neither.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -111,15 +113,21 @@ class RadixCache(PrefixTree):
         self.events.evict_calls += 1
         freed: list[IntArray] = []
         tokens = 0
-        while tokens < params.num_tokens:
-            leaf = self._evictable_leaves.first()
-            if leaf is None:
+        for leaf in self._oldest_leaves():
+            if tokens >= params.num_tokens:
                 break
             tokens += len(leaf.value)
             self._evict_leaf(leaf, freed)
         if freed:
             self.token_to_kv_pool_allocator.free(np.concatenate(freed), TREE)
         return EvictResult(tokens)
+
+    def _oldest_leaves(self) -> Iterator[TreeNode]:
+        """Leaves without a lock, next victim first; each is to be evicted before the next is asked
+        for.  Finding one costs the same however many there are.
+        """
+        while (leaf := self._evictable_leaves.first()) is not None:
+            yield leaf
 
     def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:
         if self.disable or node is self.root_node:
@@ -210,6 +218,7 @@ class RadixCache(PrefixTree):
         parent.children[self._child_key(parent, node.key)] = node
         self.full_evictable_size_ += len(kept)
         self._evictable_leaves.add(node)
+        self._note_stored(node)
 
     def _evict_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> None:
         self.events.evict_leaf += 1

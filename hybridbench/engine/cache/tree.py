@@ -23,6 +23,7 @@ from hybridbench.engine.cache.base import (
     TreeSlots,
     no_indices,
 )
+from hybridbench.engine.cache.kv_events import KvEventRecorder
 from hybridbench.engine.cache.radix_key import TOKEN_BYTES, ChildKey, RadixKey, common_tokens
 from hybridbench.engine.cache.tree_node import TreeNode, empty_root
 from hybridbench.engine.memory.indices import IntArray
@@ -53,6 +54,7 @@ class PrefixTree(BasePrefixCache):
         self.device = params.token_to_kv_pool_allocator.device
         self.disable = params.disable
         self.events = CacheEvents()
+        self.kv_events = KvEventRecorder(params.enable_kv_cache_events, params.page_size)
         self.root_node = empty_root()
         self._first_page = params.page_size * TOKEN_BYTES
         self._clock = 0
@@ -140,6 +142,9 @@ class PrefixTree(BasePrefixCache):
         upper.full_lock_ref = lower.full_lock_ref
         upper.hit_count = lower.hit_count
         upper.priority = lower.priority
+        if lower.hash_value is not None:
+            pages = tokens // self.page_size
+            upper.hash_value, lower.hash_value = lower.hash_value[:pages], lower.hash_value[pages:]
         lower.key = lower.key[tokens:]
         lower.value = lower.value[tokens:].copy()
         lower.parent = upper
@@ -163,7 +168,13 @@ class PrefixTree(BasePrefixCache):
         del parent.children[self._child_key(parent, node.key)]
         self._node_count -= 1
         self.events.nodes_removed += 1
+        self.kv_events.removed(node)
         return parent
+
+    def _note_stored(self, leaf: TreeNode) -> None:
+        """A new leaf brought its pages into the tree."""
+        self.events.blocks_stored += len(leaf.value) // self.page_size
+        self.kv_events.stored(leaf)
 
     def _child_key(self, parent: TreeNode, key: RadixKey) -> ChildKey:
         if parent is self.root_node:
@@ -187,6 +198,7 @@ class PrefixTree(BasePrefixCache):
         for node in [self.root_node, *self.iter_nodes()]:
             node.children = {}
             node.parent = None
+        self.kv_events.cleared()
 
     def _lock_path(self, node: TreeNode) -> int:
         """One more lock on the KV from ``node`` to the root; tokens that became evictable, <= 0."""

@@ -29,9 +29,11 @@ class TreeNode:
         full_lock_ref: requests that read this node's KV; counted on the whole path to the root.
         mamba_lock_ref: those among them that locked this very node while it had a state.
         last_access_time: a count of accesses, not seconds; unique, and larger is younger.
+        state_access_time: the same count when the state was last used.
         creation_time: the same count when the node was made.
         hit_count: inserts that passed through or ended here.
         priority: largest priority of those inserts.
+        hash_value: with KV cache events, the chained hash of each page of the key; else None.
         full_prev, full_next, mamba_prev, mamba_next: neighbours in the two LRU lists, towards the
             young and the old end; None outside of the list.
     """
@@ -44,6 +46,7 @@ class TreeNode:
         "full_lock_ref",
         "full_next",
         "full_prev",
+        "hash_value",
         "hit_count",
         "id",
         "key",
@@ -54,6 +57,7 @@ class TreeNode:
         "mamba_value",
         "parent",
         "priority",
+        "state_access_time",
         "value",
     )
 
@@ -78,9 +82,11 @@ class TreeNode:
         self.full_lock_ref = 0
         self.mamba_lock_ref = 0
         self.last_access_time = 0
+        self.state_access_time = 0
         self.creation_time = 0
         self.hit_count = 0
         self.priority = 0
+        self.hash_value: list[int] | None = None
         # Typed as nodes because only members of a list are ever walked; None marks the others.
         self.full_prev = None  # type: ignore[assignment]
         self.full_next = None  # type: ignore[assignment]

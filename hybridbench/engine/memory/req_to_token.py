@@ -190,7 +190,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
             req.mamba_pool_idx = slot
         for req, row in zip(reqs, rows, strict=True):
             if req.mamba_pool_idx is not None:
-                self.req_index_to_mamba_index_mapping[row] = int(req.mamba_pool_idx)
+                self._map_state(row, int(req.mamba_pool_idx))
         return rows
 
     def free(self, req: RowHolder) -> None:
@@ -198,7 +198,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         row = _row_of(req)
         super().free(req)
         # A stale entry would let a later batch write into a slot that has a new holder.
-        self.req_index_to_mamba_index_mapping[row] = 0
+        self._map_state(row, 0)
 
     def free_mamba_cache(self, req: RowHolder) -> None:
         """Take the request's state slot back.
@@ -216,7 +216,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         """The request's state slot has another holder now: neither it nor its row names it."""
         req.mamba_pool_idx = None
         if req.req_pool_idx is not None:
-            self.req_index_to_mamba_index_mapping[req.req_pool_idx] = 0
+            self._map_state(req.req_pool_idx, 0)
 
     def get_mamba_indices(self, rows: SlotInput) -> IntArray:
         """State slot of each row, int64; 0 (the dump) for a row without one."""
@@ -228,6 +228,10 @@ class HybridReqToTokenPool(ReqToTokenPool):
         super().clear()
         self.mamba_allocator.clear()
         self.req_index_to_mamba_index_mapping[:] = 0
+
+    def _map_state(self, row: int, slot: int) -> None:
+        """From now on the state of ``row`` is in ``slot``; 0 says that it has none."""
+        self.req_index_to_mamba_index_mapping[row] = slot
 
     def _alloc_states(self, need_size: int) -> list[int] | None:
         slots: list[int] = []

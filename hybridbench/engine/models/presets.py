@@ -40,6 +40,28 @@ _SMALL = ModelConfig(
     shared_expert_intermediate_size=64,
 )
 
+# One layer of each kind: the engine around the model is nearly all of the work.
+_NANO = replace(
+    _TINY,
+    vocab_size=2048,
+    hidden_size=32,
+    layer_types=("linear_attention", "full_attention"),
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=16,
+    linear_num_key_heads=1,
+    linear_num_value_heads=2,
+    linear_key_head_dim=16,
+    linear_value_head_dim=16,
+    num_experts=2,
+    num_experts_per_tok=1,
+    moe_intermediate_size=16,
+    shared_expert_intermediate_size=16,
+)
+
+# No recurrent layers, hence no state slots: a tree of tens of thousands of leaves fits in memory.
+_ATTENTION = replace(_NANO, layer_types=("full_attention",))
+
 # Per layer this is the released model, so state slots and KV rows are life-size.
 _FULL = ModelConfig(
     vocab_size=151_936,
@@ -59,7 +81,11 @@ _FULL = ModelConfig(
 )
 
 PRESETS: dict[str, ModelConfig] = {
+    "qwen3-next-nano": _NANO,
     "qwen3-next-tiny": _TINY,
+    # The same block without recurrent layers: no state slots, and KV in pages of any size.
+    "attention-tiny": replace(_TINY, layer_types=("full_attention",) * 4),
+    "attention-nano": _ATTENTION,
     "qwen3-next-mini": replace(_TINY, layer_types=layer_pattern(8)),
     "qwen3-next-small": _SMALL,
     "qwen3-next-1b": replace(

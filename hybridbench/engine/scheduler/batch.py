@@ -155,10 +155,15 @@ class BatchBuilder:
         return np.concatenate(parts).astype(np.int64)
 
     def _state_slots(self, reqs: Sequence[Req]) -> npt.NDArray[np.int64]:
-        """The state slot of each request; the dump slot where no layer has a state."""
-        if not self._pools.has_states:
+        """What the map says of each request's row; the dump slot where no layer has a state.
+
+        The map and not the requests, as in SGLang: on a device it is one gather by the rows that
+        are there already.  ``InvariantChecker`` holds it against what the requests say.
+        """
+        hybrid_rows = self._pools.hybrid_rows
+        if hybrid_rows is None:
             return np.zeros(len(reqs), dtype=np.int64)
-        return np.array([req.kv.state_slot for req in reqs], dtype=np.int64)
+        return hybrid_rows.get_mamba_indices([req.kv.row for req in reqs])
 
 
 def _tokens_in(lengths: Sequence[int], page_size: int) -> int:

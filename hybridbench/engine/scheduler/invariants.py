@@ -59,6 +59,7 @@ class InvariantChecker:
             if idle:
                 found += _busy_at_idle(pool, stats)
         found += _records_of_waiting(waiting)
+        found += self._states_by_map(admitted)
         return found
 
     def check_tree(self) -> list[InvariantViolation]:
@@ -79,6 +80,28 @@ class InvariantChecker:
         """Slots of ``pool`` that nobody knows of; walks the pool and the tree."""
         return self._audit.missing_slots(pool, admitted, waiting)
 
+    def _states_by_map(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
+        """The state a step reads for a request must be its own: no sum shows a wrong one.
+
+        One gather for all requests, so that a check of every step can afford it.
+        """
+        hybrid_rows = self._pools.hybrid_rows
+        running = [req for req in admitted if req.kv.req_pool_idx is not None]
+        if hybrid_rows is None or not running:
+            return []
+        mapped: list[int] = hybrid_rows.get_mamba_indices([req.kv.row for req in running]).tolist()
+        wrong = [
+            f"request {req.rid} holds {req.kv.mamba_pool_idx}, its row {req.kv.row} says {slot}"
+            for req, slot in zip(running, mapped, strict=True)
+            if slot != req.kv.mamba_pool_idx
+        ]
+        wrong += [f"slot {slot} serves several" for slot in _repeated(mapped)]
+        if not wrong:
+            return []
+        more = f" and {len(wrong) - SHOWN_SLOTS} more" if len(wrong) > SHOWN_SLOTS else ""
+        message = f"mamba pool: wrong states by row: {'; '.join(wrong[:SHOWN_SLOTS])}{more}"
+        return [InvariantViolation(ViolationKind.ALIAS, "mamba", message)]
+
     def _waiting_held(self, pool: str, waiting: Sequence[Req]) -> InvariantViolation:
         holders = [req for req in waiting if self._audit.req_slots(pool, req)]
         slots = tuple(sorted(slot for req in holders for slot in self._audit.req_slots(pool, req)))
@@ -88,6 +111,13 @@ class InvariantChecker:
             f"slot(s) {shown_slots(slots)} between steps"
         )
         return InvariantViolation(ViolationKind.WAITING_HELD, pool, message, slots, len(slots))
+
+
+def _repeated(slots: Sequence[int]) -> list[int]:
+    """The slots named more than once, the dump left out: who has no state shares nothing."""
+    if len(set(slots)) == len(slots):
+        return []
+    return sorted(slot for slot in set(slots) if slot and slots.count(slot) > 1)
 
 
 def _residual(pool: str, stats: PoolStats, missing: tuple[int, ...]) -> InvariantViolation:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from hybridbench.engine.cache.base import BasePrefixCache, EvictParams
+from hybridbench.engine.cache.base import (
+    BasePrefixCache,
+    EvictParams,
+    MatchPrefixParams,
+    MatchResult,
+)
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import TREE
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.slots import MambaSlotAllocator
 from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.timings import EngineTimings
 
 
 class _Account(Protocol):
@@ -33,6 +39,7 @@ class Pools:
     req_to_token_pool: ReqToTokenPool
     token_to_kv_pool_allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
     tree_cache: BasePrefixCache
+    timings: EngineTimings = field(default_factory=EngineTimings)
 
     @property
     def page_size(self) -> int:
@@ -114,12 +121,37 @@ class Pools:
             self.mamba_allocator.free(mamba_slots, TREE)
         self.tree_cache.reset()
 
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        """The longest reusable prefix, as the cache answers it."""
+        timings = self.timings
+        started_s = timings.now_s()
+        result = self.tree_cache.match_prefix(params)
+        timings.match_s += timings.now_s() - started_s
+        timings.match_calls += 1
+        return result
+
+    def cache_finished_req(self, req: Req, *, is_insert: bool) -> None:
+        """The cache takes over a request's KV and state, or frees them."""
+        timings = self.timings
+        started_s = timings.now_s()
+        self.tree_cache.cache_finished_req(req, is_insert=is_insert)
+        timings.insert_s += timings.now_s() - started_s
+        timings.insert_calls += 1
+
+    def cache_unfinished_req(self, req: Req, *, chunked: bool = False) -> None:
+        """The cache shares what a request has computed so far."""
+        timings = self.timings
+        started_s = timings.now_s()
+        self.tree_cache.cache_unfinished_req(req, chunked=chunked)
+        timings.insert_s += timings.now_s() - started_s
+        timings.insert_calls += 1
+
     def make_kv_room(self, need_size: int) -> bool:
         """Evict until ``need_size`` KV tokens are free; False if they cannot be."""
         allocator = self.token_to_kv_pool_allocator
         missing = need_size - allocator.available_size()
         if missing > 0:
-            self.tree_cache.evict(EvictParams(num_tokens=missing))
+            self._evict(EvictParams(num_tokens=missing))
         return allocator.available_size() >= need_size
 
     def make_mamba_room(self, need_size: int) -> bool:
@@ -129,8 +161,15 @@ class Pools:
         allocator = self.mamba_allocator
         missing = need_size - allocator.available_size()
         if missing > 0:
-            self.tree_cache.evict(EvictParams(mamba_num=missing))
+            self._evict(EvictParams(mamba_num=missing))
         return allocator.available_size() >= need_size
+
+    def _evict(self, params: EvictParams) -> None:
+        timings = self.timings
+        started_s = timings.now_s()
+        self.tree_cache.evict(params)
+        timings.evict_s += timings.now_s() - started_s
+        timings.evict_calls += 1
 
     def _state_rows(self) -> HybridReqToTokenPool:
         rows = self.hybrid_rows

@@ -147,7 +147,7 @@ class PrefillAdder:
 
     def _match_and_add(self, req: Req) -> AddReqResult:
         req.init_next_round_input()
-        result = self._pools.tree_cache.match_prefix(
+        result = self._pools.match_prefix(
             MatchPrefixParams(key=RadixKey(req.matchable_ids()), cow_mamba=True, req=req)
         )
         req.kv.prefix_indices = result.device_indices

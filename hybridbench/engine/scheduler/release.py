@@ -29,6 +29,14 @@ class RequestRelease:
         self._unlock(req)
         self._forget(req)
 
+    def retract(self, req: Req) -> None:
+        """Give back all that a request holds which will be prefilled again; nothing is cached.
+
+        The KV goes from ``cache_protected_len`` on, which is a page border.  Its prefix may end
+        inside a page, and must not decide where to begin: that page is the request's own.
+        """
+        self.release(req, is_insert=False)
+
     def return_mamba_slot(self, req: Req) -> None:
         """Free the request's own state slot, if the tree did not take it over."""
         rows = self._pools.hybrid_rows
@@ -41,7 +49,7 @@ class RequestRelease:
         Positions allocated for a step that never ran hold no KV, so the cache frees them.  It alone
         can: they may share their first page with committed ones.
         """
-        self._pools.tree_cache.cache_finished_req(req, is_insert=is_insert)
+        self._pools.cache_finished_req(req, is_insert=is_insert)
         req.kv.is_locked = False
 
     def _give_back_row(self, req: Req) -> None:

@@ -108,7 +108,7 @@ class Scheduler:
                 self._finish(req, outcome)
             elif is_prefill:
                 # From here on others may reuse the prompt.
-                self._pools.tree_cache.cache_unfinished_req(req)
+                self._pools.cache_unfinished_req(req)
                 self.running.append(req)
         self._counters.output_tokens += len(outcome.produced)
         if outcome.finished:
@@ -214,14 +214,14 @@ class Scheduler:
 
     def _stash_chunk(self, req: Req) -> None:
         """Between chunks the tree gets what is computed, so that others may reuse it."""
-        self._pools.tree_cache.cache_unfinished_req(req, chunked=True)
+        self._pools.cache_unfinished_req(req, chunked=True)
         self._counters.prefill_chunks += 1
 
     def _cached_prefix_len(self, req: Req) -> int:
         """How much of ``req`` the cache has now; takes nothing."""
         req.init_next_round_input()
         key = RadixKey(req.matchable_ids())
-        return len(self._pools.tree_cache.match_prefix(MatchPrefixParams(key=key)).device_indices)
+        return len(self._pools.match_prefix(MatchPrefixParams(key=key)).device_indices)
 
     # Decode.
 
@@ -267,7 +267,7 @@ class Scheduler:
 
     def _retract(self, req: Req) -> None:
         """Push a request back into the queue; its outputs stay and are prefilled again."""
-        self._release.release(req, is_insert=False)
+        self._release.retract(req)
         req.is_retracted = True
         self.waiting_queue.append(req)
         self._batch_is_full = False

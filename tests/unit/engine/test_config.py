@@ -21,6 +21,7 @@ from hybridbench.errors import ConfigError
         ({"schedule_policy": "random"}, "schedule_policy is 'random'; it must be fcfs or lpm"),
         ({"cache": "tree"}, "cache is 'tree'; it must be radix or chunk"),
         ({"check_level": "always"}, "check_level is 'always'; it must be off or idle or busy"),
+        ({"state_refresh": "none"}, "state_refresh is 'none'; it must be path or used"),
         ({"chunked_prefill_size": 0}, "chunked_prefill_size is 0"),
         ({"page_size": 16, "chunked_prefill_size": 40}, "a positive multiple of the page size 16"),
         ({"new_token_ratio": NewTokenRatio(init=0.1, min=0.5)}, "falls from 0.1 to 0.5"),

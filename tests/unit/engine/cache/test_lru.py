@@ -19,7 +19,7 @@ def three(list_class: Lists) -> tuple[FullLRUList | MambaLRUList, list[TreeNode]
     for number in (1, 2, 3):
         node = TreeNode(number, RadixKey([number]), NO_TOKENS, None)
         node.mamba_value = number
-        node.last_access_time = number
+        node.last_access_time = node.state_access_time = number
         linked.insert_mru(node)
         nodes.append(node)
     return linked, nodes
@@ -104,7 +104,7 @@ def test_tombstones_are_passed_over_when_a_path_moves() -> None:
 @BOTH
 def test_sanity_check_sees_a_broken_order_and_a_broken_link(list_class: Lists) -> None:
     linked, nodes = three(list_class)
-    nodes[0].last_access_time = 9
+    nodes[0].last_access_time = nodes[0].state_access_time = 9
     with pytest.raises(CacheSanityError, match=r"out of order \(nodes \[1, 2\]\)"):
         linked.sanity_check()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hybridbench.engine.cache.base import CacheInitParams
+from hybridbench.engine.cache.base import CacheInitParams, InsertParams
+from hybridbench.engine.cache.kv_events import BlockStored
 from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.pages import TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
@@ -30,9 +32,7 @@ def test_pools_refuse_what_they_would_have_to_ignore() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "switch", ["is_eagle", "enable_metrics", "enable_kv_cache_events", "enable_mamba_extra_buffer"]
-)
+@pytest.mark.parametrize("switch", ["is_eagle", "enable_metrics", "enable_mamba_extra_buffer"])
 def test_caches_refuse_what_they_would_have_to_ignore(switch: str) -> None:
     rows, kv = ReqToTokenPool(1, 1), TokenToKVPoolAllocator(1, torch.float32, "cpu")
 
@@ -40,6 +40,9 @@ def test_caches_refuse_what_they_would_have_to_ignore(switch: str) -> None:
         CacheInitParams(rows, kv, 1, **{switch: True})  # type: ignore[arg-type]
 
 
-def test_a_tree_alone_refuses_events_too() -> None:
-    with pytest.raises(ValueError, match="enable_kv_cache_events"):
-        RadixCache.create_simulated(enable_kv_cache_events=True)
+def test_a_tree_alone_tells_events_too() -> None:
+    tree = RadixCache.create_simulated(enable_kv_cache_events=True)
+    tree.insert(InsertParams(RadixKey([0, 1, 2])))
+
+    assert tree.take_events() == [BlockStored((0, 1, 2))]
+    assert tree.take_events() == []

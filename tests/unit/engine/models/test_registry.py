@@ -46,6 +46,7 @@ def test_unknown_name_lists_the_presets_and_the_nearest() -> None:
     ("name", "millions", "state_kib", "kv_bytes", "dtype"),
     [
         ("qwen3-next-tiny", 1.8, 57, 512, torch.float32),
+        ("attention-nano", 0.14, 0, 128, torch.float32),
         ("qwen3-next-mini", 2.5, 114, 1024, torch.float32),
         ("qwen3-next-small", 14.6, 840, 2048, torch.float32),
         ("qwen3-next-1b", 820, 12.3 * 1024, 4096, torch.bfloat16),
@@ -62,3 +63,10 @@ def test_presets_have_the_sizes_that_are_promised(
     assert parameters / 1e6 == pytest.approx(millions, rel=0.02)
     assert config.state_bytes_per_slot(dtype) / 1024 == pytest.approx(state_kib, rel=0.01)
     assert config.kv_bytes_per_token(dtype) == kv_bytes
+
+
+def test_the_attention_only_preset_has_no_recurrent_layer() -> None:
+    config = PRESETS["attention-tiny"]
+
+    assert config.linear_layer_ids == ()
+    assert len(config.full_attention_layer_ids) == 4

@@ -169,3 +169,30 @@ def test_the_audit_sees_a_position_that_left_its_page() -> None:
     assert [violation.message for violation in engine.audit()] == [
         f"kv pool: request r0 has [{table[req.kv.row, 18]}] out of their pages"
     ]
+
+
+def test_a_row_that_maps_to_another_state_than_the_request_holds_is_an_alias() -> None:
+    engine = _engine_with_two_running()
+    first, second = engine.scheduler.running
+    mapping = engine.pools.hybrid_rows
+    assert mapping is not None
+
+    mapping.req_index_to_mamba_index_mapping[second.kv.row] = first.kv.state_slot
+
+    violation = _only(engine.check_invariants(idle=False))
+    assert (violation.kind, violation.pool) == (ViolationKind.ALIAS, "mamba")
+    assert f"request r1 holds {second.kv.state_slot}" in violation.message
+    assert f"slot {first.kv.state_slot} serves several" in violation.message
+
+
+def test_a_state_that_two_requests_hold_is_an_alias_though_the_map_agrees() -> None:
+    engine = _engine_with_two_running()
+    first, second = engine.scheduler.running
+    mapping = engine.pools.hybrid_rows
+    assert mapping is not None
+
+    second.kv.mamba_pool_idx = first.kv.mamba_pool_idx
+    mapping.req_index_to_mamba_index_mapping[second.kv.row] = first.kv.state_slot
+
+    violation = _only(engine.check_invariants(idle=False))
+    assert violation.message.endswith(f"slot {first.kv.state_slot} serves several")

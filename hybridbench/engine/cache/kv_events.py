@@ -1,0 +1,103 @@
+"""Which KV blocks a cache stored and removed, for those who route requests to where prefixes are.
+
+A block is one page of tokens and goes by a hash of all tokens up to its end, so that two engines
+give the same prefix the same name.  What is recorded stays until somebody takes it.
+
+Source: SGLang's and vLLM's KV cache events, and the ``hash_value`` of SGLang's tree nodes.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+from hybridbench.engine.cache.radix_key import TOKEN_BYTES
+from hybridbench.engine.cache.tree_node import TreeNode
+
+_HASH_BYTES = 8
+
+
+class BlockStored(NamedTuple):
+    """These blocks can be reused from now on."""
+
+    block_hashes: tuple[int, ...]
+
+
+class BlockRemoved(NamedTuple):
+    """These blocks were evicted."""
+
+    block_hashes: tuple[int, ...]
+
+
+class AllBlocksCleared(NamedTuple):
+    """The cache was emptied: no block told of before can be reused."""
+
+
+KvEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+class KvEventRecorder:
+    """Keeps one entry for each block that came or went, until ``take``; nothing if not enabled.
+
+    ``log`` holds the hash of a block that was stored, at least 0, and the complement (``~hash``,
+    which is negative) of one that was removed, in order: ints, since there is one for each block.
+    """
+
+    def __init__(self, enabled: bool, page_size: int) -> None:
+        self.enabled = enabled
+        self.log: list[int] = []
+        self._page_bytes = page_size * TOKEN_BYTES
+        self._was_cleared = False
+
+    def __len__(self) -> int:
+        return len(self.log)
+
+    def stored(self, node: TreeNode) -> None:
+        """A node came into the tree, below its parent; it gets its ``hash_value``."""
+        if self.enabled:
+            node.hash_value = self.block_hashes(node)
+            self.log += node.hash_value
+
+    def removed(self, node: TreeNode) -> None:
+        """A node went out of the tree."""
+        if self.enabled and node.hash_value is not None:
+            self.log += [~block_hash for block_hash in node.hash_value]
+
+    def cleared(self) -> None:
+        """The tree is empty: whatever was told before does not matter any more."""
+        if self.enabled:
+            self.log = []
+            self._was_cleared = True
+
+    def take(self) -> list[KvEvent]:
+        """Everything since the last call, neighbours of one kind in one event."""
+        if not self.enabled:
+            return []
+        events: list[KvEvent] = [AllBlocksCleared()] if self._was_cleared else []
+        log, self.log, self._was_cleared = self.log, [], False
+        for is_removal, entries in groupby(log, key=lambda entry: entry < 0):
+            if is_removal:
+                events.append(BlockRemoved(tuple(~entry for entry in entries)))
+            else:
+                events.append(BlockStored(tuple(entries)))
+        return events
+
+    def block_hashes(self, node: TreeNode) -> list[int]:
+        """The hash of each page of ``node``, every one chained to the page before it."""
+        parent = node.parent
+        if parent is not None and parent.hash_value:
+            before = parent.hash_value[-1].to_bytes(_HASH_BYTES, "little")
+        else:
+            # Different namespaces must not share names.
+            before = blake2b((node.key.extra_key or "").encode(), digest_size=_HASH_BYTES).digest()
+        hashes = []
+        raw = node.key.raw
+        for start in range(0, len(raw), self._page_bytes):
+            page = raw[start : start + self._page_bytes]
+            digest = blake2b(page, digest_size=_HASH_BYTES, key=before).digest()
+            # The sign tells removals apart, so 63 bits are the hash.
+            block_hash = int.from_bytes(digest, "little") >> 1
+            before = block_hash.to_bytes(_HASH_BYTES, "little")
+            hashes.append(block_hash)
+        return hashes

@@ -1,0 +1,39 @@
+"""Requests that live too long, or for nobody; O(requests), asked only when a sample is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hybridbench.engine.front_end import FrontEnd
+from hybridbench.engine.req import Req
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """How the requests of an engine fare at one moment, between two steps.
+
+    Args:
+        requests_without_client: in the queue or admitted, but no client waits for them and nobody
+            has asked to end them.
+        oldest_request_s: since the oldest of all was submitted; 0 without any.
+        oldest_silence_s: the longest that an admitted one has gone without a token, counted from
+            its admission if it has none yet; 0 without any.
+    """
+
+    requests_without_client: int
+    oldest_request_s: float
+    oldest_silence_s: float
+
+
+def liveness_of(
+    admitted: Sequence[Req], waiting: Sequence[Req], front_end: FrontEnd, now_s: float
+) -> Liveness:
+    """``admitted`` and ``waiting`` are all requests there are; ``now_s`` is the engine's clock."""
+    everyone = [*admitted, *waiting]
+    alone = sum(1 for req in everyone if req.to_abort is None and not front_end.awaits(req))
+    return Liveness(
+        requests_without_client=alone,
+        oldest_request_s=max((now_s - req.submitted_s for req in everyone), default=0.0),
+        oldest_silence_s=max((now_s - req.last_heard_s for req in admitted), default=0.0),
+    )

@@ -1,0 +1,130 @@
+"""KV cache events: told in order, one entry per block, nothing when nobody asked for them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from hybridbench.engine.cache.kv_events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    KvEvent,
+    KvEventRecorder,
+)
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+from tests.builders import (
+    attention_model,
+    make_attention_engine,
+    make_engine,
+    nano_model,
+    run_to_idle,
+)
+
+
+def leaf(*tokens: int, parent: TreeNode | None = None, extra_key: str | None = None) -> TreeNode:
+    return TreeNode(1, RadixKey(list(tokens), extra_key), parent=parent)
+
+
+def test_neighbours_of_one_kind_come_as_one_event_in_order() -> None:
+    recorder = KvEventRecorder(enabled=True, page_size=2)
+    first, second, third = leaf(1, 2, 3, 4), leaf(5, 6), leaf(7, 8)
+    recorder.stored(first)
+    recorder.stored(second)
+    recorder.removed(first)
+    recorder.stored(third)
+
+    one, two, three = (tuple(node.hash_value or ()) for node in (first, second, third))
+    assert (len(one), len(two), len(recorder)) == (2, 1, 6)
+    assert recorder.take() == [BlockStored(one + two), BlockRemoved(one), BlockStored(three)]
+    assert len(recorder) == 0
+    assert recorder.take() == []
+
+
+def test_clearing_makes_what_was_told_before_moot() -> None:
+    recorder = KvEventRecorder(enabled=True, page_size=1)
+    recorder.stored(leaf(1, 2))
+    recorder.cleared()
+    last = leaf(5)
+    recorder.stored(last)
+
+    assert recorder.take() == [AllBlocksCleared(), BlockStored(tuple(last.hash_value or ()))]
+
+
+def test_nothing_is_kept_that_nobody_asked_for() -> None:
+    recorder = KvEventRecorder(enabled=False, page_size=1)
+    node = leaf(1, 2)
+    recorder.stored(node)
+    recorder.removed(node)
+    recorder.cleared()
+
+    assert node.hash_value is None
+    assert len(recorder) == 0
+    assert recorder.take() == []
+
+
+def test_a_block_is_named_by_all_tokens_up_to_its_end_however_nodes_divide_them() -> None:
+    recorder = KvEventRecorder(enabled=True, page_size=2)
+    whole, upper = leaf(1, 2, 3, 4), leaf(1, 2)
+    other_start, other_space = leaf(9, 9, 3, 4), leaf(1, 2, 3, 4, extra_key="tenant")
+    for node in (whole, upper, other_start, other_space):
+        recorder.stored(node)
+    lower = leaf(3, 4, parent=upper)
+    recorder.stored(lower)
+
+    assert whole.hash_value == [*(upper.hash_value or ()), *(lower.hash_value or ())]
+    assert not set(whole.hash_value or ()) & set(other_start.hash_value or ())
+    assert not set(whole.hash_value or ()) & set(other_space.hash_value or ())
+    assert min(recorder.log) >= 0
+
+
+def follow(known: set[int], events: list[KvEvent]) -> None:
+    """What a router does with events; it objects to what cannot be."""
+    for event in events:
+        match event:
+            case BlockStored(block_hashes):
+                assert not known & set(block_hashes), "stored twice"
+                known |= set(block_hashes)
+            case BlockRemoved(block_hashes):
+                assert set(block_hashes) <= known, "removed, but was never stored"
+                known -= set(block_hashes)
+            case AllBlocksCleared():
+                known.clear()
+
+
+@pytest.mark.parametrize("page_size", [0, 1, 16], ids=["hybrid", "page 1", "page 16"])
+def test_who_follows_the_events_knows_the_blocks_of_the_tree_seed_11(page_size: int) -> None:
+    known: set[int] = set()
+    plain = make_attention_engine(page_size) if page_size else make_engine()
+    engine = Engine(
+        replace(plain.config, enable_kv_cache_events=True),
+        model=attention_model() if page_size else nano_model(),
+        on_kv_events=lambda events: follow(known, events),
+    )
+    rng = random.Random(11)
+    texts = [[rng.randrange(48) for _ in range(50)] for _ in range(3)]
+    for index in range(60):
+        prompt = rng.choice(texts)[: rng.randint(1, 50)]
+        prompt += [rng.randrange(48) for _ in range(rng.randint(1, 30))]
+        engine.submit(f"r{index}", prompt, SamplingParams(max_new_tokens=rng.randint(1, 6)))
+        engine.step()
+        if index == 30:
+            run_to_idle(engine)
+            assert engine.flush_cache()
+            engine.step()
+            assert known == set()
+    run_to_idle(engine)
+
+    tree = engine.pools.tree_cache
+    held = [block_hash for node in tree.iter_nodes() for block_hash in node.hash_value or ()]
+    assert known == set(held) != set()
+    assert len(held) == len(tree.all_values_flatten()) // engine.config.page_size
+    assert engine.counters.evict_leaf > 0
+    assert engine.counters.node_splits > 0
+    assert engine.containers()["kv_events"] == 0
+    assert engine.counters.kv_events_published > 0

@@ -1,0 +1,52 @@
+"""Where the time of steps goes, on a clock that ticks once whenever it is read."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from hybridbench.clock import FakeClock
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+from tests.builders import make_engine
+
+
+class TickingClock(FakeClock):
+    """Each look at it takes a second, so calls can be counted by their seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ticks = count()
+
+    def monotonic_s(self) -> float:
+        return float(next(self._ticks))
+
+
+def served(requests: int, kv_tokens: int = 256) -> Engine:
+    engine = make_engine(clock=TickingClock(), check_level="off", kv_tokens=kv_tokens)
+    prompts = [[i % 40, (7 * i) % 40, i % 3, 1, 2, 3, 4, 5] for i in range(requests)]
+    for prompt in prompts:
+        engine.generate([prompt], SamplingParams(max_new_tokens=2, ignore_eos=True))
+    return engine
+
+
+def test_each_cache_call_is_timed_once_and_counted() -> None:
+    engine = served(40, kv_tokens=100)
+
+    timings, counters = engine.pools.timings, engine.counters
+    assert timings.match_s == timings.match_calls == counters.match_calls >= 40
+    assert timings.evict_s == timings.evict_calls == counters.evict_calls > 0
+    # Once after its prefill, once at its end.
+    assert timings.insert_s == timings.insert_calls == 80
+
+
+def test_the_model_is_timed_once_a_step_and_apart_from_scheduling() -> None:
+    engine = served(10)
+
+    told = engine.timings()
+    assert told["forward_s"] == engine.counters.steps - engine.counters.idle_steps
+    assert told["schedule_s"] > told["match_s"] + told["insert_s"] + told["evict_s"]
+    assert set(told) == {"match_s", "insert_s", "evict_s", "schedule_s", "forward_s"}
+
+
+def test_a_new_engine_has_spent_nothing() -> None:
+    assert set(make_engine().timings().values()) == {0.0}
