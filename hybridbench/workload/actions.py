@@ -25,12 +25,17 @@ class SamplingValues(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Send a request.  ``input_ids`` belongs to the workload: read it, do not change it."""
+    """Send a request.  ``input_ids`` belongs to the workload: read it, do not change it.
+
+    With ``payload_bytes`` it brings a payload of that size, made from ``payload_seed`` alone.
+    """
 
     rid: str
     input_ids: list[int]
     sampling: SamplingValues
     truncate: bool = False
+    payload_bytes: int = 0
+    payload_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

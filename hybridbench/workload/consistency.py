@@ -152,9 +152,16 @@ def _times(profile: Profile) -> Iterator[Fault]:
         (("checkpoint", "every"), profile.checkpoint.every_s),
         (("probe", "sample_every"), profile.probe.sample_every_s),
         (("probe", "collectible_every"), profile.probe.collectible_every_s),
+        (("aborts", "queue_timeout"), profile.aborts.queue_timeout_s),
     ):
         if value_s is not None and value_s <= 0:
             yield path, "must be longer than 0s"
+    checkpoint = profile.checkpoint
+    if checkpoint.every_s is not None and checkpoint.idle_s >= checkpoint.every_s > 0:
+        yield (
+            ("checkpoint", "idle"),
+            f"{checkpoint.idle_s:g}s must be less than every {checkpoint.every_s:g}s",
+        )
     starts = [entry.from_s for entry in profile.promise]
     if not starts:
         yield ("promise",), "is empty; a CLEAN must promise something, from 0s on"

@@ -14,12 +14,12 @@ from hybridbench.workload.fields import Amount, CountOrZero
 
 # The engine's counters that traffic can drive; a test holds them against the engine's own record.
 COVERAGE_COUNTERS: Final = (
-    "requests_submitted", "requests_rejected", "requests_truncated", "disconnects",
-    "admissions", "refusals", "prefill_chunks", "prefix_hits", "prefix_hit_tokens",
-    "prompt_tokens", "cow_copies", "node_splits", "tombstones", "evict_internal_state",
-    "evict_leaf", "evict_cascade", "nodes_evicted", "retracts", "abort_queued", "abort_prefill",
-    "abort_decode", "finishes", "finish_length", "finish_stop", "output_tokens", "steps",
-    "prefill_steps", "decode_steps",
+    "requests_submitted", "requests_rejected", "requests_truncated", "disconnects", "admissions",
+    "refusals", "prefill_chunks", "prefix_hits", "prefix_hit_tokens", "prompt_tokens",
+    "kv_blocks_stored", "match_calls", "evict_calls", "cow_copies", "node_splits", "tombstones",
+    "evict_internal_state", "evict_leaf", "evict_cascade", "nodes_evicted", "retracts",
+    "abort_queued", "abort_prefill", "abort_decode", "finishes", "finish_length", "finish_stop",
+    "output_tokens", "steps", "prefill_steps", "decode_steps",
 )  # fmt: skip
 
 _FLOOR = re.compile(r"(>=?)\s*(\d+(?:\.\d+)?)(?:\s*/\s*(min|s))?")

@@ -22,7 +22,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from hybridbench.units import parse_byte_rate, parse_duration_s
+from hybridbench.units import parse_byte_rate, parse_bytes, parse_duration_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,14 @@ def _auto_duration_s(value: object) -> float | None:
     if value is None or value == "auto":
         return None
     return _duration_s(value)
+
+
+def _size_bytes(value: object) -> int:
+    if value == 0 and type(value) is int:
+        return 0
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a size; write 256KiB or 2MB, or 0 for none")  # noqa: TRY004
+    return parse_bytes(value)
 
 
 def _byte_rate(value: object) -> float:
@@ -130,6 +138,7 @@ def _range_list(value: TokenRange) -> list[int]:
 
 Count: TypeAlias = Annotated[int, Strict(), Ge(1)]
 CountOrZero: TypeAlias = Annotated[int, Strict(), Ge(0)]
+Flag: TypeAlias = Annotated[bool, Strict()]
 Amount: TypeAlias = Annotated[float, Strict(), AllowInfNan(False), Ge(0.0)]
 Share: TypeAlias = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
 DurationS: TypeAlias = Annotated[
@@ -143,6 +152,12 @@ AutoDurationS: TypeAlias = Annotated[
     BeforeValidator(_auto_duration_s),
     PlainSerializer(_seconds_text, return_type=str),
     WithJsonSchema({"type": ["string", "number", "null"]}),
+]
+SizeBytes: TypeAlias = Annotated[
+    int,
+    BeforeValidator(_size_bytes),
+    PlainSerializer(lambda value: f"{value}B", return_type=str),
+    WithJsonSchema({"type": ["string", "integer"], "examples": ["256KiB", 0]}),
 ]
 BytesPerHour: TypeAlias = Annotated[
     float,

@@ -37,6 +37,7 @@ from hybridbench.workload.validation import validated
 from hybridbench.workload.yaml_source import KeyPath, Source, parse_scalar, parse_yaml, read_yaml
 
 DEFAULT_DURATION_S: Final = 7200.0
+DEFAULT_MODEL: Final = "qwen3-next"
 
 
 @plain_dataclass(frozen=True)
@@ -50,7 +51,9 @@ class Cadence:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Profile:
-    """Everything a run needs to know but the model, the device and how long it may take.
+    """Everything a run needs to know but the device and how long it may take.
+
+    ``model`` is a preset or a checkpoint directory; ``--model`` takes its place.
 
     Build one with ``load_profile``, ``Profile.from_yaml`` or ``with_overrides``; all of them check
     that the parts fit together.
@@ -58,6 +61,7 @@ class Profile:
 
     name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
     description: str = ""
+    model: Annotated[str, StringConstraints(strict=True, min_length=1)] = DEFAULT_MODEL
     seed: CountOrZero = 1
     duration_s: DurationS = DEFAULT_DURATION_S
     warmup: Warmup = Warmup()

@@ -24,6 +24,7 @@ from hybridbench.workload.arrivals import build_arrivals
 from hybridbench.workload.conversations import ConversationPool, Turn
 from hybridbench.workload.draws import TokenSource, draw_tokens, stream
 from hybridbench.workload.ending import Ending, EndingPlan, TokenPace
+from hybridbench.workload.payloads import PayloadDraws
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.settings import SamplingSettings
 from hybridbench.workload.traffic_clock import TrafficClock
@@ -62,11 +63,14 @@ class Scenario:
         self._endings = EndingPlan(profile.aborts, stream(self._seed, "endings"))
         self._pace = TokenPace()
         self._sampling = SamplingDraws(profile.sampling, vocab_size, stream(self._seed, "sampling"))
+        self._payloads = PayloadDraws(profile.prompts, stream(self._seed, "payloads"))
         self._bad = stream(self._seed, "bad input")
         self._bad_tokens = TokenSource(self._seed, vocab_size, "bad input")
         self._live: dict[str, _Live] = {}
         self._urgent: deque[Action] = deque()
         self._cut_at_s: dict[str, float] = {}  # when a decode is to be cut, on the driver's clock
+        # When the clients of requests that wait for admission lose patience, soonest first.
+        self._patience_ends_s: dict[str, float] = {}
         self._counts = dict.fromkeys(_COUNTS, 0)
 
     @property
@@ -76,11 +80,11 @@ class Scenario:
     def next_action(self, now_s: float) -> Action:
         if self._urgent:
             return self._urgent.popleft()
-        cut = self._due_cut(now_s)
-        if cut is not None:
-            return cut
+        ended = self._due_timeout(now_s) or self._due_cut(now_s)
+        if ended is not None:
+            return ended
         if not self._clock.paused and self._arrivals.due(self._clock.at(now_s), self.in_flight):
-            return self._submit()
+            return self._with_patience(self._submit(), now_s)
         return WaitUntil(self._next_due_s(now_s))
 
     def pause(self, now_s: float) -> None:
@@ -90,6 +94,7 @@ class Scenario:
         self._clock.resume(now_s)
 
     def on_admitted(self, rid: str) -> None:
+        self._patience_ends_s.pop(rid, None)
         live = self._known(rid)
         if live is not None and live.ending is Ending.ABORT_PREFILL:
             self._urgent.append(self._abort(rid, live))
@@ -151,7 +156,9 @@ class Scenario:
         )
         live = _Live(turn, ending, turn.max_new_tokens)
         self._live[rid] = live
-        request = Submit(rid, turn.prompt, self._sampling.draw(turn.max_new_tokens))
+        sampling = self._sampling.draw(turn.max_new_tokens)
+        size_bytes, payload_seed = self._payloads.draw()
+        request = Submit(rid, turn.prompt, sampling, False, size_bytes, payload_seed)
         if ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
         elif self._bad.random() < bad.duplicate_ids:
@@ -174,6 +181,22 @@ class Scenario:
         live.ending = Ending.NATURAL  # it has been asked for, once
         return Abort(rid)
 
+    def _with_patience(self, request: Submit, now_s: float) -> Submit:
+        timeout_s = self._profile.aborts.queue_timeout_s
+        if timeout_s is not None:
+            self._patience_ends_s[request.rid] = now_s + timeout_s
+        return request
+
+    def _due_timeout(self, now_s: float) -> Action | None:
+        # All wait equally long, so the one that has waited longest is the first.
+        rid, ends_s = next(iter(self._patience_ends_s.items()), ("", now_s + 1.0))
+        if ends_s > now_s:
+            return None
+        del self._patience_ends_s[rid]
+        self._live[rid].ending = Ending.NATURAL  # nobody else ends it now
+        self._counts["queue_timeouts"] += 1
+        return Abort(rid)
+
     def _due_cut(self, now_s: float) -> Action | None:
         rid = next((rid for rid, due_s in self._cut_at_s.items() if due_s <= now_s), None)
         if rid is None:
@@ -188,6 +211,7 @@ class Scenario:
 
     def _next_due_s(self, now_s: float) -> float | None:
         times_s = list(self._cut_at_s.values())
+        times_s += [next(iter(self._patience_ends_s.values()))] if self._patience_ends_s else []
         if not self._clock.paused:
             arrival_s = self._arrivals.next_s(self._clock.at(now_s), self.in_flight)
             if arrival_s is not None:
@@ -206,11 +230,13 @@ class Scenario:
         if live.turn is not None:
             self._conversations.end(live.turn, output_ids)
         self._cut_at_s.pop(rid, None)
+        self._patience_ends_s.pop(rid, None)
         self._live[rid] = _Live(None, Ending.NATURAL, live.max_new_tokens)
 
     def _forget(self, rid: str, live: _Live, output_ids: list[int]) -> None:
         del self._live[rid]
         self._cut_at_s.pop(rid, None)
+        self._patience_ends_s.pop(rid, None)
         self._counts["ended"] += 1
         if live.turn is not None:
             self._conversations.end(live.turn, output_ids)
@@ -254,6 +280,7 @@ _COUNTS: Final = (
     Ending.DISCONNECT.value,
     "overlong",
     "truncate",
+    "queue_timeouts",
     "duplicate_ids",
     "unknown_reports",
 )

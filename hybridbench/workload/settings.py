@@ -17,14 +17,16 @@ from hybridbench.workload.fields import (
     Count,
     CountOrZero,
     DurationS,
+    Flag,
     PerSecond,
     Share,
+    SizeBytes,
     TokenRange,
     Tokens,
     ZipfExponent,
 )
 
-_UNITS: Final = ("_bytes_per_h", "_per_s", "_s")
+_UNITS: Final = ("_bytes_per_h", "_bytes", "_per_s", "_s")
 
 
 def yaml_key(field_name: str) -> str:
@@ -47,10 +49,17 @@ class Warmup:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Checkpoint:
-    """Quiescent points: drain, wait ``settle_s``, take the exact measures, go on."""
+    """Quiescent points: drain, wait ``settle_s``, take the exact measures, go on.
+
+    ``flush`` drops the cache before the measures, so that each rest is compared with the last at
+    the same load: none.  ``idle_s`` stays idle that much longer, sampling, and measures again: what
+    grows without work shows there.
+    """
 
     every_s: AutoDurationS = None
     settle_s: DurationS = 1.0
+    idle_s: DurationS = 0.0
+    flush: Flag = False
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -82,6 +91,8 @@ class EngineSettings:
     schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
     cache: Literal["radix", "chunk"] = "radix"
     check_level: Literal["off", "idle", "busy"] = "idle"
+    state_refresh: Literal["path", "used"] = "path"
+    enable_kv_cache_events: bool = False
     new_token_ratio: NewTokenRatio = NewTokenRatio()
 
 
@@ -125,6 +136,8 @@ class Prompts:
     ``long`` is the share of turns that bring ``long_tokens`` of user input (a pasted document).
     ``warm`` is the share of conversations that open with the system prompt alone, so that the tree
     holds a state exactly at its end; the first conversation on each prompt then always does.
+    ``payload_bytes`` comes with each prompt, as image features would: ``payload_repeat`` of the
+    requests bring one of a few that were sent before, all others one of their own.
     """
 
     families: Count = 16
@@ -134,6 +147,8 @@ class Prompts:
     long: Share = 0.0
     long_tokens: Tokens = TokenRange(384, 640)
     warm: Share = 0.0
+    payload_bytes: SizeBytes = 0
+    payload_repeat: Share = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -179,12 +194,15 @@ class Aborts:
     """Shares of requests that are aborted while queued, in prefill or in decode, or whose client
     leaves in decode without a word.  One aborted in prefill is always a long one, as a short one
     would be through before the abort arrives.
+
+    ``queue_timeout_s`` is how long any client waits for admission before it aborts; None: for ever.
     """
 
     queued: Share = 0.0
     prefill: Share = 0.0
     decode: Share = 0.0
     disconnect: Share = 0.0
+    queue_timeout_s: DurationS | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -215,16 +233,27 @@ class GcSettings:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Probe:
-    """How often to sample and to count what the collector would free; None follows the duration."""
+    """How often to sample and to count what the collector would free; None follows the duration.
+
+    A count that holds the engine for longer than ``max_stall_ms`` is not repeated under traffic;
+    None sets no limit.  A fork takes tens of milliseconds, a reference walk some seconds.
+    """
 
     sample_every_s: AutoDurationS = None
     collectible_every_s: AutoDurationS = None
+    max_stall_ms: Amount | None = 5000.0
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Promise:
-    """What CLEAN means for a run of ``from_s`` and longer: growth below these rates."""
+    """What CLEAN means for a run of ``from_s`` and longer: growth below these rates.
+
+    A profile for work that decays also promises the least share of prompt tokens that the cache
+    serves (``hit_rate``), or the most that an eviction takes (``evict_ms``).
+    """
 
     from_s: DurationS = 0.0
     rss_bytes_per_h: BytesPerHour
     collectible_bytes_per_h: BytesPerHour
+    hit_rate: Share | None = None
+    evict_ms: Amount | None = None

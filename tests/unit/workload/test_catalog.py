@@ -10,11 +10,14 @@ from hybridbench.errors import ConfigError
 from hybridbench.workload.catalog import DEFAULT_PROFILE, list_profiles, load_profile, profiles_dir
 from tests.unit.workload.profiles import BASE
 
-SHIPPED = ["admission-squeeze", "chat-churn", "smoke", "steady-decode"]
+SHIPPED = sorted(path.stem for path in (Path(__file__).parents[3] / "profiles").glob("*.yaml"))
+# Their clients do not wait for answers.
+OPEN_LOOP = {"bad-input"}
 
 
 def test_the_shipped_profiles_are_found_by_name() -> None:
     assert list(list_profiles()) == SHIPPED
+    assert {"admission-squeeze", "chat-churn", "smoke", "steady-decode"} <= set(SHIPPED)
     assert DEFAULT_PROFILE in SHIPPED
 
     for name in SHIPPED:
@@ -28,7 +31,7 @@ def test_a_shipped_profile_says_its_purpose_and_asserts_coverage(name: str) -> N
     assert list_profiles()[name].read_text(encoding="utf-8").startswith("# ")
     assert profile.description
     assert profile.coverage_minimums(60)
-    assert profile.arrival.process == "closed"
+    assert profile.arrival.process == ("poisson" if name in OPEN_LOOP else "closed")
 
 
 def test_smoke_promises_two_gibibytes_an_hour() -> None:
@@ -41,7 +44,7 @@ def test_an_unknown_name_lists_the_shipped_ones_and_the_nearest() -> None:
 
     assert str(caught.value) == (
         "there is no profile 'chat-chrn'; did you mean chat-churn? "
-        "(shipped are admission-squeeze, chat-churn, smoke, steady-decode)."
+        f"(shipped are {', '.join(SHIPPED)})."
     )
 
 

@@ -387,3 +387,22 @@ def test_an_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             Profile.from_yaml(path)
         assert str(caught.value) == f"{path}: {sentence}"
+
+
+def test_a_profile_may_name_its_model_and_else_means_the_default() -> None:
+    assert base().model == "qwen3-next"
+
+    named = base("model: attention-tiny\n")
+
+    assert named.model == "attention-tiny"
+    assert Profile.from_resolved(named.resolved()).model == "attention-tiny"
+
+
+def test_a_queue_timeout_is_a_time_or_nothing() -> None:
+    assert base().aborts.queue_timeout_s is None
+    patient = base("aborts: {queue_timeout: 400ms}\n")
+    assert patient.aborts.queue_timeout_s == 0.4
+    assert Profile.from_resolved(patient.resolved()) == patient
+
+    with pytest.raises(ConfigError, match=r"aborts.queue_timeout must be longer than 0s"):
+        base("aborts: {queue_timeout: 0s}\n")

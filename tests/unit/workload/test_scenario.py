@@ -216,3 +216,28 @@ def test_the_manifest_gets_the_seed_that_was_used() -> None:
         "vocab_size": VOCAB,
     }
     assert Scenario(churn(), VOCAB).describe()["seed"] == 11
+
+
+def test_a_client_gives_up_when_it_waits_too_long_and_only_then() -> None:
+    impatient = base("aborts: {queue_timeout: 50ms}")
+    scenario = Scenario(impatient, VOCAB)
+    server = Server(running=2, chunk=64, context=512)
+
+    server.drive(scenario, steps=400)
+
+    timeouts = scenario.counts()["queue_timeouts"]
+    assert timeouts > 20
+    # The last ones may still be on their way; a request that runs is never ended by patience.
+    assert server.ended["queued"] >= timeouts - 6
+    assert server.ended["prefill"] == server.ended["decode"] == 0
+    assert server.ended["finish"] > 20
+
+
+def test_nobody_gives_up_where_all_are_admitted_at_once() -> None:
+    scenario = Scenario(base("aborts: {queue_timeout: 50ms}"), VOCAB)
+    server = Server(running=8, chunk=4096, context=4096)
+
+    server.drive(scenario, steps=400)
+
+    assert scenario.counts()["queue_timeouts"] == 0
+    assert server.ended["finish"] > 20
