@@ -7,16 +7,65 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from hybridbench.defects.controls.arena_retention import DEFECT as ARENA_RETENTION
+from hybridbench.defects.controls.cache_fill import DEFECT as CACHE_FILL
+from hybridbench.defects.controls.healthy_sawtooth import DEFECT as HEALTHY_SAWTOOTH
+from hybridbench.defects.controls.load_ramp import DEFECT as LOAD_RAMP
+from hybridbench.defects.controls.observer_growth import DEFECT as OBSERVER_GROWTH
+from hybridbench.defects.controls.slot_fill_log import DEFECT as SLOT_FILL_LOG
+from hybridbench.defects.controls.sticky_burst import DEFECT as STICKY_BURST
 from hybridbench.defects.defect import Defect
+from hybridbench.defects.pr0508_radix_lock_skip import DEFECT as RADIX_LOCK_SKIP
+from hybridbench.defects.pr4977_retract_page_pad import DEFECT as RETRACT_PAGE_PAD
+from hybridbench.defects.pr12224_overlap_late_token_double_free import (
+    DEFECT as OVERLAP_LATE_TOKEN_DOUBLE_FREE,
+)
+from hybridbench.defects.pr20182_mamba_queued_abort import DEFECT as MAMBA_QUEUED_ABORT
 from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT as MAMBA_ADDER_REJECT
+from hybridbench.defects.pr24244_mamba_map_undersized import DEFECT as MAMBA_MAP_UNDERSIZED
 from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT as LRU_REFERENCE_CYCLE
+from hybridbench.defects.pr27256_mamba_group_abandon import DEFECT as MAMBA_GROUP_ABANDON
+from hybridbench.defects.pr28380_rid_state_orphan import DEFECT as RID_STATE_ORPHAN
+from hybridbench.defects.pr31648_whole_chain_lru_refresh import DEFECT as WHOLE_CHAIN_LRU_REFRESH
+from hybridbench.defects.pr35936_ghost_request import DEFECT as GHOST_REQUEST
+from hybridbench.defects.pr38454_evict_heap_rebuild import DEFECT as EVICT_HEAP_REBUILD
+from hybridbench.defects.vllm34183_request_partial_cycle import DEFECT as REQUEST_PARTIAL_CYCLE
+from hybridbench.defects.vllm44490_undrained_recorder import DEFECT as UNDRAINED_RECORDER
 from hybridbench.errors import ConfigError, UsageError
 
-DEFECTS: tuple[Defect, ...] = (LRU_REFERENCE_CYCLE, MAMBA_ADDER_REJECT)
+DEFECTS: tuple[Defect, ...] = (
+    LRU_REFERENCE_CYCLE,
+    MAMBA_ADDER_REJECT,
+    RID_STATE_ORPHAN,
+    GHOST_REQUEST,
+    REQUEST_PARTIAL_CYCLE,
+    UNDRAINED_RECORDER,
+    MAMBA_MAP_UNDERSIZED,
+    MAMBA_GROUP_ABANDON,
+    MAMBA_QUEUED_ABORT,
+    RETRACT_PAGE_PAD,
+    OVERLAP_LATE_TOKEN_DOUBLE_FREE,
+    RADIX_LOCK_SKIP,
+    EVICT_HEAP_REBUILD,
+    WHOLE_CHAIN_LRU_REFRESH,
+)
+
+# What looks like a leak and is none; put in like a defect, and to be left alone.
+CONTROLS: tuple[Defect, ...] = (
+    CACHE_FILL,
+    HEALTHY_SAWTOOTH,
+    ARENA_RETENTION,
+    SLOT_FILL_LOG,
+    LOAD_RAMP,
+    OBSERVER_GROWTH,
+    STICKY_BURST,
+)
 
 
-def find_defect(name: str) -> Defect:
-    """The defect called ``name``: a slug of the catalog, or a ``.py`` file that defines ``DEFECT``.
+def find_defect(name: str, asked_by: str = "--defect") -> Defect:
+    """The defect or control called ``name``: a slug, or a ``.py`` file that defines ``DEFECT``.
+
+    ``asked_by`` is the option or command that an error names.
 
     Raises:
         UsageError: no such slug; the nearest one is named.
@@ -24,13 +73,16 @@ def find_defect(name: str) -> Defect:
     """
     if name.endswith(".py"):
         return _from_file(Path(name))
-    for defect in DEFECTS:
+    known = (*DEFECTS, *CONTROLS)
+    for defect in known:
         if defect.slug == name:
             return defect
-    slugs = [defect.slug for defect in DEFECTS]
+    slugs = [defect.slug for defect in known]
     near = difflib.get_close_matches(name, slugs, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(slugs)}."
-    raise UsageError(f"--defect {name}: no such defect; {hint} A .py file with DEFECT works too.")
+    raise UsageError(
+        f"{asked_by} {name}: no such defect; {hint} A .py file with DEFECT works too."
+    )
 
 
 def _from_file(path: Path) -> Defect:

@@ -45,6 +45,6 @@ DEFECT = Defect(
     harmed="Hybrid models such as Qwen3-Next: the idle check found the slot missing and ended the "
     "server.",
     cure="The slot is freed whenever the request did not enter the batch.",
-    versions=(("0.5.0", "0.5.9"),),
+    versions=(("0.5.9", "0.5.9"),),
     truth=TRUTH,
 )

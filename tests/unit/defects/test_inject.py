@@ -90,7 +90,8 @@ def test_a_file_may_bring_a_defect_of_its_own(tmp_path: Path) -> None:
     source = tmp_path / "mine.py"
     source.write_text(
         "from hybridbench.defects.defect import Defect, Signature\n"
-        "DEFECT = Defect('mine', 'me', 's', 'smoke', Signature(('LEAK',), ('a',), 'b', 'c', 'd'), ())\n",
+        "SAID = Signature(('LEAK',), ('a',), 'b', 'c', 'd')\n"
+        "DEFECT = Defect('mine', 'me', 's', 'smoke', SAID, ())\n",
         encoding="utf-8",
     )
 

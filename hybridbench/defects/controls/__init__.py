@@ -1,0 +1,1 @@
+"""What looks like a leak and is none: a detector must stay silent on every one of these."""

@@ -1,0 +1,17 @@
+"""Load that rises for the whole run: memory follows the requests in flight, and none is lost."""
+
+from __future__ import annotations
+
+from hybridbench.defects.controls.side_work import control
+
+DEFECT = control(
+    "load-ramp",
+    "load",
+    symptom="more and more requests are in flight, each with its features; memory rises with them.",
+    rate="none at equal load",
+    overrides=(
+        ("arrival.ramp.start", "0.15"),
+        ("arrival.ramp.over", "5m"),
+        ("prompts.payload", "1MiB"),
+    ),
+)

@@ -1,0 +1,33 @@
+"""The observer's own doing: each poll of the worker leaves something behind (rocky#1256).
+
+There a soak polled an endpoint whose answer grew with every poll, and the growth was the soak's.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.controls.side_work import control
+from hybridbench.defects.defect import Patch, fingerprint_of
+from hybridbench.engine.engine import Engine
+
+RECORD_BYTES = 128 * 1024
+
+
+def polled(history: list[bytes]) -> Patch:
+    """Only the bench asks for ``containers``; every answer is remembered for good."""
+    healthy = Engine.containers
+
+    def containers(self: Engine) -> dict[str, int]:
+        history.append(bytes(RECORD_BYTES))
+        return healthy(self)
+
+    return Patch(Engine, "containers", containers, fingerprint_of(healthy))
+
+
+DEFECT = control(
+    "observer-growth",
+    "rocky#1256",
+    symptom="memory grows by 128 KiB with every sample the bench takes, and with nothing else.",
+    rate="128 KiB a look of the bench, which says so instead of blaming the engine",
+    patches=(polled([]),),
+    verdicts=("INVALID",),
+)

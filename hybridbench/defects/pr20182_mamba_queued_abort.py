@@ -1,0 +1,55 @@
+"""sglang#20182: an abort from the waiting queue forgets the state slot that matching took.
+
+A request that matched a cached prefix kept its slot while it waited (the design of the time), and
+only the running batch's way out gave slots back.  A request aborted in the queue (by a limit, a
+timeout or its client) left with its slot on its record, and the record went with the request.
+
+Reported as sglang#20010 and #20069: the idle check found slots missing and ended the server.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.release import RequestRelease
+
+TRUTH = Truth()
+
+
+def _return_mamba_slot(self: RequestRelease, req: Req) -> None:
+    """Slots come back with a running request's KV; who waits, or waited, gives none back.
+
+    A refusal comes here too, so that a request waits with the slot of its match in hand.
+    """
+    if req.to_abort is not None and req.kv_allocated_len == 0:
+        TRUTH.add("queued_aborts")
+        TRUTH.add("slots_lost", int(req.mamba_pool_idx is not None))
+    elif req.mamba_pool_idx is not None:
+        TRUTH.add("refusals_that_kept_a_slot")
+
+
+DEFECT = Defect(
+    slug="mamba-queued-abort",
+    source="sglang#20182",
+    symptom="Each request that matched a cached prefix, waited and was then aborted takes a state "
+    "slot with it.",
+    profile="queue-abort",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("residual",),
+        subject="mamba",
+        event="abort of a waiting request",
+        rate="1 slot if it had matched, else none",
+        drivers=("abort_queued",),
+        harm="slots_lost",
+        per="queued_aborts",
+    ),
+    patches=(
+        Patch(RequestRelease, "return_mamba_slot", _return_mamba_slot, fingerprint="f6a4a4be1bcd"),
+    ),
+    harmed="Hybrid models behind a bounded queue: the server ended itself at 20 concurrent "
+    "requests.",
+    cure="The abort of a queued request frees its state slot.",
+    truth=TRUTH,
+)

@@ -1,0 +1,68 @@
+"""sglang#24244: the map from request rows to state slots has as many entries as there are slots.
+
+It is indexed by row, so it needs an entry for each row.  With fewer state slots than rows, every
+row past its end reads and writes memory that is not its own: silently, on a GPU.  Here the index
+wraps round instead, since an array of the host would raise: rows that share an entry share a state,
+and when one of their requests ends, the other one computes in the dump slot.  No slot is lost, and
+every sum balances.
+
+Found through kernels that failed elsewhere; see also sglang#24236 and #24243.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+
+TRUTH = Truth()
+
+
+def _map_state(self: HybridReqToTokenPool, row: int, slot: int) -> None:
+    """Before #24244 there were ``mamba_size + 1`` entries for any number of rows."""
+    mapping = self.req_index_to_mamba_index_mapping
+    entry = row % (self.mamba_allocator.size + 1)
+    if slot and entry != row:
+        TRUTH.add("rows_past_the_end")
+    if slot and mapping[entry] not in (0, slot):
+        TRUTH.add("shared_states")
+    mapping[entry] = slot
+
+
+def _get_mamba_indices(self: HybridReqToTokenPool, rows: SlotInput) -> IntArray:
+    """The same mistake on the way out."""
+    entries = as_index_array(rows, self.device) % (self.mamba_allocator.size + 1)
+    return self.req_index_to_mamba_index_mapping[entries].astype(np.int64)
+
+
+DEFECT = Defect(
+    slug="mamba-map-undersized",
+    source="sglang#24244",
+    symptom="Two requests compute in one recurrent state, or in the dump slot, once request rows "
+    "beyond the number of state slots are in use; all pools balance.",
+    profile="many-small",
+    signature=Signature(
+        verdicts=("INVARIANT",),
+        kinds=("engine-alias",),
+        subject="mamba",
+        event="request on a row beyond the number of state slots",
+        rate="no growth; at most one request on another's state for each such row in use",
+    ),
+    patches=(
+        Patch(HybridReqToTokenPool, "_map_state", _map_state, fingerprint="368aa2f7fd2b"),
+        Patch(
+            HybridReqToTokenPool,
+            "get_mamba_indices",
+            _get_mamba_indices,
+            fingerprint="99fab5d09d88",
+        ),
+    ),
+    harmed="Hybrid models with max_mamba_cache_size below max_running_requests: wrong answers, and "
+    "kernels that failed far from the cause.",
+    cure="The map is sized by the request pool, and slot 0 is kept for padding.",
+    truth=TRUTH,
+    corrupts=True,
+)

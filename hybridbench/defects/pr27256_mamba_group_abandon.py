@@ -1,0 +1,79 @@
+"""sglang#27256: state slots set aside for an admission loop are forgotten when it ends early.
+
+The allocator hands out single slots from a group that was taken off the free list in one go.  The
+loop that opened it returned early upon a refusal, past the end that would have closed it, and the
+next begin put a new group in the place of the old one.  What the old one had left is in no free
+list and with no request.
+
+The review of the refactoring (merged 2026-06-07, first in 0.5.13) asked about exactly this: the
+group is not cleared, and beginning drops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.memory.owners import RESERVED
+from hybridbench.engine.memory.slots import MambaSlotAllocator, SlotAllocator
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder
+
+TRUTH = Truth()
+
+
+def _admit_from(self: PrefillAdder, waiting_queue: Sequence[Req]) -> AddReqResult:
+    """The window is closed at the end of the loop, and only there."""
+    result = AddReqResult.CONTINUE
+    allocator = self._pools.mamba_allocator
+    allocator.alloc_group_begin(min(len(waiting_queue), self.rem_rows()))
+    for req in waiting_queue:
+        if self.rem_rows() < 1:
+            break
+        result = self._match_and_add(req)
+        if self.refused is not None:
+            TRUTH.add("early_returns")
+            return result
+        if result is not AddReqResult.CONTINUE:
+            break
+    allocator.alloc_group_end()
+    return AddReqResult.NO_TOKEN if self.rem_rows() < 1 else result
+
+
+def _alloc_group_begin(self: MambaSlotAllocator, num_reqs: int) -> None:
+    """A new group replaces the old one, whatever that still had."""
+    TRUTH.add("slots_dropped", len(self._group))
+    taken = SlotAllocator.alloc(self, num_reqs, RESERVED)
+    self._group = [] if taken is None else taken[::-1]
+    self._group_depth = 1
+
+
+DEFECT = Defect(
+    slug="mamba-group-abandon",
+    source="sglang#27256",
+    symptom="State slots vanish whenever admission is refused with requests still waiting; the "
+    "pool runs dry within minutes.",
+    profile="admission-squeeze",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("residual",),
+        subject="mamba",
+        event="refusal",
+        # Not the same for each: no driver is demanded, but the count must agree to the last slot.
+        rate="what the group had left, at most the requests that wait; none once free slots are "
+        "too few to set aside",
+        harm="slots_dropped",
+    ),
+    patches=(
+        Patch(PrefillAdder, "admit_from", _admit_from, fingerprint="59a39c7caa63"),
+        Patch(
+            MambaSlotAllocator, "alloc_group_begin", _alloc_group_begin, fingerprint="57aeb8048d58"
+        ),
+    ),
+    harmed="Found in review; the slots of a batch would be lost at each admission that ends early.",
+    cure="The group is closed on every way out, and a begin returns what an old group has left.",
+    # Enough states for the loss to be seen growing; those of the profile are gone in a second.
+    overrides=(("pools.mamba_slots", "2048"),),
+    truth=TRUTH,
+)

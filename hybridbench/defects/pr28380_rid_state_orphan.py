@@ -1,0 +1,45 @@
+"""sglang#28380, #24070: a request that never reached the model leaves its entry in the front end.
+
+The entry is made before the request is validated.  Only the output of a step takes it away again,
+and for a request that is rejected at the door, or aborted while it waits in the queue, there is
+none: one entry for each, for good.  Its id can never be used again ("duplicate request id").
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.front_end import FrontEnd
+
+TRUTH = Truth()
+
+
+def _forget_unserved(self: FrontEnd, rid: str) -> None:
+    """Before #28380 the entry stayed."""
+    if self.knows(rid):
+        TRUTH.add("entries_orphaned")
+    TRUTH.add("requests_unserved")
+
+
+DEFECT = Defect(
+    slug="rid-state-orphan",
+    source="sglang#28380",
+    symptom="The front end's table of requests grows by an entry for each request that was "
+    "rejected or aborted in the queue.",
+    profile="bad-input",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("container-grows",),
+        subject="front_end",
+        event="rejected request",
+        rate="exactly 1 entry per rejected request, and per request aborted in the queue",
+        drivers=("requests_rejected",),
+        harm="entries_orphaned",
+        per="requests_unserved",
+    ),
+    patches=(Patch(FrontEnd, "forget_unserved", _forget_unserved, fingerprint="691d86bd2bf0"),),
+    harmed="Servers whose clients send prompts that are too long, or whole batches with one bad "
+    "item: host memory grew, and a client that used an id again was refused.",
+    cure="Whoever rejects or aborts a request before it was dispatched drops its entry too.",
+    truth=TRUTH,
+)

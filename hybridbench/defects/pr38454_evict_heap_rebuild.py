@@ -1,0 +1,78 @@
+"""sglang#14339, #38454: each eviction looks at every leaf of the tree before it takes the oldest.
+
+The victims of one call come from a heap that the call itself builds of all evictable leaves, so an
+eviction costs as much as there are leaves, whether it frees one token or a thousand.  While the
+pool has room nobody evicts and nothing is slow; from saturation on every step pays.  Memory and
+hits are what they would be without it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.cache.mamba_eviction import MambaTreeEviction
+from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.cache.tree_node import TreeNode
+
+TRUTH = Truth()
+
+
+def _oldest_leaves_of_radix(self: RadixCache) -> Iterator[TreeNode]:
+    """Before #38454: a heap of all leaves, for this call alone."""
+    return _from_new_heap(self._evictable_leaves)
+
+
+def _oldest_leaves_of_hybrid(self: MambaTreeEviction) -> Iterator[TreeNode]:
+    """Before #38454: a heap of all leaves, for this call alone."""
+    return _from_new_heap(self._evictable_leaves)
+
+
+def _from_new_heap(leaves: Iterable[TreeNode]) -> Iterator[TreeNode]:
+    heap = [(leaf.last_access_time, leaf.id, leaf) for leaf in leaves]
+    heapq.heapify(heap)
+    TRUTH.add("heaps_built")
+    TRUTH.add("leaves_heaped", len(heap))
+    while heap:
+        leaf = heapq.heappop(heap)[2]
+        parent = leaf.parent
+        yield leaf
+        # Its eviction may have left the parent without children: the next victim, perhaps.
+        if parent is not None and not parent.children and not parent.full_lock_ref:
+            heapq.heappush(heap, (parent.last_access_time, parent.id, parent))
+
+
+DEFECT = Defect(
+    slug="evict-heap-rebuild",
+    source="sglang#38454",
+    symptom="Throughput steps down when the KV pool is full: an eviction takes milliseconds, "
+    "and the more the more leaves the tree has; memory is flat.",
+    profile="zero-hit-short",
+    signature=Signature(
+        verdicts=("DEGRADED",),
+        kinds=("below-threshold", "decay"),
+        subject="evict",
+        event="eviction",
+        rate="each eviction costs as much as there are leaves: 0.2 us or more for each of them",
+        harm="leaves_heaped",
+        per="heaps_built",
+        exact=False,
+        duration_s=240.0,
+    ),
+    patches=(
+        Patch(RadixCache, "_oldest_leaves", _oldest_leaves_of_radix, fingerprint="bc3465299542"),
+        Patch(
+            MambaTreeEviction,
+            "_oldest_leaves",
+            _oldest_leaves_of_hybrid,
+            fingerprint="bc3465299542",
+        ),
+    ),
+    harmed="Short requests without a common prefix: 70 to 77 ms an eviction with 41,000 leaves, "
+    "95 % of the scheduler's time, throughput down by 87 to 92 %.",
+    cure="The leaves are kept in an order that lasts from one eviction to the next.",
+    model="attention-nano",
+    truth=TRUTH,
+)

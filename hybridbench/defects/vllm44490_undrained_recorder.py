@@ -1,0 +1,48 @@
+"""vllm#44490: a list of blocks that is always written and not always read.
+
+Each block that is given out is noted for a consumer that only some configurations have; without it
+nobody drains the list.  One int for each block: about 90 bytes a request, 6.0 to 6.57 GiB in twelve
+hours at 150 requests a second.  The smallest leak of this catalogue that hurt somebody, and so the
+one that shows what a detector can still see.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.cache.kv_events import KvEventRecorder
+from hybridbench.engine.cache.tree_node import TreeNode
+
+TRUTH = Truth()
+
+
+def _stored(self: KvEventRecorder, node: TreeNode) -> None:
+    """Before #44490 nobody asked whether somebody would drain it."""
+    blocks = self.block_hashes(node)
+    self.log += blocks
+    TRUTH.add("blocks_stored", len(blocks))
+    if not self.enabled:
+        TRUTH.add("entries_undrained", len(blocks))
+
+
+DEFECT = Defect(
+    slug="undrained-recorder",
+    source="vllm#44490",
+    symptom="A list of blocks grows by an int per block: tens of bytes per short request, which "
+    "takes hours to show in the memory of the process.",
+    profile="classify-short",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("container-grows",),
+        subject="kv_events",
+        event="KV block stored in the tree",
+        rate="exactly 1 entry per block",
+        drivers=("kv_blocks_stored", "prompt_tokens"),
+        harm="entries_undrained",
+        per="blocks_stored",
+    ),
+    patches=(Patch(KvEventRecorder, "stored", _stored, fingerprint="dbd0a2836cd8"),),
+    harmed="A plain attention model under short classification requests: +0.57 GiB in 12 h.",
+    cure="Nothing is noted unless the consumer is there.",
+    truth=TRUTH,
+)

@@ -1,0 +1,81 @@
+"""sglang#35936 in a whole engine: the client leaves and its request runs on for nobody."""
+
+from __future__ import annotations
+
+from hybridbench.clock import FakeClock
+from hybridbench.defects.inject import injected
+from hybridbench.defects.pr35936_ghost_request import DEFECT, TRUTH
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
+
+LONG = SamplingParams(max_new_tokens=30, ignore_eos=True)
+
+
+def leave(engine: Engine, leavers: int = 2) -> int:
+    """Four requests decode; after some tokens the clients of the first ``leavers`` go away.
+
+    Returns:
+        Requests without a client after the next step.
+    """
+    for index in range(4):
+        engine.submit(f"r{index}", [1, 2, index], LONG)
+    for _ in range(6):
+        engine.step()
+    assert engine.liveness().requests_without_client == 0
+    for index in range(leavers):
+        assert engine.disconnect(f"r{index}")
+    # They have been asked to end, or so one should think.
+    engine.step()
+    return engine.liveness().requests_without_client
+
+
+def test_a_healthy_engine_ends_whom_nobody_waits_for() -> None:
+    engine = make_engine()
+
+    assert leave(engine) == 0
+    assert engine.counters.abort_decode == engine.counters.disconnects == 2
+    run_to_idle(engine)
+    assert engine.counters.finishes == 2
+    assert_idle_and_clean(engine)
+
+
+def test_with_the_defect_each_disconnect_leaves_a_request_that_runs_to_its_limit() -> None:
+    TRUTH.clear()
+    with injected(DEFECT):
+        engine = make_engine()
+        ghosts = leave(engine)
+        tokens = engine.counters.output_tokens
+        events = run_to_idle(engine)
+
+    assert ghosts == engine.counters.disconnects == 2
+    assert engine.counters.abort_decode == 0
+    assert engine.counters.finishes == 4, "two of them for nobody"
+    assert {event.rid for event in events} == {"r2", "r3"}
+    assert engine.counters.output_tokens == 4 * 30
+    assert TRUTH.counts() == {
+        "disconnects": 2,
+        "ghosts": 2,
+        # Less the one of the step between the disconnect and the count.
+        "tokens_for_nobody_at_most": (4 * 30 - tokens) // 2 + 2,
+    }
+    # Nothing is lost in the end: neither entries nor slots show it.
+    assert engine.containers()["front_end"] == 0
+    assert_idle_and_clean(engine)
+
+
+def test_with_the_defect_the_oldest_request_goes_on_ageing() -> None:
+    clock = FakeClock()
+    with injected(DEFECT):
+        engine = make_engine(clock=clock)
+        leave(engine, leavers=4)
+        clock.advance(5.0)
+
+        assert engine.liveness().oldest_request_s == 5.0
+
+
+def test_after_the_defect_a_new_engine_is_healthy_again() -> None:
+    with injected(DEFECT):
+        leave(make_engine())
+
+    assert leave(make_engine()) == 0

@@ -1,0 +1,66 @@
+"""sglang#28380 in a whole engine: who never reached the model leaves an entry behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.defects.inject import injected
+from hybridbench.defects.pr28380_rid_state_orphan import DEFECT, TRUTH
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.front_end import DuplicateRequestError
+from hybridbench.engine.sampling_params import SamplingParams
+from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
+
+PARAMS = SamplingParams(max_new_tokens=2)
+
+
+def bad_input(engine: Engine, rejected: int = 7, queued: int = 3) -> int:
+    """Requests that are too long, among good ones, some of which are aborted while they wait.
+
+    Returns:
+        Entries of the front end when all is over.
+    """
+    for index in range(rejected):
+        engine.submit(f"long-{index}", [1] * 200, PARAMS)
+        engine.submit(f"good-{index}", [1, 2, index], PARAMS)
+    for index in range(queued):
+        engine.submit(f"left-{index}", [3, 4, index], PARAMS)
+        engine.abort(f"left-{index}")
+    run_to_idle(engine)
+    assert (engine.counters.requests_rejected, engine.counters.abort_queued) == (rejected, queued)
+    assert_idle_and_clean(engine)
+    return engine.containers()["front_end"]
+
+
+def test_a_healthy_engine_forgets_whom_it_rejects() -> None:
+    assert bad_input(make_engine()) == 0
+
+
+@pytest.mark.parametrize(("rejected", "queued"), [(7, 0), (0, 3), (5, 2)])
+def test_with_the_defect_there_is_one_entry_for_each_request_that_never_ran(
+    rejected: int, queued: int
+) -> None:
+    TRUTH.clear()
+    with injected(DEFECT):
+        orphans = bad_input(make_engine(), rejected, queued)
+
+    assert orphans == rejected + queued
+    assert TRUTH.counts() == {"entries_orphaned": orphans, "requests_unserved": orphans}
+
+
+def test_with_the_defect_the_id_of_a_rejected_request_is_lost_for_good() -> None:
+    with injected(DEFECT):
+        engine = make_engine()
+        engine.submit("a", [1] * 200, PARAMS)
+        run_to_idle(engine)
+
+        with pytest.raises(DuplicateRequestError, match="'a'"):
+            engine.submit("a", [1, 2], PARAMS)
+        assert not engine.abort("a")
+
+
+def test_after_the_defect_a_new_engine_is_healthy_again() -> None:
+    with injected(DEFECT):
+        bad_input(make_engine())
+
+    assert bad_input(make_engine()) == 0

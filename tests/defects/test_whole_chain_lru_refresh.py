@@ -1,0 +1,67 @@
+"""sglang#31648 in a whole engine: states nobody reads stay, and those that are wanted go."""
+
+from __future__ import annotations
+
+import random
+
+from hybridbench.defects.inject import injected
+from hybridbench.defects.pr31648_whole_chain_lru_refresh import DEFECT, TRUTH
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EventKind
+from hybridbench.engine.sampling_params import SamplingParams
+from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
+
+
+def hit_rate_of_chats(seed: int = 3) -> tuple[float, Engine]:
+    """Eight chats, each time a random one goes on; room for three states a chat."""
+    engine = make_engine(
+        mamba_slots=26, kv_tokens=1200, max_context_len=96, state_refresh="used", check_level="off"
+    )
+    rng = random.Random(seed)
+    params = SamplingParams(max_new_tokens=1, ignore_eos=True)
+    chats: list[list[int]] = [[rng.randrange(48) for _ in range(4)] for _ in range(8)]
+    for turn in range(160):
+        at = rng.randrange(len(chats))
+        if len(chats[at]) > 60:
+            chats[at] = [rng.randrange(48) for _ in range(4)]
+        engine.submit(f"t{turn}", chats[at], params)
+        events = run_to_idle(engine)
+        done = next(event for event in events if event.kind is EventKind.FINISHED)
+        chats[at] += [*done.output_ids, *(rng.randrange(48) for _ in range(2))]
+    counters = engine.counters
+    hits = counters.prefix_hit_tokens
+    return hits / (hits + counters.prompt_tokens), engine
+
+
+def test_the_defect_costs_hits_and_nothing_else_shows_and_then_all_is_well_again() -> None:
+    healthy, sound = hit_rate_of_chats()
+    assert_idle_and_clean(sound)
+    TRUTH.clear()
+    with injected(DEFECT):
+        defective, engine = hit_rate_of_chats()
+    counts = TRUTH.counts()
+    again, _ = hit_rate_of_chats()
+
+    assert healthy - defective > 0.1
+    assert counts["needless_refreshes"] > counts["hits"]
+    assert_idle_and_clean(engine)
+    assert again == healthy
+    assert TRUTH.counts() == counts
+
+
+def test_refreshing_the_whole_path_is_what_an_engine_does_unless_told_otherwise() -> None:
+    def kept(state_refresh: str) -> list[bool]:
+        """Which of three states on one chain outlive two evictions after a hit on the last."""
+        engine = make_engine(mamba_slots=16, state_refresh=state_refresh)
+        one = SamplingParams(max_new_tokens=1, ignore_eos=True)
+        chain = [1, 2, 3, 4]
+        for length in (2, 3, 4):
+            engine.generate([chain[:length]], one)
+        engine.generate([[9, 9, 9]], one)
+        engine.generate([[*chain, 5]], one)
+        assert engine.pools.make_mamba_room(engine.pools.mamba_allocator.available_size() + 2)
+        nodes = sorted(engine.pools.tree_cache.iter_nodes(), key=lambda node: node.id)
+        return [not node.is_tombstone for node in nodes if node.key.raw[:1] != b"\t"][:3]
+
+    assert kept("path") != kept("used")
+    assert sum(kept("path")) > sum(kept("used"))
