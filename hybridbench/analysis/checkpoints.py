@@ -1,49 +1,55 @@
 """Arithmetic at quiescent checkpoints: with no request in the engine, every slot and lock has a
 known place.
+
+Counts are exact, so one look decides; which event loses the slots is read from the samples between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from hybridbench.analysis.counters import EventCounters, singular
-from hybridbench.analysis.drivers import Driver, find_driver
+from hybridbench.analysis.counters import EventCounters
+from hybridbench.analysis.drivers import Driver, Hints, find_driver
+from hybridbench.analysis.exact_rate import Rest
 from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.analysis.hourly import rate_per_hour
 from hybridbench.analysis.pools import (
+    in_flight,
     pool_at,
     pool_names,
     pool_unit,
     pool_values,
     pool_words,
     quiescent_checkpoints,
+    rests,
 )
 from hybridbench.analysis.reading import mapping, number, numbers
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
-from hybridbench.units import format_count, format_duration
+from hybridbench.units import format_duration
 
 RESIDUAL = "residual"
+NEGATIVE = "negative-residual"
 LOCKS = "locks-at-idle"
 HELD = "held-at-idle"
 
 # Without a checkpoint at the end (the worker died), samples that never came back to zero stand in
 # for it.
 _TAIL_SAMPLES = 5
-_MIN_CONTAINER_CHECKPOINTS = 4
-_KEEPS_GROWING = 0.5
+# What moves or splits the locked nodes while somebody holds them.
+_LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
+_LOCKED_POOL = {"full": "kv", "mamba": "mamba"}
 
 
 def checkpoint_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
-    """Missing slots, slots counted twice, locks without a holder, containers that only grow."""
+    """Missing slots, slots counted twice, slots and locks without a holder."""
     resting = quiescent_checkpoints(record)
     findings: list[Finding] = []
     for pool in pool_names(record):
         findings.extend(_residuals(record, counters, pool, resting))
-        findings.extend(_orphans(pool, resting))
-    if resting:
-        findings.extend(_locks(resting))
-    findings.extend(_containers(record, counters, resting))
+        findings.extend(_orphans(record, counters, pool, resting))
+    findings.extend(_locks(record, counters, resting))
     return findings
 
 
@@ -54,23 +60,13 @@ def _residuals(
     t, sampled = pool_values(record, pool, "residual")
     negative = [(when, value) for when, value in at_rest if value < 0]
     if negative:
-        when, value = negative[0]
-        yield Finding(
-            kind="negative-residual",
-            verdict=VerdictKind.INVARIANT,
-            subject=pool_words(pool),
-            title=f"{-value:.0f} {pool_unit(pool)} have more than one holder at rest",
-            cause="a slot was freed twice, or is counted by two holders",
-            evidence=(f"residual {value:.0f} at the checkpoint at {format_duration(when)}",),
-            since_s=when,
-        )
+        yield _surplus(record, counters, pool, resting)
     missing, said = _missing(at_rest, t, sampled)
     if missing <= 0:
         return
-    driver = find_driver(t, sampled, counters)
-    if driver is None and len(at_rest) > 1:
-        times, values = (np.array(column) for column in zip(*at_rest, strict=True))
-        driver = find_driver(times, values, counters)
+    seen = rests(resting, counters, lambda e: number(pool_at(e, pool), "residual"))
+    driver = _driver(record, counters, f"pool.{pool}.residual", seen)
+    unit = pool_unit(pool)
     since = next((when for when, value in at_rest if value > 0), float(t[-1]) if t.size else 0.0)
     lost = np.flatnonzero(sampled > 0)
     since = min(since, float(t[lost[0]])) if lost.size else since
@@ -78,13 +74,39 @@ def _residuals(
         kind=RESIDUAL,
         verdict=VerdictKind.LEAK,
         subject=pool_words(pool),
-        title=f"{missing:.0f} {pool_unit(pool)} are missing: neither free nor held by anyone"
-        + _driven(driver, pool),
+        title=f"{missing:.0f} {unit} are missing: neither free nor held by anyone"
+        + _driven(driver, unit),
         driver=driver.counter if driver else None,
-        rates=tuple(_per_event(driver, pool_unit(pool))),
-        evidence=(said, *_association(driver)),
+        rates=_rates(driver, unit, rate_per_hour(t, sampled, unit)),
+        evidence=(said, *_evidence(driver)),
         since_s=since,
         data={"pool": pool, "missing": missing},
+    )
+
+
+def _surplus(
+    record: RunRecord, counters: EventCounters, pool: str, resting: list[RunEvent]
+) -> Finding:
+    """More slots than there are: some are free or held twice."""
+    seen = rests(resting, counters, lambda e: -number(pool_at(e, pool), "residual"))
+    first = next(rest for rest in seen if rest.value > 0)
+    t, sampled = pool_values(record, pool, "residual")
+    hints = Hints(load=in_flight(record), rests=seen, from_zero=True)
+    driver = find_driver(t, -sampled, counters, hints)
+    unit = pool_unit(pool)
+    said = ", ".join(f"{-rest.value:.0f}" for rest in seen[-5:])
+    return Finding(
+        kind=NEGATIVE,
+        verdict=VerdictKind.INVARIANT,
+        subject=pool_words(pool),
+        title=f"{seen[-1].value:.0f} {unit} have more than one holder at rest"
+        + _driven(driver, unit),
+        driver=driver.counter if driver else None,
+        rates=_rates(driver, unit, None),
+        cause="a slot was freed twice, or is counted by two holders",
+        evidence=(f"residual at the last checkpoints: {said}", *_evidence(driver)),
+        since_s=first.t_s,
+        data={"pool": pool},
     )
 
 
@@ -107,42 +129,81 @@ def _missing(
     return 0.0, ""
 
 
-def _orphans(pool: str, resting: list[RunEvent]) -> Iterable[Finding]:
+def _orphans(
+    record: RunRecord, counters: EventCounters, pool: str, resting: list[RunEvent]
+) -> Iterable[Finding]:
     """Slots on the account of requests when there is no request."""
-    if not resting:
+    held = number(pool_at(resting[-1], pool), "in_flight") if resting else 0.0
+    if held <= 0:
         return
-    held = number(pool_at(resting[-1], pool), "in_flight")
-    if held > 0:
-        yield Finding(
-            kind=HELD,
-            verdict=VerdictKind.LEAK,
-            subject=pool_words(pool),
-            title=f"{held:.0f} {pool_unit(pool)} are held by requests that no longer exist",
-            evidence=(f"in flight at the checkpoint at {format_duration(resting[-1].t_s)}",),
-            since_s=resting[-1].t_s,
-            data={"pool": pool, "held": held},
-        )
+    seen = rests(resting, counters, lambda e: number(pool_at(e, pool), "in_flight"))
+    driver = _driver(record, counters, f"pool.{pool}.in_flight", seen)
+    unit = pool_unit(pool)
+    yield Finding(
+        kind=HELD,
+        verdict=VerdictKind.LEAK,
+        subject=pool_words(pool),
+        title=f"{held:.0f} {unit} are held by requests that no longer exist"
+        + _driven(driver, unit),
+        driver=driver.counter if driver else None,
+        rates=_rates(driver, unit, None),
+        evidence=(
+            f"in flight at the checkpoint at {format_duration(resting[-1].t_s)}",
+            *_evidence(driver),
+        ),
+        since_s=resting[-1].t_s,
+        data={"pool": pool, "held": held},
+    )
 
 
-def _locks(resting: list[RunEvent]) -> Iterable[Finding]:
+def _locks(
+    record: RunRecord, counters: EventCounters, resting: list[RunEvent]
+) -> Iterable[Finding]:
     # An open session may pin its prefix; only with none open has every lock outlived its holder.
     alone = [e for e in resting if not _session_held(e)]
-    if not alone:
-        return
-    last = alone[-1]
-    for component, count in numbers(last.data, "locks").items():
+    last = alone[-1] if alone else None
+    for component, count in (numbers(last.data, "locks") if last else {}).items():
         if count == 0:
             continue
-        negative = count < 0
-        yield Finding(
-            kind="negative-locks" if negative else LOCKS,
-            verdict=VerdictKind.INVARIANT if negative else VerdictKind.LEAK,
+        yield _lock(record, counters, component, _locks_at_rest(alone, counters, component))
+
+
+def _locks_at_rest(resting: list[RunEvent], counters: EventCounters, component: str) -> list[Rest]:
+    return rests(resting, counters, lambda event: numbers(event.data, "locks").get(component))
+
+
+def _lock(
+    record: RunRecord, counters: EventCounters, component: str, seen: Sequence[Rest]
+) -> Finding:
+    count = seen[-1].value
+    since_s = next(rest.t_s for rest in seen if rest.value)
+    said = "locks at the last checkpoints: " + ", ".join(f"{rest.value:.0f}" for rest in seen[-5:])
+    title = f"{count:.0f} {component} locks are held with no request in the engine"
+    if count < 0:
+        return Finding(
+            kind="negative-locks",
+            verdict=VerdictKind.INVARIANT,
             subject=f"locks: {component}",
-            title=f"{count:.0f} {component} locks are held with no request in the engine",
-            cause="a lock was released twice" if negative else "a lock was never released",
-            evidence=(f"at the checkpoint at {format_duration(last.t_s)}",),
-            since_s=next(e.t_s for e in alone if numbers(e.data, "locks").get(component, 0.0)),
+            title=title,
+            cause="a lock was released twice",
+            evidence=(said,),
+            since_s=since_s,
         )
+    pool = _LOCKED_POOL.get(component, component)
+    driver = _driver(record, counters, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
+    unit = f"locked {pool_unit(pool)}"
+    return Finding(
+        kind=LOCKS,
+        verdict=VerdictKind.LEAK,
+        subject=f"locks: {component}",
+        title=title + _driven(driver, unit),
+        driver=driver.counter if driver else None,
+        rates=_rates(driver, unit, None),
+        cause="a lock was never released",
+        evidence=(said, *_evidence(driver)),
+        since_s=since_s,
+        data={"pool": pool, "locks": count},
+    )
 
 
 def _session_held(event: RunEvent) -> bool:
@@ -150,52 +211,27 @@ def _session_held(event: RunEvent) -> bool:
     return any(number(mapping(pools, pool), "session_held") > 0 for pool in pools)
 
 
-def _containers(
-    record: RunRecord, counters: EventCounters, resting: list[RunEvent]
-) -> Iterable[Finding]:
-    """Containers that were longer at every checkpoint, and not ever less so."""
-    names = sorted({name for e in resting for name in mapping(e.data, "containers")})
-    for name in names:
-        seen = [(e.t_s, numbers(e.data, "containers").get(name)) for e in resting]
-        points = [(t, v) for t, v in seen if v is not None]
-        if len(points) < _MIN_CONTAINER_CHECKPOINTS:
-            continue
-        t, value = (np.array(column) for column in zip(*points, strict=True))
-        growth = np.diff(value)
-        if growth.min() <= 0 or growth[-1] < _KEEPS_GROWING * growth.mean():
-            continue
-        series = record.series.get(f"container.{name}.len", Series(name, t, value))
-        driver = find_driver(series.t_s, series.value, counters)
-        hours = float(t[-1] - t[0]) / 3600.0
-        spread = np.quantile(growth / np.diff(t) * 3600.0, [0.025, 0.975])
-        rate = float(value[-1] - value[0]) / hours
-        per_hour = Rate(rate, float(spread[0]), float(spread[1]), "entries", "h")
-        yield Finding(
-            kind="container-grows",
-            verdict=VerdictKind.LEAK,
-            subject=f"container: {name}",
-            title=f"{name} was longer at each of {value.size} checkpoints: "
-            f"{format_count(float(value[0]))} to {format_count(float(value[-1]))} entries",
-            driver=driver.counter if driver else None,
-            rates=(per_hour, *_per_event(driver, "entries")),
-            evidence=tuple(_association(driver)),
-            since_s=float(t[0]),
-        )
+def _driver(
+    record: RunRecord,
+    counters: EventCounters,
+    series: str,
+    rests: Sequence[Rest],
+    expected: Sequence[str] = (),
+) -> Driver | None:
+    """What drives a count that should be 0 at rest, from its samples and its rests."""
+    sampled = record.series.get(series, Series(series, np.empty(0), np.empty(0)))
+    hints = Hints(expected, load=in_flight(record), rests=rests, from_zero=True)
+    return find_driver(sampled.t_s, sampled.value, counters, hints)
 
 
-def _driven(driver: Driver | None, pool: str) -> str:
-    if driver is None:
-        return ""
-    return f"; {driver.per_event:+.2f} {pool_unit(pool)} per {singular(driver.counter)}"
+def _rates(driver: Driver | None, unit: str, per_hour: Rate | None) -> tuple[Rate, ...]:
+    per_event = () if driver is None else (driver.rate(unit),)
+    return per_event if per_hour is None else (*per_event, per_hour)
 
 
-def _per_event(driver: Driver | None, unit: str) -> Iterable[Rate]:
-    if driver is not None:
-        error = 1.96 * float(np.sqrt(driver.rise)) / driver.events
-        value = driver.per_event
-        yield Rate(value, max(0.0, value - error), value + error, unit, singular(driver.counter))
+def _evidence(driver: Driver | None) -> Iterable[str]:
+    return () if driver is None else driver.evidence()
 
 
-def _association(driver: Driver | None) -> Iterable[str]:
-    if driver is not None:
-        yield f"{driver.covered:.0%} of the rises came when events.{driver.counter} moved"
+def _driven(driver: Driver | None, unit: str) -> str:
+    return "" if driver is None else f"; {driver.words(unit)}"

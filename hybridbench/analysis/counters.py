@@ -4,10 +4,11 @@ called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 
@@ -31,14 +32,38 @@ _SINGULAR: Mapping[str, str] = {
     "session_closed": "session close",
     "cow_copies": "copy on write",
     "hits": "cache hit",
+    "kv_blocks_stored": "stored KV block",
+    "prefill_chunks": "prefill chunk",
 }
+
+
+# Of counters that moved alike, a finding names the one that says most about what happened.
+_TELLING = (
+    "finishes",
+    "nodes_evicted",
+    "requests_rejected",
+    "disconnects",
+    "refusals",
+    "retracts",
+    "abort_queued",
+    "abort_prefill",
+    "abort_decode",
+    "node_splits",
+    "requests_submitted",
+    "admissions",
+    "prefix_hits",
+)
 
 
 @dataclass(frozen=True)
 class EventCounters:
-    """All ``events.*`` series of a run, by their bare names in order."""
+    """All ``events.*`` series of a run, by their bare names in order; they only grow.
+
+    ``restarts_s`` are the times of the first samples after a worker had started anew.
+    """
 
     series: Mapping[str, Series]
+    restarts_s: FloatArray = field(default_factory=lambda: np.empty(0))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,7 +91,35 @@ class EventCounters:
 def event_counters(record: RunRecord) -> EventCounters:
     """The event counters of ``record`` that have samples."""
     names = sorted(n for n, s in record.series.items() if n.startswith(_PREFIX) and len(s))
-    return EventCounters({n.removeprefix(_PREFIX): record.series[n] for n in names})
+    fallen = [np.flatnonzero(np.diff(record.series[n].value) < 0) + 1 for n in names]
+    restarts = [record.series[n].t_s[at] for n, at in zip(names, fallen, strict=True)]
+    return EventCounters(
+        {
+            n.removeprefix(_PREFIX): _growing(record.series[n], at)
+            for n, at in zip(names, fallen, strict=True)
+        },
+        np.unique(np.concatenate(restarts)) if restarts else np.empty(0),
+    )
+
+
+def _growing(series: Series, fallen: NDArray[np.int64]) -> Series:
+    """The counter as if it had not begun again from 0 when the worker did."""
+    if not fallen.size:
+        return series
+    value = series.value.copy()
+    for at in fallen.tolist():
+        value[at:] += series.value[at - 1]
+    return Series(series.name, series.t_s, value)
+
+
+def expectation(name: str, expected: Sequence[str]) -> int | None:
+    """The rank of the first of ``expected`` that is part of ``name``; None if none is."""
+    return next((rank for rank, part in enumerate(expected) if part in name), None)
+
+
+def telling(name: str) -> int:
+    """Rank of a counter among those that moved alike: the lowest is named."""
+    return _TELLING.index(name) if name in _TELLING else len(_TELLING)
 
 
 def singular(counter: str) -> str:

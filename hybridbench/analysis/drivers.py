@@ -1,110 +1,379 @@
-"""Which event counter explains a quantity: the one whose increments come with its rises.
+"""Which event explains what grows, and by how much for each: "+3.00 state slots per session close".
 
-Association, not proof: the finding says how often they came together, and a reader can check it in
-the samples.
+Every counter of the run is a candidate, and time is their rival: a counter is only named if it
+explains the growth clearly better than the clock does.  A count that is a whole multiple of a
+counter at every sample needs no statistics.  Association, not proof: what cannot be told apart is
+said, and a reader can check it in the samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hybridbench.analysis.counters import EventCounters
-from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.analysis.counters import EventCounters, expectation, singular, telling
+from hybridbench.analysis.driver_fit import (
+    Fit,
+    Levels,
+    Screening,
+    fit_line,
+    screen,
+    slope_interval,
+    told_apart,
+)
+from hybridbench.analysis.exact_rate import Rest, exact_at_rest, exact_multiple
+from hybridbench.analysis.findings import Rate
+from hybridbench.analysis.record import FloatArray, Series
+from hybridbench.analysis.student import wilson_interval
 
-_COVERS = 0.9  # of all rises must fall into intervals in which the counter moved
-_COVERS_STEPS = 0.99  # of all slots must have been taken in steps in which the counter moved
-_SAME_STEPS = 0.05
-# These move in every step of a busy engine and would explain anything.
-_NOT_EVENTS = ("steps", "tokens", "chunks")
-# Evidence is a logarithm (of how much likelier a rise is when the counter moves) plus an R2; what
-# the kind of finding makes likely beforehand may decide between counters that move together, not
-# against clear evidence.
-_EXPECTED = 2.0
-_EXPECTED_NEXT = 0.1
+TIME = "time"
+_WORK = "finishes"  # the common measure of work: it must be beaten too, or is named itself
+
+_FEWEST_SAMPLES = 12
+_FEWEST_EVENTS = 3.0
+_EVIDENCE = 3.0  # in log-likelihood, a difference of 6 in BIC
+_Z = 2.33
+_Z_TIME = 3.1  # the best of many counters must beat it, and one of many beats it by chance
+_COVERS = 0.9  # of a count's rises must come when its driver moved
+_COMPARED = 12  # of the best candidates are compared error by error
+_CHANCE = 1e-3  # that rises keep to a candidate's intervals by accident
+_MUCH_BETTER = 1.5  # times smaller errors than those of a natural driver
+_SAME = 0.5  # in log-likelihood
+# A count that stays at its highest for so many times its longest pause has met a limit.
+_FULL_FOR = 4.0
+_FULL_SAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What the caller knows about a series.
+
+    Args:
+        expected: parts of the names of likely drivers, likeliest first; they decide only between
+            counters that the samples cannot tell apart.
+        natural: counters without whose event there can be no rise; they are named unless another
+            fits much better.
+        load: what else moves the level, such as requests in flight.
+        rests: values seen with nothing in flight, with the counters of the same moment.
+        bounded: levels that come to an end by themselves and explain a fill, by name.
+        emptied: whether a fall begins a new account, as a collection does for garbage.
+        from_zero: whether the value was 0 before the first event, so that the last rest tells the
+            whole of it.
+    """
+
+    expected: Sequence[str] = ()
+    natural: Sequence[str] = ()
+    load: Sequence[Series] = ()
+    rests: Sequence[Rest] = ()
+    bounded: Mapping[str, Series] = field(default_factory=dict)
+    emptied: bool = False
+    from_zero: bool = False
+
+    def witnesses(self) -> list[Rest]:
+        """The rests, and the beginning where that is one."""
+        if not (self.from_zero and self.rests):
+            return list(self.rests)
+        return [Rest(0.0, 0.0, dict.fromkeys(self.rests[-1].counts, 0.0)), *self.rests]
+
+    def likely(self, name: str) -> bool:
+        """Whether ``name`` may be named though time explains the growth as well."""
+        return name in self.natural or expectation(name, self.expected) is not None
 
 
 @dataclass(frozen=True)
 class Driver:
-    """The counter that best explains the rises of a quantity."""
+    """The counter that best explains a growth, and the growth for each of its events (95 %)."""
 
     counter: str
-    covered: float  # share of the rises in intervals in which the counter moved
-    per_event: float  # total rise for each event; less than the truth where slots also came back
+    per_event: float
+    lower: float
+    upper: float
     events: float
     rise: float
-    # Share of all steps in which the counter moved; None where only samples are known.
-    base_rate: float | None = None
+    covered: float  # share of all rises in intervals in which the counter moved
+    exact: bool = False  # the value is this whole multiple of the counter throughout
+    rivals: tuple[str, ...] = ()  # counters that explain it as well
 
+    def rate(self, unit: str) -> Rate:
+        """The growth for each event in ``unit``."""
+        per = singular(self.counter)
+        return Rate(self.per_event, self.lower, self.upper, unit, per)
 
-def find_step_driver(
-    record: RunRecord, pool: str, counters: EventCounters, expected: Sequence[str] = ()
-) -> Driver | None:
-    """The driver of what waiting requests came to hold, by the worker's look after every step.
+    def words(self, unit: str) -> str:
+        """``+3.00 state slots per session close (2.99 to 3.01)``."""
+        per = f"{self.per_event:+.2f} {unit} per {singular(self.counter)}"
+        return f"{per}, exactly" if self.exact else f"{per} ({self.lower:.2f} to {self.upper:.2f})"
 
-    Of the counters that moved in all of the steps in which slots were taken, the one that moved in
-    the fewest others; None without such samples.
-    """
-    total = _last(record, f"waiting_taken.{pool}.steps")
-    steps = _last(record, "steps_with.steps")
-    if total <= 0 or steps <= 0:
-        return None
-    best: tuple[float, Driver] | None = None
-    for name in counters.names:
-        covered = _last(record, f"waiting_taken.{pool}.{name}") / total
-        base_rate = _last(record, f"steps_with.{name}") / steps
-        events = counters.total(name)
-        if name.endswith(_NOT_EVENTS) or covered < _COVERS_STEPS or not base_rate or not events:
-            continue
-        # Expectation only parts counters that move in the very same steps.
-        score = covered / base_rate * (1.0 + _SAME_STEPS * bool(_expectation(name, expected)))
-        if best is None or score > best[0]:
-            best = score, Driver(name, covered, total / events, events, total, base_rate)
-    return None if best is None else best[1]
+    def evidence(self) -> Iterable[str]:
+        """What a person can check in the samples."""
+        moved = f"events.{self.counter} moved by {self.events:,.0f}"
+        if self.exact:
+            yield f"{moved}, and each event came with {self.per_event:g} more"
+        else:
+            yield f"{self.covered:.0%} of the rises came when {moved}"
+        if self.rivals:
+            names = ", ".join(self.rivals[:4])
+            more = len(self.rivals) - 4
+            others = f" and {more} more" if more > 0 else ""
+            yield f"{self.counter} cannot be told apart in this run from {names}{others}"
 
 
 def find_driver(
-    t_s: FloatArray, value: FloatArray, counters: EventCounters, expected: Sequence[str] = ()
+    t_s: FloatArray, value: FloatArray, counters: EventCounters, hints: Hints | None = None
 ) -> Driver | None:
-    """The best driver of ``value``'s rises, or None; ``expected`` are parts of likely names,
-    likeliest first.
-    """
-    rise = np.maximum(np.diff(value), 0.0)
-    total = float(rise.sum())
-    if total <= 0:
+    """What drives the growth of ``value``; None where nothing explains it better than time does."""
+    hints = hints or Hints()
+    data = _prepared(t_s, value, counters, hints)
+    if data is None:
+        at_rest = exact_at_rest(hints.witnesses(), counters.names)
+        return _from_rests(at_rest, hints)
+    singles = _exact_ones(data)
+    if singles:
+        return _exact_driver(data, singles, hints)
+    if data.t_s.size < _FEWEST_SAMPLES:
+        return _from_rests(exact_at_rest(hints.witnesses(), counters.names), hints)
+    return _fitted(data, hints)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Samples with the candidates that moved; time is the last of the names."""
+
+    t_s: FloatArray
+    value: FloatArray
+    names: tuple[str, ...]
+    columns: FloatArray  # [n, names]
+    first: NDArray[np.bool_]
+    load: FloatArray  # [n, q]
+
+    @property
+    def counting(self) -> bool:
+        """Whether the value is a count that never falls within a stretch."""
+        steps = np.diff(self.value)[~self.first[1:]]
+        return bool(np.all(self.value == np.round(self.value)) and np.all(steps >= 0))
+
+    def covered(self, index: int, lag: int) -> float:
+        """Share of the rises in intervals in which the candidate moved, or ``lag`` intervals
+        around them.
+        """
+        inside = ~self.first[1:]
+        rise = np.where(inside, np.maximum(np.diff(self.value), 0.0), 0.0)
+        moved = np.diff(self.columns[:, index]) > 0
+        for _ in range(lag):
+            moved = moved | np.append(moved[1:], False) | np.append(False, moved[:-1])
+        total = float(rise.sum())
+        return float(rise[moved].sum()) / total if total > 0 else 0.0
+
+    def timely(self, index: int) -> bool:
+        """Whether rises keep to the intervals in which the candidate moved too well for chance."""
+        inside = ~self.first[1:]
+        moved = np.diff(self.columns[:, index])[inside] > 0
+        risen = np.diff(self.value)[inside] > 0
+        if not self.counting or np.any(risen & ~moved):
+            return False
+        by_chance = int(risen.sum()) * np.log(max(float(np.mean(moved)), 1e-300))
+        return bool(by_chance < np.log(_CHANCE / len(self.names)))
+
+    def with_chance(self, index: int, ends: tuple[float, float]) -> tuple[float, float]:
+        """The interval of a slope, widened by what chance does to a share of few events."""
+        events, rises = self.moved(index), np.diff(self.value)[~self.first[1:]]
+        if not self.counting or events <= 0:
+            return ends
+        unit = float(np.gcd.reduce(rises[rises > 0].astype(np.int64)))
+        if self.rise() > events * unit:
+            return ends
+        low, high = wilson_interval(self.rise() / unit, events)
+        return min(ends[0], low * unit), max(ends[1], high * unit)
+
+    def moved(self, index: int) -> float:
+        """Events while the samples were taken."""
+        return float(self.columns[-1, index] - self.columns[0, index])
+
+    def rise(self) -> float:
+        return float(np.diff(self.value)[~self.first[1:]].sum())
+
+
+def _prepared(
+    t_s: FloatArray, value: FloatArray, counters: EventCounters, hints: Hints
+) -> _Data | None:
+    keep = np.isfinite(value)
+    t, y = t_s[keep], value[keep]
+    if t.size < 3 or not np.any(np.diff(y) > 0):
         return None
-    best: tuple[float, Driver] | None = None
-    for name in counters.names:
-        before, _ = counters.bounds(name, t_s[:-1])
-        _, after = counters.bounds(name, t_s[1:])
-        moved = np.maximum(after - before, 0.0)
-        if name.endswith(_NOT_EVENTS) or not moved.any():
-            continue
-        covered = float(rise[moved > 0].sum()) / total
-        if covered < _COVERS:
-            continue
-        score = _score(rise, moved, covered) + _expectation(name, expected)
-        events = float(counters.at(name, t_s[-1:])[0] - counters.at(name, t_s[:1])[0])
-        if events > 0 and (best is None or score > best[0]):
-            best = score, Driver(name, covered, total / events, events, total)
-    return None if best is None else best[1]
+    restarts = np.searchsorted(t, counters.restarts_s)
+    first = np.zeros(t.size, dtype=np.bool_)
+    first[0] = True
+    first[restarts[restarts < t.size]] = True
+    if hints.emptied:
+        first[1:] |= np.diff(y) < 0
+    used = slice(0, _until_full(y, first))
+    t, y, first = t[used], y[used], first[used]
+    levels = {name: counters.at(name, t) for name in counters.names}
+    levels |= {n: np.interp(t, s.t_s, s.value) for n, s in hints.bounded.items() if len(s)}
+    moving = {n: x for n, x in levels.items() if float(np.ptp(x)) >= _FEWEST_EVENTS}
+    names = (*moving, TIME)
+    columns = np.column_stack([*moving.values(), t])
+    load = [np.interp(t, s.t_s, s.value) for s in hints.load if len(s)]
+    load = [x for x in load if np.ptp(x) > 0]
+    nuisance = np.column_stack(load) if load else np.empty((t.size, 0))
+    return _Data(t, y, names, columns, first, nuisance)
 
 
-def _score(rise: FloatArray, moved: FloatArray, covered: float) -> float:
-    lift = covered / float(np.mean(moved > 0))
-    fit = float(rise @ moved) ** 2 / (float(rise @ rise) * float(moved @ moved))
-    return float(np.log(lift)) + fit
+def _until_full(y: FloatArray, first: NDArray[np.bool_]) -> int:
+    """How many samples to use: a pool that is all gone can lose no more, whatever happens."""
+    if first[1:].any() or np.any(np.diff(y) < 0):
+        return y.size
+    rises = np.flatnonzero(np.diff(y) > 0)
+    pauses = np.diff(rises, prepend=0)
+    flat = y.size - 1 - int(rises[-1])
+    full = rises.size > 2 and flat > max(_FULL_FOR * float(pauses.max()), _FULL_SAMPLES)
+    return int(rises[-1]) + 2 if full else y.size
 
 
-def _expectation(name: str, expected: Sequence[str]) -> float:
-    for rank, part in enumerate(expected):
-        if part in name:
-            return _EXPECTED - _EXPECTED_NEXT * rank
-    return 0.0
+def _exact_ones(data: _Data) -> dict[int, float]:
+    """Candidates of which the value is a whole multiple, with the multiple."""
+    found: dict[int, float] = {}
+    if not data.counting:
+        return found
+    for index in range(len(data.names) - 1):
+        times = exact_multiple(data.value, data.columns[:, index], data.first)
+        if times is not None:
+            found[index] = times
+    return found
 
 
-def _last(record: RunRecord, name: str) -> float:
-    series = record.series.get(name)
-    return float(series.value[-1]) if series is not None and len(series) else 0.0
+def _exact_driver(data: _Data, found: Mapping[int, float], hints: Hints) -> Driver:
+    order = sorted(found, key=lambda i: _rank(data.names[i], 0.0, hints))
+    chosen, *rest = order
+    times = found[chosen]
+    return Driver(
+        data.names[chosen],
+        times,
+        times,
+        times,
+        data.moved(chosen),
+        data.rise(),
+        data.covered(chosen, 0),
+        exact=True,
+        rivals=tuple(data.names[i] for i in rest),
+    )
+
+
+@dataclass(frozen=True)
+class _Contest:
+    """The candidates' lines, best first; ``clock`` is the index of time's."""
+
+    levels: Levels
+    screening: Screening
+    fits: Sequence[Fit]
+    clock: int
+    natural: frozenset[int]
+
+    def alike(self) -> list[Fit]:
+        """Every line that the best one does not clearly beat."""
+        best = self.fits[0]
+        return [fit for fit in self.fits if self._as_good(best, fit)]
+
+    def _as_good(self, best: Fit, fit: Fit) -> bool:
+        if fit.index in self.natural and fit.sigma <= _MUCH_BETTER * best.sigma:
+            return True
+        return not told_apart(best, fit, _EVIDENCE, _Z_TIME if fit.index == self.clock else _Z)
+
+
+def _fitted(data: _Data, hints: Hints) -> Driver | None:
+    candidates = _plausible(data)
+    columns = data.columns[:, [*candidates, len(data.names) - 1]]
+    levels = Levels(data.value, columns, data.load, data.first)
+    if levels.rows < _FEWEST_SAMPLES or not candidates:
+        return None
+    screening = screen(levels)
+    names = [data.names[i] for i in candidates]
+    natural = frozenset(i for i, name in enumerate(names) if name in hints.natural)
+    also = {i for i, name in enumerate(names) if name == _WORK or hints.likely(name)}
+    fits = _leading(levels, screening, also)
+    contest = _Contest(levels, screening, fits, len(candidates), natural)
+    alike = contest.alike()
+    counted = [fit for fit in alike if fit.index != contest.clock]
+    if not counted:
+        return None
+    at_rest = exact_at_rest(hints.witnesses(), [names[f.index] for f in counted], confirming=True)
+    if at_rest:
+        counted = [fit for fit in counted if names[fit.index] in at_rest]
+    elif len(counted) < len(alike) and not data.timely(candidates[counted[0].index]):
+        # Time explains it as well: only what the kind of finding makes likely may be named.
+        counted = [f for f in counted if hints.likely(names[f.index])]
+    if not counted:
+        return None
+    best = contest.fits[0].log_likelihood
+    counted.sort(key=lambda f: _rank(names[f.index], best - f.log_likelihood, hints))
+    chosen, *rest = counted
+    index, times = candidates[chosen.index], at_rest.get(names[chosen.index])
+    lower, upper = data.with_chance(index, slope_interval(levels, screening, chosen.index))
+    mean = _mean_rate(data, index, hints)
+    slope = chosen.slope if mean is None else mean
+    return Driver(
+        names[chosen.index],
+        slope if times is None else times,
+        min(lower, slope) if times is None else times,
+        max(upper, slope) if times is None else times,
+        data.moved(index),
+        data.rise(),
+        data.covered(index, 0),
+        exact=times is not None,
+        rivals=tuple(names[fit.index] for fit in rest),
+    )
+
+
+def _mean_rate(data: _Data, index: int, hints: Hints) -> float | None:
+    """All that was gained over all events, where both are known: a line leans towards bursts."""
+    name = data.names[index]
+    if hints.from_zero and hints.rests and hints.rests[-1].counts.get(name, 0.0) > 0:
+        return hints.rests[-1].value / hints.rests[-1].counts[name]
+    if data.counting and data.covered(index, 0) == 1.0:
+        return data.rise() / data.moved(index)
+    return None
+
+
+def _plausible(data: _Data) -> list[int]:
+    """Candidates that moved when the value rose; for a level that wavers, all of them."""
+    every = range(len(data.names) - 1)
+    if not data.counting:
+        return list(every)
+    # A counter may be read just before the sample that shows its effect, or just after.
+    return [index for index in every if data.covered(index, lag=1) >= _COVERS]
+
+
+def _leading(levels: Levels, screening: Screening, also: set[int]) -> list[Fit]:
+    """The candidates with a rise for each event, best first; time and ``also`` among them."""
+    rising = np.flatnonzero(screening.slope > 0)
+    order = rising[np.argsort(-screening.log_likelihood[rising])][:_COMPARED].tolist()
+    clock = screening.slope.size - 1
+    chosen = {*order, clock, *(also & set(rising.tolist()))}
+    fits = [fit_line(levels, screening, index) for index in chosen]
+    fits.sort(key=lambda fit: -fit.log_likelihood)
+    return fits
+
+
+def _rank(name: str, behind: float, hints: Hints) -> tuple[int, int, float, int]:
+    """The order in which counters that cannot be told apart are named."""
+    if name in hints.natural:
+        return -1, 0, 0.0, 0
+    rank = expectation(name, hints.expected)
+    common = 0 if name == _WORK else 1
+    expected = len(hints.expected) if rank is None else rank
+    return expected, common, 0.0 if behind < _SAME else behind, telling(name)
+
+
+def _from_rests(found: Mapping[str, float], hints: Hints) -> Driver | None:
+    if not found:
+        return None
+    chosen, *rest = sorted(found, key=lambda name: _rank(name, 0.0, hints))
+    times = found[chosen]
+    seen = hints.witnesses()
+    first, last = seen[0], seen[-1]
+    events = last.counts[chosen] - first.counts[chosen]
+    rise = last.value - first.value
+    return Driver(chosen, times, times, times, events, rise, 1.0, exact=True, rivals=tuple(rest))

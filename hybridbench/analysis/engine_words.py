@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hybridbench.analysis.checkpoints import HELD, LOCKS, RESIDUAL
+from hybridbench.analysis.checkpoints import HELD, LOCKS, NEGATIVE, RESIDUAL
 from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.pools import pool_at, pool_words, quiescent_checkpoints
 from hybridbench.analysis.reading import number, text
@@ -38,7 +38,7 @@ def violation_findings(record: RunRecord, known: Sequence[Finding]) -> list[Find
         grouped.setdefault(key, []).append(event)
     findings: list[Finding] = []
     for (kind, pool), events in sorted(grouped.items()):
-        if not (kind in WAITING and pool) and not _told(kind, pool, known):
+        if not (kind in WAITING and pool) and not _told(kind, pool, events[-1], known):
             findings.append(_violation(record, kind, pool, events))
     return findings
 
@@ -80,8 +80,8 @@ def _gone(record: RunRecord) -> RunEvent | None:
     return None if gone is None or done else gone
 
 
-def _told(kind: str, pool: str, known: Sequence[Finding]) -> bool:
-    same = _HELD.get(kind)
+def _told(kind: str, pool: str, last: RunEvent, known: Sequence[Finding]) -> bool:
+    same = NEGATIVE if _counted_twice(kind, last) else _HELD.get(kind)
     return any(f.kind == same and (not pool or f.data.get("pool", pool) == pool) for f in known)
 
 
@@ -100,8 +100,14 @@ def _violation(record: RunRecord, kind: str, pool: str, events: list[RunEvent]) 
 
 
 def _counted_twice(kind: str, event: RunEvent) -> bool:
-    """Whether a residual is negative: then no slot is missing, and the engine names none."""
-    return kind == RESIDUAL and "slots" in event.data and not _slots(event)
+    """Whether a residual is negative: slots with two holders, not with none.
+
+    A report without a count is taken by its slots: the engine names those that are missing.
+    """
+    if kind != RESIDUAL:
+        return False
+    count = number(event.data, "count")
+    return count < 0 if count else "slots" in event.data and not _slots(event)
 
 
 def _slots(event: RunEvent) -> float:

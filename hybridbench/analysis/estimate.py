@@ -13,6 +13,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hybridbench.analysis.agreement import (
+    Paces,
+    Question,
+    agreed,
+    deciding,
+    goes_on,
+    least_sure,
+    p_value,
+    reason,
+    tail,
+    trend_is_needed,
+)
 from hybridbench.analysis.blocks import (
     BYTES_QUANTILE,
     MAX_BLOCKS,
@@ -27,29 +39,28 @@ from hybridbench.analysis.gls import (
     cautious_phi,
     choose_phi,
     fit_model,
-    has_trend,
     is_plain,
     rank_models,
 )
 from hybridbench.analysis.guard import measure_pace
-from hybridbench.analysis.lumpy import grows_in_lumps
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.sawtooth import MIN_TROUGHS, Teeth, find_teeth, usable_troughs
-from hybridbench.analysis.shapes import ShapeLimits, Trend, build_shapes
+from hybridbench.analysis.shapes import Beside, ShapeLimits, Trend, build_shapes
 from hybridbench.analysis.student import t_quantile
+from hybridbench.analysis.swings import find_swing
 
 MIN_SAMPLES = 24
 
-_DECIDE_WITHIN = 3.5  # BIC: models this close to the best must agree before a leak is called
-_REPORT_WITHIN = 6.0  # models this close widen the interval
+_REPORT_WITHIN = 4.5  # models this close widen the interval
 _MOST_MODELS = 60
 _LEAST_WIDTH = 0.01  # an interval narrower than 1 % of the rate would deny model error
 # A shape that nearly fits a fill leaves a little of it to the trend.
-_LEAST_OF_WARMUP = 0.003
+_LEAST_OF_WARMUP = 0.006
+_TROUGHS_KEEP = 0.6  # of the claimed growth
 _TROUGHS_FOR_MODELS = 16
-_SURE_WITH_STEPS = 0.6
-_SURE_WITH_ALL_STEPS = 0.75
-_LUMPY_PHI = 0.75
+# Noise above the first is mostly misfit; the later half counts instead if its own is below the
+# second.
+_HARDLY_FORGETS, _FORGETS_AGAIN = 0.75, 0.6
 _WORK_DIFFERS = 0.03  # work closer than this to time, or to other work, is no rival
 
 
@@ -64,6 +75,10 @@ class Options:
     limits: ShapeLimits = field(default_factory=ShapeLimits)
     max_blocks: int = MAX_BLOCKS
     max_steps: int = 3
+
+    @property
+    def question(self) -> Question:
+        return Question(self.floor, self.alpha, self.max_steps)
 
 
 @dataclass(frozen=True)
@@ -92,6 +107,7 @@ class Estimate:
     blocks: Blocks
     fitted: FloatArray  # at the blocks
     band: FloatArray  # half width of the line's interval at the blocks
+    p_value: float = 1.0  # of growth at or under the floor, in the least sure plausible model
 
 
 def estimate(samples: Samples, options: Options | None = None) -> Estimate:
@@ -115,9 +131,22 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
         if troughs is not None:
             return troughs
     found = _from_models(samples, blocks, opts)
-    if teeth is not None and found.leak and (teeth.gives_back or teeth.fall.size > 1):
+    if found.phi >= _HARDLY_FORGETS and not found.leak:
+        found = _from_later_half(samples, opts, found)
+    if teeth is not None and found.leak and not _teeth_rise(teeth, found):
         return replace(found, leak=False, reason="few-cycles")
     return found
+
+
+def _teeth_rise(teeth: Teeth, found: Estimate) -> bool:
+    """Whether few teeth leave the growth to stand: each trough as much above the one before as
+    the growth says, or a single fall that gives little back.
+    """
+    if teeth.fall.size < 2:
+        return not teeth.gives_back
+    blocks = found.blocks
+    pace = np.diff(teeth.trough) / np.diff(teeth.trough_s) * (blocks.end_s - blocks.start_s)
+    return bool(np.all(pace >= _TROUGHS_KEEP * found.growth))
 
 
 def _constant(blocks: Blocks) -> Estimate:
@@ -139,19 +168,19 @@ def _from_models(samples: Samples, blocks: Blocks, opts: Options) -> Estimate:
     work_index = _work_of(best.model, problem, works)
     progress = blocks.x if work_index is None else works[work_index][1]
     pace = measure_pace(progress, _without_steps(best, problem), problem.gaps, phi)
-    agreed = _agreed(fits, phi, blocks, opts)
+    left = None
+    if not is_plain(best.model) and trend_is_needed(ranked):
+        left = measure_pace(progress, _without_warmup(best, problem), problem.gaps, phi)
+    all_agree = agreed(fits, phi, blocks, opts.question)
     # An interval that reaches down to the floor and a leak would contradict each other.
-    goes_on = (
-        lower > max(opts.floor, _least_sure(best.model, opts) * growth)
-        and pace is not None
-        and pace.holds(growth, warming=not is_plain(best.model))
-    )
+    least = max(opts.floor, least_sure(best.model, opts.max_steps) * growth)
+    leak = all_agree and lower > least and goes_on(Paces(pace, left), best, growth)
     return Estimate(
         growth,
         lower,
         upper,
-        agreed and goes_on,
-        "" if agreed and goes_on else _reason(agreed, best),
+        leak,
+        "" if leak else reason(all_agree, best),
         best.model.label,
         phi,
         None if work_index is None else works[work_index][0],
@@ -159,7 +188,40 @@ def _from_models(samples: Samples, blocks: Blocks, opts: Options) -> Estimate:
         blocks,
         best.fitted,
         t_quantile(0.5 + opts.confidence / 2, best.df) * best.fitted_se,
+        max(p_value(fit, opts.floor) for fit in deciding(fits)),
     )
+
+
+def _from_later_half(samples: Samples, opts: Options, whole: Estimate) -> Estimate:
+    """The later half judged alone, where the whole run's noise is only what no shape could fit.
+
+    Whatever happened in the first half then no longer counts; a leak must show in both.
+    """
+    from_s = 0.5 * (whole.blocks.start_s + whole.blocks.end_s)
+    late = samples.t_s >= from_s
+    if int(late.sum()) < MIN_SAMPLES:
+        return whole
+    part = Samples(
+        samples.t_s[late],
+        samples.value[late],
+        [work[late] for work in samples.works],
+        None if samples.load is None else samples.load[late],
+    )
+    blocks = _blocks_of(part, opts)
+    if not np.ptp(blocks.value):
+        return whole
+    half = _from_models(part, blocks, replace(opts, floor=0.5 * opts.floor))
+    if half.phi > _FORGETS_AGAIN:
+        return whole
+    leak = half.leak and whole.lower > opts.floor
+    return replace(half, leak=leak, reason="" if leak else half.reason or whole.reason)
+
+
+def _blocks_of(samples: Samples, opts: Options) -> Blocks:
+    value = samples.value
+    if samples.load is not None:
+        value = without_load(value, samples.load)
+    return make_blocks(samples.t_s, value, opts.quantile, opts.max_blocks)
 
 
 def _united(
@@ -184,8 +246,14 @@ def _problem(
         if scaled is not None and all(_differ(scaled, rival) for rival in rivals):
             works.append((index, scaled))
     load = None if samples.load is None else _block_load(samples.t_s, samples.load, blocks)
-    shapes = build_shapes(blocks.x, [work for _, work in works], load, opts.limits)
-    return Problem(blocks.value, np.diff(blocks.index), shapes), works
+    beside = [] if load is None else [Beside((load,), 1)]
+    scaled_works = [work for _, work in works]
+    gaps = np.diff(blocks.index)
+    shapes = build_shapes(blocks.x, scaled_works, beside, opts.limits)
+    swing = find_swing(Problem(blocks.value, gaps, shapes))
+    if swing is not None:
+        shapes = build_shapes(blocks.x, scaled_works, [*beside, swing], opts.limits)
+    return Problem(blocks.value, gaps, shapes), works
 
 
 def _progress(t_s: FloatArray, work: FloatArray, blocks: Blocks) -> FloatArray | None:
@@ -236,17 +304,22 @@ def _work_of(model: Model, problem: Problem, works: Sequence[tuple[int, FloatArr
     return next(i for i, (_, work) in enumerate(works) if np.array_equal(work, column))
 
 
-def _least_sure(model: Model, opts: Options) -> float:
-    """The share of the growth that its interval's lower end must reach.
-
-    Steps fit much, and a warm-up shape with every step it may have nearly anything; such models are
-    believed where little doubt is left.  A plain one with every step has the lumps to answer for.
-    """
-    if not model.steps:
-        return 0.0
-    if len(model.steps) < opts.max_steps:
-        return _SURE_WITH_STEPS
-    return 0.0 if is_plain(model) else _SURE_WITH_ALL_STEPS
+def _without_warmup(fit: ModelFit, problem: Problem) -> FloatArray:
+    """The blocks less all of the fit but its level and its trend."""
+    candidate = fit.model.candidate
+    keep = np.zeros(fit.beta.size, dtype=bool)
+    keep[0] = True
+    if candidate.trend_column is not None:
+        keep[1 + candidate.columns.index(candidate.trend_column)] = True
+    design = np.column_stack(
+        [
+            np.ones(problem.y.size),
+            problem.shapes.columns[:, list(candidate.columns)],
+            problem.shapes.steps[:, list(fit.model.steps)],
+        ]
+    )
+    less: FloatArray = problem.y - design[:, ~keep] @ fit.beta[~keep]
+    return less
 
 
 def _without_steps(fit: ModelFit, problem: Problem) -> FloatArray:
@@ -272,39 +345,6 @@ def _warmup_size(fit: ModelFit, problem: Problem) -> float:
     return float(np.ptp(problem.shapes.columns[:, list(columns)] @ fit.beta[list(places)]))
 
 
-def _agreed(fits: Sequence[ModelFit], phi: float, blocks: Blocks, opts: Options) -> bool:
-    """Whether every model close to the best has a trend that is surely above the floor.
-
-    A best model that needs every step it may have, or noise that hardly forgets, can hide a leak
-    in lumps and can feign one: there the lumps decide.
-    """
-    best = fits[0].model
-    all_agree = all(
-        has_trend(fit.model) and _trend_bound(fit, opts.alpha) > opts.floor
-        for fit in fits
-        if fit.model.bic <= best.bic + _DECIDE_WITHIN
-    )
-    if not is_plain(best):
-        return all_agree
-    all_steps = len(best.steps) >= opts.max_steps > 0
-    if all_agree and not all_steps:
-        return True
-    return (all_steps or phi >= _LUMPY_PHI) and grows_in_lumps(blocks, opts.alpha)
-
-
-def _trend_bound(fit: ModelFit, alpha: float) -> float:
-    trend = fit.trend()
-    if trend is None:
-        return -np.inf
-    return trend[0] - t_quantile(1.0 - alpha, fit.df) * trend[1]
-
-
-def _reason(agreed: bool, best: ModelFit) -> str:
-    if agreed or not is_plain(best.model):
-        return "still-filling"
-    return "few-steps" if len(best.model.steps) > 1 else "too-short"
-
-
 def _from_troughs(teeth: Teeth, blocks: Blocks, opts: Options) -> Estimate | None:
     """The trend of the troughs; None where there are too few to fit."""
     t, y = usable_troughs(teeth, blocks.start_s, blocks.end_s)
@@ -312,7 +352,9 @@ def _from_troughs(teeth: Teeth, blocks: Blocks, opts: Options) -> Estimate | Non
         return None
     if t.size >= _TROUGHS_FOR_MODELS:
         # Enough troughs are a series of their own, and deserve every shape that a series gets.
-        return _from_models(Samples(t, y), make_blocks(t, y, 0.5, opts.max_blocks), opts)
+        # So few points bear no more than a step for each sixteen.
+        fewer = replace(opts, max_steps=min(opts.max_steps, t.size // _TROUGHS_FOR_MODELS))
+        return _from_models(Samples(t, y), make_blocks(t, y, 0.5, opts.max_blocks), fewer)
     x = (t - blocks.start_s) / (blocks.end_s - blocks.start_s)
     slope, se, line = _line(x, y)
     se = float(np.hypot(se, teeth.jitter / np.sqrt(12.0 * np.sum((x - x.mean()) ** 2))))
@@ -320,7 +362,8 @@ def _from_troughs(teeth: Teeth, blocks: Blocks, opts: Options) -> Estimate | Non
     late_slope, late_se, _ = _line(x[late], y[late])
     df = t.size - 2
     half = max(t_quantile(0.5 + opts.confidence / 2, df) * se, _LEAST_WIDTH * abs(slope))
-    above = slope - t_quantile(1.0 - opts.alpha, df) * se > opts.floor
+    chance = tail(slope - opts.floor, se, df)
+    above = chance < opts.alpha
     # No shapes are tried on so few points: the later half must show the growth by itself.
     late_doubt = t_quantile(0.95, max(x[late].size - 2, 1)) * late_se
     holds = late_slope > 0.6 * slope and late_slope - late_doubt > opts.floor
@@ -339,6 +382,7 @@ def _from_troughs(teeth: Teeth, blocks: Blocks, opts: Options) -> Estimate | Non
         blocks,
         fitted,
         np.full(len(blocks), half / 2),
+        chance,
     )
 
 

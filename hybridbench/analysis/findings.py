@@ -95,6 +95,28 @@ class MetricResult:
     band_lower: tuple[float, ...] = ()
     band_upper: tuple[float, ...] = ()
     needed_s: float | None = None  # for INCONCLUSIVE: how long a run would decide
+    p_value: float | None = None  # of "grows no faster than the floor", in the least sure model
+    q_value: float | None = None  # the same, adjusted for all gated metrics of the run (Holm)
+
+
+@dataclass(frozen=True)
+class DecayResult:
+    """How one cost of work or one rate changed over the judged window.
+
+    ``outcome`` is "no change", "worse" (a finding), "machine" (everything rose alike), "not judged"
+    (too few blocks, or nothing to compare with) or "shown".  ``change`` is a share of the level at
+    the start, positive for the worse, with its 95 % interval; None where nothing was fitted.
+    """
+
+    name: str
+    label: str
+    unit: str
+    value: float  # of the whole window
+    outcome: str
+    least_change: float  # what counts, as a share
+    change: float | None = None
+    change_lower: float | None = None
+    change_upper: float | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +134,7 @@ class Verdict:
     )  # counter -> {required, seen, met}
     not_seen: tuple[str, ...] = ()  # what this target could not show
     notes: tuple[str, ...] = ()
+    decay: tuple[DecayResult, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:

@@ -18,6 +18,7 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.shapes import Candidate, Shapes, Trend, Warmup
 
 MAX_PHI = 0.985
+FIRST_PHI = 0.3  # before anything is known of the noise
 
 _STEP_PARAMETERS = 3
 # Relative to a column of length 1: keeps two columns that coincide from dividing by zero.
@@ -27,7 +28,6 @@ _RIDGE = 1e-11
 _STEP_LEFT = 1e-4
 _PHI_ROUNDS = 3
 _PHI_CLOSE = 0.02
-_FIRST_PHI = 0.3
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def choose_phi(problem: Problem, max_steps: int) -> float:
     A first pass without steps keeps correlated noise from being explained as steps; correlation
     and model are then improved in turn, at most three times.
     """
-    best = rank_models(problem, _FIRST_PHI, 0)[0]
-    phi = estimate_phi(fit_model(problem, best, _FIRST_PHI))
+    best = rank_models(problem, FIRST_PHI, 0)[0]
+    phi = estimate_phi(fit_model(problem, best, FIRST_PHI))
     for _ in range(_PHI_ROUNDS):
         best = rank_models(problem, phi, max_steps)[0]
         previous, phi = phi, estimate_phi(fit_model(problem, best, phi))

@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from hybridbench.analysis.exhaustion import time_to_exhaustion
+from hybridbench.analysis.counters import EventCounters
+from hybridbench.analysis.drivers import Driver, Hints, find_driver
+from hybridbench.analysis.exhaustion import Exhaustion, Limit, limit_of, time_to_exhaustion
 from hybridbench.analysis.findings import Finding, MetricResult, Rate, VerdictKind
-from hybridbench.analysis.reading import mapping, number
-from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.shapes import Trend
+from hybridbench.analysis.pools import in_flight
+from hybridbench.analysis.record import JsonValue, RunRecord
 from hybridbench.analysis.trend import COLLECTIBLE
 from hybridbench.analysis.validity import MEMORY
+from hybridbench.analysis.window import judged_window
 from hybridbench.metrics import Unit, label_of
 from hybridbench.units import format_byte_rate, format_bytes, format_count, format_duration
 
 _EXPLAINS = 0.05
 
 
-def growth_findings(record: RunRecord, results: Sequence[MetricResult]) -> list[Finding]:
+def growth_findings(
+    record: RunRecord, results: Sequence[MetricResult], counters: EventCounters
+) -> list[Finding]:
     """A finding for each metric that leaks, and for each that could not be decided."""
     findings: list[Finding] = []
     for result in results:
         if result.outcome == "LEAK":
-            findings.append(_leak(record, result, results))
+            driver = _driver(record, result, counters)
+            findings.append(_leak(record, result, results, driver))
         elif result.outcome == "INCONCLUSIVE":
             findings.append(_undecided(result))
     return findings
@@ -73,23 +78,51 @@ def _split_text(results: Sequence[MetricResult]) -> str:
     return f"collectible {rate_text(collectible)} explains {share:.0%} of the memory growth"
 
 
-def _leak(record: RunRecord, result: MetricResult, results: Sequence[MetricResult]) -> Finding:
+def _driver(record: RunRecord, result: MetricResult, counters: EventCounters) -> Driver | None:
+    """The event with which the metric rises in the judged window; None if time does as well."""
+    window = judged_window(record)
+    if window is None:
+        return None
+    t, value = window.samples(record.series[result.metric])
+    sign = 1.0 if result.rate_per_hour.value >= 0 else -1.0
+    emptied = result.metric == COLLECTIBLE
+    hints = Hints(load=in_flight(record), emptied=emptied)
+    return find_driver(t, sign * value, counters, hints)
+
+
+def _leak(
+    record: RunRecord,
+    result: MetricResult,
+    results: Sequence[MetricResult],
+    driver: Driver | None,
+) -> Finding:
     rates: tuple[Rate, ...] = (result.rate_per_hour,)
-    if result.rate_per_request is not None:
-        rates = (result.rate_per_hour, result.rate_per_request)
-    with_work = Trend.WORK.value in result.model
+    if driver is not None:
+        rates = (*rates, driver.rate(result.rate_per_hour.unit))
+    if result.rate_per_request is not None and (driver is None or driver.counter != "finishes"):
+        rates = (*rates, result.rate_per_request)
+    per_event = "" if driver is None else f"; {rate_text(rates[1])}"
     return Finding(
         kind="growth",
         verdict=VerdictKind.LEAK,
         subject=result.metric,
-        title=f"{label_of(result.metric)} grows by {rate_text(result.rate_per_hour)}",
-        driver="finishes" if with_work and result.rate_per_request is not None else None,
+        title=f"{label_of(result.metric)} grows by {rate_text(result.rate_per_hour)}{per_event}",
+        driver=None if driver is None else driver.counter,
         rates=rates,
         cause=_cause(result, results),
-        evidence=tuple(_evidence(record, result, results)),
+        evidence=(
+            *_evidence(record, result, results),
+            *(driver.evidence() if driver is not None else ()),
+        ),
         since_s=result.window_s[0],
-        data={"model": result.model},
+        data=_data(record, result),
     )
+
+
+def _data(record: RunRecord, result: MetricResult) -> dict[str, JsonValue]:
+    ends = _runs_out(record, result)
+    known: dict[str, JsonValue] = {"model": result.model, "q_value": result.q_value}
+    return known if ends is None else {**known, "exhaustion": ends[0].as_data(ends[1])}
 
 
 def _cause(result: MetricResult, results: Sequence[MetricResult]) -> str:
@@ -106,15 +139,38 @@ def _evidence(
     yield f"{format_duration(end - start)} judged; best model: {result.model}; {result.reason}"
     if result.rate_per_request is not None:
         yield f"{rate_text(result.rate_per_request)}"
-    if result.metric != MEMORY:
-        return
-    said = _split_text(results)
+    said = _split_text(results) if result.metric == MEMORY else ""
     if said:
         yield said
-    limit = number(mapping(record.manifest, "limits"), "memory_bytes")
-    left = time_to_exhaustion(limit, result.fit_value[-1], result.rate_per_hour)
-    if left is not None:
-        yield f"at this rate the limit of {format_bytes(limit)} is reached in {left}"
+    if result.q_value is not None:
+        yield f"counting all {_tested(results)} gated metrics, chance does this {_odds(result)}"
+    ends = _runs_out(record, result)
+    if ends is not None:
+        yield _exhaustion_text(result, ends)
+
+
+def _tested(results: Sequence[MetricResult]) -> int:
+    return sum(result.q_value is not None for result in results)
+
+
+def _odds(result: MetricResult) -> str:
+    q = max(result.q_value or 0.0, 1e-12)
+    return "less than once in a million runs" if q < 1e-6 else f"once in {1.0 / q:,.0f} runs"
+
+
+def _runs_out(record: RunRecord, result: MetricResult) -> tuple[Exhaustion, Limit] | None:
+    limit = limit_of(record, result.metric)
+    if limit is None or not result.fit_value:
+        return None
+    left = time_to_exhaustion(limit.size, result.fit_value[-1], result.rate_per_hour)
+    return None if left is None else (left, limit)
+
+
+def _exhaustion_text(result: MetricResult, ends: tuple[Exhaustion, Limit]) -> str:
+    left, limit = ends
+    in_bytes = result.rate_per_hour.unit == Unit.BYTES.value
+    size = format_bytes(limit.size) if in_bytes else format_count(limit.size)
+    return f"at this rate the limit of {size} is reached in {left} ({limit.said})"
 
 
 def _undecided(result: MetricResult) -> Finding:

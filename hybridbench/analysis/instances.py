@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.counters import EventCounters, singular
-from hybridbench.analysis.drivers import find_driver
+from hybridbench.analysis.drivers import Driver, Hints, find_driver
 from hybridbench.analysis.findings import Finding, Rate, VerdictKind
 from hybridbench.analysis.production import (
     Probes,
@@ -29,10 +29,12 @@ from hybridbench.units import format_bytes, format_count, format_duration
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 
 # Censuses run between two steps, when no removal is under way; one local variable of the loop may
-# still name the node that was removed last, and another its parent.
+# still name the object that was removed last, and another the one it hung from.
 _TOLERANCE = 2.0
 _MIN_PROBES = 2
-_EXPECTED = ("nodes_evicted", "evict")
+# What ends the life of an instance, likeliest first.
+_END_OF_NODES = ("nodes_evicted",)
+_END_OF_OTHERS = ("finishes",)
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,16 @@ class _Census:
 
     @property
     def unit(self) -> str:
-        return "nodes" if self.name.lower().endswith("node") else f"{self.name} instances"
+        return "nodes" if self._is_node else f"{self.name} instances"
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The counters of events that end the life of an instance."""
+        return _END_OF_NODES if self._is_node else _END_OF_OTHERS
+
+    @property
+    def _is_node(self) -> bool:
+        return self.name.lower().endswith("node")
 
 
 def instance_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
@@ -86,7 +97,8 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
         return None
     first = int(np.argmax(seen))
     waits = bool(np.any(census.collectible[seen] > _TOLERANCE))
-    driver = _driver(census, counters)
+    found = _found(census, counters)
+    driver = found.counter if found is not None else _likely(census, counters)
     probes = make_probes(
         census.t_s[first:], census.stray[first:], record.series.get("gc_gen2_collections")
     )
@@ -115,7 +127,10 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
         driver=driver,
         rates=tuple(rates),
         cause=_cause(waits, retained, most),
-        evidence=tuple(_evidence(record, census, seen, probes)),
+        evidence=(
+            *_evidence(record, census, seen, probes),
+            *(found.evidence() if found is not None else ()),
+        ),
         since_s=float(census.t_s[first]),
         data={
             "probes": int(census.t_s.size),
@@ -133,18 +148,24 @@ def _cause(waits: bool, retained: float, most: float) -> str:
     if retained < most / 2:
         return "removed objects still refer to each other: only a full collection frees them"
     return (
-        "removed objects still refer to their old neighbours: some form cycles, which only a full "
-        "collection frees, and most hang from objects still in use, which nothing frees"
+        "removed objects still refer to each other and to objects in use: some form cycles, which "
+        "only a full collection frees, and most hang from objects still in use, which nothing frees"
     )
 
 
-def _driver(census: _Census, counters: EventCounters) -> str | None:
-    for part in _EXPECTED:
+def _found(census: _Census, counters: EventCounters) -> Driver | None:
+    """The event that leaves instances behind, as far as the probes between collections tell."""
+    hints = Hints(natural=census.ends, emptied=True)
+    return find_driver(census.t_s, census.stray, counters, hints)
+
+
+def _likely(census: _Census, counters: EventCounters) -> str | None:
+    """Where the probes tell nothing, the event that ends the life of such an instance."""
+    for part in census.ends:
         for name in counters.names:
             if name == part and counters.total(name) > 0:
                 return name
-    found = find_driver(census.t_s, census.stray, counters, _EXPECTED)
-    return None if found is None else found.counter
+    return None
 
 
 def _rates(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from hybridbench.analysis.checkpoints import checkpoint_findings
+from hybridbench.analysis.containers import container_findings
 from hybridbench.analysis.counters import EventCounters, event_counters
+from hybridbench.analysis.decay import judge_decay
 from hybridbench.analysis.engine_words import crash_findings, violation_findings
 from hybridbench.analysis.findings import (
     PRECEDENCE,
@@ -16,13 +18,26 @@ from hybridbench.analysis.findings import (
     VerdictKind,
 )
 from hybridbench.analysis.growth import growth_findings, with_split
+from hybridbench.analysis.impossible import impossible_findings
 from hybridbench.analysis.instances import instance_findings
+from hybridbench.analysis.joining import join_segments
+from hybridbench.analysis.liveness import liveness_findings
+from hybridbench.analysis.log_words import log_findings
+from hybridbench.analysis.multiplicity import with_q_values
+from hybridbench.analysis.observer import observer_findings
 from hybridbench.analysis.pools import quiescent_checkpoints
-from hybridbench.analysis.reading import number
+from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.resolution import resolution_line
-from hybridbench.analysis.trend import Effort, gated_metrics, judge_trend
-from hybridbench.analysis.validity import MEMORY, coverage, ended_early, validity_findings
+from hybridbench.analysis.segments import last_segment, segments
+from hybridbench.analysis.trend import Effort, gated_metrics, judge_trend, probes_left_out
+from hybridbench.analysis.validity import (
+    MEMORY,
+    coverage,
+    coverage_findings,
+    ended_early,
+    validity_findings,
+)
 from hybridbench.analysis.waiting import waiting_findings
 from hybridbench.analysis.window import Window, judged_window
 from hybridbench.metrics import METRICS, Check
@@ -31,26 +46,69 @@ from hybridbench.units import format_byte_rate, format_bytes, format_duration
 _QUICK = Effort(max_blocks=40, max_steps=1)
 # Of the planned time: no trend is called a leak in the live view before (detection.md 4.5).
 _FIRST_LOOK = 0.5
+# The machine ended the run, and nothing is known of the engine by that.
+_GAVE_OUT = ("memory-low", "disk-low", "exhaustion")
 
 
 def judge(record: RunRecord) -> Verdict:
     """The verdict of a finished run, with everything it rests on."""
+    return _over_segments(record, _judge_one)
+
+
+def _judge_one(record: RunRecord) -> Verdict:
     window = judged_window(record)
     counters = event_counters(record)
     results = _trends(record, window, counters, Effort())
+    decay = judge_decay(record, window)
     findings = [
         *validity_findings(record, window),
         *_cut_short(record, window),
         *with_split(_exact(record, counters), results),
-        *growth_findings(record, results),
+        *growth_findings(record, results, counters),
+        *observer_findings(record, results),
+        *decay.findings,
     ]
-    return _verdict(record, window, results, findings)
+    verdict = _verdict(record, window, results, findings)
+    return replace(verdict, decay=decay.results, notes=(*verdict.notes, *decay.notes))
 
 
 def judge_so_far(record: RunRecord) -> Verdict:
     """The verdict if the run ended now, for the live view: coarser trends, and nothing yet held
     against it.
     """
+    return _over_segments(record, _judge_one_so_far)
+
+
+def _over_segments(record: RunRecord, judge_one: Callable[[RunRecord], Verdict]) -> Verdict:
+    """The verdict of a run whose worker was replaced: each segment alone, then all together."""
+    parts = segments(record)
+    if len(parts) == 1:
+        return judge_one(record)
+    joined = join_segments(parts, [judge_one(part) for part in parts])
+    longest = parts[joined.longest]
+    # What only all segments together can have covered, and how the last of them ended.
+    of_run = [] if judge_one is _judge_one_so_far else coverage_findings(record)
+    findings = [
+        *joined.findings,
+        *of_run,
+        *_cut_short(record, joined.window),
+        *growth_findings(longest, joined.untold, event_counters(longest)),
+    ]
+    verdict = _verdict(record, joined.window, joined.results, findings)
+    memory = next((r for r in joined.results if r.metric == MEMORY), None)
+    if memory is None:
+        return replace(verdict, notes=joined.notes)
+    length = replace(memory, window_s=(0.0, joined.judged_s))
+    steady = joined.window is not None and joined.window.steady
+    return replace(
+        verdict,
+        headline=_headline(verdict.kind, verdict.findings, length),
+        can_rule_out=resolution_line(length, steady=steady),
+        notes=joined.notes,
+    )
+
+
+def _judge_one_so_far(record: RunRecord) -> Verdict:
     window = judged_window(record)
     counters = event_counters(record)
     planned = number(record.manifest, "duration_s")
@@ -58,7 +116,7 @@ def judge_so_far(record: RunRecord) -> Verdict:
     results = _trends(record, window, counters, _QUICK)
     if elapsed < _FIRST_LOOK * planned:
         results = [_not_yet(result) for result in results]
-    findings = [*_exact(record, counters), *growth_findings(record, results)]
+    findings = [*_exact(record, counters), *growth_findings(record, results, counters)]
     if window is None:
         findings.append(_no_window())
     return _verdict(record, window, results, findings)
@@ -70,8 +128,12 @@ def _exact(record: RunRecord, counters: EventCounters) -> list[Finding]:
         *instance_findings(record, counters),
         *waiting_findings(record, counters),
         *checkpoint_findings(record, counters),
+        *container_findings(record, counters),
+        *liveness_findings(record, counters),
+        *impossible_findings(record),
     ]
-    return [*known, *violation_findings(record, known), *crash_findings(record)]
+    known = [*known, *violation_findings(record, known), *crash_findings(record)]
+    return [*known, *log_findings(record, known)]
 
 
 def _trends(
@@ -79,7 +141,8 @@ def _trends(
 ) -> list[MetricResult]:
     if window is None:
         return []
-    return [judge_trend(record, spec, window, counters, effort) for spec in gated_metrics(record)]
+    specs = gated_metrics(record)
+    return with_q_values([judge_trend(record, s, window, counters, effort) for s in specs])
 
 
 def _not_yet(result: MetricResult) -> MetricResult:
@@ -91,7 +154,12 @@ def _not_yet(result: MetricResult) -> MetricResult:
 
 def _cut_short(record: RunRecord, window: Window | None) -> Iterable[Finding]:
     """What a run that ended early leaves open."""
-    if record.last_event("interrupted") is not None:
+    last = last_segment(record)
+    stopped = last.last_event("stopped_early")
+    if stopped is not None and text(stopped.data, "reason") in _GAVE_OUT:
+        said = f"stopped before the planned end: {text(stopped.data, 'text')}"
+        yield Finding("stopped-early", VerdictKind.INCONCLUSIVE, "run", said, since_s=stopped.t_s)
+    if last.last_event("interrupted") is not None:
         missing = coverage(record).missing
         if missing:
             said = "interrupted before the traffic had covered: " + ", ".join(missing)
@@ -128,7 +196,15 @@ def _verdict(
 
 
 # The findings that name a mechanism come before those that only say that something grows.
-_NAMES_A_MECHANISM = ("instances-wait-for-collector", "waiting-holds-slots", "residual")
+_NAMES_A_MECHANISM = (
+    "instances-wait-for-collector",
+    "instances-retained",
+    "waiting-holds-slots",
+    "residual",
+    "running-without-client",
+    "container-grows",
+    "locks-at-idle",
+)
 
 
 def _rank(finding: Finding) -> tuple[int, int, str, str]:
@@ -150,7 +226,8 @@ def _headline(kind: VerdictKind, findings: Sequence[Finding], memory: MetricResu
 
 def _not_seen(record: RunRecord) -> tuple[str, ...]:
     """The gating metrics without a single sample, with what they would have shown."""
-    sampled = [name for name, series in record.series.items() if len(series)]
+    given_up = probes_left_out(record)
+    sampled = [n for n, series in record.series.items() if len(series) and n not in given_up]
     resting = bool(quiescent_checkpoints(record))
     missing = []
     for spec in METRICS:
@@ -167,6 +244,14 @@ def _not_seen(record: RunRecord) -> tuple[str, ...]:
 
 
 def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
+    releases = record.manifest.get("defects_as_of")
+    if isinstance(releases, Sequence) and not isinstance(releases, str) and releases:
+        names = " and ".join(str(release) for release in releases)
+        yield f"this is the bundled engine with defects that {names} had, not that release"
+    stopped = record.last_event("stopped_early")
+    if stopped is not None:
+        said = text(stopped.data, "text")
+        yield f"stopped early, after {format_duration(stopped.t_s)}: {said}"
     interrupted = record.last_event("interrupted")
     if interrupted is not None:
         yield f"interrupted after {format_duration(interrupted.t_s)}: judged on what there is"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hybridbench.analysis.reading import mapping, number, text
-from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord
+from hybridbench.analysis.counters import EventCounters
+from hybridbench.analysis.exact_rate import Rest
+from hybridbench.analysis.reading import mapping, number, numbers, text
+from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
 
 _WORDS: Mapping[str, str] = {
     "mamba": "state slots",
@@ -60,3 +62,25 @@ def quiescent_checkpoints(record: RunRecord) -> list[RunEvent]:
 def pool_at(event: RunEvent, pool: str) -> Mapping[str, JsonValue]:
     """The counts of ``pool`` at a checkpoint."""
     return mapping(mapping(event.data, "pools"), pool)
+
+
+def in_flight(record: RunRecord) -> list[Series]:
+    """What moves with the requests in the engine, and so moves most levels."""
+    names = ("running_requests", "waiting_requests")
+    return [record.series[name] for name in names if name in record.series]
+
+
+def rests(
+    resting: Sequence[RunEvent],
+    counters: EventCounters,
+    read: Callable[[RunEvent], float | None],
+) -> list[Rest]:
+    """What ``read`` finds at each quiescent checkpoint since the worker last started."""
+    restarts = counters.restarts_s
+    begun = float(restarts[-1]) if restarts.size else -np.inf
+    values = ((event, read(event)) for event in resting if event.t_s >= begun)
+    return [
+        Rest(event.t_s, value, numbers(event.data, "counters"))
+        for event, value in values
+        if value is not None
+    ]

@@ -4,7 +4,7 @@ missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hybridbench.analysis.record import JsonValue
 
@@ -34,3 +34,11 @@ def numbers(data: Mapping[str, JsonValue], key: str) -> dict[str, float]:
         for name, value in sorted(mapping(data, key).items())
         if isinstance(value, int | float)
     }
+
+
+def texts(data: Mapping[str, JsonValue], key: str) -> list[str]:
+    """The strings of the list under ``key``; none if there is no list."""
+    value = data.get(key)
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return []
+    return [item for item in value if isinstance(item, str)]

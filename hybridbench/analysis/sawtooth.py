@@ -18,9 +18,12 @@ MIN_TROUGHS = 4
 _MAX_POINTS = 4000
 _FALL_WITHIN = 3  # samples that one fall may take
 _FALL_NOISE = 8.0  # robust standard deviations of a sample-to-sample difference
+_FALL_QUANTA = 2.5  # of what the values are rounded to: less is one sample on the edge of two
 _LIKE_SIZE = 0.4  # of the largest fall
 _SUDDEN = 0.5  # a rise of this share of the fall in one go is a burst of load, not a tooth
 _GIVES_BACK = 0.5  # of all growth so far: one fall this deep says that growth was only stored up
+_LINE_POINTS = 8  # of a tooth before a line is drawn through it
+_LINE_MISS = 3.0  # standard deviations between the line's foot and the lowest sample
 _SKIP = 0.12  # share of the window in which a trough may still be warm-up
 
 
@@ -48,18 +51,20 @@ def find_teeth(t_s: FloatArray, value: FloatArray) -> Teeth | None:
     noise = max(noise, float(np.quantile(np.abs(step), 0.9)) / 3.0)
     after = np.lib.stride_tricks.sliding_window_view(y[1:], _FALL_WITHIN).min(axis=1)
     fall = y[: after.size] - after
-    at = _peaks(fall, max(_FALL_NOISE * noise, 1e-9 * float(np.abs(y).max()), 1e-300))
+    least = max(_FALL_NOISE * noise, _FALL_QUANTA * _quantum(step))
+    at = _peaks(fall, max(least, 1e-9 * float(np.abs(y).max()), 1e-300))
     at = at[fall[at] >= _LIKE_SIZE * fall[at].max()] if at.size else at
     at = at[[not _sudden_rise(y, int(i), float(fall[i])) for i in at]] if at.size else at
     if not at.size:
         return None
     bottoms = _bottoms(y, at)
+    troughs = _feet(t, y, bottoms, at)
     low_so_far = np.minimum.accumulate(y)
     rise_so_far = np.array([y[max(0, i - 2) : i + 1].max() - low_so_far[i] for i in at])
     gives_back = bool(np.any(fall[at] >= _GIVES_BACK * rise_so_far))
     points_each = float(np.median(np.diff(at))) if at.size > 1 else float(y.size)
     jitter = float(np.median(fall[at])) / points_each
-    return Teeth(t[at], fall[at], t[bottoms], y[bottoms], gives_back, jitter)
+    return Teeth(t[at], fall[at], t[bottoms], troughs, gives_back, jitter)
 
 
 def usable_troughs(teeth: Teeth, start_s: float, end_s: float) -> tuple[FloatArray, FloatArray]:
@@ -75,6 +80,14 @@ def _thin(t_s: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
     t = t_s[: points * per_point].reshape(points, per_point).mean(axis=1)
     y: FloatArray = np.median(value[: points * per_point].reshape(points, per_point), axis=1)
     return t, y
+
+
+def _quantum(step: FloatArray) -> float:
+    """What the values are rounded to, if most neighbours are equal; else 0."""
+    moved = np.abs(step[step != 0])
+    if not moved.size or 2 * moved.size > step.size:
+        return 0.0
+    return float(np.quantile(moved, 0.1))
 
 
 def _without_spikes(y: FloatArray) -> FloatArray:
@@ -113,3 +126,24 @@ def _bottoms(y: FloatArray, at: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.array(
         [i + 1 + int(np.argmin(y[i + 1 : i + 2 + _FALL_WITHIN])) for i in at], dtype=np.int64
     )
+
+
+def _feet(
+    t: FloatArray, y: FloatArray, bottoms: NDArray[np.int64], at: NDArray[np.int64]
+) -> FloatArray:
+    """Where the line through each tooth starts: the trough, less the noise of one sample.
+
+    A tooth too short for a line, or bent, keeps its lowest sample.
+    """
+    feet = y[bottoms].copy()
+    ends = [*at[1:].tolist(), y.size - 1]
+    for i, (start, end) in enumerate(zip(bottoms.tolist(), ends, strict=True)):
+        if end - start + 1 < _LINE_POINTS:
+            continue
+        x = t[start : end + 1] - t[start]
+        part = y[start : end + 1]
+        slope, foot = np.polyfit(x, part, 1)
+        scatter = float(np.std(part - slope * x - foot))
+        if abs(foot - feet[i]) <= _LINE_MISS * scatter:
+            feet[i] = foot
+    return feet

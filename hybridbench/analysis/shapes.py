@@ -16,16 +16,20 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 
 KNEES = (0.05, 0.1, 0.17, 0.25, 0.35, 0.5, 0.65, 0.8)
-TIME_CONSTANTS = (0.01, 0.02, 0.035, 0.06, 0.1, 0.16, 0.26, 0.42, 0.65, 0.95, 1.3)
+TIME_CONSTANTS = (0.01, 0.02, 0.035, 0.06, 0.1, 0.16, 0.26, 0.33, 0.42, 0.52, 0.65, 0.95, 1.3)
 LOG_SCALES = (0.003, 0.009, 0.025, 0.07, 0.2)
 # Two speeds of filling: a fast one beside each slow one.
 FAST = (0.015, 0.04)
 SLOW = (0.12, 0.2, 0.32, 0.55, 0.95)
 ONSETS = (0.2, 0.35, 0.5, 0.6)
+# A warm-up of no known shape: straight between these times, all of them up to its end.
+FREE_KNOTS = (0.02, 0.05, 0.1, 0.17, 0.25, 0.35, 0.5)
+FREE_ENDS = (0.17, 0.25, 0.35, 0.5)
+POWERS = (1.5, 2.0)
 
 # Up to this time constant the exponential has bent enough for the data to place it between grid
 # points.
-_DERIVATIVE_UP_TO = 0.3
+_DERIVATIVE_UP_TO = 0.45
 _BREAK_PARAMETERS = 3  # a step or an onset costs its height, its place, and the search for it
 
 
@@ -37,6 +41,7 @@ class Warmup(StrEnum):
     EXPONENTIAL = "saturating"
     TWO_SPEEDS = "saturating at two speeds"
     LOG = "ever slower (log)"
+    FREE = "any warm-up, then flat"
 
 
 class Trend(StrEnum):
@@ -46,6 +51,7 @@ class Trend(StrEnum):
     TIME = "trend in time"
     WORK = "trend with work done"
     ONSET = "trend that sets in late"
+    FASTER = "trend that gets faster"
 
 
 @dataclass(frozen=True)
@@ -94,30 +100,37 @@ class ShapeLimits:
     logs: bool = True
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Columns about zero that a model may have whatever its shape, and does not grow by."""
+
+    columns: tuple[FloatArray, ...]
+    parameters: int
+
+
 def build_shapes(
     x: FloatArray,
     works: Sequence[FloatArray] = (),
-    load: FloatArray | None = None,
+    beside: Sequence[Beside] = (),
     limits: ShapeLimits | None = None,
 ) -> Shapes:
-    """Columns and candidates for blocks at times ``x``; ``works`` rise from 0 to 1, ``load`` is
-    centred.
-    """
+    """Columns and candidates for blocks at times ``x``; ``works`` rise from 0 to 1."""
     book = _Columns(x)
     warmups = list(_warmups(book, limits or ShapeLimits()))
     trends = list(_trends(book, works))
-    loads: list[tuple[int, ...]] = [()]
-    if load is not None:
-        loads.append((book.add(load, 0.0),))
+    extras: list[tuple[tuple[int, ...], int]] = [((), 0)]
+    for one in beside:
+        added = tuple(book.add(column, 0.0) for column in one.columns)
+        extras += [(have + added, cost + one.parameters) for have, cost in extras]
     candidates = tuple(
         Candidate(
             warmup,
             trend,
             extra + columns + (() if column is None else (column,)),
             column,
-            1 + len(extra) + cost + trend_cost,
+            1 + extra_cost + cost + trend_cost,
         )
-        for extra in loads
+        for extra, extra_cost in extras
         for warmup, columns, cost in warmups
         for trend, column, trend_cost in trends
     )
@@ -158,6 +171,16 @@ def _warmups(book: _Columns, limits: ShapeLimits) -> Iterable[tuple[Warmup, tupl
         # The derivative by the scale lets the data place it between two of the grid.
         bend = 1.0 / (scale + 1.0) - 0.75 / (scale + 0.75)
         yield Warmup.LOG, (main, book.add(book.x / (scale + book.x), bend / 0.25)), 3
+    yield from _free(book, limits)
+
+
+def _free(book: _Columns, limits: ShapeLimits) -> Iterable[tuple[Warmup, tuple[int, ...], int]]:
+    """What no named shape fits costs a coefficient a knot, and leaves the trend to the rest."""
+    columns = {knot: book.add(np.minimum(book.x / knot, 1.0), 0.0) for knot in FREE_KNOTS}
+    for end in FREE_ENDS:
+        if end <= limits.slowest:
+            used = tuple(column for knot, column in columns.items() if knot <= end)
+            yield Warmup.FREE, used, len(used) + 1
 
 
 def _exponential(book: _Columns, tau: float) -> tuple[Warmup, tuple[int, ...], int]:
@@ -178,3 +201,6 @@ def _trends(book: _Columns, works: Sequence[FloatArray]) -> Iterable[tuple[Trend
         yield Trend.WORK, book.add(work, 1.0), 1
     for onset in ONSETS:
         yield Trend.ONSET, book.add(np.maximum(0.0, book.x - onset), 1.0), _BREAK_PARAMETERS
+    for power in POWERS:
+        last = (1.0 - 0.75**power) / 0.25
+        yield Trend.FASTER, book.add(np.maximum(book.x, 0.0) ** power, last), 2

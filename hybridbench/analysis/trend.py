@@ -4,14 +4,16 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hybridbench.analysis.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.counters import EventCounters
 from hybridbench.analysis.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
 from hybridbench.analysis.findings import MetricResult, Rate
+from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.shapes import ShapeLimits
 from hybridbench.analysis.window import Window
@@ -38,7 +40,12 @@ _SETTLES_SHARE = 0.01
 
 # The bound that NO LEAK must meet where the profile promises none (detection.md 4.6).
 _MARGIN_BYTES = {"rss_anon_swap_bytes": 4 * 2.0**20, COLLECTIBLE: 8 * 2.0**20}
+_MARGIN_OTHER_BYTES = 4 * 2.0**20
 _MARGIN_SHARE = 0.005
+# Handles come and go by ones: three an hour are the bound, and fewer than three in a whole window
+# are neither a leak nor a doubt.
+_HANDLES = ("open_fds", "threads")
+_FEW_HANDLES = 3.0
 
 _WORKS = ("finishes", "output_tokens", "prompt_tokens", "tokens")
 _MOST_WORKS = 2
@@ -63,9 +70,20 @@ def settles_by(base_bytes: float, duration_s: float) -> float:
 
 def gated_metrics(record: RunRecord) -> list[MetricSpec]:
     """The declared trends that this record has samples of, by name."""
-    sampled = sorted(name for name, series in record.series.items() if len(series))
+    absent = probes_left_out(record)
+    sampled = sorted(n for n, series in record.series.items() if len(series) and n not in absent)
     specs = (spec_of(name) for name in sampled)
     return [spec for spec in specs if spec is not None and spec.check is Check.TREND]
+
+
+def probes_left_out(record: RunRecord) -> frozenset[str]:
+    """Metrics whose probe the run gave up because it held the engine for too long."""
+    names: set[str] = set()
+    for event in record.all_events("probe_left_out"):
+        told = event.data.get("metrics")
+        if isinstance(told, Sequence) and not isinstance(told, str):
+            names.update(str(name) for name in told)
+    return frozenset(names)
 
 
 def judge_trend(
@@ -103,8 +121,11 @@ class _Terms:
     @property
     def least_growth(self) -> float:
         """Growth over the window below which nothing is called a leak."""
-        in_bytes = self.spec.unit is Unit.BYTES
-        settles = settles_by(self.base, self.window.duration_s) if in_bytes else 0.0
+        settles = 0.0
+        if self.spec.unit is Unit.BYTES:
+            settles = settles_by(self.base, self.window.duration_s)
+        elif self.spec.name in _HANDLES:
+            settles = _FEW_HANDLES
         return max(self.floor * self.window.duration_s / 3600.0, settles)
 
     @property
@@ -113,11 +134,16 @@ class _Terms:
         memory.
         """
         promises = _promises(self.record)
-        return promises.get(self.spec.name, promises.get("rss_anon_swap_bytes"))
+        memory = None if self.spec.name in _HANDLES else promises.get("rss_anon_swap_bytes")
+        return promises.get(self.spec.name, memory)
 
     @property
     def bound(self) -> float:
-        margin = max(_MARGIN_BYTES.get(self.spec.name, 0.0), _MARGIN_SHARE * abs(self.base))
+        if self.spec.name in _HANDLES and self.promise is None:
+            return max(1.0, 3600.0 / max(self.window.duration_s, 1.0)) * _FEW_HANDLES
+        least = _MARGIN_BYTES.get(self.spec.name, _MARGIN_OTHER_BYTES)
+        in_bytes = self.spec.unit is Unit.BYTES
+        margin = max(least if in_bytes else 0.0, _MARGIN_SHARE * abs(self.base))
         promise = self.promise
         return max(margin, 2.0 * self.floor) if promise is None else promise
 
@@ -130,6 +156,7 @@ class _Terms:
         fast_only = self.window.steady and self.may_call_leak
         return Options(
             floor=self.least_growth,
+            quantile=COUNT_QUANTILE if self.spec.name in _HANDLES else BYTES_QUANTILE,
             limits=ShapeLimits(slowest=_SLOWEST_AFTER_STEADY) if fast_only else ShapeLimits(),
             max_blocks=effort.max_blocks,
             max_steps=effort.max_steps,
@@ -184,6 +211,7 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
         band_lower=tuple((line - half).tolist()),
         band_upper=tuple((line + half).tolist()),
         needed_s=_needed_s(terms, found, rate) if outcome == "INCONCLUSIVE" else None,
+        p_value=found.p_value,
     )
 
 
@@ -195,7 +223,8 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
             "and the growth does not fade"
         )
     if rate.upper < terms.bound:
-        source = "the profile's promise" if terms.promise is not None else "the margin"
+        promise = text(terms.record.manifest, "promised_by", "the profile's promise")
+        source = promise if terms.promise is not None else "the margin"
         upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
         said = "it grows, but by no more than" if found.leak else "no growth above"
         return "CLEAN", f"{said} {upper} (95 %), under {source} of {bound}"

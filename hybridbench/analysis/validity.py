@@ -4,20 +4,23 @@ covered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from hybridbench.analysis.counters import event_counters
+from hybridbench.analysis.disturbance import disk_full, disturbances
 from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.reading import mapping, number, numbers
 from hybridbench.analysis.record import FloatArray, JsonValue, RunRecord
+from hybridbench.analysis.segments import last_segment, segments
 from hybridbench.analysis.window import Window
 from hybridbench.units import format_bytes, format_count, format_duration
 
 MEMORY = "rss_anon_swap_bytes"
 
+_CUTS = ("crash", "worker_gone", "interrupted", "stopped_early")
 _FEWEST_SAMPLES = 10
 _GAP_SHARE = 0.1  # of the window that may be missing
 _GAP_TIMES = 10.0  # the usual interval, and at least ten seconds, is a gap
@@ -41,24 +44,27 @@ class Coverage:
 
 
 def ended_early(record: RunRecord) -> bool:
-    """Whether the run was cut short from outside or by the worker's death: it could not cover
-    everything.
+    """Whether the run was cut short: from outside, by the worker's death, or because its answer
+    was there.  It could not cover everything.
     """
-    return any(e.kind in ("crash", "worker_gone", "interrupted") for e in record.events)
+    return any(e.kind in _CUTS for e in last_segment(record).events)
 
 
 def coverage(record: RunRecord) -> Coverage:
     """Each counter with what is required, what was seen, and whether that is enough."""
     required = numbers(mapping(record.manifest, "profile"), "assert_coverage")
-    counters = event_counters(record)
-    seen = {name: counters.total(name) for name in required}
+    parts = [event_counters(part) for part in segments(record)]
+    names = sorted({name for counters in parts for name in counters.names})
+    # A new worker counts from zero.
+    totals = {name: sum(c.total(name) for c in parts) for name in (*required, *names)}
+    seen = {name: totals[name] for name in required}
     table: dict[str, JsonValue] = {
         name: {"required": need, "seen": seen[name], "met": seen[name] >= need}
         for name, need in required.items()
     }
     # A replayed trace asserts nothing, and a reader still wants to know what it exercised.
-    for name in counters.names:
-        total = counters.total(name)
+    for name in names:
+        total = totals[name]
         if name not in required and total > 0:
             table[name] = {"required": None, "seen": total, "met": True}
     missing = tuple(
@@ -71,13 +77,11 @@ def coverage(record: RunRecord) -> Coverage:
 
 def validity_findings(record: RunRecord, window: Window | None) -> list[Finding]:
     """Everything that makes the run prove nothing, one finding each."""
+    reasons: list[tuple[str, str, str]] = [*disk_full(record)]
+    if window is not None:
+        reasons.extend(disturbances(record, window))
     if ended_early(record):
-        return []
-    missing = coverage(record).missing
-    reasons: list[tuple[str, str, str]] = []
-    if missing:
-        said = "the traffic never took the paths that this profile is for: " + ", ".join(missing)
-        reasons.append(("coverage", "coverage", said))
+        return _invalid(reasons)
     series = record.series.get(MEMORY)
     if series is None or len(series) < _FEWEST_SAMPLES:
         count = 0 if series is None else len(series)
@@ -86,6 +90,21 @@ def validity_findings(record: RunRecord, window: Window | None) -> list[Finding]
     elif window is not None:
         t, value = window.samples(series)
         reasons.extend(_sampling_reasons(record, window, t, value))
+    return [*coverage_findings(record), *_invalid(reasons)]
+
+
+def coverage_findings(record: RunRecord) -> list[Finding]:
+    """What the profile is for and the traffic of the whole run never did; empty if it was cut
+    short.
+    """
+    missing = () if ended_early(record) else coverage(record).missing
+    if not missing:
+        return []
+    said = "the traffic never took the paths that this profile is for: " + ", ".join(missing)
+    return _invalid([("coverage", "coverage", said)])
+
+
+def _invalid(reasons: Iterable[tuple[str, str, str]]) -> list[Finding]:
     return [Finding(kind, VerdictKind.INVALID, subject, said) for kind, subject, said in reasons]
 
 

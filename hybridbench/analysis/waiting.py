@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from hybridbench.analysis.counters import EventCounters, singular
-from hybridbench.analysis.drivers import Driver, find_driver, find_step_driver
 from hybridbench.analysis.findings import Finding, Rate, VerdictKind
 from hybridbench.analysis.pools import pool_at, pool_names, pool_unit, pool_values, pool_words
 from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord
+from hybridbench.analysis.step_drivers import StepDriver, find_rise_driver, find_step_driver
 from hybridbench.units import format_duration
 
 KIND = "waiting-holds-slots"
@@ -45,7 +45,7 @@ def _judge(record: RunRecord, counters: EventCounters, pool: str) -> Finding | N
     # A look after every step tells more than samples, between which every counter moves.
     driver = find_step_driver(record, pool, counters, _EXPECTED)
     if driver is None and holding.any():
-        driver = find_driver(t, held, counters, _EXPECTED)
+        driver = find_rise_driver(t, held, counters, _EXPECTED)
     times = [float(t[holding][0])] if holding.any() else []
     since = min(times + [e.t_s for e in (*resting, *said)])
     unit = pool_unit(pool)
@@ -90,7 +90,7 @@ def _most_and_mean(held: FloatArray, resting: list[RunEvent], pool: str) -> tupl
     return max([float(held.max()), *at_rest]), float(since.mean())
 
 
-def _rates(driver: Driver | None, unit: str) -> Iterable[Rate]:
+def _rates(driver: StepDriver | None, unit: str) -> Iterable[Rate]:
     """Slots per event, where there is such a rate.
 
     A request that is refused again takes no second slot: once all that wait hold one, further
@@ -107,7 +107,7 @@ def _evidence(
     held: FloatArray,
     resting: list[RunEvent],
     said: list[RunEvent],
-    driver: Driver | None,
+    driver: StepDriver | None,
 ) -> Iterable[str]:
     holding = held > 0
     if holding.any():

@@ -56,6 +56,7 @@ def healthy_record(run: Run | None = None) -> RunRecord:
         "sampler_late_s": np.abs(rng.normal(0, 0.01, t.size)),
         "gc_gen2_collections": np.floor(t / 47.0),
         "running_requests": running,
+        "requests_without_client": np.zeros_like(t),
         "events.finishes": requests,
         "events.output_tokens": 16 * requests,
         "events.nodes_evicted": np.floor(9.0 * np.maximum(t - 40, 0)),

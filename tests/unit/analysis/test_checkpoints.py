@@ -10,7 +10,7 @@ import pytest
 from hybridbench.analysis.checkpoints import checkpoint_findings
 from hybridbench.analysis.counters import event_counters
 from hybridbench.analysis.findings import Finding, VerdictKind
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
 from tests.unit.analysis.records import (
     Run,
     checkpoint,
@@ -115,27 +115,3 @@ def test_an_open_session_may_hold_its_lock() -> None:
     locked = replace(rest, data={**rest.data, "locks": {"full": 1, "mamba": 0}})
 
     assert found(with_checkpoints(healthy_record(RUN), [locked])) == []
-
-
-def lengths(*values: float) -> RunRecord:
-    rests = []
-    for i, value in enumerate(values):
-        rest = checkpoint(40.0 * (i + 1))
-        rests.append(RunEvent(rest.t_s, rest.kind, {**rest.data, "containers": {"rids": value}}))
-    return with_checkpoints(healthy_record(RUN), rests)
-
-
-def test_a_container_that_is_longer_at_every_rest_is_a_leak() -> None:
-    (finding,) = found(lengths(10, 30, 52, 70, 91))
-
-    assert (finding.kind, finding.subject) == ("container-grows", "container: rids")
-    rate = finding.rates[0]
-    assert rate.lower <= rate.value <= rate.upper
-    assert rate.value == pytest.approx(81 / 160 * 3600)
-
-
-@pytest.mark.parametrize(
-    "values", [(10, 30, 50), (10, 60, 80, 85, 86), (5, 9, 7, 12, 15), (4, 4, 4, 4, 4)]
-)
-def test_one_that_fills_up_or_comes_back_or_is_young_is_not(values: tuple[float, ...]) -> None:
-    assert found(lengths(*values)) == []

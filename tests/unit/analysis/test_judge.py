@@ -137,6 +137,8 @@ def test_what_the_target_could_not_show_is_listed() -> None:
         "instances.*.stray",
         "instances.*.collectible",
         "instances.*.retained",
+        "open_fds",
+        "threads",
     }
 
 
@@ -203,3 +205,14 @@ def test_what_the_worker_gave_back_at_the_end_is_told_step_by_step() -> None:
     (note,) = [line for line in verdict.notes if "at rest" in line]
     assert "a full collection 50.0 MiB" in note
     assert "malloc_trim gave back 2.00 MiB" in note
+
+
+def test_a_probe_that_was_given_up_gates_nothing_and_is_told_as_not_seen() -> None:
+    record = healthy_record()
+    given_up = RunEvent(200.0, "probe_left_out", {"metrics": ["gc_collectible_bytes"]})
+
+    verdict = judge(replace(record, events=(*record.events, given_up)))
+
+    assert all(result.metric != "gc_collectible_bytes" for result in verdict.metrics)
+    assert any(text.startswith("gc_collectible_bytes:") for text in verdict.not_seen)
+    assert any(r.metric == "gc_collectible_bytes" for r in judge(record).metrics)

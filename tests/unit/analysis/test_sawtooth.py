@@ -53,3 +53,22 @@ def test_troughs_of_the_warm_up_are_not_used() -> None:
 
     assert t.min() >= 144.0
     assert t.size < teeth.trough_s.size
+
+
+def test_the_foot_of_a_tooth_is_known_better_than_one_sample() -> None:
+    rng = np.random.default_rng(6)
+    phase = (T / 200.0) % 1.0
+    teeth = find_teeth(T, 1000.0 + 100.0 * phase + 2.0 * rng.normal(size=T.size))
+
+    assert teeth is not None
+    assert teeth.trough.std() < 1.5
+    assert abs(float(np.median(teeth.trough)) - 1000.0) < 1.0
+
+
+def test_values_that_jump_between_two_pages_have_no_teeth() -> None:
+    rng = np.random.default_rng(6)
+    quantum = 2.0
+
+    assert (
+        find_teeth(T, quantum * np.round(500.0 + 0.01 * T + 0.12 * rng.normal(size=T.size))) is None
+    )

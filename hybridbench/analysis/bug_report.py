@@ -1,0 +1,122 @@
+"""A diagnosis in one paragraph that a person can paste into a bug report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hybridbench.analysis.counters import singular
+from hybridbench.analysis.diagnosis import Diagnosis, Holding, PartKind, Site
+from hybridbench.units import format_bytes, format_duration
+
+_HOLDINGS_TOLD = 3
+_OBJECTS_MIN = 32
+
+
+def bug_report(diagnosis: Diagnosis) -> str:
+    """What grew, by how much, what it consists of, who holds it, and which call makes it."""
+    return " ".join(_sentences(diagnosis))
+
+
+def _sentences(found: Diagnosis) -> Iterable[str]:
+    yield _growth(found)
+    yield from _waiting(found)
+    yield from _held(found)
+    yield from _calls(found)
+    yield from _rest(found)
+
+
+def _growth(found: Diagnosis) -> str:
+    length = format_duration(found.to_s - found.from_s)
+    events = [f" and {site.events:,.0f} {_plural(site.counter)}" for site in _told_sites(found)]
+    if found.growth_bytes < 0:
+        moved = f"shrank by {format_bytes(-found.growth_bytes)}"
+    else:
+        moved = f"grew by {format_bytes(found.growth_bytes)}"
+    return (
+        f"Over {length}{''.join(events[:1])} the resting worker's private memory {moved}, "
+        f"to {format_bytes(found.rest_bytes)}."
+    )
+
+
+def _waiting(found: Diagnosis) -> Iterable[str]:
+    garbage = found.garbage
+    if garbage.objects < _OBJECTS_MIN:
+        yield "Next to nothing waited for the garbage collector."
+        return
+    types = ", ".join(f"{count:,} {name}" for name, count in garbage.types[:4])
+    gave = next((row.gave_bytes for row in found.rungs if row.name == "collect"), 0.0)
+    yield (
+        f"{_of_growth(found, PartKind.COLLECTOR)}{garbage.objects:,} objects "
+        f"({format_bytes(garbage.size_bytes)}) that only a full garbage collection frees: {types}; "
+        f"gc.collect() gave back {format_bytes(max(0.0, gave))}."
+    )
+    if garbage.cycles:
+        kinds = ", ".join(f"{count:,} {name}" for name, count in garbage.cycle_types[:2])
+        first = garbage.cycles[0]
+        yield (
+            f"They hang together in {garbage.components:,} cycles of {kinds}; {first.share:.0%} of "
+            f"those looked at go round by {first}."
+        )
+
+
+def _held(found: Diagnosis) -> Iterable[str]:
+    told = [row for row in found.holdings if row.dragged or not row.in_cache][:_HOLDINGS_TOLD]
+    if told:
+        yield f"{_of_growth(found, PartKind.RETAINED)}objects that are still held:"
+        yield "; ".join(_holding(row) for row in told) + "."
+
+
+def _holding(row: Holding) -> str:
+    size = format_bytes(row.size_bytes)
+    chain = " -> ".join(row.chain) or row.holder
+    if row.dragged:
+        return (
+            f"{row.count:,} {row.type_name} ({size}) that their structure has let go of and only "
+            f"the pointers of neighbours reach, mostly {row.holder} (for example {chain})"
+        )
+    if row.count == 0:
+        items = f" of {row.item_type}" if row.item_type else ""
+        return f"the {row.type_name} {chain} grew by {size} to {row.entries:,} entries{items}"
+    entries = f", a container of {row.entries:,} entries" if row.entries else ""
+    return f"{row.count:,} {row.type_name} ({size}) by {row.holder}{entries} ({chain})"
+
+
+def _calls(found: Diagnosis) -> Iterable[str]:
+    for site in _told_sites(found):
+        kinds = [name for name, of in found.sites.items() if of is site]
+        yield (
+            f"{kinds[0]} objects leave their structure in {', '.join(site.calls)} "
+            f"(counter {site.counter}): what is left pointing there is the place to look."
+        )
+
+
+def _told_sites(found: Diagnosis) -> list[Site]:
+    """The sites of classes that are on cycles, in the garbage, or dragged along."""
+    names = [name for name, _ in (*found.garbage.cycle_types, *found.garbage.types)]
+    names += [row.type_name for row in found.holdings if row.dragged]
+    if found.garbage.objects < _OBJECTS_MIN:
+        names = [row.type_name for row in found.holdings if row.dragged]
+    return [found.sites[name] for name in dict.fromkeys(names) if name in found.sites]
+
+
+def _rest(found: Diagnosis) -> Iterable[str]:
+    if found.explained is None:
+        yield "That is too little growth for shares to mean anything."
+        return
+    shares = {part.kind: part.share for part in found.parts}
+    yield (
+        f"Cache (flush) {shares[PartKind.CACHE]:.1%} of the growth, allocator (malloc_trim) "
+        f"{shares[PartKind.ALLOCATOR]:.1%}; {found.explained:.0%} of it is explained."
+    )
+
+
+def _of_growth(found: Diagnosis, kind: PartKind) -> str:
+    share = next(part.share for part in found.parts if part.kind is kind)
+    if found.explained is None:
+        return "There were " if kind is PartKind.COLLECTOR else "There are "
+    return f"{share:.0%} of the growth is "
+
+
+def _plural(counter: str) -> str:
+    word = singular(counter)
+    return word if word.endswith("s") else f"{word}s"

@@ -1,0 +1,208 @@
+"""Work that gets dearer, or a cache that helps less, while memory stays flat: DEGRADED.
+
+A time is judged twice: as it is, and against the other times of the same run.  On a machine that is
+slowed from outside all of them grow alike, and that is a note; an engine that decays stands out
+from its own other parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hybridbench.analysis.decay_words import decay_finding
+from hybridbench.analysis.derived import DERIVED, Derived, WorkBlocks, work_blocks
+from hybridbench.analysis.findings import DecayResult, Finding
+from hybridbench.analysis.promised import promise_finding
+from hybridbench.analysis.reading import mapping, number
+from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.analysis.window import Window
+from hybridbench.analysis.worsening import LEAST_BLOCKS, Worsening, worsening
+
+# Steady traffic that a trend or a step must have: the first minute of a full tree is no rule.
+LEAST_WINDOW_S = 90.0
+
+_LEAST_OTHERS = 2  # other times to compare with
+# Parts suffer unlike from the same busy neighbour: of what slowed the others, as a logarithm, this
+# share is no sign of decay.
+_UNLIKE = 0.5
+_WHOLE, _MODEL = "token_ms", "forward_ms"
+
+
+@dataclass(frozen=True)
+class Decay:
+    """What the judgement of all derived quantities came to."""
+
+    findings: tuple[Finding, ...] = ()
+    results: tuple[DecayResult, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Change:
+    """How a quantity changed: by itself, and against the machine's speed."""
+
+    raw: Worsening | None = None
+    relative: Worsening | None = None
+
+    def is_decay(self, derived: Derived) -> bool:
+        if not derived.judged or self.raw is None or self.relative is None:
+            return False
+        # What took no longer at all has not got worse for anybody, however fast the rest became.
+        return self.relative.worse and self.raw.change > 0
+
+    def is_machine(self, derived: Derived) -> bool:
+        """Whether it got worse, but no more than everything else."""
+        worse = self.raw is not None and self.raw.worse
+        return worse and derived.timed and derived.judged and not self.is_decay(derived)
+
+
+def judge_decay(record: RunRecord, window: Window | None) -> Decay:
+    """All findings of decay and of missed promises, with one result for each quantity."""
+    if window is None:
+        return Decay()
+    findings: list[Finding] = []
+    results: list[DecayResult] = []
+    machine: list[str] = []
+    for derived in DERIVED:
+        start_s = _traffic_start(record, window) if derived.from_traffic else window.start_s
+        blocks = work_blocks(record, derived, start_s, window.end_s)
+        if blocks is None or not len(blocks):
+            continue
+        missed = promise_finding(record, derived, blocks)
+        if missed is not None:
+            findings.append(missed)
+        change = _Change()
+        if _can_judge(derived, blocks, window):
+            change = _change(record, derived, blocks, (start_s, window.end_s))
+        if change.is_decay(derived) and change.relative is not None:
+            findings.append(decay_finding(record, derived, blocks, change.relative))
+        elif change.is_machine(derived):
+            machine.append(derived.label)
+        results.append(_result(derived, blocks, change))
+    return Decay(tuple(findings), tuple(results), tuple(_notes(machine)))
+
+
+def _can_judge(derived: Derived, blocks: WorkBlocks, window: Window) -> bool:
+    long_enough = window.steady and window.duration_s >= LEAST_WINDOW_S
+    return long_enough and len(blocks) >= LEAST_BLOCKS and blocks.total >= derived.least_value
+
+
+def _traffic_start(record: RunRecord, window: Window) -> float:
+    """When the profile's warm-up requests had finished; never after ``steady``."""
+    profile = mapping(record.manifest, "profile")
+    wanted = number(mapping(mapping(profile, "resolved"), "warmup"), "requests", 500.0)
+    finishes = record.series.get("events.finishes")
+    if finishes is None or not len(finishes):
+        return window.start_s
+    at = int(np.searchsorted(finishes.value, wanted))
+    if at >= len(finishes):
+        return window.start_s
+    return min(float(finishes.t_s[at]), window.start_s)
+
+
+def _change(
+    record: RunRecord, derived: Derived, blocks: WorkBlocks, span_s: tuple[float, float]
+) -> _Change:
+    least = float(np.log1p(derived.least_change))
+    z = _log(derived, blocks)
+    raw = worsening(z, blocks.index, blocks.loads, least)
+    if not derived.timed:
+        return _Change(raw, raw)
+    slowness = _slowness(record, derived, blocks, span_s)
+    if slowness is None:
+        return _Change(raw)
+    known = np.isfinite(slowness)
+    if int(known.sum()) < LEAST_BLOCKS:
+        return _Change(raw)
+    less = z[known] - slowness[known]
+    index, loads = blocks.index[known], blocks.loads[known]
+    slower = worsening(slowness[known], index, loads[:, :0], least)
+    least += _UNLIKE * max(0.0, slower.change)
+    found = worsening(less, index, loads, least)
+    if found.step_at is not None:
+        # The finding counts all blocks.
+        found = replace(found, step_at=int(np.flatnonzero(known)[found.step_at]))
+    return _Change(raw, found)
+
+
+def _slowness(
+    record: RunRecord, derived: Derived, blocks: WorkBlocks, span_s: tuple[float, float]
+) -> FloatArray | None:
+    """How much longer than usual the other times took, as a logarithm at the same blocks; NaN
+    where too few of them are known, None without others.
+    """
+    others = []
+    for other in DERIVED:
+        if not _is_reference(derived, other):
+            continue
+        seen = work_blocks(record, other, *span_s)
+        if seen is None or len(seen) < LEAST_BLOCKS:
+            continue
+        z = _without_loads(_log(other, seen), seen.loads)
+        row = np.full(blocks.index.size, np.nan)
+        _, here, there = np.intersect1d(blocks.index, seen.index, return_indices=True)
+        row[here] = z[there] - np.median(z)
+        others.append(row)
+    needed = 1 if derived.name == _WHOLE else _LEAST_OTHERS
+    if len(others) < needed:
+        return None
+    rows = np.stack(others)
+    slowness = np.full(blocks.index.size, np.nan)
+    enough = np.isfinite(rows).sum(axis=0) >= needed
+    slowness[enough] = np.nanmedian(rows[:, enough], axis=0)
+    return slowness
+
+
+def _is_reference(derived: Derived, other: Derived) -> bool:
+    """The whole step is compared with the model's part of it, a part with the other parts."""
+    if derived.name == _WHOLE:
+        return other.name == _MODEL
+    usable = other.timed and other.judged and other.name not in (_WHOLE, "gc_full_ms")
+    return usable and other.name != derived.name
+
+
+def _log(derived: Derived, blocks: WorkBlocks) -> FloatArray:
+    """Logarithm of the quantity, signed so that more is worse."""
+    log: FloatArray = np.log(blocks.value)
+    return log if derived.higher_is_worse else -log
+
+
+def _without_loads(z: FloatArray, loads: FloatArray) -> FloatArray:
+    design = np.column_stack([np.ones(z.size), loads])
+    explained = loads @ np.linalg.lstsq(design, z, rcond=None)[0][1:]
+    left: FloatArray = z - explained
+    return left
+
+
+def _result(derived: Derived, blocks: WorkBlocks, change: _Change) -> DecayResult:
+    seen = change.relative or change.raw
+    if not derived.judged:
+        outcome = "shown"
+    elif change.relative is None:
+        outcome = "not judged"
+    elif change.is_decay(derived):
+        outcome = "worse"
+    else:
+        outcome = "machine" if change.is_machine(derived) else "no change"
+    return DecayResult(
+        name=derived.name,
+        label=derived.label,
+        unit=derived.unit,
+        value=blocks.total,
+        outcome=outcome,
+        least_change=derived.least_change,
+        change=None if seen is None else float(np.expm1(seen.change)),
+        change_lower=None if seen is None else float(np.expm1(seen.lower)),
+        change_upper=None if seen is None else float(np.expm1(seen.upper)),
+    )
+
+
+def _notes(machine: Sequence[str]) -> Iterable[str]:
+    if machine:
+        yield (
+            f"the machine got slower while it was judged: {', '.join(machine)} rose, but not "
+            "beyond what slowed the other times"
+        )

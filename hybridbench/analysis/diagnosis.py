@@ -1,0 +1,334 @@
+"""What the growth of a run consists of: held, waiting for the collector, cache, allocator, unknown.
+
+The ladder reads memory after each rung at the end, and a forked child rehearses the same rungs at
+the first rest.  Growth between the two rests is then the sum of what each rung gives back more than
+it would have then, and of what no rung gives back; surveys of the heap say which objects those are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hybridbench.analysis.reading import mapping, number, text
+from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
+
+BASELINE_EVENT, EVENT = "diagnosis_baseline", "diagnosis"
+
+# Resting memory moves by so much on its own: shares of less growth than this mean nothing.
+GROWTH_MIN_BYTES = 4 * 2**20
+
+
+class PartKind(StrEnum):
+    """Where grown memory is."""
+
+    RETAINED = "retained"
+    COLLECTOR = "waiting for the collector"
+    CACHE = "cache"
+    ALLOCATOR = "allocator"
+    UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the growth; ``share`` is of all of it, ``detail`` what it is."""
+
+    kind: PartKind
+    size_bytes: float
+    share: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A way round by attribute names, and the share of the objects on cycles that have it."""
+
+    edges: tuple[str, ...]
+    share: float
+
+    def __str__(self) -> str:
+        """The edges, and back to where they began."""
+        return " -> ".join((*self.edges, self.edges[0].partition(".")[0])) if self.edges else ""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Objects held at the end that were not held at the baseline.
+
+    ``dragged``: only pointers to neighbours reach them.  A ``count`` of 0 is a container that grew
+    by what the collector does not track.
+    """
+
+    type_name: str
+    count: int
+    size_bytes: float
+    holder: str
+    entries: int
+    chain: tuple[str, ...]
+    chain_share: float
+    dragged: bool
+    in_cache: bool
+    item_type: str = ""
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What waited for a full collection at the end."""
+
+    objects: int = 0
+    size_bytes: float = 0.0
+    types: tuple[tuple[str, int], ...] = ()
+    components: int = 0
+    on_cycles: int = 0
+    cycle_types: tuple[tuple[str, int], ...] = ()
+    cycles: tuple[Cycle, ...] = ()
+
+
+@dataclass(frozen=True)
+class RungRow:
+    """One rung: memory after it, and what it gave back at the end and at the baseline."""
+
+    name: str
+    private_bytes: float
+    gave_bytes: float
+    gave_at_baseline_bytes: float | None
+
+
+@dataclass(frozen=True)
+class Site:
+    """The engine's calls behind a counter, and how far the counter moved meanwhile."""
+
+    counter: str
+    calls: tuple[str, ...]
+    events: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All that the ladder came to.
+
+    ``growth_bytes`` is that of resting private memory from ``from_s`` to ``to_s``; the parts add up
+    to it.  ``explained`` is None where there was too little growth to split.
+    """
+
+    from_s: float
+    to_s: float
+    growth_bytes: float
+    rest_bytes: float
+    parts: tuple[Part, ...]
+    explained: float | None
+    garbage: Garbage
+    holdings: tuple[Holding, ...]
+    rungs: tuple[RungRow, ...]
+    sites: Mapping[str, Site] = field(default_factory=dict)  # by class that is removed
+    notes: tuple[str, ...] = ()
+
+
+def diagnose(record: RunRecord) -> Diagnosis | None:
+    """What the last ladder of ``record`` found; None if none was climbed."""
+    event = record.last_event(EVENT)
+    if event is None:
+        return None
+    earlier = [base for base in record.all_events(BASELINE_EVENT) if base.t_s < event.t_s]
+    baseline = earlier[-1] if earlier else RunEvent(0.0, BASELINE_EVENT)
+    readings = _Readings.of(event, baseline)
+    survey = mapping(event.data, "survey")
+    holdings = tuple(_holdings(survey, _registered(record)))
+    garbage = _garbage(survey)
+    weighed_then = number(mapping(baseline.data, "survey"), "garbage_bytes")
+    parts = _parts(readings, holdings, garbage, weighed_then)
+    return Diagnosis(
+        from_s=baseline.t_s,
+        to_s=event.t_s,
+        growth_bytes=readings.growth,
+        rest_bytes=readings.after.get("rest", 0.0),
+        parts=parts,
+        explained=_explained(parts, readings.growth),
+        garbage=garbage,
+        holdings=holdings,
+        rungs=tuple(readings.rows()),
+        sites=_sites(record, event, baseline.t_s),
+        notes=tuple(_notes(survey, mapping(baseline.data, "survey"), readings, parts)),
+    )
+
+
+@dataclass(frozen=True)
+class _Readings:
+    """Private memory after each rung, at the end and as the rehearsal had it, in order."""
+
+    after: Mapping[str, float]
+    rehearsed: Mapping[str, float]
+    rest_then: float | None
+
+    @classmethod
+    def of(cls, event: RunEvent, baseline: RunEvent) -> _Readings:
+        rests = _by_rung(baseline, "rungs")
+        return cls(_by_rung(event, "rungs"), _by_rung(baseline, "rehearsal"), rests.get("rest"))
+
+    @property
+    def growth(self) -> float:
+        return self.after.get("rest", 0.0) - self.rest_then if self.rest_then is not None else 0.0
+
+    def more_given(self, rung: str) -> float:
+        """What ``rung`` gave back more than at the baseline."""
+        return _given(self.after, rung) - _given(self.rehearsed, rung)
+
+    def rows(self) -> Iterable[RungRow]:
+        for name, private in self.after.items():
+            known = name in self.rehearsed and name != "rest"
+            then = _given(self.rehearsed, name) if known else None
+            yield RungRow(name, private, _given(self.after, name), then)
+
+
+def _by_rung(event: RunEvent, key: str) -> dict[str, float]:
+    return {text(row, "name"): number(row, "private_bytes") for row in _rows(event.data, key)}
+
+
+def _given(after: Mapping[str, float], rung: str) -> float:
+    """What ``rung`` gave back: memory after the rung before it, less memory after it."""
+    names = list(after)
+    position = names.index(rung) if rung in after else 0
+    return after[names[position - 1]] - after[rung] if position else 0.0
+
+
+def _parts(
+    readings: _Readings, holdings: Sequence[Holding], garbage: Garbage, weighed_then: float
+) -> tuple[Part, ...]:
+    growth = readings.growth
+    collector, flushed = readings.more_given("collect"), readings.more_given("flush")
+    allocator = readings.more_given("trim") + readings.more_given("device")
+    kept = growth - collector - flushed - allocator
+    dragged = sum(row.size_bytes for row in holdings if row.dragged)
+    # What hangs from cached nodes by neighbour pointers goes with the cache, and is none of it.
+    hung = min(dragged, max(0.0, flushed))
+    held = sum(row.size_bytes for row in holdings if not row.dragged and not row.in_cache)
+    unknown = kept - held - (dragged - hung)
+    # Garbage that was freed and did not come back left its arenas in use by others.
+    stuck = max(0.0, garbage.size_bytes - weighed_then - collector)
+    stuck = min(stuck, max(0.0, unknown))
+
+    def part(kind: PartKind, size: float, detail: str = "") -> Part:
+        return Part(kind, size, size / growth if growth else 0.0, detail)
+
+    return (
+        part(PartKind.RETAINED, held + dragged, "; ".join(_held_words(holdings))),
+        part(PartKind.COLLECTOR, collector, _garbage_words(garbage)),
+        part(PartKind.CACHE, flushed - hung, "what flushing gave back beyond the baseline"),
+        part(
+            PartKind.ALLOCATOR,
+            allocator + stuck,
+            "malloc's slack, and room that freed garbage left in arenas still in use",
+        ),
+        part(PartKind.UNEXPLAINED, unknown - stuck),
+    )
+
+
+def _explained(parts: Sequence[Part], growth: float) -> float | None:
+    if growth < GROWTH_MIN_BYTES:
+        return None
+    unknown = next(part for part in parts if part.kind is PartKind.UNEXPLAINED)
+    return max(0.0, 1.0 - abs(unknown.share))
+
+
+def _held_words(holdings: Sequence[Holding]) -> Iterable[str]:
+    for row in holdings:
+        if row.in_cache and not row.dragged:
+            continue
+        if row.count == 0:
+            yield f"{row.type_name} {row.holder} ({row.entries:,} entries)"
+        else:
+            yield f"{row.count:,} {row.type_name} by {row.holder}"
+
+
+def _garbage_words(garbage: Garbage) -> str:
+    counted = ", ".join(f"{count:,} {name}" for name, count in garbage.types[:3])
+    if not garbage.cycles:
+        return counted
+    return f"{counted}; on cycles {garbage.cycles[0]}"
+
+
+def _holdings(survey: Mapping[str, JsonValue], registered: frozenset[str]) -> Iterable[Holding]:
+    for row in _rows(survey, "retained"):
+        classes = {name.strip().removeprefix("~") for name in text(row, "path").split(">")}
+        yield Holding(
+            type_name=text(row, "type_name"),
+            count=int(number(row, "count")),
+            size_bytes=number(row, "size_bytes"),
+            holder=text(row, "holder"),
+            entries=int(number(row, "entries")),
+            chain=_texts(row, "chain"),
+            chain_share=number(row, "chain_share"),
+            dragged=row.get("dragged") is True,
+            in_cache=bool(classes & registered),
+            item_type=text(row, "item_type"),
+        )
+
+
+def _garbage(survey: Mapping[str, JsonValue]) -> Garbage:
+    types = [
+        (text(row, "type_name").rpartition(".")[2], int(number(row, "count")))
+        for row in _rows(survey, "garbage_types")
+    ]
+    kinds = mapping(survey, "cycle_types")
+    return Garbage(
+        objects=int(number(survey, "garbage_objects")),
+        size_bytes=number(survey, "garbage_bytes"),
+        types=tuple(types),
+        components=int(number(survey, "components")),
+        on_cycles=int(number(survey, "on_cycles")),
+        cycle_types=tuple((name, int(number(kinds, name))) for name in kinds),
+        cycles=tuple(
+            Cycle(_texts(row, "edges"), number(row, "share")) for row in _rows(survey, "cycles")
+        ),
+    )
+
+
+def _registered(record: RunRecord) -> frozenset[str]:
+    """Classes whose instances the engine accounts for: what holds them is its structure."""
+    return frozenset(name.split(".")[1] for name in record.series if name.startswith("instances."))
+
+
+def _sites(record: RunRecord, event: RunEvent, since_s: float) -> dict[str, Site]:
+    """Of the counters whose events remove objects, by the class of these."""
+    found: dict[str, Site] = {}
+    for row in _rows(event.data, "sites"):
+        removes, counter = text(row, "removes"), text(row, "counter")
+        series = record.series.get(f"events.{counter}")
+        if removes and series is not None and len(series):
+            moved = series.between(since_s, event.t_s).value
+            events = float(moved[-1] - moved[0]) if moved.size else 0.0
+            found[removes] = Site(counter, _texts(row, "calls"), events)
+    return found
+
+
+def _notes(
+    survey: Mapping[str, JsonValue],
+    survey_then: Mapping[str, JsonValue],
+    readings: _Readings,
+    parts: Sequence[Part],
+) -> Iterable[str]:
+    if text(survey, "error"):
+        yield f"the heap could not be surveyed: {text(survey, 'error')}"
+    if readings.rest_then is None:
+        yield "the run had no baseline at rest: growth cannot be split"
+    elif not readings.rehearsed:
+        reason = text(survey_then, "error") or "its rehearsal did not come to an end"
+        yield f"slack, garbage and cache of the baseline are not known, taken as none: {reason}"
+    unknown = next(part for part in parts if part.kind is PartKind.UNEXPLAINED)
+    if unknown.size_bytes < -GROWTH_MIN_BYTES:
+        yield "the parts come to more than the growth: memory that was free before was used again"
+
+
+def _rows(data: Mapping[str, JsonValue], key: str) -> list[Mapping[str, JsonValue]]:
+    found = data.get(key)
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        return []
+    return [row for row in found if isinstance(row, Mapping)]
+
+
+def _texts(data: Mapping[str, JsonValue], key: str) -> tuple[str, ...]:
+    found = data.get(key)
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        return ()
+    return tuple(str(item) for item in found)

@@ -1,0 +1,231 @@
+"""Series that somebody already has, judged by the same analysis as a run's own.
+
+There is no engine to ask here: no steady event unless the caller gives its time, no checkpoints, no
+counters but those in the file.  So everything rests on trends, and says what they can bear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hybridbench.analysis.counters import event_counters, singular
+from hybridbench.analysis.findings import MetricResult, Rate, VerdictKind
+from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.series_units import Meaning
+from hybridbench.analysis.timeline import Falls, longest_stretch
+from hybridbench.analysis.trend import Effort, judge_trend
+from hybridbench.analysis.window import judged_window
+from hybridbench.metrics import Check, Kind, MetricSpec, Unit
+from hybridbench.units import format_duration
+
+_MIB = float(2**20)
+_GAP_TIMES, _GAP_LEAST_S = 10.0, 10.0
+_GAP_SHARE_TOLD = 0.02
+_GAP_SHARE_MAX = 0.5
+_SHARE_WITHOUT_UNIT = 0.002  # an hour
+_MOST_WORKS = 2
+_WORK_SLOTS = ("finishes", "tokens")  # the places that a trend looks for work in
+
+
+@dataclass(frozen=True)
+class ForeignSeries:
+    """One column: its samples in seconds from the file's start, and what it measures."""
+
+    name: str
+    t_s: FloatArray  # strictly rising, from 0
+    value: FloatArray  # in ``meaning.unit``; NaN where nothing was read
+    meaning: Meaning
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the caller wants to know of a file.
+
+    Args:
+        works: cumulative counters of work done, by name.
+        steady_s: when steady state began, in the file's seconds; None if nobody said.
+        thresholds: greatest tolerable worsening in units per hour, by column.
+    """
+
+    works: Sequence[ForeignSeries] = ()
+    steady_s: float | None = None
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JudgedSeries:
+    """The verdict on one column.  Rates tell worsening: of a level that must not fall, its fall."""
+
+    name: str
+    verdict: VerdictKind
+    result: MetricResult
+    per_work: tuple[Rate, ...]
+    falls_are_bad: bool
+    unit_known: bool
+    notes: tuple[str, ...] = ()
+
+
+def judge_series(series: ForeignSeries, falls: Falls, question: Question) -> JudgedSeries | None:
+    """The verdict on one column; None if it has fewer than two readings."""
+    finite = np.isfinite(series.value)
+    t, value = series.t_s[finite], series.value[finite]
+    if t.size < 2:
+        return None
+    notes = list(_restart_notes(t, falls))
+    start, end = longest_stretch(t, falls.certain_s)
+    record = _record(series, question, (start, end))
+    window = judged_window(record)
+    if window is None:
+        return None
+    spec = _spec(series, question.thresholds.get(series.name), float(np.median(np.abs(value))))
+    result = judge_trend(record, spec, window, event_counters(record), Effort())
+    kept, _ = window.samples(record.series[series.name])
+    gap_share, gap_note = _gaps(kept)
+    notes += [gap_note] if gap_note else []
+    missing = int((~finite).sum())
+    if missing:
+        notes.append(f"{missing} empty reading{'s' * (missing > 1)} left out")
+    result = _doubted(result, falls, gap_share)
+    return JudgedSeries(
+        name=series.name,
+        verdict=_verdict(result, series.meaning),
+        result=result,
+        per_work=tuple(_per_work(result, question.works, (start, end))),
+        falls_are_bad=not spec.higher_is_worse,
+        unit_known=series.meaning.known,
+        notes=tuple(notes),
+    )
+
+
+def _record(series: ForeignSeries, question: Question, stretch: tuple[float, float]) -> RunRecord:
+    """The column as a run with one metric: what it stands on is what a run's metrics stand on."""
+    own = Series(series.name, series.t_s, series.value).between(*stretch)
+    finite = np.isfinite(own.value)
+    all_series = {series.name: Series(own.name, own.t_s[finite], own.value[finite])}
+    for slot, work in zip(_WORK_SLOTS, question.works[:_MOST_WORKS], strict=False):
+        done = Series(slot, work.t_s, work.value).between(*stretch)
+        read = np.isfinite(done.value)
+        if read.sum() >= 2 and work.name != series.name:
+            name = f"events.{slot}"
+            all_series[name] = Series(name, done.t_s[read], done.value[read])
+    events: list[RunEvent] = []
+    steady_s = question.steady_s
+    # A restarted process warms up anew: what was said of the first holds for its own time only.
+    if steady_s is not None and stretch[0] <= max(steady_s, series.t_s[0]) < stretch[1]:
+        events.append(RunEvent(max(steady_s, stretch[0]), "steady"))
+    threshold = question.thresholds.get(series.name)
+    promise: dict[str, JsonValue] = {} if threshold is None else {series.name: threshold}
+    manifest: dict[str, JsonValue] = {
+        "profile": {"promise": promise},
+        "promised_by": "the threshold",
+    }
+    return RunRecord(manifest, all_series, tuple(events))
+
+
+def _spec(series: ForeignSeries, threshold: float | None, size: float) -> MetricSpec:
+    """Floors as detection.md 4.6 has them; a threshold takes their place.
+
+    What has no unit is measured against its own ``size``, so that its unit cannot matter.
+    """
+    meaning = series.meaning
+    floor, share = _SHARE_WITHOUT_UNIT * size, 0.0
+    if meaning.unit is Unit.BYTES:
+        floor, share = 0.5 * _MIB, 0.0002
+    elif meaning.unit in (Unit.COUNT, Unit.SLOTS) and meaning.known:
+        floor, share = 1.0, 0.0002
+    if threshold is not None:
+        floor, share = threshold, 0.0
+    return MetricSpec(
+        series.name,
+        meaning.unit,
+        Kind.LEVEL,
+        Check.TREND,
+        "",
+        higher_is_worse=meaning.higher_is_worse,
+        floor_per_hour=floor,
+        floor_share_per_hour=share,
+    )
+
+
+def _verdict(result: MetricResult, meaning: Meaning) -> VerdictKind:
+    if result.outcome == "LEAK":
+        return VerdictKind.DEGRADED if meaning.decays else VerdictKind.LEAK
+    return VerdictKind(result.outcome)
+
+
+def _doubted(result: MetricResult, falls: Falls, gap_share: float) -> MetricResult:
+    """A bound that was read off a series with holes, or of several processes, is none."""
+    if result.outcome != "CLEAN":
+        return result
+    if falls.possible_s:
+        reason = (
+            f"few-processes: it fell to a fraction {len(falls.possible_s)} times, and restarts "
+            "cannot be told from a sawtooth; add a column with the process id or a counter of "
+            "work, or say --never-restarted"
+        )
+        return replace(result, outcome="INCONCLUSIVE", reason=reason)
+    if gap_share > _GAP_SHARE_MAX:
+        reason = f"gaps: {gap_share:.0%} of the judged time has no samples"
+        return replace(result, outcome="INCONCLUSIVE", reason=reason)
+    return result
+
+
+def _per_work(
+    result: MetricResult, works: Sequence[ForeignSeries], stretch: tuple[float, float]
+) -> list[Rate]:
+    rates = []
+    start, end = result.window_s
+    hours = (end - start) / 3600.0
+    for work in works[:_MOST_WORKS]:
+        read = np.isfinite(work.value) & (work.t_s >= stretch[0]) & (work.t_s <= stretch[1])
+        if read.sum() < 2 or work.name == result.metric:
+            continue
+        at = np.interp([start, end], work.t_s[read], work.value[read])
+        done = float(at[1] - at[0])
+        if done <= 0:
+            continue
+        hour = result.rate_per_hour
+        low, mid, high = (rate * hours / done for rate in (hour.lower, hour.value, hour.upper))
+        rates.append(Rate(mid, low, high, hour.unit, work_unit(work.name)))
+    return rates
+
+
+def work_unit(name: str) -> str:
+    """One unit of a counter of work: ``vllm:request_success_total`` counts request success."""
+    head = name.partition("{")[0].rpartition(":")[2]
+    for ending in ("_total", "_count", "_sum"):
+        head = head.removesuffix(ending)
+    return singular(head.removeprefix("num_").removeprefix("total_").strip()) or name
+
+
+def _restart_notes(t: FloatArray, falls: Falls) -> list[str]:
+    inside = [s for s in falls.certain_s if t[0] < s <= t[-1]]
+    if not inside:
+        return []
+    shown = ", ".join(format_duration(s - float(t[0])) for s in inside[:3])
+    more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
+    start, end = longest_stretch(t, falls.certain_s)
+    return [
+        f"restarted after {shown}{more}: only the longest stretch, "
+        f"{format_duration(end - start)} from {format_duration(start - float(t[0])) or '0s'} on, "
+        "is judged"
+    ]
+
+
+def _gaps(t: FloatArray) -> tuple[float, str]:
+    """Share of the judged time in gaps, and the sentence on them."""
+    if t.size < 3:
+        return 0.0, ""
+    steps = np.diff(t)
+    limit = max(_GAP_LEAST_S, _GAP_TIMES * float(np.median(steps)))
+    gaps = steps[steps > limit]
+    share = float(gaps.sum() / (t[-1] - t[0]))
+    if share < _GAP_SHARE_TOLD:
+        return share, ""
+    return share, (
+        f"{gaps.size} gap{'s' * (gaps.size > 1)} without samples, the longest "
+        f"{format_duration(float(gaps.max()))}: {share:.0%} of the judged time"
+    )

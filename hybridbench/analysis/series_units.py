@@ -1,0 +1,167 @@
+"""What a column measures, from its name and its values: a unit, a counter, or nothing to judge.
+
+Tools write units into headings ("RSS (KB)", "mem_mib", "process_resident_memory_bytes"); what a
+heading does not say is not guessed, and the rates are then in the column's own unit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hybridbench.metrics import Check, Kind, Unit, spec_of
+
+_KIB, _MIB, _GIB, _TIB = (float(2 ** (10 * power)) for power in (1, 2, 3, 4))
+
+# Spelt out by a person: decimal and binary prefixes mean what they say.
+BYTE_FACTORS: Mapping[str, float] = {
+    "b": 1.0, "byte": 1.0, "bytes": 1.0,
+    "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+    "kib": _KIB, "mib": _MIB, "gib": _GIB, "tib": _TIB,
+    "page": 4096.0, "pages": 4096.0,
+}  # fmt: skip
+_PLAIN_UNITS: Mapping[str, Unit] = {
+    "count": Unit.COUNT,
+    "slots": Unit.SLOTS,
+    "s": Unit.SECONDS,
+    "ms": Unit.MILLISECONDS,
+    "1/s": Unit.PER_SECOND,
+    "ratio": Unit.RATIO,
+}
+# The kernel and all that read it (ps, /proc, psutil scripts) say kB and mean 2^10.
+_KERNEL_KB = "kb"
+_MEMORY = re.compile(
+    r"rss|pss|uss|resident|virt|vsz|vms|vmsize|memory|\bmem|mem\b|_mem|heap|swap|anon|"
+    r"\breal\b|\bres\b",
+    re.I,
+)
+_IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+)\s*[)\]]\s*$")
+_SUFFIX = re.compile(r"(?:^|[_.\s-])(bytes|kib|mib|gib|kb|mb|gb|ms|milliseconds|seconds)$", re.I)
+_CAMEL = re.compile(r"[a-z](KiB|MiB|GiB|KB|MB|GB|Bytes)$")
+_COUNTER = re.compile(
+    r"(_total|_count|_sum)$|^(num_|n_|total_)?(requests|tokens|finishes|finished|completed|"
+    r"iterations|steps|operations|ops|calls)(_(done|served|finished|completed|processed))?$|"
+    r"(prompt|output|generation|generated|input)_tokens$",
+    re.I,
+)
+_IDLE = re.compile(
+    r"^(p?p?id|pgid|tid|uid|gid|port|cpu.*|.*cpu|%cpu|%mem|.*cpu[ _(%].*|uptime.*|.*uptime|epoch|"
+    r"timestamp|row|index|line|nproc|seed|rank)$|_limit|^limit|limit_bytes|\blimit\b|_seconds_total$",
+    re.I,
+)
+_SPEED = re.compile(
+    r"throughput|per_s(ec|econd)?$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput", re.I
+)
+_DELAY = re.compile(r"latency|ttft|itl|tpot|_ms\b|\(ms\)|duration|delay", re.I)
+# psrecord divides by 2^20 and writes MB.
+_PSRECORD = frozenset({"real (mb)", "virtual (mb)"})
+
+
+class Role(StrEnum):
+    """What a column is for."""
+
+    LEVEL = "level"  # goes up and down: judged
+    COUNTER = "counter"  # work done so far: what growth is measured against
+    SHOWN = "shown"  # known, and not worth a verdict (processor share, a limit, an id)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a column measures.
+
+    ``factor`` turns its values into ``unit``; ``known`` is False where no unit was told, and
+    ``unit`` is then a count of whatever the column counts.
+    """
+
+    role: Role
+    unit: Unit
+    factor: float = 1.0
+    known: bool = True
+    higher_is_worse: bool = True
+    note: str = ""
+
+    @property
+    def decays(self) -> bool:
+        """Whether its growth is decay (slower, less) and not something held."""
+        return self.unit in (Unit.PER_SECOND, Unit.MILLISECONDS, Unit.SECONDS, Unit.RATIO)
+
+
+def parse_unit(text: str) -> Meaning:
+    """What a person means by ``text``: bytes, KiB, MB, pages, count, slots, s, ms, 1/s, ratio.
+
+    Raises:
+        ValueError: naming the text and the accepted units.
+    """
+    word = text.strip().lower()
+    if word in BYTE_FACTORS:
+        return Meaning(Role.LEVEL, Unit.BYTES, BYTE_FACTORS[word])
+    if word in _PLAIN_UNITS:
+        return Meaning(Role.LEVEL, _PLAIN_UNITS[word])
+    raise ValueError(
+        f"{text!r} is not a unit; write bytes, KiB, MiB, GiB, kB, MB, GB, pages, count, slots, s, "
+        "ms, 1/s or ratio"
+    )
+
+
+def meaning_of(name: str) -> Meaning:
+    """What the column called ``name`` measures, by its name alone."""
+    spec = spec_of(name)
+    if spec is not None:
+        role = Role.COUNTER if spec.kind is Kind.COUNTER else Role.LEVEL
+        return Meaning(role, spec.unit, higher_is_worse=spec.higher_is_worse)
+    bare = bare_name(name)
+    if _IDLE.search(bare) or _IDLE.search(name):
+        return Meaning(Role.SHOWN, Unit.COUNT, known=False)
+    if _SPEED.search(name):
+        unit = Unit.RATIO if "rate" in name.lower() else Unit.PER_SECOND
+        return Meaning(Role.LEVEL, unit, higher_is_worse=False)
+    if _COUNTER.search(bare):
+        return Meaning(Role.COUNTER, Unit.COUNT)
+    return _level(name)
+
+
+def is_gated(name: str) -> bool:
+    """Whether ``name`` is one of our own metrics whose trend gates a run."""
+    spec = spec_of(name)
+    return spec is not None and spec.check is Check.TREND
+
+
+def bare_name(name: str) -> str:
+    """``name`` without the unit in brackets and without labels: ``RSS (KB)`` is RSS."""
+    head = name.partition("{")[0]
+    return _IN_BRACKETS.sub("", head).strip()
+
+
+def _level(name: str) -> Meaning:
+    if name.strip().lower() in _PSRECORD:
+        return Meaning(Role.LEVEL, Unit.BYTES, _MIB, note=f"{name} is read in MiB, as psrecord has")
+    word = _unit_word(name)
+    if word == _KERNEL_KB and _MEMORY.search(name):
+        said = f"{name} is read in units of 1024 bytes, as ps and /proc mean it"
+        return Meaning(Role.LEVEL, Unit.BYTES, _KIB, note=said)
+    if word in BYTE_FACTORS:
+        return Meaning(Role.LEVEL, Unit.BYTES, BYTE_FACTORS[word])
+    if word in ("ms", "milliseconds") or (_DELAY.search(name) and word in ("", "ms")):
+        return Meaning(Role.LEVEL, Unit.MILLISECONDS)
+    if word in ("s", "seconds"):
+        return Meaning(Role.LEVEL, Unit.SECONDS)
+    if word in ("count", "slots"):
+        return Meaning(Role.LEVEL, _PLAIN_UNITS[word])
+    note = ""
+    if _MEMORY.search(name):
+        note = (
+            f"the unit of {name} is not told: its rates are in its own unit; --metric "
+            f"'{name}:KiB' gives it one"
+        )
+    return Meaning(Role.LEVEL, Unit.COUNT, known=False, note=note)
+
+
+def _unit_word(name: str) -> str:
+    head = name.partition("{")[0].strip()
+    for pattern in (_IN_BRACKETS, _SUFFIX, _CAMEL):
+        match = pattern.search(head)
+        if match is not None:
+            return match.group(1).lower()
+    return ""

@@ -1,0 +1,142 @@
+"""When a run may end before its planned time: decided from the verdicts at its looks so far.
+
+Looking often finds a leak in any noise sooner or later, and every fill looks like one while it
+lasts.  So a trend counts only after ``steady`` or half of the planned time, and only if it stands
+over two looks; measured, that keeps false stops as rare as false verdicts (detection.md 4.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
+from hybridbench.analysis.reading import mapping, number
+from hybridbench.units import format_duration
+
+# Of the planned time: from here on a trend counts even where no ``steady`` event was seen.
+FIRST_LOOK = 0.5
+
+# The two looks that agree must see different data: this far apart, and this share of the time
+# judged at the later one.
+_APART_S = 60.0
+_APART_SHARE = 0.1
+
+_TREND = "growth"
+
+
+@dataclass(frozen=True)
+class Look:
+    """The verdict as it stood ``t_s`` seconds into the run (``judge.judge_so_far``)."""
+
+    t_s: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class StopReason:
+    """Why the run ends now: ``word`` for the manifest, ``sentence`` for people."""
+
+    word: str  # "leak", "bounded" or "exhaustion"
+    sentence: str
+
+
+def decide(looks: Sequence[Look], planned_s: float, steady_at_s: float | None) -> StopReason | None:
+    """Whether to stop after the last of ``looks`` (oldest first); None to go on.
+
+    ``steady_at_s`` is when the engine said that its warm-up was over, None while it has not.
+    """
+    if not looks or looks[-1].t_s >= planned_s:
+        return None
+    stage = _Stage(looks, planned_s, steady_at_s)
+    return _exhausted(stage) or _leaks(stage) or _bounded(stage)
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """The looks with what is known about the run."""
+
+    looks: Sequence[Look]
+    planned_s: float
+    steady_at_s: float | None
+
+    @property
+    def last(self) -> Look:
+        return self.looks[-1]
+
+    @property
+    def judged_s(self) -> float:
+        return self.last.t_s - (self.steady_at_s or 0.0)
+
+    def trend_counts(self, look: Look) -> bool:
+        if self.steady_at_s is not None and look.t_s >= self.steady_at_s:
+            return True
+        return look.t_s >= FIRST_LOOK * self.planned_s
+
+    def stands(self, holds: Callable[[Look], bool]) -> bool:
+        """Whether ``holds`` was so at every look of a stretch that ends now and is long enough."""
+        needed = max(_APART_S, _APART_SHARE * self.judged_s)
+        since = self.last.t_s
+        for look in reversed(self.looks):
+            if not holds(look):
+                return False
+            since = look.t_s
+            if self.last.t_s - since >= needed:
+                return True
+        return False
+
+    def leaks(self, look: Look) -> dict[tuple[str, str], Finding]:
+        """The leaks of a look that count, by kind and subject."""
+        return {
+            (finding.kind, finding.subject): finding
+            for finding in look.verdict.findings
+            if finding.verdict is VerdictKind.LEAK
+            and (finding.kind != _TREND or self.trend_counts(look))
+        }
+
+
+def _exhausted(stage: _Stage) -> StopReason | None:
+    left_s = stage.planned_s - stage.last.t_s
+    for finding in stage.leaks(stage.last).values():
+        end = mapping(finding.data, "exhaustion")
+        expected_s = number(end, "expected_s", float("inf"))
+        if expected_s < left_s:
+            return StopReason(
+                "exhaustion",
+                f"at its present growth {finding.subject} reaches its limit in "
+                f"{format_duration(expected_s)}, before the planned end",
+            )
+    return None
+
+
+def _leaks(stage: _Stage) -> StopReason | None:
+    def held_at(key: tuple[str, str]) -> Callable[[Look], bool]:
+        return lambda look: key in stage.leaks(look)
+
+    for key, finding in stage.leaks(stage.last).items():
+        if stage.stands(held_at(key)):
+            return StopReason("leak", f"two looks in a row agree: {finding.title}")
+    return None
+
+
+def _bounded(stage: _Stage) -> StopReason | None:
+    """CLEAN at two looks after ``steady``, the traffic that the profile demands included."""
+    steady_at_s = stage.steady_at_s
+    if steady_at_s is None:
+        return None
+
+    def clean(look: Look) -> bool:
+        return (
+            look.t_s >= steady_at_s
+            and look.verdict.kind is VerdictKind.CLEAN
+            and bool(look.verdict.metrics)
+        )
+
+    rows = stage.last.verdict.coverage
+    if not all(mapping(rows, name).get("met") for name in rows) or not stage.stands(clean):
+        return None
+    return StopReason(
+        "bounded",
+        "two looks in a row bound every gated metric below what was promised, "
+        f"{format_duration(stage.judged_s)} after steady",
+    )

@@ -1,0 +1,165 @@
+"""Times that somebody else stamped, made to rise: doubles, steps back, restarts.
+
+A series of before and after a restart is two series, and nothing may be fitted across.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridbench.analysis.record import FloatArray
+
+_DROPPED_MAX = 0.05  # of the rows may be behind the clock and be left out
+_RESTARTS_MAX = 200
+_DOUBLES_MAX = 0.5
+_LEVEL_SAMPLES = 5
+_FALLS_TO = 0.5  # of what it just was
+_BELOW_USUAL = 0.6  # of what it usually was
+_NEAR = 5  # samples: falls closer than this are one
+_STOOD_STILL = 3.0  # intervals without a sample
+
+
+class TimelineError(ValueError):
+    """The times of a file cannot be put in order; the sentence says what to do."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Which rows to take, in which order, at which rising times; ``starts_s`` begins a new run."""
+
+    rows: NDArray[np.intp]
+    t_s: FloatArray
+    starts_s: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Falls:
+    """Where a level fell to a fraction; ``certain`` ones are restarts, the rest may be teeth."""
+
+    certain_s: tuple[float, ...] = ()
+    possible_s: tuple[float, ...] = ()
+
+
+def make_timeline(t_s: FloatArray) -> Timeline:
+    """Rows of a file in the order of their times.
+
+    Raises:
+        TimelineError: too many rows share a time, or go back in it.
+    """
+    rows = np.arange(t_s.size)
+    notes: list[str] = []
+    if t_s.size > 2 and np.all(np.diff(t_s) <= 0) and t_s[0] > t_s[-1]:
+        rows, notes = rows[::-1], ["the file runs backwards, newest first: read from its end"]
+    t = t_s[rows]
+    starts: tuple[float, ...] = ()
+    behind = t < np.maximum.accumulate(t)
+    if behind.any():
+        if behind.mean() <= _DROPPED_MAX:
+            rows, t = rows[~behind], t[~behind]
+            notes.append(f"{_times(int(behind.sum()), 'row')} went back in time: left out")
+        else:
+            t, starts = _joined(t)
+            notes.append(
+                f"the times go back {_times(len(starts), 'time')}: a new start each, nothing is "
+                "fitted across"
+            )
+    last_of_its_time = np.concatenate([np.diff(t) > 0, [True]]) if t.size else np.ones(0, bool)
+    doubles = int((~last_of_its_time).sum())
+    if doubles > _DOUBLES_MAX * t.size:
+        raise TimelineError(
+            f"{doubles} of {t.size} rows share their time with another: several processes in one "
+            "file? keep the rows of one"
+        )
+    if doubles:
+        notes.append(f"{_times(doubles, 'row')} shared a time with the next: the last one counts")
+    return Timeline(rows[last_of_its_time], t[last_of_its_time], starts, tuple(notes))
+
+
+def counter_resets(t_s: FloatArray, value: FloatArray) -> tuple[float, ...]:
+    """When a cumulative counter fell: a new process counts from zero."""
+    fell = np.flatnonzero(np.diff(value) < -0.1 * np.abs(value[:-1])) + 1
+    return tuple(t_s[fell].tolist())
+
+
+def changes(t_s: FloatArray, value: FloatArray) -> tuple[float, ...]:
+    """When a value that names a process (its id) became another."""
+    return tuple(t_s[np.flatnonzero(np.diff(value) != 0) + 1].tolist())
+
+
+def level_falls(
+    t_s: FloatArray, value: FloatArray, known_s: Sequence[float], *, counted: bool
+) -> Falls:
+    """Where a level of memory fell to a fraction of what it was.
+
+    Args:
+        known_s: restarts that are known otherwise; nearby falls are theirs.
+        counted: whether a counter is there that would have shown a restart: then a fall that it
+            does not confirm is none.
+    """
+    if t_s.size < 4 * _LEVEL_SAMPLES or not np.any(value > 0):
+        return Falls(tuple(known_s))
+    usual_s = float(np.median(np.diff(t_s)))
+    certain, possible = list(known_s), list[float]()
+    begin, last = 0, -_NEAR
+    for i in range(_LEVEL_SAMPLES, t_s.size - 1):
+        if not _falls(value, begin, i) or i - last < _NEAR:
+            continue
+        last = begin = i
+        near = any(abs(t_s[i] - known) <= _NEAR * usual_s for known in known_s)
+        if near:
+            continue
+        silent = t_s[i] - t_s[i - 1] > _STOOD_STILL * usual_s
+        if counted:
+            continue
+        (certain if silent else possible).append(float(t_s[i]))
+    if len(possible) == 1:
+        # One fall is a restart: a sawtooth has more teeth than one.
+        return Falls(tuple(sorted([*certain, *possible])))
+    return Falls(tuple(sorted(certain)), tuple(possible))
+
+
+def longest_stretch(t_s: FloatArray, starts_s: Sequence[float]) -> tuple[float, float]:
+    """First and last time of the longest stretch without a restart in it."""
+    edges = sorted({float(t_s[0]), *(s for s in starts_s if t_s[0] < s <= t_s[-1])})
+    ends = [*(float(t_s[np.searchsorted(t_s, edge) - 1]) for edge in edges[1:]), float(t_s[-1])]
+    return max(zip(edges, ends, strict=True), key=lambda stretch: stretch[1] - stretch[0])
+
+
+def _falls(value: FloatArray, begin: int, i: int) -> bool:
+    """Whether the level at ``i`` is a fraction of the one just before and of the usual one."""
+    if value[i] >= _FALLS_TO * value[i - 1] and value[i] >= _FALLS_TO * value[i - 2]:
+        return False
+    recent = float(np.median(value[max(begin, i - _LEVEL_SAMPLES) : i]))
+    usual = float(np.median(value[begin:i]))
+    after = float(np.median(value[i : i + _LEVEL_SAMPLES]))
+    return (
+        value[i] < _FALLS_TO * recent
+        and value[i] < _BELOW_USUAL * usual
+        and (after < _BELOW_USUAL * recent)
+    )
+
+
+def _joined(t: FloatArray) -> tuple[FloatArray, tuple[float, ...]]:
+    """Stretches that each begin earlier than the one before, put end to end."""
+    steps = np.diff(t)
+    back = np.flatnonzero(steps < 0) + 1
+    if back.size > _RESTARTS_MAX:
+        raise TimelineError(
+            f"the times go back {back.size} times: sort the rows by time, or keep the rows of one "
+            "process"
+        )
+    forward = steps[steps > 0]
+    usual = float(np.median(forward)) if forward.size else 1.0
+    shift = np.zeros(t.size)
+    shift[back] = usual - steps[back - 1]
+    whole = t + np.cumsum(shift)
+    return whole, tuple(whole[back].tolist())
+
+
+def _times(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

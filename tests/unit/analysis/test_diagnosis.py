@@ -1,0 +1,168 @@
+"""The split of a run's growth, and the paragraph that tells it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.analysis.bug_report import bug_report
+from hybridbench.analysis.diagnosis import Diagnosis, PartKind, diagnose
+from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
+from tests.unit.analysis.diagnoses import MIB, dragged, holding, ladder_record, survey
+
+
+def part(found: Diagnosis, kind: PartKind) -> float:
+    return next(part.size_bytes for part in found.parts if part.kind is kind)
+
+
+def diagnosed(record: RunRecord) -> Diagnosis:
+    found = diagnose(record)
+    assert found is not None
+    return found
+
+
+def test_a_run_without_a_ladder_has_no_diagnosis() -> None:
+    assert diagnose(RunRecord({}, {}, ())) is None
+
+
+def test_growth_is_what_each_rung_gave_beyond_the_rehearsal_and_what_none_gave() -> None:
+    # At the baseline: slack 10, garbage 1, cache 20 of 100.  At the end 30, 61 and 25 of 300.
+    found = diagnosed(
+        ladder_record(
+            base=(100, 90, 89, 69), end=(300, 270, 209, 184), now=survey(garbage=60 * MIB)
+        )
+    )
+
+    assert found.growth_bytes == 200 * MIB
+    assert part(found, PartKind.COLLECTOR) == 60 * MIB
+    assert part(found, PartKind.CACHE) == 5 * MIB
+    assert part(found, PartKind.ALLOCATOR) == 20 * MIB
+    assert part(found, PartKind.UNEXPLAINED) == 115 * MIB
+    assert found.explained == pytest.approx(1 - 115 / 200)
+    assert sum(p.size_bytes for p in found.parts) == found.growth_bytes
+    assert sum(p.share for p in found.parts) == pytest.approx(1.0)
+
+
+def test_what_a_survey_found_held_explains_what_no_rung_gave_back() -> None:
+    row = holding("tuple", 48_211, 110 * MIB, ["Engine.recorder", "list[*]"])
+    found = diagnosed(
+        ladder_record(base=(100, 90, 89, 69), end=(220, 210, 209, 189), now=survey(rows=[row]))
+    )
+
+    assert part(found, PartKind.RETAINED) == 110 * MIB
+    assert part(found, PartKind.UNEXPLAINED) == 10 * MIB
+    assert found.explained == pytest.approx(1 - 10 / 120)
+
+
+def test_nodes_dragged_along_are_taken_off_what_the_flush_gave_back() -> None:
+    row = dragged(5000, 30 * MIB)
+    found = diagnosed(
+        ladder_record(base=(100, 90, 89, 69), end=(140, 130, 129, 74), now=survey(rows=[row]))
+    )
+
+    # The flush gave 55 against 20; 30 of the 35 more were strays that hung from cached nodes.
+    assert part(found, PartKind.CACHE) == 5 * MIB
+    assert part(found, PartKind.RETAINED) == 30 * MIB
+    assert part(found, PartKind.UNEXPLAINED) == 5 * MIB
+
+
+def test_a_cache_that_grew_is_no_retained_object() -> None:
+    row = holding("TreeNode", 900, 30 * MIB, ["Cache.root", "TreeNode.children"])
+    found = diagnosed(
+        ladder_record(base=(100, 90, 89, 69), end=(130, 120, 119, 69), now=survey(rows=[row]))
+    )
+
+    assert found.holdings[0].in_cache
+    assert part(found, PartKind.RETAINED) == 0
+    assert part(found, PartKind.CACHE) == 30 * MIB
+
+
+def test_garbage_that_was_freed_and_did_not_come_back_is_the_allocator_s() -> None:
+    found = diagnosed(
+        ladder_record(base=(100, 90, 90, 70), end=(160, 150, 110, 90), now=survey(garbage=55 * MIB))
+    )
+
+    assert part(found, PartKind.COLLECTOR) == 40 * MIB
+    assert part(found, PartKind.ALLOCATOR) == 15 * MIB
+    assert part(found, PartKind.UNEXPLAINED) == 5 * MIB
+
+
+def test_parts_that_come_to_more_than_the_growth_are_owned_up_to() -> None:
+    row = holding("tuple", 48_211, 80 * MIB, ["Engine.recorder", "list[*]"])
+    found = diagnosed(
+        ladder_record(base=(100, 90, 89, 69), end=(160, 150, 149, 129), now=survey(rows=[row]))
+    )
+
+    assert part(found, PartKind.UNEXPLAINED) == -20 * MIB
+    assert found.explained == pytest.approx(1 - 20 / 60)
+    assert any("more than the growth" in note for note in found.notes)
+
+
+def test_too_little_growth_is_not_split_into_shares() -> None:
+    found = diagnosed(ladder_record(base=(100, 90, 89, 69), end=(101, 91, 90, 70), now=survey()))
+
+    assert found.explained is None
+    assert "too little growth" in bug_report(found)
+    assert "explained" not in bug_report(found)
+
+
+def test_a_missing_rehearsal_and_a_failed_survey_are_said() -> None:
+    found = diagnosed(
+        ladder_record(base=(100,), end=(160, 150, 149, 129), now={"error": "no fork"})
+    )
+
+    assert found.growth_bytes == 60 * MIB
+    assert any("taken as none" in note for note in found.notes)
+    assert any("no fork" in note for note in found.notes)
+
+
+def test_without_a_baseline_the_rungs_are_told_and_no_split() -> None:
+    record = ladder_record(base=(100,), end=(160, 150, 149, 129), now=survey())
+    found = diagnosed(RunRecord(record.manifest, record.series, record.events[1:]))
+
+    assert [row.name for row in found.rungs] == ["rest", "trim", "collect", "flush"]
+    assert found.explained is None
+    assert any("no baseline" in note for note in found.notes)
+
+
+def test_of_two_segments_the_last_baseline_counts() -> None:
+    record = ladder_record(base=(100, 90, 89, 69), end=(160, 150, 149, 129), now=survey())
+    first = RunEvent(5.0, "diagnosis_baseline", {"rungs": [{"name": "rest", "private_bytes": 1}]})
+    both = RunRecord(record.manifest, record.series, (first, *record.events))
+
+    assert diagnosed(both).growth_bytes == 60 * MIB
+
+
+def test_the_paragraph_names_class_cycle_call_and_shares() -> None:
+    cycle: JsonValue = {"edges": ["TreeNode.mamba_next", "TreeNode.parent"], "share": 0.97}
+    now = survey(garbage=60 * MIB, objects=17_270, cycles=[cycle])
+    record = ladder_record(base=(100, 90, 90, 70), end=(162, 152, 92, 72), now=now)
+
+    said = bug_report(diagnosed(record))
+
+    assert said.startswith(
+        "Over 30m and 17,270 evicted nodes the resting worker's private memory grew by 62.0 MiB"
+    )
+    assert "97% of the growth is 17,270 objects (60.0 MiB)" in said
+    assert "TreeNode.mamba_next -> TreeNode.parent -> TreeNode" in said
+    assert "gc.collect() gave back 60.0 MiB" in said
+    assert "MambaRadixCache.evict_mamba" in said
+    assert "explained" in said
+
+
+def test_the_paragraph_names_the_list_and_its_owner() -> None:
+    row = holding("list", 0, 50 * MIB, ["EngineLoop._engine", "Engine._recorder"], entries=48_211)
+    record = ladder_record(base=(100, 90, 90, 70), end=(150, 140, 140, 120), now=survey(rows=[row]))
+
+    said = bug_report(diagnosed(record))
+
+    assert (
+        "the list EngineLoop._engine -> Engine._recorder grew by 50.0 MiB to 48,211 entries" in said
+    )
+    assert "evict" not in said.replace("evicted", "")
+
+
+def test_counters_are_those_between_the_two_looks() -> None:
+    record = ladder_record(base=(100, 90, 90, 70), end=(160, 150, 90, 70), now=survey())
+    assert isinstance(record.series["events.nodes_evicted"], Series)
+
+    assert diagnosed(record).sites["TreeNode"].events == 17_270

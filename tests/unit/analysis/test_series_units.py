@@ -1,0 +1,67 @@
+"""Headings of real tools mean what their tools mean by them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.analysis.series_units import Role, meaning_of, parse_unit
+from hybridbench.metrics import Unit
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [
+        ("rss_bytes", 1.0),
+        ("RSS (KB)", 1024.0),
+        ("VmRSS_kB", 1024.0),
+        ("Real (MB)", 2.0**20),
+        ("mem_mib", 2.0**20),
+        ("mem (GB)", 1e9),
+        ("process_resident_memory_bytes", 1.0),
+        ('container_memory_working_set_bytes{pod="a"}', 1.0),
+    ],
+)
+def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: float) -> None:
+    meaning = meaning_of(name)
+
+    assert (meaning.role, meaning.unit) == (Role.LEVEL, Unit.BYTES)
+    assert meaning.factor == factor
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("requests_total", Role.COUNTER),
+        ("vllm:request_success_total", Role.COUNTER),
+        ("tokens", Role.COUNTER),
+        ("events.finishes", Role.COUNTER),
+        ("cpu_percent", Role.SHOWN),
+        ("CPU (%)", Role.SHOWN),
+        ("pid", Role.SHOWN),
+        ("memory_limit_bytes", Role.SHOWN),
+        ("open_fds", Role.LEVEL),
+        ("objects", Role.LEVEL),
+    ],
+)
+def test_a_name_tells_what_a_column_is_for(name: str, role: Role) -> None:
+    assert meaning_of(name).role is role
+
+
+def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
+    assert not meaning_of("throughput").higher_is_worse
+    assert meaning_of("throughput").decays
+    assert meaning_of("ttft_ms").higher_is_worse
+    assert meaning_of("ttft_ms").decays
+    assert not meaning_of("rss_bytes").decays
+
+
+def test_memory_of_no_told_unit_is_not_guessed() -> None:
+    meaning = meaning_of("rss")
+
+    assert not meaning.known
+    assert "--metric 'rss:KiB'" in meaning.note
+
+
+def test_a_unit_that_is_none_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match="'furlong' is not a unit; write bytes, KiB"):
+        parse_unit("furlong")

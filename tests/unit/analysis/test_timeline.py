@@ -1,0 +1,92 @@
+"""Foreign time stamps are put in order, and what cannot be fitted across is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.timeline import (
+    TimelineError,
+    counter_resets,
+    level_falls,
+    longest_stretch,
+    make_timeline,
+)
+
+
+def test_a_second_recording_appended_to_the_first_begins_anew() -> None:
+    t = np.concatenate([np.arange(0, 100.0), np.arange(0, 80.0)])
+
+    line = make_timeline(t)
+
+    assert line.starts_s == (100.0,)
+    assert np.all(np.diff(line.t_s) == 1.0)
+    assert line.rows.size == 180
+
+
+def test_a_clock_set_back_a_little_costs_a_few_rows() -> None:
+    t = np.arange(0, 100.0)
+    t[50:] -= 3.5
+
+    line = make_timeline(t)
+
+    assert line.starts_s == ()
+    assert np.all(np.diff(line.t_s) > 0)
+    assert line.rows.size == 97
+
+
+def test_a_file_with_the_newest_first_is_read_from_its_end() -> None:
+    line = make_timeline(np.arange(10.0)[::-1])
+
+    assert line.rows.tolist() == list(range(9, -1, -1))
+    assert line.t_s.tolist() == list(range(10))
+
+
+def test_many_rows_of_one_time_are_several_processes() -> None:
+    with pytest.raises(TimelineError, match="several processes"):
+        make_timeline(np.repeat(np.arange(50.0), 3))
+
+
+def test_rows_in_no_order_are_refused() -> None:
+    with pytest.raises(TimelineError, match="sort the rows"):
+        make_timeline(np.random.default_rng(0).uniform(0, 1, 2000))
+
+
+def test_a_counter_that_falls_is_a_new_process() -> None:
+    t = np.arange(6.0)
+
+    assert counter_resets(t, np.array([0, 5, 9, 0, 4, 8.0])) == (3.0,)
+
+
+def test_one_fall_is_a_restart_and_a_burst_is_none() -> None:
+    t = np.arange(300.0)
+    restarted = np.where(t < 150, 100 + t, 100.0)
+    restarted[150:] = 60.0
+    burst = np.where((t > 100) & (t < 130), 300.0, 100.0)
+
+    assert level_falls(t, restarted, (), counted=False).certain_s == (150.0,)
+    assert level_falls(t, burst, (), counted=False).certain_s == ()
+
+
+def test_many_falls_are_possible_restarts_unless_a_counter_went_on() -> None:
+    t = np.arange(600.0)
+    saw = 50 + 3.0 * (t % 100)
+
+    assert len(level_falls(t, saw, (), counted=False).possible_s) >= 3
+    assert level_falls(t, saw, (), counted=True).possible_s == ()
+
+
+def test_the_longest_stretch_lies_between_two_restarts() -> None:
+    t = np.arange(100.0)
+
+    assert longest_stretch(t, (20.0, 90.0)) == (20.0, 89.0)
+    assert longest_stretch(t, ()) == (0.0, 99.0)
+
+
+def test_a_fall_after_a_silence_is_a_restart_unless_a_counter_went_on() -> None:
+    t = np.arange(200.0)
+    t[100:] += 60.0
+    value = np.where(t < 100, 100.0, 30.0)
+
+    assert level_falls(t, value, (), counted=False).certain_s == (160.0,)
+    assert level_falls(t, value, (), counted=True).certain_s == ()

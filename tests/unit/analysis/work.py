@@ -1,0 +1,128 @@
+"""Made-up runs with timings: the parts of a step, noisy, on a machine of uneven speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from tests.unit.analysis.traces import ar1
+
+STEPS_PER_S = 40.0
+HIT_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class Work:
+    """A healthy run of an engine, and what is wrong with it.
+
+    Args:
+        noise: spread of each part's cost between two samples, as a logarithm.
+        drift: change of the machine's speed over the run, as a logarithm.
+        stolen: stretches (from, to, factor) of the run in which everything takes longer.
+        worse: by part, the factor it is slower by at the end; it grows from ``since`` on.
+        step_at: share of the run at which it is slower at once instead.
+        unlike: spread of how much a slow machine slows each part, about 1.
+        hit_lost: share of the hits that is lost by the end.
+    """
+
+    seed: int = 0
+    duration_s: float = 300.0
+    sample_s: float = 1.25
+    steady_s: float = 20.0
+    noise: float = 0.25
+    drift: float = 0.0
+    stolen: tuple[tuple[float, float, float], ...] = ()
+    worse: dict[str, float] = field(default_factory=dict)
+    step_at: float | None = None
+    unlike: float = 0.15
+    hit_lost: float = 0.0
+    load_ramp: float = 1.0
+    promise: dict[str, JsonValue] = field(default_factory=dict)
+
+
+def uneven(seed: int, **changes: object) -> Work:
+    """A healthy run on a shared machine: drift of up to 30 %, and one to three slow stretches."""
+    rng = np.random.default_rng([seed, 77])
+    stolen = []
+    for _ in range(int(rng.integers(0, 4))):
+        start = float(rng.uniform(0, 0.9))
+        length = float(rng.uniform(0.05, 0.4))
+        stolen.append((start, start + length, float(rng.uniform(1.2, 2.2))))
+    drift = float(rng.uniform(-0.3, 0.3))
+    noise = float(rng.uniform(0.1, 0.4))
+    made = Work(seed=seed, noise=noise, drift=drift, stolen=tuple(stolen))
+    return Work(**{**vars(made), **changes})
+
+
+def working_record(work: Work) -> RunRecord:
+    """The record of such a run, with the series that decay is judged by."""
+    rng = np.random.default_rng(work.seed)
+    t = np.arange(1.0, work.duration_s, work.sample_s)
+    x = t / work.duration_s
+    slow = np.exp(work.drift * x + ar1(rng, t, 0.08, 8.0))
+    for start, end, factor in work.stolen:
+        slow[(x >= start) & (x < end)] *= factor
+    # A closed loop: a slower machine makes fewer steps.
+    batch = 16.0 * (1.0 + (work.load_ramp - 1.0) * x) * np.exp(ar1(rng, t, 0.1, 5.0))
+    steps = rng.poisson(STEPS_PER_S * work.sample_s / slow).astype(np.float64) + 1.0
+    requests = steps * 0.8
+    prompt = requests * 60.0 * np.exp(rng.normal(0, 0.1, t.size))
+    hits = prompt * HIT_SHARE * (1.0 - work.hit_lost * x)
+    tokens = prompt - hits + steps * batch
+    victims = np.maximum(rng.poisson(requests * 1.5), 1).astype(np.float64)
+    calls = np.maximum(rng.binomial(steps.astype(np.int64), 0.7), 1).astype(np.float64)
+    base = {
+        "match_s": 40e-6 * requests * 1.3,
+        "insert_s": 60e-6 * requests * 2.0,
+        "evict_s": 15e-6 * calls + 6e-6 * victims,
+        "own_s": 300e-6 * steps + 8e-6 * steps * batch,
+        "forward_s": 6e-3 * steps + 40e-6 * tokens,
+    }
+    spent = {}
+    for name, cost in base.items():
+        noise = np.exp(rng.normal(0, work.noise, t.size) + ar1(rng, t, 0.03, 20.0))
+        # Not all work suffers alike from a busy neighbour.
+        felt = slow ** float(np.clip(rng.normal(1.0, work.unlike), 0.5, 1.5))
+        spent[name] = cost * felt * noise * _worse(work, name, x)
+    own = spent.pop("own_s")
+    spent["schedule_s"] = own + spent["match_s"] + spent["insert_s"] + spent["evict_s"]
+    spent["step_s"] = spent["schedule_s"] + spent["forward_s"] + 100e-6 * steps * slow
+    spent["gc_pause_s"] = 0.005 * spent["step_s"] * np.exp(rng.normal(0, 0.5, t.size))
+    counts = {
+        "match_calls": requests * 1.3,
+        "evict_calls": calls,
+        "nodes_evicted": 0.6 * victims,
+        "evict_internal_state": 0.4 * victims,
+        "prefix_hit_tokens": hits,
+        "prompt_tokens": prompt - hits,
+        "output_tokens": steps * batch,
+        "admissions": requests,
+        "finishes": requests,
+        "prefill_chunks": requests * 0.05,
+        "prefill_steps": requests * 0.6,
+        "steps": steps,
+        "idle_steps": 0.0 * steps,
+    }
+    columns = {**spent, **{f"events.{name}": count for name, count in counts.items()}}
+    series = {name: Series(name, t, np.cumsum(value)) for name, value in columns.items()}
+    profile: dict[str, JsonValue] = {
+        "promise": work.promise,
+        "resolved": {"warmup": {"requests": 100}},
+    }
+    return RunRecord(
+        {"duration_s": work.duration_s, "profile": profile},
+        series,
+        [
+            RunEvent(work.steady_s, "steady"),
+            RunEvent(work.duration_s - 2, "phase", {"name": "done"}),
+        ],
+    )
+
+
+def _worse(work: Work, part: str, x: FloatArray) -> FloatArray:
+    factor = work.worse.get(part, 1.0)
+    if work.step_at is not None:
+        return np.where(x >= work.step_at, factor, 1.0)
+    return 1.0 + (factor - 1.0) * x
