@@ -15,21 +15,30 @@ from hybridbench.errors import RunDirectoryError
 
 RUN_SCHEMA: Final = "hybridbench.run/1"
 VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
+DIAGNOSIS_SCHEMA: Final = "hybridbench.diagnosis/1"
 
 MANIFEST: Final = "manifest.json"
 SAMPLES: Final = "samples.jsonl"
 EVENTS: Final = "events.jsonl"
 VERDICT: Final = "verdict.json"
+DIAGNOSIS: Final = "diagnosis.json"
 # What injected defects really did.  Only the self-test reads it: no verdict may rest on it.
 TRUTH: Final = "truth.json"
+# Names the process that writes this run, while it does.
+LOCK: Final = "run.lock"
 REPORT_HTML: Final = "report.html"
 REPORT_MARKDOWN: Final = "report.md"
+# What SIGUSR1 asks for while a run goes on; the end of the run leaves them as they are.
+VERDICT_SO_FAR: Final = "verdict-so-far.json"
+REPORT_HTML_SO_FAR: Final = "report-so-far.html"
+REPORT_MARKDOWN_SO_FAR: Final = "report-so-far.md"
 
 # Kinds of events with a meaning of their own; any other kind is kept and drawn as a plain mark.
 PHASE: Final = "phase"  # data: {"phase": name}, from this moment on
 STEADY: Final = "steady"  # data: {"reason": sentence}
 CHECKPOINT: Final = "checkpoint"  # a quiescent moment; data: what was found there
 GC: Final = "gc"  # a full collection
+SEGMENT: Final = "segment"  # a new worker goes on with a run that was cut off
 NOTE: Final = "note"  # data: {"text": sentence}; shown beneath the verdict
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.]+")

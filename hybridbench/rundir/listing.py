@@ -12,7 +12,7 @@ from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
 from hybridbench.rundir.layout import MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.manifest import as_mapping
-from hybridbench.rundir.reader import decoded_sample, read_manifest
+from hybridbench.rundir.reader import SampleLine, decoded_sample, read_manifest
 
 _TAIL_BYTES: Final = 1 << 17
 
@@ -43,6 +43,22 @@ def list_runs(store: Path) -> list[RunSummary]:
     return sorted(runs, key=lambda run: (run.started_wall_s or 0.0, run.run_id), reverse=True)
 
 
+def last_sample(path: Path) -> SampleLine | None:
+    """The last whole sample; reads the end of the file only, for a store of long runs."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return None
+    for line in reversed(lines):
+        sample = decoded_sample(line)
+        if sample is not None:
+            return sample
+    return None
+
+
 def _looks_like_a_run(path: Path) -> bool:
     try:
         return (path / MANIFEST).exists() or (path / SAMPLES).exists()
@@ -54,6 +70,7 @@ def _summary(path: Path) -> RunSummary:
     try:
         manifest = read_manifest(path)
         verdict, headline = _stored_verdict(path / VERDICT)
+        last = last_sample(path / SAMPLES)
         return RunSummary(
             path=path,
             run_id=str(manifest["run_id"]),
@@ -61,7 +78,7 @@ def _summary(path: Path) -> RunSummary:
             profile=str(as_mapping(manifest["profile"]).get("name", "")),
             defects=_texts(manifest["defects"]),
             started_wall_s=_number(manifest["started_wall_s"]),
-            duration_s=_last_sample_s(path / SAMPLES),
+            duration_s=None if last is None else last.t,
             verdict=verdict,
             headline=headline,
         )
@@ -77,22 +94,6 @@ def _stored_verdict(path: Path) -> tuple[str | None, str]:
     if not isinstance(stored, dict) or not isinstance(stored.get("verdict"), str):
         return None, ""
     return stored["verdict"], str(stored.get("headline", ""))
-
-
-def _last_sample_s(path: Path) -> float | None:
-    """Time of the last whole sample; reads the end of the file only, for a store of long runs."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return None
-    for line in reversed(lines):
-        sample = decoded_sample(line)
-        if sample is not None:
-            return sample.t
-    return None
 
 
 def _texts(value: JsonValue) -> tuple[str, ...]:

@@ -19,6 +19,20 @@ def write_truth(run_dir: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
     write_atomically(run_dir / TRUTH, json.dumps(counts, indent=2, sort_keys=True) + "\n")
 
 
+def add_truth(run_dir: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Add the counts of one more worker to those of the workers before it.
+
+    Raises:
+        RunDirectoryError: when the directory cannot be written.
+    """
+    summed = read_truth(run_dir)
+    for slug, named in counts.items():
+        of_slug = summed.setdefault(slug, {})
+        for name, count in named.items():
+            of_slug[name] = of_slug.get(name, 0) + count
+    write_truth(run_dir, summed)
+
+
 def read_truth(run_dir: Path) -> dict[str, dict[str, int]]:
     """What ``write_truth`` stored; empty for a run without it."""
     try:

@@ -17,6 +17,7 @@ from hybridbench.metrics import declared
 from hybridbench.rundir.atomic import sync_directory, write_atomically
 from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
 from hybridbench.rundir.manifest import checked_manifest, plain_mapping
+from hybridbench.rundir.repair import repair_tail
 
 SYNC_INTERVAL_S: Final = 60.0
 
@@ -30,15 +31,34 @@ class RunWriter:
     A kill at any moment costs at most the line being written; a power cut at most the last minute.
     """
 
-    def __init__(self, run_dir: Path, manifest: Mapping[str, JsonValue], clock: Clock) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        manifest: Mapping[str, JsonValue],
+        clock: Clock,
+        *,
+        goes_on: bool = False,
+    ) -> None:
         """Take ``run_dir``, which must be new or empty, and write the manifest.
+
+        With ``goes_on`` it holds a run that was cut off: what was torn is cut away
+        (``repaired_bytes``), the rest stays, and new lines follow.
 
         Raises:
             RunDirectoryError: when the directory holds something or cannot be written.
         """
         self.run_dir = run_dir
         self._clock = clock
-        _require_empty(run_dir)
+        self.repaired_bytes: dict[str, int] = {}
+        self._sizes: dict[Path, int] = {}
+        if goes_on:
+            self._before = (run_dir / MANIFEST).read_text("utf-8")
+            for path in (run_dir / SAMPLES, run_dir / EVENTS):
+                self.repaired_bytes[path.name] = repair_tail(path)
+                self._sizes[path] = path.stat().st_size if path.exists() else 0
+        else:
+            self._before = ""
+            _require_empty(run_dir)
         self.update_manifest(manifest)
         self._samples = _LineFile(run_dir / SAMPLES, clock)
         self._events = _LineFile(run_dir / EVENTS, clock)
@@ -80,6 +100,15 @@ class RunWriter:
         line: dict[str, JsonValue] = {"t": round(t_s, 4), "kind": kind}
         line["data"] = plain_mapping(data or {})
         self._events.append(line)
+
+    def take_back(self) -> None:
+        """Undo a continuation that was refused: the run is again what was found, less its torn
+        lines.
+        """
+        self.close()
+        for path, size in self._sizes.items():
+            os.truncate(path, size)
+        write_atomically(self.run_dir / MANIFEST, self._before)
 
     def close(self) -> None:
         """Flush to the disk and give the files back; a second call does nothing."""

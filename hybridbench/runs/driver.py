@@ -85,7 +85,12 @@ class Driver:
                 self.counts.submitted += 1
                 self._target.post(
                     messages.Submit(
-                        action.rid, action.input_ids, _sampling(action.sampling), action.truncate
+                        action.rid,
+                        action.input_ids,
+                        _sampling(action.sampling),
+                        action.truncate,
+                        action.payload_bytes,
+                        action.payload_seed,
                     )
                 )
             case Abort():

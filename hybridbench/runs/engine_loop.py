@@ -14,6 +14,7 @@ from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.memory.owners import OwnershipError
 from hybridbench.engine.sampling_params import ALL_TOKENS, SamplingParams
 from hybridbench.errors import UsageError
+from hybridbench.runs.payload import make_payload
 from hybridbench.runs.step_report import StepReport
 from hybridbench.runs.wire_reader import Inbox, LoopPulse, WireReader
 from hybridbench.runs.worker_metrics import Snapshot, WorkerMetrics
@@ -25,6 +26,7 @@ from hybridbench.targets.messages import (
     Abort,
     Census,
     Checkpoint,
+    Diagnose,
     Disconnect,
     Drain,
     Drained,
@@ -143,7 +145,7 @@ class EngineLoop:
                 self._engine.abort(message.rid)
             case Disconnect():
                 self._engine.disconnect(message.rid)
-            case Census() | Checkpoint():
+            case Census() | Checkpoint() | Diagnose():
                 self._probe(message)
             case Drain():
                 self._draining = True
@@ -176,11 +178,12 @@ class EngineLoop:
                 message.input_ids,
                 _sampling_params(message.sampling),
                 truncate=message.truncate,
+                payload=make_payload(message.payload_bytes, message.payload_seed),
             )
         except (DuplicateRequestError, UsageError) as error:
             self._report.reject(message.rid, str(error))
 
-    def _probe(self, request: Census | Checkpoint) -> None:
+    def _probe(self, request: Census | Checkpoint | Diagnose) -> None:
         self._probes.ask(request)
         # At once, in the order of the messages: requests that follow in the same frame belong to
         # the time after this look.

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: the first asks for an orderly end, the second for an immediate one."""
+"""Ctrl-C and SIGTERM: the first asks for an orderly end, the second for an immediate one.
+
+SIGUSR1 asks for the evidence so far, and the run goes on.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.first: signal.Signals | None = None
+        self.evidence_wanted = False
 
     @property
     def exit_code(self) -> ExitCode | None:
@@ -36,6 +40,11 @@ class Interrupts:
             raise SecondSignalError
         self.first = signal.Signals(number)
 
+    def on_evidence_signal(self, number: int, frame: FrameType | None) -> None:
+        """The handler of SIGUSR1: only notes it, as writing files is the loop's own business."""
+        del number, frame
+        self.evidence_wanted = True
+
 
 @contextmanager
 def handled_interrupts() -> Iterator[Interrupts]:
@@ -46,6 +55,7 @@ def handled_interrupts() -> Iterator[Interrupts]:
     interrupts = Interrupts()
     try:
         before = {number: signal.signal(number, interrupts.on_signal) for number in _HANDLED}
+        before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, interrupts.on_evidence_signal)
     except ValueError:
         before = {}
     try:

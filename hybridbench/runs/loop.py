@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hybridbench.clock import Clock
+from hybridbench.runs.clock_watch import ClockWatch
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.interrupts import Interrupts
+from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import RunStatus, View
 from hybridbench.runs.watchdog import Watchdog
@@ -20,8 +22,10 @@ from hybridbench.targets.messages import (
     CheckpointReply,
     Counters,
     CountersReply,
+    Diagnosis,
     Drained,
     Fatal,
+    Flushed,
     FromWorker,
     Goodbye,
     InjectedTruth,
@@ -65,6 +69,8 @@ class LoopParts:
     view: View
     status: RunStatus
     clock: Clock
+    on_evidence: Callable[[], None] | None = None  # what SIGUSR1 asks for
+    log_watch: LogWatch | None = None  # None for a target whose stderr is not a file of ours
 
 
 class SoakLoop:
@@ -73,6 +79,7 @@ class SoakLoop:
     def __init__(self, parts: LoopParts) -> None:
         self._parts = parts
         self._next_probe_id = 0
+        self._clocks = ClockWatch(parts.clock)
         self._asked: tuple[int, float] | None = None  # probe id and time of the open sample
         self._violations = 0
         self._drained = False
@@ -82,6 +89,8 @@ class SoakLoop:
         self.goodbye: Goodbye | None = None
         self.truth: dict[str, dict[str, int]] = {}
         self.reclaimed: Reclaimed | None = None
+        self.flushed: Flushed | None = None
+        self.diagnoses: dict[int, Diagnosis] = {}  # by probe id, until somebody takes them
         self.samples_wanted = True
         self._censuses_open = 0
         self.censuses_wanted = True
@@ -119,7 +128,7 @@ class SoakLoop:
         due_s = parts.driver.pump(now_s)
         self._ask(now_s)
         wake_s = min(limit_s, now_s + _TURN_S_MAX)
-        if self._asked is None:
+        if self._asked is None and self.samples_wanted:
             wake_s = min(wake_s, parts.sampler.next_s)
         if due_s is not None:
             wake_s = min(wake_s, due_s)
@@ -132,6 +141,7 @@ class SoakLoop:
         for message in messages:
             self._handle(message)
         self._watch(self.now_s)
+        self._write_evidence()
         self._show()
 
     # Pauses: a checkpoint drains the engine, waits, looks, and lets traffic go on.
@@ -161,6 +171,12 @@ class SoakLoop:
         """Ask for a checkpoint; ``checkpoint_done`` tells of its answer."""
         self._censuses_open += 1
         self._parts.target.post(Checkpoint(self.new_probe_id(), index, audit))
+
+    def sample_rest(self) -> None:
+        """Store the worker's private memory of this moment, at which it has nothing to do."""
+        at_rest = self._parts.sampler.read_now("rss_anon_swap_bytes")
+        if at_rest is not None:
+            self._parts.recorder.sample(self.now_s, {"rest_anon_swap_bytes": at_rest})
 
     def new_probe_id(self) -> int:
         """A number that no other probe of this run has."""
@@ -197,7 +213,7 @@ class SoakLoop:
             case Violation():
                 self._on_violation(message)
             case LogLine():
-                parts.recorder.at(message.t_s, "engine_log", {"text": message.text})
+                self._on_log_line(message)
             case Fatal():
                 raise WorkerLostError("exit", message.message)
             case _:
@@ -210,8 +226,12 @@ class SoakLoop:
                 self.steady = message
             case Drained():
                 self._drained = True
+            case Flushed():
+                self.flushed = message
             case Reclaimed():
                 self.reclaimed = message
+            case Diagnosis():
+                self.diagnoses[message.probe_id] = message
             case Goodbye():
                 self.goodbye = message
             case InjectedTruth():
@@ -222,7 +242,7 @@ class SoakLoop:
         census = message if isinstance(message, CensusReply) else message.census
         self._censuses_open -= 1
         if not census.error:
-            parts.census_pace.learn(census.stop_s, census.child_s)
+            self._learn_price(census)
         if isinstance(message, CensusReply):
             parts.recorder.census(message)
             parts.status.saw_census(message)
@@ -230,6 +250,24 @@ class SoakLoop:
         parts.recorder.checkpoint(message)
         parts.status.saw_checkpoint(message)
         self._checkpoints_done = message.index
+
+    def _learn_price(self, census: CensusReply) -> None:
+        parts, pace = self._parts, self._parts.census_pace
+        before = pace.given_up
+        pace.learn(census.stop_s, census.child_s)
+        if pace.given_up and not before and pace.stall_max_s is not None:
+            parts.recorder.event(
+                "probe_left_out",
+                {
+                    "metrics": ["gc_collectible_bytes"],
+                    "stall_s": census.stop_s,
+                    "max_stall_s": pace.stall_max_s,
+                },
+            )
+            said = f"{census.stop_s * 1000:.0f} ms, above probe.max_stall_ms"
+            parts.recorder.event(
+                "note", {"text": f"counting garbage held the engine for {said}: not repeated"}
+            )
 
     def _on_counters(self, reply: CountersReply) -> None:
         parts = self._parts
@@ -245,13 +283,26 @@ class SoakLoop:
         late_s = values["sampler_late_s"]
         if late_s > max(_GAP_S_MIN, _GAP_INTERVALS * parts.sampler.interval_s):
             parts.recorder.event("gap", {"seconds": late_s})
+        jump_s = self._clocks.jump_s()
+        if jump_s is not None:
+            parts.recorder.event("clock_jump", {"seconds": jump_s})
         complete = parts.recorder.sample(stamp_s, values)
+        if parts.log_watch is not None:
+            # Before the file is cut: what is cut away is gone.
+            parts.log_watch.look()
         parts.target.limit_stderr()
         status = parts.status
         status.saw_sample(complete)
         if "probe_stop_s" in complete and self._traffic_start_s is not None:
             elapsed_s = max(1.0, self.now_s - self._traffic_start_s)
             status.probe_share = complete["probe_stop_s"] / elapsed_s
+
+    def _on_log_line(self, message: LogLine) -> None:
+        watch = self._parts.log_watch
+        if watch is not None:
+            watch.line(message.text, message.t_s)
+        else:
+            self._parts.recorder.at(message.t_s, "engine_log", {"text": message.text})
 
     def _on_violation(self, message: Violation) -> None:
         self._violations += 1
@@ -264,6 +315,13 @@ class SoakLoop:
         complaint = self._parts.watchdog.complaint(now_s)
         if complaint is not None:
             raise WorkerLostError("hang", complaint)
+
+    def _write_evidence(self) -> None:
+        parts = self._parts
+        if parts.interrupts.evidence_wanted:
+            parts.interrupts.evidence_wanted = False
+            if parts.on_evidence is not None:
+                parts.on_evidence()
 
     def _show(self) -> None:
         parts = self._parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping
 
 from hybridbench import __version__
@@ -13,6 +14,7 @@ from hybridbench.sampling.cgroup import memory_limit
 from hybridbench.targets.messages import Ready
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.targets.wire import PROTOCOL_VERSION
+from hybridbench.workload.settings import Promise
 
 
 def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict[str, JsonValue]:
@@ -31,12 +33,14 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict
         "profile": _profile(plan),
         "seed": plan.seed,
         "defects": list(plan.defects),
+        "defects_as_of": list(plan.defects_as_of),
         "trace": _trace(plan),
         "versions": {"hybridbench": __version__},
         "git": git_state(),
         "machine": machine_facts(),
         "interpreter": interpreter_facts(),
         "malloc": {"mode": plan.malloc},
+        "options": {"census": plan.census, "watchdog_s": plan.watchdog_s, "stop": plan.stop},
         "cadence": {
             "sample_s": plan.cadence.sample_every_s,
             "census_s": plan.cadence.collectible_every_s,
@@ -45,6 +49,7 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict
         "limits": {
             "memory_bytes": None if limit is None else limit.size_bytes,
             "memory_source": None if limit is None else limit.source,
+            "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         },
     }
 
@@ -92,11 +97,18 @@ def _profile(plan: SoakPlan) -> dict[str, JsonValue]:
         "name": profile.name,
         "source": plan.profile_source,
         "resolved": plain_mapping(profile.resolved()),  # type: ignore[arg-type]  # plain JSON
-        "promise": {
-            "rss_anon_swap_bytes": promise.rss_bytes_per_h,
-            "gc_collectible_bytes": promise.collectible_bytes_per_h,
-        },
+        "promise": _promised(promise),
         "assert_coverage": dict(profile.coverage_minimums(plan.duration_s)),
+    }
+
+
+def _promised(promise: Promise) -> dict[str, JsonValue]:
+    """Growth an hour by metric; the least hit rate and most evict_ms where there is a promise."""
+    levels = {"hit_rate": promise.hit_rate, "evict_ms": promise.evict_ms}
+    return {
+        "rss_anon_swap_bytes": promise.rss_bytes_per_h,
+        "gc_collectible_bytes": promise.collectible_bytes_per_h,
+        **{name: value for name, value in levels.items() if value is not None},
     }
 
 

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ExitCode
 from hybridbench.targets.messages import Scalar, Start
 from hybridbench.workload.profile import Cadence, Profile
 from hybridbench.workload.trace_replay import TraceOptions
 
 WATCHDOG_S = 30.0
+
+# Below this a new worker would not even be warm.
+_SHORTEST_SEGMENT_S = 20.0
+_SEED_STRIDE = 1_000_003
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Where a soak goes on that was cut off.
+
+    Args:
+        run_dir: the run that goes on.
+        index: of this segment; the first of a run is 0.
+        start_s: time of the run at which it begins.
+        away_s: seconds that nothing ran; None if the clock cannot tell.
+        served_s: traffic of the segments before, warm-ups included.
+        manifest: of the run so far.
+    """
+
+    run_dir: Path
+    index: int
+    start_s: float
+    away_s: float | None
+    served_s: float
+    manifest: Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True)
@@ -21,10 +48,16 @@ class SoakPlan:
         model: a preset, or the directory of a checkpoint.
         store: where run directories live; the run makes its own below it.
         defects: slugs, or paths of files that define one.
+        defects_as_of: releases of other engines that ``defects`` were taken from, for the report.
         malloc: "pinned" fixes the worker's allocator settings, "system" leaves them.
         ui: "live", "plain" or "none"; "auto" is live on a terminal and plain elsewhere.
         census: "fork", "walk", or "auto" for what the device allows.
         watchdog_s: this long without an engine step, with work pending, is a hang.
+        stop: "auto" ends a run early once it surely leaks, "early" also once it surely does not,
+            "never" only when the machine is about to run out of memory or disk.
+        diagnose: "auto" asks a worker that leaks what it holds, "always" each one, "never" none.
+        hold_s: how long a worker that leaks is kept alive before anything of it is destroyed.
+        segment: where a run goes on that was cut off; None for a new one.
         command: the arguments as the user gave them, for the manifest.
     """
 
@@ -36,6 +69,7 @@ class SoakPlan:
     device: str = "cpu"
     dtype: str = "float32"
     defects: tuple[str, ...] = ()
+    defects_as_of: tuple[str, ...] = ()
     trace: TraceOptions | None = None
     profile_source: str | None = None
     malloc: str = "pinned"
@@ -44,12 +78,34 @@ class SoakPlan:
     watchdog_s: float = WATCHDOG_S
     boot_limit_s: float = 900.0
     drain_limit_s: float = 120.0
+    stop: str = "never"
+    diagnose: str = "auto"
+    hold_s: float = 0.0
+    segment: Segment | None = None
     command: tuple[str, ...] = ()
 
     @property
     def cadence(self) -> Cadence:
         """How often this run samples, counts garbage and stops for a checkpoint."""
         return self.profile.cadence(self.duration_s)
+
+    @property
+    def stall_max_s(self) -> float | None:
+        """How long one probe may hold the engine under traffic; None is no limit."""
+        budget_ms = self.profile.probe.max_stall_ms
+        return None if budget_ms is None else budget_ms / 1000.0
+
+    @property
+    def traffic_s(self) -> float:
+        """Traffic that this process is to serve: all of it, or what earlier segments left."""
+        if self.segment is None:
+            return self.duration_s
+        return max(self.duration_s - self.segment.served_s, _SHORTEST_SEGMENT_S)
+
+    @property
+    def traffic_seed(self) -> int:
+        """Of the prompts: a later segment brings others, the same ones every time."""
+        return self.seed + (0 if self.segment is None else _SEED_STRIDE * self.segment.index)
 
     def start_message(self) -> Start:
         """What the worker is told."""
@@ -83,6 +139,8 @@ class SoakPlan:
             "schedule_policy": engine.schedule_policy,
             "cache": engine.cache,
             "check_level": engine.check_level,
+            "state_refresh": engine.state_refresh,
+            "enable_kv_cache_events": engine.enable_kv_cache_events,
             "new_token_ratio": {
                 "init": ratio.init,
                 "min": ratio.min,

@@ -39,7 +39,6 @@ class Recorder:
         self._start_s = start_s
         self._last_sample_s = 0.0
         self._rates = RateWindow()
-        self._child_s = 0.0
         self.phase = ""
 
     @property
@@ -65,7 +64,6 @@ class Recorder:
 
     def census(self, reply: CensusReply) -> None:
         """Store what a census counted, as a sample of its own moment."""
-        self._child_s += reply.child_s
         if reply.error:
             self.event("note", {"text": f"a census failed: {reply.error}"})
             return
@@ -73,7 +71,6 @@ class Recorder:
             "gc_collectible_bytes": reply.collectible_bytes,
             "gc_collectible_objects": reply.collectible_objects,
             "gc_tracked_objects": reply.tracked_objects,
-            "probe_child_s": self._child_s,
         }
         for name, count in reply.instances.items():
             values[f"instances.{name}.live"] = count.live
@@ -119,6 +116,7 @@ class Recorder:
                     "pool": record.pool,
                     "message": record.message,
                     "slots": list(record.slots),
+                    "count": record.count,
                     "checkpoint": reply.index,
                 },
             )
@@ -134,6 +132,7 @@ class Recorder:
                 "pool": record.pool,
                 "message": record.message,
                 "slots": list(record.slots),
+                "count": record.count,
                 "step": message.step,
             },
         )

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
-from hybridbench.errors import ConfigError
-from hybridbench.rundir.layout import make_run_dir, new_run_id
-from hybridbench.rundir.truth import write_truth
+from hybridbench.errors import ConfigError, RunDirectoryError
+from hybridbench.rundir.layout import SEGMENT, make_run_dir, new_run_id
+from hybridbench.rundir.lock import locked_run
+from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.boot import boot_worker
 from hybridbench.runs.crash import bury
 from hybridbench.runs.driver import Driver
+from hybridbench.runs.evidence import EvidenceWriter
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
+from hybridbench.runs.ladder import Ladder, LadderTerms
 from hybridbench.runs.live import make_view
+from hybridbench.runs.log_watch import LogWatch
+from hybridbench.runs.look import Looker
 from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
 from hybridbench.runs.manifest import planned_manifest, with_worker
-from hybridbench.runs.plan import SoakOutcome, SoakPlan
+from hybridbench.runs.plan import Segment, SoakOutcome, SoakPlan
 from hybridbench.runs.recorder import Recorder
+from hybridbench.runs.segment import check_same_engine, with_counts, with_segment
 from hybridbench.runs.status import RunStatus, View
 from hybridbench.runs.steps import SoakSteps
+from hybridbench.runs.stopping import make_stopper
 from hybridbench.runs.watchdog import Watchdog
 from hybridbench.sampling.cadence import Beat, CensusPace
 from hybridbench.sampling.cgroup import oom_kills
@@ -29,6 +37,7 @@ from hybridbench.sampling.sampler import (
     ProcessSource,
     PssSource,
     Sampler,
+    StarvationSource,
     TimedSource,
 )
 from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
@@ -58,12 +67,41 @@ def run_soak(plan: SoakPlan, clock: Clock | None = None) -> SoakOutcome:
     manifest = planned_manifest(plan, run_dir.name, started_wall_s)
     view = make_view(plan.ui)
     try:
-        with RunWriter(run_dir, manifest, clock) as writer, handled_interrupts() as interrupts:
+        with (
+            RunWriter(run_dir, manifest, clock) as writer,
+            locked_run(run_dir),
+            handled_interrupts() as interrupts,
+        ):
             return _Soak(plan, clock, writer, interrupts, view, manifest).run()
     except ConfigError:
         # Nothing ran: a directory that says so would only be in the way.
         shutil.rmtree(run_dir, ignore_errors=True)
         raise
+    finally:
+        view.close()
+
+
+def continue_soak(plan: SoakPlan, segment: Segment, clock: Clock) -> SoakOutcome:
+    """Go on with the run that ``segment`` names, whose lock the caller holds.
+
+    Raises:
+        ConfigError: it cannot go on as it began; the run is left as it was.
+        WorkerFailedError: the worker process cannot be started.
+        RunDirectoryError: the run directory cannot be written.
+    """
+    ended = {"ended_wall_s"}
+    manifest = {key: value for key, value in segment.manifest.items() if key not in ended}
+    view = make_view(plan.ui)
+    try:
+        with (
+            RunWriter(segment.run_dir, manifest, clock, goes_on=True) as writer,
+            handled_interrupts() as interrupts,
+        ):
+            try:
+                return _Soak(plan, clock, writer, interrupts, view, manifest).run()
+            except ConfigError:
+                writer.take_back()
+                raise
     finally:
         view.close()
 
@@ -86,14 +124,20 @@ class _Soak:
         self._interrupts = interrupts
         self._view = view
         self._manifest = manifest
-        self._recorder = Recorder(writer, clock, clock.monotonic_s())
+        self._started_wall_s = clock.wall_s()
+        begun_s = 0.0 if plan.segment is None else plan.segment.start_s
+        self._recorder = Recorder(writer, clock, clock.monotonic_s() - begun_s)
         self._crashed = False
+        self._stderr_path = writer.run_dir / STDERR_FILE
+        self._evidence = EvidenceWriter(writer.run_dir)
+        self._log_watch = LogWatch(self._stderr_path, self._recorder)
 
     def run(self) -> SoakOutcome:
+        if self._plan.segment is not None:
+            self._open_segment(self._plan.segment)
         self._recorder.enter("boot")
         kills_before = oom_kills()
-        stderr_path = self._writer.run_dir / STDERR_FILE
-        target = BundledTarget(WorkerLaunch(stderr_path, malloc=self._plan.malloc))
+        target = BundledTarget(WorkerLaunch(self._stderr_path, malloc=self._plan.malloc))
         try:
             self._soak(target)
         except WorkerLostError as lost:
@@ -102,10 +146,16 @@ class _Soak:
         except SecondSignalError:
             target.kill()
             self._recorder.event("interrupted", {"signal": self._signal(), "killed": True})
+        except RunDirectoryError as error:
+            target.kill()
+            self._cannot_write(error)
         finally:
             target.stop(_STOP_PATIENCE_S)
-        self._manifest["ended_wall_s"] = self._clock.wall_s()
-        self._writer.update_manifest(self._manifest)
+            self._evidence.close()
+            # A disk that is full was told of already.
+            with contextlib.suppress(RunDirectoryError):
+                self._log_watch.finish()
+        self._end(kills_before)
         code = self._interrupts.exit_code
         return SoakOutcome(self._writer.run_dir, code is not None, self._crashed, code)
 
@@ -118,18 +168,25 @@ class _Soak:
             target.kill()
             self._recorder.event("interrupted", {"signal": self._signal()})
             return
-        workload = build_workload(plan.profile, ready.vocab_size, plan.trace, plan.seed)
-        self._manifest = with_worker(self._manifest, plan, ready, workload.describe())
+        if plan.segment is not None:
+            check_same_engine(plan.segment, ready)
+        workload = build_workload(plan.profile, ready.vocab_size, plan.trace, plan.traffic_seed)
+        manifest = with_worker(self._manifest, plan, ready, workload.describe())
+        self._manifest = with_segment(manifest, plan, ready, self._started_wall_s)
         self._writer.update_manifest(self._manifest)
         self._view.note(ready.model_note)
         parts = self._parts(target, ready, workload)
         loop = SoakLoop(parts)
         try:
-            SoakSteps(plan, loop, parts).run()
+            recorder = self._recorder
+            terms = LadderTerms(plan.diagnose, plan.hold_s)
+            ladder = Ladder(terms, loop, parts, Looker(self._writer.run_dir))
+            with make_stopper(plan, self._writer.run_dir, lambda: recorder.now_s) as stopper:
+                SoakSteps(plan, loop, parts, stopper, ladder).run()
         finally:
-            self._manifest["workload_counts"] = dict(workload.counts())
+            self._manifest = with_counts(self._manifest, workload.counts())
             if loop.truth:
-                write_truth(self._writer.run_dir, loop.truth)
+                add_truth(self._writer.run_dir, loop.truth)
 
     def _parts(self, target: BundledTarget, ready: Ready, workload: Workload) -> LoopParts:
         plan, clock = self._plan, self._clock
@@ -137,13 +194,14 @@ class _Soak:
         sources = [
             TimedSource(ProcessSource(ready.pid)),
             TimedSource(HarnessSource()),
+            TimedSource(StarvationSource(ready.pid)),
             TimedSource(PssSource(ready.pid), Beat(_PSS_INTERVAL_S, now_s)),
         ]
         return LoopParts(
             target=target,
             driver=Driver(workload, target),
             sampler=Sampler(sources, Beat(cadence.sample_every_s, now_s), clock),
-            census_pace=CensusPace(cadence.collectible_every_s, now_s),
+            census_pace=CensusPace(cadence.collectible_every_s, now_s, plan.stall_max_s),
             recorder=self._recorder,
             watchdog=Watchdog(plan.watchdog_s, now_s),
             interrupts=self._interrupts,
@@ -151,10 +209,41 @@ class _Soak:
             status=RunStatus(
                 title=f"{plan.model} / {plan.profile.name}",
                 model_note=ready.model_note,
-                duration_s=plan.duration_s,
+                duration_s=plan.traffic_s,
             ),
             clock=clock,
+            log_watch=self._log_watch,
+            on_evidence=self._write_evidence,
         )
+
+    def _write_evidence(self) -> None:
+        if self._evidence.start():
+            said = "writing the evidence so far: verdict-so-far.json, report-so-far.html and .md in"
+            self._view.note(f"{said} {self._writer.run_dir}")
+
+    def _open_segment(self, segment: Segment) -> None:
+        """Mark the border, and say what the cut has cost."""
+        self._recorder.event(SEGMENT, {"index": segment.index, "away_s": segment.away_s})
+        for name, torn in self._writer.repaired_bytes.items():
+            if torn:
+                said = f"the cut tore the last line of {name}: its {torn} bytes are left out"
+                self._recorder.event("note", {"text": said})
+
+    def _cannot_write(self, error: RunDirectoryError) -> None:
+        """The disk refuses: what is written stands, and one more short line may still fit."""
+        self._view.note(f"stopped: {error}")
+        with contextlib.suppress(RunDirectoryError):
+            self._recorder.event("disk_full", {"text": str(error)})
+
+    def _end(self, kills_before: int | None) -> None:
+        """The last words of this process about the run."""
+        self._manifest["ended_wall_s"] = self._clock.wall_s()
+        kills = oom_kills()
+        with contextlib.suppress(RunDirectoryError):
+            if kills is not None and kills_before is not None and kills > kills_before:
+                said = f"processes killed here for lack of memory: {kills - kills_before}"
+                self._recorder.event("note", {"text": said})
+            self._writer.update_manifest(self._manifest)
 
     def _signal(self) -> str:
         first = self._interrupts.first

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hybridbench.runs.ladder import Ladder
 from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
 from hybridbench.runs.plan import SoakPlan
-from hybridbench.targets.messages import Drain, Reclaim, Resume, Shutdown
+from hybridbench.runs.stopping import NeverStops, Stop, StopRule
+from hybridbench.targets.messages import Drain, Flush, Reclaim, Resume, Shutdown
 from hybridbench.targets.wire import WireClosedError
 
 # A warm-up that has not ended by then goes over into the judged part without a `steady` event.
@@ -14,14 +16,25 @@ _WARMUP_SHARE_MAX = 0.4
 _GOODBYE_PATIENCE_S = 10.0
 _CENSUS_PATIENCE_S = 30.0
 _RECLAIM_PATIENCE_S = 20.0
+_FLUSH_PATIENCE_S = 10.0
 
 
 class SoakSteps:
     """Each method is one step; ``run`` calls them.  All of them end early when interrupted."""
 
-    def __init__(self, plan: SoakPlan, loop: SoakLoop, parts: LoopParts) -> None:
+    def __init__(
+        self,
+        plan: SoakPlan,
+        loop: SoakLoop,
+        parts: LoopParts,
+        stop_rule: StopRule | None = None,
+        ladder: Ladder | None = None,
+    ) -> None:
         self._plan = plan
+        self._stop_rule: StopRule = stop_rule if stop_rule is not None else NeverStops()
+        self._stop: Stop | None = None
         self._loop = loop
+        self._ladder = ladder
         self._parts = parts
         self._start_s = loop.now_s
         self._checkpoints = 0
@@ -51,17 +64,17 @@ class SoakSteps:
         def is_warm() -> bool:
             return self._loop.steady is not None and counts.finished >= wanted
 
-        self._turn_until(is_warm, self._start_s + _WARMUP_SHARE_MAX * self._plan.duration_s)
+        self._turn_until(is_warm, self._start_s + _WARMUP_SHARE_MAX * self._plan.traffic_s)
 
     def run_steadily(self) -> None:
         """The judged part: traffic and samples, with a checkpoint now and then."""
         self._parts.recorder.enter("steady")
         self._record_steady()
-        end_s = self._start_s + self._plan.duration_s
+        end_s = self._start_s + self._plan.traffic_s
         every_s = self._plan.cadence.checkpoint_every_s
         self.checkpoint(end_s)
         due_s = self._loop.now_s + every_s
-        while self._loop.now_s < end_s and not self._loop.interrupted:
+        while self._loop.now_s < end_s and not self._is_over():
             self._turn_until(self._steady_is_news, min(end_s, due_s))
             self._record_steady()
             # One that would fall into the end gives way to the last checkpoint.
@@ -73,11 +86,12 @@ class SoakSteps:
 
     def checkpoint(self, end_s: float) -> None:
         """Drain, let it settle, look, go on: the census counts while traffic is back."""
-        if self._loop.interrupted or self._loop.now_s >= end_s:
+        if self._is_over() or self._loop.now_s >= end_s:
             return
         if self._drain():
-            self._settle()
-            self._post_checkpoint(audit=False)
+            self._rest(audit=False)
+            if self._ladder is not None:
+                self._ladder.at_rest()
         self._parts.target.post(Resume())
         self._loop.resume()
         self._loop.censuses_wanted = True
@@ -92,23 +106,24 @@ class SoakSteps:
             self._parts.view.note(
                 f"{interrupts.first.name}: finishing what runs; once more to stop at once"
             )
-        self._drained = self._drain()
+        # A probe forks, and a fork in want of memory is what gets processes killed.
+        self._drained = self._drain() and not (self._stop is not None and self._stop.in_alarm)
 
     def last_checkpoint(self) -> None:
         """Look once more, and wait for the answer."""
         if not self._drained:
             return
-        self._settle()
         # The audit walks every slot; at the end it holds nobody up.
-        index = self._post_checkpoint(audit=True)
-        self._loop.run_until(
-            lambda: self._loop.checkpoint_done(index),
-            self._loop.now_s + _CENSUS_PATIENCE_S,
-        )
+        self._await_checkpoint(self._rest(audit=True))
 
     def reclaim(self) -> None:
-        """See what the worker can give back; nothing is sampled afterwards, as it is changed."""
+        """See what the worker can give back; nothing is sampled afterwards, as it is changed.
+
+        In full where there is a ladder to climb, or only what each part comes to.
+        """
         if not self._drained or self._loop.interrupted:
+            return
+        if self._ladder is not None and self._ladder.climb():
             return
         self._loop.samples_wanted = False
         self._parts.target.post(Reclaim())
@@ -152,6 +167,33 @@ class SoakSteps:
         )
         return False
 
+    def _rest(self, *, audit: bool) -> int:
+        """Settle, make every rest alike if the profile asks for it, look; the checkpoint's index.
+
+        A stretch of idleness lies between two looks: what changes there changed without work.
+        """
+        checkpoint = self._plan.profile.checkpoint
+        self._settle()
+        if checkpoint.flush:
+            self._flush()
+        self._loop.sample_rest()
+        if checkpoint.idle_s > 0:
+            self._await_checkpoint(self._post_checkpoint(audit=False))
+            idle_until_s = self._loop.now_s + checkpoint.idle_s
+            self._loop.run_until(lambda: self._loop.interrupted, idle_until_s)
+        return self._post_checkpoint(audit=audit)
+
+    def _flush(self) -> None:
+        self._loop.flushed = None
+        self._parts.target.post(Flush())
+        limit_s = self._loop.now_s + _FLUSH_PATIENCE_S
+        if not self._loop.run_until(lambda: self._loop.flushed is not None, limit_s):
+            self._parts.recorder.event("note", {"text": "the cache was not flushed in time"})
+
+    def _await_checkpoint(self, index: int) -> None:
+        limit_s = self._loop.now_s + _CENSUS_PATIENCE_S
+        self._loop.run_until(lambda: self._loop.checkpoint_done(index), limit_s)
+
     def _settle(self) -> None:
         self._parts.recorder.enter("idle")
         settled_s = self._loop.now_s + self._plan.profile.checkpoint.settle_s
@@ -166,7 +208,18 @@ class SoakSteps:
         return index
 
     def _turn_until(self, done: Callable[[], bool], limit_s: float) -> None:
-        self._loop.run_until(lambda: self._loop.interrupted or done(), limit_s)
+        self._loop.run_until(lambda: self._is_over() or done(), limit_s)
+
+    def _is_over(self) -> bool:
+        """Whether the traffic ends before its time."""
+        if self._loop.interrupted:
+            return True
+        if self._stop is None:
+            self._stop = self._stop_rule.check(self._loop.now_s)
+            if self._stop is not None:
+                self._parts.recorder.event("stopped_early", self._stop.data())
+                self._parts.view.note(f"stopping early: {self._stop.sentence}")
+        return self._stop is not None
 
     def _steady_is_news(self) -> bool:
         return self._loop.steady is not None and not self._steady_recorded
@@ -174,4 +227,5 @@ class SoakSteps:
     def _record_steady(self) -> None:
         if self._steady_is_news() and self._loop.steady is not None:
             self._steady_recorded = True
+            self._stop_rule.steady()
             self._parts.recorder.event("steady", {"reason": self._loop.steady.reason})

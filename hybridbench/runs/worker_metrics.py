@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from hybridbench.engine.engine import Engine
 from hybridbench.runs.waiting_watch import WaitingWatch
@@ -31,11 +32,19 @@ DECLARED_FAMILIES: tuple[str, ...] = (
     "running_requests",
     "waiting_requests",
     "max_running_requests",
+    "requests_without_client",
+    "oldest_request_s",
+    "oldest_silence_s",
     "ttft_ms_p50",
     "ttft_ms_p99",
     "itl_ms_p50",
     "itl_ms_p99",
     "step_s",
+    "match_s",
+    "insert_s",
+    "evict_s",
+    "schedule_s",
+    "forward_s",
     "steps_with.*",
     "waiting_taken.*",
     "events.*",
@@ -66,6 +75,7 @@ class WorkerMetrics:
         self._read_malloc = read_malloc
         self._observer = ObserverAccount(read_malloc)
         self._counted_before = counted_before
+        self._timed_before = engine.timings()
         self.waiting = WaitingWatch(engine)
         self.ttft = LatencyWindow()
         self.itl = LatencyWindow()
@@ -104,14 +114,21 @@ class WorkerMetrics:
             "waiting_requests": engine.waiting_requests,
             "max_running_requests": engine.max_running_requests_seen,
             "step_s": self.step_s,
+            **self._timings(),
         }
         for name, count in self.counters().items():
             values[f"events.{name}"] = count
         for name, length in engine.containers().items():
             values[f"container.{name}.len"] = length
         values.update(self._pool_values())
+        values.update(asdict(engine.liveness()))
         values.update(self.waiting.metrics())
         return values
+
+    def _timings(self) -> dict[str, float]:
+        """Where the engine's time went since the run began."""
+        before = self._timed_before
+        return {name: s - before[name] for name, s in self._engine.timings().items()}
 
     def heap(self) -> dict[str, float]:
         """The heap now; safe while the engine's thread is inside a step, or stuck in one."""

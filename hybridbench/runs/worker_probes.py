@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
+from hybridbench.runs.worker_diagnosis import WorkerDiagnosis
 from hybridbench.runs.worker_metrics import WorkerMetrics
 from hybridbench.sampling.heap_census import CensusReport, ForkCensus
 from hybridbench.sampling.reference_walk import WalkCensus
@@ -16,6 +17,7 @@ from hybridbench.targets.messages import (
     CensusReply,
     Checkpoint,
     CheckpointReply,
+    Diagnose,
     FromWorker,
     InstanceCount,
     TypeCount,
@@ -34,11 +36,16 @@ class WorkerProbes:
     """
 
     def __init__(
-        self, engine: Engine, census: ForkCensus | WalkCensus, metrics: WorkerMetrics
+        self,
+        engine: Engine,
+        census: ForkCensus | WalkCensus,
+        metrics: WorkerMetrics,
+        diagnosis: WorkerDiagnosis | None = None,
     ) -> None:
         self._engine = engine
         self._census = census
         self._metrics = metrics
+        self._diagnosis = diagnosis or WorkerDiagnosis(engine, metrics, None)
         self._requests: deque[Census | Checkpoint] = deque()
         self._current: Census | CheckpointReply | None = None
         self._started_s = 0.0
@@ -48,11 +55,14 @@ class WorkerProbes:
     @property
     def pending(self) -> bool:
         """Whether anything is asked for or under way."""
-        return self._current is not None or bool(self._requests)
+        return self._current is not None or bool(self._requests) or self._diagnosis.pending
 
-    def ask(self, request: Census | Checkpoint) -> None:
-        """Queue a probe."""
-        self._requests.append(request)
+    def ask(self, request: Census | Checkpoint | Diagnose) -> None:
+        """Queue a probe.  A diagnosis does not wait for the censuses, nor they for it."""
+        if isinstance(request, Diagnose):
+            self._diagnosis.ask(request)
+        else:
+            self._requests.append(request)
 
     def advance(self) -> list[FromWorker]:
         """Start what can be started, return what is done."""
@@ -61,6 +71,7 @@ class WorkerProbes:
             replies += self._poll()
         if self._current is None and self._requests:
             replies += self._start(self._requests.popleft())
+        replies += self._diagnosis.advance()
         return replies
 
     def close(self) -> None:
@@ -168,7 +179,7 @@ def violation_records(found: Iterable[InvariantViolation]) -> list[ViolationReco
     for entry in found:
         slots = list(entry.slots[:_SLOTS_SENT_MAX])
         records[entry.kind, entry.pool, entry.message] = ViolationRecord(
-            str(entry.kind), entry.pool, entry.message, slots
+            str(entry.kind), entry.pool, entry.message, slots, entry.count
         )
     return list(records.values())
 

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Sequence
 
 import msgspec
 import torch
@@ -22,6 +23,7 @@ from hybridbench.runs.engine_files import imported_engine_files
 from hybridbench.runs.engine_loop import EngineLoop
 from hybridbench.runs.first_touch import touch_largest_shapes
 from hybridbench.runs.pool_memory import pool_ranges
+from hybridbench.runs.worker_diagnosis import WorkerDiagnosis
 from hybridbench.runs.worker_metrics import DECLARED_FAMILIES, WorkerMetrics
 from hybridbench.runs.worker_probes import WorkerProbes
 from hybridbench.sampling.ballast import Ballast
@@ -33,6 +35,7 @@ from hybridbench.sampling.gc_monitor import (
     set_gc_before_warmup,
 )
 from hybridbench.sampling.heap_census import ForkCensus
+from hybridbench.sampling.heap_survey import SurveyScope
 from hybridbench.sampling.malloc import malloc_reader
 from hybridbench.sampling.reference_walk import WalkCensus
 from hybridbench.targets.messages import Ready, Scalar, Start
@@ -62,8 +65,11 @@ def build_loop(
     set_gc_after_warmup(start.gc_mode)
     census = _census(start, engine, wire)
     metrics = WorkerMetrics(engine, GcMonitor(), malloc_reader(), touched)
-    probes = WorkerProbes(engine, census, metrics)
+    roots: list[object] = []
+    scope = _survey_scope(census, roots, ballast)
+    probes = WorkerProbes(engine, census, metrics, WorkerDiagnosis(engine, metrics, scope))
     loop = EngineLoop(engine, wire, probes, metrics, ballast, defects)
+    roots.append(loop)
     wire.send(_ready(start, engine, census.method, malloc, time.monotonic() - started_s))
     return loop
 
@@ -99,6 +105,20 @@ def _census(start: Start, engine: Engine, wire: WorkerWire) -> ForkCensus | Walk
         excluded,
         close_in_child=(wire.fileno(),),
         timeout_s=start.census_timeout_s,
+    )
+
+
+def _survey_scope(
+    census: ForkCensus | WalkCensus, roots: Sequence[object], ballast: Ballast
+) -> SurveyScope | None:
+    """What a survey looks at: everything below ``roots``, which may be filled later."""
+    if isinstance(census, WalkCensus):
+        return None
+    return SurveyScope(
+        roots=lambda: roots,
+        ballast=ballast.held,
+        excluded=census.excluded,
+        close_in_child=census.close_in_child,
     )
 
 

@@ -16,5 +16,10 @@ class Ballast:
         # Each inner list is tracked, and visited by every full collection.
         self._held: list[list[int]] = [[index] for index in range(objects)]
 
+    @property
+    def held(self) -> list[list[int]]:
+        """All of them, for a look at the heap that must leave them out."""
+        return self._held
+
     def __len__(self) -> int:
         return len(self._held)

@@ -43,6 +43,9 @@ class CensusPace:
 
     planned_s: float
     next_s: float
+    stall_max_s: float | None = None  # what one census may hold the loop; None is no limit
+    given_up: bool = field(default=False, init=False)
+    _last_stop_s: float | None = field(default=None, init=False)
     _asked_s: float = field(default=0.0, init=False)
     _stop_s: float = field(default=0.0, init=False)
     _child_s: float = field(default=0.0, init=False)
@@ -54,7 +57,7 @@ class CensusPace:
 
     def due(self, now_s: float) -> bool:
         """Whether to ask for a census now."""
-        return now_s >= self.next_s
+        return not self.given_up and now_s >= self.next_s
 
     def asked(self, now_s: float) -> None:
         """A census was asked for."""
@@ -63,6 +66,9 @@ class CensusPace:
 
     def learn(self, stop_s: float, child_s: float) -> None:
         """A census held the loop for ``stop_s``, and its child ran for ``child_s``."""
+        if self.stall_max_s is not None and self._last_stop_s is not None:
+            self.given_up |= min(stop_s, self._last_stop_s) > self.stall_max_s
+        self._last_stop_s = stop_s
         self._stop_s = _smoothed(self._stop_s, stop_s)
         self._child_s = _smoothed(self._child_s, child_s)
         self.next_s = max(self.next_s, self._asked_s + self.interval_s)

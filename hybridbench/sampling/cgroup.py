@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -17,6 +17,7 @@ class MemoryLimit:
 
     size_bytes: int
     source: str  # "cgroup" or "MemAvailable"
+    folder: Path | None = field(default=None, compare=False)  # of the group that sets it
 
 
 def memory_limit(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> MemoryLimit | None:
@@ -25,8 +26,8 @@ def memory_limit(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> MemoryLimit |
         for folder in _folders(proc, root):
             size_bytes = _number(folder / name)
             if size_bytes is not None and size_bytes < _UNLIMITED_BYTES:
-                return MemoryLimit(size_bytes, "cgroup")
-    available = _available_bytes(proc)
+                return MemoryLimit(size_bytes, "cgroup", folder)
+    available = available_bytes(proc)
     return None if available is None else MemoryLimit(available, "MemAvailable")
 
 
@@ -57,8 +58,9 @@ def _folders(proc: Path, root: Path) -> list[Path]:
     return folders
 
 
-def _available_bytes(proc: Path) -> int | None:
-    kib = _field(proc / "meminfo", "MemAvailable:")
+def available_bytes(proc: Path = _PROC, field: str = "MemAvailable") -> int | None:
+    """One line of the machine's account of its memory, in bytes."""
+    kib = _field(proc / "meminfo", f"{field}:")
     return None if kib is None else kib * 1024
 
 

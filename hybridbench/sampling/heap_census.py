@@ -13,21 +13,18 @@ disarmed first.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
-import os
-import select
-import signal
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from hybridbench.sampling.fork_exclusion import MemoryRange
+from hybridbench.sampling.forked_child import ForkedChild, fork_child
 from hybridbench.sampling.garbage_size import TypeSize, garbage_size
 from hybridbench.sampling.tensor_storage import TensorStorages
 
@@ -35,11 +32,7 @@ from hybridbench.sampling.tensor_storage import TensorStorages
 CountedClasses: TypeAlias = Callable[[], Mapping[str, tuple[type, int]]]
 
 TYPES_REPORTED = 20
-_CHILD_NICENESS = 5
-# Opened once: each CDLL object leaves a reference cycle behind, which a census would then find.
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-_READ_BYTES = 1 << 16
+_WAIT_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -103,10 +96,10 @@ class ForkCensus:
         timeout_s: float = 20.0,
     ) -> None:
         self._classes = classes
-        self._excluded = tuple(excluded)
-        self._close_in_child = tuple(close_in_child)
+        self.excluded = tuple(excluded)
+        self.close_in_child = tuple(close_in_child)
         self._timeout_s = timeout_s
-        self._child: _Child | None = None
+        self._child: ForkedChild | None = None
 
     @property
     def running(self) -> bool:
@@ -122,21 +115,9 @@ class ForkCensus:
         """
         if self._child is not None:
             raise RuntimeError("a census is running; poll it to its end before the next")
-        read_end, write_end = os.pipe()
         started_s = time.perf_counter()
-        try:
-            pid = os.fork()
-        except OSError:
-            os.close(read_end)
-            os.close(write_end)
-            raise
-        if pid == 0:
-            self._be_the_child(read_end, write_end)
-        stop_s = time.perf_counter() - started_s
-        os.close(write_end)
-        os.set_blocking(read_end, False)
-        self._child = _Child(pid, read_end, started_s + self._timeout_s)
-        return stop_s
+        self._child = fork_child(self._answer, self.close_in_child, self._timeout_s)
+        return time.perf_counter() - started_s
 
     def poll(self) -> CensusReport | None:
         """The finished census, or None while the child counts.  Never waits."""
@@ -144,16 +125,15 @@ class ForkCensus:
         if child is None or not child.is_done():
             return None
         self._child = None
-        return child.report()
+        return _report_of(child)
 
     def wait(self, timeout_s: float) -> CensusReport | None:
         """Like ``poll``, but wait up to ``timeout_s`` for the child."""
         deadline_s = time.perf_counter() + timeout_s
         while (report := self.poll()) is None and self._child is not None:
-            remaining_s = deadline_s - time.perf_counter()
-            if remaining_s <= 0:
+            if time.perf_counter() >= deadline_s:
                 return None
-            self._child.wait(min(remaining_s, 0.05))
+            time.sleep(_WAIT_S)
         return report
 
     def close(self) -> None:
@@ -162,24 +142,12 @@ class ForkCensus:
             self._child.kill()
             self._child = None
 
-    def _be_the_child(self, read_end: int, write_end: int) -> NoReturn:
-        status = 1
+    def _answer(self) -> bytes:
         try:
-            os.close(read_end)
-            for descriptor in self._close_in_child:
-                os.close(descriptor)
-            _live_no_longer_than(self._timeout_s)
-            report = count_and_destroy(self._classes, self._excluded)
-            _write_all(write_end, msgspec.msgpack.encode(report))
-            status = 0
-        except BaseException as error:
-            # Nothing may travel up into the copied program.
-            with contextlib.suppress(BaseException):
-                failed = CensusReport(method="fork", error=f"{type(error).__name__}: {error}")
-                _write_all(write_end, msgspec.msgpack.encode(failed))
-        finally:
-            # No finalizers, no atexit, no flushing of buffers that the parent will flush too.
-            os._exit(status)
+            return msgspec.msgpack.encode(count_and_destroy(self._classes, self.excluded))
+        except Exception as error:
+            failed = CensusReport(method="fork", error=f"{type(error).__name__}: {error}")
+            return msgspec.msgpack.encode(failed)
 
 
 def count_and_destroy(
@@ -196,7 +164,7 @@ def count_and_destroy(
     tracked = len(objects)
     alive = Counter(map(type, objects))
     storages = TensorStorages(objects, alive, excluded)
-    disarmed = _disarm(alive)
+    disarmed = disarm(alive)
     # The list refers to every object: with it, nothing would be garbage.
     del objects
     gc.set_debug(gc.DEBUG_SAVEALL)
@@ -235,7 +203,7 @@ def instance_counts(
     }
 
 
-def _disarm(kinds: Counter[type]) -> list[object]:
+def disarm(kinds: Counter[type]) -> list[object]:
     """Take the teeth out of finalizers: garbage that the child finds must not act on the world.
 
     Returns what the registry of ``weakref.finalize`` held.  A finalizer that is called and finds
@@ -257,74 +225,11 @@ def _no_finalizer(_self: object) -> None:
     """Stands in for ``__del__`` in the child."""
 
 
-def _live_no_longer_than(timeout_s: float) -> None:
-    """The child kills itself when it hangs, and dies with its parent; it yields to the engine."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s)
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(_CHILD_NICENESS)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-class _Child:
-    """The parent's side of a running census: its pipe, its deadline, its end."""
-
-    def __init__(self, pid: int, read_end: int, deadline_s: float) -> None:
-        self._pid = pid
-        self._read_end = read_end
-        self._deadline_s = deadline_s
-        self._answer = bytearray()
-        self._status: int | None = None
-        self._timed_out = False
-
-    def is_done(self) -> bool:
-        """Read what is there; True once the child is gone and reaped."""
-        if self._at_end_of_answer():
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            if pid:
-                self._end(status)
-                return True
-        if time.perf_counter() > self._deadline_s:
-            self._timed_out = True
-            self.kill()
-            return True
-        return False
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait for something to read."""
-        select.select([self._read_end], [], [], timeout_s)
-
-    def kill(self) -> None:
-        """End the child and reap it."""
-        os.kill(self._pid, signal.SIGKILL)
-        _, status = os.waitpid(self._pid, 0)
-        self._end(status)
-
-    def report(self) -> CensusReport:
-        """What the child found, or why it did not."""
-        if self._timed_out:
-            return CensusReport(method="fork", error="the child took too long and was killed")
-        try:
-            return msgspec.msgpack.decode(bytes(self._answer), type=CensusReport)
-        except msgspec.MsgspecError:
-            code = os.waitstatus_to_exitcode(self._status or 0)
-            return CensusReport(method="fork", error=f"the child ended with status {code}")
-
-    def _at_end_of_answer(self) -> bool:
-        while True:
-            try:
-                data = os.read(self._read_end, _READ_BYTES)
-            except BlockingIOError:
-                return False
-            if not data:
-                return True
-            self._answer += data
-
-    def _end(self, status: int) -> None:
-        self._status = status
-        os.close(self._read_end)
+def _report_of(child: ForkedChild) -> CensusReport:
+    """What the child found, or why it did not."""
+    if child.failure:
+        return CensusReport(method="fork", error=child.failure)
+    try:
+        return msgspec.msgpack.decode(bytes(child.answer), type=CensusReport)
+    except msgspec.MsgspecError as error:
+        return CensusReport(method="fork", error=f"the child's answer cannot be read: {error}")

@@ -10,6 +10,7 @@ from typing import Protocol
 from hybridbench.clock import Clock
 from hybridbench.metrics import declared
 from hybridbench.sampling.cadence import Beat
+from hybridbench.sampling.cpu_time import read_cpu_wait_s, read_steal_s
 from hybridbench.sampling.process_memory import (
     ProcessGoneError,
     count_open_fds,
@@ -47,6 +48,17 @@ class ProcessSource:
         if open_fds is not None:
             values["open_fds"] = open_fds
         return values
+
+
+class StarvationSource:
+    """What a process could not have: processor time, from its scheduler and the hypervisor."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def read(self) -> Mapping[str, float]:
+        found = {"worker_cpu_wait_s": read_cpu_wait_s(self._pid), "host_steal_s": read_steal_s()}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 class PssSource:
@@ -107,6 +119,14 @@ class Sampler:
             return False
         self._late_s = late_s
         return True
+
+    def read_now(self, name: str) -> float | None:
+        """One metric out of turn, from the sources that are read with every sample."""
+        for timed in self._sources:
+            value = timed.source.read().get(name) if timed.beat is None else None
+            if value is not None:
+                return value
+        return None
 
     def finish(self, told: Mapping[str, float]) -> dict[str, float]:
         """The sample: what the worker ``told``, and everything seen from outside now.

@@ -57,12 +57,18 @@ class Sampling(_Record, frozen=True):
 
 
 class Submit(_Message, frozen=True):
-    """A new request."""
+    """A new request.
+
+    With ``payload_bytes`` it brings a payload of that size, which the worker makes from
+    ``payload_seed``: equal seeds give equal payloads, and megabytes need not cross the wire.
+    """
 
     rid: str
     input_ids: list[int]
     sampling: Sampling
     truncate: bool = False
+    payload_bytes: int = 0
+    payload_seed: int = 0
 
 
 class Abort(_Message, frozen=True):
@@ -227,6 +233,7 @@ class ViolationRecord(_Record, frozen=True):
     pool: str
     message: str
     slots: list[int]
+    count: int = 0  # how many in all; negative for slots counted twice
 
 
 class CheckpointReply(_Message, frozen=True):
@@ -318,6 +325,94 @@ class InjectedTruth(_Message, frozen=True):
     counts: dict[str, dict[str, int]]
 
 
+class Diagnose(_Message, frozen=True):
+    """Climb the rungs that are named, in their own order; answered by Diagnosis.
+
+    ``rest`` reads memory, ``rehearse`` tries the whole ladder in a forked child, ``trim`` gives
+    malloc's slack back, ``survey`` looks at the whole heap in a forked child.  ``collect``,
+    ``flush`` and ``device`` destroy: only at the end of a run.  ``paths`` and ``classes`` are the
+    tables of the survey to compare with.
+    """
+
+    probe_id: int
+    rungs: list[str]
+    paths: dict[str, tuple[int, int]] = {}
+    classes: dict[str, int] = {}
+
+
+class RungReading(_Record, frozen=True):
+    """Memory of the worker after one rung; ``private_bytes`` is RssAnon and swap."""
+
+    name: str
+    private_bytes: int
+    malloc_in_use_bytes: int
+    malloc_arena_bytes: int
+    device_allocated_bytes: int
+    device_reserved_bytes: int
+    seconds: float
+
+
+class CycleRecord(_Record, frozen=True):
+    """A way round by attribute names, and the share of the objects on cycles that have it."""
+
+    edges: list[str]
+    share: float
+
+
+class RetainedRecord(_Record, frozen=True):
+    """Objects that are held and were not at the baseline; see ``sampling/retained_growth.py``."""
+
+    type_name: str
+    count: int
+    size_bytes: int
+    path: str
+    holder: str
+    entries: int
+    chain: list[str]
+    chain_share: float
+    dragged: bool
+    item_type: str
+
+
+class SurveyRecord(_Record, frozen=True):
+    """What a full look at the heap found.  ``error`` is empty when it worked."""
+
+    error: str
+    stop_s: float = 0.0
+    child_s: float = 0.0
+    tracked_objects: int = 0
+    garbage_objects: int = 0
+    garbage_bytes: int = 0
+    garbage_types: list[TypeCount] = []
+    components: int = 0
+    on_cycles: int = 0
+    hanging: int = 0
+    cycle_types: dict[str, int] = {}
+    cycles: list[CycleRecord] = []
+    retained: list[RetainedRecord] = []
+    rehearsal: list[RungReading] = []
+    paths: dict[str, tuple[int, int]] = {}
+    classes: dict[str, int] = {}
+
+
+class SiteRecord(_Record, frozen=True):
+    """The engine's calls behind an event counter, and the class that its events remove, if any."""
+
+    counter: str
+    calls: list[str]
+    removes: str
+
+
+class Diagnosis(_Message, frozen=True):
+    """The answer to Diagnose; ``survey`` is None when none was asked for."""
+
+    probe_id: int
+    t_s: float
+    rungs: list[RungReading]
+    survey: SurveyRecord | None = None
+    sites: list[SiteRecord] = []
+
+
 ToWorker: TypeAlias = (
     Start
     | Submit
@@ -331,6 +426,7 @@ ToWorker: TypeAlias = (
     | Counters
     | Census
     | Checkpoint
+    | Diagnose
 )
 FromWorker: TypeAlias = (
     Ready
@@ -347,4 +443,5 @@ FromWorker: TypeAlias = (
     | Fatal
     | Goodbye
     | InjectedTruth
+    | Diagnosis
 )

@@ -78,6 +78,8 @@ class FakeTarget:
                 self._replies.append(census_reply(message.probe_id, self.clock.monotonic_s()))
             case m.Checkpoint():
                 self._replies.append(self._checkpoint(message))
+            case m.Flush():
+                self._replies.append(m.Flushed(self.clock.monotonic_s(), True))
             case m.Reclaim():
                 self._replies.append(m.Reclaimed(self.clock.monotonic_s(), 400, 300, 200, 100))
             case m.Shutdown():

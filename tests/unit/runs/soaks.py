@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.watchdog import Watchdog
 from hybridbench.sampling.cadence import Beat, CensusPace
-from hybridbench.sampling.sampler import Sampler
+from hybridbench.sampling.sampler import Sampler, TimedSource
 from hybridbench.workload.catalog import load_profile
 from tests.unit.runs.fakes import FakeSink, FakeTarget, FakeView, FakeWorkload
 
@@ -49,7 +49,11 @@ class FakeSoak:
     steps: SoakSteps
 
 
-def make_soak(plan: SoakPlan | None = None, view: FakeView | None = None) -> FakeSoak:
+def make_soak(
+    plan: SoakPlan | None = None,
+    view: FakeView | None = None,
+    sources: Sequence[TimedSource] = (),
+) -> FakeSoak:
     """A soak that samples once a second and counts garbage every four."""
     plan = plan if plan is not None else make_plan()
     clock = FakeClock(start_s=500.0)
@@ -60,7 +64,7 @@ def make_soak(plan: SoakPlan | None = None, view: FakeView | None = None) -> Fak
     parts = LoopParts(
         target=target,
         driver=Driver(workload, target),
-        sampler=Sampler([], Beat(1.0, now_s), clock),
+        sampler=Sampler(list(sources), Beat(1.0, now_s), clock),
         census_pace=CensusPace(4.0, now_s),
         recorder=Recorder(sink, clock, now_s),
         watchdog=Watchdog(30.0, now_s),

@@ -76,6 +76,8 @@ def test_counters_are_declared_consistent_and_fresh() -> None:
     assert values["pool.req.available"] == 4
     assert values["pool.kv.available"] + values["pool.kv.evictable"] == 512
     assert values["pool.kv.residual"] == values["pool.kv.waiting_held"] == 0
+    assert values["requests_without_client"] == values["oldest_request_s"] == 0
+    assert values["container.front_end.len"] == values["container.kv_events.len"] == 0
     assert values["ttft_ms_p50"] > 0
     assert values["probe_stop_s"] >= 0
     assert values["step_s"] > 0

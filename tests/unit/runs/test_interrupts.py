@@ -28,6 +28,17 @@ def test_the_first_signal_is_noted_and_the_second_raises(
     assert signal.getsignal(number) is before
 
 
+def test_sigusr1_asks_for_the_evidence_and_ends_nothing() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    with handled_interrupts() as interrupts:
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        assert interrupts.evidence_wanted
+        assert interrupts.exit_code is None
+
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
 def test_a_thread_that_gets_no_signals_can_still_run_a_soak() -> None:
     seen: list[Interrupts] = []
 

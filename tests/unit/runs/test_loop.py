@@ -82,3 +82,43 @@ def test_a_loop_that_stood_still_reports_the_gap() -> None:
     gaps = soak.sink.data_of("gap")
     assert len(gaps) == 1
     assert gaps[0]["seconds"] == pytest.approx(42.0, abs=2.0)
+
+
+def test_a_census_that_holds_the_engine_beyond_its_budget_is_given_up_once_and_told() -> None:
+    soak = make_soak()
+    soak.parts.census_pace.stall_max_s = 0.1
+    for probe_id in range(1, 5):
+        turn(soak, census_reply(probe_id, 501.0 + probe_id, stop_s=0.5))
+
+    (told,) = soak.sink.data_of("probe_left_out")
+    assert told["metrics"] == ["gc_collectible_bytes"]
+    assert soak.parts.census_pace.given_up
+
+
+def test_evidence_is_written_once_for_a_signal_and_the_run_goes_on() -> None:
+    soak = make_soak()
+    written: list[float] = []
+    # The parts are frozen for everybody else.
+    object.__setattr__(soak.parts, "on_evidence", lambda: written.append(soak.loop.now_s))
+    soak.interrupts.evidence_wanted = True
+
+    soak.loop.run_until(lambda: False, soak.loop.now_s + 5.0)
+
+    assert len(written) == 1
+    assert not soak.loop.interrupted
+
+
+def test_a_loop_that_takes_no_samples_sleeps_as_long_as_it_may() -> None:
+    soak = make_soak()
+    soak.loop.samples_wanted = False
+    soak.workload.paused = True
+    turns = 0
+
+    def count() -> bool:
+        nonlocal turns
+        turns += 1
+        return False
+
+    soak.loop.run_until(count, soak.loop.now_s + 60.0)
+
+    assert turns < 1000

@@ -61,3 +61,23 @@ def test_one_outlier_does_not_set_the_pace_for_good() -> None:
         pace.learn(stop_s, 0.1)
 
     assert pace.interval_s == pytest.approx(2.0, rel=0.05)
+
+
+def test_two_stops_in_a_row_above_the_budget_end_the_censuses_and_one_does_not() -> None:
+    pace = CensusPace(planned_s=2.0, next_s=0.0, stall_max_s=0.1)
+    for stop_s in (0.05, 0.3, 0.05, 0.3):
+        pace.learn(stop_s, 0.1)
+    assert not pace.given_up
+    assert pace.due(1e6)
+
+    pace.learn(0.2, 0.1)
+
+    assert not pace.due(1e6)
+
+
+def test_without_a_budget_no_stop_is_too_long() -> None:
+    pace = CensusPace(planned_s=2.0, next_s=0.0)
+    for _ in range(3):
+        pace.learn(60.0, 0.1)
+
+    assert pace.due(1e6)

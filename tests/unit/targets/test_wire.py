@@ -51,6 +51,7 @@ TO_WORKER: list[m.ToWorker] = [
     m.Counters(1),
     m.Census(2),
     m.Checkpoint(3, 1, True),
+    m.Diagnose(4, ["rest", "survey"], {"Engine > list": (3, 400)}, {"list": 3}),
 ]
 FROM_WORKER: list[m.FromWorker] = [
     m.Ready(
@@ -104,6 +105,35 @@ FROM_WORKER: list[m.FromWorker] = [
     m.Fatal("no such model", "trace", usage=True),
     m.Goodbye(9.0, 0.2),
     m.InjectedTruth({"some-defect": {"slots_lost": 3}}),
+    m.Diagnosis(
+        probe_id=4,
+        t_s=9.5,
+        rungs=[m.RungReading("rest", 1000, 900, 950, 0, 0, 0.1)],
+        survey=m.SurveyRecord(
+            error="",
+            garbage_types=[m.TypeCount("engine.TreeNode", 7, 4096)],
+            cycle_types={"TreeNode": 7},
+            cycles=[m.CycleRecord(["TreeNode.next", "TreeNode.parent"], 0.9)],
+            retained=[
+                m.RetainedRecord(
+                    "Event",
+                    5,
+                    600,
+                    "Engine > list > Event",
+                    "Engine.log",
+                    5,
+                    ["Engine.log", "list[*]"],
+                    1.0,
+                    False,
+                    "",
+                )
+            ],
+            rehearsal=[m.RungReading("trim", 990, 900, 950, 0, 0, 0.1)],
+            paths={"Engine > list": (3, 400)},
+            classes={"list": 3},
+        ),
+        sites=[m.SiteRecord("nodes_evicted", ["Cache.evict"], "TreeNode")],
+    ),
 ]
 
 

@@ -1,0 +1,80 @@
+"""A run that was cut off: how far it came, and whether anything is left to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.segments import borders, last_segment, segments
+from hybridbench.errors import RunDirectoryError
+from hybridbench.rundir.layout import SAMPLES
+from hybridbench.rundir.listing import last_sample
+from hybridbench.rundir.reader import read_run
+
+
+@dataclass(frozen=True)
+class CutRun:
+    """What is known of a run that ended before its time.
+
+    Args:
+        end_s: time of the run at its last sign of life.
+        end_wall_s: the same by the wall clock; None if no sample says.
+        served_s: traffic of all segments together, warm-ups included.
+        segments: how many there were.
+    """
+
+    manifest: Mapping[str, JsonValue]
+    end_s: float
+    end_wall_s: float | None
+    served_s: float
+    segments: int
+
+
+def read_cut_run(run_dir: Path) -> CutRun:
+    """How far the run in ``run_dir`` came.
+
+    Raises:
+        RunDirectoryError: there is no run, it never got a worker, or it ended as planned.
+    """
+    record = read_run(run_dir)
+    if "engine_hash" not in record.manifest:
+        raise RunDirectoryError(
+            f"{run_dir} was cut off before its engine was built: start it anew instead"
+        )
+    if is_finished(record):
+        raise RunDirectoryError(
+            f"{run_dir} ended as planned and has nothing left to resume: "
+            "see it with 'hybridbench report', or start a new run"
+        )
+    last = last_sample(run_dir / SAMPLES)
+    ends = [float(series.t_s[-1]) for series in record.series.values() if len(series)]
+    ends += [event.t_s for event in record.events]
+    return CutRun(
+        manifest=record.manifest,
+        end_s=max(ends, default=0.0),
+        end_wall_s=last.wall if last is not None and last.wall else None,
+        served_s=sum(_served_s(part) for part in segments(record)),
+        segments=len(borders(record)) + 1,
+    )
+
+
+def is_finished(record: RunRecord) -> bool:
+    """Whether the run came to an end of its own: an interrupted one may go on."""
+    part = last_segment(record)
+    phase = part.last_event("phase")
+    if phase is None or part.last_event("interrupted") is not None:
+        return False
+    return phase.data.get("name", phase.data.get("phase")) == "done"
+
+
+def _served_s(part: RunRecord) -> float:
+    """Seconds from the first request to the last sample, or to the signal that ended it."""
+    begun = [e.t_s for e in part.all_events("phase") if e.data.get("name") == "warmup"]
+    if not begun:
+        return 0.0
+    interrupted = part.last_event("interrupted")
+    ends = [float(series.t_s[-1]) for series in part.series.values() if len(series)]
+    end = interrupted.t_s if interrupted is not None else max(ends, default=begun[0])
+    return max(0.0, end - begun[0])

@@ -1,0 +1,105 @@
+"""Files with series, whoever wrote them: which format one is in, and its columns.
+
+CSV, TSV and columns of blanks (psrecord), mprof's ``MEM`` lines, JSON lines (flat, or the samples
+of a run), a Prometheus range export; each also compressed with gzip, or on standard input.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hybridbench.errors import ConfigError
+from hybridbench.rundir.series_json import json_lines, prometheus
+from hybridbench.rundir.series_table import RawColumn, RawTable, Wanted, delimited, mprof
+
+STDIN = "-"
+_GZIP_MAGIC = b"\x1f\x8b"
+_BYTES_MAX = 2 * 2**30
+
+
+@dataclass(frozen=True)
+class SeriesFile:
+    """The columns of one file.  Columns of one ``group`` share their times."""
+
+    source: str
+    columns: tuple[RawColumn, ...]
+    notes: tuple[str, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all columns, in the file's order."""
+        return tuple(column.name for column in self.columns)
+
+
+def read_series(path: str, time_column: str | None = None) -> SeriesFile:
+    """The series in the file ``path``; ``-`` is standard input.
+
+    Raises:
+        ConfigError: it cannot be read or holds no series; says file, line and what to do.
+    """
+    source = "<stdin>" if path == STDIN else path
+    data = _bytes(path, source)
+    text = data.decode("utf-8-sig", "replace")
+    if not text.strip():
+        raise ConfigError(f"{source}: the file is empty; give a file with a time column.")
+    table = _table(source, text, Wanted(source, time_column))
+    told = (c.is_text or np.isfinite(c.value).sum() >= 2 for c in table.columns)
+    if not any(told):
+        raise ConfigError(
+            f"{source}: no column has two numbers beside the time; is it the right file?"
+        )
+    return SeriesFile(source, tuple(table.columns), tuple(table.notes))
+
+
+def _table(source: str, text: str, wanted: Wanted) -> RawTable:
+    start = text.lstrip()
+    if start.startswith(("MEM ", "CMDLINE ")):
+        return mprof(text, wanted)
+    if not start.startswith(("{", "[")):
+        return delimited(text, wanted)
+    # One document, or one object a line?  A document is all there is; a line is not.
+    first_line = start.split("\n", 1)[0].strip()
+    try:
+        first = json.loads(first_line)
+    except ValueError:
+        first = None
+    if isinstance(first, dict) and "status" not in first and "data" not in first:
+        return json_lines(text, wanted)
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        if isinstance(first, dict):
+            return json_lines(text, wanted)
+        raise ConfigError(
+            f"{source}: starts like JSON and is none ({error}); give JSON lines or an export of "
+            "/api/v1/query_range."
+        ) from error
+    return prometheus(document, wanted)
+
+
+def _bytes(path: str, source: str) -> bytes:
+    try:
+        data = sys.stdin.buffer.read() if path == STDIN else _file(Path(path), source)
+        return gzip.decompress(data) if data[:2] == _GZIP_MAGIC else data
+    except FileNotFoundError as error:
+        raise ConfigError(f"{source}: no such file.") from error
+    except EOFError as error:
+        raise ConfigError(
+            f"{source}: the compressed file is cut short; unpack what there is with "
+            "`gzip -dc FILE | hybridbench judge -`."
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{source}: cannot be read: {error.strerror or error}.") from error
+
+
+def _file(path: Path, source: str) -> bytes:
+    if path.is_dir():
+        raise ConfigError(f"{source}: is a directory without manifest.json: not a run; give files.")
+    if path.stat().st_size > _BYTES_MAX:
+        raise ConfigError(f"{source}: is above 2 GiB; keep the columns that matter.")
+    return path.read_bytes()

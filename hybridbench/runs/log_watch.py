@@ -1,0 +1,82 @@
+"""The worker's stderr, read as it grows: lines that speak of a leak, a hang or an end of memory.
+
+A chatty worker must cost little: each look reads a bounded piece, and a line that comes again is
+counted, and told again only when its count has grown tenfold.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hybridbench.analysis.log_words import ENGINE_LOG, said_of, spoken_of
+from hybridbench.analysis.record import JsonValue
+from hybridbench.runs.recorder import Recorder
+
+_READ_BYTES_MAX = 256 * 2**10
+_LINE_CHARS_KEPT = 500
+_SAYINGS_MAX = 50
+
+
+class LogWatch:
+    """Remembers where it has read to and what was said how often; bounded in both."""
+
+    def __init__(self, path: Path, recorder: Recorder) -> None:
+        self._path = path
+        self._recorder = recorder
+        # A run that goes on appends to the file of its first segment, which was read then.
+        self._offset = path.stat().st_size if path.exists() else 0
+        self._part = b""
+        self._counts: dict[str, int] = {}
+
+    def look(self) -> None:
+        """Read what is new, up to a quarter of a megabyte; of more, its end."""
+        try:
+            size = self._path.stat().st_size
+            if size < self._offset:
+                # The file was cut to its last part, which was read before.
+                self._offset, self._part = size, b""
+                return
+            if size == self._offset:
+                return
+            skipped = size - self._offset > _READ_BYTES_MAX
+            with self._path.open("rb") as file:
+                file.seek(max(self._offset, size - _READ_BYTES_MAX))
+                new = file.read(_READ_BYTES_MAX)
+        except OSError:
+            return
+        self._offset = size
+        *lines, self._part = ((b"" if skipped else self._part) + new).split(b"\n")
+        self._part = self._part[-_READ_BYTES_MAX:]
+        for line in lines:
+            self.line(line.decode("utf-8", "replace"))
+
+    def finish(self) -> None:
+        """Read to the end, a last line without its newline included."""
+        self.look()
+        rest, self._part = self._part, b""
+        if rest:
+            self.line(rest.decode("utf-8", "replace"))
+
+    def line(self, text: str, stamp_s: float | None = None) -> None:
+        """One line the engine wrote; kept if it speaks of what went wrong.
+
+        ``stamp_s`` is its monotonic time, where it is known better than "now".
+        """
+        if spoken_of(text) is None:
+            return
+        key = said_of(text)
+        if key not in self._counts and len(self._counts) >= _SAYINGS_MAX:
+            return
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        if not _is_power_of_ten(count):
+            return
+        data: dict[str, JsonValue] = {"text": text.strip()[:_LINE_CHARS_KEPT], "count": count}
+        if stamp_s is None:
+            self._recorder.event(ENGINE_LOG, data)
+        else:
+            self._recorder.at(stamp_s, ENGINE_LOG, data)
+
+
+def _is_power_of_ten(count: int) -> bool:
+    digits = str(count)
+    return digits[0] == "1" and not digits[1:].strip("0")

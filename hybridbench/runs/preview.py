@@ -1,0 +1,259 @@
+"""What a soak would see, cost and promise, before it runs: ``soak --dry-run``.
+
+The worker is built and asked for one census, then told to leave: what the target can show and what
+a probe costs are then measured and not guessed.  No traffic is served and nothing is stored.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hybridbench.analysis.resolution import smallest_resolvable_rate
+from hybridbench.analysis.trend import LEAK_AFTER_STEADY_S
+from hybridbench.clock import Clock, SystemClock
+from hybridbench.errors import WorkerFailedError
+from hybridbench.metrics import METRICS, Check
+from hybridbench.runs.boot import boot_worker
+from hybridbench.runs.interrupts import Interrupts
+from hybridbench.runs.loop import WorkerLostError
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.sampling.cgroup import memory_limit
+from hybridbench.sampling.process_memory import read_process_memory
+from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
+from hybridbench.targets.messages import Census, CensusReply, Ready, Shutdown
+from hybridbench.targets.target import NOT_SHOWN
+from hybridbench.units import format_byte_rate, format_bytes, format_duration
+
+# Measured on stored runs of several profiles: a line of samples.jsonl with all metrics, the events
+# of a checkpoint, and the page, the summary and the worker's log.
+_SAMPLE_BYTES = 2500
+_CHECKPOINT_BYTES = 6000
+_FIXED_BYTES = 2 * 2**20
+_SPARE_DISK = 2.0
+# The warm-up ends with the work done, which a plan cannot know; shipped profiles need this share.
+_WARMUP_SHARE = 0.15
+_CENSUS_PATIENCE_S = 60.0
+_STOP_PATIENCE_S = 5.0
+_TURN_S = 0.1
+# One snapshot of the heap, copied page by page while the census child walks it.
+_CENSUS_HEADROOM = 0.5
+_INCREMENTAL_GC = ((3, 14, 0), (3, 14, 4))
+_ABORTS = {"abort_queued": "queued", "abort_prefill": "prefill", "abort_decode": "decode"}
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The smallest rate of one gated metric that the run can call a leak, and the promise."""
+
+    metric: str
+    smallest_per_h: float
+    promise_per_h: float
+
+
+@dataclass(frozen=True)
+class Stall:
+    """What one census costs; measured on the worker as built, which is as small as it ever is."""
+
+    method: str
+    stop_s: float
+    child_s: float
+    tracked_objects: int
+    budget_s: float | None
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the run would stop counting garbage under traffic."""
+        return self.budget_s is not None and self.stop_s > self.budget_s
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Everything ``soak --dry-run`` says.  Sizes in bytes, rates in bytes per hour."""
+
+    title: str
+    model_note: str
+    capabilities: tuple[str, ...]
+    metrics: tuple[str, ...]
+    not_seen: tuple[str, ...]
+    duration_s: float
+    warmup_s: float
+    sample_every_s: float
+    census_every_s: float
+    checkpoint_every_s: float
+    resolutions: tuple[Resolution, ...]
+    disk_needed_bytes: int
+    disk_free_bytes: int
+    memory_now_bytes: int
+    memory_needed_bytes: int
+    memory_free_bytes: int | None
+    stall: Stall | None
+    boot_s: float
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def judged_s(self) -> float:
+        """How long the judged window will be."""
+        return self.duration_s - self.warmup_s
+
+
+def preview_soak(plan: SoakPlan, clock: Clock | None = None) -> Preview:
+    """Build the worker of ``plan``, ask what it shows and what a census costs, let it go.
+
+    Raises:
+        ConfigError: the run could not start: the model or the pools cannot be built.
+        WorkerFailedError: the worker did not come up.
+    """
+    clock = clock if clock is not None else SystemClock()
+    with tempfile.TemporaryDirectory(prefix="hybridbench-") as folder:
+        target = BundledTarget(WorkerLaunch(Path(folder) / "stderr.log", malloc=plan.malloc))
+        try:
+            ready = boot_worker(target, plan, clock, Interrupts())
+            assert ready is not None, "nobody interrupts a preview"
+            memory_bytes = read_process_memory(ready.pid).rss_bytes
+            census = _census(target, clock)
+            target.post(Shutdown())
+            target.exchange(_TURN_S)
+        except WorkerLostError as lost:
+            raise WorkerFailedError(f"the worker did not come up: {lost.detail}.") from lost
+        finally:
+            target.stop(_STOP_PATIENCE_S)
+    return build_preview(plan, ready, memory_bytes, census)
+
+
+def _census(target: BundledTarget, clock: Clock) -> CensusReply | None:
+    """One census of the worker at rest; None if it has none or does not answer in time."""
+    target.post(Census(1))
+    limit_s = clock.monotonic_s() + _CENSUS_PATIENCE_S
+    while clock.monotonic_s() < limit_s:
+        for message in target.exchange(_TURN_S):
+            if isinstance(message, CensusReply):
+                return None if message.error else message
+    return None
+
+
+def build_preview(
+    plan: SoakPlan, ready: Ready, memory_bytes: int, census: CensusReply | None
+) -> Preview:
+    """The preview of ``plan`` by what its worker declared; ``census`` None where none worked."""
+    cadence = plan.cadence
+    warmup_s = _WARMUP_SHARE * plan.duration_s
+    limit = memory_limit()
+    stall = None
+    if census is not None:
+        stall = Stall(
+            census.method, census.stop_s, census.child_s, census.tracked_objects, plan.stall_max_s
+        )
+    samples = plan.duration_s / cadence.sample_every_s
+    censuses = plan.duration_s / cadence.collectible_every_s
+    checkpoints = plan.duration_s / cadence.checkpoint_every_s
+    disk = (samples + 0.2 * censuses) * _SAMPLE_BYTES + checkpoints * _CHECKPOINT_BYTES
+    preview = Preview(
+        title=f"{plan.model} / {plan.profile.name}",
+        model_note=ready.model_note,
+        capabilities=tuple(sorted(ready.capabilities)),
+        metrics=tuple(ready.metrics),
+        not_seen=tuple(t for name, t in NOT_SHOWN.items() if name not in ready.capabilities),
+        duration_s=plan.duration_s,
+        warmup_s=warmup_s,
+        sample_every_s=cadence.sample_every_s,
+        census_every_s=cadence.collectible_every_s,
+        checkpoint_every_s=cadence.checkpoint_every_s,
+        resolutions=tuple(_resolutions(plan, memory_bytes, plan.duration_s - warmup_s)),
+        disk_needed_bytes=_FIXED_BYTES + math.ceil(disk),
+        disk_free_bytes=shutil.disk_usage(_existing(plan.store)).free,
+        memory_now_bytes=memory_bytes,
+        memory_needed_bytes=round(memory_bytes * (1 + _CENSUS_HEADROOM)),
+        memory_free_bytes=None if limit is None else limit.size_bytes,
+        stall=stall,
+        boot_s=ready.boot_s,
+    )
+    return replace(preview, warnings=tuple(_warnings(plan, preview)))
+
+
+def _resolutions(plan: SoakPlan, memory_bytes: int, judged_s: float) -> Iterator[Resolution]:
+    promise = plan.profile.promise_for(plan.duration_s)
+    promised = {
+        "rss_anon_swap_bytes": promise.rss_bytes_per_h,
+        "gc_collectible_bytes": promise.collectible_bytes_per_h,
+    }
+    for spec in METRICS:
+        if spec.check is Check.TREND and spec.name in promised:
+            # Garbage has no base of its own: what is waiting is a part of the process.
+            least = smallest_resolvable_rate(judged_s, memory_bytes)
+            yield Resolution(spec.name, max(least, spec.floor_per_hour), promised[spec.name])
+
+
+def _existing(store: Path) -> Path:
+    """The nearest folder above the store that is there: the disk the run will be on."""
+    folder = store.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def _warnings(plan: SoakPlan, preview: Preview) -> Iterator[str]:
+    if preview.disk_free_bytes < _SPARE_DISK * preview.disk_needed_bytes:
+        yield (
+            f"{format_bytes(preview.disk_free_bytes)} are free under {plan.store}, and the run "
+            f"writes about {format_bytes(preview.disk_needed_bytes)}"
+        )
+    free = preview.memory_free_bytes
+    if free is not None and free < preview.memory_needed_bytes:
+        yield (
+            f"the worker and a census want about {format_bytes(preview.memory_needed_bytes)}, and "
+            f"{format_bytes(free)} are allowed"
+        )
+    yield from _length_warnings(preview)
+    yield from _stall_warnings(preview.stall)
+    yield from _coverage_warnings(plan)
+    if _INCREMENTAL_GC[0] <= sys.version_info[:3] <= _INCREMENTAL_GC[1]:
+        yield "this Python collects incrementally: what it calls generation 2 is no full collection"
+    if preview.stall is None:
+        yield "no census worked: what waits for the collector will not be seen"
+
+
+def _length_warnings(preview: Preview) -> Iterator[str]:
+    if preview.judged_s < LEAK_AFTER_STEADY_S:
+        yield (
+            f"about {format_duration(preview.judged_s)} will be judged: no trend is called a leak "
+            f"in less than {format_duration(LEAK_AFTER_STEADY_S)}, only exact findings count"
+        )
+    for one in preview.resolutions:
+        if one.smallest_per_h > one.promise_per_h:
+            yield (
+                f"too short for its promise: {one.metric} can be told from "
+                f"{format_byte_rate(one.smallest_per_h)} on, promised are "
+                f"{format_byte_rate(one.promise_per_h)}"
+            )
+
+
+def _stall_warnings(stall: Stall | None) -> Iterator[str]:
+    if stall is not None and stall.left_out and stall.budget_s is not None:
+        yield (
+            f"counting garbage ({stall.method}) holds the engine for {stall.stop_s * 1000:.0f} ms, "
+            f"above probe.max_stall_ms of {stall.budget_s * 1000:.0f}: it will be left out under "
+            "traffic, and gc_collectible_bytes is not judged"
+        )
+
+
+def _coverage_warnings(plan: SoakPlan) -> Iterator[str]:
+    """Floors on aborts say how many requests there must be; an open workload says how many come."""
+    profile = plan.profile
+    rate = profile.arrival.rate_per_s
+    for counter, least in profile.coverage_minimums(plan.duration_s).items():
+        if counter not in _ABORTS or plan.trace is not None:
+            continue
+        share = vars(profile.aborts)[_ABORTS[counter]]
+        if not share:
+            yield f"{counter} must reach {least}, and the profile makes none"
+        elif rate is not None and rate * share * plan.duration_s < 1.5 * least:
+            yield (
+                f"{counter} must reach {least}: at {rate:g} requests a second about "
+                f"{rate * share * plan.duration_s:.0f} are tried"
+            )

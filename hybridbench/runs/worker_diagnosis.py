@@ -1,0 +1,215 @@
+"""The worker's side of the diagnosis ladder: climbs when asked, without holding up the wire."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import torch
+
+from hybridbench.engine.counters import COUNTER_SITES
+from hybridbench.engine.engine import Engine
+from hybridbench.runs.worker_metrics import WorkerMetrics
+from hybridbench.sampling.heap_survey import (
+    Baseline,
+    HeapSurvey,
+    SurveyScope,
+    start_survey,
+    survey_of,
+)
+from hybridbench.sampling.malloc import MallocInfo, malloc_reader
+from hybridbench.sampling.process_memory import read_process_memory
+from hybridbench.sampling.rungs import (
+    COLLECT,
+    REST,
+    TRIM,
+    Memory,
+    Rung,
+    RungWork,
+    at_rest,
+    destructive_rungs,
+    trim,
+)
+from hybridbench.targets.messages import (
+    CycleRecord,
+    Diagnose,
+    Diagnosis,
+    RetainedRecord,
+    RungReading,
+    SiteRecord,
+    SurveyRecord,
+    TypeCount,
+)
+
+SURVEY, REHEARSE = "survey", "rehearse"
+_CYCLES_SENT = 4
+
+
+class WorkerDiagnosis:
+    """One request at a time; the engine's thread calls ``advance`` between steps.
+
+    The forks of a survey belong to the moment of the first ``advance`` after ``ask``.
+
+    Args:
+        scope: None where a fork is not allowed: then the rungs are climbed without a survey.
+    """
+
+    def __init__(self, engine: Engine, metrics: WorkerMetrics, scope: SurveyScope | None) -> None:
+        self._metrics = metrics
+        self._scope = scope
+        self._work = rung_work(engine)
+        self._requests: deque[Diagnose] = deque()
+        self._climb: Iterator[Diagnosis | None] | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything is asked for or under way."""
+        return self._climb is not None or bool(self._requests)
+
+    def ask(self, request: Diagnose) -> None:
+        """Queue a climb."""
+        self._requests.append(request)
+
+    def advance(self) -> list[Diagnosis]:
+        """Go on as far as nothing has to be waited for; the answer when it is complete."""
+        if self._climb is None:
+            if not self._requests:
+                return []
+            self._climb = self._rungs(self._requests.popleft())
+        for answer in self._climb:
+            if answer is None:
+                return []
+            self._climb = None
+            return [answer]
+        raise AssertionError("a climb ends with its answer")
+
+    def _rungs(self, request: Diagnose) -> Iterator[Diagnosis | None]:
+        """None for each time something is waited for, then the answer."""
+        now_s, wanted = time.monotonic(), set(request.rungs)
+        readings: list[Rung] = []
+        survey: SurveyRecord | None = None
+        if REST in wanted:
+            readings.append(at_rest(self._work))
+        if TRIM in wanted:
+            readings.append(trim(self._work))
+        if SURVEY in wanted:
+            for found in self._survey(request):
+                survey = found
+                if found is None:
+                    yield None
+        if COLLECT in wanted:
+            for rung in destructive_rungs(self._work):
+                readings.append(rung)
+                yield None
+        told = [_reading(rung) for rung in readings]
+        yield Diagnosis(request.probe_id, now_s, told, survey, _sites())
+
+    def _survey(self, request: Diagnose) -> Iterator[SurveyRecord | None]:
+        if self._scope is None:
+            yield SurveyRecord("a survey needs a fork, which this device does not allow")
+            return
+        baseline = Baseline(request.paths, request.classes) if request.classes else None
+        rehearsed = self._work if REHEARSE in request.rungs else None
+        began_s = time.perf_counter()
+        try:
+            child = start_survey(self._scope, baseline, rehearsed)
+        except OSError as error:
+            yield SurveyRecord(f"no fork: {error}")
+            return
+        stop_s = time.perf_counter() - began_s
+        self._metrics.probe_stop_s += stop_s
+        while not child.is_done():
+            yield None
+        survey = survey_of(child)
+        self._metrics.probe_child_s += survey.child_s
+        yield _record(survey, stop_s, tables=baseline is None)
+
+
+def rung_work(engine: Engine) -> RungWork:
+    """How the rungs read this process and reach its cache and device."""
+    on_cuda = engine.config.device.startswith("cuda")
+    return RungWork(
+        read=_reader(malloc_reader(), on_cuda=on_cuda),
+        flush=engine.flush_cache,
+        empty_device_cache=torch.cuda.empty_cache if on_cuda else None,
+    )
+
+
+def _reader(malloc: Callable[[], MallocInfo] | None, *, on_cuda: bool) -> Callable[[], Memory]:
+    def read() -> Memory:
+        info = MallocInfo(0, 0) if malloc is None else malloc()
+        return Memory(
+            # Asked anew each time: a rehearsing child reads its own.
+            private_bytes=read_process_memory(os.getpid()).anon_swap_bytes,
+            malloc_in_use_bytes=info.in_use_bytes,
+            malloc_arena_bytes=info.arena_bytes,
+            device_allocated_bytes=torch.cuda.memory_allocated() if on_cuda else 0,
+            device_reserved_bytes=torch.cuda.memory_reserved() if on_cuda else 0,
+        )
+
+    return read
+
+
+def _sites() -> list[SiteRecord]:
+    return [
+        SiteRecord(counter, list(site.calls), site.removes)
+        for counter, site in COUNTER_SITES.items()
+    ]
+
+
+def _reading(rung: Rung) -> RungReading:
+    memory = rung.memory
+    return RungReading(
+        rung.name,
+        memory.private_bytes,
+        memory.malloc_in_use_bytes,
+        memory.malloc_arena_bytes,
+        memory.device_allocated_bytes,
+        memory.device_reserved_bytes,
+        rung.seconds,
+    )
+
+
+def _record(survey: HeapSurvey, stop_s: float, *, tables: bool) -> SurveyRecord:
+    """``tables`` are what a later survey compares with; they are large."""
+    cycles = survey.cycles
+    return SurveyRecord(
+        error=survey.error,
+        stop_s=stop_s,
+        child_s=survey.child_s,
+        tracked_objects=survey.tracked_objects,
+        garbage_objects=survey.garbage_objects,
+        garbage_bytes=survey.garbage_bytes,
+        garbage_types=[
+            TypeCount(row.type_name, row.count, row.size_bytes) for row in survey.garbage_types
+        ],
+        components=cycles.components,
+        on_cycles=cycles.objects,
+        hanging=cycles.hanging,
+        cycle_types=dict(cycles.types),
+        cycles=[CycleRecord(list(s.edges), s.share) for s in cycles.shapes[:_CYCLES_SENT]],
+        retained=_retained(survey),
+        rehearsal=[_reading(rung) for rung in survey.rehearsal],
+        paths=dict(survey.paths) if tables else {},
+        classes=dict(survey.classes) if tables else {},
+    )
+
+
+def _retained(survey: HeapSurvey) -> list[RetainedRecord]:
+    return [
+        RetainedRecord(
+            type_name=row.type_name,
+            count=row.count,
+            size_bytes=row.size_bytes,
+            path=row.path,
+            holder=row.holder,
+            entries=row.entries,
+            chain=list(row.chain),
+            chain_share=row.chain_share,
+            dragged=row.dragged,
+            item_type=row.item_type,
+        )
+        for row in survey.retained
+    ]

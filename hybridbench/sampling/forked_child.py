@@ -1,0 +1,143 @@
+"""A forked copy of the process that does one piece of work, answers through a pipe and is gone.
+
+The copy sees the heap of the moment it was made and may wreck it.  It yields to the engine, lives
+no longer than its deadline or its parent, and leaves by ``os._exit``: no finalizers, no ``atexit``,
+no flushing of buffers that the parent will flush too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+_CHILD_NICENESS = 5
+# Opened once: each CDLL object leaves a reference cycle behind, which a census would then find.
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+_READ_BYTES = 1 << 16
+_POLL_S = 0.05
+
+
+class ForkedChild:
+    """The parent's side: the pipe, the deadline, the end.  Owns the child until it is reaped."""
+
+    def __init__(self, pid: int, read_end: int, deadline_s: float) -> None:
+        self._pid = pid
+        self._read_end = read_end
+        self._deadline_s = deadline_s
+        self._status: int | None = None
+        self._timed_out = False
+        self.answer = bytearray()
+
+    def is_done(self) -> bool:
+        """Read what is there; True once the child is gone and reaped.  Never waits."""
+        if self._status is not None:
+            return True
+        if self._at_end_of_answer():
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._end(status)
+                return True
+        if time.perf_counter() > self._deadline_s:
+            self._timed_out = True
+            self.kill()
+            return True
+        return False
+
+    def wait(self) -> None:
+        """Until the child is gone, its deadline at the latest."""
+        while not self.is_done():
+            select.select([self._read_end], [], [], _POLL_S)
+
+    def kill(self) -> None:
+        """End the child and reap it."""
+        if self._status is None:
+            os.kill(self._pid, signal.SIGKILL)
+            _, status = os.waitpid(self._pid, 0)
+            self._end(status)
+
+    @property
+    def failure(self) -> str:
+        """Why there is no answer to use; empty when the child came to its end."""
+        if self._timed_out:
+            return "the child took too long and was killed"
+        code = os.waitstatus_to_exitcode(self._status or 0)
+        return f"the child ended with status {code}" if code else ""
+
+    def _at_end_of_answer(self) -> bool:
+        while True:
+            try:
+                data = os.read(self._read_end, _READ_BYTES)
+            except BlockingIOError:
+                return False
+            if not data:
+                return True
+            self.answer += data
+
+    def _end(self, status: int) -> None:
+        self._status = status
+        os.close(self._read_end)
+
+
+def fork_child(
+    work: Callable[[], bytes], close_in_child: Sequence[int], timeout_s: float
+) -> ForkedChild:
+    """Fork a child that sends what ``work`` returns.  An error in it sends nothing: status 1.
+
+    Args:
+        close_in_child: descriptors the child must let go of at once, or it would keep them open
+            beyond its parent's death.
+
+    Raises:
+        OSError: the kernel refused (no memory, too many processes).
+    """
+    read_end, write_end = os.pipe()
+    deadline_s = time.perf_counter() + timeout_s
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(read_end)
+        os.close(write_end)
+        raise
+    if pid == 0:
+        _be_the_child(work, (read_end, *close_in_child), write_end, timeout_s)
+    os.close(write_end)
+    os.set_blocking(read_end, False)
+    return ForkedChild(pid, read_end, deadline_s)
+
+
+def live_no_longer_than(timeout_s: float) -> None:
+    """The caller, a child, kills itself when it hangs, dies with its parent, yields to others."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(_CHILD_NICENESS)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write ``data``, however many calls that takes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _be_the_child(
+    work: Callable[[], bytes], to_close: Sequence[int], write_end: int, timeout_s: float
+) -> NoReturn:
+    status = 1
+    try:
+        for descriptor in to_close:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        live_no_longer_than(timeout_s)
+        write_all(write_end, work())
+        status = 0
+    finally:
+        # Nothing may travel up into the copied program, an exception least of all.
+        os._exit(status)

@@ -1,0 +1,157 @@
+"""A full look at the heap in a forked child: cycles by attribute, who holds what, what would go.
+
+At the baseline the child also rehearses the ladder: a second child, its own, trims, collects and
+flushes, and reads its memory after each.  So the baseline's slack, garbage and cache are known to
+the byte, and the process under test stays as it is.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from hybridbench.sampling.fork_exclusion import MemoryRange
+from hybridbench.sampling.forked_child import ForkedChild, fork_child
+from hybridbench.sampling.garbage_cycles import GarbageCycles, garbage_cycles
+from hybridbench.sampling.garbage_size import TypeSize, garbage_size
+from hybridbench.sampling.heap_census import disarm
+from hybridbench.sampling.live_paths import LivePaths, counts_by_class
+from hybridbench.sampling.retained_growth import Retained, retained_growth
+from hybridbench.sampling.rungs import Rung, RungWork, at_rest, destructive_rungs, trim
+from hybridbench.sampling.tensor_storage import TensorStorages
+
+_TYPES_REPORTED = 12
+_TABLE_COUNT_MIN = 8
+_TABLE_BYTES_MIN = 2048
+
+
+@dataclass(frozen=True)
+class HeapSurvey:
+    """One survey.  ``error`` is empty when it worked; the rest means nothing otherwise.
+
+    ``paths`` and ``classes`` are the tables that a later survey compares with; ``retained`` is that
+    comparison, empty at the baseline itself.
+    """
+
+    error: str = ""
+    child_s: float = 0.0
+    tracked_objects: int = 0
+    garbage_objects: int = 0
+    garbage_bytes: int = 0
+    garbage_types: tuple[TypeSize, ...] = ()
+    cycles: GarbageCycles = field(default_factory=GarbageCycles)
+    paths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+    retained: tuple[Retained, ...] = ()
+    rehearsal: tuple[Rung, ...] = ()
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The tables of the first survey."""
+
+    paths: Mapping[str, Sequence[int]]
+    classes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class SurveyScope:
+    """What a survey starts from and what it leaves alone.
+
+    Args:
+        roots: the program's own state.
+        ballast: a list that is left out with its members.
+        excluded: memory that is not in the child.
+        close_in_child: descriptors the child lets go of.
+        timeout_s: after which the child is killed.
+    """
+
+    roots: Callable[[], Sequence[object]]
+    ballast: Sequence[object] = ()
+    excluded: tuple[MemoryRange, ...] = ()
+    close_in_child: tuple[int, ...] = ()
+    timeout_s: float = 90.0
+
+
+def start_survey(
+    scope: SurveyScope, baseline: Baseline | None = None, rehearse: RungWork | None = None
+) -> ForkedChild:
+    """Fork the child; ``survey_of`` reads it when it is done.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+
+    def work() -> bytes:
+        # First of all: afterwards this process is full of the survey's own tables.
+        rehearsal = () if rehearse is None else _rehearsed(scope, rehearse)
+        found = survey_and_destroy(scope, baseline)
+        return msgspec.msgpack.encode(replace(found, rehearsal=rehearsal))
+
+    return fork_child(work, scope.close_in_child, scope.timeout_s)
+
+
+def survey_of(child: ForkedChild) -> HeapSurvey:
+    """What a child that is done has found."""
+    if child.failure:
+        return HeapSurvey(error=child.failure)
+    try:
+        return msgspec.msgpack.decode(bytes(child.answer), type=HeapSurvey)
+    except msgspec.MsgspecError as error:
+        return HeapSurvey(error=f"the child's answer cannot be read: {error}")
+
+
+def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> HeapSurvey:
+    """Look at this process and leave the collector in ruins: only for a forked child."""
+    started_s = time.perf_counter()
+    gc.disable()
+    gc.callbacks.clear()
+    # Frozen objects are in no list that the collector or get_objects looks at.
+    gc.unfreeze()
+    objects = gc.get_objects()
+    kinds = Counter(map(type, objects))
+    storages = TensorStorages(objects, kinds, scope.excluded)
+    disarmed = disarm(kinds)
+    tracked = len(objects)
+    del objects
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    garbage = list(gc.garbage)
+    gc.garbage.clear()
+    size = garbage_size(garbage, storages, scope.excluded)
+    cycles = garbage_cycles(garbage)
+    live = LivePaths(
+        scope.roots(), gc.get_objects(), (garbage, scope.ballast, disarmed), scope.excluded
+    )
+    compared = () if baseline is None else retained_growth(live, baseline.paths, baseline.classes)
+    return HeapSurvey(
+        child_s=time.perf_counter() - started_s,
+        tracked_objects=tracked,
+        garbage_objects=len(garbage),
+        garbage_bytes=size.total_bytes,
+        garbage_types=size.types[:_TYPES_REPORTED],
+        cycles=cycles,
+        paths=live.table(_TABLE_COUNT_MIN, _TABLE_BYTES_MIN),
+        classes=dict(counts_by_class(live.top)),
+        retained=compared,
+    )
+
+
+def _rehearsed(scope: SurveyScope, work: RungWork) -> tuple[Rung, ...]:
+    """The whole ladder in a child of this child; empty if that did not come to its end."""
+
+    def climb() -> bytes:
+        rungs = [at_rest(work), trim(work), *destructive_rungs(work)]
+        return msgspec.msgpack.encode(rungs)
+
+    child = fork_child(climb, (), scope.timeout_s / 2)
+    child.wait()
+    if child.failure:
+        return ()
+    return tuple(msgspec.msgpack.decode(bytes(child.answer), type=list[Rung]))

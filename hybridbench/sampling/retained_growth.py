@@ -1,0 +1,242 @@
+"""What is held and was not held at the baseline: classes that grew, and who holds them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hybridbench.sampling.edge_names import is_neighbour, type_name
+from hybridbench.sampling.live_paths import DRAGGED, STEP, LivePaths, Place, counts_by_class
+
+# Steady traffic moves a few objects between any two looks.
+COUNT_MIN = 32
+BYTES_MIN = 32 * 1024
+# A container is one object: between two rests nothing moves its size but what it is given.
+CONTAINER_BYTES_MIN = 4 * 1024
+_CHAINS_SAMPLED = 20
+_ROWS_REPORTED = 12
+# Less than this share of new objects of a class beside as many that went elsewhere: they moved.
+_NET_SHARE_MIN = 0.5
+# Of more containers at one place nobody can say which one grew.
+_CONTAINERS_MAX = 64
+_PAIR = 2
+
+
+@dataclass(frozen=True)
+class Retained:
+    """Objects that grew in number at one place, or one container that grew.
+
+    ``size_bytes`` is with all that they hold.  ``chain`` is the commonest way from a root to them
+    among those looked up, and ``chain_share`` how common it is.  ``holder`` is the attribute or
+    container that holds them, ``entries`` its length, if it has one.  ``dragged`` says that only
+    neighbour pointers reach them.  A ``count`` of 0 is one container that grew: then ``item_type``
+    is the commonest class of what it holds.
+    """
+
+    type_name: str
+    count: int
+    size_bytes: int
+    path: str
+    holder: str
+    entries: int
+    chain: tuple[str, ...]
+    chain_share: float
+    dragged: bool
+    item_type: str = ""
+
+
+def retained_growth(
+    live: LivePaths, baseline: Mapping[str, Sequence[int]], baseline_classes: Mapping[str, int]
+) -> tuple[Retained, ...]:
+    """The places of ``live`` that grew since the tables of ``baseline``, largest first."""
+    now = counts_by_class(live.top)
+    net = {name: number - baseline_classes.get(name, 0) for name, number in now.items()}
+    before = {path: (row[0], row[1]) for path, row in baseline.items()}
+    grown = list(_grown(live.top, before, net))
+    rows = [row for row in (_row(live, place) for place in grown if not place.dragged) if row]
+    rows += _dragged_rows(live, [place for place in grown if place.dragged])
+    ordered = sorted(rows, key=lambda row: row.size_bytes, reverse=True)
+    return tuple(ordered[:_ROWS_REPORTED])
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """A place with what it has more than before; a ``count`` of 0 is a container that grew."""
+
+    place: Place
+    count: int
+    size_bytes: int
+
+    @property
+    def dragged(self) -> bool:
+        return self.place.dragged
+
+    @property
+    def type_name(self) -> str:
+        return self.place.name.removeprefix(DRAGGED)
+
+
+def _grown(
+    place: Place, before: Mapping[str, tuple[int, int]], net: Mapping[str, int]
+) -> Iterable[_Grown]:
+    """The topmost places that grew; what they hold is counted with them.
+
+    What is dragged along is told apart from the structure that it hangs from.
+    """
+    count_before, bytes_before = before.get(place.path, (0, 0))
+    more = len(place.objects) - count_before
+    own_bytes = round(place.size_bytes - bytes_before)
+    grew_as_class = net.get(place.name.removeprefix(DRAGGED), 0) >= _NET_SHARE_MIN * more
+    below: Iterable[Place] = place.below.values()
+    if place.kind is not None and more >= COUNT_MIN and grew_as_class:
+        same = [found for found in place.walk() if found.dragged == place.dragged]
+        size = sum(found.size_bytes - before.get(found.path, (0, 0))[1] for found in same)
+        if size >= BYTES_MIN:
+            yield _Grown(place, more, round(size))
+            below = _dragged_below(place)
+    elif _is_container(place) and own_bytes >= CONTAINER_BYTES_MIN and more < COUNT_MIN:
+        # The container is the same; what it holds is not seen by the collector.
+        yield _Grown(place, 0, own_bytes)
+    for found in below:
+        yield from _grown(found, before, net)
+
+
+def _dragged_below(place: Place) -> list[Place]:
+    """The topmost dragged places below one that is not."""
+    if place.dragged:
+        return []
+    found: list[Place] = []
+    stack = list(place.below.values())
+    while stack:
+        below = stack.pop()
+        if below.dragged:
+            found.append(below)
+        else:
+            stack += below.below.values()
+    return found
+
+
+def _is_container(place: Place) -> bool:
+    """Whether its objects can grow, and are few enough to say which one did."""
+    return place.kind in (list, dict, set, deque) and len(place.objects) <= _CONTAINERS_MAX
+
+
+def _row(live: LivePaths, grown: _Grown) -> Retained | None:
+    place, count = grown.place, grown.count
+    if count:
+        sampled = _some(place.objects[-count:])
+    else:
+        sampled = [max(place.objects, key=_length)]
+        if live.weigh(sampled) < _NET_SHARE_MIN * grown.size_bytes:
+            return None
+    chains = Counter(shortened(live.chain(found)) for found in sampled)
+    chain, times = chains.most_common(1)[0]
+    example = next(found for found in sampled if shortened(live.chain(found)) == chain)
+    holder, entries = _holder(live, place, chain, example if count else None)
+    return Retained(
+        type_name=grown.type_name,
+        count=count,
+        size_bytes=grown.size_bytes,
+        path=place.path,
+        holder=holder,
+        entries=entries if count else _length(example),
+        chain=chain,
+        chain_share=times / len(sampled),
+        dragged=False,
+        item_type="" if count else _commonest_item(example),
+    )
+
+
+def _dragged_rows(live: LivePaths, grown: Sequence[_Grown]) -> list[Retained]:
+    """One row a class: what neighbour pointers hold has no place of its own."""
+    rows = []
+    for name in sorted({found.type_name for found in grown}):
+        alike = [found for found in grown if found.type_name == name]
+        sampled = _some([o for found in alike for o in found.place.objects[-found.count :]])
+        chains = [live.chain(found) for found in sampled]
+        last = Counter(chain[-1] for chain in chains if chain)
+        shapes = Counter(map(shortened, chains))
+        chain, times = shapes.most_common(1)[0]
+        rows.append(
+            Retained(
+                type_name=name,
+                count=sum(found.count for found in alike),
+                size_bytes=sum(found.size_bytes for found in alike),
+                path=max(alike, key=lambda found: found.count).place.path,
+                holder=last.most_common(1)[0][0] if last else "",
+                entries=0,
+                chain=chain,
+                chain_share=times / len(sampled),
+                dragged=True,
+            )
+        )
+    return rows
+
+
+def shortened(chain: Sequence[str]) -> tuple[str, ...]:
+    """``chain`` with each walk along one class's own pointers told once, however long it is.
+
+    ``TreeNode.children -> dict[*]`` over and over becomes one; a run of neighbour pointers becomes
+    ``TreeNode.(full_prev|parent)``.
+    """
+    told: list[str] = []
+    position = 0
+    while position < len(chain):
+        run = _neighbour_run(chain, position)
+        if len(run) > 1:
+            owner = run[0].rpartition(".")[0]
+            names = sorted({edge.rpartition(".")[2] for edge in run})
+            told.append(f"{owner}.({'|'.join(names)})" if len(names) > 1 else run[0])
+            position += len(run)
+        elif len(told) >= _PAIR and tuple(told[-_PAIR:]) == tuple(chain[position : position + 2]):
+            position += _PAIR
+        else:
+            told.append(chain[position])
+            position += 1
+    return tuple(told)
+
+
+def _neighbour_run(chain: Sequence[str], start: int) -> list[str]:
+    """The edges from ``start`` on that are neighbour pointers of one class."""
+    owner = chain[start].rpartition(".")[0]
+    run: list[str] = []
+    for edge in chain[start:]:
+        holder, _, name = edge.rpartition(".")
+        if holder != owner or not is_neighbour(name):
+            break
+        run.append(edge)
+    return run
+
+
+def _some(objects: Sequence[object]) -> list[object]:
+    draw = random.Random(len(objects))
+    return draw.sample(objects, min(_CHAINS_SAMPLED, len(objects)))
+
+
+def _holder(
+    live: LivePaths, place: Place, chain: Sequence[str], example: object
+) -> tuple[str, int]:
+    """The attribute that everything at ``place`` is held by, and the length of its container."""
+    if not chain:
+        return place.path.rpartition(STEP)[0], 0
+    if example is None:
+        return chain[-1], 0
+    # A container has no attribute of its own: who owns it is the edge before.
+    owner = next((edge for edge in reversed(chain) if "[" not in edge), chain[-1])
+    return owner, max(0, _length(live.holder_of(example)))
+
+
+def _commonest_item(container: object) -> str:
+    items: Sequence[object] = ()
+    if isinstance(container, dict):
+        items = list(container.values())
+    elif isinstance(container, list | tuple | set | deque):
+        items = list(container)
+    kinds = Counter(type_name(type(item)) for item in items)
+    return kinds.most_common(1)[0][0] if kinds else ""
+
+
+def _length(found: object) -> int:
+    return len(found) if isinstance(found, list | dict | set | tuple | deque) else -1

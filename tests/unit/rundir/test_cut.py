@@ -1,0 +1,102 @@
+"""How far a run came that was cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.clock import FakeClock
+from hybridbench.errors import RunDirectoryError
+from hybridbench.rundir.cut import read_cut_run
+from hybridbench.rundir.reader import read_run
+from hybridbench.rundir.writer import RunWriter
+
+MANIFEST: dict[str, JsonValue] = {
+    "run_id": "r1",
+    "started_wall_s": 1_700_000_000.0,
+    "model": {"name": "qwen3-next"},
+    "profile": {"name": "smoke"},
+    "seed": 1,
+    "defects": [],
+    "versions": {"hybridbench": "0.1.0"},
+    "engine_hash": "abc",
+}
+
+
+def write_segment(writer: RunWriter, clock: FakeClock, start_s: float, traffic_s: float) -> None:
+    """Boot for 5 s, traffic with a sample a second, then silence."""
+    writer.event(start_s, "phase", {"name": "boot"})
+    writer.event(start_s + 5.0, "phase", {"name": "warmup"})
+    for second in range(int(traffic_s) + 1):
+        clock.advance(1.0)
+        writer.sample(start_s + 5.0 + second, "steady", {"rss_bytes": 1.0})
+
+
+def cut_run(path: Path) -> FakeClock:
+    """One segment with 20 s of traffic, ending at 25 s."""
+    clock = FakeClock()
+    with RunWriter(path, MANIFEST, clock) as writer:
+        write_segment(writer, clock, 0.0, 20.0)
+    return clock
+
+
+def test_what_was_served_counts_from_the_first_request_to_the_last_sample(tmp_path: Path) -> None:
+    clock = cut_run(tmp_path / "run")
+    cut = read_cut_run(tmp_path / "run")
+
+    assert (cut.end_s, cut.served_s, cut.segments) == (25.0, 20.0, 1)
+    assert cut.end_wall_s == pytest.approx(clock.wall_s())
+
+
+def test_segments_add_up(tmp_path: Path) -> None:
+    clock = cut_run(tmp_path / "run")
+    with RunWriter(tmp_path / "run", MANIFEST, clock, goes_on=True) as writer:
+        writer.event(85.0, "segment", {"index": 1})
+        write_segment(writer, clock, 85.0, 10.0)
+    cut = read_cut_run(tmp_path / "run")
+
+    assert (cut.end_s, cut.served_s, cut.segments) == (100.0, 30.0, 2)
+
+
+def test_a_run_that_ended_as_planned_has_nothing_left(tmp_path: Path) -> None:
+    clock = cut_run(tmp_path / "run")
+    with RunWriter(tmp_path / "run", MANIFEST, clock, goes_on=True) as writer:
+        writer.event(26.0, "phase", {"name": "done"})
+
+    with pytest.raises(RunDirectoryError, match="ended as planned and has nothing left"):
+        read_cut_run(tmp_path / "run")
+
+
+def test_an_interrupted_run_may_go_on_and_its_drain_is_no_traffic(tmp_path: Path) -> None:
+    clock = cut_run(tmp_path / "run")
+    with RunWriter(tmp_path / "run", MANIFEST, clock, goes_on=True) as writer:
+        writer.event(20.0, "interrupted", {"signal": "SIGTERM"})
+        writer.event(26.0, "phase", {"name": "done"})
+
+    assert read_cut_run(tmp_path / "run").served_s == 15.0
+
+
+def test_a_run_without_an_engine_is_started_anew(tmp_path: Path) -> None:
+    manifest = {key: value for key, value in MANIFEST.items() if key != "engine_hash"}
+    RunWriter(tmp_path / "run", manifest, FakeClock()).close()
+
+    with pytest.raises(RunDirectoryError, match="before its engine was built"):
+        read_cut_run(tmp_path / "run")
+
+
+def test_a_continuation_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    clock = cut_run(tmp_path / "run")
+    files = ("manifest.json", "samples.jsonl", "events.jsonl")
+    before = [(tmp_path / "run" / name).read_bytes() for name in files]
+    with (tmp_path / "run" / "samples.jsonl").open("ab") as samples:
+        samples.write(b'{"t":26,"wa')
+    writer = RunWriter(tmp_path / "run", {**MANIFEST, "seed": 2}, clock, goes_on=True)
+    writer.event(30.0, "segment", {"index": 1})
+    writer.sample(31.0, "boot", {"rss_bytes": 1.0})
+
+    assert writer.repaired_bytes == {"samples.jsonl": 11, "events.jsonl": 0}
+    writer.take_back()
+    assert [(tmp_path / "run" / name).read_bytes() for name in files] == before
+    assert read_run(tmp_path / "run").last_event("segment") is None

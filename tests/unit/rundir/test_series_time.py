@@ -1,0 +1,56 @@
+"""Times as tools write them come out as the same seconds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybridbench.rundir.series_time import BadTimeError, parse_times
+
+EPOCH = 1_700_000_000
+
+
+@pytest.mark.parametrize(
+    ("cells", "name"),
+    [
+        ([str(EPOCH), str(EPOCH + 60)], "time"),
+        ([f"{EPOCH}000", f"{EPOCH + 60}000"], "ts"),
+        ([f"{EPOCH}000000", f"{EPOCH + 60}000000"], "ts"),
+        ([f"{EPOCH}000000000", f"{EPOCH + 60}000000000"], "ts"),
+        (["2023-11-14T22:13:20Z", "2023-11-14T22:14:20Z"], "time"),
+        (["2023-11-14 22:13:20,000", "2023-11-14 22:14:20,000"], "asctime"),
+        (["2023-11-15T00:13:20+02:00", "2023-11-15T00:14:20+02:00"], "time"),
+        (["11/14/2023 22:13:20", "11/14/2023 22:14:20"], "date"),
+    ],
+)
+def test_every_form_of_a_date_is_the_same_moment(cells: list[str], name: str) -> None:
+    times = parse_times(cells, name)
+
+    assert times.absolute
+    np.testing.assert_allclose(times.t_s, [EPOCH, EPOCH + 60])
+
+
+@pytest.mark.parametrize(
+    ("cells", "name", "seconds"),
+    [
+        (["0.5", "1.5"], "elapsed", [0.5, 1.5]),
+        (["500", "1500"], "elapsed_ms", [0.5, 1.5]),
+        (["1", "2"], "time (min)", [60, 120]),
+        (["23:59:50", "00:00:10"], "time", [86390, 86410]),
+        (["11:59:59 PM", "12:00:01 AM"], "time", [86399, 86401]),
+    ],
+)
+def test_times_from_a_start_or_a_clock_only_count_on(
+    cells: list[str], name: str, seconds: list[float]
+) -> None:
+    times = parse_times(cells, name)
+
+    assert not times.absolute
+    np.testing.assert_allclose(times.t_s, seconds)
+
+
+def test_the_first_cell_that_is_no_time_is_named() -> None:
+    with pytest.raises(BadTimeError, match="'soon' is not a time") as caught:
+        parse_times(["2023-11-14T22:13:20", "soon"])
+
+    assert caught.value.index == 1

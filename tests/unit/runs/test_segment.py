@@ -1,0 +1,92 @@
+"""What makes two processes one run, and what forbids it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from hybridbench.errors import ConfigError
+from hybridbench.rundir.layout import published_schema
+from hybridbench.rundir.manifest import checked_manifest
+from hybridbench.runs.manifest import planned_manifest, with_worker
+from hybridbench.runs.plan import Segment, SoakPlan
+from hybridbench.runs.resume import Resumption, resumed_plan
+from hybridbench.runs.segment import check_same_engine, with_counts, with_segment
+from tests.unit.runs.soaks import make_plan
+from tests.unit.runs.test_manifest import READY
+
+
+def segment_of(plan: SoakPlan, served_s: float = 40.0) -> Segment:
+    """The second segment of a run of ``plan``."""
+    planned = planned_manifest(plan, "run-1", 1.7e9)
+    manifest = checked_manifest(with_worker(planned, plan, READY, {"kind": "profile"}))
+    return Segment(Path("results/run-1"), 1, 100.0, 3.0, served_s, manifest)
+
+
+def resumed(plan: SoakPlan, served_s: float = 40.0) -> SoakPlan:
+    return resumed_plan(Resumption(Path("results/run-1")), segment_of(plan, served_s))
+
+
+def test_a_resumed_plan_is_the_plan_of_the_run_and_serves_the_rest_of_it() -> None:
+    plan = make_plan(duration_s=100.0, settings={"checkpoint.flush": "true"})
+    again = resumed(plan)
+
+    assert again.profile == plan.profile
+    assert again.cadence == plan.cadence
+    assert again.start_message() == plan.start_message()
+    assert (again.duration_s, again.seed, again.watchdog_s) == (100.0, 1, plan.watchdog_s)
+    assert again.traffic_s == 60.0
+    assert plan.traffic_s == 100.0
+
+
+def test_a_rest_too_short_to_warm_up_in_is_lengthened() -> None:
+    assert resumed(make_plan(duration_s=100.0), served_s=99.0).traffic_s == 20.0
+
+
+def test_a_later_segment_brings_other_prompts_and_the_same_ones_every_time() -> None:
+    plan = make_plan()
+
+    assert plan.traffic_seed == plan.seed
+    assert resumed(plan).traffic_seed != plan.seed
+    assert resumed(plan).traffic_seed == resumed(plan).traffic_seed
+    assert resumed(plan).start_message().engine["seed"] == plan.seed
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"engine_files_sha256": "other"}, "engine's files have changed"),
+        ({"versions": {"torch": "2.14.0", "python": "3.11.7"}}, "began with torch 2.13.0"),
+        ({"versions": {"torch": "2.13.0", "python": "3.12.1"}}, "began with python 3.11.7"),
+    ],
+)
+def test_another_engine_or_interpreter_is_refused(changes: dict[str, object], said: str) -> None:
+    segment = segment_of(make_plan())
+
+    check_same_engine(segment, READY)
+    with pytest.raises(ConfigError, match=said):
+        check_same_engine(segment, msgspec.structs.replace(READY, **changes))
+
+
+def test_the_manifest_lists_every_segment() -> None:
+    plan = make_plan(duration_s=100.0)
+    first = with_segment(segment_of(plan).manifest, plan, READY, 1.7e9)
+    both = with_segment(first, resumed(plan), READY, 1.8e9)
+    entries = both["segments"]
+
+    assert isinstance(entries, list)
+    assert [(e["index"], e["start_s"], e["traffic_s"]) for e in entries] == [
+        (0, 0.0, 100.0),
+        (1, 100.0, 60.0),
+    ]
+    jsonschema.validate(checked_manifest(both), published_schema("manifest"))
+
+
+def test_what_the_workload_did_adds_up_over_segments() -> None:
+    once = with_counts({}, {"submitted": 5, "aborts": 1})
+    twice = with_counts(once, {"submitted": 7, "late": 2})
+
+    assert twice["workload_counts"] == {"submitted": 12, "aborts": 1, "late": 2}

@@ -1,0 +1,142 @@
+"""The worker's ladder around a real engine: what a defect leaves is named by its attributes."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from hybridbench.defects.inject import injected
+from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT
+from hybridbench.engine.counters import COUNTER_SITES
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.runs.worker_diagnosis import WorkerDiagnosis
+from hybridbench.runs.worker_metrics import WorkerMetrics
+from hybridbench.sampling.gc_monitor import GcMonitor
+from hybridbench.sampling.heap_survey import SurveyScope
+from hybridbench.targets.messages import Diagnose, Diagnosis, SurveyRecord
+from tests.builders import make_engine, run_to_idle
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    """Garbage stays where a test put it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+class Recording(Engine):
+    """An engine that keeps a line of each chat and never reads it."""
+
+    lines: list[tuple[str, bytes]]
+
+
+def chat(engine: Engine, conversations: int, seed: int = 3) -> None:
+    """Conversations of three turns over two system prompts, more than the states can cover."""
+    rng = random.Random(seed)
+    system = [[rng.randrange(48) for _ in range(16)] for _ in range(2)]
+    params = SamplingParams(max_new_tokens=2, ignore_eos=True)
+    histories = [list(system[i % 2]) for i in range(conversations)]
+    for _ in range(3):
+        for index, history in enumerate(histories):
+            history += [rng.randrange(48) for _ in range(5)]
+            engine.submit(f"{seed}-{len(history)}-{index}", history, params)
+            run_to_idle(engine)
+
+
+def small_engine() -> Engine:
+    return make_engine(mamba_slots=10, kv_tokens=400)
+
+
+def diagnosis_of(engine: Engine, scope: SurveyScope | None) -> WorkerDiagnosis:
+    monitor = GcMonitor()
+    metrics = WorkerMetrics(engine, monitor, None, engine.counters.as_dict())
+    monitor.close()
+    return WorkerDiagnosis(engine, metrics, scope)
+
+
+def ask(diagnosis: WorkerDiagnosis, request: Diagnose) -> Diagnosis:
+    diagnosis.ask(request)
+    pause = threading.Event()
+    while True:
+        for answer in diagnosis.advance():
+            return answer
+        # The child needs the processor more than this loop does.
+        pause.wait(0.02)
+
+
+def survey(diagnosis: WorkerDiagnosis, before: SurveyRecord | None = None) -> SurveyRecord:
+    tables = ({}, {}) if before is None else (before.paths, before.classes)
+    answer = ask(diagnosis, Diagnose(1, ["survey"], dict(tables[0]), dict(tables[1])))
+    assert answer.survey is not None
+    assert answer.survey.error == ""
+    return answer.survey
+
+
+def test_the_historic_cycle_is_named_with_its_attributes_and_the_call_that_evicts() -> None:
+    with injected(DEFECT):
+        engine = small_engine()
+        diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine]))
+        chat(engine, 10)
+        before = survey(diagnosis)
+        chat(engine, 60, seed=4)
+        found = survey(diagnosis, before)
+
+    assert found.cycle_types.get("TreeNode", 0) > 0
+    edges = set(found.cycles[0].edges)
+    pointers = {"full_prev", "full_next", "mamba_prev", "mamba_next", "parent"}
+    assert edges <= {f"TreeNode.{name}" for name in pointers}
+    garbage = {row.type_name.rpartition(".")[2]: row.count for row in found.garbage_types}
+    dragged = {row.type_name: row.count for row in found.retained if row.dragged}
+    left_behind = garbage["TreeNode"] + dragged.get("TreeNode", 0)
+    assert left_behind > 0.8 * engine.counters.nodes_evicted * 60 / 70
+    assert "MambaRadixCache.evict_mamba" in COUNTER_SITES["nodes_evicted"].calls
+
+
+def test_a_list_that_nobody_reads_is_named_with_its_owner() -> None:
+    engine = small_engine()
+    engine.__class__ = Recording
+    assert isinstance(engine, Recording)
+    engine.lines = []
+    diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine]))
+    before = survey(diagnosis)
+    engine.lines += [(f"line {index}", bytes(200)) for index in range(2000)]
+
+    found = survey(diagnosis, before)
+
+    (row,) = [row for row in found.retained if "lines" in row.holder]
+    assert (row.holder, row.entries) == ("Recording.lines", 2000)
+    assert row.size_bytes > 2000 * 200
+    assert sum(row.count for row in found.retained if row.dragged) == 0
+
+
+def test_the_rungs_are_answered_in_their_order_and_the_last_flushes_the_cache() -> None:
+    engine = small_engine()
+    chat(engine, 4)
+    diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine]))
+
+    looked = ask(diagnosis, Diagnose(7, ["rest", "trim"]))
+    nodes = engine.pools.tree_cache.live_node_count()
+    destroyed = ask(diagnosis, Diagnose(8, ["collect", "flush", "device"]))
+
+    assert (looked.probe_id, [r.name for r in looked.rungs]) == (7, ["rest", "trim"])
+    assert looked.survey is None
+    assert (destroyed.probe_id, [r.name for r in destroyed.rungs]) == (8, ["collect", "flush"])
+    assert all(r.private_bytes > 2**20 for r in (*looked.rungs, *destroyed.rungs))
+    assert engine.pools.tree_cache.live_node_count() < nodes
+    assert not diagnosis.pending
+
+
+def test_where_no_fork_is_allowed_the_survey_says_so_and_the_rungs_are_climbed() -> None:
+    answer = ask(diagnosis_of(small_engine(), None), Diagnose(1, ["rest", "survey"]))
+
+    assert [r.name for r in answer.rungs] == ["rest"]
+    assert answer.survey is not None
+    assert "needs a fork" in answer.survey.error

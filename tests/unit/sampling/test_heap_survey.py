@@ -1,0 +1,119 @@
+"""A whole survey of this process, in a child: cycles, holders, what would go, what stays."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from hybridbench.sampling.heap_survey import (
+    Baseline,
+    HeapSurvey,
+    SurveyScope,
+    start_survey,
+    survey_of,
+)
+from hybridbench.sampling.process_memory import read_process_memory
+from hybridbench.sampling.rungs import Memory, RungWork
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.log: list[object] = []
+
+
+class Link:
+    __slots__ = ("next", "parent", "payload")
+    next: object
+    parent: object
+
+    def __init__(self) -> None:
+        self.payload = bytes(3000)
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.unfreeze()
+    gc.enable()
+    gc.collect()
+
+
+def survey(
+    engine: Engine, baseline: HeapSurvey | None = None, work: RungWork | None = None
+) -> HeapSurvey:
+    scope = SurveyScope(lambda: [engine])
+    before = None if baseline is None else Baseline(baseline.paths, baseline.classes)
+    child = start_survey(scope, before, work)
+    child.wait()
+    return survey_of(child)
+
+
+def make_knots(number: int) -> None:
+    for _ in range(number):
+        one, other = Link(), Link()
+        one.next, other.parent = other, one
+
+
+def test_a_survey_names_cycles_and_growth_also_in_a_frozen_process_and_frees_nothing() -> None:
+    engine = Engine()
+    before = survey(engine)
+    make_knots(300)
+    engine.log += [[i] * 100 for i in range(400)]
+    gc.freeze()
+
+    found = survey(engine, before)
+
+    assert (before.error, found.error) == ("", "")
+    assert before.retained == ()
+    links = {row.type_name.rpartition(".")[2]: row.count for row in found.garbage_types}
+    assert links["Link"] == 600
+    assert found.garbage_bytes - before.garbage_bytes > 600 * 3000
+    assert ("Link", 600) in found.cycles.types
+    assert found.cycles.shapes[0].edges == ("Link.next", "Link.parent")
+    (row,) = [row for row in found.retained if row.holder == "Engine.log"]
+    assert (row.count, row.entries) == (400, 400)
+    assert row.chain == ("Engine.log", "list[*]")
+    # The parent still has what its own collector would find.
+    gc.unfreeze()
+    assert gc.collect() >= 600
+
+
+def test_the_baseline_rehearses_the_ladder_in_a_child_of_its_child() -> None:
+    engine = Engine()
+    make_knots(1500)
+
+    def read() -> Memory:
+        return Memory(read_process_memory(os.getpid()).anon_swap_bytes)
+
+    found = survey(engine, work=RungWork(read, engine.log.clear))
+
+    after = {rung.name: rung.memory.private_bytes for rung in found.rehearsal}
+    assert list(after) == ["rest", "trim", "collect", "flush"]
+    assert after["trim"] - after["collect"] > 1500 * 2 * 3000 / 2
+    assert gc.collect() >= 3000
+
+
+def test_a_rehearsal_that_fails_costs_only_itself() -> None:
+    def fail() -> object:
+        raise RuntimeError("no flush today")
+
+    found = survey(Engine(), work=RungWork(lambda: Memory(1), fail))
+
+    assert found.rehearsal == ()
+    assert found.error == ""
+    assert found.tracked_objects > 1000
+
+
+def test_a_survey_that_fails_says_so() -> None:
+    def no_roots() -> list[object]:
+        raise RuntimeError("nothing to start from")
+
+    child = start_survey(SurveyScope(no_roots))
+    child.wait()
+
+    assert survey_of(child).error == "the child ended with status 1"
