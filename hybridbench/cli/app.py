@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from hybridbench import __version__
-from hybridbench.cli import bench, defects, profiles, report, soak
+from hybridbench.cli import (
+    bench,
+    defects,
+    diagnose,
+    explain,
+    judge,
+    profiles,
+    report,
+    selftest,
+    soak,
+)
 from hybridbench.errors import HybridbenchError
 
 app = typer.Typer(
@@ -22,9 +32,14 @@ app = typer.Typer(
 )
 app.command("soak", epilog=soak.EXIT_CODES)(soak.soak)
 app.command("report")(report.report)
+app.command("diagnose")(diagnose.diagnose)
+app.command("judge", epilog=judge.EXIT_CODES)(judge.judge)
+app.command("selftest")(selftest.selftest)
 app.add_typer(bench.app, name="bench")
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(defects.app, name="defects")
+app.command("explain")(explain.explain)
+app.add_typer(explain.app, name="list")
 
 
 @app.callback()

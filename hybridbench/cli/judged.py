@@ -28,3 +28,26 @@ def tell(run_dir: Path) -> int:
     document = write_reports(run_dir, record, verdict)
     Console().print(render_console(document, run_dir / REPORT_HTML))
     return document.exit_code
+
+
+def tell_so_far(run_dir: Path) -> int:
+    """Judge what the run in ``run_dir`` has stored up to now, and write that beside it.
+
+    Returns:
+        0, whatever the verdict: it is not the last word.
+
+    Raises:
+        RunDirectoryError: there is no run, or its directory cannot be written.
+    """
+    from rich.console import Console
+
+    from hybridbench.analysis.judge import judge_so_far
+    from hybridbench.report.write import write_so_far
+    from hybridbench.rundir.layout import REPORT_HTML_SO_FAR
+    from hybridbench.rundir.reader import read_run
+
+    record = read_run(run_dir)
+    verdict = judge_so_far(record)
+    write_so_far(run_dir, record, verdict)
+    Console().print(f"{verdict.headline}\n{run_dir / REPORT_HTML_SO_FAR}", markup=False)
+    return 0

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.judged import tell
+from hybridbench.cli.preview import FORMATS, tell_preview
+from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.errors import UsageError
 from hybridbench.units import format_duration, parse_duration_s
 
@@ -23,22 +25,32 @@ EXIT_CODES = (
 )
 UI_MODES = ("auto", "live", "plain", "none")
 MALLOC_MODES = ("pinned", "system")
+DIAGNOSE_MODES = ("auto", "always", "never")
 GC_MODES = ("default", "freeze-after-warmup")
 DTYPES = ("float32", "float64", "bfloat16")
 CENSUS_MODES = ("auto", "fork", "walk")
+STOP_MODES = ("auto", "early", "never")
+_DEFAULT_PROFILE = "chat-churn"
 
 
 def soak(
+    context: typer.Context,
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="A preset or the directory of a Hugging Face checkpoint.  qwen3-next on a CPU "
-            "means its tiny preset, and the run says so."
+            "means its tiny preset, and the run says so.  Default: the profile's (qwen3-next).",
+            show_default=False,
         ),
-    ] = "qwen3-next",
+    ] = None,
     profile: Annotated[
-        str, typer.Option(help="A shipped profile or a YAML file; see `hybridbench profiles`.")
-    ] = "chat-churn",
+        str | None,
+        typer.Option(
+            help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: "
+            "chat-churn, or with --defect the one that reaches it.",
+            show_default=False,
+        ),
+    ] = None,
     duration: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +62,8 @@ def soak(
         list[str] | None,
         typer.Option(
             metavar="SLUG",
-            help="A historic defect to put back (repeatable), or a .py file with DEFECT.",
+            help="A historic defect to put back (repeatable), a .py file with DEFECT, or "
+            "defects-as-of:sglang-0.5.10 for those that release had.",
         ),
     ] = None,
     trace: Annotated[
@@ -107,6 +120,46 @@ def soak(
     watchdog: Annotated[
         str, typer.Option(help="This long without an engine step, with work pending, is a hang.")
     ] = "30s",
+    stop: Annotated[
+        str,
+        typer.Option(
+            help="auto ends a run after 10 minutes or later once it surely leaks, early also once "
+            "growth is bounded as promised, never only when memory or disk are about to run out."
+        ),
+    ] = "auto",
+    diagnose: Annotated[
+        str,
+        typer.Option(
+            help="auto asks the worker of a run that leaks what it holds and what it would give "
+            "back, at the end; always asks every worker, never none."
+        ),
+    ] = "auto",
+    on_leak: Annotated[
+        str | None,
+        typer.Option(
+            metavar="hold=TIME",
+            help="Keep the worker of a run that leaks alive at its end, unchanged, to look at it "
+            "with other tools: hold=2h.  Ctrl-C ends the wait.",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN_DIR",
+            help="Go on with a run that was cut off; everything else is in its manifest.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Build the worker, say what a run would see, promise and cost, and stop there.",
+        ),
+    ] = False,
+    output: Annotated[
+        str, typer.Option("--format", help="Of --dry-run: console or json.")
+    ] = "console",
     store: Annotated[Path, typer.Option(help="Where run directories are made.")] = Path("results"),
     ui: Annotated[
         str,
@@ -122,35 +175,52 @@ def soak(
     a second one stops at once.
     """
     _check_choice("--ui", ui, UI_MODES)
+    _check_choice("--stop", stop, STOP_MODES)
+    _check_choice("--diagnose", diagnose, DIAGNOSE_MODES)
+    hold_s = _hold(on_leak)
+    if resume is not None:
+        run_dir, hint = resume_run(resume, _given(context), hold_s)
+        code = tell(run_dir)
+        raise typer.Exit(code if hint is None else hint)
+    _check_choice("--format", output, FORMATS)
     _check_choice("--malloc", malloc, MALLOC_MODES)
     _check_choice("--dtype", dtype, DTYPES)
     _check_choice("--census", census, CENSUS_MODES)
     if gc is not None:
         _check_choice("--gc", gc, GC_MODES)
-    chosen = _profile(profile, _overrides(set_ or [], gc, ballast))
-    _check_defects(defect or [])
+    defects = _defects(defect or [])
+    reaching, needed = _that_reaches(defect or [])
+    # Only its own profile needs what the defect sets; who names another knows what to set.
+    source, settings = (reaching, needed) if profile is None else (profile, {})
+    chosen = _profile(source, settings | _overrides(set_ or [], gc, ballast))
     from hybridbench.runs.plan import SoakPlan
 
     replay = _trace(trace, length_scale, speedup)
-    _run(
-        SoakPlan(
-            profile=chosen.for_replay() if replay is not None else chosen,
-            model=model,
-            store=store,
-            duration_s=_duration(duration, chosen.duration_s),
-            seed=chosen.seed if seed is None else seed,
-            device=device,
-            dtype=dtype,
-            defects=tuple(defect or ()),
-            trace=replay,
-            profile_source=profile,
-            malloc=malloc,
-            ui=ui,
-            census=census,
-            watchdog_s=_seconds("--watchdog", watchdog),
-            command=("hybridbench", *sys.argv[1:]),
-        )
+    plan = SoakPlan(
+        profile=chosen.for_replay() if replay is not None else chosen,
+        model=chosen.model if model is None else model,
+        store=store,
+        duration_s=_duration(duration, chosen.duration_s),
+        seed=chosen.seed if seed is None else seed,
+        device=device,
+        dtype=dtype,
+        defects=defects,
+        defects_as_of=_releases(defect or []),
+        trace=replay,
+        profile_source=source,
+        malloc=malloc,
+        ui=ui,
+        census=census,
+        watchdog_s=_seconds("--watchdog", watchdog),
+        stop=stop,
+        diagnose=diagnose,
+        hold_s=hold_s,
+        command=("hybridbench", *sys.argv[1:]),
     )
+    if dry_run:
+        tell_preview(plan, output)
+    else:
+        _run(plan)
 
 
 def _run(plan: SoakPlan) -> None:
@@ -159,6 +229,16 @@ def _run(plan: SoakPlan) -> None:
     outcome = run_soak(plan)
     code = tell(outcome.run_dir)
     raise typer.Exit(int(outcome.exit_hint or code))
+
+
+def _given(context: typer.Context) -> dict[str, object]:
+    """The options that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {
+        name: value
+        for name, value in context.params.items()
+        if (source := sources[name]) is not None and source.name == "COMMANDLINE"
+    }
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
@@ -187,13 +267,32 @@ def _profile(name: str, overrides: dict[str, str]) -> Profile:
     return profile.with_overrides(overrides) if overrides else profile
 
 
-def _check_defects(names: list[str]) -> None:
-    """A wrong name is told before a worker starts."""
-    if names:
-        from hybridbench.defects.catalog import find_defect
+def _defects(names: list[str]) -> tuple[str, ...]:
+    """Slugs and files; a wrong name is told before a worker starts."""
+    if not names:
+        return ()
+    from hybridbench.defects.releases import expand
 
-        for name in names:
-            find_defect(name)
+    expand(names)
+    files = [name for name in names if name.endswith(".py")]
+    slugs = [defect.slug for defect in expand([name for name in names if name not in files])]
+    return (*slugs, *files)
+
+
+def _that_reaches(names: list[str]) -> tuple[str, dict[str, str]]:
+    """The profile to use where none is given, and the settings that the first defect needs."""
+    if not names:
+        return _DEFAULT_PROFILE, {}
+    from hybridbench.defects.releases import expand
+
+    first = expand(names)[0]
+    return first.profile, dict(first.overrides)
+
+
+def _releases(names: list[str]) -> tuple[str, ...]:
+    from hybridbench.defects.releases import PREFIX
+
+    return tuple(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
 
 
 def _trace(path: Path | None, length_scale: str, speedup: str) -> TraceOptions | None:
@@ -223,6 +322,16 @@ def _duration(given: str | None, of_profile_s: float) -> float:
             f"{format_duration(_SHORTEST_S)}; give more."
         )
     return duration_s
+
+
+def _hold(on_leak: str | None) -> float:
+    """Seconds from ``hold=2h``; 0 without the option."""
+    if on_leak is None:
+        return 0.0
+    action, equals, text = on_leak.partition("=")
+    if action != "hold" or not equals:
+        raise UsageError(f"--on-leak {on_leak}: write hold=TIME, for example hold=2h.")
+    return _seconds("--on-leak", text)
 
 
 def _seconds(option: str, text: str) -> float:

@@ -80,9 +80,7 @@ def find_defect(name: str, asked_by: str = "--defect") -> Defect:
     slugs = [defect.slug for defect in known]
     near = difflib.get_close_matches(name, slugs, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(slugs)}."
-    raise UsageError(
-        f"{asked_by} {name}: no such defect; {hint} A .py file with DEFECT works too."
-    )
+    raise UsageError(f"{asked_by} {name}: no such defect; {hint} A .py file with DEFECT works too.")
 
 
 def _from_file(path: Path) -> Defect:

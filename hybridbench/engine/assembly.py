@@ -43,9 +43,7 @@ class EngineParts:
     note: str  # one sentence about the choice of model that a run should print, or nothing
 
 
-def assemble(
-    config: EngineConfig, model: LanguageModel | None, clock: Clock
-) -> EngineParts:
+def assemble(config: EngineConfig, model: LanguageModel | None, clock: Clock) -> EngineParts:
     """Build everything ``config`` asks for; ``model`` stands in for the one it names.
 
     ``clock`` is what the engine's own times are taken with.

@@ -32,8 +32,28 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "refuse, and give back on every refusal; a request that waits holds nothing.",
     "residual": "List every way out of a request (finish, abort, retract, refusal) and check which "
     "one does not give {subject} back; verdict.json has the checkpoint at which the loss appears.",
+    "instances-retained": "Ask the garbage collector of the living process who refers to one of "
+    "the {subject} objects; the owner found is where to clear the reference.",
+    "held-at-idle": "Look for a request that was dropped from every list without its release: what "
+    "it holds of {subject} has no way back.",
+    "locks-at-idle": "Compare the walk that takes {subject} with the walk that gives them back: "
+    "after a node was split they must reach the same nodes.",
+    "container-grows": "Find who takes entries out of {subject}, and on which way out of a request "
+    "that is skipped.",
+    "running-without-client": "Follow what a client's leaving sets off: the entry of the request "
+    "must outlive the abort that needs it.",
+    "request-too-old": "Look up the oldest request in the engine: it waits for a completion that "
+    "was lost, and what it holds comes back only with it.",
+    "negative-count": "Find the second path that takes the same thing off {subject}; a count below "
+    "zero was right until then.",
+    "more-free-than-exist": "Find the slot that stands twice in the free list of {subject}: two "
+    "requests will be given it at once.",
     "growth": "Compare the growth with the event rates below: the counter that rises with it names "
     "the path. Then repeat the run with that event alone.",
+    "decay": "Look at the charts of what work costs: the time that rises alone names the code "
+    "path, and what it follows (leaves of the tree, live objects) what that path walks over.",
+    "below-threshold": "Compare with a healthy run of the same profile: the level of {subject} was "
+    "wrong from the start, so no trend will show where it comes from.",
     "crash": "Read the last lines of the worker in the evidence; the samples up to that moment are "
     "complete.",
 }

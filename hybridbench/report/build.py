@@ -8,10 +8,12 @@ from typing import Final
 from hybridbench import __version__
 from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.segments import last_segment
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
 from hybridbench.report.advice import MEANING, next_step, top_finding
 from hybridbench.report.charts import chart_groups
+from hybridbench.report.diagnosis import diagnosis_text
 from hybridbench.report.document import Document, Fact, FindingText, Table
 from hybridbench.report.provenance import (
     model_note,
@@ -68,6 +70,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         command=command_text(manifest.get("command")),
         profile_text=profile_yaml(manifest),
         tool_version=__version__,
+        diagnosis=diagnosis_text(record),
     )
 
 
@@ -101,7 +104,7 @@ def _answer(verdict: Verdict) -> tuple[Fact, ...]:
 
 def _exit_code(record: RunRecord, verdict: Verdict) -> ExitCode:
     """That of the soak itself: an interrupted one never ends like one that ran its course."""
-    interrupted = record.last_event("interrupted")
+    interrupted = last_segment(record).last_event("interrupted")
     if interrupted is None:
         return verdict.exit_code
     return _BY_SIGNAL.get(str(interrupted.data.get("signal")), ExitCode.INTERRUPTED)

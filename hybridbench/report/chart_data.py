@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hybridbench.analysis.record import FloatArray, JsonValue
 from hybridbench.report.decimate import POINTS_MAX, gaps, kept
 from hybridbench.report.document import Chart, Document, Ink, Line, Timeline
+from hybridbench.rundir.layout import SEGMENT
 
 _TIME_STEP_S: Final = 0.1
 _STEPS: Final = 50_000.0
@@ -24,21 +25,25 @@ _STEPS: Final = 50_000.0
 def page_data(document: Document) -> dict[str, JsonValue]:
     """What the script of the page reads: the timeline, and the lines of every chart by its key."""
     charts = (chart for group in document.charts for chart in group.charts)
+    borders = tuple(mark.t_s for mark in document.timeline.marks if mark.kind == SEGMENT)
     return {
         "timeline": _timeline(document.timeline),
-        "charts": {chart.key: chart_data(chart) for chart in charts},
+        "charts": {chart.key: chart_data(chart, borders) for chart in charts},
     }
 
 
-def chart_data(chart: Chart) -> dict[str, JsonValue]:
-    """One chart as the page's script wants it; lines longer than 2,000 points are thinned out."""
+def chart_data(chart: Chart, borders: Sequence[float] = ()) -> dict[str, JsonValue]:
+    """One chart as the page's script wants it; lines longer than 2,000 points are thinned out.
+
+    No line crosses one of ``borders``: there another worker took over.
+    """
     shared = _shared_positions(chart) if chart.stacked else None
     return {
         "unit": chart.unit,
         "stacked": chart.stacked,
         "fromZero": chart.from_zero,
         "minSpan": float(f"{chart.min_span:.6g}"),
-        "lines": [_line(line, shared) for line in chart.lines],
+        "lines": [_line(line, shared, borders) for line in chart.lines],
     }
 
 
@@ -59,9 +64,11 @@ def packed(values: FloatArray, step: float) -> list[JsonValue]:
     return counts
 
 
-def _line(line: Line, shared: NDArray[np.intp] | None) -> dict[str, JsonValue]:
+def _line(
+    line: Line, shared: NDArray[np.intp] | None, borders: Sequence[float]
+) -> dict[str, JsonValue]:
     positions = kept(line.t_s, line.value) if shared is None else shared
-    t_s, value = _with_holes(line, positions)
+    t_s, value = _with_holes(line, positions, borders)
     step = _step(value)
     return {
         "label": line.label,
@@ -79,10 +86,17 @@ def _shared_positions(chart: Chart) -> NDArray[np.intp]:
     return kept(chart.lines[0].t_s, np.stack(rows), POINTS_MAX)
 
 
-def _with_holes(line: Line, positions: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
-    """Times and values at ``positions``, with a NaN in the middle of every hole in the data."""
+def _with_holes(
+    line: Line, positions: NDArray[np.intp], borders: Sequence[float]
+) -> tuple[FloatArray, FloatArray]:
+    """Times and values at ``positions``, with a NaN in the middle of every hole in the data and at
+    every border.
+    """
     t_s, value = line.t_s[positions], line.value[positions]
     holes = gaps(line.t_s) if line.ink is Ink.PLAIN else np.zeros(0, np.intp)
+    crossed = np.searchsorted(line.t_s, np.asarray(borders, np.float64)) - 1
+    crossed = crossed[(crossed >= 0) & (crossed < line.t_s.size - 1)]
+    holes = np.union1d(holes, crossed)
     if not holes.size:
         return t_s, value
     middle = (line.t_s[holes] + line.t_s[holes + 1]) / 2

@@ -16,6 +16,7 @@ from hybridbench.report.decimate import per_minute
 from hybridbench.report.document import Chart, ChartGroup, Ink, Line
 from hybridbench.report.pool_charts import pool_charts
 from hybridbench.report.wording import metric_title
+from hybridbench.report.work_charts import work_charts
 
 _BYTE_UNITS: Final = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 
@@ -105,6 +106,7 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
         ChartGroup("Objects that should be dead", _stray_charts(record)),
         ChartGroup("Pools", pool_charts(record)),
         ChartGroup("Traffic", _planned(record, _TRAFFIC, results)),
+        ChartGroup("What work costs", work_charts(record)),
         ChartGroup("Events", _event_charts(record, drivers)),
         ChartGroup("The observer", _planned(record, _OBSERVER, results) + _share_chart(record)),
     ]
@@ -270,7 +272,8 @@ def _moved(series: Series) -> bool:
 
 
 def _largest(lines: Iterable[Line]) -> float:
-    sizes = (float(np.abs(line.value).max()) for line in lines if line.value.size)
+    # A fit over several segments has a NaN at each border.
+    sizes = (float(np.nanmax(np.abs(line.value))) for line in lines if line.value.size)
     return max(sizes, default=0.0)
 
 

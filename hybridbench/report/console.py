@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hybridbench.analysis.findings import VerdictKind
-from hybridbench.report.document import Document, Fact, FindingText, Table
+from hybridbench.report.document import DiagnosisText, Document, Fact, FindingText, Table
 from hybridbench.report.wording import GLYPH, metric_label
 
 _STYLE: Final = {
@@ -36,7 +36,13 @@ _FINDINGS_MAX: Final = 5
 
 def render_console(document: Document, report: Path | None = None) -> RenderableType:
     """What to print when the run is over; ``report`` is the page to open."""
-    parts = [_panel(document), *_findings(document), *_bounds(document), *_coverage(document)]
+    parts = [
+        _panel(document),
+        *_findings(document),
+        *_diagnosis(document),
+        *_bounds(document),
+        *_coverage(document),
+    ]
     for title, texts in (("Not seen", document.not_seen), ("Notes", document.notes)):
         if texts:
             parts += [_heading(title), *(_bullet(text) for text in texts)]
@@ -95,6 +101,28 @@ def _finding(position: int, finding: FindingText) -> Iterator[RenderableType]:
         yield Padding(_facts(tuple(growth)), (0, 0, 0, 3))
     for text in finding.evidence[:_EVIDENCE_MAX]:
         yield _bullet(text, indent=3)
+
+
+def render_diagnosis(found: DiagnosisText) -> RenderableType:
+    """The diagnosis alone, in full."""
+    parts: list[RenderableType] = [Text(found.paragraph)]
+    for table in (found.split, found.holders, found.rungs):
+        if table.rows:
+            parts += [_heading(table.title), _table(table, tuple(range(len(table.columns))))]
+            parts += [Text(table.note, style="dim")] if table.note else []
+    if found.cycles:
+        parts += [_heading("Cycles"), *(_bullet(text) for text in found.cycles)]
+    return Group(*parts, *(_bullet(text) for text in found.notes))
+
+
+def _diagnosis(document: Document) -> Iterator[RenderableType]:
+    """The paragraph and the split; chains and rungs are in the report."""
+    found = document.diagnosis
+    if found is not None:
+        yield _heading("Diagnosis")
+        yield Text(found.paragraph)
+        yield _table(found.split, keep=(0, 1, 2))
+        yield from (_bullet(text) for text in found.notes)
 
 
 def _bounds(document: Document) -> Iterator[RenderableType]:

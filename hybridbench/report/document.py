@@ -118,6 +118,18 @@ class Timeline:
 
 
 @dataclass(frozen=True)
+class DiagnosisText:
+    """What the resting worker held and gave back; ``paragraph`` is for a bug report."""
+
+    paragraph: str
+    split: Table
+    rungs: Table
+    holders: Table
+    cycles: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Document:
     """A whole report in reading order."""
 
@@ -141,3 +153,4 @@ class Document:
     command: str
     profile_text: str = ""
     tool_version: str = ""
+    diagnosis: DiagnosisText | None = None

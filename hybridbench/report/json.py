@@ -7,7 +7,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from hybridbench import __version__
-from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.analysis.findings import (
+    DecayResult,
+    Finding,
+    MetricResult,
+    Rate,
+    Verdict,
+    VerdictKind,
+)
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
 from hybridbench.rundir.layout import VERDICT, VERDICT_SCHEMA
@@ -27,6 +34,7 @@ def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue
         "can_rule_out": verdict.can_rule_out,
         "findings": [_finding_to_json(finding) for finding in verdict.findings],
         "metrics": [_metric_to_json(result) for result in verdict.metrics],
+        "decay": [_decay_to_json(result) for result in verdict.decay],
         "coverage": plain_mapping(verdict.coverage),
         "not_seen": list(verdict.not_seen),
         "notes": list(verdict.notes),
@@ -70,6 +78,7 @@ def _verdict(stored: Mapping[str, JsonValue]) -> Verdict:
         coverage=dict(_object(stored["coverage"])),
         not_seen=_texts(stored["not_seen"]),
         notes=_texts(stored["notes"]),
+        decay=tuple(_decay(_object(item)) for item in _list(stored.get("decay", ()))),
     )
 
 
@@ -124,6 +133,8 @@ def _metric_to_json(result: MetricResult) -> dict[str, JsonValue]:
         "band_lower": _numbers_to_json(result.band_lower),
         "band_upper": _numbers_to_json(result.band_upper),
         "needed_s": None if needed is None else _finite(needed),
+        "p_value": _optional(result.p_value),
+        "q_value": _optional(result.q_value),
     }
 
 
@@ -145,7 +156,51 @@ def _metric(stored: Mapping[str, JsonValue]) -> MetricResult:
         band_lower=_numbers(stored["band_lower"]),
         band_upper=_numbers(stored["band_upper"]),
         needed_s=None if needed is None else _number(needed),
+        p_value=_stored_number(stored, "p_value"),
+        q_value=_stored_number(stored, "q_value"),
     )
+
+
+def _stored_number(stored: Mapping[str, JsonValue], key: str) -> float | None:
+    """None too where an older version stored nothing of the kind."""
+    value = stored.get(key)
+    return None if value is None else _number(value)
+
+
+def _decay_to_json(result: DecayResult) -> dict[str, JsonValue]:
+    return {
+        "name": result.name,
+        "label": result.label,
+        "unit": result.unit,
+        "value": _finite(result.value),
+        "outcome": result.outcome,
+        "least_change": _finite(result.least_change),
+        "change": _optional(result.change),
+        "change_lower": _optional(result.change_lower),
+        "change_upper": _optional(result.change_upper),
+    }
+
+
+def _decay(stored: Mapping[str, JsonValue]) -> DecayResult:
+    def known(key: str) -> float | None:
+        value = stored[key]
+        return None if value is None else _number(value)
+
+    return DecayResult(
+        name=_text(stored["name"]),
+        label=_text(stored["label"]),
+        unit=_text(stored["unit"]),
+        value=_number(stored["value"]),
+        outcome=_text(stored["outcome"]),
+        least_change=_number(stored["least_change"]),
+        change=known("change"),
+        change_lower=known("change_lower"),
+        change_upper=known("change_upper"),
+    )
+
+
+def _optional(value: float | None) -> float | None:
+    return None if value is None else _finite(value)
 
 
 def _rate_to_json(rate: Rate) -> dict[str, JsonValue]:

@@ -17,7 +17,13 @@ _LINE_MAX: Final = 600
 
 def render_markdown(document: Document) -> str:
     """The page in GitHub's Markdown."""
-    lines = [*_answer(document), *_findings(document), *_numbers(document), *_how(document)]
+    lines = [
+        *_answer(document),
+        *_findings(document),
+        *_diagnosis(document),
+        *_numbers(document),
+        *_how(document),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -56,6 +62,25 @@ def _finding(finding: FindingText) -> Iterator[str]:
         yield ""
 
 
+def _diagnosis(doc: Document) -> Iterator[str]:
+    found = doc.diagnosis
+    if found is None:
+        return
+    yield "## Diagnosis"
+    yield ""
+    # Whole, however long: it is there to be copied.
+    yield _SPECIAL.sub(r"\\\1", found.paragraph)
+    yield ""
+    for table in (found.split, found.holders, found.rungs):
+        if table.rows:
+            yield from _section(table.title, table, "", level="###")
+    if found.cycles:
+        yield "### Cycles"
+        yield ""
+        yield from _list(found.cycles)
+    yield from _list(found.notes)
+
+
 def _numbers(doc: Document) -> Iterator[str]:
     yield from _section("Bounds", doc.bounds, "No gated metric was judged in this run.")
     yield from _section("Coverage", doc.coverage, "The profile requires nothing to be covered.")
@@ -78,8 +103,8 @@ def _how(doc: Document) -> Iterator[str]:
     yield f"Curves are in `report.html`. Written by hybridbench {_safe(doc.tool_version)}."
 
 
-def _section(title: str, table: Table, empty: str) -> Iterator[str]:
-    yield f"## {title}"
+def _section(title: str, table: Table, empty: str, level: str = "##") -> Iterator[str]:
+    yield f"{level} {title}"
     yield ""
     if not table.rows:
         yield empty

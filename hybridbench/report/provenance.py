@@ -8,6 +8,7 @@ from typing import Final
 
 import yaml
 
+from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import JsonValue
 from hybridbench.report.document import Table
 from hybridbench.report.wording import plain_text
@@ -37,6 +38,7 @@ _ELSEWHERE: Final = frozenset(
         "seed",
         "defects",
         "engine_hash",
+        "segments",
     }
 )
 
@@ -50,6 +52,7 @@ def provenance_tables(manifest: Mapping[str, JsonValue], recorded_s: float) -> t
         if section:
             note = model_note(section) if key == "model" else ""
             tables.append(_table(title, section, note))
+    tables += _segments(manifest)
     rest = {key: v for key, v in manifest.items() if key not in known | _ELSEWHERE}
     if rest:
         tables.append(_table("More", rest, ""))
@@ -100,6 +103,26 @@ def _run_table(manifest: Mapping[str, JsonValue], recorded_s: float) -> Table:
     if manifest.get("engine_hash"):
         rows.append(("engine files", plain_text(manifest.get("engine_hash"))))
     return Table("Run", ("", ""), tuple(rows))
+
+
+def _segments(manifest: Mapping[str, JsonValue]) -> list[Table]:
+    """When which worker ran, for a run that has had more than one."""
+    entries = manifest.get("segments")
+    if not isinstance(entries, list | tuple) or len(entries) < 2:
+        return []
+    rows = tuple(
+        (
+            str(position),
+            started_text(as_mapping(entry)),
+            format_duration(number(as_mapping(entry), "start_s")),
+            format_duration(number(as_mapping(entry), "traffic_s")),
+            plain_text(as_mapping(entry).get("pid")),
+            plain_text(as_mapping(entry).get("traffic_seed")),
+        )
+        for position, entry in enumerate(entries, 1)
+    )
+    columns = ("segment", "started", "at", "traffic left", "worker", "traffic seed")
+    return [Table("Segments", columns, rows, frozenset({0, 2, 3, 4, 5}))]
 
 
 def _table(title: str, section: Mapping[str, JsonValue], note: str) -> Table:

@@ -9,10 +9,11 @@ from typing import Final
 import numpy as np
 
 from hybridbench.analysis.findings import Verdict
+from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunEvent, RunRecord
 from hybridbench.report.document import Mark, Span, Timeline
 from hybridbench.report.wording import clock_text, plain_text
-from hybridbench.rundir.layout import GC, NOTE, PHASE, STEADY
+from hybridbench.rundir.layout import GC, NOTE, PHASE, SEGMENT, STEADY
 
 GEN2_COUNTER: Final = "gc_gen2_collections"
 
@@ -69,13 +70,15 @@ def _marks(record: RunRecord) -> list[Mark]:
 
 
 def _mark_label(event: RunEvent) -> str:
+    if event.kind == SEGMENT:
+        return f"segment {int(number(event.data, 'index')) + 1}: a new worker"
     return event.kind if event.kind == STEADY else f"{event.kind} at {clock_text(event.t_s)}"
 
 
 def _thinned(events: Sequence[RunEvent]) -> Sequence[RunEvent]:
-    steady = [event for event in events if event.kind == STEADY]
-    rest = [event for event in events if event.kind != STEADY]
-    return steady + rest[:: max(1, -(-len(rest) // _MARKS_MAX))]
+    always = [event for event in events if event.kind in {STEADY, SEGMENT}]
+    rest = [event for event in events if event.kind not in {STEADY, SEGMENT}]
+    return always + rest[:: max(1, -(-len(rest) // _MARKS_MAX))]
 
 
 def _collections(record: RunRecord) -> list[float]:

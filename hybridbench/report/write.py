@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hybridbench.analysis.diagnosis import diagnose
 from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.record import RunRecord
 from hybridbench.report.build import build_document
+from hybridbench.report.diagnosis import diagnosis_json
 from hybridbench.report.document import Document
 from hybridbench.report.html import render_html
 from hybridbench.report.json import render_json
 from hybridbench.report.markdown import render_markdown
 from hybridbench.rundir.atomic import write_atomically
-from hybridbench.rundir.layout import REPORT_HTML, REPORT_MARKDOWN, VERDICT
+from hybridbench.rundir.layout import (
+    DIAGNOSIS,
+    REPORT_HTML,
+    REPORT_HTML_SO_FAR,
+    REPORT_MARKDOWN,
+    REPORT_MARKDOWN_SO_FAR,
+    VERDICT,
+    VERDICT_SO_FAR,
+)
 
 
 def write_reports(run_dir: Path, record: RunRecord, verdict: Verdict) -> Document:
@@ -26,7 +36,24 @@ def write_reports(run_dir: Path, record: RunRecord, verdict: Verdict) -> Documen
     run_id = record.manifest.get("run_id")
     text = render_json(verdict, run_id if isinstance(run_id, str) else None)
     write_atomically(run_dir / VERDICT, text)
+    found = diagnose(record)
+    if found is not None:
+        write_atomically(run_dir / DIAGNOSIS, diagnosis_json(record, found))
     document = build_document(record, verdict)
     write_atomically(run_dir / REPORT_MARKDOWN, render_markdown(document))
     write_atomically(run_dir / REPORT_HTML, render_html(document))
     return document
+
+
+def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:
+    """The evidence of a run that goes on, in files of their own names.
+
+    Raises:
+        RunDirectoryError: when ``run_dir`` cannot be written.
+    """
+    run_id = record.manifest.get("run_id")
+    text = render_json(verdict, run_id if isinstance(run_id, str) else None)
+    write_atomically(run_dir / VERDICT_SO_FAR, text)
+    document = build_document(record, verdict)
+    write_atomically(run_dir / REPORT_MARKDOWN_SO_FAR, render_markdown(document))
+    write_atomically(run_dir / REPORT_HTML_SO_FAR, render_html(document))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -15,9 +16,9 @@ from hybridbench.report.chart_data import chart_data, packed
 from hybridbench.report.document import Chart, Line
 
 
-def lines_of(chart: Chart) -> list[dict[str, Any]]:
+def lines_of(chart: Chart, borders: Sequence[float] = ()) -> list[dict[str, Any]]:
     """The lines as the page's script reads them."""
-    lines: list[dict[str, Any]] = json.loads(json.dumps(chart_data(chart)))["lines"]
+    lines: list[dict[str, Any]] = json.loads(json.dumps(chart_data(chart, borders)))["lines"]
     return lines
 
 
@@ -68,3 +69,14 @@ def test_the_parts_of_a_stack_share_their_times() -> None:
     times = [line["t"] for line in stored]
     assert all(part == times[0] for part in times)
     assert len(times[0]) <= 2000
+
+
+def test_no_line_crosses_the_border_between_two_workers() -> None:
+    t = np.arange(0.0, 100.0, 5.0)
+    chart = Chart("k", "t", "", (Line("rss", t, t), Line("later", t + 300.0, t)))
+    first, second = lines_of(chart, borders=(52.0, 300.0))
+
+    # One hole in the line that spans a border, none in the one that begins there.
+    assert (first["v"].count(None), second["v"].count(None)) == (1, 0)
+    assert first["v"].index(None) == 11
+    assert all(line["v"].count(None) == 0 for line in lines_of(chart))

@@ -1,0 +1,157 @@
+"""How well the analysis tells leaks from healthy memory, beside the usual detectors.
+
+Every detector sees every trace of the corpus once.  The analysis is asked as a run asks it, with
+no ``steady`` event: series in, result of the metric out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import numpy as np
+
+from hybridbench.analysis.counters import event_counters
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.analysis.trend import Effort, judge_trend
+from hybridbench.analysis.window import judged_window
+from hybridbench.bench.corpus import (
+    CLEAN_KINDS,
+    LEAK_KINDS,
+    LabelledTrace,
+    clean_trace,
+    leaking_trace,
+)
+from hybridbench.bench.rival_detectors import (
+    CLEAN,
+    INCONCLUSIVE,
+    LEAK,
+    RIVALS,
+    Answer,
+    Thresholds,
+)
+from hybridbench.metrics import declared
+
+ANALYSIS = "this analysis"
+MEMORY = "rss_anon_swap_bytes"
+
+_MB = 1e6
+_MARGIN_MB, _MARGIN_SHARE = 4.0 * 2**20 / _MB, 0.005
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One trace, judged by one detector."""
+
+    detector: str
+    kind: str
+    leaking: bool
+    resolvable: bool
+    word: str
+    covered: bool | None  # whether the interval holds the truth; None without one
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One detector over the corpus; counts, and shares of them where the name says so."""
+
+    detector: str
+    clean: int
+    false_alarms: int
+    clean_inconclusive: int
+    resolvable: int
+    found: int
+    called_clean: int
+    coverage: float | None
+    ms: float
+
+
+def compare_detectors(traces: int, seed: int, jobs: int = 1) -> list[Row]:
+    """A row for each detector, this analysis first, from ``traces`` of each kind.
+
+    Args:
+        traces: of each of the corpus's kinds.
+        seed: of the first trace of each kind; the others follow it.
+        jobs: processes that share the work; the answers are the same for any number.
+    """
+    return rows(judge_corpus(traces, seed, jobs))
+
+
+def judge_corpus(traces: int, seed: int, jobs: int = 1) -> list[Seen]:
+    """Every answer of every detector."""
+    tasks = [(False, kind, seed + i) for kind in CLEAN_KINDS for i in range(traces)]
+    tasks += [(True, kind, seed + i) for kind in LEAK_KINDS for i in range(traces)]
+    if jobs == 1:
+        return [seen for task in tasks for seen in _judge_one(task)]
+    # A fork would take this process's threads' locks along.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        return [seen for part in pool.map(_judge_one, tasks, chunksize=8) for seen in part]
+
+
+def rows(answers: Sequence[Seen]) -> list[Row]:
+    """The table of the answers, a row for each detector in the order met."""
+    names = dict.fromkeys(seen.detector for seen in answers)
+    return [_row(name, [seen for seen in answers if seen.detector == name]) for name in names]
+
+
+def by_kind(answers: Iterable[Seen]) -> list[tuple[str, Row]]:
+    """This analysis kind by kind."""
+    own = [seen for seen in answers if seen.detector == ANALYSIS]
+    kinds = dict.fromkeys(seen.kind for seen in own)
+    return [(kind, _row(ANALYSIS, [s for s in own if s.kind == kind])) for kind in kinds]
+
+
+def analysis_answer(trace: LabelledTrace, limits: Thresholds) -> Answer:
+    """The product's own word on a trace, at the floors and margins that it declares."""
+    names = {MEMORY: trace.value * _MB}
+    if trace.work is not None:
+        names["events.finishes"] = np.round(trace.work)
+    if trace.load is not None:
+        names["running_requests"] = trace.load
+    record = RunRecord({}, {n: Series(n, trace.t_s, v) for n, v in names.items()}, [])
+    window = judged_window(record)
+    if window is None:
+        return Answer(INCONCLUSIVE)
+    result = judge_trend(record, declared(MEMORY), window, event_counters(record), Effort())
+    rate = result.rate_per_hour
+    return Answer(result.outcome, rate.lower / _MB, rate.upper / _MB)
+
+
+def _judge_one(task: tuple[bool, str, int]) -> list[Seen]:
+    leaking, kind, seed = task
+    trace = leaking_trace(kind, seed) if leaking else clean_trace(kind, seed)
+    spec = declared(MEMORY)
+    floor = max(spec.floor_per_hour / _MB, spec.floor_share_per_hour * trace.base)
+    limits = Thresholds(floor, max(_MARGIN_MB, _MARGIN_SHARE * trace.base))
+    seen = []
+    for name, detector in {ANALYSIS: analysis_answer, **RIVALS}.items():
+        start_s = time.process_time()
+        answer = detector(trace, limits)
+        cpu_s = time.process_time() - start_s
+        covered = None
+        if answer.lower is not None and answer.upper is not None:
+            covered = answer.lower <= trace.growing <= answer.upper
+        word = answer.word
+        seen.append(Seen(name, kind, leaking, trace.resolvable, word, covered, cpu_s))
+    return seen
+
+
+def _row(name: str, answers: Sequence[Seen]) -> Row:
+    clean = [seen for seen in answers if not seen.leaking]
+    resolvable = [seen for seen in answers if seen.resolvable]
+    told = [seen.covered for seen in answers if seen.covered is not None]
+    return Row(
+        name,
+        len(clean),
+        sum(seen.word == LEAK for seen in clean),
+        sum(seen.word == INCONCLUSIVE for seen in clean),
+        len(resolvable),
+        sum(seen.word == LEAK for seen in resolvable),
+        sum(seen.word == CLEAN for seen in resolvable),
+        float(np.mean(told)) if told else None,
+        1e3 * float(np.mean([seen.cpu_s for seen in answers])),
+    )

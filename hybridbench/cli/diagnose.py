@@ -1,0 +1,32 @@
+"""``hybridbench diagnose``: what a stored run can still tell about the growth it saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+) -> None:
+    """Say what the growth of a stored run consists of, in a paragraph for a bug report.
+
+    The worker itself is gone: what it held can only be told of a run that asked it at its end.
+    """
+    # Imported here: `--help` and usage errors should not wait for scipy.
+    from rich.console import Console
+
+    from hybridbench.report.console import render_diagnosis
+    from hybridbench.report.diagnosis import diagnosis_text, what_can_be_told
+    from hybridbench.rundir.reader import read_run
+
+    record = read_run(run)
+    found = diagnosis_text(record)
+    console = Console()
+    if found is not None:
+        console.print(render_diagnosis(found))
+        return
+    for line in what_can_be_told(record):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

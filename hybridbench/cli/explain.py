@@ -1,0 +1,134 @@
+"""``hybridbench explain SLUG``: the story of a defect or control; ``list defects``: all of them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hybridbench.defects.defect import Defect
+
+app = typer.Typer(help="What there is: `hybridbench list defects`.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep ``defects`` a word of its own, so that other lists can stand beside it."""
+
+
+@app.command("defects")
+def list_defects() -> None:
+    """The historic defects and the controls, each with its source and how it shows."""
+    from rich.console import Console, Group
+    from rich.text import Text
+
+    from hybridbench.defects.catalog import CONTROLS, DEFECTS
+
+    parts: list[RenderableType] = []
+    for title, entries in (
+        ("Defects, to be found", DEFECTS),
+        ("Controls, to be left alone", CONTROLS),
+    ):
+        parts += [Text(title, style="bold"), _overview(entries), Text()]
+    parts.append(Text("`hybridbench explain SLUG` tells more about one.", style="dim"))
+    Console().print(Group(*parts))
+
+
+def explain(
+    slug: Annotated[str, typer.Argument(help="As `hybridbench list defects` has it, or a file.")],
+) -> None:
+    """What a defect was, who was hurt, how it shows, how it was cured, and how to see it here."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from hybridbench.defects.catalog import find_defect
+    from hybridbench.defects.defect import Role
+
+    defect = find_defect(slug, "explain")
+    what = "a control: it looks like a leak and is none" if defect.role is Role.CONTROL else ""
+    head = Text.assemble((defect.slug, "bold"), f"  {defect.source}", (f"  {what}", "dim"))
+    console = Console()
+    console.print(head, Text(), _facts(defect), Text(), sep="\n")
+    # Not wrapped: it is there to be copied.
+    console.print(Text(f"  {_command(defect)}", style="cyan"), soft_wrap=True)
+
+
+def _overview(entries: tuple[Defect, ...]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for defect in entries:
+        grid.add_row(Text(defect.slug), Text(defect.source), Text(defect.symptom))
+    return grid
+
+
+def _facts(defect: Defect) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, said in _story(defect):
+        grid.add_row(Text(label), Text(said))
+    return grid
+
+
+def _story(defect: Defect) -> Iterator[tuple[str, str]]:
+    signature = defect.signature
+    yield "what it does", defect.symptom
+    if defect.harmed:
+        yield "who was hurt", defect.harmed
+    if defect.cure:
+        yield "how it was cured", defect.cure
+    if defect.versions:
+        yield "releases", ", ".join(f"{first} to {last}" for first, last in defect.versions)
+    for index, patch in enumerate(defect.patches):
+        yield ("replaces" if not index else ""), f"{patch.holder.__name__}.{patch.method}"
+    yield "how it shows", f"{signature.rate} (each {signature.event})"
+    yield "expected", _expected(defect)
+    if signature.drivers:
+        yield "driven by", " or ".join(signature.drivers)
+    yield "how long", _how_long(defect)
+    if defect.corrupts:
+        yield "beware", "the generated tokens may change too"
+
+
+def _expected(defect: Defect) -> str:
+    verdicts = " or ".join(defect.signature.verdicts)
+    if not defect.signature.kinds:
+        return verdicts
+    kinds = " or ".join(defect.signature.kinds)
+    return f"{verdicts}, by a finding {kinds} that names {defect.signature.subject}"
+
+
+def _how_long(defect: Defect) -> str:
+    from hybridbench.units import format_duration
+
+    length = format_duration(defect.signature.duration_s)
+    if not defect.signature.kinds:
+        return f"about {length}"
+    how = "arithmetic" if defect.signature.exact else "statistics"
+    return f"about {length}: found by {how}"
+
+
+def _command(defect: Defect) -> str:
+    """What to type to see it."""
+    from hybridbench.units import format_duration
+
+    words = ["hybridbench", "soak", "--profile", defect.profile, "--defect", defect.slug]
+    words += ["--duration", format_duration(defect.signature.duration_s)]
+    if defect.model:
+        words += ["--model", defect.model]
+    for key, value in defect.overrides:
+        words += ["--set", f"{key}={value}"]
+    return shlex.join(words)

@@ -1,0 +1,119 @@
+"""``hybridbench judge``: the analysis alone, on series that somebody already has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from hybridbench.report.series_verdict import FileVerdict
+
+EXIT_CODES = "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 2 usage or a bad file."
+FORMATS = ("console", "json", "markdown")
+
+
+def judge(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="CSV, TSV, JSON lines, a Prometheus range export, a log of psrecord or mprof, "
+            "each also as .gz; a run directory; - for standard input.",
+            show_default=False,
+        ),
+    ],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:UNIT]",
+            help="A column to judge (repeatable).  Default: every level.  Units: bytes, KiB, MB, "
+            "pages, count, s, ms, 1/s, ratio.",
+        ),
+    ] = None,
+    work_column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A cumulative counter (requests, tokens) that growth may follow (repeatable).  "
+            "Default: columns that look like one.",
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option("--unit", "-u", help="Of columns that tell none.", show_default=False),
+    ] = None,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME<RATE",
+            help="How much a column may worsen: 'rss<200MiB/h', 'fds<1/h' (repeatable).",
+        ),
+    ] = None,
+    steady_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="When warm-up ended: a duration from the start (10m) or a time as in the file.",
+            show_default=False,
+        ),
+    ] = None,
+    lower_is_worse: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A column that must not fall (repeatable)."),
+    ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Where its name does not tell.", show_default=False),
+    ] = None,
+    never_restarted: Annotated[
+        bool,
+        typer.Option(
+            "--never-restarted",
+            help="It was one process all along: sudden falls are a sawtooth, not restarts.",
+        ),
+    ] = False,
+    output: Annotated[str, typer.Option("--format", help="console, json or markdown.")] = "console",
+) -> None:
+    """Judge series recorded by anything: CSV, JSON lines, Prometheus, psrecord, mprof, runs.
+
+    Each column gets a rate with its interval, a bound, and a verdict; the worst one is the exit
+    code.  Nothing is started and no engine is loaded.
+    """
+    if output not in FORMATS:
+        raise UsageError(f"--format {output}: choose one of {', '.join(FORMATS)}.")
+    # Imported here: `--help` and usage errors should not wait for numpy.
+    from hybridbench.report.series_verdict import Ask, judge_file, worst
+
+    ask = Ask(
+        metrics=tuple(metric or ()),
+        works=tuple(work_column or ()),
+        unit=unit,
+        thresholds=tuple(threshold or ()),
+        steady_at=steady_at,
+        lower_is_worse=tuple(lower_is_worse or ()),
+        time_column=time_column,
+        never_restarted=never_restarted,
+    )
+    if files.count("-") > 1:
+        raise UsageError("- is given twice; standard input can be read once.")
+    judged = [judge_file(file, ask) for file in files]
+    _print(judged, output)
+    from hybridbench.analysis.findings import EXIT_CODE
+
+    raise typer.Exit(int(EXIT_CODE[worst([file.kind for file in judged])]))
+
+
+def _print(judged: list[FileVerdict], output: str) -> None:
+    from hybridbench.report.series_report import series_console, series_json, series_markdown
+
+    if output == "json":
+        typer.echo(series_json(judged))
+    elif output == "markdown":
+        typer.echo(series_markdown(judged))
+    else:
+        from rich.console import Console
+
+        Console().print(series_console(judged))

@@ -1,0 +1,102 @@
+"""The words of ``soak --dry-run``: what would be seen, planned, promised and paid for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from hybridbench.units import format_byte_rate, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from hybridbench.runs.plan import SoakPlan
+    from hybridbench.runs.preview import Preview
+
+FORMATS = ("console", "json")
+
+
+def tell_preview(plan: SoakPlan, output: str) -> None:
+    """Preview ``plan`` and print it as ``output`` says.
+
+    Raises:
+        ConfigError: the run could not start.
+        WorkerFailedError: its worker did not come up.
+    """
+    from hybridbench.runs.preview import preview_soak
+
+    preview = preview_soak(plan)
+    typer.echo(_json(preview) if output == "json" else "\n".join(_lines(preview)))
+
+
+def _json(preview: Preview) -> str:
+    stall = preview.stall
+    document = {
+        "schema": "hybridbench.preview/1",
+        **asdict(preview),
+        "judged_s": preview.judged_s,
+        "left_out": ["gc_census"] if stall is not None and stall.left_out else [],
+    }
+    return json.dumps(document, indent=2)
+
+
+def _lines(preview: Preview) -> list[str]:
+    return [
+        f"{preview.title}: nothing was run (worker built in {format_duration(preview.boot_s)})",
+        preview.model_note,
+        "",
+        *_seen(preview),
+        "",
+        *_plan(preview),
+        "",
+        *_cost(preview),
+        *(["", "Warnings"] if preview.warnings else []),
+        *(f"  ! {text}" for text in preview.warnings),
+    ]
+
+
+def _seen(preview: Preview) -> list[str]:
+    missing = preview.not_seen or ("nothing that hybridbench knows of",)
+    return [
+        f"Can be seen    {len(preview.metrics)} families of metrics; "
+        f"{', '.join(preview.capabilities)}",
+        *(f"Cannot be seen {text}" for text in missing),
+    ]
+
+
+def _plan(preview: Preview) -> list[str]:
+    lines = [
+        f"Traffic        {format_duration(preview.duration_s)}: warm-up of about "
+        f"{format_duration(preview.warmup_s)} (it ends with the work done), then "
+        f"{format_duration(preview.judged_s)} judged",
+        f"Cadence        a sample every {preview.sample_every_s:g} s, a count of garbage every "
+        f"{preview.census_every_s:.3g} s, a checkpoint every "
+        f"{format_duration(preview.checkpoint_every_s)}",
+    ]
+    for one in preview.resolutions:
+        smallest = format_byte_rate(one.smallest_per_h)
+        promised = format_byte_rate(one.promise_per_h)
+        lines.append(
+            f"Resolution     {one.metric}: a leak from {smallest} on; promised below {promised}"
+        )
+    return lines
+
+
+def _cost(preview: Preview) -> list[str]:
+    free = preview.memory_free_bytes
+    lines = [
+        f"Disk           about {format_bytes(preview.disk_needed_bytes)} of "
+        f"{format_bytes(preview.disk_free_bytes)} free",
+        f"Memory         {format_bytes(preview.memory_now_bytes)} now, about "
+        f"{format_bytes(preview.memory_needed_bytes)} with a census"
+        + ("" if free is None else f", of {format_bytes(free)}"),
+    ]
+    stall = preview.stall
+    if stall is not None:
+        budget = "no limit" if stall.budget_s is None else f"limit {stall.budget_s * 1000:.0f} ms"
+        lines.append(
+            f"Probe stall    {stall.stop_s * 1000:.0f} ms a census ({stall.method}, "
+            f"{stall.tracked_objects:,} objects; {budget}), and {stall.child_s:.2g} s beside it"
+        )
+    return lines

@@ -1,0 +1,115 @@
+"""``soak --resume RUN_DIR``: what may be said beside it, and going on with the run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hybridbench.errors import UsageError
+from hybridbench.units import parse_duration_s
+
+if TYPE_CHECKING:
+    from hybridbench.analysis.record import JsonValue
+
+# How a person watches a run and how it ends may change; what it is may not.
+_FREE = frozenset({"resume", "ui", "stop", "diagnose", "on_leak"})
+_STORED: Mapping[str, tuple[str, ...]] = {
+    "model": ("model", "name"),
+    "profile": ("profile", "source"),
+    "duration": ("planned_duration_s",),
+    "defect": ("defects",),
+    "seed": ("seed",),
+    "device": ("model", "device"),
+    "dtype": ("model", "dtype"),
+    "malloc": ("malloc", "mode"),
+    "census": ("options", "census"),
+    "watchdog": ("options", "watchdog_s"),
+}
+_DURATIONS = frozenset({"duration", "watchdog"})
+
+
+def resume(
+    run_dir: Path, given: Mapping[str, object], hold_s: float = 0.0
+) -> tuple[Path, int | None]:
+    """Go on with the run in ``run_dir``.
+
+    Args:
+        run_dir: a run that was cut off.
+        given: the options that stand on the command line, by the names of their parameters.
+        hold_s: how long to keep a worker that leaks.
+
+    Returns:
+        The run directory, and the exit code of an interruption if there was one.
+
+    Raises:
+        UsageError: an option contradicts the plan of the run.
+        RunDirectoryError: there is nothing to resume.
+    """
+    from hybridbench.rundir.reader import read_manifest
+    from hybridbench.runs.resume import Resumption, resume_soak
+
+    check_agrees(read_manifest(run_dir), given)
+    stop = given.get("stop")
+    outcome = resume_soak(
+        Resumption(
+            run_dir,
+            ui=str(given.get("ui", "auto")),
+            stop=str(stop) if stop is not None else None,
+            diagnose=str(given.get("diagnose", "auto")),
+            hold_s=hold_s,
+            command=("hybridbench", *sys.argv[1:]),
+        )
+    )
+    return outcome.run_dir, None if outcome.exit_hint is None else int(outcome.exit_hint)
+
+
+def check_agrees(manifest: Mapping[str, JsonValue], given: Mapping[str, object]) -> None:
+    """Refuse what would make the rest of a run another run.
+
+    Raises:
+        UsageError: naming the first option that differs from the manifest.
+    """
+    for name, value in given.items():
+        if name in _FREE:
+            continue
+        option = "--" + name.rstrip("_").replace("_", "-")
+        path = _STORED.get(name)
+        if path is None:
+            raise UsageError(
+                f"{option} cannot stand beside --resume: the run goes on as its manifest says; "
+                "leave it out."
+            )
+        stored = _lookup(manifest, path)
+        if not _same(name, value, stored):
+            raise UsageError(
+                f"{option} {_text(value)}: this run has {_text(stored)}, and --resume keeps it; "
+                "leave the option out, or start a new run."
+            )
+
+
+def _same(name: str, value: object, stored: object) -> bool:
+    if name in _DURATIONS:
+        try:
+            return parse_duration_s(str(value)) == stored
+        except ValueError as error:
+            raise UsageError(f"--{name}: {error}.") from error
+    if isinstance(value, list | tuple):
+        return isinstance(stored, list | tuple) and sorted(map(str, value)) == sorted(
+            map(str, stored)
+        )
+    return value == stored
+
+
+def _lookup(manifest: Mapping[str, JsonValue], path: tuple[str, ...]) -> JsonValue:
+    here: JsonValue = manifest
+    for key in path:
+        here = here.get(key) if isinstance(here, Mapping) else None
+    return here
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value) or "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,102 @@
+"""``hybridbench selftest``: defects must be found, healthy twins and controls left alone."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridbench.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hybridbench.selftest.compare import Outcome
+    from hybridbench.selftest.matrix import Row
+
+
+def selftest(
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full/--quick",
+            help="All defects, twins and controls, collector default and frozen, heap large and "
+            "small (an hour); or what arithmetic finds and one twin for each profile (minutes).",
+        ),
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only the rows of this defect, control or profile."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Soaks at a time.")] = 2,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Keep the runs here, in a new directory; default: they are removed."),
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the table to this file.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the rows with their commands; run nothing.")
+    ] = False,
+) -> None:
+    """Try hybridbench on itself: a line for each row as it ends, the whole matrix with --markdown.
+
+    Every row states beforehand which verdict, subject and driver are right.  Rates are compared
+    with what the defect counted itself while it ran, which no analysis can see.  Exit code 0 only
+    if every row is right, else 1.
+    """
+    from hybridbench.defects.catalog import CONTROLS, DEFECTS
+    from hybridbench.selftest import matrix
+
+    known = (*DEFECTS, *CONTROLS)
+    rows = matrix.full_matrix(known) if full else matrix.quick_matrix(known)
+    if only:
+        rows = matrix.only(rows, only)
+    if dry_run:
+        _list(rows)
+        return
+    outcomes = _run(rows, jobs, store)
+    _show(outcomes, markdown)
+    if any(outcome.wrong for outcome in outcomes):
+        raise typer.Exit(int(ExitCode.INTERNAL))
+
+
+def _list(rows: Sequence[Row]) -> None:
+    from hybridbench.selftest.run import command
+
+    for row in rows:
+        words = command(row, Path("results"))[2:]
+        typer.echo(f"{row.expect.value:8} {row.name}: {' or '.join(row.signature.verdicts)}")
+        typer.echo(f"         {' '.join(words)}")
+    at_work_s = sum(row.duration_s for row in rows)
+    typer.echo(f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic")
+
+
+def _run(rows: Sequence[Row], jobs: int, store: Path | None) -> list[Outcome]:
+    from hybridbench.selftest.run import SelfTest
+    from hybridbench.selftest.table import line
+
+    def told(outcome: Outcome) -> None:
+        typer.echo(line(outcome))
+
+    if store is None:
+        with tempfile.TemporaryDirectory(prefix="hybridbench-selftest-") as place:
+            return SelfTest(Path(place), jobs).run(rows, told)
+    try:
+        store.mkdir(parents=True, exist_ok=False)
+    except OSError as error:
+        raise UsageError(
+            f"--store {store}: {error.strerror}; name a directory that does not exist yet."
+        ) from error
+    return SelfTest(store, jobs).run(rows, told)
+
+
+def _show(outcomes: Sequence[Outcome], markdown: Path | None) -> None:
+    from hybridbench.selftest import table
+
+    typer.echo(table.summary(outcomes))
+    if markdown is not None:
+        markdown.write_text(table.markdown(outcomes), encoding="utf-8")

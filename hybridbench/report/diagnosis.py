@@ -1,0 +1,149 @@
+"""The diagnosis of a run: as a section of its report, and as diagnosis.json for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from hybridbench import __version__
+from hybridbench.analysis.bug_report import bug_report
+from hybridbench.analysis.diagnosis import Diagnosis, Holding, RungRow, diagnose
+from hybridbench.analysis.reading import number
+from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.report.document import DiagnosisText, Table
+from hybridbench.report.wording import amount, clock_text, command_text
+from hybridbench.rundir.layout import DIAGNOSIS_SCHEMA
+from hybridbench.rundir.manifest import plain_mapping
+
+_RUNG_WORDS = {
+    "rest": "settled, nothing done",
+    "trim": "malloc_trim",
+    "collect": "gc.collect, malloc_trim",
+    "flush": "flush_cache, gc.collect, malloc_trim",
+    "device": "the device's cache emptied",
+}
+
+
+def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
+    """The section of the report; None for a run that climbed no ladder."""
+    found = diagnose(record)
+    if found is None:
+        return None
+    return DiagnosisText(
+        paragraph=bug_report(found),
+        split=_split_table(found),
+        rungs=_rungs_table(found.rungs),
+        holders=_holders_table(found.holdings),
+        cycles=tuple(f"{cycle.share:.0%}: {cycle}" for cycle in found.garbage.cycles),
+        notes=found.notes,
+    )
+
+
+def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
+    """The text of diagnosis.json."""
+    run_id = record.manifest.get("run_id")
+    stored: dict[str, JsonValue] = {
+        "schema": DIAGNOSIS_SCHEMA,
+        "tool": {"name": "hybridbench", "version": __version__},
+        "run_id": run_id if isinstance(run_id, str) else None,
+        "paragraph": bug_report(found),
+        "from_s": found.from_s,
+        "to_s": found.to_s,
+        "growth_bytes": found.growth_bytes,
+        "rest_bytes": found.rest_bytes,
+        "explained": found.explained,
+        "parts": [plain_mapping(asdict(part)) for part in found.parts],
+        "garbage": plain_mapping(asdict(found.garbage)),
+        "holdings": [plain_mapping(asdict(row)) for row in found.holdings],
+        "rungs": [plain_mapping(asdict(row)) for row in found.rungs],
+        "sites": {name: plain_mapping(asdict(site)) for name, site in found.sites.items()},
+        "notes": list(found.notes),
+    }
+    return json.dumps(stored, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def what_can_be_told(record: RunRecord) -> list[str]:
+    """Of a run whose worker was never asked: what its samples say, and how to learn the rest."""
+    lines = ["The worker of this run was not asked what it held, and it is gone."]
+    garbage = record.series.get("gc_collectible_bytes")
+    if garbage is not None and len(garbage):
+        lines.append(
+            f"The last census saw {amount(float(garbage.value[-1]), 'B')} that waited for a full "
+            f"collection, the first {amount(float(garbage.value[0]), 'B')}."
+        )
+    memory = record.series.get("rss_anon_swap_bytes")
+    if memory is not None and len(memory):
+        change = amount(float(memory.value[-1] - memory.value[0]), "B", signed=True)
+        lines.append(f"Private memory moved by {change} from the first sample to the last.")
+    given = record.last_event("reclaim")
+    if given is not None:
+        names = ("at_rest_bytes", "after_trim_bytes", "after_flush_bytes", "after_collect_bytes")
+        rest, trimmed, flushed, collected = (number(given.data, name) for name in names)
+        lines.append(
+            f"At the end malloc_trim gave back {amount(rest - trimmed, 'B')}, flushing the cache "
+            f"{amount(trimmed - flushed, 'B')}, a full collection "
+            f"{amount(flushed - collected, 'B')}."
+        )
+    command = command_text(record.manifest.get("command"))
+    again = f"{command} --diagnose always" if command else "hybridbench soak ... --diagnose always"
+    lines += ["Who holds what and which cycles there are takes one more run:", f"  {again}"]
+    return lines
+
+
+def _split_table(found: Diagnosis) -> Table:
+    rows = tuple(
+        (
+            part.kind.value,
+            amount(part.size_bytes, "B", signed=True),
+            f"{part.share:.1%}",
+            part.detail,
+        )
+        for part in found.parts
+    )
+    if found.explained is None:
+        # Shares of next to nothing would only mislead.
+        rows = tuple((row[0], row[1], "", row[3]) for row in rows)
+    said = f"explained {found.explained:.0%}" if found.explained is not None else "too little"
+    note = (
+        f"Growth of resting private memory from {clock_text(found.from_s)} to "
+        f"{clock_text(found.to_s)}: {amount(found.growth_bytes, 'B', signed=True)}; {said}."
+    )
+    return Table(
+        "Where the growth is", ("part", "bytes", "share", "what"), rows, frozenset({1, 2}), note
+    )
+
+
+def _rungs_table(rungs: Iterable[RungRow]) -> Table:
+    rows = tuple(
+        (
+            _RUNG_WORDS.get(row.name, row.name),
+            amount(row.private_bytes, "B"),
+            amount(row.gave_bytes, "B") if row.name != "rest" else "",
+            "" if row.gave_at_baseline_bytes is None else amount(row.gave_at_baseline_bytes, "B"),
+        )
+        for row in rungs
+    )
+    columns = ("after", "private memory", "gave back", "at the baseline")
+    return Table("What the worker gave back", columns, rows, frozenset({1, 2, 3}))
+
+
+def _holders_table(holdings: Iterable[Holding]) -> Table:
+    rows = tuple(
+        (
+            row.type_name,
+            f"{row.count:,}" if row.count else f"{row.entries:,} entries",
+            amount(row.size_bytes, "B"),
+            _held_how(row),
+        )
+        for row in holdings
+    )
+    columns = ("class", "more", "bytes", "held by")
+    return Table("Held, and not held at the baseline", columns, rows, frozenset({1, 2}))
+
+
+def _held_how(row: Holding) -> str:
+    chain = " -> ".join(row.chain) or row.holder
+    if row.dragged:
+        return f"only neighbours' pointers, mostly {row.holder}: {chain}"
+    return f"{chain} (in the cache)" if row.in_cache else chain

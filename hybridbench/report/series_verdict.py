@@ -1,0 +1,434 @@
+"""From a file with somebody's series, or a stored run, to the verdict on each of them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from hybridbench.analysis.findings import EXIT_CODE, PRECEDENCE, Finding, VerdictKind
+from hybridbench.analysis.foreign import ForeignSeries, JudgedSeries, Question, judge_series
+from hybridbench.analysis.series_units import Meaning, Role, is_gated, meaning_of, parse_unit
+from hybridbench.analysis.timeline import (
+    Falls,
+    Timeline,
+    TimelineError,
+    changes,
+    counter_resets,
+    level_falls,
+    make_timeline,
+)
+from hybridbench.errors import ConfigError, ExitCode, UsageError
+from hybridbench.metrics import Unit
+from hybridbench.report.series_threshold import Threshold, parse_threshold, per_hour
+from hybridbench.rundir.layout import MANIFEST
+from hybridbench.rundir.series_files import SeriesFile, read_series
+from hybridbench.rundir.series_table import RawColumn
+from hybridbench.rundir.series_time import BadTimeError, parse_moment
+from hybridbench.units import parse_duration_s
+
+_PROCESS_ID = re.compile(r"^p?pid$", re.I)
+# What a reader counts in: requests that came to their end, then requests, then tokens.
+_WORKS = tuple(
+    re.compile(pattern, re.I)
+    for pattern in (r"finish|success|complet", r"request|iteration|calls", r"tokens?", r"")
+)
+_SAID_MAX = 8
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the caller said, as given on the command line.
+
+    Args:
+        metrics: ``NAME`` or ``NAME:unit``; empty for every level.
+        works: names of cumulative counters; empty for those that look like one.
+        unit: of columns that tell none.
+        thresholds: ``NAME<200MiB/h``.
+        steady_at: a time in the file, or a duration after its start.
+        lower_is_worse: columns that must not fall.
+        never_restarted: falls are teeth of a saw, whatever they look like.
+    """
+
+    metrics: Sequence[str] = ()
+    works: Sequence[str] = ()
+    unit: str | None = None
+    thresholds: Sequence[str] = ()
+    steady_at: str | None = None
+    lower_is_worse: Sequence[str] = ()
+    time_column: str | None = None
+    never_restarted: bool = False
+
+
+@dataclass(frozen=True)
+class FileVerdict:
+    """One file, judged; ``findings`` only a stored run has."""
+
+    source: str
+    kind: VerdictKind
+    rows: tuple[JudgedSeries, ...]
+    notes: tuple[str, ...] = ()
+    not_judged: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    headline: str = ""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return EXIT_CODE[self.kind]
+
+
+def judge_file(path: str, ask: Ask) -> FileVerdict:
+    """The verdict on every column of the file that is asked for.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        UsageError: a name or unit of ``ask`` does not fit it.
+    """
+    if (Path(path) / MANIFEST).is_file():
+        return _judge_run(Path(path), ask)
+    file = read_series(path, ask.time_column)
+    return _Book(file, ask).judge()
+
+
+def worst(kinds: Sequence[VerdictKind]) -> VerdictKind:
+    """The one that all together come to."""
+    return min(kinds, key=PRECEDENCE.index)
+
+
+def _judge_run(path: Path, ask: Ask) -> FileVerdict:
+    if ask != Ask():
+        raise UsageError(
+            f"{path}: is a run, judged by its own profile; give {path}/samples.jsonl to judge "
+            "chosen columns."
+        )
+    from hybridbench.analysis.judge import judge
+    from hybridbench.metrics import declared
+    from hybridbench.rundir.reader import read_run
+
+    verdict = judge(read_run(path))
+    rows = tuple(
+        JudgedSeries(
+            result.metric,
+            VerdictKind(result.outcome),
+            result,
+            () if result.rate_per_request is None else (result.rate_per_request,),
+            not declared(result.metric).higher_is_worse,
+            unit_known=True,
+        )
+        for result in verdict.metrics
+    )
+    return FileVerdict(
+        str(path),
+        verdict.kind,
+        rows,
+        (*verdict.notes, verdict.can_rule_out),
+        findings=verdict.findings,
+        headline=verdict.headline,
+    )
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A column to judge, and what it is taken for."""
+
+    column: RawColumn
+    meaning: Meaning
+
+
+@dataclass
+class _Book:
+    """One file with what was asked of it."""
+
+    file: SeriesFile
+    ask: Ask
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.notes.extend(self.file.notes)
+        starts = [float(c.t_s.min()) for c in self.file.columns if c.t_s.size]
+        self._zero_s = min(starts)
+        self._absolute = any(c.absolute for c in self.file.columns)
+        self._timelines: dict[int, Timeline] = {}
+
+    def judge(self) -> FileVerdict:
+        thresholds = self._thresholds()
+        chosen = self._chosen(thresholds)
+        works = self._works()
+        known = self._known_restarts(works)
+        limits = {
+            c.column.name: per_hour(thresholds[c.column.name], c.meaning)
+            for c in chosen
+            if c.column.name in thresholds
+        }
+        question = Question(works, self._steady_s(), limits)
+        rows, empty = [], []
+        for entry in chosen:
+            series = self._series(entry.column, entry.meaning)
+            falls = self._falls(series, known, counted=bool(works) or self._has_pid())
+            row = judge_series(series, falls, question)
+            if row is None:
+                empty.append(series.name)
+            else:
+                rows.append(row)
+            if entry.meaning.note:
+                self.notes.append(entry.meaning.note)
+        if not rows:
+            raise ConfigError(
+                f"{self.file.source}: {', '.join(empty[:_SAID_MAX])}: fewer than two readings."
+            )
+        return FileVerdict(
+            self.file.source,
+            worst([row.verdict for row in rows]),
+            tuple(rows),
+            tuple(dict.fromkeys(self._all_notes(works))),
+            self._left_out(chosen, works),
+        )
+
+    def _all_notes(self, works: Sequence[ForeignSeries]) -> list[str]:
+        said = list(self.notes)
+        for timeline in self._timelines.values():
+            said.extend(timeline.notes)
+        for column in self.file.columns:
+            if column.text_at is not None and not column.is_text:
+                line, cell = column.text_at
+                said.append(f"{column.name}: {cell!r} in line {line} is no number: left out")
+        if self.ask.steady_at is None:
+            said.append(
+                "no start of steady state was given: the first tenth is taken for warm-up, and no "
+                "growth in under 45m is called a leak; --steady-at says when it was warm"
+            )
+        if works:
+            said.append("work done is read from " + ", ".join(work.name for work in works[:2]))
+        return said
+
+    def _left_out(
+        self, chosen: Sequence[_Chosen], works: Sequence[ForeignSeries]
+    ) -> tuple[str, ...]:
+        used = {entry.column.name for entry in chosen} | {work.name for work in works}
+        return tuple(name for name in self.file.names() if name not in used)
+
+    # Which columns.
+
+    def _find(self, option: str, name: str) -> RawColumn:
+        for column in self.file.columns:
+            if column.name == name:
+                return column
+        folded = name.casefold()
+        same = [
+            c
+            for c in self.file.columns
+            if folded in (c.name.casefold(), c.name.partition("{")[0].casefold())
+        ]
+        if len(same) == 1:
+            return same[0]
+        if same:
+            raise UsageError(
+                f"{option} {name}: {len(same)} series of {self.file.source} bear that name, the "
+                f"first is {same[0].name}; give one with its labels."
+            )
+        names = self.file.names()
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        there = ", ".join(names[:_SAID_MAX]) + (", ..." if len(names) > _SAID_MAX else "")
+        hint = f"did you mean {near[0]}?" if near else f"there are {there}."
+        raise UsageError(f"{option} {name}: {self.file.source} has no such column; {hint}")
+
+    def _thresholds(self) -> dict[str, Threshold]:
+        parsed = [parse_threshold(text) for text in self.ask.thresholds]
+        return {self._find("--threshold", one.name).name: one for one in parsed}
+
+    def _chosen(self, thresholds: Mapping[str, Threshold]) -> list[_Chosen]:
+        named = [self._named(text) for text in self.ask.metrics]
+        if not named:
+            named = self._levels()
+        have = {entry.column.name for entry in named}
+        also = [*thresholds, *(self._find("--lower-is-worse", n).name for n in self._lower())]
+        for name in also:
+            if name not in have:
+                column = self._find("--threshold", name)
+                named.append(_Chosen(column, replace(self._meaning(column), role=Role.LEVEL)))
+                have.add(name)
+        if not named:
+            raise UsageError(
+                f"{self.file.source}: no column looks like a level that could leak; there are "
+                f"{', '.join(self.file.names()[:_SAID_MAX])}: choose with --metric NAME."
+            )
+        lower = {self._find("--lower-is-worse", name).name for name in self._lower()}
+        return [self._turned(entry, entry.column.name in lower) for entry in named]
+
+    def _levels(self) -> list[_Chosen]:
+        """Every level; of a run's own samples only those that gate a run."""
+        levels = [
+            _Chosen(column, meaning)
+            for column in self.file.columns
+            if not column.is_text
+            and (meaning := self._meaning(column)).role is Role.LEVEL
+            and column.name not in self.ask.works
+        ]
+        return [entry for entry in levels if is_gated(entry.column.name)] or levels
+
+    def _lower(self) -> Sequence[str]:
+        return self.ask.lower_is_worse
+
+    def _turned(self, entry: _Chosen, lower: bool) -> _Chosen:
+        self._refuse_text(entry.column)
+        if not lower:
+            return entry
+        return replace(entry, meaning=replace(entry.meaning, higher_is_worse=False))
+
+    def _named(self, text: str) -> _Chosen:
+        head, colon, unit = text.rpartition(":")
+        exact = any(c.name == text for c in self.file.columns)
+        if not colon or exact or not any(c.name == head for c in self.file.columns):
+            if colon and not exact and "{" not in text:
+                column = self._find("--metric", head if _is_unit(unit) else text)
+                if _is_unit(unit):
+                    return _Chosen(column, parse_unit(unit))
+            else:
+                column = self._find("--metric", text)
+            return _Chosen(column, replace(self._meaning(column), role=Role.LEVEL))
+        return _Chosen(self._find("--metric", head), _unit("--metric", text, unit))
+
+    def _refuse_text(self, column: RawColumn) -> None:
+        if column.is_text and column.text_at is not None:
+            line, cell = column.text_at
+            raise ConfigError(
+                f"{self.file.source}:{line}: column {column.name}: {cell!r} is not a number; "
+                "choose a column of numbers with --metric."
+            )
+
+    def _meaning(self, column: RawColumn) -> Meaning:
+        meaning = meaning_of(column.name)
+        if column.in_bytes:
+            return replace(
+                meaning, role=Role.LEVEL, unit=Unit.BYTES, factor=1.0, known=True, note=""
+            )
+        if not meaning.known and meaning.role is Role.LEVEL and self.ask.unit is not None:
+            return _unit("--unit", self.ask.unit, self.ask.unit)
+        return meaning
+
+    # What their times are.
+
+    def _timeline(self, column: RawColumn) -> Timeline:
+        timeline = self._timelines.get(column.group)
+        if timeline is None:
+            try:
+                timeline = make_timeline(column.t_s - self._zero_s)
+            except TimelineError as error:
+                raise ConfigError(f"{self.file.source}: {error}.") from error
+            self._timelines[column.group] = timeline
+        return timeline
+
+    def _series(self, column: RawColumn, meaning: Meaning) -> ForeignSeries:
+        timeline = self._timeline(column)
+        value = column.value[timeline.rows] * meaning.factor
+        return ForeignSeries(column.name, timeline.t_s, value, meaning)
+
+    def _works(self) -> list[ForeignSeries]:
+        if self.ask.works:
+            columns = [self._find("--work-column", name) for name in self.ask.works]
+        else:
+            columns = [c for c in self.file.columns if not c.is_text and _counts_work(c.name)]
+            columns = _telling_first(columns)
+        for column in columns:
+            self._refuse_text(column)
+        plain = Meaning(Role.COUNTER, Unit.COUNT)
+        series = (self._series(column, plain) for column in columns)
+        return [one for one in series if np.any(one.value > 0)]
+
+    def _has_pid(self) -> bool:
+        return any(_PROCESS_ID.match(column.name) for column in self.file.columns)
+
+    def _known_restarts(self, works: Sequence[ForeignSeries]) -> tuple[float, ...]:
+        known: set[float] = set()
+        for column in self.file.columns:
+            if _PROCESS_ID.match(column.name) and not column.is_text:
+                pid = self._series(column, meaning_of(column.name))
+                read = np.isfinite(pid.value)
+                known.update(changes(pid.t_s[read], pid.value[read]))
+        for work in works:
+            read = np.isfinite(work.value)
+            known.update(counter_resets(work.t_s[read], work.value[read]))
+        for timeline in self._timelines.values():
+            known.update(timeline.starts_s)
+        return tuple(sorted(known))
+
+    def _falls(self, series: ForeignSeries, known: Sequence[float], *, counted: bool) -> Falls:
+        known = tuple(sorted({*known, *self._timeline_of(series)}))
+        memory = series.meaning.unit is Unit.BYTES or not series.meaning.known
+        if self.ask.never_restarted or not memory or not series.meaning.higher_is_worse:
+            return Falls(known)
+        read = np.isfinite(series.value)
+        return level_falls(series.t_s[read], series.value[read], known, counted=counted)
+
+    def _timeline_of(self, series: ForeignSeries) -> tuple[float, ...]:
+        column = next(c for c in self.file.columns if c.name == series.name)
+        return self._timeline(column).starts_s
+
+    def _steady_s(self) -> float | None:
+        text = self.ask.steady_at
+        if text is None:
+            return None
+        try:
+            return parse_duration_s(text) if not _plain_epoch(text) else self._moment(text)
+        except ValueError:
+            return self._moment(text)
+
+    def _moment(self, text: str) -> float:
+        try:
+            moment = parse_moment(text)
+        except BadTimeError as error:
+            raise UsageError(
+                f"--steady-at {text}: neither a duration (10m) nor a time; write one as the file "
+                "does."
+            ) from error
+        if moment.absolute != self._absolute:
+            counts = "dates" if self._absolute else "seconds from its start"
+            raise UsageError(
+                f"--steady-at {text}: {self.file.source} tells its times as {counts}; write the "
+                "time so, or a duration such as 10m."
+            )
+        return max(0.0, float(moment.t_s[0]) - self._zero_s)
+
+
+def _counts_work(name: str) -> bool:
+    meaning = meaning_of(name)
+    return meaning.role is Role.COUNTER and meaning.unit is Unit.COUNT
+
+
+def _telling_first(columns: Sequence[RawColumn]) -> list[RawColumn]:
+    """The best counter of requests, then the best of tokens, then all others."""
+    ranked = sorted(columns, key=_work_rank)
+    tokens = next((c for c in ranked if "token" in c.name.lower()), None)
+    if tokens is None or ranked.index(tokens) == 0:
+        return ranked
+    others = [c for c in ranked if c is not tokens]
+    return [others[0], tokens, *others[1:]]
+
+
+def _work_rank(column: RawColumn) -> tuple[int, int]:
+    """Short names first: ``requests_total`` says more than ``requests_rejected_total``."""
+    rank = next(i for i, pattern in enumerate(_WORKS) if pattern.search(column.name))
+    return rank, len(column.name)
+
+
+def _plain_epoch(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit() and float(text) > 1e8
+
+
+def _is_unit(word: str) -> bool:
+    try:
+        parse_unit(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _unit(option: str, text: str, unit: str) -> Meaning:
+    try:
+        return parse_unit(unit)
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}.") from error

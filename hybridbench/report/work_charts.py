@@ -1,0 +1,47 @@
+"""Charts of what work costs: milliseconds per call and per token, and the hit rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from hybridbench.analysis.derived import DERIVED, work_blocks
+from hybridbench.analysis.record import RunRecord
+from hybridbench.report.document import Chart, Line
+
+# Key, title and unit of each chart, and its lines: derived quantities under short labels.
+_CHARTS: Final[Mapping[tuple[str, str, str], Mapping[str, str]]] = {
+    ("hit-rate", "Prompt tokens served by the cache", "%"): {"hit_rate": "hit rate"},
+    ("evict-ms", "Time of an eviction", "ms"): {
+        "evict_ms": "per call",
+        "evict_ms_per_node": "per node",
+    },
+    ("cache-ms", "Time of a cache call", "ms"): {"match_ms": "match", "insert_ms": "insert"},
+    ("schedule-ms", "Time to form and settle a batch", "ms"): {
+        "schedule_ms": "cache calls left out"
+    },
+    ("token-ms", "Time for each token", "ms"): {"token_ms": "whole step", "forward_ms": "model"},
+}
+_PERCENT: Final = 100.0
+
+
+def work_charts(record: RunRecord) -> tuple[Chart, ...]:
+    """The charts that this record has counters for; one point for each stretch of equal length."""
+    sampled = [series for series in record.series.values() if len(series)]
+    if not sampled:
+        return ()
+    start_s = min(float(series.t_s[0]) for series in sampled)
+    end_s = max(float(series.t_s[-1]) for series in sampled)
+    charts = []
+    for (key, title, unit), labels in _CHARTS.items():
+        factor = _PERCENT if unit == "%" else 1.0
+        lines: list[Line] = []
+        for derived in DERIVED:
+            label = labels.get(derived.name)
+            blocks = work_blocks(record, derived, start_s, end_s) if label is not None else None
+            if label is not None and blocks is not None and len(blocks):
+                values = factor * blocks.value
+                lines.append(Line(label, blocks.t_s, values, colour=len(lines)))
+        if lines:
+            charts.append(Chart(key=key, title=title, unit=unit, lines=tuple(lines)))
+    return tuple(charts)

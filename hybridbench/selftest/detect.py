@@ -1,0 +1,31 @@
+"""When a stored run could first have been called what it was called in the end."""
+
+from __future__ import annotations
+
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.analysis.judge import judge_so_far
+from hybridbench.analysis.record import RunRecord
+
+_LOOKS = 16
+
+
+def time_to_detect_s(record: RunRecord, verdict: VerdictKind) -> float | None:
+    """The earliest of ``16`` evenly spaced looks from which on every look says ``verdict``.
+
+    Seconds since the run began; None if even the last look does not say so.
+    """
+    end_s = max((float(s.t_s[-1]) for s in record.series.values() if len(s)), default=0.0)
+    found: float | None = None
+    for look in range(_LOOKS, 0, -1):
+        at_s = end_s * look / _LOOKS
+        if judge_so_far(until(record, at_s)).kind is not verdict:
+            break
+        found = at_s
+    return found
+
+
+def until(record: RunRecord, end_s: float) -> RunRecord:
+    """What the record held at ``end_s``."""
+    series = {name: s.between(0.0, end_s) for name, s in record.series.items()}
+    events = tuple(event for event in record.events if event.t_s <= end_s)
+    return RunRecord(record.manifest, {n: s for n, s in series.items() if len(s)}, events)

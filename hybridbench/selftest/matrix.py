@@ -1,0 +1,156 @@
+"""The rows of the self-test: what runs, for how long, and what must come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hybridbench.defects.defect import Defect, Role, Signature
+from hybridbench.errors import UsageError
+
+# A healthy run of a minute can bound no small growth: undecided is as right as clean there.
+_TWIN_VERDICTS = ("CLEAN", "INCONCLUSIVE")
+_QUICK_TWIN_S = 40.0
+_SMALL_HEAP = 0
+_QUICK_BALLAST = 20_000  # the boot of a million objects would cost as much as the run
+
+
+class Expect(StrEnum):
+    """Why a row is there."""
+
+    CAUGHT = "defect"
+    TWIN = "twin"  # the same traffic and seed without the defect
+    SILENT = "control"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One soak with its expected outcome.
+
+    ``defect`` is None for a twin; without a ``model`` or with ``ballast`` None it is the profile's.
+    """
+
+    expect: Expect
+    profile: str
+    signature: Signature
+    duration_s: float
+    model: str = ""
+    defect: Defect | None = None
+    overrides: tuple[tuple[str, str], ...] = ()
+    gc: str = "default"
+    ballast: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What tables call it; unique within a matrix."""
+        parts = [self.defect.slug if self.defect is not None else f"{self.profile} twin"]
+        if self.defect is None:
+            parts += [f"{key}={value}" for key, value in self.overrides]
+        if self.gc != "default":
+            parts.append("frozen")
+        if self.ballast == _SMALL_HEAP:
+            parts.append("small heap")
+        return ", ".join(parts)
+
+
+def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
+    """The defects that arithmetic finds, and one healthy twin for each of their profiles."""
+    chosen = [d for d in defects if d.role is Role.DEFECT and d.signature.exact]
+    rows = [_caught(defect, ballast=_QUICK_BALLAST) for defect in chosen]
+    return rows + _twins(rows, most_s=_QUICK_TWIN_S)
+
+
+def full_matrix(defects: Sequence[Defect]) -> list[Row]:
+    """Every defect, twin and control; what depends on the collector or the heap under each."""
+    rows: list[Row] = []
+    for defect in defects:
+        if defect.role is Role.CONTROL:
+            rows.append(_silent(defect))
+        elif _depends_on_the_heap(defect):
+            rows += [_caught(defect, *setting) for setting in _SETTINGS]
+        else:
+            rows += [_caught(defect), _caught(defect, "freeze-after-warmup", _SMALL_HEAP)]
+    return rows + _twins(rows)
+
+
+def only(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """The rows of these defects, controls or profiles.
+
+    Raises:
+        UsageError: a name that no row has.
+    """
+    known = {name for row in rows for name in _names(row)}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(
+            f"--only {unknown[0]}: no row of this matrix; there are {', '.join(sorted(known))}."
+        )
+    return [row for row in rows if set(_names(row)) & set(names)]
+
+
+_SETTINGS: tuple[tuple[str, int | None], ...] = (
+    ("default", None),
+    ("default", _SMALL_HEAP),
+    ("freeze-after-warmup", None),
+    ("freeze-after-warmup", _SMALL_HEAP),
+)
+
+
+def _names(row: Row) -> tuple[str, ...]:
+    if row.defect is not None:
+        return (row.defect.slug,)
+    return (row.profile,)
+
+
+def _depends_on_the_heap(defect: Defect) -> bool:
+    return any(kind.startswith("instances") for kind in defect.signature.kinds)
+
+
+def _caught(defect: Defect, gc: str = "default", ballast: int | None = None) -> Row:
+    return Row(
+        expect=Expect.CAUGHT,
+        profile=defect.profile,
+        signature=defect.signature,
+        duration_s=defect.signature.duration_s,
+        model=defect.model,
+        defect=defect,
+        overrides=defect.overrides,
+        gc=gc,
+        ballast=ballast,
+    )
+
+
+def _silent(control: Defect) -> Row:
+    return Row(
+        expect=Expect.SILENT,
+        profile=control.profile,
+        signature=control.signature,
+        duration_s=control.signature.duration_s,
+        model=control.model,
+        defect=control,
+        overrides=control.overrides,
+    )
+
+
+def _twins(rows: Iterable[Row], most_s: float | None = None) -> list[Row]:
+    """Each defective row without its defect; the longest of those that would be the same."""
+    twins: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        if row.expect is not Expect.CAUGHT:
+            continue
+        duration_s = row.duration_s if most_s is None else min(row.duration_s, most_s)
+        key = (row.profile, row.model, row.overrides, row.gc, row.ballast)
+        known = twins.get(key)
+        if known is None or known.duration_s < duration_s:
+            twins[key] = Row(
+                expect=Expect.TWIN,
+                profile=row.profile,
+                signature=Signature(_TWIN_VERDICTS, (), "", "none", "none"),
+                duration_s=duration_s,
+                model=row.model,
+                overrides=row.overrides,
+                gc=row.gc,
+                ballast=row.ballast,
+            )
+    return list(twins.values())

@@ -1,0 +1,136 @@
+"""Run the rows, each as a soak of its own process, and compare what came of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from hybridbench.analysis.judge import judge
+from hybridbench.errors import HybridbenchError
+from hybridbench.rundir.reader import read_run
+from hybridbench.rundir.truth import read_truth
+from hybridbench.selftest.compare import Outcome, compare
+from hybridbench.selftest.detect import time_to_detect_s
+from hybridbench.selftest.matrix import Expect, Row
+
+# Boot, drains and checkpoints on a busy machine; a soak that takes longer than this hangs.
+_PATIENCE_S = 600.0
+_STDERR_LINES = 3
+
+Told = Callable[[Outcome], None]
+
+
+class SelfTest:
+    """Starts the soaks; ``stop`` ends those that run, for a Ctrl-C.
+
+    Args:
+        store: run directories are made below it, one directory for each row.
+        jobs: soaks at a time.
+    """
+
+    def __init__(self, store: Path, jobs: int) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = False
+
+    def run(self, rows: Sequence[Row], told: Told) -> list[Outcome]:
+        """All rows; ``told`` hears of each as it ends, the result keeps their order."""
+        outcomes: dict[int, Outcome] = {}
+        with ThreadPoolExecutor(max_workers=self._jobs) as pool:
+            # The longest first, or the last one would run alone for minutes.
+            order = sorted(range(len(rows)), key=lambda i: -rows[i].duration_s)
+            futures = {pool.submit(self._one, i, rows[i]): i for i in order}
+            try:
+                for future in as_completed(futures):
+                    outcome = future.result()
+                    outcomes[futures[future]] = outcome
+                    told(outcome)
+            except BaseException:
+                self.stop()
+                raise
+        return [outcomes[index] for index in range(len(rows))]
+
+    def stop(self) -> None:
+        """End what runs and start nothing more."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                process.kill()
+
+    def _one(self, index: int, row: Row) -> Outcome:
+        store = self._store / f"{index:03d}"
+        store.mkdir(parents=True, exist_ok=False)
+        code, complaint = self._soak(row, store)
+        runs = sorted(path for path in store.iterdir() if path.is_dir())
+        if len(runs) != 1:
+            said = f"the soak made no run (exit code {code}): {complaint}"
+            return Outcome(row, "none", wrong=(said,))
+        return _judged(row, runs[0], code, complaint)
+
+    def _soak(self, row: Row, store: Path) -> tuple[int, str]:
+        """Exit code and the last words on stderr."""
+        with self._lock:
+            if self._stopped:
+                return -1, "stopped"
+            process = subprocess.Popen(
+                command(row, store),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            self._running.add(process)
+        try:
+            _, stderr = process.communicate(timeout=row.duration_s + _PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, stderr = process.communicate()
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        return process.returncode, " | ".join(stderr.strip().splitlines()[-_STDERR_LINES:])
+
+
+def command(row: Row, store: Path) -> list[str]:
+    """The soak of a row, as anybody could type it."""
+    words = [sys.executable, "-m", "hybridbench", "soak", "--ui", "none", "--store", str(store)]
+    words += ["--profile", row.profile]
+    if row.model:
+        words += ["--model", row.model]
+    words += ["--duration", f"{row.duration_s:g}s", "--gc", row.gc]
+    # Detection is tried here, over the whole length; what a finding is made of is another matter.
+    words += ["--stop", "never", "--diagnose", "never"]
+    if row.ballast is not None:
+        words += ["--ballast", str(row.ballast)]
+    if row.defect is not None:
+        words += ["--defect", row.defect.slug]
+    return [*words, *_settings(row)]
+
+
+def _settings(row: Row) -> Iterable[str]:
+    for key, value in row.overrides:
+        # A row that sets the heap itself has the last word on it.
+        if not (key == "ballast.objects" and row.ballast is not None):
+            yield from ("--set", f"{key}={value}")
+
+
+def _judged(row: Row, run_dir: Path, code: int, complaint: str) -> Outcome:
+    try:
+        record = read_run(run_dir)
+        verdict = judge(record)
+    except HybridbenchError as error:
+        return Outcome(row, "none", wrong=(str(error),), run_dir=str(run_dir))
+    slug = row.defect.slug if row.defect is not None else ""
+    detect_s = None
+    if row.expect is Expect.CAUGHT:
+        detect_s = time_to_detect_s(record, verdict.kind)
+    outcome = compare(row, verdict, read_truth(run_dir).get(slug, {}), detect_s)
+    wrong = outcome.wrong
+    if code != int(verdict.exit_code):
+        wrong = (*wrong, f"the soak ended with {code}, not {int(verdict.exit_code)}: {complaint}")
+    return Outcome(**{**vars(outcome), "wrong": wrong, "run_dir": str(run_dir)})

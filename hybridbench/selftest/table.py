@@ -1,0 +1,71 @@
+"""The detection matrix as text: a line while it runs, a table at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hybridbench.selftest.compare import Outcome
+from hybridbench.units import format_duration
+
+HEADINGS = (
+    "row",
+    "profile",
+    "time",
+    "expected",
+    "verdict",
+    "subject",
+    "driver",
+    "rate for each event",
+    "truth",
+    "detected",
+    "right",
+)
+
+
+def line(outcome: Outcome) -> str:
+    """One finished row."""
+    row = outcome.row
+    mark = "ok   " if not outcome.wrong else "WRONG"
+    said = f"{mark} {row.expect.value:8} {row.name}: {outcome.verdict}"
+    details = [outcome.subject, outcome.rate or outcome.driver]
+    details += [f"truth {outcome.truth}"] if outcome.truth else []
+    if outcome.detect_s is not None:
+        details.append(f"from {format_duration(outcome.detect_s)} on")
+    said_too = ", ".join(detail for detail in details if detail)
+    lines = [f"{said}; {said_too}" if said_too else said]
+    return "\n".join([*lines, *(f"      {wrong}" for wrong in outcome.wrong)])
+
+
+def cells(outcome: Outcome) -> tuple[str, ...]:
+    """One row of the table, in the order of ``HEADINGS``."""
+    row = outcome.row
+    detected = "" if outcome.detect_s is None else format_duration(outcome.detect_s)
+    return (
+        row.name,
+        row.profile,
+        format_duration(row.duration_s),
+        " or ".join(row.signature.verdicts),
+        outcome.verdict,
+        outcome.subject,
+        outcome.driver,
+        outcome.rate,
+        outcome.truth,
+        detected,
+        "no" if outcome.wrong else "yes",
+    )
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """The whole matrix as a Markdown table, with what was wrong beneath it."""
+    rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(cells, outcomes)]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines += ["", summary(outcomes)]
+    for outcome in outcomes:
+        lines += [f"- {outcome.row.name}: {wrong}" for wrong in outcome.wrong]
+    return "\n".join(lines) + "\n"
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """How many rows are right."""
+    right = sum(not outcome.wrong for outcome in outcomes)
+    return f"{right} of {len(outcomes)} rows are right."

@@ -1,0 +1,34 @@
+"""Every defect and control can be explained, with a command that shows it."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from hybridbench.cli.app import app
+from hybridbench.defects.catalog import CONTROLS, DEFECTS
+from hybridbench.defects.defect import Defect
+from hybridbench.errors import UsageError
+
+
+@pytest.mark.parametrize("defect", [*DEFECTS, *CONTROLS], ids=lambda defect: defect.slug)
+def test_a_story_names_its_source_its_verdict_and_how_to_see_it(defect: Defect) -> None:
+    result = CliRunner().invoke(app, ["explain", defect.slug])
+
+    assert result.exit_code == 0, result.output
+    (command,) = [line for line in result.output.splitlines() if "hybridbench soak" in line]
+    assert f"--profile {defect.profile} --defect {defect.slug}" in command
+    assert defect.source in result.output
+    assert defect.signature.verdicts[0] in result.output
+
+
+def test_both_lists_name_every_defect_and_control() -> None:
+    for command in (["list", "defects"], ["defects", "list"]):
+        output = CliRunner().invoke(app, command).output
+
+        assert all(defect.slug in output for defect in (*DEFECTS, *CONTROLS))
+
+
+def test_a_wrong_slug_is_met_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"explain cache-fil: .* did you mean cache-fill"):
+        CliRunner().invoke(app, ["explain", "cache-fil"], catch_exceptions=False)

@@ -1,0 +1,77 @@
+"""What may stand beside ``--resume``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.cli.resumed import check_agrees
+from hybridbench.clock import FakeClock
+from hybridbench.errors import UsageError
+from hybridbench.rundir.writer import RunWriter
+from tests.unit.cli.test_cli import hybridbench, one_sentence
+
+MANIFEST: dict[str, JsonValue] = {
+    "run_id": "r1",
+    "started_wall_s": 1_700_000_000.0,
+    "planned_duration_s": 7200.0,
+    "model": {"name": "qwen3-next", "device": "cpu", "dtype": "float32"},
+    "profile": {"name": "chat-churn", "source": "chat-churn", "resolved": {}},
+    "seed": 1,
+    "defects": ["lru-reference-cycle"],
+    "versions": {"hybridbench": "0.1.0"},
+    "options": {"census": "auto", "watchdog_s": 30.0},
+    "engine_hash": "abc",
+}
+
+
+def test_options_that_say_what_the_manifest_says_may_stay() -> None:
+    check_agrees(
+        MANIFEST,
+        {
+            "resume": Path("r1"),
+            "ui": "plain",
+            "stop": "never",
+            "model": "qwen3-next",
+            "profile": "chat-churn",
+            "duration": "2h",
+            "watchdog": "30s",
+            "defect": ["lru-reference-cycle"],
+            "seed": 1,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"model": "qwen3-moe"}, "--model qwen3-moe: this run has qwen3-next"),
+        ({"duration": "3h"}, "--duration 3h: this run has 7200"),
+        ({"duration": "1x"}, "--duration: "),
+        ({"seed": 2}, "--seed 2: this run has 1"),
+        ({"defect": []}, "--defect none: this run has lru-reference-cycle"),
+        ({"set_": ["pools.mamba_slots=8"]}, "--set cannot stand beside --resume"),
+        ({"length_scale": "1/2"}, "--length-scale cannot stand beside --resume"),
+    ],
+)
+def test_what_would_make_it_another_run_is_refused(given: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_agrees(MANIFEST, given)
+
+
+def test_on_the_command_line_each_refusal_is_one_sentence(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with RunWriter(run, MANIFEST, FakeClock()) as writer:
+        writer.event(5.0, "phase", {"name": "done"})
+    before = sorted(path.name for path in run.iterdir())
+
+    finished = one_sentence(hybridbench("soak", "--resume", str(run)))
+    other = one_sentence(hybridbench("soak", "--resume", str(run), "--seed", "7"))
+    absent = one_sentence(hybridbench("soak", "--resume", str(tmp_path / "absent")))
+
+    assert "ended as planned and has nothing left to resume" in finished
+    assert "--seed 7: this run has 1" in other
+    assert "is not a run directory" in absent
+    assert sorted(path.name for path in run.iterdir()) == before

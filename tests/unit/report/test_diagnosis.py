@@ -1,0 +1,121 @@
+"""The diagnosis as a section of every report and as a file for machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+from hybridbench.analysis.findings import Verdict, VerdictKind
+from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
+from hybridbench.report.build import build_document
+from hybridbench.report.console import render_console, render_diagnosis
+from hybridbench.report.diagnosis import diagnosis_text, what_can_be_told
+from hybridbench.report.html import render_html
+from hybridbench.report.markdown import render_markdown
+from hybridbench.report.write import write_reports, write_so_far
+from hybridbench.rundir.layout import published_schema
+from tests.unit.analysis.diagnoses import MIB, dragged, ladder_record, survey
+from tests.unit.report.synthetic import manifest
+
+CYCLE: JsonValue = {"edges": ["TreeNode.mamba_next", "TreeNode.parent"], "share": 0.97}
+VERDICT = Verdict(VerdictKind.LEAK, "LEAK: it leaks", (), (), None, "")
+
+
+def leaking() -> RunRecord:
+    now = survey(60 * MIB, 17_270, [CYCLE], [dragged(500, 2 * MIB)])
+    record = ladder_record(base=(100, 90, 90, 70), end=(164, 154, 94, 72), now=now)
+    return RunRecord(manifest(), record.series, record.events)
+
+
+def plain(page: object) -> str:
+    console = Console(width=2000, no_color=True)
+    with console.capture() as captured:
+        console.print(page)
+    return captured.get()
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown", "console"])
+def test_every_report_has_the_paragraph_and_the_split(kind: str) -> None:
+    document = build_document(leaking(), VERDICT)
+    said = {
+        "html": lambda: render_html(document).replace("<wbr>", ""),
+        "markdown": lambda: render_markdown(document).replace("\\", ""),
+        "console": lambda: plain(render_console(document)),
+    }[kind]()
+
+    assert "Diagnosis" in said
+    assert "17,270 evicted nodes" in said
+    assert "mamba_next" in said
+    assert "waiting for the collector" in said
+    assert "+60.0 MiB" in said
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown", "console"])
+def test_a_run_without_a_ladder_has_no_such_section(kind: str) -> None:
+    record = leaking()
+    document = build_document(RunRecord(record.manifest, record.series, ()), VERDICT)
+    said = {
+        "html": lambda: render_html(document),
+        "markdown": lambda: render_markdown(document),
+        "console": lambda: plain(render_console(document)),
+    }[kind]()
+
+    assert "Diagnosis" not in said
+
+
+def test_diagnosis_json_follows_its_schema_and_goes_with_the_report(tmp_path: Path) -> None:
+    write_reports(tmp_path, leaking(), VERDICT)
+
+    stored = json.loads((tmp_path / "diagnosis.json").read_text("utf-8"))
+    jsonschema.validate(stored, published_schema("diagnosis"))
+    assert stored["growth_bytes"] == 64 * MIB
+    assert sum(part["size_bytes"] for part in stored["parts"]) == stored["growth_bytes"]
+    assert stored["garbage"]["cycles"][0]["edges"] == ["TreeNode.mamba_next", "TreeNode.parent"]
+    assert "17,270 evicted nodes" in stored["paragraph"]
+
+
+def test_a_run_without_a_ladder_writes_no_such_file(tmp_path: Path) -> None:
+    record = leaking()
+    write_reports(tmp_path, RunRecord(record.manifest, record.series, ()), VERDICT)
+
+    assert not (tmp_path / "diagnosis.json").exists()
+
+
+def test_the_command_s_page_has_chains_rungs_and_cycles() -> None:
+    found = diagnosis_text(leaking())
+    assert found is not None
+
+    said = plain(render_diagnosis(found))
+
+    assert "Cache.root -> TreeNode.children -> TreeNode.mamba_next" in said
+    assert "gc.collect, malloc_trim" in said
+    assert "97%: TreeNode.mamba_next -> TreeNode.parent -> TreeNode" in said
+
+
+def test_of_a_worker_that_was_not_asked_the_samples_are_told_and_how_to_ask_the_next() -> None:
+    given: dict[str, JsonValue] = {
+        "at_rest_bytes": 400 * MIB,
+        "after_trim_bytes": 390 * MIB,
+        "after_flush_bytes": 380 * MIB,
+        "after_collect_bytes": 300 * MIB,
+    }
+    said = "\n".join(
+        what_can_be_told(RunRecord(manifest(), {}, (RunEvent(9.0, "reclaim", given),)))
+    )
+
+    assert "a full collection 80.0 MiB" in said
+    assert said.endswith("--defect lru-reference-cycle --diagnose always")
+
+
+def test_the_evidence_so_far_has_names_of_its_own(tmp_path: Path) -> None:
+    write_so_far(tmp_path, leaking(), VERDICT)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "report-so-far.html",
+        "report-so-far.md",
+        "verdict-so-far.json",
+    ]

@@ -1,0 +1,260 @@
+"""Somebody's series to verdicts: whatever the format, the unit and the accidents of recording."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.analysis.record import FloatArray
+from hybridbench.errors import HybridbenchError
+from hybridbench.report.series_report import series_json, series_markdown
+from hybridbench.report.series_verdict import Ask, FileVerdict, judge_file
+
+MIB = 2.0**20
+START = 1_700_000_000.0
+STEADY = Ask(steady_at="5m")
+
+
+@dataclass(frozen=True)
+class Made:
+    """One hour of memory, a reading every ten seconds."""
+
+    t_s: FloatArray
+    value: FloatArray
+
+    def write(self, path: Path, rows: Sequence[str]) -> str:
+        path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+        return str(path)
+
+
+def made(leak_mib_per_h: float = 0.0, seed: int = 0, hours: float = 1.0) -> Made:
+    rng = np.random.default_rng(seed)
+    t = np.arange(0.0, hours * 3600.0, 10.0)
+    value = (800 + leak_mib_per_h * t / 3600 + rng.normal(0, 0.4, t.size)) * MIB
+    return Made(t, np.round(value))
+
+
+def csv(series: Made, path: Path, name: str = "rss_bytes", factor: float = 1.0) -> str:
+    rows = [f"time,{name}"]
+    rows += [
+        f"{START + t:.3f},{float(v / factor)!r}"
+        for t, v in zip(series.t_s, series.value, strict=True)
+    ]
+    return series.write(path, rows)
+
+
+def jsonl(series: Made, path: Path) -> str:
+    pairs = zip(series.t_s, series.value, strict=True)
+    return series.write(
+        path, [json.dumps({"time": START + t, "rss_bytes": float(v)}) for t, v in pairs]
+    )
+
+
+def prometheus(series: Made, path: Path) -> str:
+    values = [[START + t, repr(float(v))] for t, v in zip(series.t_s, series.value, strict=True)]
+    result = [{"metric": {"__name__": "rss_bytes"}, "values": values}]
+    document = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    return series.write(path, [json.dumps(document)])
+
+
+def only(verdict: FileVerdict) -> tuple[VerdictKind, float, float, float]:
+    (row,) = verdict.rows
+    rate = row.result.rate_per_hour
+    return row.verdict, rate.value, rate.lower, rate.upper
+
+
+@settings(
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 10_000), leak=st.sampled_from([0.0, 300.0]))
+def test_the_same_data_gets_the_same_verdict_in_every_format(
+    tmp_path: Path, seed: int, leak: float
+) -> None:
+    series = made(leak, seed)
+
+    plain = csv(series, tmp_path / "a.csv")
+    packed = tmp_path / "a.csv.gz"
+    packed.write_bytes(gzip.compress(Path(plain).read_bytes()))
+    paths = [
+        plain,
+        jsonl(series, tmp_path / "a.jsonl"),
+        prometheus(series, tmp_path / "a.json"),
+        str(packed),
+    ]
+    answers = [only(judge_file(path, STEADY)) for path in paths]
+
+    assert answers[0][0] is (VerdictKind.LEAK if leak else VerdictKind.CLEAN)
+    assert all(answer == answers[0] for answer in answers[1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [("rss_bytes", 1.0), ("RSS (KB)", 1024.0), ("rss_mib", MIB), ("mem (GB)", 1e9)],
+)
+def test_the_unit_of_a_column_does_not_move_its_rate(
+    tmp_path: Path, name: str, factor: float
+) -> None:
+    kind, rate, lower, upper = only(
+        judge_file(csv(made(300), tmp_path / "a.csv", name, factor), STEADY)
+    )
+
+    assert kind is VerdictKind.LEAK
+    assert rate == pytest.approx(300 * MIB, rel=0.05)
+    assert lower < 300 * MIB < upper
+
+
+@pytest.mark.parametrize("leak", [0.0, 300.0])
+def test_a_series_of_no_known_unit_is_judged_the_same_at_any_scale(
+    tmp_path: Path, leak: float
+) -> None:
+    series = made(leak)
+
+    answers = [
+        only(judge_file(csv(series, tmp_path / "a.csv", "objects", factor), STEADY))
+        for factor in (1.0, 1000.0, 1e-3)
+    ]
+
+    assert len({kind for kind, *_ in answers}) == 1
+    assert answers[0][1] == pytest.approx(answers[1][1] * 1000.0, rel=1e-6, abs=1e-9)
+
+
+def test_growth_with_a_restart_is_told_and_never_fitted_across(tmp_path: Path) -> None:
+    first, second = made(900, hours=1.5), made(900, seed=1, hours=0.9)
+    t = np.concatenate([first.t_s, second.t_s + 1.5 * 3600])
+    series = Made(t, np.concatenate([first.value, second.value]) - 700 * MIB)
+
+    verdict = judge_file(csv(series, tmp_path / "a.csv"), STEADY)
+
+    kind, rate, *_ = only(verdict)
+    assert kind is VerdictKind.LEAK
+    assert rate == pytest.approx(900 * MIB, rel=0.05)
+    assert any("restarted after 1h30m" in note for note in verdict.rows[0].notes)
+
+
+def test_falls_that_may_be_restarts_or_teeth_leave_a_flat_trough_undecided(tmp_path: Path) -> None:
+    t = np.arange(0.0, 7200.0, 10.0)
+    rng = np.random.default_rng(3)
+    value = (200 + 0.5 * (t % 1000.0) + rng.normal(0, 0.3, t.size)) * MIB
+    path = csv(Made(t, value), tmp_path / "a.csv")
+
+    assert only(judge_file(path, STEADY))[0] is VerdictKind.INCONCLUSIVE
+    sure = Ask(steady_at="5m", never_restarted=True)
+    assert only(judge_file(path, sure))[0] is not VerdictKind.LEAK
+
+
+def test_a_counter_shows_that_falls_are_teeth_and_gives_the_rate_per_request(
+    tmp_path: Path,
+) -> None:
+    series = made(300)
+    rows = ["time,rss_bytes,requests_total"]
+    pairs = zip(series.t_s, series.value, strict=True)
+    rows += [f"{t},{v},{5 * t}" for t, v in pairs]
+
+    (row,) = judge_file(series.write(tmp_path / "a.csv", rows), STEADY).rows
+
+    (per_request,) = row.per_work
+    assert per_request.per == "request"
+    assert per_request.value == pytest.approx(300 * MIB / 18_000, rel=0.05)
+
+
+def test_uneven_sampling_gaps_doubles_and_empty_cells_are_told_and_do_not_mislead(
+    tmp_path: Path,
+) -> None:
+    series = made(300, hours=2.0)
+    rows = ["time,rss_bytes"]
+    for i, (t, v) in enumerate(zip(series.t_s, series.value, strict=True)):
+        if 300 < i < 380:
+            continue
+        rows.append(f"{t},{'' if i % 50 == 7 else v}")
+        if i == 100:
+            rows.append(f"{t},{v}")
+        if i == 200:
+            rows.append(f"{series.t_s[i - 3]},{v}")
+    verdict = judge_file(series.write(tmp_path / "a.csv", rows), STEADY)
+
+    kind, rate, *_ = only(verdict)
+    said = " ".join([*verdict.notes, *verdict.rows[0].notes])
+    assert kind is VerdictKind.LEAK
+    assert rate == pytest.approx(300 * MIB, rel=0.05)
+    for word in ("went back in time", "shared a time", "gap", "empty reading"):
+        assert word in said
+
+
+def test_a_threshold_decides_in_its_own_place(tmp_path: Path) -> None:
+    path = csv(made(100, hours=2.0), tmp_path / "a.csv")
+
+    generous = Ask(steady_at="5m", thresholds=("rss_bytes<200MiB/h",))
+    strict = Ask(steady_at="5m", thresholds=("rss_bytes<50MiB/h",))
+
+    assert only(judge_file(path, generous))[0] is VerdictKind.CLEAN
+    assert only(judge_file(path, strict))[0] is VerdictKind.LEAK
+
+
+def test_without_a_start_of_steady_state_half_an_hour_calls_no_leak(tmp_path: Path) -> None:
+    path = csv(made(600, hours=0.5), tmp_path / "a.csv")
+
+    assert only(judge_file(path, Ask()))[0] is VerdictKind.INCONCLUSIVE
+    assert only(judge_file(path, STEADY))[0] is VerdictKind.LEAK
+
+
+def test_falling_throughput_is_decay_and_shown_as_a_fall(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    t = np.arange(0.0, 7200.0, 10.0)
+    value = 100 - 10 * t / 3600 + rng.normal(0, 0.5, t.size)
+    rows = ["elapsed,req_per_s", *(f"{a},{b}" for a, b in zip(t, value, strict=True))]
+
+    verdict = judge_file(Made(t, value).write(tmp_path / "a.csv", rows), STEADY)
+
+    assert verdict.kind is VerdictKind.DEGRADED
+    document = json.loads(series_json([verdict]))
+    assert document["exit_code"] == 11
+    assert document["files"][0]["metrics"][0]["rate_per_hour"]["value"] < -8
+    assert "req_per_s" in series_markdown([verdict])
+
+
+@pytest.mark.parametrize(
+    ("text", "ask", "said"),
+    [
+        ("", Ask(), "the file is empty"),
+        ("1,2\n3,4\n", Ask(), "write a heading"),
+        ("a,b\n1,2\n3,4\n", Ask(), "--time-column"),
+        ("time,rss\n1,2\nlater,3\n4,5\n", Ask(), ":3: column time: 'later' is not a time"),
+        ("time,rss\n1,x\n2,y\n", Ask(metrics=("rss",)), ":2: column rss: 'x' is not a number"),
+        ("time,rss\n1,2\n2,3\n", Ask(metrics=("rs",)), "did you mean rss?"),
+        ("time,rss\n1,2\n2,3\n", Ask(thresholds=("rsss<1MiB/h",)), "did you mean rss?"),
+        ("time,rss\n1,2\n2,3\n", Ask(thresholds=("rss>1",)), "write NAME<200MiB/h"),
+        ("time,rss_kb\n1,2\n2,3\n", Ask(thresholds=("rss_kb<5/h",)), "is not a size"),
+        ("time,rss\n1,2\n2,3\n", Ask(thresholds=("rss<5MiB/h",)), "--metric 'rss:MiB'"),
+        ("time,rss\n1,2\n2,3\n", Ask(metrics=("rss:furlong",)), "'furlong' is not a unit"),
+        ("time,rss\n1,2\n2,3\n", Ask(unit="stone"), "not a unit"),
+        ("time,rss\n1,2\n2,3\n", Ask(steady_at="soon"), "neither a duration"),
+        ("time,rss\n1,2\n2,3\n", Ask(time_column="when"), "no such column"),
+        ('{"status":"error","error":"bad query"}', Ask(), "bad query"),
+        ('{"status":"success","data":{"resultType":"vector","result":[]}}', Ask(), "vector"),
+        ('{"t":1,"rss":2}\n{broken\n{"t":2,"rss":3}\n', Ask(), ":2: not a JSON object"),
+        ("[1, 2", Ask(), "starts like JSON"),
+        ("time,a,b\n1,2\n2,3\n3,4\n4,5\n5,6\n", Ask(), ":2: 2 cells where the heading has 3"),
+    ],
+)
+def test_bad_input_is_told_with_its_place_and_what_to_do(
+    tmp_path: Path, text: str, ask: Ask, said: str
+) -> None:
+    path = tmp_path / "series.txt"
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(HybridbenchError) as caught:
+        judge_file(str(path), ask)
+
+    message = str(caught.value)
+    assert said in message
+    assert "\n" not in message
+    assert int(caught.value.exit_code) == 2
