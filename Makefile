@@ -14,7 +14,7 @@ MODEL   ?= qwen3-next
 SOAK    ?=
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak test test-deep check bench fmt clean
+.PHONY: help install install-test soak selftest test test-deep check bench fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -42,6 +42,9 @@ $(VENV)/.installed-test: $(VENV)/.base pyproject.toml
 
 soak: install  ## A short soak of MODEL with a report (DURATION=3m, SOAK='more options')
 	$(BIN)/hybridbench soak --model $(MODEL) --duration $(DURATION) $(SOAK)
+
+selftest: install  ## The bench tried on itself: exact defects and their healthy twins (10 minutes)
+	$(BIN)/hybridbench selftest --quick
 
 test: install-test  ## The whole suite but slow, soak and gpu tests
 	$(BIN)/python -m pytest -m "not slow and not soak and not gpu"
