@@ -44,7 +44,7 @@ DEFECT = Defect(
     source="test",
     symptom="test",
     profile="smoke",
-    signature=Signature("worker", "steps", "once", "CRASHED"),
+    signature=Signature(("CRASHED",), ("crash",), "worker", "steps", "once"),
     patches=(Patch(Scheduler, "schedule", schedule_with_a_fault, fingerprint_of(healthy)),),
 )
 '''

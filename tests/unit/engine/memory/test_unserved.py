@@ -44,5 +44,8 @@ def test_a_tree_alone_tells_events_too() -> None:
     tree = RadixCache.create_simulated(enable_kv_cache_events=True)
     tree.insert(InsertParams(RadixKey([0, 1, 2])))
 
-    assert tree.take_events() == [BlockStored((0, 1, 2))]
+    (leaf,) = tree.iter_nodes()
+    assert leaf.hash_value is not None
+    assert len(leaf.hash_value) == 3
+    assert tree.take_events() == [BlockStored(tuple(leaf.hash_value))]
     assert tree.take_events() == []
