@@ -28,12 +28,12 @@ def observer_findings(record: RunRecord, results: Sequence[MetricResult]) -> lis
     seen = held.between(*memory.window_s)
     if len(seen) < _MIN_LOOKS:
         return []
-    looks = np.arange(len(seen), dtype=np.float64)
-    per_look, offset = map(float, np.polyfit(looks, seen.value, 1))
-    spread = seen.value - (per_look * looks + offset)
-    error = float(np.std(spread, ddof=2)) / float(np.sqrt(np.sum((looks - looks.mean()) ** 2)))
+    left = np.diff(seen.value)
+    # What every look leaves, and not what another thread happened to allocate during one of them.
+    per_look = float(np.median(left))
+    error = 1.25 * float(np.std(left, ddof=1)) / float(np.sqrt(left.size))
     hours = float(seen.t_s[-1] - seen.t_s[0]) / 3600.0
-    looks_per_hour = (len(seen) - 1) / hours
+    looks_per_hour = left.size / hours
     rate = Rate(
         per_look * looks_per_hour,
         (per_look - 2 * error) * looks_per_hour,

@@ -13,6 +13,7 @@ from hybridbench.analysis.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.counters import EventCounters
 from hybridbench.analysis.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
 from hybridbench.analysis.findings import MetricResult, Rate
+from hybridbench.analysis.floors import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.shapes import ShapeLimits
@@ -94,6 +95,10 @@ def judge_trend(
     sign = 1.0 if spec.higher_is_worse else -1.0
     base = float(np.median(value[: max(3, value.size // 20)])) if value.size else 0.0
     terms = _Terms(record, spec, window, base)
+    if spec.name == COLLECTIBLE:
+        floors = floors_after_collections(record, window, t, value)
+        if floors is not None:
+            return _by_floors(terms, floors)
     needed = MIN_PROBES if spec.name == COLLECTIBLE else MIN_SAMPLES
     if t.size < needed:
         return _too_few(terms, t, value, needed)
@@ -257,6 +262,39 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float:
     longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), _LONGEST_ADVICE)
     shortest = LEAK_AFTER_STEADY_S if terms.window.steady else LEAK_WITHOUT_STEADY_S
     return float(max(longer, shortest) if found.leak else longer)
+
+
+def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
+    """Garbage that is collected now and then: judged by what it falls back to."""
+    unit, seconds = terms.spec.unit.value, terms.window.duration_s
+    rate = Rate(floors.slope_per_s * 3600, floors.lower * 3600, floors.upper * 3600, unit, "h")
+    enough = len(floors) >= FEWEST_FLOORS
+    rises = enough and floors.surely * seconds > terms.least_growth
+    upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
+    if rises and terms.may_call_leak:
+        outcome = "LEAK"
+        reason = f"it falls back to ever more after each of {len(floors)} full collections"
+    elif rate.upper < terms.bound:
+        outcome, reason = "CLEAN", f"no growth above {upper} (95 %) from collection to collection"
+    else:
+        outcome = "INCONCLUSIVE"
+        reason = f"few-cycles: {len(floors)} full collections leave up to {upper} (bound {bound})"
+    return MetricResult(
+        metric=terms.spec.name,
+        outcome=outcome,
+        reason=reason,
+        window_s=(terms.window.start_s, terms.window.end_s),
+        rate_per_hour=rate,
+        rate_per_request=None,
+        floor_per_hour=terms.floor,
+        promise_per_hour=terms.promise,
+        model=f"floors after {len(floors)} full collections",
+        fit_t_s=tuple(floors.t_s.tolist()),
+        fit_value=tuple(floors.value.tolist()),
+        band_lower=tuple(floors.value.tolist()),
+        band_upper=tuple(floors.value.tolist()),
+        needed_s=2.0 * seconds if outcome == "INCONCLUSIVE" else None,
+    )
 
 
 def _too_few(terms: _Terms, t: FloatArray, value: FloatArray, needed: int) -> MetricResult:

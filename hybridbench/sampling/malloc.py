@@ -53,7 +53,8 @@ class MallocInfo:
 def malloc_reader() -> Callable[[], MallocInfo] | None:
     """A function that reads the allocator's account (0.2 ms), or None on another C library."""
     try:
-        function = ctypes.CDLL(None).mallinfo2
+        # PyDLL keeps the interpreter's lock: between two readings by one thread no other allocates.
+        function = ctypes.PyDLL(None).mallinfo2
     except (OSError, AttributeError):
         return None
     function.restype = _Mallinfo2

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridbench.analysis.estimate import Estimate, Options, Samples, estimate
@@ -19,6 +19,11 @@ from tests.unit.analysis.traces import HEALTHY, LEAKY, Setting, healthy, leaky
 
 SETTING = Setting(3600.0, 5.0, 1000.0, 1.0, 20.0)
 FLOOR = 12.0
+
+# Each example is a fit or two of a whole trace, a third of a second.
+FEW = settings(
+    max_examples=max(5, (settings.default.max_examples if settings.default else 25) // 5)
+)
 
 kinds = st.sampled_from([*HEALTHY, *LEAKY])
 seeds = st.integers(0, 10_000)
@@ -36,6 +41,7 @@ def judged(t: FloatArray, y: FloatArray, floor: float = FLOOR) -> Estimate:
     return estimate(Samples(t, y), Options(floor=floor))
 
 
+@FEW
 @given(kinds, seeds, st.sampled_from([2.0**-20, 0.125, 1024.0, 2.0**30]))
 def test_the_unit_of_the_values_changes_no_verdict(kind: str, seed: int, unit: float) -> None:
     t, y = series(kind, seed)
@@ -47,6 +53,7 @@ def test_the_unit_of_the_values_changes_no_verdict(kind: str, seed: int, unit: f
     assert again.upper == pytest.approx(unit * once.upper, rel=1e-6, abs=1e-6 * unit)
 
 
+@FEW
 @given(kinds, seeds, st.sampled_from([-512.0, 4096.0, 65536.0]))
 def test_memory_that_was_always_there_changes_no_verdict(kind: str, seed: int, more: float) -> None:
     t, y = series(kind, seed)
@@ -57,6 +64,7 @@ def test_memory_that_was_always_there_changes_no_verdict(kind: str, seed: int, m
     assert again.growth == pytest.approx(once.growth, rel=1e-3, abs=1e-2)
 
 
+@FEW
 @given(kinds, seeds, st.floats(0.0, 1e6))
 def test_when_the_run_began_changes_no_verdict(kind: str, seed: int, later_s: float) -> None:
     t, y = series(kind, seed)
@@ -67,6 +75,7 @@ def test_when_the_run_began_changes_no_verdict(kind: str, seed: int, later_s: fl
     assert again.growth == pytest.approx(once.growth, rel=1e-3, abs=1e-2)
 
 
+@FEW
 @given(kinds, seeds)
 def test_the_estimate_lies_in_its_own_interval(kind: str, seed: int) -> None:
     found = judged(*series(kind, seed))
@@ -76,6 +85,7 @@ def test_the_estimate_lies_in_its_own_interval(kind: str, seed: int) -> None:
     assert bool(found.reason) or found.leak or found.growth == 0.0
 
 
+@FEW
 @given(seeds, st.floats(50.0, 5000.0))
 def test_planting_a_leak_moves_the_estimate_by_the_leak(seed: int, rate: float) -> None:
     t, y = series("flat", seed)

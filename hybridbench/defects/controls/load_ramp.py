@@ -13,5 +13,7 @@ DEFECT = control(
         ("arrival.ramp.start", "0.15"),
         ("arrival.ramp.over", "5m"),
         ("prompts.payload", "1MiB"),
+        # The same features for all: their hash begins the prompt, and others share no prefix.
+        ("prompts.payload_repeat", "1"),
     ),
 )

@@ -56,6 +56,13 @@ def test_looking_that_leaves_nothing_leaves_a_leak_what_it_is_seed_2() -> None:
     assert observer_findings(looked_at(noise), [memory(20.0)]) == []
 
 
+def test_what_a_few_looks_caught_of_another_thread_is_not_the_bench_s_own_seed_3() -> None:
+    rng = np.random.default_rng(3)
+    left = np.where(rng.random(321) < 0.3, 4.0 * MIB, 0.0)
+
+    assert observer_findings(looked_at(np.cumsum(left)), [memory(3700.0)]) == []
+
+
 def test_without_a_leak_there_is_nothing_to_explain() -> None:
     looks = np.arange(321, dtype=np.float64)
 
