@@ -26,7 +26,7 @@ from hybridbench.analysis.pools import (
     rests,
 )
 from hybridbench.analysis.reading import mapping, number, numbers
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
 from hybridbench.units import format_duration
 
 RESIDUAL = "residual"
@@ -80,7 +80,7 @@ def _residuals(
         rates=_rates(driver, unit, rate_per_hour(t, sampled, unit)),
         evidence=(said, *_evidence(driver)),
         since_s=since,
-        data={"pool": pool, "missing": missing},
+        data={"pool": pool, "missing": missing, **_rivals(driver)},
     )
 
 
@@ -152,7 +152,7 @@ def _orphans(
             *_evidence(driver),
         ),
         since_s=resting[-1].t_s,
-        data={"pool": pool, "held": held},
+        data={"pool": pool, "held": held, **_rivals(driver)},
     )
 
 
@@ -202,7 +202,7 @@ def _lock(
         cause="a lock was never released",
         evidence=(said, *_evidence(driver)),
         since_s=since_s,
-        data={"pool": pool, "locks": count},
+        data={"pool": pool, "locks": count, **_rivals(driver)},
     )
 
 
@@ -227,6 +227,11 @@ def _driver(
 def _rates(driver: Driver | None, unit: str, per_hour: Rate | None) -> tuple[Rate, ...]:
     per_event = () if driver is None else (driver.rate(unit),)
     return per_event if per_hour is None else (*per_event, per_hour)
+
+
+def _rivals(driver: Driver | None) -> dict[str, JsonValue]:
+    """Counters that this run cannot tell from the one that is named."""
+    return {"rivals": list(driver.rivals)} if driver is not None and driver.rivals else {}
 
 
 def _evidence(driver: Driver | None) -> Iterable[str]:

@@ -40,10 +40,9 @@ DEFECT = Defect(
         kinds=("running-without-client",),
         subject="request",
         event="disconnect",
-        rate="1 request per disconnect runs on, until its output limit",
+        # Seen between two samples only: one that ends before the next is not counted.
+        rate="at most 1 request per disconnect is seen to run on, until its output limit",
         drivers=("disconnects",),
-        harm="ghosts",
-        per="disconnects",
     ),
     patches=(Patch(Engine, "disconnect", _disconnect, fingerprint="72f07102bac9"),),
     harmed="Chat front ends whose users close the tab: about 13 % of the running slots served "

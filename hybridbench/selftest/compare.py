@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hybridbench.analysis.counters import singular
@@ -49,10 +49,11 @@ def compare(
     if finding is None:
         return Outcome(row, verdict.kind.value, detect_s=detect_s, wrong=tuple(wrong))
     rate = _rate_per_event(finding)
-    if signature.drivers and finding.driver not in signature.drivers:
-        wrong.append(f"driver {finding.driver}, not {' or '.join(signature.drivers)}")
     true_rate = _true_rate(row, truth)
-    wrong += _wrong_rates(rate, true_rate)
+    if not signature.drivers or finding.driver in signature.drivers:
+        wrong += _wrong_rates(rate, true_rate)
+    elif not _admits(finding, signature.drivers):
+        wrong.append(f"driver {finding.driver}, not {' or '.join(signature.drivers)}")
     wrong += _wrong_count(row, finding, truth)
     return Outcome(
         row,
@@ -73,6 +74,13 @@ def _named(row: Row, verdict: Verdict) -> Finding | None:
         f for f in verdict.findings if f.kind in signature.kinds and signature.subject in f.subject
     ]
     return next((f for f in fitting if f.driver in signature.drivers), next(iter(fitting), None))
+
+
+def _admits(finding: Finding, drivers: Sequence[str]) -> bool:
+    """Whether the finding says itself that its driver cannot be told from the right one."""
+    rivals = finding.data.get("rivals")
+    known = rivals if isinstance(rivals, Sequence) and not isinstance(rivals, str) else ()
+    return any(driver in known for driver in drivers)
 
 
 def _accuses(finding: Finding) -> bool:

@@ -77,6 +77,13 @@ def test_one_thing_wrong_is_wrong(changes: dict[str, object], said: str) -> None
     assert any(said in wrong for wrong in outcome.wrong), outcome.wrong
 
 
+def test_a_driver_that_cannot_be_told_from_the_right_one_is_right_if_the_finding_says_so() -> None:
+    data = {"missing": 30, "rivals": ["finishes", "refusals"]}
+    said = compare(CAUGHT, leak(driver="retracts", data=data), TRUTH)
+
+    assert said.wrong == ()
+
+
 def test_a_rate_is_right_if_the_truth_lies_in_its_interval_at_999_in_a_thousand() -> None:
     # 95 %: 1.2 +- 0.15, so 99.9 %: 1.2 +- 0.25.
     near = compare(CAUGHT, leak(rates=(Rate(1.2, 1.05, 1.35, "slots", "refusal"),)), TRUTH)
