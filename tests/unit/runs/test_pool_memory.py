@@ -9,12 +9,13 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.runs.pool_memory import pool_ranges
 from hybridbench.sampling.fork_exclusion import exclude_from_forks, include_in_forks
-from tests.builders import make_engine, nano_model
+from tests.builders import attention_model, make_attention_engine
 
 
 def big_engine() -> Engine:
     """Books of 400 KiB and more, larger than what is worth a mapping of its own."""
-    return Engine(replace(make_engine().config, kv_tokens=100_000), model=nano_model())
+    config = replace(make_attention_engine(1).config, kv_tokens=100_000)
+    return Engine(config, model=attention_model())
 
 
 def test_the_contents_of_the_kv_pool_are_left_out() -> None:
@@ -26,7 +27,10 @@ def test_the_contents_of_the_kv_pool_are_left_out() -> None:
 
 def test_a_child_can_flush_the_cache_although_pools_are_not_in_it() -> None:
     engine = big_engine()
-    engine.generate([list(range(1, 40)), list(range(3, 45))], SamplingParams(max_new_tokens=2))
+    # More positions than the page has that a book may share with other objects.
+    prompts = [[first, *range(1, 45)] for first in range(45)]
+    engine.generate(prompts, SamplingParams(max_new_tokens=2))
+    assert engine.pool_stats()["kv"].evictable > 1100
     excluded = exclude_from_forks(pool_ranges(engine.pools))
     assert excluded
     try:
