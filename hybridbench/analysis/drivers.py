@@ -128,13 +128,13 @@ def find_driver(
     hints = hints or Hints()
     data = _prepared(t_s, value, counters, hints)
     if data is None:
-        at_rest = exact_at_rest(hints.witnesses(), counters.names)
+        at_rest = exact_at_rest(hints.witnesses(), _candidates(counters))
         return _from_rests(at_rest, hints)
     singles = _exact_ones(data)
     if singles:
         return _exact_driver(data, singles, hints)
     if data.t_s.size < _FEWEST_SAMPLES:
-        return _from_rests(exact_at_rest(hints.witnesses(), counters.names), hints)
+        return _from_rests(exact_at_rest(hints.witnesses(), _candidates(counters)), hints)
     return _fitted(data, hints)
 
 
@@ -211,7 +211,7 @@ def _prepared(
         first[1:] |= np.diff(y) < 0
     used = slice(0, _until_full(y, first))
     t, y, first = t[used], y[used], first[used]
-    levels = {name: counters.at(name, t) for name in counters.names}
+    levels = {name: counters.at(name, t) for name in _candidates(counters)}
     levels |= {n: np.interp(t, s.t_s, s.value) for n, s in hints.bounded.items() if len(s)}
     moving = {n: x for n, x in levels.items() if float(np.ptp(x)) >= _FEWEST_EVENTS}
     names = (*moving, TIME)
@@ -220,6 +220,11 @@ def _prepared(
     load = [x for x in load if np.ptp(x) > 0]
     nuisance = np.column_stack(load) if load else np.empty((t.size, 0))
     return _Data(t, y, names, columns, first, nuisance)
+
+
+def _candidates(counters: EventCounters) -> list[str]:
+    """Every counter but those of calls: that something was asked for changes nothing by itself."""
+    return [name for name in counters.names if not name.endswith("_calls")]
 
 
 def _until_full(y: FloatArray, first: NDArray[np.bool_]) -> int:

@@ -43,6 +43,7 @@ _SETTLES_SHARE = 0.01
 _MARGIN_BYTES = {"rss_anon_swap_bytes": 4 * 2.0**20, COLLECTIBLE: 8 * 2.0**20}
 _MARGIN_OTHER_BYTES = 4 * 2.0**20
 _MARGIN_SHARE = 0.005
+_PAGE_BYTES = 4096.0
 # Handles come and go by ones: three an hour are the bound, and fewer than three in a whole window
 # are neither a leak nor a doubt.
 _HANDLES = ("open_fds", "threads")
@@ -193,7 +194,10 @@ def _requests(counters: EventCounters, found: Estimate) -> float:
 def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> MetricResult:
     hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
     unit = terms.spec.unit.value
-    rate = Rate(found.growth / hours, found.lower / hours, found.upper / hours, unit, "h")
+    # Memory is told in pages: a series that stands still may have moved by less than one.
+    page = _PAGE_BYTES if terms.spec.unit is Unit.BYTES else 0.0
+    lower, upper = min(found.lower, found.growth - page), max(found.upper, found.growth + page)
+    rate = Rate(found.growth / hours, lower / hours, upper / hours, unit, "h")
     per_request = None
     if requests > 0:
         per_request = Rate(
