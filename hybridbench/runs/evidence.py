@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from hybridbench.targets.own_process import import_path, with_environment
 
 _PATIENCE_S = 30.0
 
@@ -47,8 +47,5 @@ class EvidenceWriter:
 
 
 def _command(run_dir: Path) -> list[str]:
-    # `env` sets what the child needs and becomes it: nothing here has to read our environment.
-    env = shutil.which("env") or "/usr/bin/env"
-    import_path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
-    command = [sys.executable, "-m", "hybridbench", "report", str(run_dir.resolve()), "--so-far"]
-    return [env, f"PYTHONPATH={import_path}", "nice", *command]
+    report = [sys.executable, "-m", "hybridbench", "report", str(run_dir.resolve()), "--so-far"]
+    return with_environment({"PYTHONPATH": import_path()}, ["nice", *report])

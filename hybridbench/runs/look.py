@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from hybridbench.analysis.findings import Verdict
+from hybridbench.targets.own_process import import_path, with_environment
 
 _NICE = 10
 _PATIENCE_S = 5.0
@@ -83,11 +83,13 @@ def main(run_dir: Path) -> int:
 
 
 def _command(run_dir: Path) -> list[str]:
-    # `env` sets what the child needs and becomes it: nothing here has to read our environment.
-    env = shutil.which("env") or "/usr/bin/env"
-    import_path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
-    settings = [f"PYTHONPATH={import_path}", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"]
-    return [env, *settings, sys.executable, "-m", "hybridbench.runs.look", str(run_dir.resolve())]
+    settings = {
+        "PYTHONPATH": import_path(),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    look = [sys.executable, "-m", "hybridbench.runs.look", str(run_dir.resolve())]
+    return with_environment(settings, look)
 
 
 def _unpickled(data: bytes) -> Verdict | None:

@@ -7,10 +7,11 @@ run and never a repeated probe.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from hybridbench.sampling.rungs import malloc_trim
 
 
 @dataclass(frozen=True)
@@ -29,21 +30,12 @@ def reclaim(read_bytes: Callable[[], int], flush: Callable[[], object]) -> Recla
     Malloc is trimmed again before each reading, or what a step frees would stay in its lists.
     """
     at_rest = read_bytes()
-    _malloc_trim()
+    malloc_trim()
     after_trim = read_bytes()
     flush()
-    _malloc_trim()
+    malloc_trim()
     after_flush = read_bytes()
     gc.unfreeze()
     gc.collect()
-    _malloc_trim()
+    malloc_trim()
     return Reclaimed(at_rest, after_trim, after_flush, read_bytes())
-
-
-def _malloc_trim() -> None:
-    """Only glibc has it; elsewhere the last reading equals the one before."""
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
-        return
-    trim(ctypes.c_size_t(0))

@@ -57,7 +57,7 @@ class Row:
 def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
     """The defects that arithmetic finds, and one healthy twin for each of their profiles."""
     chosen = [d for d in defects if d.role is Role.DEFECT and d.signature.exact]
-    rows = [_caught(defect, ballast=_QUICK_BALLAST) for defect in chosen]
+    rows = [_row(defect, ballast=_QUICK_BALLAST) for defect in chosen]
     return rows + _twins(rows, most_s=_QUICK_TWIN_S)
 
 
@@ -66,12 +66,12 @@ def full_matrix(defects: Sequence[Defect]) -> list[Row]:
     rows: list[Row] = []
     for defect in defects:
         if defect.role is Role.CONTROL:
-            rows.append(_silent(defect))
+            rows.append(_row(defect))
         elif _depends_on_the_heap(defect):
-            rows += [_caught(defect, *setting) for setting in _SETTINGS]
+            rows += [_row(defect, *setting) for setting in _SETTINGS]
         else:
             # Neither collector nor heap is part of these mechanisms: opposite corners suffice.
-            rows += [_caught(defect), _caught(defect, "freeze-after-warmup", _SMALL_HEAP)]
+            rows += [_row(defect), _row(defect, "freeze-after-warmup", _SMALL_HEAP)]
     return rows + _twins(rows)
 
 
@@ -108,9 +108,10 @@ def _depends_on_the_heap(defect: Defect) -> bool:
     return any(kind.startswith("instances") for kind in defect.signature.kinds)
 
 
-def _caught(defect: Defect, gc: str = "default", ballast: int | None = None) -> Row:
+def _row(defect: Defect, gc: str = "default", ballast: int | None = None) -> Row:
+    """A defect that must be caught, or a control that must be left alone."""
     return Row(
-        expect=Expect.CAUGHT,
+        expect=Expect.SILENT if defect.role is Role.CONTROL else Expect.CAUGHT,
         profile=defect.profile,
         signature=defect.signature,
         duration_s=defect.signature.duration_s,
@@ -119,18 +120,6 @@ def _caught(defect: Defect, gc: str = "default", ballast: int | None = None) -> 
         overrides=defect.overrides,
         gc=gc,
         ballast=ballast,
-    )
-
-
-def _silent(control: Defect) -> Row:
-    return Row(
-        expect=Expect.SILENT,
-        profile=control.profile,
-        signature=control.signature,
-        duration_s=control.signature.duration_s,
-        model=control.model,
-        defect=control,
-        overrides=control.overrides,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from hybridbench.errors import WorkerFailedError
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
 from hybridbench.targets.messages import FromWorker, ToWorker
+from hybridbench.targets.own_process import import_path, with_environment
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import ExitStatus
 from hybridbench.targets.wire import ParentWire
@@ -47,9 +47,7 @@ class WorkerLaunch:
     def environment(self) -> dict[str, str]:
         """What is set in the worker's environment on top of the caller's."""
         pinned = PINNED_ENVIRONMENT if self.malloc == "pinned" else {}
-        # The worker imports what this process would, also when run from a checkout.
-        import_path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
-        return {**_ENVIRONMENT, **pinned, "PYTHONPATH": import_path}
+        return {**_ENVIRONMENT, **pinned, "PYTHONPATH": import_path()}
 
 
 class BundledTarget:
@@ -126,8 +124,6 @@ class BundledTarget:
 
 
 def _command(launch: WorkerLaunch, descriptor: int) -> list[str]:
-    # `env` sets variables and becomes the worker, pid and all: nothing here has to read ours.
-    env = shutil.which("env") or "/usr/bin/env"
-    settings = [f"{name}={value}" for name, value in launch.environment().items()]
     worker = [launch.python, "-m", launch.module]
-    return [env, *settings, *worker, "--fd", str(descriptor), "--parent", str(os.getpid())]
+    ends = ["--fd", str(descriptor), "--parent", str(os.getpid())]
+    return with_environment(launch.environment(), [*worker, *ends])
