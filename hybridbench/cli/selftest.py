@@ -35,6 +35,14 @@ def selftest(
         Path | None,
         typer.Option(help="Keep the runs here, in a new directory; default: they are removed."),
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on in the directory that --store names: rows with a finished run there are "
+            "judged again from their samples, the others are run.",
+        ),
+    ] = False,
     markdown: Annotated[
         Path | None, typer.Option(help="Also write the table to this file.")
     ] = None,
@@ -58,7 +66,9 @@ def selftest(
     if dry_run:
         _list(rows)
         return
-    outcomes = _run(rows, jobs, store)
+    if resume and store is None:
+        raise UsageError("--resume: name with --store the directory in which to go on.")
+    outcomes = _run(rows, jobs, store, resume=resume)
     _show(outcomes, markdown)
     if any(outcome.wrong for outcome in outcomes):
         raise typer.Exit(int(ExitCode.INTERNAL))
@@ -75,7 +85,7 @@ def _list(rows: Sequence[Row]) -> None:
     typer.echo(f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic")
 
 
-def _run(rows: Sequence[Row], jobs: int, store: Path | None) -> list[Outcome]:
+def _run(rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool) -> list[Outcome]:
     from hybridbench.selftest.run import SelfTest
     from hybridbench.selftest.table import line
 
@@ -86,10 +96,11 @@ def _run(rows: Sequence[Row], jobs: int, store: Path | None) -> list[Outcome]:
         with tempfile.TemporaryDirectory(prefix="hybridbench-selftest-") as place:
             return SelfTest(Path(place), jobs).run(rows, told)
     try:
-        store.mkdir(parents=True, exist_ok=False)
+        store.mkdir(parents=True, exist_ok=resume)
     except OSError as error:
         raise UsageError(
-            f"--store {store}: {error.strerror}; name a directory that does not exist yet."
+            f"--store {store}: {error.strerror}; name a directory that does not exist yet, or add "
+            "--resume."
         ) from error
     return SelfTest(store, jobs).run(rows, told)
 

@@ -53,6 +53,13 @@ class Row:
             parts.append("small heap")
         return ", ".join(parts)
 
+    @property
+    def slug(self) -> str:
+        """``name`` as a directory is called."""
+        return "".join(
+            c if c.isalnum() or c in "-=.+" else "-" for c in self.name.replace(", ", "+")
+        )
+
 
 def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
     """The defects that arithmetic finds, and one healthy twin for each of their profiles."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hybridbench.analysis.judge import judge
 from hybridbench.errors import HybridbenchError
+from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.truth import read_truth
 from hybridbench.selftest.compare import Outcome, compare
@@ -28,7 +29,8 @@ class SelfTest:
     """Starts the soaks; ``stop`` ends those that run, for a Ctrl-C.
 
     Args:
-        store: run directories are made below it, one directory for each row.
+        store: run directories are made below it, in one directory for each row.  A row that has a
+            finished run there is not run again: its samples are judged anew.
         jobs: soaks at a time.
     """
 
@@ -45,7 +47,7 @@ class SelfTest:
         with ThreadPoolExecutor(max_workers=self._jobs) as pool:
             # The longest first, or the last one would run alone for minutes.
             order = sorted(range(len(rows)), key=lambda i: -rows[i].duration_s)
-            futures = {pool.submit(self._one, i, rows[i]): i for i in order}
+            futures = {pool.submit(self._one, rows[i]): i for i in order}
             try:
                 for future in as_completed(futures):
                     outcome = future.result()
@@ -63,11 +65,15 @@ class SelfTest:
             for process in self._running:
                 process.kill()
 
-    def _one(self, index: int, row: Row) -> Outcome:
-        store = self._store / f"{index:03d}"
-        store.mkdir(parents=True, exist_ok=False)
+    def _one(self, row: Row) -> Outcome:
+        store = self._store / row.slug
+        store.mkdir(parents=True, exist_ok=True)
+        finished = [path for path in _runs(store) if (path / VERDICT).exists()]
+        if finished:
+            return _judged(row, finished[-1])
+        before = set(_runs(store))
         code, complaint = self._soak(row, store)
-        runs = sorted(path for path in store.iterdir() if path.is_dir())
+        runs = [path for path in _runs(store) if path not in before]
         if len(runs) != 1:
             said = f"the soak made no run (exit code {code}): {complaint}"
             return Outcome(row, "none", wrong=(said,))
@@ -119,7 +125,13 @@ def _settings(row: Row) -> Iterable[str]:
             yield from ("--set", f"{key}={value}")
 
 
-def _judged(row: Row, run_dir: Path, code: int, complaint: str) -> Outcome:
+def _runs(store: Path) -> list[Path]:
+    """What is stored for a row, oldest first: a run's name begins with its time."""
+    return sorted(path for path in store.iterdir() if path.is_dir())
+
+
+def _judged(row: Row, run_dir: Path, code: int | None = None, complaint: str = "") -> Outcome:
+    """The row's run as the present analysis sees it; ``code`` None for one that was stored."""
     try:
         record = read_run(run_dir)
         verdict = judge(record)
@@ -131,6 +143,6 @@ def _judged(row: Row, run_dir: Path, code: int, complaint: str) -> Outcome:
         detect_s = time_to_detect_s(record, verdict.kind)
     outcome = compare(row, verdict, read_truth(run_dir).get(slug, {}), detect_s)
     wrong = outcome.wrong
-    if code != int(verdict.exit_code):
+    if code is not None and code != int(verdict.exit_code):
         wrong = (*wrong, f"the soak ended with {code}, not {int(verdict.exit_code)}: {complaint}")
     return Outcome(**{**vars(outcome), "wrong": wrong, "run_dir": str(run_dir)})

@@ -50,3 +50,34 @@ def test_a_soak_that_cannot_start_is_a_wrong_row_with_its_sentence(tmp_path: Pat
     assert len(outcome.wrong) == 1
     assert "exit code 2" in outcome.wrong[0]
     assert "no-such-profile" in outcome.wrong[0]
+
+
+def stored(store: Path, asked: Row, folder: str, *, finished: bool) -> Path:
+    """A run directory as a row leaves it behind; what is in it nobody can read."""
+    run = store / asked.slug / folder
+    run.mkdir(parents=True)
+    if finished:
+        (run / "verdict.json").write_text("{}", encoding="utf-8")
+    return run
+
+
+def test_a_row_with_a_finished_run_in_the_store_is_judged_and_not_run(tmp_path: Path) -> None:
+    asked = row(profile="no-such-profile")
+    stored(tmp_path, asked, "20260101-000000", finished=True)
+    newest = stored(tmp_path, asked, "20260102-000000", finished=True)
+
+    (outcome,) = SelfTest(tmp_path, jobs=1).run([asked], lambda _: None)
+
+    # A soak of this profile would have ended with its exit code; the stored run is unreadable.
+    assert "exit code" not in outcome.wrong[0]
+    assert newest.name in outcome.wrong[0]
+
+
+def test_a_row_cut_off_in_the_middle_is_run_again(tmp_path: Path) -> None:
+    asked = row(profile="no-such-profile")
+    cut_off = stored(tmp_path, asked, "20260101-000000", finished=False)
+
+    (outcome,) = SelfTest(tmp_path, jobs=1).run([asked], lambda _: None)
+
+    assert "exit code 2" in outcome.wrong[0]
+    assert cut_off.exists()
