@@ -306,6 +306,13 @@ METRICS: tuple[MetricSpec, ...] = (
         Check.SHOWN,
         "slots that waiting requests came to hold in steps in which the event counter moved",
     ),
+    MetricSpec(
+        "lost_taken.*.*",
+        Unit.SLOTS,
+        Kind.COUNTER,
+        Check.SHOWN,
+        "slots that nobody accounts for any more, lost in steps in which the event counter moved",
+    ),
     MetricSpec("events.*", Unit.COUNT, Kind.COUNTER, Check.DRIVER, "an engine event counter"),
     # The observer's own cost.
     MetricSpec(

@@ -7,6 +7,7 @@ Counts are exact, so one look decides; which event loses the slots is read from 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from hybridbench.analysis.pools import (
 )
 from hybridbench.analysis.reading import mapping, number, numbers
 from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.step_drivers import losing_counters
 from hybridbench.units import format_duration
 
 RESIDUAL = "residual"
@@ -65,7 +67,11 @@ def _residuals(
     if missing <= 0:
         return
     seen = rests(resting, counters, lambda e: number(pool_at(e, pool), "residual"))
-    driver = _driver(record, counters, f"pool.{pool}.residual", seen)
+    losing = losing_counters(record, pool, counters)
+    driver = _driver(record, counters, f"pool.{pool}.residual", seen, natural=losing)
+    if driver is not None and driver.counter in losing:
+        # Whatever did not move in the steps that lost slots is no rival, however well it fits.
+        driver = replace(driver, rivals=tuple(r for r in driver.rivals if r in losing))
     unit = pool_unit(pool)
     since = next((when for when, value in at_rest if value > 0), float(t[-1]) if t.size else 0.0)
     lost = np.flatnonzero(sampled > 0)
@@ -217,10 +223,11 @@ def _driver(
     series: str,
     rests: Sequence[Rest],
     expected: Sequence[str] = (),
+    natural: Sequence[str] = (),
 ) -> Driver | None:
     """What drives a count that should be 0 at rest, from its samples and its rests."""
     sampled = record.series.get(series, Series(series, np.empty(0), np.empty(0)))
-    hints = Hints(expected, load=in_flight(record), rests=rests, from_zero=True)
+    hints = Hints(expected, natural, load=in_flight(record), rests=rests, from_zero=True)
     return find_driver(sampled.t_s, sampled.value, counters, hints)
 
 

@@ -9,7 +9,7 @@ said, and a reader can check it in the samples.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from hybridbench.analysis.driver_fit import (
 )
 from hybridbench.analysis.exact_rate import Rest, exact_at_rest, exact_multiple
 from hybridbench.analysis.findings import Rate
+from hybridbench.analysis.mean_rate import MeanRate, mean_rate
 from hybridbench.analysis.record import FloatArray, Series
 from hybridbench.analysis.student import wilson_interval
 
@@ -316,9 +317,12 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
     counted.sort(key=lambda f: _rank(names[f.index], best - f.log_likelihood, hints))
     chosen, *rest = counted
     index, times = candidates[chosen.index], at_rest.get(names[chosen.index])
-    lower, upper = data.with_chance(index, slope_interval(levels, screening, chosen.index))
     mean = _mean_rate(data, index, hints)
-    slope = chosen.slope if mean is None else mean
+    slope = chosen.slope if mean is None else mean.value
+    ends = None if mean is None else mean.ends
+    ends = ends or slope_interval(levels, screening, chosen.index)
+    least = -np.inf if mean is None else mean.least
+    lower, upper = data.with_chance(index, (max(least, ends[0]), ends[1]))
     return Driver(
         names[chosen.index],
         slope if times is None else times,
@@ -332,14 +336,20 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
     )
 
 
-def _mean_rate(data: _Data, index: int, hints: Hints) -> float | None:
-    """All that was gained over all events, where both are known: a line leans towards bursts."""
+def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:
+    """All that was gained over all events, where both are known."""
     name = data.names[index]
-    if hints.from_zero and hints.rests and hints.rests[-1].counts.get(name, 0.0) > 0:
-        return hints.rests[-1].value / hints.rests[-1].counts[name]
+    points = [(r.value, r.counts[name]) for r in hints.witnesses() if name in r.counts]
+    at_rest = sampled = None
+    if hints.from_zero and len(points) > 1:
+        at_rest = mean_rate(*np.diff(np.array(points), axis=0).T)
     if data.counting and data.covered(index, 0) == 1.0:
-        return data.rise() / data.moved(index)
-    return None
+        inside = ~data.first[1:]
+        sampled = mean_rate(np.diff(data.value)[inside], np.diff(data.columns[:, index])[inside])
+    if at_rest is not None and at_rest.ends is None and sampled is not None:
+        # Too few rests to tell their spread; between the samples there are more stretches.
+        return replace(at_rest, ends=sampled.ends)
+    return at_rest or sampled
 
 
 def _plausible(data: _Data) -> list[int]:

@@ -7,7 +7,7 @@ and a reader can check it in the samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,23 +48,40 @@ def find_step_driver(
     Of the counters that moved in all of the steps in which slots were taken, the one that moved in
     the fewest others; None without such samples.
     """
-    total = _last(record, f"waiting_taken.{pool}.steps")
+    best: tuple[float, StepDriver] | None = None
+    for driver in _of_all_steps(record, f"waiting_taken.{pool}", counters):
+        # Expectation only parts counters that move in the very same steps.
+        likely = expectation(driver.counter, expected) is not None
+        score = driver.covered / (driver.base_rate or 1.0) * (1.0 + _SAME_STEPS * likely)
+        if best is None or score > best[0]:
+            best = score, driver
+    return None if best is None else best[1]
+
+
+def losing_counters(record: RunRecord, pool: str, counters: EventCounters) -> list[str]:
+    """Counters that moved in all steps which lost slots of ``pool``, and in the fewest others.
+
+    By the worker's look after every step; empty without one, or if no counter moved in all.
+    """
+    found = list(_of_all_steps(record, f"lost_taken.{pool}", counters))
+    fewest = min((driver.base_rate or 1.0 for driver in found), default=1.0)
+    rare = [d for d in found if (d.base_rate or 1.0) <= fewest * (1.0 + _SAME_STEPS)]
+    return [driver.counter for driver in rare]
+
+
+def _of_all_steps(record: RunRecord, family: str, counters: EventCounters) -> Iterable[StepDriver]:
+    """Every counter that moved in all of the steps whose slots ``family`` counts."""
+    total = _last(record, f"{family}.steps")
     steps = _last(record, "steps_with.steps")
     if total <= 0 or steps <= 0:
-        return None
-    best: tuple[float, StepDriver] | None = None
+        return
     for name in counters.names:
-        covered = _last(record, f"waiting_taken.{pool}.{name}") / total
+        covered = _last(record, f"{family}.{name}") / total
         base_rate = _last(record, f"steps_with.{name}") / steps
         events = counters.total(name)
         if name.endswith(_NOT_EVENTS) or covered < _COVERS_STEPS or not base_rate or not events:
             continue
-        # Expectation only parts counters that move in the very same steps.
-        likely = expectation(name, expected) is not None
-        score = covered / base_rate * (1.0 + _SAME_STEPS * likely)
-        if best is None or score > best[0]:
-            best = score, StepDriver(name, covered, total / events, events, total, base_rate)
-    return None if best is None else best[1]
+        yield StepDriver(name, covered, total / events, events, total, base_rate)
 
 
 def find_rise_driver(

@@ -222,7 +222,7 @@ class EngineLoop:
         pulse.last_step_end_s = time.monotonic()
         self._report.add_step(events)
         looked_s = time.perf_counter()
-        self._metrics.waiting.after_step()
+        self._metrics.steps.after_step()
         self._metrics.probe_stop_s += time.perf_counter() - looked_s
 
     def _tell(self) -> None:

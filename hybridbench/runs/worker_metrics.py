@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from hybridbench.engine.engine import Engine
-from hybridbench.runs.waiting_watch import WaitingWatch
+from hybridbench.runs.step_watch import StepWatch
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.latency import LatencyWindow
 from hybridbench.sampling.malloc import MallocInfo
@@ -47,6 +47,7 @@ DECLARED_FAMILIES: tuple[str, ...] = (
     "forward_s",
     "steps_with.*",
     "waiting_taken.*",
+    "lost_taken.*",
     "events.*",
     "probe_stop_s",
     "probe_child_s",
@@ -76,7 +77,7 @@ class WorkerMetrics:
         self._observer = ObserverAccount(read_malloc)
         self._counted_before = counted_before
         self._timed_before = engine.timings()
-        self.waiting = WaitingWatch(engine)
+        self.steps = StepWatch(engine)
         self.ttft = LatencyWindow()
         self.itl = LatencyWindow()
         self.step_s = 0.0
@@ -122,7 +123,7 @@ class WorkerMetrics:
             values[f"container.{name}.len"] = length
         values.update(self._pool_values())
         values.update(asdict(engine.liveness()))
-        values.update(self.waiting.metrics())
+        values.update(self.steps.metrics())
         return values
 
     def _timings(self) -> dict[str, float]:
@@ -150,7 +151,9 @@ class WorkerMetrics:
 
     def _pool_values(self) -> dict[str, float]:
         values: dict[str, float] = {}
-        for pool, stats in self._engine.pool_stats().items():
+        pools = self._engine.pool_stats()
+        self.steps.losses.saw(pools)
+        for pool, stats in pools.items():
             values[f"pool.{pool}.total"] = stats.total
             values[f"pool.{pool}.available"] = stats.available
             values[f"pool.{pool}.evictable"] = stats.evictable
@@ -158,7 +161,7 @@ class WorkerMetrics:
             values[f"pool.{pool}.in_flight"] = stats.in_flight
             values[f"pool.{pool}.session_held"] = stats.session_held
             values[f"pool.{pool}.residual"] = stats.residual
-            highest = max(stats.waiting_held, self.waiting.take_highest(pool))
+            highest = max(stats.waiting_held, self.steps.waiting.take_highest(pool))
             values[f"pool.{pool}.waiting_held"] = highest
         return values
 

@@ -115,3 +115,37 @@ def test_an_open_session_may_hold_its_lock() -> None:
     locked = replace(rest, data={**rest.data, "locks": {"full": 1, "mamba": 0}})
 
     assert found(with_checkpoints(healthy_record(RUN), [locked])) == []
+
+
+def test_the_steps_that_lost_slots_part_counters_that_the_samples_cannot() -> None:
+    # Aborts in the queue and in decode come in the same bursts; each costs a slot now and then.
+    rng = np.random.default_rng(5)
+    record = residuals(20.0, 40.0)
+    t = record.series["events.retracts"].t_s
+    bursts = np.repeat(rng.poisson(3.0, t.size // 4 + 1), 4)[: t.size]
+    queued = np.cumsum(rng.poisson(bursts)).astype(np.float64)
+    decode = np.cumsum(rng.poisson(bursts)).astype(np.float64)
+    lost = np.cumsum(rng.binomial(np.diff(queued, prepend=0.0).astype(np.int64), 0.4))
+    run = with_series(
+        record,
+        Series("events.abort_queued", t, queued),
+        Series("events.abort_decode", t, decode),
+        Series("pool.mamba.residual", t, lost.astype(np.float64)),
+    )
+    steps = {"steps_with.steps": 9000.0, "lost_taken.mamba.steps": 90.0}
+    moved = {
+        "abort_queued": (700.0, 90.0),
+        "abort_decode": (700.0, 9.0),
+        "finishes": (5000.0, 90.0),
+    }
+    for name, (all_steps, losing) in moved.items():
+        steps[f"steps_with.{name}"] = all_steps
+        steps[f"lost_taken.mamba.{name}"] = losing
+    looked = with_series(run, *(Series(n, t[-1:], np.array([v])) for n, v in steps.items()))
+
+    (finding,) = found(looked)
+
+    assert finding.driver == "abort_queued"
+    assert "rivals" not in finding.data
+    (rate, *_) = finding.rates
+    assert 0 < rate.lower < 0.4 < rate.upper

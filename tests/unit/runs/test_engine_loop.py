@@ -153,10 +153,10 @@ def test_what_waiting_requests_hold_between_two_samples_is_not_missed() -> None:
         slots = engine.pools.mamba_allocator.alloc(1, REQ)
         assert slots is not None
         req.mamba_pool_idx = slots[0]
-        worker.metrics.waiting.after_step()
+        worker.metrics.steps.after_step()
         req.mamba_pool_idx = None
         engine.pools.mamba_allocator.free(slots, REQ)
-        worker.metrics.waiting.after_step()
+        worker.metrics.steps.after_step()
         first = worker.metrics.between_steps()
         second = worker.metrics.between_steps()
 

@@ -7,16 +7,16 @@ from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.metrics import declared
-from hybridbench.runs.waiting_watch import WaitingWatch
+from hybridbench.runs.step_watch import StepWatch
 from tests.builders import make_engine
 
 SYSTEM = list(range(1, 17))
 
 
-def squeeze(engine: Engine) -> WaitingWatch:
+def squeeze(engine: Engine) -> StepWatch:
     """A burst over one cached prefix, more than the KV pool holds at once, watched to its end."""
     engine.generate([SYSTEM], SamplingParams(max_new_tokens=1))
-    watch = WaitingWatch(engine)
+    watch = StepWatch(engine)
     for index in range(8):
         prompt = [*SYSTEM, 20 + index, 3, 4]
         engine.submit(f"r{index}", prompt, SamplingParams(max_new_tokens=12, ignore_eos=True))
@@ -33,7 +33,7 @@ def test_a_healthy_engine_gives_no_metrics_at_all() -> None:
 
     assert engine.counters.refusals > 0
     assert watch.metrics() == {}
-    assert watch.take_highest("mamba") == 0
+    assert watch.waiting.take_highest("mamba") == 0
 
 
 def test_slots_of_refused_requests_are_counted_beside_the_refusals_of_the_same_steps() -> None:
@@ -48,5 +48,5 @@ def test_slots_of_refused_requests_are_counted_beside_the_refusals_of_the_same_s
     assert metrics["steps_with.refusals"] <= engine.counters.refusals
     assert metrics["steps_with.steps"] > metrics["steps_with.refusals"]
     assert all(declared(name) for name in metrics)
-    assert watch.take_highest("mamba") >= 1
-    assert watch.take_highest("mamba") == 0, "told once"
+    assert watch.waiting.take_highest("mamba") >= 1
+    assert watch.waiting.take_highest("mamba") == 0, "told once"

@@ -1,0 +1,83 @@
+"""Slots that nobody accounts for, and the events of the very steps that lost them."""
+
+from __future__ import annotations
+
+from hybridbench.defects.inject import injected
+from hybridbench.defects.pr4977_retract_page_pad import DEFECT
+from hybridbench.engine.config import NewTokenRatio
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.metrics import declared
+from hybridbench.runs.step_watch import StepWatch
+from tests.builders import make_attention_engine
+
+PAGE = 4
+
+
+def pages() -> Engine:
+    return make_attention_engine(
+        PAGE,
+        kv_tokens=26 * PAGE,
+        chunked_prefill_size=32,
+        check_level="idle",
+        max_running_requests=4,
+        check_fatal=False,
+        # Bet that nobody answers: whoever fits with the prompt alone is admitted.
+        new_token_ratio=NewTokenRatio(init=0.5, min=0.0, decay_steps=1),
+    )
+
+
+def one_step(engine: Engine, watch: StepWatch, *, look: bool) -> None:
+    engine.step()
+    watch.after_step()
+    if look:
+        watch.losses.saw(engine.pool_stats())
+
+
+def drain(engine: Engine, watch: StepWatch, *, look: bool) -> None:
+    while engine.has_work:
+        one_step(engine, watch, look=look)
+
+
+def press(engine: Engine, watch: StepWatch, *, look: bool) -> int:
+    """Answers that do not fit together, so that requests are retracted; how often some were."""
+    for index in range(4 * 4):
+        if index % 4 == 0:
+            drain(engine, watch, look=look)
+        prompt = [index * 6 + i % 6 for i in range(9)]
+        engine.submit(f"r{index}", prompt, SamplingParams(max_new_tokens=30, ignore_eos=True))
+        one_step(engine, watch, look=look)
+    drain(engine, watch, look=look)
+    return engine.counters.retracts
+
+
+def test_a_healthy_engine_is_never_looked_at_closer() -> None:
+    engine = pages()
+    watch = StepWatch(engine)
+
+    assert press(engine, watch, look=True) > 2
+    assert watch.metrics() == {}
+
+
+def test_lost_slots_are_counted_beside_the_retracts_of_the_same_steps() -> None:
+    with injected(DEFECT):
+        engine = pages()
+        watch = StepWatch(engine)
+        press(engine, watch, look=True)
+    metrics = watch.metrics()
+
+    lost = metrics["lost_taken.kv.steps"]
+    assert PAGE <= lost < engine.pool_stats()["kv"].residual, "the first came before the look"
+    assert metrics["lost_taken.kv.retracts"] == lost
+    assert metrics["steps_with.steps"] > 2 * metrics["steps_with.retracts"]
+    assert all(declared(name) for name in metrics)
+
+
+def test_nothing_is_added_up_before_a_sample_missed_a_slot() -> None:
+    with injected(DEFECT):
+        engine = pages()
+        watch = StepWatch(engine)
+        press(engine, watch, look=False)
+
+    assert engine.pool_stats()["kv"].residual > 0
+    assert watch.metrics() == {}
