@@ -12,7 +12,7 @@ from tests.unit.workload.profiles import BASE
 
 SHIPPED = sorted(path.stem for path in (Path(__file__).parents[3] / "profiles").glob("*.yaml"))
 # Their clients do not wait for answers.
-OPEN_LOOP = {"bad-input", "pr25770-ramp"}
+OPEN_LOOP = {"bad-input", "mamba-churn", "pr25770-ramp"}
 
 
 def test_the_shipped_profiles_are_found_by_name() -> None:
