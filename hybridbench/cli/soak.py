@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.chosen_defects import chosen_defects
 from hybridbench.cli.judged import tell
 from hybridbench.cli.preview import FORMATS, tell_preview
 from hybridbench.cli.resumed import resume as resume_run
@@ -188,11 +189,11 @@ def soak(
     _check_choice("--census", census, CENSUS_MODES)
     if gc is not None:
         _check_choice("--gc", gc, GC_MODES)
-    defects = _defects(defect or [])
-    reaching, needed = _that_reaches(defect or [])
+    defects = chosen_defects(defect or [])
     # Only its own profile needs what the defect sets; who names another knows what to set.
-    source, settings = (reaching, needed) if profile is None else (profile, {})
-    chosen = _profile(source, settings | _overrides(set_ or [], gc, ballast))
+    needed = defects.needs if profile is None else {}
+    source = profile or defects.profile or _DEFAULT_PROFILE
+    chosen = _profile(source, {**needed, **_overrides(set_ or [], gc, ballast)})
     from hybridbench.runs.plan import SoakPlan
 
     replay = _trace(trace, length_scale, speedup)
@@ -204,8 +205,8 @@ def soak(
         seed=chosen.seed if seed is None else seed,
         device=device,
         dtype=dtype,
-        defects=defects,
-        defects_as_of=_releases(defect or []),
+        defects=defects.names,
+        defects_as_of=defects.releases,
         trace=replay,
         profile_source=source,
         malloc=malloc,
@@ -265,34 +266,6 @@ def _profile(name: str, overrides: dict[str, str]) -> Profile:
 
     profile = load_profile(name)
     return profile.with_overrides(overrides) if overrides else profile
-
-
-def _defects(names: list[str]) -> tuple[str, ...]:
-    """Slugs and files; a wrong name is told before a worker starts."""
-    if not names:
-        return ()
-    from hybridbench.defects.releases import expand
-
-    expand(names)
-    files = [name for name in names if name.endswith(".py")]
-    slugs = [defect.slug for defect in expand([name for name in names if name not in files])]
-    return (*slugs, *files)
-
-
-def _that_reaches(names: list[str]) -> tuple[str, dict[str, str]]:
-    """The profile to use where none is given, and the settings that the first defect needs."""
-    if not names:
-        return _DEFAULT_PROFILE, {}
-    from hybridbench.defects.releases import expand
-
-    first = expand(names)[0]
-    return first.profile, dict(first.overrides)
-
-
-def _releases(names: list[str]) -> tuple[str, ...]:
-    from hybridbench.defects.releases import PREFIX
-
-    return tuple(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
 
 
 def _trace(path: Path | None, length_scale: str, speedup: str) -> TraceOptions | None:

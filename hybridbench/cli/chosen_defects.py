@@ -1,0 +1,45 @@
+"""What ``--defect`` asked for: slugs and files, and the traffic that reaches the first of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class ChosenDefects:
+    """The defects of one soak.
+
+    Args:
+        names: slugs, then paths of files.
+        releases: those of which all defects were asked for.
+        profile: the one that reaches the first defect; empty without any.
+        needs: settings of that profile without which the defect does not show.
+    """
+
+    names: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
+    profile: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict)
+
+
+def chosen_defects(asked: Sequence[str]) -> ChosenDefects:
+    """Resolve what stands on the command line, so that a wrong name is told before a worker starts.
+
+    Raises:
+        UsageError: no such defect, file or release.
+    """
+    if not asked:
+        return ChosenDefects()
+    # The engine, and with it torch, is imported for soaks with a defect only.
+    from hybridbench.defects.releases import PREFIX, expand
+
+    every = expand(asked)
+    files = tuple(name for name in asked if name.endswith(".py"))
+    known = expand([name for name in asked if name not in files])
+    return ChosenDefects(
+        names=(*(defect.slug for defect in known), *files),
+        releases=tuple(name.removeprefix(PREFIX) for name in asked if name.startswith(PREFIX)),
+        profile=every[0].profile,
+        needs=dict(every[0].overrides),
+    )
