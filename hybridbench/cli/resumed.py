@@ -30,15 +30,13 @@ _STORED: Mapping[str, tuple[str, ...]] = {
 _DURATIONS = frozenset({"duration", "watchdog"})
 
 
-def resume(
-    run_dir: Path, given: Mapping[str, object], hold_s: float = 0.0
-) -> tuple[Path, int | None]:
+def resume(run_dir: Path, given: Mapping[str, object], hold_s: float) -> tuple[Path, int | None]:
     """Go on with the run in ``run_dir``.
 
     Args:
         run_dir: a run that was cut off.
         given: the options that stand on the command line, by the names of their parameters.
-        hold_s: how long to keep a worker that leaks.
+        hold_s: how long to keep a worker that leaks, if that is among ``given``.
 
     Returns:
         The run directory, and the exit code of an interruption if there was one.
@@ -51,14 +49,14 @@ def resume(
     from hybridbench.runs.resume import Resumption, resume_soak
 
     check_agrees(read_manifest(run_dir), given)
-    stop = given.get("stop")
+    stop, diagnose = given.get("stop"), given.get("diagnose")
     outcome = resume_soak(
         Resumption(
             run_dir,
             ui=str(given.get("ui", "auto")),
             stop=str(stop) if stop is not None else None,
-            diagnose=str(given.get("diagnose", "auto")),
-            hold_s=hold_s,
+            diagnose=str(diagnose) if diagnose is not None else None,
+            hold_s=hold_s if "on_leak" in given else None,
             command=("hybridbench", *sys.argv[1:]),
         )
     )

@@ -40,7 +40,13 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict
         "machine": machine_facts(),
         "interpreter": interpreter_facts(),
         "malloc": {"mode": plan.malloc},
-        "options": {"census": plan.census, "watchdog_s": plan.watchdog_s, "stop": plan.stop},
+        "options": {
+            "census": plan.census,
+            "watchdog_s": plan.watchdog_s,
+            "stop": plan.stop,
+            "diagnose": plan.diagnose,
+            "hold_s": plan.hold_s,
+        },
         "cadence": {
             "sample_s": plan.cadence.sample_every_s,
             "census_s": plan.cadence.collectible_every_s,

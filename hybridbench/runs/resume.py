@@ -31,13 +31,16 @@ _GAP_S_MIN = 1.0
 
 @dataclass(frozen=True)
 class Resumption:
-    """What a person may choose anew when a run goes on; everything else is the manifest's."""
+    """What a person may choose anew when a run goes on; everything else is the manifest's.
+
+    None means: as it began.
+    """
 
     run_dir: Path
     ui: str = "auto"
-    stop: str | None = None  # None: as it began
-    diagnose: str = "auto"
-    hold_s: float = 0.0
+    stop: str | None = None
+    diagnose: str | None = None
+    hold_s: float | None = None
     command: tuple[str, ...] = ()
 
 
@@ -88,8 +91,8 @@ def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
         census=str(options.get("census", "auto")),
         watchdog_s=_or(options.get("watchdog_s"), WATCHDOG_S),
         stop=wanted.stop or str(options.get("stop", "never")),
-        diagnose=wanted.diagnose,
-        hold_s=wanted.hold_s,
+        diagnose=wanted.diagnose or str(options.get("diagnose", "auto")),
+        hold_s=_or(options.get("hold_s"), 0.0) if wanted.hold_s is None else wanted.hold_s,
         segment=segment,
         command=wanted.command,
     )

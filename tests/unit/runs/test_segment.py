@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -40,6 +41,18 @@ def test_a_resumed_plan_is_the_plan_of_the_run_and_serves_the_rest_of_it() -> No
     assert (again.duration_s, again.seed, again.watchdog_s) == (100.0, 1, plan.watchdog_s)
     assert again.traffic_s == 60.0
     assert plan.traffic_s == 100.0
+
+
+def test_how_a_run_ends_is_as_it_began_unless_said_otherwise() -> None:
+    plan = replace(make_plan(), diagnose="never", hold_s=60.0, stop="early")
+    segment = segment_of(plan)
+    place = Path("results/run-1")
+
+    kept = resumed_plan(Resumption(place), segment)
+    changed = resumed_plan(Resumption(place, stop="never", diagnose="always", hold_s=0.0), segment)
+
+    assert (kept.stop, kept.diagnose, kept.hold_s) == ("early", "never", 60.0)
+    assert (changed.stop, changed.diagnose, changed.hold_s) == ("never", "always", 0.0)
 
 
 def test_a_rest_too_short_to_warm_up_in_is_lengthened() -> None:
