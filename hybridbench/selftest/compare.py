@@ -44,7 +44,8 @@ def compare(
         seen = ", ".join(f"{f.kind} of {f.subject}" for f in verdict.findings) or "none"
         kinds = " or ".join(signature.kinds)
         wrong.append(f"no finding {kinds} of {signature.subject}; there is {seen}")
-    if not signature.kinds:
+    # What an invalid run found stands in its list, and proves nothing.
+    if not signature.kinds and verdict.kind is not VerdictKind.INVALID:
         wrong += [f"found {f.kind}: {f.title}" for f in verdict.findings if _accuses(f)]
     if finding is None:
         return Outcome(row, verdict.kind.value, detect_s=detect_s, wrong=tuple(wrong))

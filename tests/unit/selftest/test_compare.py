@@ -106,6 +106,13 @@ def test_a_twin_that_is_accused_of_anything_is_wrong_even_if_the_verdict_is_allo
     assert outcome.wrong == ("found residual: 30 slots are missing",)
 
 
+def test_what_an_invalid_run_found_accuses_nobody() -> None:
+    row = replace(TWIN, signature=replace(TWIN.signature, verdicts=("INVALID",)))
+
+    assert compare(row, verdict(VerdictKind.INVALID, FINDING), {}).wrong == ()
+    assert compare(row, verdict(VerdictKind.LEAK, FINDING), {}).wrong
+
+
 def test_the_table_has_a_line_for_each_row_and_says_what_was_wrong() -> None:
     outcomes = [
         compare(CAUGHT, leak(driver="retracts"), TRUTH),
