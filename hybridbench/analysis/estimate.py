@@ -61,6 +61,7 @@ _TROUGHS_FOR_MODELS = 16
 # Noise above the first is mostly misfit; the later half counts instead if its own is below the
 # second.
 _HARDLY_FORGETS, _FORGETS_AGAIN = 0.75, 0.6
+_PEAK_RISES = 0.1  # of its last height
 _WORK_DIFFERS = 0.03  # work closer than this to time, or to other work, is no rival
 
 
@@ -247,6 +248,9 @@ def _problem(
             works.append((index, scaled))
     load = None if samples.load is None else _block_load(samples.t_s, samples.load, blocks)
     beside = [] if load is None else [Beside((load,), 1)]
+    peak = None if samples.load is None else _block_peak(samples.t_s, samples.load, blocks)
+    if peak is not None:
+        beside.append(Beside((peak,), 1))
     scaled_works = [work for _, work in works]
     gaps = np.diff(blocks.index)
     shapes = build_shapes(blocks.x, scaled_works, beside, opts.limits)
@@ -283,6 +287,20 @@ def _block_load(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray
     centred: FloatArray = mean - mean.mean()
     varies = float(np.abs(centred).max()) > 0.1 * float(np.abs(mean).max())
     return centred if varies else None
+
+
+def _block_peak(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray | None:
+    """The highest load so far, about its average; None where it hardly rises in the window.
+
+    An allocator keeps what the highest load took, so that memory follows the peaks and not the
+    load.  While they still rise, growth is told from a leak only if it is not theirs.
+    """
+    highest = np.maximum.accumulate(load)
+    peak = np.interp(blocks.t_s, t_s, highest)
+    if float(np.ptp(peak)) <= _PEAK_RISES * float(peak[-1]):
+        return None
+    centred: FloatArray = peak - peak.mean()
+    return centred
 
 
 def _growth(fit: ModelFit, problem: Problem, confidence: float) -> tuple[float, float, float]:

@@ -1,0 +1,48 @@
+"""Memory that the highest load so far took and the allocator kept is no leak."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.estimate import Estimate, Options, Samples, estimate
+from hybridbench.analysis.record import FloatArray
+
+T = np.arange(0.0, 300.0)
+MB = 1e6
+OPTIONS = Options(floor=8 * MB)
+
+
+def judged(load: FloatArray, *, kept_mb: float, leak_mb_per_s: float, seed: int) -> Estimate:
+    """A process that keeps ``kept_mb`` for each request that was ever in flight at once."""
+    rng = np.random.default_rng(seed)
+    noise = np.cumsum(rng.normal(0.0, 0.05, T.size)) * 0.5
+    value = 300.0 + kept_mb * np.maximum.accumulate(load) + leak_mb_per_s * T + noise
+    return estimate(Samples(T, value * MB, [], load), OPTIONS)
+
+
+def ramp(seed: int) -> FloatArray:
+    """Requests in flight: more and more, now and then none (a checkpoint drains the engine)."""
+    load = np.round(6 + 22 * T / T[-1] + np.random.default_rng(seed).normal(0, 1.5, T.size))
+    return np.where(T % 30 < 2, 0.0, np.maximum(load, 1.0))
+
+
+def steady(seed: int) -> FloatArray:
+    return np.round(24 + np.random.default_rng(seed).normal(0, 2.0, T.size))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_that_follows_the_peaks_of_a_rising_load_is_no_leak(seed: int) -> None:
+    assert not judged(ramp(seed), kept_mb=1.2, leak_mb_per_s=0.0, seed=seed).leak
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_leak_under_a_steady_load_is_one(seed: int) -> None:
+    assert judged(steady(seed), kept_mb=1.2, leak_mb_per_s=0.2, seed=seed).leak
+
+
+def test_a_leak_far_above_what_the_peaks_explain_is_one_though_the_load_still_rises() -> None:
+    # The load stands still for a while; the memory does not.
+    load = np.where((T > 100) & (T < 220), 14.0, ramp(1))
+
+    assert judged(load, kept_mb=1.2, leak_mb_per_s=1.5, seed=1).leak
