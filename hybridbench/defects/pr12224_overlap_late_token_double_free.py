@@ -1,14 +1,14 @@
 """sglang#12224: the KV slot of a token that came too late is freed in two places.
 
-With overlapped scheduling the next decode step is already planned when a request turns out to have
-ended, so it holds one slot more than it has tokens.  Both the code that takes the results of that
-step and the code that ends the request free it.  Allocators of the time kept no account of holders:
-the slot stands twice in the free list, is handed out to two requests, and more is available than
-there is.
+With overlapped scheduling a request's next decode step is launched before its results say that it
+has ended, so it holds one slot more than it has tokens.  The code that ends the request gives that
+slot back with all others; one step later the code that takes the late result frees it again.
+Allocators of the time kept no account of holders: the slot is in the free list while the tree has
+it, or twice, is handed out to two requests, and more is available than there is.
 
-The single step form is put back here: the slot of the late step is taken when the request ends, and
-freed as it was then.  The allocator's account is switched off with it, as there was none.  See also
-sglang#6888 and #9068.
+The second free is put back where late results are dropped.  The allocator's account is switched off
+with it, as there was none.  See also sglang#6888 and #9068: with pages of several tokens it was the
+page that the late token had opened.
 """
 
 from __future__ import annotations
@@ -21,32 +21,26 @@ from hybridbench.engine.memory.free_list import FreeList
 from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
 from hybridbench.engine.memory.owners import FREE, REQ, Owner
 from hybridbench.engine.memory.pages import BaseTokenToKVPoolAllocator
-from hybridbench.engine.req import Req
-from hybridbench.engine.scheduler.release import RequestRelease
+from hybridbench.engine.req import FinishKind, Req
+from hybridbench.engine.scheduler.batch import ScheduleBatch
+from hybridbench.engine.scheduler.scheduler import Scheduler
 
 TRUTH = Truth()
 
 
-def _give_back_kv(self: RequestRelease, req: Req, *, is_insert: bool) -> None:
-    """A request that ended by itself has the slot of one more step, and both sides free that."""
-    late = _slot_of_late_step(self, req) if req.finished else None
-    self._pools.cache_finished_req(req, is_insert=is_insert)
-    req.kv.is_locked = False
-    if late is not None:
-        self._pools.token_to_kv_pool_allocator.free(late)
-        TRUTH.add("slots_freed_twice")
-        TRUTH.add("finishes")
-
-
-def _slot_of_late_step(release: RequestRelease, req: Req) -> IntArray | None:
-    """What the step after the last one would write: allocated, and in the request's row."""
-    pools, kv = release._pools, req.kv
-    last = pools.req_to_token_pool.req_to_token[kv.row, kv.kv_allocated_len - 1]
-    late = pools.token_to_kv_pool_allocator.alloc_decode([kv.kv_allocated_len + 1], [int(last)])
-    if late is not None:
-        pools.req_to_token_pool.write((kv.row, slice(kv.kv_allocated_len, None)), late)
-        kv.kv_allocated_len += 1
-    return late
+def _drop_late_token(self: Scheduler, req: Req, batch: ScheduleBatch) -> None:
+    """Count it, and free the slot that its step wrote, which went when the request ended."""
+    counters = self._counters
+    counters.late_tokens += 1
+    if req.finished_reason is None or req.finished_reason.kind is FinishKind.ABORT:
+        return
+    counters.surplus_steps += 1
+    row = next(row for row, other in enumerate(batch.reqs) if other is req)
+    forward = batch.forward
+    if forward.prefix_lens[row] % self._pools.page_size == 0:
+        self._pools.token_to_kv_pool_allocator.free(forward.out_cache_loc[row : row + 1])
+        TRUTH.add("slots_freed_twice", self._pools.page_size)
+    TRUTH.add("surplus_steps")
 
 
 def _free(self: BaseTokenToKVPoolAllocator, idx: SlotInput, owner: Owner = REQ) -> None:
@@ -71,21 +65,21 @@ def _put(self: FreeList, numbers: IntArray) -> None:
 DEFECT = Defect(
     slug="overlap-late-token-double-free",
     source="sglang#12224",
-    symptom="More KV is available than there is: each finished request leaves a slot in the free "
-    "list twice, and later two requests write to it.",
+    symptom="More KV is available than there is: the slot of each surplus step is freed twice, and "
+    "later two requests write to it.",
     profile="steady-decode",
     signature=Signature(
         verdicts=("INVARIANT",),
         kinds=("negative-residual", "engine-residual", "more-free-than-exist"),
         subject="kv",
-        event="request that ends by itself",
+        event="surplus step of a request that has ended",
         rate="1 slot more than there is, for each",
-        drivers=("finishes", "finish_length"),
+        drivers=("surplus_steps", "late_tokens", "finishes", "finish_length"),
         harm="slots_freed_twice",
-        per="finishes",
+        per="surplus_steps",
     ),
     patches=(
-        Patch(RequestRelease, "_give_back_kv", _give_back_kv, fingerprint="c729e5de0f72"),
+        Patch(Scheduler, "_drop_late_token", _drop_late_token, fingerprint="68472cdc5484"),
         Patch(BaseTokenToKVPoolAllocator, "free", _free, fingerprint="0a52398cbe8a"),
         Patch(BaseTokenToKVPoolAllocator, "transfer", _transfer, fingerprint="aa9977cbdf70"),
         Patch(FreeList, "put", _put, fingerprint="cfbb238fa68a"),

@@ -53,6 +53,8 @@ class EngineConfig:
         state_refresh: which states a hit makes the youngest: "path" those of all nodes on the way,
             as released hybrid trees do, "used" only the one that is read (sglang#31648).
         enable_kv_cache_events: tell after each step which KV blocks the tree stored and removed.
+        enable_overlap_schedule: form each batch before the results of the one before it are
+            processed, as SGLang does unless told otherwise.
         check_level: which invariants a step checks: none, those of idleness, those of every step.
         check_fatal: raise InvariantError on a violation instead of only counting it.
 
@@ -75,6 +77,7 @@ class EngineConfig:
     cache: CacheKind = "radix"
     cache_branching_states: bool = True
     enable_kv_cache_events: bool = False
+    enable_overlap_schedule: bool = False
     new_token_ratio: NewTokenRatio = NewTokenRatio()
     state_refresh: StateRefresh = "path"
     check_level: CheckLevel = "idle"

@@ -54,6 +54,8 @@ class EngineCounters:
     steps: int = 0
     prefill_steps: int = 0
     decode_steps: int = 0
+    surplus_steps: int = 0  # steps of requests that had finished when their results came
+    late_tokens: int = 0  # thrown away: their requests had finished, left or been retracted
     idle_steps: int = 0
     invariant_violations: int = 0
 

@@ -11,6 +11,7 @@ from hybridbench.engine.cache.kv_events import KvEvent
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.event_loop import EventLoop, EventLoopNormal, EventLoopOverlap
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.front_end import FrontEnd
 from hybridbench.engine.liveness import Liveness, liveness_of
@@ -61,6 +62,8 @@ class Engine:
         self._front_end = FrontEnd()
         self._pending_events: list[EngineEvent] = []
         self.scheduler = Scheduler(config, parts.pools, self.counters)
+        loop = EventLoopOverlap if config.enable_overlap_schedule else EventLoopNormal
+        self._loop: EventLoop = loop(self.scheduler, parts.runner, parts.pools.timings)
         self._invariants = InvariantChecker(parts.pools)
         self._steady = SteadyDetector(parts.pools.sizes())
         self.max_running_requests_seen = 0
@@ -139,22 +142,8 @@ class Engine:
 
     def step(self) -> list[EngineEvent]:
         """One step: settle aborts, run a prefill or one token for all, tell what happened."""
-        timings, now_s = self.pools.timings, self._clock.monotonic_s
         outcome = StepOutcome()
-        started_s = now_s()
-        self.scheduler.settle_aborts(outcome)
-        batch = self.scheduler.schedule(outcome)
-        scheduled_s = now_s()
-        timings.schedule_s += scheduled_s - started_s
-        if batch is not None:
-            reqs = batch.reqs
-            token_ids = self._runner.next_tokens(
-                batch.forward, [req.sampling_params for req in reqs]
-            )
-            forwarded_s = now_s()
-            self.scheduler.settle(batch, token_ids, outcome)
-            timings.forward_s += forwarded_s - scheduled_s
-            timings.schedule_s += now_s() - forwarded_s
+        batch = self._loop.run(outcome)
         self._note_step(batch)
         self._check()
         self._publish_kv_events()
@@ -187,7 +176,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is waiting or running."""
+        """Whether no request is waiting or running, and no result of one outstanding."""
         return not self.scheduler.has_work
 
     @property
@@ -276,6 +265,8 @@ class Engine:
         """Classes whose instances die by reference count, and how many are reachable now."""
         scheduler = self.scheduler
         reqs = [*scheduler.admitted(), *scheduler.waiting_queue, *self._front_end.requests()]
+        # Until its late result has come, a batch remembers a request that is over.
+        reqs += scheduler.outrun()
         return {
             "TreeNode": (TreeNode, self.pools.tree_cache.live_node_count()),
             "Req": (Req, len(set(map(id, reqs)))),

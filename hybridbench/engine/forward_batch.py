@@ -25,7 +25,8 @@ class ForwardBatch:
     mode: ForwardMode
     """"decode" means exactly one new token for each request."""
     input_ids: IndexArray
-    """[T]: the new tokens."""
+    """[T]: the new tokens; ``-1 - row`` stands for the token that the step before gives to the
+    request in that row, and is replaced before the model sees it."""
     positions: IndexArray
     """[T]: the place of each new token in its request."""
     extend_lens: Sequence[int]

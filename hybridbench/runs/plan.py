@@ -141,6 +141,7 @@ class SoakPlan:
             "check_level": engine.check_level,
             "state_refresh": engine.state_refresh,
             "enable_kv_cache_events": engine.enable_kv_cache_events,
+            "enable_overlap_schedule": engine.enable_overlap_schedule,
             "new_token_ratio": {
                 "init": ratio.init,
                 "min": ratio.min,

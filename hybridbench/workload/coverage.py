@@ -19,7 +19,8 @@ COVERAGE_COUNTERS: Final = (
     "kv_blocks_stored", "match_calls", "evict_calls", "cow_copies", "node_splits", "tombstones",
     "evict_internal_state", "evict_leaf", "evict_cascade", "nodes_evicted", "retracts",
     "abort_queued", "abort_prefill", "abort_decode", "finishes", "finish_length", "finish_stop",
-    "output_tokens", "steps", "prefill_steps", "decode_steps",
+    "output_tokens", "steps", "prefill_steps", "decode_steps", "surplus_steps",
+    "late_tokens",
 )  # fmt: skip
 
 _FLOOR = re.compile(r"(>=?)\s*(\d+(?:\.\d+)?)(?:\s*/\s*(min|s))?")

@@ -93,6 +93,7 @@ class EngineSettings:
     check_level: Literal["off", "idle", "busy"] = "idle"
     state_refresh: Literal["path", "used"] = "path"
     enable_kv_cache_events: bool = False
+    enable_overlap_schedule: bool = False
     new_token_ratio: NewTokenRatio = NewTokenRatio()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
@@ -37,21 +38,29 @@ def _prompts(system: list[int], fork_at: int) -> dict[str, list[int]]:
     }
 
 
-HYBRID = Script(
-    "hybrid",
-    _prompts(list(range(1, 13)), fork_at=8),
-    lambda: make_engine(
-        mamba_slots=5, kv_tokens=90, chunked_prefill_size=16, max_running_requests=3
-    ),
-)
-# The outputs of most prompts cross into one more page.
-PAGED = Script(
-    "pages of 16",
-    _prompts(list(range(1, 45)), fork_at=20),
-    lambda: make_attention_engine(
-        16, kv_tokens=112, chunked_prefill_size=32, max_running_requests=3
-    ),
-)
+def hybrid(name: str = "hybrid", **changes: Any) -> Script:
+    sizes: dict[str, Any] = {
+        "mamba_slots": 5, "kv_tokens": 90, "chunked_prefill_size": 16, "max_running_requests": 3,
+    }  # fmt: skip
+    prompts = _prompts(list(range(1, 13)), fork_at=8)
+    return Script(name, prompts, lambda: make_engine(**sizes, **changes))
+
+
+def paged(name: str = "pages of 16", **changes: Any) -> Script:
+    """The outputs of most prompts cross into one more page."""
+    sizes: dict[str, Any] = {
+        "kv_tokens": 112,
+        "chunked_prefill_size": 32,
+        "max_running_requests": 3,
+    }
+    prompts = _prompts(list(range(1, 45)), fork_at=20)
+    return Script(name, prompts, lambda: make_attention_engine(16, **sizes, **changes))
+
+
+HYBRID = hybrid()
+PAGED = paged()
+HYBRID_OVERLAP = hybrid("hybrid, overlapped", enable_overlap_schedule=True)
+PAGED_OVERLAP = paged("pages of 16, overlapped", enable_overlap_schedule=True)
 
 
 class ScriptedRun:

@@ -8,13 +8,26 @@ import pytest
 
 from hybridbench.engine.events import EventKind
 from tests.builders import assert_idle_and_clean
-from tests.laws.engine_script import HYBRID, PAGED, Script, ScriptedRun
+from tests.laws.engine_script import (
+    HYBRID,
+    HYBRID_OVERLAP,
+    PAGED,
+    PAGED_OVERLAP,
+    Script,
+    ScriptedRun,
+)
 
 
 @pytest.mark.parametrize(
     ("how", "script"),
-    [("abort", HYBRID), ("disconnect", HYBRID), ("abort", PAGED)],
-    ids=["abort", "disconnect", "abort, pages of 16"],
+    [
+        ("abort", HYBRID),
+        ("disconnect", HYBRID),
+        ("abort", PAGED),
+        ("abort", HYBRID_OVERLAP),
+        ("abort", PAGED_OVERLAP),
+    ],
+    ids=lambda value: value.name if isinstance(value, Script) else value,
 )
 def test_a_request_that_leaves_at_any_step_takes_nothing_along(how: str, script: Script) -> None:
     healthy = ScriptedRun(script)

@@ -8,7 +8,14 @@ import pytest
 
 from hybridbench.engine.events import EventKind
 from tests.builders import assert_idle_and_clean
-from tests.laws.engine_script import HYBRID, PAGED, Script, ScriptedRun
+from tests.laws.engine_script import (
+    HYBRID,
+    HYBRID_OVERLAP,
+    PAGED,
+    PAGED_OVERLAP,
+    Script,
+    ScriptedRun,
+)
 
 
 class FailsOnce:
@@ -52,6 +59,11 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
         (PAGED, "rows"),
         (PAGED, "prefill tokens"),
         (PAGED, "decode tokens"),
+        (HYBRID_OVERLAP, "state slots"),
+        (HYBRID_OVERLAP, "prefill tokens"),
+        (HYBRID_OVERLAP, "decode tokens"),
+        (PAGED_OVERLAP, "prefill tokens"),
+        (PAGED_OVERLAP, "decode tokens"),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

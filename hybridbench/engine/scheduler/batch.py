@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.pages import ceil_align
-from hybridbench.engine.req import Req
+from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.scheduler.decode import decode_room_needed
 from hybridbench.engine.scheduler.pools import Pools
 
@@ -20,11 +20,16 @@ from hybridbench.engine.scheduler.pools import Pools
 class ScheduleBatch:
     """The requests of one step, in the order of the forward batch's rows.
 
+    ``records`` are what the requests held when the batch was formed.  A request that has let go of
+    everything since then has another record, even if it was admitted again meanwhile: that is how
+    a late result is told from one that is waited for.
+
     ``chunked_req``, if any, is among ``reqs`` and stays between chunks after this step: its logits
     mean nothing.
     """
 
     reqs: list[Req]
+    records: list[ReqKv]
     forward: ForwardBatch
     chunked_req: Req | None = None
 
@@ -68,13 +73,20 @@ class BatchBuilder:
             mamba_indices=self._state_slots(reqs),
         )
 
-    def decode(self, reqs: Sequence[Req]) -> ForwardBatch | None:
-        """One more KV position for each request; None, and nothing taken, if there are too few."""
-        committed = np.array([req.kv.kv_committed_len for req in reqs], dtype=np.int64)
+    def decode(
+        self, reqs: Sequence[Req], in_flight: ScheduleBatch | None = None
+    ) -> ForwardBatch | None:
+        """One more KV position for each request; None, and nothing taken, if there are too few.
+
+        The last token of a request of ``in_flight`` is not known yet: ``input_ids`` has
+        ``-1 - row`` in its place, where row is the request's in that batch.  The position follows
+        all that were allocated, since the steps that write them run first.
+        """
+        allocated = np.array([req.kv.kv_allocated_len for req in reqs], dtype=np.int64)
         rows = np.array([req.kv.row for req in reqs], dtype=np.int64)
         pool = self._pools.req_to_token_pool
-        last_loc = pool.req_to_token[rows, committed - 1]
-        seq_lens: list[int] = (committed + 1).tolist()
+        last_loc = pool.req_to_token[rows, allocated - 1]
+        seq_lens: list[int] = (allocated + 1).tolist()
         if not self._pools.make_kv_room(decode_room_needed(reqs, self._page_size)):
             return None
         out_cache_loc = self._pools.token_to_kv_pool_allocator.alloc_decode(
@@ -82,15 +94,15 @@ class BatchBuilder:
         )
         if out_cache_loc is None:
             return None
-        pool.write((rows, committed), out_cache_loc)
+        pool.write((rows, allocated), out_cache_loc)
         for req in reqs:
             req.kv.kv_allocated_len += 1
         return ForwardBatch(
             mode="decode",
-            input_ids=np.array([req.output_ids[-1] for req in reqs], dtype=np.int64),
-            positions=committed,
+            input_ids=np.array(_last_tokens(reqs, in_flight), dtype=np.int64),
+            positions=allocated,
             extend_lens=[1] * len(reqs),
-            prefix_lens=committed.tolist(),
+            prefix_lens=allocated.tolist(),
             seq_lens=seq_lens,
             out_cache_loc=out_cache_loc,
             kv_indices=self._kv_indices(reqs, seq_lens),
@@ -164,6 +176,16 @@ class BatchBuilder:
         if hybrid_rows is None:
             return np.zeros(len(reqs), dtype=np.int64)
         return hybrid_rows.get_mamba_indices([req.kv.row for req in reqs])
+
+
+def _last_tokens(reqs: Sequence[Req], in_flight: ScheduleBatch | None) -> list[int]:
+    if in_flight is None:
+        return [req.output_ids[-1] for req in reqs]
+    futures = {id(record): -1 - row for row, record in enumerate(in_flight.records)}
+    return [
+        req.output_ids[-1] if (future := futures.get(id(req.kv))) is None else future
+        for req in reqs
+    ]
 
 
 def _tokens_in(lengths: Sequence[int], page_size: int) -> int:

@@ -209,7 +209,7 @@ class PrefillAdder:
         tokens = min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS) * new_token_ratio
         if self._page_size == 1:
             return tokens
-        rest_of_page = -req.kv_committed_len % self._page_size
+        rest_of_page = -req.kv_allocated_len % self._page_size
         return self._in_pages(max(0, math.ceil(tokens) - rest_of_page))
 
     def _in_pages(self, tokens: int) -> int:

@@ -9,6 +9,7 @@ from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.req import FinishKind, FinishReason, Req
 from hybridbench.engine.scheduler.batch import BatchBuilder, ScheduleBatch
 from hybridbench.engine.scheduler.decode import DecodeRoom, NewTokenRatioTracker, retract_order
@@ -33,6 +34,10 @@ class Scheduler:
 
     One step is: ``settle_aborts``, ``schedule``, the model, ``settle``.  Between steps a waiting
     request holds nothing, and every other request is in ``running`` or is ``chunked_req``.
+
+    With overlap ``settle`` gets the batch of the step before, and ``launched`` is told of this
+    step's.  What runs on a device runs in order, so that a slot may be given back, and a state
+    copied, as soon as the last step that uses it was launched: nobody waits for its result.
     """
 
     def __init__(self, config: EngineConfig, pools: Pools, counters: EngineCounters) -> None:
@@ -50,6 +55,8 @@ class Scheduler:
         self.waiting_queue: list[Req] = []
         self.running: list[Req] = []
         self.chunked_req: Req | None = None
+        # Launched, and its results not settled yet; only with overlap, and only between steps.
+        self.in_flight: ScheduleBatch | None = None
 
     def add(self, req: Req) -> None:
         """Queue a new request."""
@@ -64,7 +71,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.waiting_queue or self.running or self.chunked_req)
+        return bool(self.waiting_queue or self.running or self.chunked_req or self.in_flight)
 
     @property
     def aborts_pending(self) -> int:
@@ -74,6 +81,14 @@ class Scheduler:
     def admitted(self) -> list[Req]:
         """The requests that may hold slots: running ones and the one between chunks."""
         return [*self.running, self.chunked_req] if self.chunked_req else list(self.running)
+
+    def outrun(self) -> list[Req]:
+        """Requests of the batch in flight that have let go of everything since it was formed."""
+        batch = self.in_flight
+        if batch is None:
+            return []
+        pairs = zip(batch.reqs, batch.records, strict=True)
+        return [req for req, record in pairs if req.kv is not record]
 
     def settle_aborts(self, outcome: StepOutcome) -> None:
         """End the requests that were asked to, wherever they are."""
@@ -88,25 +103,48 @@ class Scheduler:
         batch = self._next_prefill(outcome)
         return batch if batch is not None else self._next_decode(outcome)
 
+    def launched(self, batch: ScheduleBatch | None) -> None:
+        """With overlap only: ``batch`` is on its way, and its results come with the next step.
+
+        What a prefill computes is known without them, so the tree gets the prompts now: by the time
+        of the results the next step may have moved the state on.  None says that nothing runs.
+        """
+        self.in_flight = batch
+        if batch is None or batch.forward.mode != "extend":
+            return
+        for req in batch.reqs:
+            req.kv.kv_committed_len = req.kv.kv_allocated_len
+            if req is batch.chunked_req:
+                self._stash_chunk(req)
+            else:
+                self._pools.cache_unfinished_req(req)
+                self.running.append(req)
+
     def settle(self, batch: ScheduleBatch, token_ids: Sequence[int], outcome: StepOutcome) -> None:
         """Take the tokens of a batch that ran: commit its KV, finish what is done.
 
         Args:
-            batch: what ``schedule`` gave.
+            batch: what ``schedule`` gave in this step, or with overlap in the step before.
             token_ids: one per request of the batch; that of ``chunked_req`` is ignored.
             outcome: filled with who got a token and who is done.
         """
-        is_prefill = batch.forward.mode == "extend"
-        for req, token_id in zip(batch.reqs, token_ids, strict=True):
-            req.kv.kv_committed_len = req.kv.kv_allocated_len
+        to_share = batch.forward.mode == "extend" and not self._config.enable_overlap_schedule
+        rows = zip(batch.reqs, batch.records, batch.forward.seq_lens, token_ids, strict=True)
+        for req, record, seq_len, token_id in rows:
             if req is batch.chunked_req:
-                self._stash_chunk(req)
+                if to_share:
+                    record.kv_committed_len = seq_len
+                    self._stash_chunk(req)
                 continue
+            if req.kv is not record:
+                self._drop_late_token(req, batch)
+                continue
+            record.kv_committed_len = seq_len
             req.append_token(token_id)
             outcome.produced.append(req)
             if req.finished:
                 self._finish(req, outcome)
-            elif is_prefill:
+            elif to_share:
                 # From here on others may reuse the prompt.
                 self._pools.cache_unfinished_req(req)
                 self.running.append(req)
@@ -135,7 +173,7 @@ class Scheduler:
         self.chunked_req = adder.new_chunked_req
         self._counters.prefill_steps += 1
         self._counters.prompt_tokens += len(forward.input_ids)
-        return ScheduleBatch(adder.can_run_list, forward, adder.new_chunked_req)
+        return _batch_of(adder.can_run_list, forward, adder.new_chunked_req)
 
     def _may_admit(self) -> bool:
         return bool(self.waiting_queue) and not (self._batch_is_full and self.running)
@@ -227,12 +265,12 @@ class Scheduler:
 
     def _next_decode(self, outcome: StepOutcome) -> ScheduleBatch | None:
         retracted = self._make_room_for_decode(outcome)
-        forward = self._builder.decode(self.running) if self.running else None
-        while self.running and forward is None:
+        forward = self._decode_batch()
+        while forward is None and self.running and not self._awaits_last():
             # There was room, and still an allocation failed: one request less may do.
             self._retract_one()
             retracted = True
-            forward = self._builder.decode(self.running) if self.running else None
+            forward = self._decode_batch()
         if retracted:
             self._ratio.reestimate(self.running)
         if forward is None:
@@ -240,12 +278,21 @@ class Scheduler:
         if not retracted:
             self._ratio.decay()
         self._counters.decode_steps += 1
-        return ScheduleBatch(list(self.running), forward)
+        return _batch_of(list(self.running), forward)
+
+    def _decode_batch(self) -> ForwardBatch | None:
+        return self._builder.decode(self.running, self.in_flight) if self.running else None
+
+    def _awaits_last(self) -> bool:
+        """Whether the only running request may be over already: its last result will say."""
+        return len(self.running) == 1 and self.in_flight is not None
 
     def _make_room_for_decode(self, outcome: StepOutcome) -> bool:
         """Retract until the rest can go on; the last one, if even it cannot, is aborted."""
         retracted = False
         while self.running and not self._decode_room.fits(self.running):
+            if self._awaits_last():
+                break
             if len(self.running) > 1:
                 self._retract_one()
                 retracted = True
@@ -275,7 +322,27 @@ class Scheduler:
 
     # Ways out.
 
+    def _drop_late_token(self, req: Req, batch: ScheduleBatch) -> None:
+        """A result for a request that has let go of everything since the batch was formed.
+
+        The KV position of that step went with all the others: here is nothing left to give back.
+        """
+        del batch
+        counters = self._counters
+        counters.late_tokens += 1
+        if req.finished_reason is not None and req.finished_reason.kind is not FinishKind.ABORT:
+            counters.surplus_steps += 1
+
+    def _commit_launched(self, req: Req) -> None:
+        """``req`` ends: all steps that were launched for it are final, a surplus step among them.
+
+        That step was given the last token of the request, which is known by now, so KV and state
+        are those of the whole text, and the tree may take both.
+        """
+        req.kv.kv_committed_len = req.kv.kv_allocated_len
+
     def _finish(self, req: Req, outcome: StepOutcome) -> None:
+        self._commit_launched(req)
         self._release.release(req, is_insert=True)
         outcome.finished.append(req)
         counters = self._counters
@@ -302,8 +369,15 @@ class Scheduler:
             self.running = [other for other in self.running if other is not req]
             counters.abort_decode += 1
             is_decoding = True
+            self._commit_launched(req)
         # What a decoding request has computed is whole and worth keeping for the next turn.
         self._release.release(req, is_insert=is_decoding)
         self._batch_is_full = False
         req.finished_reason = req.to_abort
         outcome.aborted.append(req)
+
+
+def _batch_of(
+    reqs: list[Req], forward: ForwardBatch, chunked_req: Req | None = None
+) -> ScheduleBatch:
+    return ScheduleBatch(reqs, [req.kv for req in reqs], forward, chunked_req)

@@ -58,7 +58,7 @@ def test_the_ratio_stays_between_its_minimum_and_one() -> None:
 def test_a_decode_step_takes_a_token_each_or_a_page_at_page_borders() -> None:
     running = [make_req(str(i)) for i in range(3)]
     for req, committed in zip(running, (15, 16, 32), strict=True):
-        req.kv.kv_committed_len = committed
+        req.kv.kv_committed_len = req.kv.kv_allocated_len = committed
 
     assert decode_room_needed(running, page_size=1) == 3
     assert decode_room_needed(running, page_size=16) == 32
