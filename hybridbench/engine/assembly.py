@@ -99,7 +99,16 @@ def _mamba_pool(
     layer_ids = model_config.linear_layer_ids
     if not layer_ids:
         return None
-    return MambaPool(config.mamba_slots, model_config.cache_params, layer_ids, device, dtype)
+    drafts = config.speculative_algorithm is not None
+    return MambaPool(
+        config.mamba_slots,
+        model_config.cache_params,
+        layer_ids,
+        device,
+        dtype,
+        spec_state_size=config.max_running_requests,
+        speculative_num_draft_tokens=config.speculative_num_draft_tokens if drafts else None,
+    )
 
 
 def _kv_allocator(config: EngineConfig, kv_pool: HybridLinearKVPool) -> KVAllocator:

@@ -10,6 +10,7 @@ from hybridbench.errors import ConfigError
 SchedulePolicyName: TypeAlias = Literal["fcfs", "lpm"]
 CacheKind: TypeAlias = Literal["radix", "chunk"]
 CheckLevel: TypeAlias = Literal["off", "idle", "busy"]
+SpeculativeAlgorithm: TypeAlias = Literal["NGRAM"]
 StateRefresh: TypeAlias = Literal["path", "used"]
 
 
@@ -55,6 +56,10 @@ class EngineConfig:
         enable_kv_cache_events: tell after each step which KV blocks the tree stored and removed.
         enable_overlap_schedule: form each batch before the results of the one before it are
             processed, as SGLang does unless told otherwise.
+        speculative_algorithm: who guesses tokens ahead, for decode steps to verify ("NGRAM": what
+            followed before follows again); None guesses nothing.  Not together with overlap.
+        speculative_num_draft_tokens: tokens of one request in a step that verifies guesses: its
+            last one and the guesses behind it.
         check_level: which invariants a step checks: none, those of idleness, those of every step.
         check_fatal: raise InvariantError on a violation instead of only counting it.
 
@@ -78,6 +83,8 @@ class EngineConfig:
     cache_branching_states: bool = True
     enable_kv_cache_events: bool = False
     enable_overlap_schedule: bool = False
+    speculative_algorithm: SpeculativeAlgorithm | None = None
+    speculative_num_draft_tokens: int = 4
     new_token_ratio: NewTokenRatio = NewTokenRatio()
     state_refresh: StateRefresh = "path"
     check_level: CheckLevel = "idle"
@@ -91,6 +98,7 @@ class EngineConfig:
             ("kv_tokens", self.kv_tokens, 2 * self.page_size + 1),
             ("mamba_slots", self.mamba_slots, 1),
             ("max_prefill_tokens", self.max_prefill_tokens, 1),
+            ("speculative_num_draft_tokens", self.speculative_num_draft_tokens, 2),
         ):
             if value < least:
                 raise ConfigError(f"engine: {name} is {value}; it must be at least {least}.")
@@ -108,10 +116,16 @@ class EngineConfig:
             ("cache", self.cache, ("radix", "chunk")),
             ("check_level", self.check_level, ("off", "idle", "busy")),
             ("state_refresh", self.state_refresh, ("path", "used")),
+            ("speculative_algorithm", self.speculative_algorithm, (None, "NGRAM")),
         ):
             if value not in choices:
-                known = " or ".join(choices)
+                known = " or ".join(map(str, choices))
                 raise ConfigError(f"engine: {name} is {value!r}; it must be {known}.")
+        if self.enable_overlap_schedule and self.speculative_algorithm is not None:
+            raise ConfigError(
+                "engine: enable_overlap_schedule and speculative_algorithm exclude each other; how "
+                "many tokens a step gives must be known before the next one is formed."
+            )
         ratio = self.new_token_ratio
         if not 0.0 <= ratio.min <= ratio.init <= 1.0 or ratio.decay_steps < 1:
             raise ConfigError(

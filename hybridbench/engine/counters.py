@@ -54,6 +54,10 @@ class EngineCounters:
     steps: int = 0
     prefill_steps: int = 0
     decode_steps: int = 0
+    verify_steps: int = 0  # decode steps in which guesses were verified
+    drafts_proposed: int = 0  # guessed tokens
+    drafts_accepted: int = 0  # those that were right, and of use
+    draft_tails_freed: int = 0  # requests that gave KV of wrong guesses back, once for each step
     surplus_steps: int = 0  # steps of requests that had finished when their results came
     late_tokens: int = 0  # thrown away: their requests had finished, left or been retracted
     idle_steps: int = 0

@@ -23,6 +23,7 @@ from hybridbench.engine.scheduler.batch import ScheduleBatch
 from hybridbench.engine.scheduler.invariants import InvariantChecker, InvariantError
 from hybridbench.engine.scheduler.pool_stats import PoolStats
 from hybridbench.engine.scheduler.scheduler import Scheduler, StepOutcome
+from hybridbench.engine.speculative.drafter import DRAFTERS, Drafter
 from hybridbench.engine.steady import SteadyDetector, StepLoad
 
 
@@ -40,8 +41,11 @@ class Engine:
         clock: Clock | None = None,
         model: LanguageModel | None = None,
         on_kv_events: Callable[[list[KvEvent]], None] | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         """Builds or loads the model that ``config`` names, unless ``model`` is given.
+
+        ``drafter`` stands in for the one that ``config.speculative_algorithm`` names.
 
         ``on_kv_events`` is told after each step which KV blocks the cache stored and removed, if
         ``config`` enables that.
@@ -61,7 +65,11 @@ class Engine:
         self._on_kv_events = on_kv_events
         self._front_end = FrontEnd()
         self._pending_events: list[EngineEvent] = []
-        self.scheduler = Scheduler(config, parts.pools, self.counters)
+        if config.speculative_algorithm is None:
+            drafter = None
+        elif drafter is None:
+            drafter = DRAFTERS[config.speculative_algorithm]()
+        self.scheduler = Scheduler(config, parts.pools, self.counters, drafter)
         loop = EventLoopOverlap if config.enable_overlap_schedule else EventLoopNormal
         self._loop: EventLoop = loop(self.scheduler, parts.runner, parts.pools.timings)
         self._invariants = InvariantChecker(parts.pools)
@@ -211,6 +219,9 @@ class Engine:
                 running_requests=config.max_running_requests,
                 prefill_tokens=config.chunked_prefill_size or longest,
                 context_len=config.max_request_len,
+                draft_tokens=config.speculative_num_draft_tokens
+                if config.speculative_algorithm is not None
+                else 0,
             )
         )
 

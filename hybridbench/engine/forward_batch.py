@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-ForwardMode: TypeAlias = Literal["extend", "decode"]
+ForwardMode: TypeAlias = Literal["extend", "decode", "verify"]
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -23,7 +23,8 @@ class ForwardBatch:
     """
 
     mode: ForwardMode
-    """"decode" means exactly one new token for each request."""
+    """"decode" means exactly one new token for each request; "verify" a chain of some: logits of
+    each are wanted, and the states after each are kept apart from the slots."""
     input_ids: IndexArray
     """[T]: the new tokens; ``-1 - row`` stands for the token that the step before gives to the
     request in that row, and is replaced before the model sees it."""

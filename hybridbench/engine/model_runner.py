@@ -23,19 +23,24 @@ class LanguageModel(Protocol):
     def config(self) -> ModelConfig: ...
 
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
-        """Logits [B, vocab] after each request's last new token; advances the pools by slot."""
+        """Logits [B, vocab] after each request's last new token; advances the pools by slot.
+
+        A batch of mode "verify" wants [T, vocab], and leaves the state slots as they are.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
     """The largest steps that a scheduler may ask for.
 
-    ``context_len`` is the longest a request may become, in tokens.
+    ``context_len`` is the longest a request may become, ``draft_tokens`` the longest chain of a
+    verifying step, in tokens; 0 if nothing is drafted.
     """
 
     running_requests: int
     prefill_tokens: int
     context_len: int
+    draft_tokens: int = 0
 
 
 class ModelRunner:
@@ -46,8 +51,15 @@ class ModelRunner:
         self._kv_pool = kv_pool
 
     def next_tokens(self, batch: ForwardBatch, params: Sequence[SamplingParams]) -> list[int]:
-        """The next token of each request of ``batch``; ``params`` in the same order."""
+        """The next token of each request of ``batch``; ``params`` in the same order.
+
+        Of a verifying batch the token after each of the [T] new ones, request after request.
+        """
         logits = self._model.forward(batch, self._kv_pool)
+        if batch.mode == "verify":
+            each = zip(params, batch.extend_lens, strict=True)
+            params = [own for own, length in each for _ in range(length)]
+            return choose_next_tokens(logits, params, (batch.positions + 1).tolist())
         return choose_next_tokens(logits, params, batch.seq_lens)
 
     def touch_largest(self, limits: StepLimits) -> None:
@@ -68,7 +80,7 @@ def _largest_batches(limits: StepLimits, kv_tokens: int) -> list[ForwardBatch]:
     new = min(limits.prefill_tokens, context_len)
     share = max(1, min(context_len, kv_tokens // requests))
     each = max(1, min(limits.prefill_tokens // requests, share))
-    return [
+    batches = [
         # One long prompt, at the end of the longest context.
         _dump_batch("extend", [new], [context_len - new]),
         # As many prompts as fit, each after as long a prefix as the pool has room for.
@@ -76,6 +88,10 @@ def _largest_batches(limits: StepLimits, kv_tokens: int) -> list[ForwardBatch]:
         _dump_batch("decode", [1] * requests, [share - 1] * requests),
         _dump_batch("decode", [1], [context_len - 1]),
     ]
+    if limits.draft_tokens:
+        chain = min(limits.draft_tokens, share)
+        batches.append(_dump_batch("verify", [chain] * requests, [share - chain] * requests))
+    return batches
 
 
 def _dump_batch(mode: ForwardMode, extend_lens: list[int], prefix_lens: list[int]) -> ForwardBatch:

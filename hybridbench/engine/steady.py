@@ -13,7 +13,7 @@ class StepLoad:
     ``used`` are the slots not free in each pool, ``evictions`` and ``finished`` cumulative counts.
     """
 
-    mode: Literal["extend", "decode", "idle"]
+    mode: Literal["extend", "decode", "verify", "idle"]
     tokens: int
     requests: int
     used: tuple[int, ...]

@@ -142,6 +142,8 @@ class SoakPlan:
             "state_refresh": engine.state_refresh,
             "enable_kv_cache_events": engine.enable_kv_cache_events,
             "enable_overlap_schedule": engine.enable_overlap_schedule,
+            "speculative_algorithm": engine.speculative_algorithm,
+            "speculative_num_draft_tokens": engine.speculative_num_draft_tokens,
             "new_token_ratio": {
                 "init": ratio.init,
                 "min": ratio.min,

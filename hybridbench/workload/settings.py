@@ -94,6 +94,8 @@ class EngineSettings:
     state_refresh: Literal["path", "used"] = "path"
     enable_kv_cache_events: bool = False
     enable_overlap_schedule: bool = False
+    speculative_algorithm: Literal["NGRAM"] | None = None
+    speculative_num_draft_tokens: Count = 4
     new_token_ratio: NewTokenRatio = NewTokenRatio()
 
 

@@ -61,6 +61,8 @@ HYBRID = hybrid()
 PAGED = paged()
 HYBRID_OVERLAP = hybrid("hybrid, overlapped", enable_overlap_schedule=True)
 PAGED_OVERLAP = paged("pages of 16, overlapped", enable_overlap_schedule=True)
+HYBRID_DRAFTS = hybrid("hybrid, drafts", speculative_algorithm="NGRAM")
+PAGED_DRAFTS = paged("pages of 16, drafts", speculative_algorithm="NGRAM")
 
 
 class ScriptedRun:

@@ -10,8 +10,10 @@ from hybridbench.engine.events import EventKind
 from tests.builders import assert_idle_and_clean
 from tests.laws.engine_script import (
     HYBRID,
+    HYBRID_DRAFTS,
     HYBRID_OVERLAP,
     PAGED,
+    PAGED_DRAFTS,
     PAGED_OVERLAP,
     Script,
     ScriptedRun,
@@ -26,6 +28,8 @@ from tests.laws.engine_script import (
         ("abort", PAGED),
         ("abort", HYBRID_OVERLAP),
         ("abort", PAGED_OVERLAP),
+        ("abort", HYBRID_DRAFTS),
+        ("abort", PAGED_DRAFTS),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

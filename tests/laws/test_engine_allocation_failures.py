@@ -10,8 +10,10 @@ from hybridbench.engine.events import EventKind
 from tests.builders import assert_idle_and_clean
 from tests.laws.engine_script import (
     HYBRID,
+    HYBRID_DRAFTS,
     HYBRID_OVERLAP,
     PAGED,
+    PAGED_DRAFTS,
     PAGED_OVERLAP,
     Script,
     ScriptedRun,
@@ -64,6 +66,9 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
         (HYBRID_OVERLAP, "decode tokens"),
         (PAGED_OVERLAP, "prefill tokens"),
         (PAGED_OVERLAP, "decode tokens"),
+        (HYBRID_DRAFTS, "prefill tokens"),
+        (HYBRID_DRAFTS, "decode tokens"),
+        (PAGED_DRAFTS, "prefill tokens"),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

@@ -111,6 +111,22 @@ class MambaState:
     temporal: Tensor
 
 
+@dataclass(frozen=True)
+class SpeculativeState:
+    """The states after each token of the chains that one step verifies; of one layer.
+
+    They live within one step and belong to nobody: the first dimension is the place in the chain,
+    the second the request's row in the batch.
+
+    Attributes:
+        intermediate_conv_window: list of (draft tokens, rows, conv_dim, kernel - 1).
+        intermediate_ssm: (draft tokens, rows, heads, K, V).
+    """
+
+    intermediate_conv_window: list[Tensor]
+    intermediate_ssm: Tensor
+
+
 class MambaHostCopy(NamedTuple):
     """States of some slots on the host, owned by the holder of this record; slot dimension 1."""
 
@@ -145,11 +161,11 @@ class MambaPool:
             mamba_layer_ids: layers of the model that have a state.
             device: where the states live.
             dtype: the model's.
-            spec_state_size, speculative_num_draft_tokens: size the buffers of drafted tokens
-                elsewhere; nothing is drafted here, and no such buffer is made.
+            spec_state_size: requests in one step that verifies drafts.
+            speculative_num_draft_tokens: tokens of each in such a step; None makes no buffers for
+                the states in between.
             enable_memory_saver: not served.
         """
-        del spec_state_size, speculative_num_draft_tokens
         refuse_unserved(enable_memory_saver=enable_memory_saver)
         if size < 1:
             raise ValueError(f"a state pool needs at least 1 slot, not {size}")
@@ -174,6 +190,10 @@ class MambaPool:
             )
             for layer_id, row in self.mamba_map.items()
         }
+        self._drafted: list[Tensor] = []
+        self._draft_views: dict[int, SpeculativeState] = {}
+        if speculative_num_draft_tokens is not None:
+            self._make_draft_buffers(speculative_num_draft_tokens, spec_state_size)
         self._host_bytes = self._raw_views() if self.device.type == "cpu" and layers else None
 
     def mamba2_layer_cache(self, layer_id: int) -> MambaState:
@@ -189,6 +209,32 @@ class MambaPool:
             raise ValueError(
                 f"{layer_id=} has no recurrent state; layers with one: {known}"
             ) from None
+
+    def mamba2_draft_cache(self, layer_id: int) -> SpeculativeState:
+        """Views of one layer's buffers for chains of drafts.
+
+        Raises:
+            KeyError: the layer has no recurrent state, or nothing is drafted.
+        """
+        return self._draft_views[layer_id]
+
+    def update_mamba_state_after_verify(
+        self, slots: Sequence[int], accepted_steps: Sequence[int]
+    ) -> None:
+        """Make the state after the last accepted token of each chain that of its request.
+
+        Until then the slots have the states before the chains: the verifying step does not write
+        to them.  Source: SGLang's update_mamba_state_after_mtp_verify.
+
+        Args:
+            slots: of the requests, in the order of the batch's rows.
+            accepted_steps: place in its chain of the last token that was right, 0 for the first.
+        """
+        rows = self._rows(list(slots))
+        steps = self._rows(list(accepted_steps))
+        places = torch.arange(len(slots), device=self.device)
+        for blocks, drafted in zip(self._by_slot, self._drafted, strict=True):
+            blocks[rows] = drafted[steps, places]
 
     def copy_from(self, src: SlotInput, dst: SlotInput) -> None:
         """Overwrite the state in ``dst`` with that in ``src``; both held by the caller."""
@@ -225,12 +271,27 @@ class MambaPool:
             blocks[rows] = saved.transpose(0, 1).to(blocks.device)
 
     def mem_usage_bytes(self) -> int:
-        """Bytes of all slots, the dump slot included."""
-        return sum(blocks.nbytes for blocks in self._by_slot)
+        """Bytes of all slots, the dump slot and the buffers for drafts included."""
+        return sum(blocks.nbytes for blocks in (*self._by_slot, *self._drafted))
 
     def slot_bytes(self) -> int:
         """Bytes of one slot over all layers."""
-        return self.mem_usage_bytes() // (self.size + 1)
+        return sum(blocks.nbytes for blocks in self._by_slot) // (self.size + 1)
+
+    def _make_draft_buffers(self, draft_tokens: int, rows: int) -> None:
+        if draft_tokens < 1 or rows < 1:
+            raise ValueError(f"no buffers for {draft_tokens} drafted tokens of {rows} requests")
+        self._drafted = [
+            self._touched((draft_tokens, rows, *blocks.shape[1:]), blocks.dtype)
+            for blocks in self._by_slot
+        ]
+        self._draft_views = {
+            layer_id: SpeculativeState(
+                intermediate_conv_window=[conv[:, :, row] for conv in self._drafted[:-1]],
+                intermediate_ssm=self._drafted[-1][:, :, row],
+            )
+            for layer_id, row in self.mamba_map.items()
+        }
 
     def _rows(self, indices: SlotInput) -> Tensor:
         return as_index_tensor(indices, self.device)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.layers import Loader, Norm
-from hybridbench.engine.models.step import DecodeStep, ExtendStep
+from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
 from hybridbench.kernels.paged_attention import decode_attention, extend_attention
 
 
@@ -42,7 +42,7 @@ class GatedAttention:
         self._qk_norm = Norm.rms(scale, config.rms_norm_eps)
 
     def __call__(
-        self, x: Tensor, step: ExtendStep | DecodeStep, kv_pool: HybridLinearKVPool
+        self, x: Tensor, step: ExtendStep | DecodeStep | VerifyStep, kv_pool: HybridLinearKVPool
     ) -> Tensor:
         """[T, h] -> [T, h]; stores the new keys and values in the pool first."""
         tokens = x.shape[0]
@@ -59,10 +59,10 @@ class GatedAttention:
         v = v.view(tokens, self._key_heads, head_dim)
         kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
         keys, values = kv_pool.get_kv_buffer(self._layer_id)
-        if isinstance(step, DecodeStep):
-            mixed = decode_attention(q, keys, values, step.attention)
-        else:
+        if isinstance(step, ExtendStep):
             mixed = extend_attention(q, keys, values, step.attention)
+        else:
+            mixed = decode_attention(q, keys, values, step.attention)
         gated = mixed.view(tokens, -1).mul_(gate.sigmoid())
         return functional.linear(gated, self._out, self._out_bias)
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
-from hybridbench.engine.memory.mamba_pool import MambaState
+from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
 from hybridbench.engine.models.config import ModelConfig, state_dtype
 from hybridbench.engine.models.layers import Loader, Norm
-from hybridbench.engine.models.step import DecodeStep, ExtendStep
+from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
 from hybridbench.kernels.causal_conv1d import causal_conv1d_update, causal_conv1d_varlen
 from hybridbench.kernels.gated_delta_rule import chunk_gated_delta_rule, gated_delta_rule_update
 
 _L2_EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class _StateRows:
+    """Rows of a layer's conv windows and recurrent states."""
+
+    conv: Tensor
+    temporal: Tensor
+    rows: Tensor
 
 
 class GatedDeltaNet:
@@ -46,9 +57,9 @@ class GatedDeltaNet:
         self._qk_norm = Norm(scale.view(2, 1, 1), _L2_EPS**0.5)
 
     def __call__(
-        self, x: Tensor, step: ExtendStep | DecodeStep, kv_pool: HybridLinearKVPool
+        self, x: Tensor, step: ExtendStep | DecodeStep | VerifyStep, kv_pool: HybridLinearKVPool
     ) -> Tensor:
-        """[T, h] -> [T, h]; advances the states of the step's slots."""
+        """[T, h] -> [T, h]; advances the states of the step's slots, or those of its drafts."""
         assert kv_pool.mamba_pool is not None, "a hybrid model needs a state pool"
         state = kv_pool.mamba_pool.mamba2_layer_cache(self._layer_id)
         value_width = self._heads * self._value_dim
@@ -59,26 +70,64 @@ class GatedDeltaNet:
         )
         g = functional.softplus(a.to(self._precise) + self._dt_bias).mul_(self._decay)
         beta = b.to(self._precise).sigmoid()
-        if isinstance(step, DecodeStep):
-            mixed = self._decode(qkv, g, beta, state, step)
-        else:
+        if isinstance(step, ExtendStep):
             mixed = self._extend(qkv, g, beta, state, step)
+        elif isinstance(step, DecodeStep):
+            live = _StateRows(state.conv[0], state.temporal, step.slots)
+            mixed = self._decode(qkv, g, beta, live, live)
+        else:
+            drafts = kv_pool.mamba_pool.mamba2_draft_cache(self._layer_id)
+            mixed = self._verify(qkv, g, beta, state, drafts, step)
         gated = self._norm.precise(mixed)
         gate = functional.silu(z.to(self._precise)).view(gated.shape)
         return functional.linear(gated.mul_(gate).to(x.dtype).view(-1, value_width), self._out)
 
     def _decode(
-        self, qkv: Tensor, g: Tensor, beta: Tensor, state: MambaState, step: DecodeStep
+        self, qkv: Tensor, g: Tensor, beta: Tensor, source: _StateRows, target: _StateRows
     ) -> Tensor:
-        """[B, conv_dim] -> [B, HV, V]."""
+        """[B, conv_dim] -> [B, HV, V]; from the states in ``source`` to those in ``target``."""
         batch = qkv.shape[0]
-        mixed = causal_conv1d_update(qkv, self._conv, state.conv[0], step.slots)
+        mixed = causal_conv1d_update(
+            qkv, self._conv, source.conv, source.rows, (target.conv, target.rows)
+        )
         qk, v = self._split(mixed.to(self._precise))
         repeats = self._heads // self._key_heads
         # [B, 2, H, K] -> [B, HV, 2, K]: each value head beside the key head it shares.
         qk = qk.permute(0, 2, 1, 3).unsqueeze(2).expand(-1, -1, repeats, -1, -1)
         qk = qk.reshape(batch, self._heads, 2, self._key_dim)
-        return gated_delta_rule_update(qk, v, g, beta, state.temporal, step.slots)
+        return gated_delta_rule_update(
+            qk, v, g, beta, source.temporal, source.rows, (target.temporal, target.rows)
+        )
+
+    def _verify(
+        self,
+        qkv: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: MambaState,
+        drafts: SpeculativeState,
+        step: VerifyStep,
+    ) -> Tensor:
+        """[T, conv_dim] -> [T, HV, V]; one place of all chains after the other.
+
+        Each place continues from the states of the place before it, the first from the slots.
+        """
+        output = g.new_empty(qkv.shape[0], self._heads, self._value_dim)
+        windows, temporal = drafts.intermediate_conv_window[0], drafts.intermediate_ssm
+        for number, place in enumerate(step.places):
+            source = (
+                _StateRows(windows[number - 1], temporal[number - 1], place.rows)
+                if number
+                else _StateRows(state.conv[0], state.temporal, step.slots)
+            )
+            output[place.tokens] = self._decode(
+                qkv.index_select(0, place.tokens),
+                g.index_select(0, place.tokens),
+                beta.index_select(0, place.tokens),
+                source,
+                _StateRows(windows[number], temporal[number], place.rows),
+            )
+        return output
 
     def _extend(
         self, qkv: Tensor, g: Tensor, beta: Tensor, state: MambaState, step: ExtendStep

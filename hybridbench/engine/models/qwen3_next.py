@@ -15,7 +15,7 @@ from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.gated_delta_net import GatedDeltaNet
 from hybridbench.engine.models.layers import DenseMLP, Loader, Norm, rotary_frequencies
 from hybridbench.engine.models.moe import SparseMLP
-from hybridbench.engine.models.step import DecodeStep, ExtendStep
+from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
 from hybridbench.engine.models.weights import WeightSource
 
 
@@ -52,6 +52,9 @@ class Qwen3Next:
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
         """Logits [B, vocab] after the last new token of each request, owned by the caller.
 
+        Of a verifying batch [T, vocab], after every new token; its states go to the pool's buffers
+        for drafts.
+
         Writes keys, values and states of the new tokens into the pools, by slot.
         """
         step = self._plan(batch)
@@ -63,9 +66,11 @@ class Qwen3Next:
             x = x.index_select(0, step.last_rows)
         return functional.linear(self._norm(x), self._head)
 
-    def _plan(self, batch: ForwardBatch) -> ExtendStep | DecodeStep:
+    def _plan(self, batch: ForwardBatch) -> ExtendStep | DecodeStep | VerifyStep:
         if batch.mode == "decode":
             return DecodeStep.build(batch, self._frequencies, self.dtype)
+        if batch.mode == "verify":
+            return VerifyStep.build(batch, self._frequencies, self.dtype)
         return ExtendStep.build(
             batch, self._frequencies, self.dtype, self.config.linear_conv_kernel_dim
         )

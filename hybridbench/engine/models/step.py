@@ -40,6 +40,63 @@ class DecodeStep:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainPlace:
+    """One place of the chains that a step verifies: the requests whose chains are that long."""
+
+    tokens: Tensor
+    """[b] int64 into the step's T tokens."""
+    rows: Tensor
+    """[b] int64 into its B requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyStep:
+    """A chain of new tokens for each request, of which only the first is known to be right.
+
+    To attention it is a batch of T decodes, some of them on one row.  The recurrent layers go from
+    place to place, so that each state is computed exactly as decoding would.
+    """
+
+    rotation: Rotation
+    out_cache_loc: Tensor
+    """[T] int64."""
+    slots: Tensor
+    """[B] int64, state slots; all chains have a first place, in the order of the batch."""
+    places: tuple[ChainPlace, ...]
+    attention: DecodePlan
+
+    @classmethod
+    def build(cls, batch: ForwardBatch, frequencies: Tensor, dtype: torch.dtype) -> VerifyStep:
+        """The plans of a verifying batch, on the device of ``frequencies``."""
+        device = frequencies.device
+        positions = torch.from_numpy(batch.positions).to(device)
+        lens = np.asarray(batch.extend_lens, dtype=np.int64)
+        first = np.cumsum(lens) - lens
+        places = []
+        for place in range(int(lens.max())):
+            rows = np.flatnonzero(lens > place)
+            places.append(
+                ChainPlace(
+                    tokens=torch.from_numpy(first[rows] + place).to(device),
+                    rows=torch.from_numpy(rows).to(device),
+                )
+            )
+        starts = np.cumsum(batch.seq_lens) - np.asarray(batch.seq_lens)
+        begins = np.repeat(starts, lens).tolist()
+        seen: list[int] = (batch.positions + 1).tolist()
+        kv_indices = np.concatenate(
+            [batch.kv_indices[a : a + n] for a, n in zip(begins, seen, strict=True)]
+        )
+        return cls(
+            rotation=Rotation.build(positions, frequencies, dtype),
+            out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
+            slots=torch.from_numpy(batch.mamba_indices).to(device),
+            places=tuple(places),
+            attention=DecodePlan.build(seen, kv_indices, dtype, device),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ExtendStep:
     """Several new tokens for each request, after prefixes of any length."""
 

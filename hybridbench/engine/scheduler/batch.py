@@ -26,12 +26,16 @@ class ScheduleBatch:
 
     ``chunked_req``, if any, is among ``reqs`` and stays between chunks after this step: its logits
     mean nothing.
+
+    ``drafts``, if not None, are the guesses of each request that the step verifies behind its last
+    token; some may be empty.
     """
 
     reqs: list[Req]
     records: list[ReqKv]
     forward: ForwardBatch
     chunked_req: Req | None = None
+    drafts: list[list[int]] | None = None
 
 
 class BatchBuilder:
@@ -55,7 +59,7 @@ class BatchBuilder:
         out_cache_loc = self._alloc_extend(reqs, prefix_lens, extend_lens)
         if out_cache_loc is None:
             return None
-        self._write_rows(reqs, out_cache_loc)
+        self._write_rows(reqs, extend_lens, out_cache_loc)
         self._clear_fresh_states(reqs, prefix_lens)
         seq_lens = [req.kv.kv_allocated_len for req in reqs]
         spans = list(zip(reqs, prefix_lens, seq_lens, strict=True))
@@ -109,6 +113,34 @@ class BatchBuilder:
             mamba_indices=self._state_slots(reqs),
         )
 
+    def verify(self, reqs: Sequence[Req], drafts: Sequence[Sequence[int]]) -> ForwardBatch | None:
+        """KV positions for the last token of each request and the guesses that follow it.
+
+        None, and nothing taken, if there are too few.
+        """
+        prefix_lens = [req.kv.kv_allocated_len for req in reqs]
+        extend_lens = [1 + len(guesses) for guesses in drafts]
+        out_cache_loc = self._alloc_extend(reqs, prefix_lens, extend_lens)
+        if out_cache_loc is None:
+            return None
+        self._write_rows(reqs, extend_lens, out_cache_loc)
+        seq_lens = [req.kv.kv_allocated_len for req in reqs]
+        input_ids: list[int] = []
+        for req, guesses in zip(reqs, drafts, strict=True):
+            input_ids += (req.output_ids[-1], *guesses)
+        spans = zip(prefix_lens, seq_lens, strict=True)
+        return ForwardBatch(
+            mode="verify",
+            input_ids=np.array(input_ids, dtype=np.int64),
+            positions=np.concatenate([np.arange(a, b) for a, b in spans]),
+            extend_lens=extend_lens,
+            prefix_lens=prefix_lens,
+            seq_lens=seq_lens,
+            out_cache_loc=out_cache_loc,
+            kv_indices=self._kv_indices(reqs, seq_lens),
+            mamba_indices=self._state_slots(reqs),
+        )
+
     def _take_rows(self, fresh: Sequence[Req]) -> bool:
         """A row and a state slot each, and the matched prefix written into the row."""
         pools = self._pools
@@ -139,16 +171,17 @@ class BatchBuilder:
             prefix_lens, seq_lens, last_loc, sum(extend_lens)
         )
 
-    def _write_rows(self, reqs: Sequence[Req], out_cache_loc: npt.NDArray[np.int64]) -> None:
+    def _write_rows(
+        self, reqs: Sequence[Req], lengths: Sequence[int], out_cache_loc: npt.NDArray[np.int64]
+    ) -> None:
         taken = 0
-        for req in reqs:
+        for req, length in zip(reqs, lengths, strict=True):
             kv = req.kv
-            end = kv.kv_committed_len + req.extend_input_len
+            end = kv.kv_allocated_len + length
             self._pools.req_to_token_pool.write(
-                (kv.row, slice(kv.kv_committed_len, end)),
-                out_cache_loc[taken : taken + req.extend_input_len],
+                (kv.row, slice(kv.kv_allocated_len, end)), out_cache_loc[taken : taken + length]
             )
-            taken += req.extend_input_len
+            taken += length
             kv.kv_allocated_len = end
 
     def _clear_fresh_states(self, reqs: Sequence[Req], prefix_lens: list[int]) -> None:

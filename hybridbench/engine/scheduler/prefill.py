@@ -29,11 +29,15 @@ class AddReqResult(Enum):
 
 @dataclass(frozen=True)
 class PrefillLimits:
-    """What one prefill step may compute; ``rem_chunk_tokens`` None computes prompts whole."""
+    """What one prefill step may compute; ``rem_chunk_tokens`` None computes prompts whole.
+
+    ``decode_tokens`` is what a running request may take in one decode step: guesses count.
+    """
 
     rem_input_tokens: int
     rem_chunk_tokens: int | None
     cache_branching_states: bool
+    decode_tokens: int = 1
 
 
 class PrefillAdder:
@@ -64,6 +68,7 @@ class PrefillAdder:
         self._rem_input_tokens = limits.rem_input_tokens
         self._rem_chunk_tokens = limits.rem_chunk_tokens
         self._page_size = pools.page_size
+        self._decode_tokens = limits.decode_tokens
         # KV that running requests are still expected to fill, and what this step promises.
         self._kv_promised: float = sum(self._kv_expected(req, new_token_ratio) for req in running)
         self._slots_promised = 0
@@ -207,6 +212,9 @@ class PrefillAdder:
         With a ratio of 1 it is never more than that.
         """
         tokens = min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS) * new_token_ratio
+        if self._decode_tokens > 1:
+            # The next step takes room for its guesses at once, however few of them are right.
+            tokens = max(tokens, min(req.remaining_new_tokens, self._decode_tokens))
         if self._page_size == 1:
             return tokens
         rest_of_page = -req.kv_allocated_len % self._page_size

@@ -6,6 +6,9 @@ destructor, so that a field that is forgotten stays visible as a leak.
 
 from __future__ import annotations
 
+import numpy as np
+
+from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.scheduler.pools import Pools
 
@@ -36,6 +39,20 @@ class RequestRelease:
         inside a page, and must not decide where to begin: that page is the request's own.
         """
         self.release(req, is_insert=False)
+
+    def free_draft_tail(self, req: Req) -> bool:
+        """Free the pages behind the last token that was right; False if there are none.
+
+        What is left of that token's own page stays the request's, and its next tokens fill it.
+        """
+        kv, pools = req.kv, self._pools
+        start = ceil_align(kv.kv_committed_len, pools.page_size)
+        end, kv.kv_allocated_len = kv.kv_allocated_len, kv.kv_committed_len
+        if start >= end:
+            return False
+        tail = pools.req_to_token_pool.req_to_token[kv.row, start:end]
+        pools.token_to_kv_pool_allocator.free(tail.astype(np.int64))
+        return True
 
     def return_mamba_slot(self, req: Req) -> None:
         """Free the request's own state slot, if the tree did not take it over."""

@@ -17,6 +17,8 @@ from hybridbench.engine.scheduler.policy import SchedulePolicy
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
 from hybridbench.engine.scheduler.release import RequestRelease
+from hybridbench.engine.scheduler.verify import DraftVerifier
+from hybridbench.engine.speculative.drafter import Drafter
 
 
 @dataclass(slots=True)
@@ -24,7 +26,7 @@ class StepOutcome:
     """What one step did to requests, for the front end to tell."""
 
     admitted: list[Req] = field(default_factory=list)
-    produced: list[Req] = field(default_factory=list)  # each got one token
+    produced: list[Req] = field(default_factory=list)  # one entry for each token
     finished: list[Req] = field(default_factory=list)
     aborted: list[Req] = field(default_factory=list)
 
@@ -40,11 +42,24 @@ class Scheduler:
     copied, as soon as the last step that uses it was launched: nobody waits for its result.
     """
 
-    def __init__(self, config: EngineConfig, pools: Pools, counters: EngineCounters) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        pools: Pools,
+        counters: EngineCounters,
+        drafter: Drafter | None = None,
+    ) -> None:
+        """With a ``drafter``, decode steps verify chains of ``speculative_num_draft_tokens``."""
         self._config = config
         self._pools = pools
         self._counters = counters
-        self._release = RequestRelease(pools)
+        self._release = release = RequestRelease(pools)
+        self._decode_tokens = 1 if drafter is None else config.speculative_num_draft_tokens
+        self._verifier = (
+            None
+            if drafter is None
+            else DraftVerifier(drafter, self._decode_tokens, pools, release, counters)
+        )
         self._builder = BatchBuilder(pools, config.page_size)
         self._decode_room = DecodeRoom(pools, config.page_size)
         self._ratio = NewTokenRatioTracker(config.new_token_ratio)
@@ -125,9 +140,13 @@ class Scheduler:
 
         Args:
             batch: what ``schedule`` gave in this step, or with overlap in the step before.
-            token_ids: one per request of the batch; that of ``chunked_req`` is ignored.
+            token_ids: one per request of the batch; that of ``chunked_req`` is ignored.  With
+                drafts one for each new token of the batch.
             outcome: filled with who got a token and who is done.
         """
+        if batch.drafts is not None:
+            self._settle_verified(batch, token_ids, outcome)
+            return
         to_share = batch.forward.mode == "extend" and not self._config.enable_overlap_schedule
         rows = zip(batch.reqs, batch.records, batch.forward.seq_lens, token_ids, strict=True)
         for req, record, seq_len, token_id in rows:
@@ -148,6 +167,19 @@ class Scheduler:
                 # From here on others may reuse the prompt.
                 self._pools.cache_unfinished_req(req)
                 self.running.append(req)
+        self._end_settling(outcome)
+
+    def _settle_verified(
+        self, batch: ScheduleBatch, token_ids: Sequence[int], outcome: StepOutcome
+    ) -> None:
+        assert self._verifier is not None, "drafts without a drafter"
+        for req, count in zip(batch.reqs, self._verifier.accept(batch, token_ids), strict=True):
+            outcome.produced += [req] * count
+            if req.finished:
+                self._finish(req, outcome)
+        self._end_settling(outcome)
+
+    def _end_settling(self, outcome: StepOutcome) -> None:
         self._counters.output_tokens += len(outcome.produced)
         if outcome.finished:
             self.running = [req for req in self.running if not req.finished]
@@ -184,6 +216,7 @@ class Scheduler:
             rem_input_tokens=config.max_prefill_tokens,
             rem_chunk_tokens=config.chunked_prefill_size,
             cache_branching_states=config.cache_branching_states,
+            decode_tokens=self._decode_tokens,
         )
         return PrefillAdder(self._pools, self._release, limits, self.running, self._ratio.value)
 
@@ -265,7 +298,8 @@ class Scheduler:
 
     def _next_decode(self, outcome: StepOutcome) -> ScheduleBatch | None:
         retracted = self._make_room_for_decode(outcome)
-        forward = self._decode_batch()
+        batch = self._verify_batch()
+        forward = self._decode_batch() if batch is None else batch.forward
         while forward is None and self.running and not self._awaits_last():
             # There was room, and still an allocation failed: one request less may do.
             self._retract_one()
@@ -278,7 +312,18 @@ class Scheduler:
         if not retracted:
             self._ratio.decay()
         self._counters.decode_steps += 1
-        return _batch_of(list(self.running), forward)
+        return batch if batch is not None else _batch_of(list(self.running), forward)
+
+    def _verify_batch(self) -> ScheduleBatch | None:
+        """A chain for each running request; None if nobody has a guess, or none fits."""
+        if self._verifier is None or not self.running:
+            return None
+        drafts = self._verifier.propose(self.running)
+        forward = self._builder.verify(self.running, drafts) if any(drafts) else None
+        if forward is None:
+            return None
+        self._counters.verify_steps += 1
+        return _batch_of(list(self.running), forward, drafts=drafts)
 
     def _decode_batch(self) -> ForwardBatch | None:
         return self._builder.decode(self.running, self.in_flight) if self.running else None
@@ -378,6 +423,9 @@ class Scheduler:
 
 
 def _batch_of(
-    reqs: list[Req], forward: ForwardBatch, chunked_req: Req | None = None
+    reqs: list[Req],
+    forward: ForwardBatch,
+    chunked_req: Req | None = None,
+    drafts: list[list[int]] | None = None,
 ) -> ScheduleBatch:
-    return ScheduleBatch(reqs, [req.kv for req in reqs], forward, chunked_req)
+    return ScheduleBatch(reqs, [req.kv for req in reqs], forward, chunked_req, drafts)

@@ -80,21 +80,29 @@ def causal_conv1d_varlen(
     return functional.silu(y, inplace=True)
 
 
-def causal_conv1d_update(x: Tensor, weight: Tensor, pool: Tensor, slots: Tensor) -> Tensor:
+def causal_conv1d_update(
+    x: Tensor,
+    weight: Tensor,
+    pool: Tensor,
+    slots: Tensor,
+    into: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """One token per request: shift each window by one and convolve.
 
     Args:
         x: [B, D]; request b owns slot ``slots[b]``.
         weight: [K, D], contiguous.
-        pool: [S, D, K-1]; rows ``slots`` are read and overwritten.
+        pool: [S, D, K-1]; rows ``slots`` are read, and overwritten unless ``into`` is given.
         slots: [B] int64.
+        into: a pool like ``pool`` and the [B] rows of it that get the new windows instead.
 
     Returns:
         [B, D], silu applied, owned by the caller.
     """
     windows = pool.transpose(1, 2)
     window = torch.cat((windows.index_select(0, slots), x.unsqueeze(1)), dim=1)
-    windows.index_copy_(0, slots, window[:, 1:])
+    target, rows = (pool, slots) if into is None else into
+    target.transpose(1, 2).index_copy_(0, rows, window[:, 1:])
     return functional.silu((window * weight).sum(dim=1), inplace=True)
 
 

@@ -42,17 +42,24 @@ def gated_delta_rule_reference(
 
 
 def gated_delta_rule_update(
-    qk: Tensor, v: Tensor, g: Tensor, beta: Tensor, pool: Tensor, slots: Tensor
+    qk: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    pool: Tensor,
+    slots: Tensor,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """One token per request, the states read and written in place by slot.
+    """One token per request, the states read by slot and written in place or elsewhere.
 
     Args:
         qk: [B, HV, 2, K] in the state's dtype: the query (scaled) and the key of each value head.
         v: [B, HV, V].
         g: [B, HV], log of the decay, at most 0.
         beta: [B, HV], write strength in (0, 1).
-        pool: [S, HV, K, V]; rows ``slots`` are read and overwritten.
+        pool: [S, HV, K, V]; rows ``slots`` are read, and overwritten unless ``into`` is given.
         slots: [B] int64.
+        into: a pool like ``pool`` and the [B] rows of it that get the new states instead.
 
     Returns:
         [B, HV, V] in the state's dtype, owned by the caller.
@@ -68,5 +75,6 @@ def gated_delta_rule_update(
     key = qk[:, 1]
     query_key = torch.linalg.vecdot(qk[:, 0], key).unsqueeze(1)
     state.mul_(decay).addcmul_(key.unsqueeze(2), delta.unsqueeze(1))
-    pool.index_copy_(0, slots, state.view(batch, heads, key_dim, value_dim))
+    target, rows = (pool, slots) if into is None else into
+    target.index_copy_(0, rows, state.view(batch, heads, key_dim, value_dim))
     return torch.addcmul(reads[:, 0], query_key, delta).view(batch, heads, value_dim)

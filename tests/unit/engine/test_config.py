@@ -22,6 +22,18 @@ from hybridbench.errors import ConfigError
         ({"cache": "tree"}, "cache is 'tree'; it must be radix or chunk"),
         ({"check_level": "always"}, "check_level is 'always'; it must be off or idle or busy"),
         ({"state_refresh": "none"}, "state_refresh is 'none'; it must be path or used"),
+        (
+            {"speculative_algorithm": "EAGLE"},
+            "speculative_algorithm is 'EAGLE'; it must be None or NGRAM",
+        ),
+        (
+            {"speculative_num_draft_tokens": 1},
+            "speculative_num_draft_tokens is 1; it must be at least 2",
+        ),
+        (
+            {"speculative_algorithm": "NGRAM", "enable_overlap_schedule": True},
+            "enable_overlap_schedule and speculative_algorithm exclude each other",
+        ),
         ({"chunked_prefill_size": 0}, "chunked_prefill_size is 0"),
         ({"page_size": 16, "chunked_prefill_size": 40}, "a positive multiple of the page size 16"),
         ({"new_token_ratio": NewTokenRatio(init=0.1, min=0.5)}, "falls from 0.1 to 0.5"),

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.model_runner import ModelRunner, StepLimits
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import build_model
@@ -91,3 +92,44 @@ def test_limits_beyond_the_pool_are_cut_to_it() -> None:
     for batch in model.batches:
         assert sum(batch.seq_lens) <= stepper.kv_pool.size
         assert min(batch.prefix_lens) >= 0
+
+
+def test_with_drafts_the_largest_chains_are_run_as_well() -> None:
+    model = RecordingModel()
+    stepper = Stepper(build_model(NANO_MODEL, torch.float64, "cpu", seed=5), poison=False)
+    old = stepper.states
+    stepper.kv_pool.mamba_pool = MambaPool(
+        old.size, old.cache_params, NANO_MODEL.linear_layer_ids, "cpu", torch.float64,
+        spec_state_size=5, speculative_num_draft_tokens=4,
+    )  # fmt: skip
+    limits = StepLimits(running_requests=5, prefill_tokens=100, context_len=300, draft_tokens=4)
+
+    ModelRunner(model, stepper.kv_pool).touch_largest(limits)
+
+    chains = model.batches[-1]
+    assert (chains.mode, chains.batch_size, len(chains.input_ids)) == ("verify", 5, 20)
+    assert max(chains.seq_lens) == stepper.kv_pool.size // 5
+
+
+def test_of_a_chain_the_token_after_each_place_is_chosen() -> None:
+    model = build_model(NANO_MODEL, torch.float64, "cpu", seed=5)
+    params = SamplingParams(temperature=1.0, seed=9)
+    stepper, other = Stepper(model, seed=1), Stepper(model, seed=1)
+    old = stepper.states
+    stepper.kv_pool.mamba_pool = stepper.states = MambaPool(
+        old.size, old.cache_params, NANO_MODEL.linear_layer_ids, "cpu", torch.float64,
+        spec_state_size=1, speculative_num_draft_tokens=3,
+    )  # fmt: skip
+    mine, theirs = stepper.start(), other.start()
+    stepper.extend([mine], [[1, 2, 3]])
+    other.extend([theirs], [[1, 2, 3]])
+    runner = ModelRunner(model, other.kv_pool)
+    one_by_one = [
+        runner.next_tokens(other.batch("decode", [theirs], [[token]]), [params])[0]
+        for token in (4, 5, 6)
+    ]
+
+    batch = stepper.batch("verify", [mine], [[4, 5, 6]])
+    together = ModelRunner(model, stepper.kv_pool).next_tokens(batch, [params])
+
+    assert together == one_by_one

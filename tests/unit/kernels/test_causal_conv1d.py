@@ -106,3 +106,18 @@ def test_nan_in_unused_slots_reaches_nobody() -> None:
 
     assert not any(output.isnan().any() for output in outputs)
     assert not y.isnan().any()
+
+
+def test_new_windows_can_go_elsewhere_and_the_pool_is_only_read() -> None:
+    pool, weight = make_pool(4)
+    other, before = torch.zeros_like(pool), pool.clone()
+    x = torch.randn(2, pool.shape[1], dtype=pool.dtype)
+    expected_pool = pool.clone()
+    expected = causal_conv1d_update(x, weight, expected_pool, torch.tensor([5, 2]))
+
+    y = causal_conv1d_update(x, weight, pool, torch.tensor([5, 2]), (other, torch.tensor([1, 3])))
+
+    assert torch.equal(y, expected)
+    assert torch.equal(pool, before)
+    assert torch.equal(other[[1, 3]], expected_pool[[5, 2]])
+    assert bool((other[[0, 2, 4]] == 0).all())

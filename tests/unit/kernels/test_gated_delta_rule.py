@@ -195,3 +195,18 @@ def test_one_token_step_gives_the_recurrence_and_spares_other_slots(
     torch.testing.assert_close(output, expected_output)
     torch.testing.assert_close(pool[slots], expected_state)
     assert bool(pool[[0, 2, 3, 6]].isnan().all())
+
+
+def test_a_new_state_can_go_elsewhere_and_the_pool_is_only_read() -> None:
+    case = Case.make([1, 1], (2, 4))
+    expected_output, expected_state = case.expected()
+    pool, other = case.state.clone(), torch.full_like(case.state, float("nan"))
+    qk = torch.stack((case.q, case.k), dim=2).repeat_interleave(2, dim=1)
+
+    output = gated_delta_rule_update(
+        qk, case.v, case.g, case.beta, pool, torch.tensor([0, 1]), (other, torch.tensor([1, 0]))
+    )
+
+    torch.testing.assert_close(output, expected_output)
+    assert torch.equal(pool, case.state)
+    torch.testing.assert_close(other[[1, 0]], expected_state)

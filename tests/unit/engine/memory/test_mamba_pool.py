@@ -123,3 +123,44 @@ def test_memory_is_counted_with_the_dump_slot() -> None:
     per_slot = 2 * (32 * 3 + 4 * 3 * 5) * 4
     assert states.mem_usage_bytes() == 4 * per_slot
     assert states.slot_bytes() == per_slot
+
+
+def test_buffers_for_drafts_belong_to_no_slot_and_are_made_only_when_asked_for() -> None:
+    plain = pool(size=3)
+    drafting = MambaPool(
+        3, Mamba2CacheParams(SHAPE, (0, 2)), (0, 2), "cpu",
+        spec_state_size=5, speculative_num_draft_tokens=4,
+    )  # fmt: skip
+
+    views = drafting.mamba2_draft_cache(2)
+
+    assert views.intermediate_ssm.shape == (4, 5, 4, 3, 5)
+    assert views.intermediate_conv_window[0].shape == (4, 5, 32, 3)
+    assert drafting.slot_bytes() == plain.slot_bytes()
+    assert drafting.mem_usage_bytes() == plain.mem_usage_bytes() + 4 * 5 * plain.slot_bytes()
+    with pytest.raises(KeyError):
+        plain.mamba2_draft_cache(2)
+    with pytest.raises(KeyError):
+        drafting.mamba2_draft_cache(1)
+
+
+def test_after_verifying_each_slot_has_the_state_of_its_own_last_right_token() -> None:
+    states = MambaPool(
+        3, Mamba2CacheParams(SHAPE, (0, 2)), (0, 2), "cpu",
+        spec_state_size=2, speculative_num_draft_tokens=3,
+    )  # fmt: skip
+    for layer_id in (0, 2):
+        views = states.mamba2_draft_cache(layer_id)
+        for step in range(3):
+            for row in range(2):
+                value = 100 * layer_id + 10 * step + row
+                views.intermediate_ssm[step, row] = value
+                views.intermediate_conv_window[0][step, row] = value
+
+    states.update_mamba_state_after_verify([3, 1], [2, 0])
+
+    for layer_id in (0, 2):
+        live = states.mamba2_layer_cache(layer_id)
+        for slot, value in ((3, 100 * layer_id + 20), (1, 100 * layer_id + 1), (2, 0), (0, 0)):
+            assert bool((live.temporal[slot] == value).all())
+            assert bool((live.conv[0][slot] == value).all())

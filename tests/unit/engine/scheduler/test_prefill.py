@@ -236,6 +236,6 @@ def test_a_running_request_is_expected_to_use_up_its_page_before_it_takes_anothe
     engine = make_attention_engine(16, kv_tokens=160)
     running = make_req("running", max_new_tokens=40)
     for committed, promised in ((16, 32), (20, 16), (28, 16), (31, 32)):
-        running.kv.kv_committed_len = committed
+        running.kv.kv_committed_len = running.kv.kv_allocated_len = committed
         # Half of 40 outputs are expected.
         assert _adder(engine, running=(running,)).rem_total_tokens() == 160 - promised

@@ -1,0 +1,1 @@
+"""Guessing tokens ahead: what a drafter is, and the drafters there are."""

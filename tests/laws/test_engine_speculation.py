@@ -1,0 +1,176 @@
+"""Speculation changes no token and loses no slot: guesses right, wrong and cut short.
+
+In float64, where verifying and decoding round too little to turn the choice of a token.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.memory.mamba_pool import MambaPool
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler import verify
+from hybridbench.engine.scheduler.release import RequestRelease
+from hybridbench.engine.speculative.ngram import NgramDrafter
+from tests.builders import attention_model, make_attention_engine, make_engine, nano_model
+from tests.engine_programs import EngineProgram
+from tests.laws.test_engine_attention_only import OUTPUTS_BIND, PROMPTS_BIND
+from tests.laws.test_engine_attention_only import SQUEEZES as PAGED_SQUEEZES
+from tests.laws.test_engine_equals_no_reuse import LONGEST_OUTPUT, LONGEST_PROMPT, SQUEEZES
+
+
+class HalfRightDrafter:
+    """Finds what a text repeats, and spoils a guess now and then; the same each time it is asked.
+
+    Short n-grams make many guesses, of which those of greedy requests are often right.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._ngrams = NgramDrafter(longest=4, shortest=1)
+        self._vocab_size = vocab_size
+
+    def propose(self, prompt: Sequence[int], output: Sequence[int], most: int) -> list[int]:
+        guesses = self._ngrams.propose(prompt, output, most)
+        length = len(prompt) + len(output)
+        if guesses and length % 3 == 0:
+            spoilt = length % len(guesses)
+            guesses[spoilt] = (guesses[spoilt] + 1) % self._vocab_size
+        return guesses
+
+
+def _with_drafts(config: dict[str, Any], seed: int) -> dict[str, Any]:
+    return {
+        **config,
+        "speculative_algorithm": "NGRAM",
+        "speculative_num_draft_tokens": 2 + seed % 5,
+    }
+
+
+def make_hybrid_program(name: str, seed: int) -> EngineProgram:
+    engine = make_engine(**_with_drafts(SQUEEZES[name], seed))
+    return EngineProgram(
+        Engine(engine.config, model=nano_model(), drafter=HalfRightDrafter(48)),
+        random.Random(seed),
+        longest_output=LONGEST_OUTPUT.get(name, 10) + 12,
+        longest_prompt=LONGEST_PROMPT.get(name, 60),
+    )
+
+
+def make_paged_program(page_size: int, name: str, seed: int) -> EngineProgram:
+    sizes = {"max_context_len": 352, "max_prefill_tokens": 256}
+    longest = OUTPUTS_BIND if name == "outputs" else PROMPTS_BIND
+    longest_prompt, longest_output, stretch = longest[page_size]
+    config = _with_drafts({**sizes, **PAGED_SQUEEZES[page_size, name]}, seed)
+    engine = make_attention_engine(page_size, **config)
+    return EngineProgram(
+        Engine(engine.config, model=attention_model(), drafter=HalfRightDrafter(48)),
+        random.Random(seed),
+        longest_prompt=longest_prompt,
+        longest_output=longest_output,
+        stretch=stretch,
+        make_oracle=partial(make_attention_engine, page_size, max_context_len=352),
+    )
+
+
+def _run(program: EngineProgram, actions: int, seen: Counter[str]) -> None:
+    program.run(actions)
+    program.compare_with_oracle()
+    seen.update(program.engine.counters.as_dict())
+
+
+def test_every_hybrid_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
+    seen: Counter[str] = Counter()
+    for seed, name in enumerate([*SQUEEZES, "short prompts, long outputs", "kv tokens bind"]):
+        try:
+            _run(make_hybrid_program(name, seed), 200, seen)
+        except BaseException as error:
+            error.add_note(f"seed {seed}, {name}")
+            raise
+    for event, least in (
+        ("verify_steps", 700),
+        ("drafts_accepted", 700),
+        ("draft_tails_freed", 1000),
+        ("cow_copies", 100),
+        ("retracts", 5),
+        ("abort_decode", 20),
+    ):
+        assert seen[event] >= least, (event, seen)
+
+
+def test_every_attention_only_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
+    seen: Counter[str] = Counter()
+    for seed, (page_size, name) in enumerate(PAGED_SQUEEZES):
+        try:
+            _run(make_paged_program(page_size, name, seed), 100, seen)
+        except BaseException as error:
+            error.add_note(f"seed {seed}, pages of {page_size}, {name}")
+            raise
+    for event, least in (
+        ("drafts_accepted", 600),
+        ("draft_tails_freed", 100),
+        ("prefix_hits", 50),
+        ("retracts", 2),
+    ):
+        assert seen[event] >= least, (event, seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4000, 4036))
+def test_long_programs_give_the_tokens_of_the_engine_without_reuse(seed: int) -> None:
+    if seed % 2:
+        program = make_hybrid_program(list(SQUEEZES)[seed // 2 % len(SQUEEZES)], seed)
+    else:
+        program = make_paged_program(*list(PAGED_SQUEEZES)[seed // 2 % len(PAGED_SQUEEZES)], seed)
+
+    _run(program, 2500, Counter())
+
+
+_HEALTHY_UPDATE = MambaPool.update_mamba_state_after_verify
+
+
+def _keep_one_more(pool: MambaPool, slots: Sequence[int], steps: Sequence[int]) -> None:
+    """A mutant: wherever there is one, the state after one token more."""
+    most = pool._drafted[0].shape[0] - 1
+    _HEALTHY_UPDATE(pool, slots, [min(step + 1, most) for step in steps])
+
+
+def _lose_tail(release: RequestRelease, req: Req) -> bool:
+    """A mutant: the length is corrected, and the slots behind it are forgotten."""
+    del release
+    req.kv.kv_allocated_len = req.kv.kv_committed_len
+    return False
+
+
+def _accept_all(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> int:
+    """A mutant: guesses are believed."""
+    for place, token_id in enumerate((*guesses, chosen[-1])):
+        req.append_token(token_id)
+        if req.finished:
+            return place + 1
+    return len(chosen)
+
+
+@pytest.mark.parametrize(
+    ("holder", "method", "mutant"),
+    [
+        (MambaPool, "update_mamba_state_after_verify", _keep_one_more),
+        (RequestRelease, "free_draft_tail", _lose_tail),
+        (verify, "_take", _accept_all),
+    ],
+    ids=["state", "tail", "guesses"],
+)
+def test_the_law_sees_a_step_that_is_taken_back_wrongly(
+    holder: object, method: str, mutant: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holder, method, mutant)
+    program = make_hybrid_program("many rows", 3)
+
+    with pytest.raises((AssertionError, RuntimeError)):
+        _run(program, 150, Counter())
