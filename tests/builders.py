@@ -17,6 +17,7 @@ from hybridbench.engine.models.qwen3_next import Qwen3Next
 from hybridbench.engine.models.registry import build_model
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.speculative.drafter import Drafter
 
 NANO_MODEL = ModelConfig(
     vocab_size=48,
@@ -68,14 +69,21 @@ def attention_model() -> Qwen3Next:
 
 
 def make_engine(
-    *, clock: Clock | None = None, model: Qwen3Next | None = None, **changes: Any
+    *,
+    clock: Clock | None = None,
+    model: Qwen3Next | None = None,
+    drafter: Drafter | None = None,
+    **changes: Any,
 ) -> Engine:
     """An engine with the nano model; ``changes`` replace fields of NANO_ENGINE.
 
     By default it checks all invariants after every step and raises if one is broken.
+    With a ``drafter`` it verifies what that guesses.
     """
+    if drafter is not None:
+        changes["speculative_algorithm"] = "NGRAM"
     config = replace(NANO_ENGINE, **changes)
-    return Engine(config, clock=clock or FakeClock(), model=model or nano_model())
+    return Engine(config, clock=clock or FakeClock(), model=model or nano_model(), drafter=drafter)
 
 
 def make_attention_engine(page_size: int = 1, **changes: Any) -> Engine:

@@ -26,6 +26,7 @@ from hybridbench.defects.pr24244_mamba_map_undersized import DEFECT as MAMBA_MAP
 from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT as LRU_REFERENCE_CYCLE
 from hybridbench.defects.pr27256_mamba_group_abandon import DEFECT as MAMBA_GROUP_ABANDON
 from hybridbench.defects.pr28380_rid_state_orphan import DEFECT as RID_STATE_ORPHAN
+from hybridbench.defects.pr31616_spec_tail_unrecorded import DEFECT as SPEC_TAIL_UNRECORDED
 from hybridbench.defects.pr31648_whole_chain_lru_refresh import DEFECT as WHOLE_CHAIN_LRU_REFRESH
 from hybridbench.defects.pr35936_ghost_request import DEFECT as GHOST_REQUEST
 from hybridbench.defects.pr38454_evict_heap_rebuild import DEFECT as EVICT_HEAP_REBUILD
@@ -45,6 +46,7 @@ DEFECTS: tuple[Defect, ...] = (
     MAMBA_QUEUED_ABORT,
     RETRACT_PAGE_PAD,
     OVERLAP_LATE_TOKEN_DOUBLE_FREE,
+    SPEC_TAIL_UNRECORDED,
     RADIX_LOCK_SKIP,
     EVICT_HEAP_REBUILD,
     WHOLE_CHAIN_LRU_REFRESH,

@@ -57,7 +57,7 @@ class EngineCounters:
     verify_steps: int = 0  # decode steps in which guesses were verified
     drafts_proposed: int = 0  # guessed tokens
     drafts_accepted: int = 0  # those that were right, and of use
-    draft_tails_freed: int = 0  # requests that gave KV of wrong guesses back, once for each step
+    draft_tails: int = 0  # KV pages left over behind wrong guesses, once for each request and step
     surplus_steps: int = 0  # steps of requests that had finished when their results came
     late_tokens: int = 0  # thrown away: their requests had finished, left or been retracted
     idle_steps: int = 0

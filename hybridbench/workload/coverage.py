@@ -20,7 +20,7 @@ COVERAGE_COUNTERS: Final = (
     "evict_internal_state", "evict_leaf", "evict_cascade", "nodes_evicted", "retracts",
     "abort_queued", "abort_prefill", "abort_decode", "finishes", "finish_length", "finish_stop",
     "output_tokens", "steps", "prefill_steps", "decode_steps", "surplus_steps",
-    "late_tokens", "verify_steps", "drafts_proposed", "drafts_accepted", "draft_tails_freed",
+    "late_tokens", "verify_steps", "drafts_proposed", "drafts_accepted", "draft_tails",
 )  # fmt: skip
 
 _FLOOR = re.compile(r"(>=?)\s*(\d+(?:\.\d+)?)(?:\s*/\s*(min|s))?")

@@ -9,7 +9,8 @@ from typing import Any
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.sampling_params import SamplingParams
-from tests.builders import assert_nothing_lost, make_attention_engine, make_engine
+from tests.builders import NANO_MODEL, assert_nothing_lost, make_attention_engine, make_engine
+from tests.drafters import HalfRightDrafter
 
 MAX_NEW_TOKENS = 6
 # Submitted in pairs, a few steps apart, so that later ones find earlier ones in the tree.
@@ -61,8 +62,8 @@ HYBRID = hybrid()
 PAGED = paged()
 HYBRID_OVERLAP = hybrid("hybrid, overlapped", enable_overlap_schedule=True)
 PAGED_OVERLAP = paged("pages of 16, overlapped", enable_overlap_schedule=True)
-HYBRID_DRAFTS = hybrid("hybrid, drafts", speculative_algorithm="NGRAM")
-PAGED_DRAFTS = paged("pages of 16, drafts", speculative_algorithm="NGRAM")
+HYBRID_DRAFTS = hybrid("hybrid, drafts", drafter=HalfRightDrafter(NANO_MODEL.vocab_size))
+PAGED_DRAFTS = paged("pages of 16, drafts", drafter=HalfRightDrafter(NANO_MODEL.vocab_size))
 
 
 class ScriptedRun:

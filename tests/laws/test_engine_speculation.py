@@ -13,50 +13,26 @@ from typing import Any
 
 import pytest
 
-from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler import verify
 from hybridbench.engine.scheduler.release import RequestRelease
-from hybridbench.engine.speculative.ngram import NgramDrafter
-from tests.builders import attention_model, make_attention_engine, make_engine, nano_model
+from tests.builders import NANO_MODEL, make_attention_engine, make_engine
+from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram
 from tests.laws.test_engine_attention_only import OUTPUTS_BIND, PROMPTS_BIND
 from tests.laws.test_engine_attention_only import SQUEEZES as PAGED_SQUEEZES
 from tests.laws.test_engine_equals_no_reuse import LONGEST_OUTPUT, LONGEST_PROMPT, SQUEEZES
 
 
-class HalfRightDrafter:
-    """Finds what a text repeats, and spoils a guess now and then; the same each time it is asked.
-
-    Short n-grams make many guesses, of which those of greedy requests are often right.
-    """
-
-    def __init__(self, vocab_size: int) -> None:
-        self._ngrams = NgramDrafter(longest=4, shortest=1)
-        self._vocab_size = vocab_size
-
-    def propose(self, prompt: Sequence[int], output: Sequence[int], most: int) -> list[int]:
-        guesses = self._ngrams.propose(prompt, output, most)
-        length = len(prompt) + len(output)
-        if guesses and length % 3 == 0:
-            spoilt = length % len(guesses)
-            guesses[spoilt] = (guesses[spoilt] + 1) % self._vocab_size
-        return guesses
-
-
 def _with_drafts(config: dict[str, Any], seed: int) -> dict[str, Any]:
-    return {
-        **config,
-        "speculative_algorithm": "NGRAM",
-        "speculative_num_draft_tokens": 2 + seed % 5,
-    }
+    drafter = HalfRightDrafter(NANO_MODEL.vocab_size)
+    return {**config, "drafter": drafter, "speculative_num_draft_tokens": 2 + seed % 5}
 
 
 def make_hybrid_program(name: str, seed: int) -> EngineProgram:
-    engine = make_engine(**_with_drafts(SQUEEZES[name], seed))
     return EngineProgram(
-        Engine(engine.config, model=nano_model(), drafter=HalfRightDrafter(48)),
+        make_engine(**_with_drafts(SQUEEZES[name], seed)),
         random.Random(seed),
         longest_output=LONGEST_OUTPUT.get(name, 10) + 12,
         longest_prompt=LONGEST_PROMPT.get(name, 60),
@@ -68,9 +44,8 @@ def make_paged_program(page_size: int, name: str, seed: int) -> EngineProgram:
     longest = OUTPUTS_BIND if name == "outputs" else PROMPTS_BIND
     longest_prompt, longest_output, stretch = longest[page_size]
     config = _with_drafts({**sizes, **PAGED_SQUEEZES[page_size, name]}, seed)
-    engine = make_attention_engine(page_size, **config)
     return EngineProgram(
-        Engine(engine.config, model=attention_model(), drafter=HalfRightDrafter(48)),
+        make_attention_engine(page_size, **config),
         random.Random(seed),
         longest_prompt=longest_prompt,
         longest_output=longest_output,
@@ -96,7 +71,7 @@ def test_every_hybrid_program_gives_the_tokens_of_the_engine_without_reuse() -> 
     for event, least in (
         ("verify_steps", 700),
         ("drafts_accepted", 700),
-        ("draft_tails_freed", 1000),
+        ("draft_tails", 1000),
         ("cow_copies", 100),
         ("retracts", 5),
         ("abort_decode", 20),
@@ -114,7 +89,7 @@ def test_every_attention_only_program_gives_the_tokens_of_the_engine_without_reu
             raise
     for event, least in (
         ("drafts_accepted", 600),
-        ("draft_tails_freed", 100),
+        ("draft_tails", 100),
         ("prefix_hits", 50),
         ("retracts", 2),
     ):
@@ -141,11 +116,10 @@ def _keep_one_more(pool: MambaPool, slots: Sequence[int], steps: Sequence[int]) 
     _HEALTHY_UPDATE(pool, slots, [min(step + 1, most) for step in steps])
 
 
-def _lose_tail(release: RequestRelease, req: Req) -> bool:
+def _lose_tail(release: RequestRelease, req: Req) -> None:
     """A mutant: the length is corrected, and the slots behind it are forgotten."""
     del release
     req.kv.kv_allocated_len = req.kv.kv_committed_len
-    return False
 
 
 def _accept_all(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> int:

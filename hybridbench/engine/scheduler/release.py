@@ -40,19 +40,17 @@ class RequestRelease:
         """
         self.release(req, is_insert=False)
 
-    def free_draft_tail(self, req: Req) -> bool:
-        """Free the pages behind the last token that was right; False if there are none.
+    def free_draft_tail(self, req: Req) -> None:
+        """Free the pages behind the last token that was right, if there are any.
 
         What is left of that token's own page stays the request's, and its next tokens fill it.
         """
         kv, pools = req.kv, self._pools
         start = ceil_align(kv.kv_committed_len, pools.page_size)
         end, kv.kv_allocated_len = kv.kv_allocated_len, kv.kv_committed_len
-        if start >= end:
-            return False
-        tail = pools.req_to_token_pool.req_to_token[kv.row, start:end]
-        pools.token_to_kv_pool_allocator.free(tail.astype(np.int64))
-        return True
+        if start < end:
+            tail = pools.req_to_token_pool.req_to_token[kv.row, start:end]
+            pools.token_to_kv_pool_allocator.free(tail.astype(np.int64))
 
     def return_mamba_slot(self, req: Req) -> None:
         """Free the request's own state slot, if the tree did not take it over."""

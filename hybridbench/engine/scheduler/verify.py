@@ -66,9 +66,7 @@ class DraftVerifier:
             req.kv.kv_committed_len += taken[-1]
             self._note(guesses, taken[-1])
         self._roll_back_states(batch, taken)
-        for req in batch.reqs:
-            if self._release.free_draft_tail(req):
-                self._counters.draft_tails_freed += 1
+        self._free_tails(batch.reqs)
         return taken
 
     def _guesses(self, req: Req) -> list[int]:
@@ -94,6 +92,13 @@ class DraftVerifier:
         self._pools.mamba_pool.update_mamba_state_after_verify(
             [req.kv.state_slot for req in batch.reqs], [count - 1 for count in taken]
         )
+
+    def _free_tails(self, reqs: Sequence[Req]) -> None:
+        page_size = self._pools.page_size
+        for req in reqs:
+            if ceil_align(req.kv_committed_len, page_size) < req.kv_allocated_len:
+                self._counters.draft_tails += 1
+            self._release.free_draft_tail(req)
 
     def _note(self, guesses: Sequence[int], taken: int) -> None:
         counters = self._counters

@@ -16,9 +16,12 @@ SEARCH_TOKENS = 2048
 
 
 class NgramDrafter:
-    """Looks for the longest end of a text, of ``longest`` to ``shortest`` tokens, in the text."""
+    """Looks for the longest end of a text, of ``longest`` to ``shortest`` tokens, in the text.
 
-    def __init__(self, longest: int = 8, shortest: int = 2) -> None:
+    One equal token is enough unless told otherwise, as for SGLang's NGRAM.
+    """
+
+    def __init__(self, longest: int = 8, shortest: int = 1) -> None:
         if not 1 <= shortest <= longest:
             raise ValueError(f"n-grams of {shortest} to {longest} tokens; 1 <= shortest <= longest")
         self._longest = longest

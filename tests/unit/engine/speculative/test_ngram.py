@@ -34,14 +34,14 @@ def test_a_repetition_is_taken_to_go_on() -> None:
 def test_a_text_that_repeats_nothing_gives_no_idea() -> None:
     assert NgramDrafter().propose([1, 2, 3], [4, 5], 4) == []
     assert NgramDrafter().propose([1], [], 4) == []
-    # One equal token is not enough unless one asks for it.
-    assert NgramDrafter().propose([1, 2, 1], [], 1) == []
-    assert NgramDrafter(shortest=1).propose([1, 2, 1], [], 1) == [2]
+    # One equal token is enough, unless one asks for more.
+    assert NgramDrafter().propose([1, 2, 1], [], 1) == [2]
+    assert NgramDrafter(shortest=2).propose([1, 2, 1], [], 1) == []
 
 
 def test_bytes_of_two_neighbours_are_not_mistaken_for_a_token() -> None:
     # 256 is 1 one byte further on, so its bytes look like another token's at an odd place.
-    text = [256, 0, 9, 1, 0]
+    text = [256, 0, 9, 1]
 
     assert NgramDrafter().propose(text, [], 1) == []
 

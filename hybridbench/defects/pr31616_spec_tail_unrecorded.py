@@ -1,0 +1,58 @@
+"""sglang#31616: the pages that wrong guesses took are not given back.
+
+A step that verifies guesses takes KV for all of them, in whole pages.  Afterwards the request's
+length was set back to the tokens that were right, and nothing recorded how much had been taken: the
+pages behind that length belonged to nobody any more.  Each was lost until the server was restarted.
+See also sglang#13826 and sglang-jax#1147: with pages of 64 tokens a request could lose two at once.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.memory.pages import ceil_align
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.release import RequestRelease
+
+TRUTH = Truth()
+
+
+def _free_draft_tail(self: RequestRelease, req: Req) -> None:
+    """Only the length goes back."""
+    kv, page_size = req.kv, self._pools.page_size
+    kept, taken = (ceil_align(n, page_size) for n in (kv.kv_committed_len, kv.kv_allocated_len))
+    if kept < taken:
+        TRUTH.add("tokens_lost", taken - kept)
+        TRUTH.add("draft_tails")
+    kv.kv_allocated_len = kv.kv_committed_len
+
+
+DEFECT = Defect(
+    slug="spec-tail-unrecorded",
+    source="sglang#31616",
+    symptom="A page of KV is lost each time that wrong guesses had reached into it.",
+    profile="draft-verify",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("residual",),
+        subject="kv",
+        event="verified step of a request whose wrong guesses reach into a further page",
+        rate="one page (16 tokens)",
+        drivers=("draft_tails",),
+        harm="tokens_lost",
+        per="draft_tails",
+    ),
+    patches=(
+        Patch(RequestRelease, "free_draft_tail", _free_draft_tail, fingerprint="c0fca3a1b60b"),
+    ),
+    harmed="Servers with speculative decoding and pages of several tokens: the pool shrinks with "
+    "every few steps.",
+    cure="What was taken is recorded beside what is right, and the difference is freed.",
+    model="attention-tiny",
+    overrides=(
+        ("pools.page_size", "16"),
+        # Attention alone has no states to copy, and a pool that shrinks serves less and less.
+        ("assert_coverage.cow_copies", "0"),
+    ),
+    truth=TRUTH,
+)
