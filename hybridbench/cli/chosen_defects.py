@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hybridbench.defects.defect import Defect
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,7 @@ class ChosenDefects:
         names: slugs, then paths of files.
         releases: those of which all defects were asked for.
         profile: the one that reaches the first defect; empty without any.
-        needs: settings of that profile without which the defect does not show.
+        needs: settings of that profile without which the defect does not show, its model included.
     """
 
     names: tuple[str, ...] = ()
@@ -41,5 +45,12 @@ def chosen_defects(asked: Sequence[str]) -> ChosenDefects:
         names=(*(defect.slug for defect in known), *files),
         releases=tuple(name.removeprefix(PREFIX) for name in asked if name.startswith(PREFIX)),
         profile=every[0].profile,
-        needs=dict(every[0].overrides),
+        needs=_needs_of(every[0]),
     )
+
+
+def _needs_of(defect: Defect) -> dict[str, str]:
+    needs = dict(defect.overrides)
+    if defect.model:
+        needs["model"] = defect.model
+    return needs

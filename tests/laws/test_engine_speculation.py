@@ -96,6 +96,15 @@ def test_every_attention_only_program_gives_the_tokens_of_the_engine_without_reu
         assert seen[event] >= least, (event, seen)
 
 
+def test_a_chunk_cache_serves_verifying_steps_as_well() -> None:
+    engine = make_engine(**_with_drafts({"cache": "chunk", "kv_tokens": 220}, 2))
+    seen: Counter[str] = Counter()
+
+    _run(EngineProgram(engine, random.Random(3)), 200, seen)
+
+    assert seen["draft_tails"] > 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4000, 4036))
 def test_long_programs_give_the_tokens_of_the_engine_without_reuse(seed: int) -> None:

@@ -7,10 +7,8 @@ to keep, and so nothing that could outlive a request.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
-_TOKEN_BYTES = 8
 # Of a longer text only the end is searched, so that a step's cost does not grow with it.
 SEARCH_TOKENS = 2048
 
@@ -32,27 +30,28 @@ class NgramDrafter:
 
         A text that ended in the middle of a repetition is taken to go on repeating.
         """
-        text = array("q", prompt[-SEARCH_TOKENS:])
-        text.extend(output[-SEARCH_TOKENS:])
-        raw = text.tobytes()
-        for length in range(min(self._longest, len(text) - 1), self._shortest - 1, -1):
-            follows = _last_follower(raw, length)
-            if follows:
-                period = len(text) - follows
-                return [text[follows + place % period] for place in range(most)]
-        return []
+        text = [*prompt[-SEARCH_TOKENS:], *output[-SEARCH_TOKENS:]]
+        text.reverse()
+        period = self._period(text)
+        return [text[period - 1 - place % period] for place in range(most)] if period else []
 
-
-def _last_follower(raw: bytes, length: int) -> int:
-    """Where the text goes on after the last earlier occurrence of its last ``length`` tokens.
-
-    0 if there is none.  An occurrence may overlap the end itself.
-    """
-    ngram = raw[-length * _TOKEN_BYTES :]
-    end = len(raw) - 1
-    while (at := raw.rfind(ngram, 0, end)) >= 0:
-        if at % _TOKEN_BYTES == 0:
-            return at // _TOKEN_BYTES + length
-        # The bytes of two neighbours happened to look alike.
-        end = at + len(ngram) - 1
-    return 0
+    def _period(self, backwards: list[int]) -> int:
+        """How many tokens ago the end of the text occurred before; 0 if it never did."""
+        last, length = backwards[0], len(backwards)
+        best, found = self._shortest - 1, 0
+        ago = 0
+        while best < self._longest:
+            try:
+                ago = backwards.index(last, ago + 1)
+            except ValueError:
+                break
+            equal = 1
+            while (
+                equal < self._longest
+                and ago + equal < length
+                and backwards[ago + equal] == backwards[equal]
+            ):
+                equal += 1
+            if equal > best:
+                best, found = equal, ago
+        return found

@@ -11,9 +11,12 @@ from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.counters import COUNTER_NAMES, COUNTER_SITES
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.release import RequestRelease
 from hybridbench.engine.scheduler.scheduler import Scheduler
+from hybridbench.engine.scheduler.verify import DraftVerifier
 
-CLASSES = {kind.__name__: kind for kind in (MambaRadixCache, Scheduler, Engine)}
+COUNTING = (MambaRadixCache, Scheduler, Engine, DraftVerifier, RequestRelease)
+CLASSES = {kind.__name__: kind for kind in COUNTING}
 REMOVED = {kind.__name__ for kind in (TreeNode, Req)}
 
 

@@ -1,0 +1,25 @@
+"""What a soak sets for the defect it is asked for."""
+
+from __future__ import annotations
+
+from hybridbench.cli.chosen_defects import chosen_defects
+from hybridbench.workload.catalog import load_profile
+
+
+def test_without_a_defect_nothing_is_set() -> None:
+    assert chosen_defects([]).needs == {}
+    assert chosen_defects([]).profile == ""
+
+
+def test_the_model_that_a_defect_needs_is_a_setting_like_any_other() -> None:
+    chosen = chosen_defects(["spec-tail-unrecorded"])
+
+    assert chosen.profile == "draft-verify"
+    assert chosen.needs["model"] == "attention-tiny"
+    profile = load_profile(chosen.profile).with_overrides(dict(chosen.needs))
+    assert (profile.model, profile.pools.page_size) == ("attention-tiny", 16)
+    assert load_profile(chosen.profile).model != "attention-tiny"
+
+
+def test_a_defect_that_fits_its_profile_sets_nothing() -> None:
+    assert chosen_defects(["overlap-late-token-double-free"]).needs == {}
