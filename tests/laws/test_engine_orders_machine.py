@@ -1,0 +1,117 @@
+"""Traffic of Hypothesis' choosing over engines whose steps overlap, or verify guesses.
+
+The machine of test_engine_equals_no_reuse.py, and that of test_engine_attention_only.py for pages:
+only what a step does differs, so everything that holds there must hold here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.builders import (
+    NANO_MODEL,
+    assert_nothing_lost,
+    make_attention_engine,
+    make_engine,
+)
+from tests.drafters import HalfRightDrafter
+from tests.engine_programs import EngineProgram
+from tests.laws.test_engine_equals_no_reuse import SQUEEZES
+
+ORDERS = ("overlap", "drafts")
+PAGES = (1, 4, 16)
+
+
+def order_settings(order: str, chain: int) -> dict[str, Any]:
+    """The fields that make an engine overlap, or guess with chains of ``chain`` tokens."""
+    if order == "overlap":
+        return {"enable_overlap_schedule": True}
+    drafter = HalfRightDrafter(NANO_MODEL.vocab_size)
+    return {"drafter": drafter, "speculative_num_draft_tokens": chain}
+
+
+class OrdersMachine(RuleBasedStateMachine):
+    """Few tokens, so that prompts share prefixes and repeat themselves; aborts at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.program: EngineProgram | None = None
+
+    def _build(self, program: EngineProgram) -> None:
+        self.program = program
+
+    @rule(texts=st.lists(st.integers(0, 3), min_size=1, max_size=24), more=st.integers(1, 12))
+    def submit_few_tokens(self, texts: list[int], more: int) -> None:
+        assert self.program is not None
+        if len(self.program.live) < 12:
+            self.program.submit_prompt(texts, more)
+
+    @rule()
+    def submit(self) -> None:
+        assert self.program is not None
+        if len(self.program.live) < 12:
+            self.program.submit()
+
+    @rule()
+    def abort(self) -> None:
+        assert self.program is not None
+        self.program.abort()
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count: int) -> None:
+        assert self.program is not None
+        for _ in range(count):
+            self.program.step()
+
+    @rule()
+    def flush(self) -> None:
+        assert self.program is not None
+        assert self.program.engine.flush_cache() == self.program.engine.is_idle
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if self.program is not None:
+            assert_nothing_lost(self.program.engine)
+
+    def teardown(self) -> None:
+        if self.program is not None:
+            self.program.finish()
+            self.program.compare_with_oracle()
+
+
+class HybridOrdersMachine(OrdersMachine):
+    @initialize(
+        name=st.sampled_from(sorted(SQUEEZES)),
+        order=st.sampled_from(ORDERS),
+        chain=st.integers(2, 7),
+        rng=st.randoms(use_true_random=False),
+    )
+    def build(self, name: str, order: str, chain: int, rng: Any) -> None:
+        engine = make_engine(**{**SQUEEZES[name], **order_settings(order, chain)})
+        self._build(EngineProgram(engine, rng))
+
+
+class PagedOrdersMachine(OrdersMachine):
+    @initialize(
+        page_size=st.sampled_from(PAGES),
+        order=st.sampled_from(ORDERS),
+        chain=st.integers(2, 20),
+        rng=st.randoms(use_true_random=False),
+    )
+    def build(self, page_size: int, order: str, chain: int, rng: Any) -> None:
+        sizes = {"kv_tokens": 16 * max(page_size, 12), "chunked_prefill_size": 2 * page_size + 16}
+        sizes["chunked_prefill_size"] -= sizes["chunked_prefill_size"] % page_size
+        engine = make_attention_engine(page_size, **sizes, **order_settings(order, chain))
+        oracle = partial(make_attention_engine, page_size)
+        self._build(EngineProgram(engine, rng, make_oracle=oracle))
+
+
+TestHybridOrdersMachine = HybridOrdersMachine.TestCase
+TestHybridOrdersMachine.settings = settings(max_examples=25, stateful_step_count=30)
+TestPagedOrdersMachine = PagedOrdersMachine.TestCase
+TestPagedOrdersMachine.settings = settings(max_examples=25, stateful_step_count=30)
