@@ -14,7 +14,8 @@ import numpy as np
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.model_runner import ModelRunner
 from hybridbench.engine.scheduler.batch import ScheduleBatch
-from hybridbench.engine.scheduler.scheduler import Scheduler, StepOutcome
+from hybridbench.engine.scheduler.outcome import StepOutcome
+from hybridbench.engine.scheduler.scheduler import Scheduler
 from hybridbench.engine.scheduler.timings import EngineTimings
 
 

@@ -88,6 +88,19 @@ def _engine(profile: Profile) -> Iterator[Fault]:
             ("engine", "new_token_ratio", "min"),
             f"{ratio.min} is above init {ratio.init}; it is what the ratio falls to",
         )
+    engine = profile.engine
+    if engine.enable_overlap_schedule and engine.speculative_algorithm is not None:
+        yield (
+            ("engine", "speculative_algorithm"),
+            f"{engine.speculative_algorithm} does not go with engine.enable_overlap_schedule; set "
+            "that to false, or this to null",
+        )
+    if engine.speculative_num_draft_tokens < 2:
+        yield (
+            ("engine", "speculative_num_draft_tokens"),
+            f"{engine.speculative_num_draft_tokens} leaves no room for a guess behind a request's "
+            "last token; at least 2",
+        )
     if profile.aborts.prefill > 0 and chunk is None:
         yield (
             ("aborts", "prefill"),

@@ -37,6 +37,17 @@ class ScheduleBatch:
     chunked_req: Req | None = None
     drafts: list[list[int]] | None = None
 
+    @classmethod
+    def of(
+        cls,
+        reqs: list[Req],
+        forward: ForwardBatch,
+        chunked_req: Req | None = None,
+        drafts: list[list[int]] | None = None,
+    ) -> ScheduleBatch:
+        """The batch of ``reqs`` as they are now; the list is kept, not copied."""
+        return cls(reqs, [req.kv for req in reqs], forward, chunked_req, drafts)
+
 
 class BatchBuilder:
     """Takes the slots of one step and builds its forward batch from host arrays."""

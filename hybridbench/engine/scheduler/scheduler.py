@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
@@ -13,22 +12,13 @@ from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.req import FinishKind, FinishReason, Req
 from hybridbench.engine.scheduler.batch import BatchBuilder, ScheduleBatch
 from hybridbench.engine.scheduler.decode import DecodeRoom, NewTokenRatioTracker, retract_order
+from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.policy import SchedulePolicy
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
 from hybridbench.engine.scheduler.release import RequestRelease
 from hybridbench.engine.scheduler.verify import DraftVerifier
 from hybridbench.engine.speculative.drafter import Drafter
-
-
-@dataclass(slots=True)
-class StepOutcome:
-    """What one step did to requests, for the front end to tell."""
-
-    admitted: list[Req] = field(default_factory=list)
-    produced: list[Req] = field(default_factory=list)  # one entry for each token
-    finished: list[Req] = field(default_factory=list)
-    aborted: list[Req] = field(default_factory=list)
 
 
 class Scheduler:
@@ -205,7 +195,7 @@ class Scheduler:
         self.chunked_req = adder.new_chunked_req
         self._counters.prefill_steps += 1
         self._counters.prompt_tokens += len(forward.input_ids)
-        return _batch_of(adder.can_run_list, forward, adder.new_chunked_req)
+        return ScheduleBatch.of(adder.can_run_list, forward, adder.new_chunked_req)
 
     def _may_admit(self) -> bool:
         return bool(self.waiting_queue) and not (self._batch_is_full and self.running)
@@ -312,7 +302,7 @@ class Scheduler:
         if not retracted:
             self._ratio.decay()
         self._counters.decode_steps += 1
-        return batch if batch is not None else _batch_of(list(self.running), forward)
+        return batch if batch is not None else ScheduleBatch.of(list(self.running), forward)
 
     def _verify_batch(self) -> ScheduleBatch | None:
         """A chain for each running request; None if nobody has a guess, or none fits."""
@@ -323,7 +313,7 @@ class Scheduler:
         if forward is None:
             return None
         self._counters.verify_steps += 1
-        return _batch_of(list(self.running), forward, drafts=drafts)
+        return ScheduleBatch.of(list(self.running), forward, drafts=drafts)
 
     def _decode_batch(self) -> ForwardBatch | None:
         return self._builder.decode(self.running, self.in_flight) if self.running else None
@@ -420,12 +410,3 @@ class Scheduler:
         self._batch_is_full = False
         req.finished_reason = req.to_abort
         outcome.aborted.append(req)
-
-
-def _batch_of(
-    reqs: list[Req],
-    forward: ForwardBatch,
-    chunked_req: Req | None = None,
-    drafts: list[list[int]] | None = None,
-) -> ScheduleBatch:
-    return ScheduleBatch(reqs, [req.kv for req in reqs], forward, chunked_req, drafts)

@@ -1,0 +1,17 @@
+"""What one step did to requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hybridbench.engine.req import Req
+
+
+@dataclass(slots=True)
+class StepOutcome:
+    """What one step did to requests, for the front end to tell."""
+
+    admitted: list[Req] = field(default_factory=list)
+    produced: list[Req] = field(default_factory=list)  # one entry for each token
+    finished: list[Req] = field(default_factory=list)
+    aborted: list[Req] = field(default_factory=list)
