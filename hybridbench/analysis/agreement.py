@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 
 from hybridbench.analysis.blocks import Blocks
 from hybridbench.analysis.gls import Model, ModelFit, has_trend, is_plain
 from hybridbench.analysis.guard import Pace
 from hybridbench.analysis.lumpy import LATE_SHARE, grows_in_lumps
+from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.shapes import Warmup
 from hybridbench.analysis.student import t_quantile, t_tail
 
@@ -22,10 +26,16 @@ _DECIDE_WITHIN = 3.5
 # part of it.
 _TREND_IS_NEEDED = 20.0  # BIC
 _TREND_SHARE = 0.4
+_TREND_AND_NO_MORE = 1.15
 _WARMUPS_THAT_END = (Warmup.RAMP, Warmup.EXPONENTIAL, Warmup.FREE)
 _SURE_WITH_STEPS = 0.6
 _SURE_WITH_ALL_STEPS = 0.75
 _LUMPY_PHI = 0.75
+_FORGETS = 0.5  # noise below this leaves the stretches between steps to speak for themselves
+_STRETCH = 6  # blocks
+_STRETCH_SE = 2.0
+_STRETCH_KEEPS = 0.5  # of the trend
+_STRETCHES_SEEN = 0.7  # of the window
 # Beside a warm-up shape lumps may be its tail; then nearly half of them must come in the second
 # half, which no tail that bends at all does.
 _LATE_SHARE_WARMING = 0.45
@@ -66,18 +76,51 @@ def agreed(fits: Sequence[ModelFit], phi: float, blocks: Blocks, asked: Question
     all_steps = len(best.steps) >= asked.max_steps > 0
     if all_agree and not all_steps:
         return True
+    if all_agree and phi < _FORGETS and climbs_between_steps(fits[0], blocks.x):
+        return True
     return (all_steps or phi >= _LUMPY_PHI) and grows_in_lumps(blocks, asked.alpha, LATE_SHARE)
+
+
+def climbs_between_steps(fit: ModelFit, x: FloatArray) -> bool:
+    """Whether every stretch between two fitted steps climbs surely, and not far from alike.
+
+    Of a staircase the trend is what three steps are too few for; its stretches are flat.
+    """
+    trend = fit.trend()
+    if trend is None or trend[0] <= 0:
+        return False
+    edges = [0, *sorted(step + 1 for step in fit.model.steps), x.size]
+    seen = 0
+    for start, end in pairwise(edges):
+        if end - start < _STRETCH:
+            continue
+        slope, se = _slope(x[start:end], fit.residuals[start:end])
+        if trend[0] + slope - _STRETCH_SE * se < _STRETCH_KEEPS * trend[0]:
+            return False
+        seen += end - start
+    return seen >= _STRETCHES_SEEN * x.size
+
+
+def _slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ y) / spread
+    left = y - y.mean() - slope * centred
+    return slope, float(np.sqrt(left @ left / (x.size - 2) / spread))
 
 
 def goes_on(paces: Paces, best: ModelFit, growth: float) -> bool:
     """Whether growth keeps its pace; where all of it fades, what the warm-up leaves of it may
     still.
     """
+    trend = best.trend()
     if paces.whole is None:
+        return False
+    if trend is not None and trend[0] > _TREND_AND_NO_MORE * growth:
+        # A warm-up that falls at the end makes room for a trend that nothing shows by itself.
         return False
     if paces.whole.holds(growth, warming=not is_plain(best.model)):
         return True
-    trend = best.trend()
     if paces.left is None or trend is None or paces.whole.last_quarter <= 0:
         return False
     surely = trend[0] - t_quantile(0.999, best.df) * trend[1]

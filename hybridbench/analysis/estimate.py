@@ -32,6 +32,7 @@ from hybridbench.analysis.blocks import (
     make_blocks,
     without_load,
 )
+from hybridbench.analysis.dips import find_dips
 from hybridbench.analysis.gls import (
     Model,
     ModelFit,
@@ -109,6 +110,7 @@ class Estimate:
     fitted: FloatArray  # at the blocks
     band: FloatArray  # half width of the line's interval at the blocks
     p_value: float = 1.0  # of growth at or under the floor, in the least sure plausible model
+    returns: bool = False  # every plausible model has memory come back after its falls
 
 
 def estimate(samples: Samples, options: Options | None = None) -> Estimate:
@@ -131,12 +133,17 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
         troughs = _from_troughs(teeth, blocks, opts)
         if troughs is not None:
             return troughs
-    found = _from_models(samples, blocks, opts)
+    found = _from_models(samples, blocks, opts, teeth)
     if found.phi >= _HARDLY_FORGETS and not found.leak:
-        found = _from_later_half(samples, opts, found)
-    if teeth is not None and found.leak and not _teeth_rise(teeth, found):
-        return replace(found, leak=False, reason="few-cycles")
-    return found
+        return _from_later_half(samples, opts, found, teeth)
+    return _despite(teeth, found)
+
+
+def _despite(teeth: Teeth | None, found: Estimate) -> Estimate:
+    """The estimate, and no leak where a few teeth could have stored up its growth."""
+    if teeth is None or not found.leak or found.returns or _teeth_rise(teeth, found):
+        return found
+    return replace(found, leak=False, reason="few-cycles")
 
 
 def _teeth_rise(teeth: Teeth, found: Estimate) -> bool:
@@ -144,7 +151,7 @@ def _teeth_rise(teeth: Teeth, found: Estimate) -> bool:
     the growth says, or a single fall that gives little back.
     """
     if teeth.fall.size < 2:
-        return not teeth.gives_back
+        return teeth.outgrown or not teeth.gives_back
     blocks = found.blocks
     pace = np.diff(teeth.trough) / np.diff(teeth.trough_s) * (blocks.end_s - blocks.start_s)
     return bool(np.all(pace >= _TROUGHS_KEEP * found.growth))
@@ -157,8 +164,11 @@ def _constant(blocks: Blocks) -> Estimate:
     )
 
 
-def _from_models(samples: Samples, blocks: Blocks, opts: Options) -> Estimate:
-    problem, works = _problem(samples, blocks, opts)
+def _from_models(
+    samples: Samples, blocks: Blocks, opts: Options, teeth: Teeth | None = None
+) -> Estimate:
+    dips = find_dips(blocks, teeth, opts.quantile)
+    problem, works = _problem(samples, blocks, opts, dips)
     phi = choose_phi(problem, opts.max_steps)
     ranked = rank_models(problem, phi, opts.max_steps)
     near = [m for m in ranked[:_MOST_MODELS] if m.bic <= ranked[0].bic + _REPORT_WITHIN]
@@ -190,10 +200,21 @@ def _from_models(samples: Samples, blocks: Blocks, opts: Options) -> Estimate:
         best.fitted,
         t_quantile(0.5 + opts.confidence / 2, best.df) * best.fitted_se,
         max(p_value(fit, opts.floor) for fit in deciding(fits)),
+        dips is not None and all(_returns(fit.model, dips, problem) for fit in deciding(fits)),
     )
 
 
-def _from_later_half(samples: Samples, opts: Options, whole: Estimate) -> Estimate:
+def _returns(model: Model, dips: Beside, problem: Problem) -> bool:
+    """Whether the model needs the dips, and no steps beside them as the teeth of a saw would."""
+    if model.steps:
+        return False
+    columns = problem.shapes.columns[:, list(model.candidate.columns)]
+    return any(np.array_equal(dips.columns[0], column) for column in columns.T)
+
+
+def _from_later_half(
+    samples: Samples, opts: Options, whole: Estimate, teeth: Teeth | None
+) -> Estimate:
     """The later half judged alone, where the whole run's noise is only what no shape could fit.
 
     Whatever happened in the first half then no longer counts; a leak must show in both.
@@ -211,9 +232,14 @@ def _from_later_half(samples: Samples, opts: Options, whole: Estimate) -> Estima
     blocks = _blocks_of(part, opts)
     if not np.ptp(blocks.value):
         return whole
-    half = _from_models(part, blocks, replace(opts, floor=0.5 * opts.floor))
+    late_teeth = find_teeth(part.t_s, part.value)
+    half = _from_models(part, blocks, replace(opts, floor=0.5 * opts.floor), late_teeth)
     if half.phi > _FORGETS_AGAIN:
         return whole
+    half = _despite(late_teeth, half)
+    if teeth is not None and teeth.fall.size < 2:
+        # A single fall may end one tooth as long as the run, whichever half it is in.
+        half = _despite(teeth, half)
     leak = half.leak and whole.lower > opts.floor
     return replace(half, leak=leak, reason="" if leak else half.reason or whole.reason)
 
@@ -238,7 +264,7 @@ def _united(
 
 
 def _problem(
-    samples: Samples, blocks: Blocks, opts: Options
+    samples: Samples, blocks: Blocks, opts: Options, dips: Beside | None
 ) -> tuple[Problem, list[tuple[int, FloatArray]]]:
     works: list[tuple[int, FloatArray]] = []
     for index, work in enumerate(samples.works):
@@ -251,6 +277,8 @@ def _problem(
     peak = None if samples.load is None else _block_peak(samples.t_s, samples.load, blocks)
     if peak is not None:
         beside.append(Beside((peak,), 1))
+    if dips is not None:
+        beside.append(dips)
     scaled_works = [work for _, work in works]
     gaps = np.diff(blocks.index)
     shapes = build_shapes(blocks.x, scaled_works, beside, opts.limits)
@@ -341,11 +369,15 @@ def _without_warmup(fit: ModelFit, problem: Problem) -> FloatArray:
 
 
 def _without_steps(fit: ModelFit, problem: Problem) -> FloatArray:
-    """The blocks less the fitted steps: a step is neither pace nor the loss of it."""
-    if not fit.model.steps:
-        return problem.y
-    heights = fit.beta[-len(fit.model.steps) :]
-    less: FloatArray = problem.y - problem.shapes.steps[:, list(fit.model.steps)] @ heights
+    """The blocks less what is neither pace nor the loss of it: the fitted steps, and what swings,
+    follows the load or comes back.
+    """
+    beside = fit.model.candidate.columns[: fit.model.candidate.beside]
+    passing = problem.shapes.columns[:, list(beside)] @ fit.beta[1 : 1 + len(beside)]
+    less: FloatArray = problem.y - passing
+    if fit.model.steps:
+        heights = fit.beta[-len(fit.model.steps) :]
+        less = less - problem.shapes.steps[:, list(fit.model.steps)] @ heights
     return less
 
 

@@ -6,6 +6,7 @@ A full collection gives memory back at once; what grows under it shows in the tr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +21,18 @@ _FALL_WITHIN = 3  # samples that one fall may take
 _FALL_NOISE = 8.0  # robust standard deviations of a sample-to-sample difference
 _FALL_QUANTA = 2.5  # of what the values are rounded to: less is one sample on the edge of two
 _LIKE_SIZE = 0.4  # of the largest fall
+_SAME_FLOOR = (
+    2.5  # typical misses of a trough by its neighbours: a smaller fall that ends no further off
+)
+_NEAR_FLOOR = 0.03  # of the typical fall
+_LEAST_OF_TYPICAL = 0.15  # of the typical fall; a smaller one may be anything
 _SUDDEN = 0.5  # a rise of this share of the fall in one go is a burst of load, not a tooth
 _GIVES_BACK = 0.5  # of all growth so far: one fall this deep says that growth was only stored up
+_OUTGROWS = 1.5  # times the largest fall; the next tooth of a sawtooth would have ended before
 _LINE_POINTS = 8  # of a tooth before a line is drawn through it
-_LINE_MISS = 3.0  # standard deviations between the line's foot and the lowest sample
+_LINE_MISS = 4.0  # standard deviations between the line's foot and the lowest sample
+_SCATTERS_MORE = 1.5
+_CLIMB_ROUNDS = 6
 _SKIP = 0.12  # share of the window in which a trough may still be warm-up
 
 
@@ -36,6 +45,7 @@ class Teeth:
     trough_s: FloatArray
     trough: FloatArray
     gives_back: bool  # one fall returned most of the growth up to it
+    outgrown: bool  # since the last fall memory rose by far more than any fall gave back
     jitter: float  # how far a trough may be missed by: what a tooth climbs between two samples
 
 
@@ -52,8 +62,8 @@ def find_teeth(t_s: FloatArray, value: FloatArray) -> Teeth | None:
     after = np.lib.stride_tricks.sliding_window_view(y[1:], _FALL_WITHIN).min(axis=1)
     fall = y[: after.size] - after
     least = max(_FALL_NOISE * noise, _FALL_QUANTA * _quantum(step))
-    at = _peaks(fall, max(least, 1e-9 * float(np.abs(y).max()), 1e-300))
-    at = at[fall[at] >= _LIKE_SIZE * fall[at].max()] if at.size else at
+    every = _peaks(fall, max(least, 1e-9 * float(np.abs(y).max()), 1e-300))
+    at = _alike(y, fall, every) if every.size else every
     at = at[[not _sudden_rise(y, int(i), float(fall[i])) for i in at]] if at.size else at
     if not at.size:
         return None
@@ -64,7 +74,33 @@ def find_teeth(t_s: FloatArray, value: FloatArray) -> Teeth | None:
     gives_back = bool(np.any(fall[at] >= _GIVES_BACK * rise_so_far))
     points_each = float(np.median(np.diff(at))) if at.size > 1 else float(y.size)
     jitter = float(np.median(fall[at])) / points_each
-    return Teeth(t[at], fall[at], t[bottoms], troughs, gives_back, jitter)
+    risen = float(np.median(y[-_FALL_WITHIN:])) - float(troughs[-1])
+    outgrown = risen >= _OUTGROWS * float(fall[at].max())
+    return Teeth(t[at], fall[at], t[bottoms], troughs, gives_back, outgrown, jitter)
+
+
+def _alike(y: FloatArray, fall: FloatArray, every: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The falls that end teeth: those of like size, and smaller ones to the same floor.
+
+    A collection that comes early frees little and still leaves what the others leave; a line drawn
+    through it would miss the foot of its tooth.
+    """
+    large = fall[every] >= _LIKE_SIZE * fall[every].max()
+    at: NDArray[np.int64] = every[large]
+    if at.size < MIN_TROUGHS or at.size == every.size:
+        return at
+    low = _bottoms(y, at)
+    between = np.interp(low[1:-1], low[:-2], y[low[:-2]]) + np.interp(
+        low[1:-1], low[2:], y[low[2:]]
+    )
+    miss = float(np.median(np.abs(y[low[1:-1]] - 0.5 * between)))
+    floor = np.interp(_bottoms(y, every), low, y[low])
+    typical = float(np.median(fall[at]))
+    near = max(_SAME_FLOOR * miss, _NEAR_FLOOR * typical)
+    same = np.abs(y[_bottoms(y, every)] - floor) <= near
+    counts = fall[every] >= _LEAST_OF_TYPICAL * typical
+    chosen: NDArray[np.int64] = every[large | (same & counts)]
+    return chosen
 
 
 def usable_troughs(teeth: Teeth, start_s: float, end_s: float) -> tuple[FloatArray, FloatArray]:
@@ -137,13 +173,85 @@ def _feet(
     """
     feet = y[bottoms].copy()
     ends = [*at[1:].tolist(), y.size - 1]
-    for i, (start, end) in enumerate(zip(bottoms.tolist(), ends, strict=True)):
-        if end - start + 1 < _LINE_POINTS:
-            continue
-        x = t[start : end + 1] - t[start]
-        part = y[start : end + 1]
-        slope, foot = np.polyfit(x, part, 1)
-        scatter = float(np.std(part - slope * x - foot))
-        if abs(foot - feet[i]) <= _LINE_MISS * scatter:
-            feet[i] = foot
+    lines = [
+        _Line.through(t[start : end + 1], y[start : end + 1], place)
+        for place, (start, end) in enumerate(zip(bottoms.tolist(), ends, strict=True))
+        if end - start + 1 >= _LINE_POINTS
+    ]
+    if not lines:
+        return feet
+    typical = float(np.median([line.scatter for line in lines]))
+    lines = [_straight(t, y, int(bottoms[line.place]), line, typical) for line in lines]
+    climbs = _climbs(lines)
+    for line, climb in zip(lines, climbs.tolist(), strict=True):
+        foot = line.mean - climb * line.reach_s
+        if abs(foot - feet[line.place]) <= _LINE_MISS * line.scatter:
+            feet[line.place] = foot
     return feet
+
+
+def _straight(t: FloatArray, y: FloatArray, start: int, line: _Line, typical: float) -> _Line:
+    """The line through as much of the start of a tooth as scatters no more than teeth do.
+
+    What scatters more hides a fall too small to be seen as one, or bends.
+    """
+    points = int(np.searchsorted(t, t[start] + 2.0 * line.reach_s, side="right")) - start
+    while line.scatter > _SCATTERS_MORE * typical and points >= 2 * _LINE_POINTS:
+        points //= 2
+        end = start + points
+        line = _Line.through(t[start:end], y[start:end], line.place)
+    return line
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The straight line through one tooth."""
+
+    place: int  # which tooth
+    middle_s: float
+    mean: float
+    reach_s: float  # from the foot to the middle
+    climb: float  # per second
+    variance: float  # of the climb
+    scatter: float  # of the samples about the line
+
+    @staticmethod
+    def through(t: FloatArray, y: FloatArray, place: int) -> _Line:
+        middle, mean = float(t.mean()), float(y.mean())
+        x, v = t - middle, y - mean
+        spread = float(x @ x)
+        climb = float(x @ v) / spread
+        left = v - climb * x
+        variance = float(left @ left) / max(t.size - 2, 1) / spread
+        # Noise that remembers moves a slope by more than its samples say.
+        kept = float(left[1:] @ left[:-1]) / max(float(left @ left), 1e-300)
+        kept = min(max(kept, 0.0), 0.95)
+        variance *= (1.0 + kept) / (1.0 - kept)
+        return _Line(
+            place, middle, mean, middle - float(t[0]), climb, variance, float(np.std(left))
+        )
+
+
+def _climbs(lines: Sequence[_Line]) -> FloatArray:
+    """The climb of each tooth, drawn towards what all teeth say as far as they say the same.
+
+    Garbage comes at the pace of the work, so teeth climb alike; then the climb of one is known
+    from all, and its foot four times better than from its own samples alone (empirical Bayes).
+    """
+    own = np.array([line.climb for line in lines])
+    if own.size < MIN_TROUGHS:
+        return own
+    variance = np.array([line.variance for line in lines])
+    at = np.array([line.middle_s for line in lines])
+    at = (at - at.mean()) / max(float(np.ptp(at)), 1e-9)
+    design = np.column_stack([np.ones(at.size), at])
+    between = 0.0
+    for _ in range(_CLIMB_ROUNDS):
+        weight = 1.0 / np.maximum(variance + between, 1e-300)
+        normal = design.T @ (design * weight[:, None])
+        common = design @ np.linalg.solve(normal, design.T @ (own * weight))
+        excess = (own - common) ** 2 - variance
+        between = max(0.0, float(np.sum(excess * weight) / np.sum(weight)))
+    share = between / np.maximum(between + variance, 1e-300)
+    drawn: FloatArray = common + share * (own - common)
+    return drawn

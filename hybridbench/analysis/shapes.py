@@ -63,6 +63,7 @@ class Candidate:
     columns: tuple[int, ...]  # the level is always there and not listed
     trend_column: int | None
     parameters: int
+    beside: int = 0  # so many of the first columns are no growth whatever their shape
 
     @property
     def label(self) -> str:
@@ -129,6 +130,7 @@ def build_shapes(
             extra + columns + (() if column is None else (column,)),
             column,
             1 + extra_cost + cost + trend_cost,
+            len(extra),
         )
         for extra, extra_cost in extras
         for warmup, columns, cost in warmups

@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.agreement import least_sure, p_value, reason, tail, trend_is_needed
+from hybridbench.analysis.agreement import (
+    Paces,
+    climbs_between_steps,
+    goes_on,
+    least_sure,
+    p_value,
+    reason,
+    tail,
+    trend_is_needed,
+)
 from hybridbench.analysis.gls import Model, ModelFit, Problem, fit_model, rank_models
+from hybridbench.analysis.guard import Pace
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.shapes import Candidate, Trend, Warmup, build_shapes
 from hybridbench.analysis.student import t_quantile
@@ -64,3 +74,36 @@ def test_the_reason_names_what_is_in_the_way() -> None:
 
     assert reason(all_agree=False, best=flat) == "too-short"
     assert reason(all_agree=True, best=flat) == "still-filling"
+
+
+def stepped(y: FloatArray, *steps: int) -> ModelFit:
+    problem = Problem(y + NOISE, np.ones(X.size - 1), build_shapes(X))
+    time = next(
+        c for c in problem.shapes.candidates if (c.warmup, c.trend) == (Warmup.NONE, Trend.TIME)
+    )
+    return fit_model(problem, Model(time, steps, 0.0), 0.0)
+
+
+def test_a_leak_beside_steps_climbs_between_them_and_a_staircase_does_not() -> None:
+    three = np.sum([40.0 * (at < X) for at in (0.2, 0.5, 0.8)], axis=0)
+    stairs = np.sum([40.0 * (at < X) for at in (0.1, 0.3, 0.5, 0.7, 0.9)], axis=0)
+    early = 100.0 * np.minimum(X, 0.19)
+
+    assert climbs_between_steps(stepped(three + 100.0 * X, 15, 39, 63), X)
+    assert not climbs_between_steps(stepped(three + early, 15, 39, 63), X)
+    # Five equal steps, three of them fitted: a trend for the rest, and stretches without it.
+    assert not climbs_between_steps(stepped(stairs, 23, 39, 55), X)
+
+
+def test_a_trend_that_needs_a_falling_warm_up_does_not_go_on() -> None:
+    problem = Problem(60.0 * X + NOISE, np.ones(X.size - 1), build_shapes(X))
+    bent = next(
+        c for c in problem.shapes.candidates if (c.warmup, c.trend) == (Warmup.LOG, Trend.TIME)
+    )
+    fit = fit_model(problem, Model(bent, (), 0.0), 0.0)
+    trend = fit.trend()
+    assert trend is not None
+    pace = Pace(60.0, 60.0, 1.0, 1.0)
+
+    assert goes_on(Paces(pace, None), fit, trend[0])
+    assert not goes_on(Paces(pace, None), fit, 0.5 * trend[0])

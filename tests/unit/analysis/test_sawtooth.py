@@ -72,3 +72,60 @@ def test_values_that_jump_between_two_pages_have_no_teeth() -> None:
     assert (
         find_teeth(T, quantum * np.round(500.0 + 0.01 * T + 0.12 * rng.normal(size=T.size))) is None
     )
+
+
+def uneven(sizes: list[float], climb: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
+    """Teeth of these lengths in seconds from the same floor, and where each starts."""
+    starts = np.concatenate([[0.0], np.cumsum(sizes)])
+    at = np.searchsorted(starts, T, side="right") - 1
+    return 1000.0 + climb * (T - starts[at]), starts[1:]
+
+
+def test_a_collection_that_comes_early_ends_a_tooth_too() -> None:
+    rng = np.random.default_rng(7)
+    y, ends = uneven([150.0, 140.0, 40.0, 160.0, 150.0, 30.0, 145.0, 155.0])
+
+    teeth = find_teeth(T, y + 0.5 * rng.normal(size=T.size))
+
+    assert teeth is not None
+    assert teeth.fall.size == ends.size
+    # A line through two teeth would start tens too high.
+    assert teeth.trough == pytest.approx(np.full(ends.size, 1000.0), abs=2.0)
+
+
+def test_small_teeth_on_large_ones_are_no_teeth_of_their_own() -> None:
+    rng = np.random.default_rng(8)
+    large = 100.0 * tooth(T / 200.0)
+    small = 8.0 * tooth(T / 23.0)
+
+    teeth = find_teeth(T, 1000.0 + large + small + 0.2 * rng.normal(size=T.size))
+
+    assert teeth is not None
+    assert teeth.fall.size == 5
+
+
+def test_teeth_that_climb_alike_know_each_other_s_feet() -> None:
+    rng = np.random.default_rng(9)
+    y, _ = uneven([60.0] * 19, climb=0.1)
+    even = find_teeth(T, y + 0.4 * rng.normal(size=T.size))
+    climbs = rng.uniform(0.05, 0.4, 20)[np.minimum(T // 60, 19).astype(int)]
+    odd = find_teeth(T, 1000.0 + climbs * (T % 60) + 0.05 * rng.normal(size=T.size))
+
+    assert even is not None
+    assert odd is not None
+    # Alone, the foot of 60 samples is known to 2 sd / sqrt(60) = 0.1 at best, and 0.2 as measured.
+    assert even.trough.std() < 0.1
+    # Drawn to the common pace, feet of teeth that climb otherwise would miss by whole MB.
+    assert odd.trough.std() < 0.25
+
+
+def test_growth_that_passes_what_fell_is_not_what_was_stored_up() -> None:
+    noise = np.random.default_rng(10).normal(size=T.size)
+    passed = find_teeth(T, 1000.0 + 0.2 * T - 60.0 * (T > 400) + noise)
+    regained = find_teeth(T, 1000.0 + 0.2 * T - 150.0 * (T > 800) + noise)
+
+    assert passed is not None
+    assert passed.outgrown
+    assert regained is not None
+    assert regained.gives_back
+    assert not regained.outgrown
