@@ -7,7 +7,7 @@ no ``steady`` event: series in, result of the metric out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -18,13 +18,8 @@ from hybridbench.analysis.counters import event_counters
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend import Effort, judge_trend
 from hybridbench.analysis.window import judged_window
-from hybridbench.bench.corpus import (
-    CLEAN_KINDS,
-    LEAK_KINDS,
-    LabelledTrace,
-    clean_trace,
-    leaking_trace,
-)
+from hybridbench.bench import corpus, simulated
+from hybridbench.bench.corpus import LabelledTrace
 from hybridbench.bench.rival_detectors import (
     CLEAN,
     INCONCLUSIVE,
@@ -40,6 +35,35 @@ MEMORY = "rss_anon_swap_bytes"
 
 _MB = 1e6
 _MARGIN_MB, _MARGIN_SHARE = 4.0 * 2**20 / _MB, 0.005
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A generator of labelled traces and the kinds of it that are judged."""
+
+    clean_kinds: Sequence[str]
+    leak_kinds: Sequence[str]
+    clean: Callable[[str, int], LabelledTrace]
+    leaking: Callable[[str, int], LabelledTrace]
+
+
+CORPORA: Mapping[str, Corpus] = {
+    "curves": Corpus(
+        corpus.CLEAN_KINDS, corpus.LEAK_KINDS, corpus.clean_trace, corpus.leaking_trace
+    ),
+    "processes": Corpus(
+        simulated.CLEAN_KINDS,
+        simulated.LEAK_KINDS,
+        simulated.clean_trace,
+        simulated.leaking_trace,
+    ),
+    "processes-held-out": Corpus(
+        simulated.HELD_OUT_CLEAN_KINDS,
+        simulated.HELD_OUT_LEAK_KINDS,
+        simulated.clean_trace,
+        simulated.leaking_trace,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -70,21 +94,30 @@ class Row:
     ms: float
 
 
-def compare_detectors(traces: int, seed: int, jobs: int = 1) -> list[Row]:
+def compare_detectors(
+    traces: int, seed: int, jobs: int = 1, corpus_name: str = "curves"
+) -> list[Row]:
     """A row for each detector, this analysis first, from ``traces`` of each kind.
 
     Args:
         traces: of each of the corpus's kinds.
         seed: of the first trace of each kind; the others follow it.
         jobs: processes that share the work; the answers are the same for any number.
+        corpus_name: one of ``CORPORA``.
     """
-    return rows(judge_corpus(traces, seed, jobs))
+    return rows(judge_corpus(traces, seed, jobs, corpus_name))
 
 
-def judge_corpus(traces: int, seed: int, jobs: int = 1) -> list[Seen]:
-    """Every answer of every detector."""
-    tasks = [(False, kind, seed + i) for kind in CLEAN_KINDS for i in range(traces)]
-    tasks += [(True, kind, seed + i) for kind in LEAK_KINDS for i in range(traces)]
+def judge_corpus(traces: int, seed: int, jobs: int = 1, corpus_name: str = "curves") -> list[Seen]:
+    """Every answer of every detector.
+
+    Raises:
+        KeyError: no corpus has that name.
+    """
+    chosen = CORPORA[corpus_name]
+    seeds = range(seed, seed + traces)
+    tasks = [(corpus_name, False, kind, one) for kind in chosen.clean_kinds for one in seeds]
+    tasks += [(corpus_name, True, kind, one) for kind in chosen.leak_kinds for one in seeds]
     if jobs == 1:
         return [seen for task in tasks for seen in _judge_one(task)]
     # A fork would take this process's threads' locks along.
@@ -121,14 +154,15 @@ def analysis_answer(trace: LabelledTrace, limits: Thresholds) -> Answer:
     return Answer(result.outcome, rate.lower / _MB, rate.upper / _MB)
 
 
-def _judge_one(task: tuple[bool, str, int]) -> list[Seen]:
-    leaking, kind, seed = task
-    trace = leaking_trace(kind, seed) if leaking else clean_trace(kind, seed)
+def _judge_one(task: tuple[str, bool, str, int]) -> list[Seen]:
+    name, leaking, kind, seed = task
+    chosen = CORPORA[name]
+    trace = chosen.leaking(kind, seed) if leaking else chosen.clean(kind, seed)
     spec = declared(MEMORY)
     floor = max(spec.floor_per_hour / _MB, spec.floor_share_per_hour * trace.base)
     limits = Thresholds(floor, max(_MARGIN_MB, _MARGIN_SHARE * trace.base))
     seen = []
-    for name, detector in {ANALYSIS: analysis_answer, **RIVALS}.items():
+    for detector_name, detector in {ANALYSIS: analysis_answer, **RIVALS}.items():
         start_s = time.process_time()
         answer = detector(trace, limits)
         cpu_s = time.process_time() - start_s
@@ -136,7 +170,7 @@ def _judge_one(task: tuple[bool, str, int]) -> list[Seen]:
         if answer.lower is not None and answer.upper is not None:
             covered = answer.lower <= trace.growing <= answer.upper
         word = answer.word
-        seen.append(Seen(name, kind, leaking, trace.resolvable, word, covered, cpu_s))
+        seen.append(Seen(detector_name, kind, leaking, trace.resolvable, word, covered, cpu_s))
     return seen
 
 

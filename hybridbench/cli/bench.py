@@ -70,14 +70,20 @@ def detectors(
     seed: Annotated[int, typer.Option(min=0, help="Of the first trace of each kind.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
     kinds: Annotated[bool, typer.Option("--kinds", help="This analysis kind by kind too.")] = False,
+    corpus: Annotated[
+        str, typer.Option(help="curves, processes or processes-held-out.")
+    ] = "curves",
 ) -> None:
     """The analysis against lines, ranks and rules of thumb, on labelled traces of memory.
 
-    23 healthy and 19 leaking kinds; every detector sees every trace, none gets a steady event.
+    Curves: 23 healthy and 19 leaking kinds.  Processes: simulated mechanisms in pairs, half of the
+    pairs held out.  Every detector sees every trace, none gets a steady event.
     """
-    from hybridbench.bench.detectors import by_kind, judge_corpus, rows
+    from hybridbench.bench.detectors import CORPORA, by_kind, judge_corpus, rows
 
-    answers = judge_corpus(traces, seed, jobs)
+    if corpus not in CORPORA:
+        raise typer.BadParameter(f"{corpus} is none of {', '.join(CORPORA)}", param_hint="--corpus")
+    answers = judge_corpus(traces, seed, jobs, corpus)
     table = rows(answers)
     typer.echo(
         f"{table[0].clean} clean traces, {table[0].resolvable} leaks that can be resolved, "

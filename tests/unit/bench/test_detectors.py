@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from hybridbench.bench.corpus import LabelledTrace, clean_trace, leaking_trace
-from hybridbench.bench.detectors import ANALYSIS, Seen, analysis_answer, compare_detectors, rows
+from hybridbench.bench.detectors import (
+    ANALYSIS,
+    CORPORA,
+    Seen,
+    analysis_answer,
+    compare_detectors,
+    judge_corpus,
+    rows,
+)
 from hybridbench.bench.rival_detectors import (
     CLEAN,
     INCONCLUSIVE,
@@ -100,3 +108,22 @@ def test_the_analysis_keeps_its_promises_on_fresh_seeds() -> None:
 def test_a_trace_of_each_sort_has_its_answer() -> None:
     for trace in (clean_trace("load known", 1), leaking_trace("per request, bursts", 1)):
         assert analysis_answer(trace, LIMITS).word in (LEAK, CLEAN, INCONCLUSIVE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["processes", "processes-held-out"])
+def test_the_analysis_keeps_its_promises_on_simulated_processes(name: str) -> None:
+    own = rows(
+        [seen for seen in judge_corpus(4, 9_000, corpus_name=name) if seen.detector == ANALYSIS]
+    )[0]
+
+    assert own.false_alarms <= own.clean / 100
+    assert own.found > 0.7 * own.resolvable
+    assert own.coverage is not None
+    assert own.coverage > 0.85
+
+
+def test_every_corpus_makes_its_kinds() -> None:
+    for corpus in CORPORA.values():
+        assert corpus.clean(corpus.clean_kinds[0], 1).kind == corpus.clean_kinds[0]
+        assert corpus.leaking(corpus.leak_kinds[0], 1).kind == corpus.leak_kinds[0]
