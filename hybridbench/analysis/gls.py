@@ -26,6 +26,8 @@ _RIDGE = 1e-11
 # A step column of which less than this is left beside the model's other columns cannot be told
 # from them.
 _STEP_LEFT = 1e-4
+# Rounding leaves about 1e-12 of a perfect fit; below this share models cannot be ranked.
+_LEAST_LEFT = 1e-11
 _PHI_ROUNDS = 3
 _PHI_CLOSE = 0.02
 
@@ -191,7 +193,7 @@ def _fit_group(gram: _Gram, group: Sequence[Candidate], max_steps: int) -> list[
     best_bic = np.full(len(group), np.inf)
     best_steps = np.zeros(len(group), dtype=np.int64)
     for count in range(max_steps + 1):
-        left, gain = _residual_and_gains(gram, chosen)
+        left, gain = _residual_and_gains(gram, chosen, gains=count < max_steps)
         # Another step per block than this many and the fit has no residual left to judge by.
         if cost.max() + _STEP_PARAMETERS * count >= gram.blocks - 2:
             break
@@ -199,7 +201,7 @@ def _fit_group(gram: _Gram, group: Sequence[Candidate], max_steps: int) -> list[
         better = bic < best_bic
         best_bic = np.where(better, bic, best_bic)
         best_steps = np.where(better, count, best_steps)
-        if count < max_steps:
+        if gain is not None:
             step = gram.columns + np.argmax(gain, axis=1)
             chosen = np.column_stack([chosen, step])
     size = len(group[0].columns)
@@ -209,23 +211,32 @@ def _fit_group(gram: _Gram, group: Sequence[Candidate], max_steps: int) -> list[
     ]
 
 
-def _residual_and_gains(gram: _Gram, chosen: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
-    """Share of y that each model leaves [models], and what each further step would take of it."""
+def _residual_and_gains(
+    gram: _Gram, chosen: NDArray[np.int64], *, gains: bool
+) -> tuple[FloatArray, FloatArray | None]:
+    """Share of y that each model leaves [models], and what each further step would take of it;
+    None without ``gains``, which cost most of the time.
+    """
     p, y = gram.products, gram.y
     steps = slice(gram.columns, y)
     size = chosen.shape[1]
     if size == 0:
         left = np.ones(chosen.shape[0])
+        if not gains:
+            return left, None
         return left, np.broadcast_to(p[steps, y] ** 2, (chosen.shape[0], y - gram.columns))
     inner = p[chosen[:, :, None], chosen[:, None, :]] + _RIDGE * np.eye(size)
+    if not gains:
+        onto = p[chosen, y]
+        solved_y = np.linalg.solve(inner, onto[:, :, None])[:, :, 0]
+        return np.maximum(1.0 - np.einsum("mk,mk->m", onto, solved_y), _LEAST_LEFT), None
     targets = p[chosen][:, :, gram.columns :]  # [models, size, steps + y]
     solved = np.linalg.solve(inner, targets)
     left = 1.0 - np.einsum("mk,mk->m", targets[:, :, -1], solved[:, :, -1])
     cross = p[steps, y] - np.einsum("mks,mk->ms", targets[:, :, :-1], solved[:, :, -1])
     norm = 1.0 - np.einsum("mks,mks->ms", targets[:, :, :-1], solved[:, :, :-1])
     gain = np.where(norm > _STEP_LEFT, cross**2 / np.maximum(norm, _STEP_LEFT), 0.0)
-    # Rounding leaves about 1e-12 of a perfect fit; below it models cannot be ranked.
-    return np.maximum(left, 1e-11), gain
+    return np.maximum(left, _LEAST_LEFT), gain
 
 
 def _solve(design: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, int]:
