@@ -33,6 +33,7 @@ _LINE_POINTS = 8  # of a tooth before a line is drawn through it
 _LINE_MISS = 4.0  # standard deviations between the line's foot and the lowest sample
 _SCATTERS_MORE = 1.5
 _CLIMB_ROUNDS = 6
+_LEAST_VARIANCE = 1e-6  # of a climb, as a share of what climbs are
 _SKIP = 0.12  # share of the window in which a trough may still be warm-up
 
 
@@ -241,17 +242,22 @@ def _climbs(lines: Sequence[_Line]) -> FloatArray:
     own = np.array([line.climb for line in lines])
     if own.size < MIN_TROUGHS:
         return own
-    variance = np.array([line.variance for line in lines])
+    # A tooth rounded to one page, or drawn with a ruler, has no scatter and would outweigh the rest.
+    seen = np.array([line.variance for line in lines])
+    variance = np.maximum(seen, _LEAST_VARIANCE * float(own @ own) / own.size)
+    if not np.any(variance):
+        return own
     at = np.array([line.middle_s for line in lines])
     at = (at - at.mean()) / max(float(np.ptp(at)), 1e-9)
     design = np.column_stack([np.ones(at.size), at])
     between = 0.0
     for _ in range(_CLIMB_ROUNDS):
-        weight = 1.0 / np.maximum(variance + between, 1e-300)
-        normal = design.T @ (design * weight[:, None])
-        common = design @ np.linalg.solve(normal, design.T @ (own * weight))
+        weight = float(variance.min() + between) / (variance + between)
+        root = np.sqrt(weight)
+        line = np.linalg.lstsq(design * root[:, None], own * root, rcond=None)[0]
+        common = design @ line
         excess = (own - common) ** 2 - variance
         between = max(0.0, float(np.sum(excess * weight) / np.sum(weight)))
-    share = between / np.maximum(between + variance, 1e-300)
+    share = between / (between + variance)
     drawn: FloatArray = common + share * (own - common)
     return drawn

@@ -129,3 +129,16 @@ def test_growth_that_passes_what_fell_is_not_what_was_stored_up() -> None:
     assert regained is not None
     assert regained.gives_back
     assert not regained.outgrown
+
+
+def test_one_tooth_without_any_scatter_does_not_stand_for_all() -> None:
+    phase = (T / 60.0) % 1.0
+    y = 1000.0 + 100.0 * phase + np.random.default_rng(11).normal(size=T.size)
+    sixth = (T >= 300.0) & (T < 360.0)
+    y[sixth] = 1000.0 + 200.0 * np.maximum(phase[sixth] - 0.5, 0.0)
+
+    teeth = find_teeth(T, y)
+
+    assert teeth is not None
+    assert teeth.fall.size == 19
+    assert teeth.trough == pytest.approx(np.full(19, 1000.0), abs=4.0)
