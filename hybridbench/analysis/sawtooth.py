@@ -242,7 +242,7 @@ def _climbs(lines: Sequence[_Line]) -> FloatArray:
     own = np.array([line.climb for line in lines])
     if own.size < MIN_TROUGHS:
         return own
-    # A tooth rounded to one page, or drawn with a ruler, has no scatter and would outweigh the rest.
+    # A tooth rounded to one page, or drawn by a ruler, has no scatter and would outweigh the rest.
     seen = np.array([line.variance for line in lines])
     variance = np.maximum(seen, _LEAST_VARIANCE * float(own @ own) / own.size)
     if not np.any(variance):
