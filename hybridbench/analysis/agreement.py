@@ -29,7 +29,7 @@ _TREND_SHARE = 0.4
 _TREND_AND_NO_MORE = 1.15
 _WARMUPS_THAT_END = (Warmup.RAMP, Warmup.EXPONENTIAL, Warmup.FREE)
 _SURE_WITH_STEPS = 0.6
-_SURE_WITH_ALL_STEPS = 0.75
+_SURE_OF_ANYTHING = 0.75
 _LUMPY_PHI = 0.75
 _FORGETS = 0.5  # noise below this leaves the stretches between steps to speak for themselves
 _STRETCH = 6  # blocks
@@ -116,8 +116,10 @@ def goes_on(paces: Paces, best: ModelFit, growth: float) -> bool:
     trend = best.trend()
     if paces.whole is None:
         return False
-    if trend is not None and trend[0] > _TREND_AND_NO_MORE * growth:
-        # A warm-up that falls at the end makes room for a trend that nothing shows by itself.
+    falls = trend is not None and trend[0] > _TREND_AND_NO_MORE * growth
+    if falls and best.model.candidate.warmup is Warmup.LOG:
+        # Ever slower growth that falls makes room for a trend that nothing shows by itself; a
+        # falling warm-up that ends may be a leak that gets faster.
         return False
     if paces.whole.holds(growth, warming=not is_plain(best.model)):
         return True
@@ -138,17 +140,19 @@ def trend_is_needed(ranked: Sequence[Model]) -> bool:
     return without > ranked[0].bic + _TREND_IS_NEEDED
 
 
-def least_sure(model: Model, max_steps: int) -> float:
+def least_sure(model: Model, max_steps: int, phi: float = 0.0) -> float:
     """The share of the growth that its interval's lower end must reach.
 
-    Steps fit much, and a warm-up shape with every step it may have nearly anything; such models are
-    believed where little doubt is left.  A plain one with every step has the lumps to answer for.
+    Steps fit much, and a warm-up of any shape, or any shape with every step it may have, nearly
+    anything; what a shape leaves as noise that hardly forgets is misfit.  Such models are believed
+    where little doubt is left.  A plain one with every step has the lumps to answer for.
     """
-    if not model.steps:
-        return 0.0
-    if len(model.steps) < max_steps:
+    all_steps = len(model.steps) >= max_steps > 0
+    if model.candidate.warmup is Warmup.FREE or (all_steps and not is_plain(model)):
+        return _SURE_OF_ANYTHING
+    if (model.steps and not all_steps) or (phi >= _LUMPY_PHI and not is_plain(model)):
         return _SURE_WITH_STEPS
-    return 0.0 if is_plain(model) else _SURE_WITH_ALL_STEPS
+    return 0.0
 
 
 def reason(all_agree: bool, best: ModelFit) -> str:

@@ -178,13 +178,13 @@ def _from_models(
     growth, lower, upper = _united(fits, problem, opts.confidence)
     work_index = _work_of(best.model, problem, works)
     progress = blocks.x if work_index is None else works[work_index][1]
-    pace = measure_pace(progress, _without_steps(best, problem), problem.gaps, phi)
+    pace = measure_pace(progress, _without_steps(best, problem, dips), problem.gaps, phi)
     left = None
     if not is_plain(best.model) and trend_is_needed(ranked):
         left = measure_pace(progress, _without_warmup(best, problem), problem.gaps, phi)
     all_agree = agreed(fits, phi, blocks, opts.question)
     # An interval that reaches down to the floor and a leak would contradict each other.
-    least = max(opts.floor, least_sure(best.model, opts.max_steps) * growth)
+    least = max(opts.floor, least_sure(best.model, opts.max_steps, phi) * growth)
     leak = all_agree and lower > least and goes_on(Paces(pace, left), best, growth)
     return Estimate(
         growth,
@@ -368,13 +368,14 @@ def _without_warmup(fit: ModelFit, problem: Problem) -> FloatArray:
     return less
 
 
-def _without_steps(fit: ModelFit, problem: Problem) -> FloatArray:
-    """The blocks less what is neither pace nor the loss of it: the fitted steps, and what swings,
-    follows the load or comes back.
-    """
-    beside = fit.model.candidate.columns[: fit.model.candidate.beside]
-    passing = problem.shapes.columns[:, list(beside)] @ fit.beta[1 : 1 + len(beside)]
-    less: FloatArray = problem.y - passing
+def _without_steps(fit: ModelFit, problem: Problem, dips: Beside | None) -> FloatArray:
+    """The blocks less what is neither pace nor its loss: fitted steps, and what comes back."""
+    less: FloatArray = problem.y
+    passing = () if dips is None else dips.columns
+    for place in range(fit.model.candidate.beside):
+        column = problem.shapes.columns[:, fit.model.candidate.columns[place]]
+        if any(np.array_equal(column, dip) for dip in passing):
+            less = less - fit.beta[1 + place] * column
     if fit.model.steps:
         heights = fit.beta[-len(fit.model.steps) :]
         less = less - problem.shapes.steps[:, list(fit.model.steps)] @ heights
