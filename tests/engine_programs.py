@@ -77,19 +77,28 @@ class EngineProgram:
         )
 
     def submit_prompt(self, prompt: list[int], max_new_tokens: int) -> str:
+        return self._send(prompt, prompt, max_new_tokens)
+
+    def _send(
+        self, prompt: list[int], new: list[int], max_new_tokens: int, session_id: str | None = None
+    ) -> str:
+        """Submit ``new``, which with what its session has said before makes ``prompt``."""
         rid = f"r{len(self.sent)}"
+        params = self._params(max_new_tokens)
+        self.sent[rid] = Sent(prompt, params)
+        self.live.append(rid)
+        self.engine.submit(rid, new, params, session_id=session_id)
+        return rid
+
+    def _params(self, max_new_tokens: int) -> SamplingParams:
         greedy = self.rng.random() < 0.75
-        params = SamplingParams(
+        return SamplingParams(
             max_new_tokens=max_new_tokens,
             temperature=0.0 if greedy else 1.0,
             top_k=-1 if greedy else 8,
             seed=len(self.sent),
             stop_token_ids=(7,),
         )
-        self.sent[rid] = Sent(prompt, params)
-        self.live.append(rid)
-        self.engine.submit(rid, prompt, params)
-        return rid
 
     def abort(self) -> None:
         """End some live request, or have its client leave."""

@@ -29,7 +29,8 @@ def _admit_from(self: PrefillAdder, waiting_queue: Sequence[Req]) -> AddReqResul
     allocator = self._pools.mamba_allocator
     allocator.alloc_group_begin(min(len(waiting_queue), self.rem_rows()))
     for req in waiting_queue:
-        if self.rem_rows() < 1:
+        if self.rem_rows() < self._pools.rows_wanted(req):
+            result = AddReqResult.NO_TOKEN
             break
         result = self._match_and_add(req)
         if self.refused is not None:
@@ -38,7 +39,7 @@ def _admit_from(self: PrefillAdder, waiting_queue: Sequence[Req]) -> AddReqResul
         if result is not AddReqResult.CONTINUE:
             break
     allocator.alloc_group_end()
-    return AddReqResult.NO_TOKEN if self.rem_rows() < 1 else result
+    return result
 
 
 def _alloc_group_begin(self: MambaSlotAllocator, num_reqs: int) -> None:
@@ -66,7 +67,7 @@ DEFECT = Defect(
         harm="slots_dropped",
     ),
     patches=(
-        Patch(PrefillAdder, "admit_from", _admit_from, fingerprint="59a39c7caa63"),
+        Patch(PrefillAdder, "admit_from", _admit_from, fingerprint="827281bf3e22"),
         Patch(
             MambaSlotAllocator, "alloc_group_begin", _alloc_group_begin, fingerprint="57aeb8048d58"
         ),

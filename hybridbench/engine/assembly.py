@@ -22,6 +22,7 @@ from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import build_model, load_model, resolve_model
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.timings import EngineTimings
+from hybridbench.engine.sessions.streaming_session import StreamingSession
 from hybridbench.errors import ConfigError
 
 KVAllocator: TypeAlias = TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
@@ -70,12 +71,14 @@ def assemble(config: EngineConfig, model: LanguageModel | None, clock: Clock) ->
     )
     allocator = _kv_allocator(config, kv_pool)
     rows = _rows(config, mamba_pool)
+    tree_cache = _prefix_cache(config, rows, allocator)
     return EngineParts(
         model_config=model.config,
         pools=Pools(
             rows,
             allocator,
-            _prefix_cache(config, rows, allocator),
+            tree_cache,
+            StreamingSession(tree_cache),
             EngineTimings(clock.monotonic_s),
         ),
         runner=ModelRunner(model, kv_pool),

@@ -40,6 +40,21 @@ class EngineCounters:
     evict_cascade: int = 0
     nodes_evicted: int = 0  # leaves and cascaded parents
     flushes: int = 0
+    # Sessions.
+    session_opens: int = 0
+    session_closes: int = 0  # time-outs among them
+    session_closes_deferred: int = 0  # asked for while a turn was under way
+    session_timeouts: int = 0
+    session_turns: int = 0  # finished
+    session_turns_rejected: int = 0  # no such session, or it is busy, closing, too long
+    session_restores: int = 0  # admissions that resumed from their session's slot
+    session_restored_tokens: int = 0
+    session_retracts: int = 0  # of a turn; counted as retracts as well
+    session_tail_frees: int = 0
+    session_abort_queued: int = 0  # of a turn; counted by stage without sessions as well
+    session_abort_prefill: int = 0
+    session_abort_decode: int = 0
+    session_evictions: int = 0  # slots released because nobody could run otherwise
     # Ways out.
     retracts: int = 0
     abort_queued: int = 0
@@ -109,5 +124,11 @@ COUNTER_SITES: Mapping[str, CounterSite] = {
     "draft_tails": CounterSite(("DraftVerifier.accept", "RequestRelease.free_draft_tail")),
     "finishes": CounterSite(("Scheduler._finish",), removes="Req"),
     "disconnects": CounterSite(("Engine.disconnect",)),
+    "session_closes": CounterSite(("SessionController.close", "StreamingSession.release_session")),
+    "session_retracts": CounterSite(("Scheduler._retract", "StreamingSession.cache_finished_req")),
+    "session_restores": CounterSite(("StreamingSession.match_prefix", "StreamingSession._resume")),
+    "session_abort_queued": CounterSite(("SessionController.abort_req",)),
+    "session_abort_prefill": CounterSite(("StreamingSession.cache_finished_req",)),
+    "session_abort_decode": CounterSite(("StreamingSession.cache_finished_req",)),
     "requests_rejected": CounterSite(("Engine._reject",)),
 }

@@ -88,6 +88,7 @@ class Engine:
         *,
         truncate: bool = False,
         payload: bytes = b"",
+        session_id: str | None = None,
     ) -> None:
         """Queue a request; what cannot be served is rejected by an event of the next step.
 
@@ -99,21 +100,27 @@ class Engine:
                 ``max_new_tokens``, instead of rejecting it.
             payload: what comes with the prompt, such as image features; its hash takes the place
                 of the prompt's first tokens, and it is gone with the request.
+            session_id: the session whose next turn this is; ``input_ids`` are then appended to what
+                was said in it before, and ``truncate`` cuts nothing but them.
 
         Raises:
             DuplicateRequestError: ``rid`` belongs to a request that has not ended.
         """
         self._front_end.refuse_duplicate(rid)
         self.counters.requests_submitted += 1
-        prompt = list(input_ids)
+        said = self._said_in(session_id)
+        prompt = [*said, *input_ids]
         now_s = self._clock.monotonic_s()
         # Before validation: whatever becomes of the request, its client has an entry now.
         self._front_end.open(rid, now_s)
         longest = self.config.max_request_len - sampling_params.max_new_tokens
-        if truncate and len(prompt) > longest > 0:
+        if truncate and len(prompt) > longest > len(said):
             prompt = prompt[:longest]
             self.counters.requests_truncated += 1
         fault = self._fault_of(prompt, sampling_params)
+        if session_id is not None:
+            fault = self._fault_of_turn(session_id, payload) or fault
+            self.counters.session_turns_rejected += bool(fault)
         if fault:
             self._reject(rid, fault)
             return
@@ -128,7 +135,31 @@ class Engine:
         if payload:
             req.attach_payload(payload, self.model_config.vocab_size)
         self._front_end.accept(req)
+        if session_id is not None:
+            self.scheduler.sessions.begin_req(session_id, req)
         self.scheduler.add(req)
+
+    def open_session(self, session_id: str, *, timeout_s: float | None = None) -> bool:
+        """Open a session, whose turns keep their KV and state; False if there is one of that name.
+
+        ``timeout_s`` closes it when it has had no turn for so long; None never does.
+        """
+        return self.scheduler.sessions.open(session_id, timeout_s)
+
+    def close_session(self, session_id: str) -> bool:
+        """Close a session and free what it holds; False if there is none of that name.
+
+        With a turn under way, that one still ends as it would, and the session is closed then.
+        """
+        return self.scheduler.sessions.close(session_id)
+
+    def reap_sessions(self) -> float | None:
+        """Close sessions that timed out; seconds until the next may, None without any.
+
+        Every step does so; a caller that does not step an idle engine calls this in time.
+        """
+        self.scheduler.sessions.maybe_reap()
+        return self.scheduler.sessions.seconds_to_reap()
 
     def abort(self, rid: str) -> bool:
         """Ask that a request ends with the next step, which says so; False if there is none."""
@@ -152,6 +183,7 @@ class Engine:
     def step(self) -> list[EngineEvent]:
         """One step: settle aborts, run a prefill or one token for all, tell what happened."""
         outcome = StepOutcome()
+        self.scheduler.sessions.maybe_reap()
         batch = self._loop.run(outcome)
         self._note_step(batch)
         self._check()
@@ -229,10 +261,11 @@ class Engine:
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False, and nothing done, unless the engine is idle.
 
+        What sessions hold pins a part of the tree, so that it also waits for them to be closed.
         Slots go back one by one through the allocators.  Those are not cleared: that would hide
         what has been lost.
         """
-        if not self.is_idle:
+        if not self.is_idle or self.pools.sessions.any_holding_kv():
             return False
         self.pools.empty_tree()
         self.counters.flushes += 1
@@ -267,6 +300,8 @@ class Engine:
             "tree_nodes": tree_cache.node_count(),
             "kv_events": len(tree_cache.kv_events),
             "step_shapes": self._steady.shapes_seen,
+            "sessions": len(scheduler.sessions),
+            "session_slots": len(self.pools.sessions.slots),
         }
 
     def timings(self) -> dict[str, float]:
@@ -289,6 +324,18 @@ class Engine:
         scheduler = self.scheduler
         now_s = self._clock.monotonic_s()
         return liveness_of(scheduler.admitted(), scheduler.waiting_queue, self._front_end, now_s)
+
+    def _said_in(self, session_id: str | None) -> list[int]:
+        """What was said in a session before; nothing if there is none of that name."""
+        session = None if session_id is None else self.scheduler.sessions.get(session_id)
+        return [] if session is None else session.tokens
+
+    def _fault_of_turn(self, session_id: str, payload: bytes) -> str:
+        """Why a session cannot take a turn, as one sentence; empty if it can."""
+        if payload:
+            # Its hash would change the first tokens of what was said before.
+            return "a turn of a session brings no payload; send it without session_id"
+        return self.scheduler.sessions.fault_of_turn(session_id)
 
     def _reject(self, rid: str, fault: str) -> None:
         """Say with the next step why a request is refused, and forget who waited for it."""
@@ -343,6 +390,7 @@ class Engine:
         counters.evict_cascade = events.evict_cascade
         counters.kv_blocks_stored = events.blocks_stored
         counters.nodes_evicted = events.evict_leaf + events.evict_cascade
+        counters.session_tail_frees = self.pools.sessions.session_events.tail_frees
 
     def _publish_kv_events(self) -> None:
         """Hand on what the cache stored and removed in this step, if anybody wants to know."""

@@ -16,6 +16,7 @@ from hybridbench.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from hybridbench.engine.cache.tree_node import TreeNode
+    from hybridbench.engine.sessions.session_controller import Session
 
 # Tokens at the head of a prompt in whose place the hash of its payload stands.
 PAYLOAD_TOKENS = 4
@@ -126,6 +127,7 @@ class Req:
         "payload_hasher",
         "rid",
         "sampling_params",
+        "session",
         "stop_token_ids",
         "submitted_s",
         "to_abort",
@@ -164,6 +166,8 @@ class Req:
         self.finished_reason: FinishReason | None = None
         self.to_abort: FinishReason | None = None
         self.is_retracted = False
+        # The session whose turn this is, from its submission to its end; None for all others.
+        self.session: Session | None = None
         self.payload = b""
         self.payload_hasher: PayloadHasher | None = None
         # When it came, and when it was admitted or gave its last token; the engine's clock.

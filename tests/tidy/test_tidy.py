@@ -88,7 +88,9 @@ def test_only_the_command_line_and_the_worker_read_the_environment(path: Path) -
     assert not re.search(r"os\.environ\b|os\.getenv", path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("folder", ["engine/scheduler", "engine/memory", "engine/cache"])
+@pytest.mark.parametrize(
+    "folder", ["engine/scheduler", "engine/memory", "engine/cache", "engine/sessions"]
+)
 def test_host_bookkeeping_makes_no_tensor_calls_one_by_one(folder: str) -> None:
     found = [
         (relative(path), line, name)

@@ -258,8 +258,15 @@ class CacheSanityError(RuntimeError):
 
 
 class BasePrefixCache(ABC):
-    """The interface; sizes of what a cache does not have are 0."""
+    """The interface; sizes of what a cache does not have are 0.
 
+    Attributes:
+        root_node: where every walk begins; locking it does nothing.
+    """
+
+    req_to_token_pool: ReqToTokenPool
+    token_to_kv_pool_allocator: KVAllocator
+    root_node: TreeNode
     page_size: int
     disable: bool
     device: torch.device

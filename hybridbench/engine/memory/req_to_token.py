@@ -88,14 +88,22 @@ class ReqToTokenPool:
             req.req_pool_idx = row
         return [_row_of(req) for req in reqs]
 
-    def free(self, req: RowHolder) -> None:
-        """Take the request's row back.
+    def free(self, req: RowHolder, owner: Owner = REQ) -> None:
+        """Take the row of ``req``, a request or whoever ``owner`` stands for, back.
 
         Raises:
-            OwnershipError: it has none, or the row is not a request's.
+            OwnershipError: it has none, or the row is not ``owner``'s.
         """
-        self.rows.free([_row_of(req)], REQ)
+        self.rows.free([_row_of(req)], owner)
         req.req_pool_idx = None
+
+    def transfer(self, row: int, giver: Owner, taker: Owner) -> None:
+        """Record that ``taker`` now holds ``row`` and must free it.
+
+        Raises:
+            OwnershipError: it is not ``giver``'s; nothing was changed.
+        """
+        self.rows.transfer([row], giver, taker)
 
     def clear(self) -> None:
         """Forget all rows; the table's contents become meaningless."""
@@ -193,23 +201,23 @@ class HybridReqToTokenPool(ReqToTokenPool):
                 self._map_state(row, int(req.mamba_pool_idx))
         return rows
 
-    def free(self, req: RowHolder) -> None:
-        """Take the request's row back; its state slot is another matter (free_mamba_cache)."""
+    def free(self, req: RowHolder, owner: Owner = REQ) -> None:
+        """Take a row back; the state slot that goes with it is free_mamba_cache's matter."""
         row = _row_of(req)
-        super().free(req)
+        super().free(req, owner)
         # A stale entry would let a later batch write into a slot that has a new holder.
         self._map_state(row, 0)
 
-    def free_mamba_cache(self, req: RowHolder) -> None:
-        """Take the request's state slot back.
+    def free_mamba_cache(self, req: RowHolder, *, owner: Owner = REQ) -> None:
+        """Take the state slot of ``req``, a request or whoever ``owner`` stands for, back.
 
         Raises:
-            OwnershipError: it has none (a second call), or the slot is not a request's.
+            OwnershipError: it has none (a second call), or the slot is not ``owner``'s.
         """
         slot = req.mamba_pool_idx
         if slot is None:
             raise OwnershipError(f"request {req.rid} holds no state slot to give back")
-        self.mamba_allocator.free([slot], REQ)
+        self.mamba_allocator.free([slot], owner)
         self.forget_mamba_cache(req)
 
     def forget_mamba_cache(self, req: RowHolder) -> None:

@@ -12,8 +12,8 @@ from enum import StrEnum
 import numpy as np
 
 from hybridbench.engine.memory.indices import IntArray
-from hybridbench.engine.memory.owners import FREE, REQ, TREE, Owner, owner_name
-from hybridbench.engine.req import Req
+from hybridbench.engine.memory.owners import FREE, REQ, SESSION, TREE, Owner, owner_name
+from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.scheduler.pools import Pools
 
 # Long lists of slots are cut in messages; the violation itself carries all of them.
@@ -57,7 +57,7 @@ class Claim:
 
 
 class SlotAudit:
-    """Walks the holders' own records: requests and tree.  Between two steps only."""
+    """Walks the holders' own records: requests, sessions and tree.  Between two steps only."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
@@ -72,8 +72,10 @@ class SlotAudit:
             claims = self._claims(pool, admitted, waiting)
             found += _aliases(pool, claims)
             found += self._against_ledger(pool, claims)
-        found += self._prefixes(admitted)
-        found += self._places_in_pages(admitted)
+        records = self._records(admitted)
+        found += self._prefixes(records)
+        found += self._places_in_pages(records)
+        found += self._locks(records)
         return found
 
     def missing_slots(
@@ -87,7 +89,9 @@ class SlotAudit:
 
     def req_slots(self, pool: str, req: Req) -> list[int]:
         """What the record of ``req`` says it must give back; of KV, the tokens of whole pages."""
-        kv = req.kv
+        return self._slots_of(pool, req.kv)
+
+    def _slots_of(self, pool: str, kv: ReqKv) -> list[int]:
         if pool == "mamba":
             return [] if kv.mamba_pool_idx is None else [kv.mamba_pool_idx]
         if kv.req_pool_idx is None:
@@ -104,6 +108,10 @@ class SlotAudit:
             Claim(f"request {req.rid}", REQ, self.req_slots(pool, req))
             for req in (*admitted, *waiting)
             if not req.kv.is_empty
+        ]
+        claims += [
+            Claim(f"session {slot.session_id}", SESSION, self._slots_of(pool, slot.kv))
+            for slot in self._pools.sessions.idle_slots()
         ]
         kv_indices, mamba_slots = self._pools.tree_cache.tree_slots()
         if pool == "kv":
@@ -146,7 +154,7 @@ class SlotAudit:
         """Both directions: who claims a slot has it in the ledger, and the other way round."""
         found: list[InvariantViolation] = []
         free = set(self._free_slots(pool))
-        for owner in (REQ, TREE, FREE):
+        for owner in (REQ, TREE, SESSION, FREE):
             claimed = (
                 free
                 if owner == FREE
@@ -164,40 +172,58 @@ class SlotAudit:
                     found.append(InvariantViolation(ViolationKind.LEDGER, pool, message, listed))
         return found
 
-    def _prefixes(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
-        """The protected part of a request's row must be the tree's."""
+    def _records(self, admitted: Sequence[Req]) -> list[tuple[str, ReqKv]]:
+        """Who has a row, by name: the admitted requests, and the sessions between their turns."""
+        records = [(f"request {req.rid}", req.kv) for req in admitted]
+        idle = self._pools.sessions.idle_slots()
+        records += [(f"session {slot.session_id}", slot.kv) for slot in idle]
+        return [(name, kv) for name, kv in records if kv.req_pool_idx is not None]
+
+    def _locks(self, records: Sequence[tuple[str, ReqKv]]) -> list[InvariantViolation]:
+        """Each node has as many locks on its KV as there are holders of a lock at or below it."""
+        tree = self._pools.tree_cache
+        wanted: dict[int, int] = {}
+        for _, kv in records:
+            node = kv.last_node if kv.is_locked else None
+            while node is not None and node is not tree.root_node:
+                wanted[node.id] = wanted.get(node.id, 0) + 1
+                node = node.parent
+        found = []
+        for node in tree.iter_nodes():
+            if node.full_lock_ref != wanted.get(node.id, 0):
+                message = (
+                    f"tree: node {node.id} has {node.full_lock_ref} locks, and "
+                    f"{wanted.get(node.id, 0)} are held"
+                )
+                found.append(InvariantViolation(ViolationKind.TREE, "tree", message))
+        return found
+
+    def _prefixes(self, records: Sequence[tuple[str, ReqKv]]) -> list[InvariantViolation]:
+        """The protected part of a row must be the tree's."""
         kv_indices, _ = self._pools.tree_cache.tree_slots()
         in_tree = set(kv_indices.tolist())
         table = self._pools.req_to_token_pool.req_to_token
         found = []
-        for req in admitted:
-            row = req.kv.req_pool_idx
-            if row is None or not in_tree:
-                continue
-            stale = tuple(sorted(set(table[row, : req.kv.cache_protected_len].tolist()) - in_tree))
+        for name, kv in records:
+            stale = tuple(sorted(set(table[kv.row, : kv.cache_protected_len].tolist()) - in_tree))
             if stale:
-                message = (
-                    f"kv pool: request {req.rid} reads {shown_slots(stale)}, no longer the tree's"
-                )
+                message = f"kv pool: {name} reads {shown_slots(stale)}, no longer the tree's"
                 found.append(InvariantViolation(ViolationKind.ALIAS, "kv", message, stale))
         return found
 
-    def _places_in_pages(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
-        """A request's positions fill page after page, each page from its first place on."""
+    def _places_in_pages(self, records: Sequence[tuple[str, ReqKv]]) -> list[InvariantViolation]:
+        """The positions of a row fill page after page, each page from its first place on."""
         table, page_size = self._pools.req_to_token_pool.req_to_token, self._pools.page_size
         found = []
-        for req in admitted:
-            row = req.kv.req_pool_idx
-            if row is None or page_size == 1:
-                continue
-            slots = table[row, : req.kv.kv_allocated_len].astype(np.int64)
+        for name, kv in records if page_size > 1 else ():
+            slots = table[kv.row, : kv.kv_allocated_len].astype(np.int64)
             place = np.arange(len(slots)) % page_size
             first = slots[np.arange(len(slots)) - place]
             wrong = tuple(
                 sorted(slots[(slots != first + place) | (first % page_size != 0)].tolist())
             )
             if wrong:
-                message = f"kv pool: request {req.rid} has {shown_slots(wrong)} out of their pages"
+                message = f"kv pool: {name} has {shown_slots(wrong)} out of their pages"
                 found.append(InvariantViolation(ViolationKind.ALIAS, "kv", message, wrong))
         return found
 

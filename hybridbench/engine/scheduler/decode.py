@@ -43,9 +43,13 @@ def decode_room_needed(running: Sequence[Req], page_size: int) -> int:
 def retract_order(running: Sequence[Req]) -> list[Req]:
     """First to go first: fewest outputs, and of those the longest prompt.
 
-    The least work is lost that way.  Source: SGLang's retract_decode.
+    The least work is lost that way.  Source: SGLang's retract_decode.  Turns of sessions go last:
+    their KV stays with the session, so that it makes no room to push one back.
     """
-    return sorted(running, key=lambda req: (len(req.output_ids), -len(req.origin_input_ids)))
+    return sorted(
+        running,
+        key=lambda req: (req.session is not None, len(req.output_ids), -len(req.origin_input_ids)),
+    )
 
 
 class DecodeRoom:

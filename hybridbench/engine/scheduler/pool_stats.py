@@ -65,8 +65,17 @@ class PoolStatsObserver:
         stats["req"] = self._rows(admitted, holding)
         return stats
 
+    def active_pool_idxs(self, admitted: Sequence[Req]) -> set[int]:
+        """Rows of the requests that count what they hold themselves: in flight, not with a session.
+
+        While a session's record is lent it would be counted twice otherwise (sglang#22753).
+        """
+        if not self._pools.sessions.slots:
+            return set()
+        return {req.kv.req_pool_idx for req in admitted if req.kv.req_pool_idx is not None}
+
     def _kv(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:
-        tree = self._pools.tree_cache
+        tree, sessions = self._pools.tree_cache, self._pools.sessions
         allocator = self._pools.token_to_kv_pool_allocator
         page_size = allocator.page_size
         return PoolStats(
@@ -75,12 +84,12 @@ class PoolStatsObserver:
             evictable=tree.full_evictable_size(),
             protected=tree.full_protected_size(),
             in_flight=sum(req.kv.held_len(page_size) for req in admitted),
-            session_held=tree.session_held_tokens(),
+            session_held=sessions.session_held_tokens(self.active_pool_idxs(admitted)),
             waiting_held=sum(req.kv.held_len(page_size) for req in holding),
         )
 
     def _mamba(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:
-        tree = self._pools.tree_cache
+        tree, sessions = self._pools.tree_cache, self._pools.sessions
         allocator = self._pools.mamba_allocator
         return PoolStats(
             total=allocator.size,
@@ -88,18 +97,18 @@ class PoolStatsObserver:
             evictable=tree.mamba_evictable_size(),
             protected=tree.mamba_protected_size(),
             in_flight=sum(req.kv.mamba_pool_idx is not None for req in admitted),
-            session_held=tree.session_held_mamba_slots(),
+            session_held=sessions.session_held_mamba_slots(self.active_pool_idxs(admitted)),
             waiting_held=sum(req.kv.mamba_pool_idx is not None for req in holding),
         )
 
     def _rows(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:
-        pool = self._pools.req_to_token_pool
+        pool, sessions = self._pools.req_to_token_pool, self._pools.sessions
         return PoolStats(
             total=pool.size,
             available=pool.available_size(),
             evictable=0,
             protected=0,
             in_flight=sum(req.kv.req_pool_idx is not None for req in admitted),
-            session_held=self._pools.tree_cache.session_held_req_count(),
+            session_held=sessions.session_held_req_count(self.active_pool_idxs(admitted)),
             waiting_held=sum(req.kv.req_pool_idx is not None for req in holding),
         )

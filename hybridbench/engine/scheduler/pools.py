@@ -19,6 +19,7 @@ from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTo
 from hybridbench.engine.memory.slots import MambaSlotAllocator
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.timings import EngineTimings
+from hybridbench.engine.sessions.streaming_session import StreamingSession
 
 
 class _Account(Protocol):
@@ -30,8 +31,9 @@ class _Account(Protocol):
 
 @dataclass(frozen=True)
 class Pools:
-    """Request rows, KV positions, and the tree that shares them.
+    """Request rows, KV positions, the tree that shares them, and the sessions around the tree.
 
+    What a request asks of a cache goes through ``sessions``; room is the tree's own matter.
     With a ``HybridReqToTokenPool`` there are state slots too.  An attention-only model has none and
     needs none: its requests want 0 of them, and there is room for 0.
     """
@@ -39,6 +41,7 @@ class Pools:
     req_to_token_pool: ReqToTokenPool
     token_to_kv_pool_allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
     tree_cache: BasePrefixCache
+    sessions: StreamingSession
     timings: EngineTimings = field(default_factory=EngineTimings)
 
     @property
@@ -79,6 +82,12 @@ class Pools:
     def used(self) -> tuple[int, ...]:
         """Slots of each pool that are not free, in the order of ``names``."""
         return tuple(account.size - account.available_size() for account in self._accounts())
+
+    def rows_wanted(self, req: Req) -> int:
+        """How many rows ``req`` still has to get; a session's later turn comes with one."""
+        if req.kv.req_pool_idx is not None:
+            return 0
+        return int(self.sessions.find_active_slot(req) is None)
 
     def free_rows(self) -> int:
         """Request rows that nobody holds."""
@@ -125,7 +134,7 @@ class Pools:
         """The longest reusable prefix, as the cache answers it."""
         timings = self.timings
         started_s = timings.now_s()
-        result = self.tree_cache.match_prefix(params)
+        result = self.sessions.match_prefix(params)
         timings.match_s += timings.now_s() - started_s
         timings.match_calls += 1
         return result
@@ -134,7 +143,7 @@ class Pools:
         """The cache takes over a request's KV and state, or frees them."""
         timings = self.timings
         started_s = timings.now_s()
-        self.tree_cache.cache_finished_req(req, is_insert=is_insert)
+        self.sessions.cache_finished_req(req, is_insert=is_insert)
         timings.insert_s += timings.now_s() - started_s
         timings.insert_calls += 1
 
@@ -142,7 +151,7 @@ class Pools:
         """The cache shares what a request has computed so far."""
         timings = self.timings
         started_s = timings.now_s()
-        self.tree_cache.cache_unfinished_req(req, chunked=chunked)
+        self.sessions.cache_unfinished_req(req, chunked=chunked)
         timings.insert_s += timings.now_s() - started_s
         timings.insert_calls += 1
 

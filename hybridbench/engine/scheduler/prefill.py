@@ -112,7 +112,7 @@ class PrefillAdder:
         most = min(len(waiting_queue), self.rem_rows())
         with self._pools.state_slot_group(most):
             for req in waiting_queue:
-                if self.rem_rows() < 1:
+                if self.rem_rows() < self._pools.rows_wanted(req):
                     return AddReqResult.NO_TOKEN
                 result = self._match_and_add(req)
                 if result is not AddReqResult.CONTINUE:
@@ -136,17 +136,17 @@ class PrefillAdder:
             and self._in_pages(prompt_len) > self._rem_input_tokens
         ):
             return AddReqResult.OTHER
-        self._lock(req)
+        locked = self._lock(req)
         if not self._has_room(req, prompt_len):
-            self._unlock(req)
+            self._unlock(req, locked)
             return AddReqResult.NO_TOKEN
         extend_input_len = self._chunk_len(self._to_branching(req, start, prompt_len))
         if extend_input_len < prompt_len and self.new_chunked_req is not None:
             # Only one request can be between chunks.
-            self._unlock(req)
+            self._unlock(req, locked)
             return AddReqResult.OTHER
         self._slots_promised += self._pools.state_slots_wanted(req)
-        self._rows_promised += 1
+        self._rows_promised += self._pools.rows_wanted(req)
         self._add(req, extend_input_len, prompt_len)
         return self._budget_state()
 
@@ -156,13 +156,17 @@ class PrefillAdder:
             MatchPrefixParams(key=RadixKey(req.matchable_ids()), cow_mamba=True, req=req)
         )
         req.kv.prefix_indices = result.device_indices
-        req.kv.last_node = result.last_device_node
+        if not req.kv.is_locked:
+            # A session's record has the node that the session holds a lock on.
+            req.kv.last_node = result.last_device_node
         req.mamba_branching_seqlen = result.mamba_branching_seqlen
         added = self.add_one_req(req)
         # A chunked request is added with a result other than CONTINUE: look whether it was.
         if not (self.can_run_list and self.can_run_list[-1] is req):
             self.refused = req
-            self._return_unadmitted(req)
+            # Of a session's turn nothing is freed here: its session holds it again.
+            if not self._pools.sessions.take_back(req):
+                self._return_unadmitted(req)
             req.forget_match()
         return added
 
@@ -179,7 +183,7 @@ class PrefillAdder:
         return (
             self._kv_need(req, prompt_len) < self.rem_total_tokens()
             and self._pools.state_slots_wanted(req) <= self.rem_mamba_slots()
-            and self.rem_rows() >= 1
+            and self._pools.rows_wanted(req) <= self.rem_rows()
         )
 
     def _to_branching(self, req: Req, start: int, prompt_len: int) -> int:
@@ -203,8 +207,13 @@ class PrefillAdder:
         return min(extend_len, self._rem_chunk_tokens)
 
     def _kv_need(self, req: Req, prompt_len: int) -> int:
-        """KV tokens for the rest of a prompt, from a page border on, and for its outputs."""
-        return self._in_pages(prompt_len + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS))
+        """KV tokens for the rest of a prompt and for its outputs, in new pages.
+
+        A prefix ends on a page border, but for a session's: the rest of its last page is its own.
+        """
+        start = len(req.fill_ids) - prompt_len
+        end = len(req.fill_ids) + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS)
+        return self._in_pages(end) - self._in_pages(start)
 
     def _kv_expected(self, req: Req, new_token_ratio: float) -> float:
         """KV tokens that a running request is expected to take yet; its own page is used up first.
@@ -236,18 +245,24 @@ class PrefillAdder:
         self.can_run_list.append(req)
 
     def _budget_state(self) -> AddReqResult:
-        if self.rem_total_tokens() <= 0 or self.rem_mamba_slots() < 0 or self.rem_rows() < 1:
+        # Not the rows: who is next may bring one.
+        if self.rem_total_tokens() <= 0 or self.rem_mamba_slots() < 0:
             return AddReqResult.NO_TOKEN
         if self._rem_input_tokens <= 0 or self._rem_chunk_tokens == 0:
             return AddReqResult.OTHER
         return AddReqResult.CONTINUE
 
-    def _lock(self, req: Req) -> None:
-        if req.kv.last_node is not None:
-            self._pools.tree_cache.inc_lock_ref(req.kv.last_node)
-            req.kv.is_locked = True
+    def _lock(self, req: Req) -> bool:
+        """Lock the matched node; False if that is done: a session's record comes with its lock."""
+        kv = req.kv
+        if kv.is_locked or kv.last_node is None:
+            return False
+        self._pools.tree_cache.inc_lock_ref(kv.last_node)
+        kv.is_locked = True
+        return True
 
-    def _unlock(self, req: Req) -> None:
-        if req.kv.is_locked and req.kv.last_node is not None:
+    def _unlock(self, req: Req, locked: bool) -> None:
+        """Undo ``_lock``, which said ``locked``."""
+        if locked and req.kv.last_node is not None:
             self._pools.tree_cache.dec_lock_ref(req.kv.last_node)
-        req.kv.is_locked = False
+            req.kv.is_locked = False

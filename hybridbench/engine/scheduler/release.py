@@ -24,9 +24,12 @@ class RequestRelease:
 
         With ``is_insert`` the prefix cache is offered the committed KV and the state; without, it
         gets nothing new.  A request that holds nothing may be released again: nothing happens.
+        What a session's turn holds goes to its session, unless the turn is aborted.
         """
         if req.kv.req_pool_idx is not None:
             self._give_back_kv(req, is_insert=is_insert)
+        # A session that took the record over has taken the row with it.
+        if req.kv.req_pool_idx is not None:
             self._give_back_row(req)
         self.return_mamba_slot(req)
         self._unlock(req)

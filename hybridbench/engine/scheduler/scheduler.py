@@ -18,6 +18,7 @@ from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
 from hybridbench.engine.scheduler.release import RequestRelease
 from hybridbench.engine.scheduler.verify import DraftVerifier
+from hybridbench.engine.sessions.session_controller import SessionController
 from hybridbench.engine.speculative.drafter import Drafter
 
 
@@ -62,6 +63,7 @@ class Scheduler:
         self.chunked_req: Req | None = None
         # Launched, and its results not settled yet; only with overlap, and only between steps.
         self.in_flight: ScheduleBatch | None = None
+        self.sessions = SessionController(pools.sessions, counters, pools.timings.now_s)
 
     def add(self, req: Req) -> None:
         """Queue a new request."""
@@ -229,11 +231,15 @@ class Scheduler:
         counters = self._counters
         for req in fresh:
             counters.admissions += 1
-            if req.kv.cache_protected_len:
+            reused = len(req.kv.prefix_indices)
+            if self._pools.sessions.find_active_slot(req) is not None:
+                counters.session_restores += 1
+                counters.session_restored_tokens += reused
+            elif reused:
                 counters.prefix_hits += 1
-                counters.prefix_hit_tokens += req.kv.cache_protected_len
+                counters.prefix_hit_tokens += reused
             if not req.is_retracted:
-                req.cached_tokens = req.kv.cache_protected_len
+                req.cached_tokens = reused
                 outcome.admitted.append(req)
         if fresh:
             taken = set(map(id, fresh))
@@ -243,10 +249,15 @@ class Scheduler:
         """End a request that was refused although nobody else holds anything.
 
         It would be refused for ever.  Requests that do not fit an empty engine are refused at
-        submission, so this happens only when slots have been lost.
+        submission, so this happens only when slots have been lost.  Before that, what idle sessions
+        hold is taken from them, one session a step.
         """
+        if self.running or self.chunked_req is not None:
+            return
+        if self.waiting_queue and self._evict_session():
+            return
         req = adder.refused
-        if req is None or self.running or self.chunked_req is not None:
+        if req is None:
             return
         req.to_abort = FinishReason(FinishKind.ABORT, self._no_room_message(req))
         self._abort(req, outcome)
@@ -280,6 +291,9 @@ class Scheduler:
 
     def _cached_prefix_len(self, req: Req) -> int:
         """How much of ``req`` the cache has now; takes nothing."""
+        if self._pools.sessions.find_active_slot(req) is not None:
+            assert req.session is not None
+            return self._pools.sessions.cached_len(req.session.session_id)
         req.init_next_round_input()
         key = RadixKey(req.matchable_ids())
         return len(self._pools.match_prefix(MatchPrefixParams(key=key)).device_indices)
@@ -323,7 +337,10 @@ class Scheduler:
         return len(self.running) == 1 and self.in_flight is not None
 
     def _make_room_for_decode(self, outcome: StepOutcome) -> bool:
-        """Retract until the rest can go on; the last one, if even it cannot, is aborted."""
+        """Retract until the rest can go on; the last one, if even it cannot, is aborted.
+
+        Before that idle sessions lose what they hold; retracted turns are idle then, too.
+        """
         retracted = False
         while self.running and not self._decode_room.fits(self.running):
             if self._awaits_last():
@@ -331,6 +348,8 @@ class Scheduler:
             if len(self.running) > 1:
                 self._retract_one()
                 retracted = True
+                continue
+            if self._evict_session():
                 continue
             req = self.running[0]
             req.to_abort = FinishReason(
@@ -354,6 +373,14 @@ class Scheduler:
         self.waiting_queue.append(req)
         self._batch_is_full = False
         self._counters.retracts += 1
+        if req.session is not None:
+            self._counters.session_retracts += 1
+
+    def _evict_session(self) -> bool:
+        """Release what the session that is idle longest holds; False if there is none."""
+        evicted = self._pools.sessions.evict_session()
+        self._counters.session_evictions += evicted
+        return evicted
 
     # Ways out.
 
@@ -379,6 +406,7 @@ class Scheduler:
     def _finish(self, req: Req, outcome: StepOutcome) -> None:
         self._commit_launched(req)
         self._release.release(req, is_insert=True)
+        self.sessions.finish_req(req)
         outcome.finished.append(req)
         counters = self._counters
         counters.finishes += 1
@@ -393,20 +421,24 @@ class Scheduler:
         if req.finished:
             return
         counters = self._counters
-        is_decoding = False
+        is_decoding, is_turn = False, req.session is not None
         if req is self.chunked_req:
             self.chunked_req = None
             counters.abort_prefill += 1
+            counters.session_abort_prefill += is_turn
         elif any(other is req for other in self.waiting_queue):
             self.waiting_queue = [other for other in self.waiting_queue if other is not req]
             counters.abort_queued += 1
+            counters.session_abort_queued += is_turn
         else:
             self.running = [other for other in self.running if other is not req]
             counters.abort_decode += 1
+            counters.session_abort_decode += is_turn
             is_decoding = True
             self._commit_launched(req)
         # What a decoding request has computed is whole and worth keeping for the next turn.
         self._release.release(req, is_insert=is_decoding)
+        self.sessions.abort_req(req)
         self._batch_is_full = False
         req.finished_reason = req.to_abort
         outcome.aborted.append(req)

@@ -14,8 +14,18 @@ from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.release import RequestRelease
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from hybridbench.engine.scheduler.verify import DraftVerifier
+from hybridbench.engine.sessions.session_controller import SessionController
+from hybridbench.engine.sessions.streaming_session import StreamingSession
 
-COUNTING = (MambaRadixCache, Scheduler, Engine, DraftVerifier, RequestRelease)
+COUNTING = (
+    MambaRadixCache,
+    Scheduler,
+    Engine,
+    DraftVerifier,
+    RequestRelease,
+    SessionController,
+    StreamingSession,
+)
 CLASSES = {kind.__name__: kind for kind in COUNTING}
 REMOVED = {kind.__name__ for kind in (TreeNode, Req)}
 

@@ -1,0 +1,1 @@
+"""Streaming sessions: what a conversation holds between two turns, and who may close it."""

@@ -1,0 +1,188 @@
+"""Which sessions are open, what each has said so far, and when one may be closed.
+
+Source: SGLang's SessionController, for sessions of its streaming kind: one turn at a time, each of
+which appends to what was said before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.req import Req
+from hybridbench.engine.sessions.streaming_session import StreamingSession
+
+
+class Session:
+    """One conversation: its tokens, the turn under way, and whether it is to be closed after it.
+
+    ``tokens`` are the prompts and answers of all turns that finished; a turn that was aborted or
+    refused has left no trace in them.
+    """
+
+    __slots__ = (
+        "close_on_finish",
+        "last_active_s",
+        "req",
+        "session_id",
+        "timeout_s",
+        "tokens",
+    )
+
+    def __init__(self, session_id: str, timeout_s: float | None, now_s: float) -> None:
+        """An open session without a turn; ``timeout_s`` None never ends it."""
+        self.session_id = session_id
+        self.timeout_s = timeout_s
+        self.last_active_s = now_s
+        self.tokens: list[int] = []
+        self.req: Req | None = None
+        self.close_on_finish = False
+
+    @property
+    def is_inflight(self) -> bool:
+        """Whether a turn waits or runs."""
+        return self.req is not None
+
+    def is_timed_out(self, now_s: float) -> bool:
+        """Whether it has been idle for longer than it may; never while a turn is under way."""
+        if self.timeout_s is None or self.is_inflight:
+            return False
+        return now_s - self.last_active_s > self.timeout_s
+
+    def begin_req(self, req: Req, now_s: float) -> None:
+        """``req`` is the next turn; its prompt begins with ``tokens``."""
+        assert self.req is None, f"session {self.session_id} has a turn under way"
+        self.req = req
+        req.session = self
+        self.last_active_s = now_s
+
+    def finish_req(self, req: Req, now_s: float) -> None:
+        """The turn has been answered: from now on its prompt and its answer are the history."""
+        self.tokens = [*req.origin_input_ids, *req.output_ids]
+        self._end_req(req, now_s)
+
+    def abort_req(self, req: Req, now_s: float) -> None:
+        """The turn ended without an answer: the history is what it was before."""
+        self._end_req(req, now_s)
+
+    def _end_req(self, req: Req, now_s: float) -> None:
+        # Both ways: the two would wait for the collector otherwise.
+        self.req = None
+        req.session = None
+        self.last_active_s = now_s
+
+
+class SessionController:
+    """Opens, finds, closes and times out sessions; their slots are ``StreamingSession``'s."""
+
+    def __init__(
+        self, cache: StreamingSession, counters: EngineCounters, now_s: Callable[[], float]
+    ) -> None:
+        """``now_s`` is the engine's clock."""
+        self._cache = cache
+        self._counters = counters
+        self._now_s = now_s
+        self.sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self.sessions
+
+    def get(self, session_id: str) -> Session | None:
+        """The open session of that name; one that is closed after its turn is still there."""
+        return self.sessions.get(session_id)
+
+    def open(self, session_id: str, timeout_s: float | None = None) -> bool:
+        """Open a session; False if there is one of that name."""
+        if session_id in self.sessions:
+            return False
+        self.sessions[session_id] = Session(session_id, timeout_s, self._now_s())
+        self._counters.session_opens += 1
+        return True
+
+    def close(self, session_id: str) -> bool:
+        """Close a session and give back what it holds; False if there is none of that name.
+
+        While a turn is under way its KV must stay: then the close waits for the turn's end, and the
+        session takes no further turn.
+        """
+        session = self.sessions.get(session_id)
+        if session is None:
+            return False
+        if session.is_inflight:
+            if not session.close_on_finish:
+                self._counters.session_closes_deferred += 1
+            session.close_on_finish = True
+        else:
+            self._close(session_id)
+        return True
+
+    def fault_of_turn(self, session_id: str) -> str:
+        """Why the session cannot take a turn now, as one sentence; empty if it can."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            return f"there is no session {session_id!r}; open it first"
+        if session.close_on_finish:
+            return f"session {session_id!r} is being closed"
+        if session.is_inflight:
+            return f"session {session_id!r} has a turn under way; wait for its end or abort it"
+        return ""
+
+    def begin_req(self, session_id: str, req: Req) -> None:
+        """``req`` is the session's next turn from now on."""
+        self.sessions[session_id].begin_req(req, self._now_s())
+
+    def finish_req(self, req: Req) -> None:
+        """A request has finished and been released; if it was a turn, its session goes on."""
+        session = req.session
+        if session is None:
+            return
+        session.finish_req(req, self._now_s())
+        self._counters.session_turns += 1
+        self._close_deferred(session)
+
+    def abort_req(self, req: Req) -> None:
+        """A request was aborted and has been released.
+
+        If it was a turn, its session is as it was before the turn: a slot that has grown beyond
+        that (the turn was retracted, and aborted while it waited to go on) cannot be used again.
+        """
+        session = req.session
+        if session is None:
+            return
+        session.abort_req(req, self._now_s())
+        if self._cache.cached_len(session.session_id) > len(session.tokens):
+            self._cache.release_session(session.session_id)
+        self._close_deferred(session)
+
+    def maybe_reap(self) -> None:
+        """Close the sessions that have been idle for too long."""
+        now_s = self._now_s()
+        for session_id in [s.session_id for s in self._timed() if s.is_timed_out(now_s)]:
+            self._counters.session_timeouts += 1
+            self._close(session_id)
+
+    def seconds_to_reap(self) -> float | None:
+        """Until ``maybe_reap`` has something to do, at the earliest; None if it may never have."""
+        now_s = self._now_s()
+        left = [
+            session.last_active_s + session.timeout_s - now_s
+            for session in self._timed()
+            if session.timeout_s is not None and not session.is_inflight
+        ]
+        return max(0.0, min(left)) if left else None
+
+    def _timed(self) -> Iterator[Session]:
+        return (s for s in self.sessions.values() if s.timeout_s is not None)
+
+    def _close_deferred(self, session: Session) -> None:
+        """The turn that a close waited for has ended."""
+        if session.close_on_finish:
+            self._close(session.session_id)
+
+    def _close(self, session_id: str) -> None:
+        self._cache.release_session(session_id)
+        del self.sessions[session_id]
+        self._counters.session_closes += 1

@@ -1,0 +1,278 @@
+"""Sessions around any prefix cache: the first turn is the cache's, later ones resume from a slot.
+
+What becomes of a turn, and of what its session holds:
+
+    finished                the slot takes the request's record over; nothing goes to the tree
+    retracted               the same; the turn goes on from there when it is admitted again
+    refused after a match   the slot has its record back, as if nothing had happened
+    rejected at the door    (too long, for example) the slot is not touched
+    aborted while queued    the slot is not touched; one that a retracted turn has grown is released
+    aborted in the first turn, in a later one, or between chunks
+                            everything goes back and the slot is gone; the tokens stay, so that the
+                            next turn computes them again
+    closed, timed out       everything goes back
+
+Source: SGLang's StreamingSession.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.engine.cache.base import (
+    BasePrefixCache,
+    CacheableReq,
+    MatchPrefixParams,
+    MatchResult,
+)
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.memory.owners import REQ, SESSION, Owner
+from hybridbench.engine.memory.pages import ceil_align
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+from hybridbench.engine.req import Req, ReqKv
+from hybridbench.engine.sessions.around_cache import CacheAround
+from hybridbench.engine.sessions.session_slot import SessionSlot
+
+
+@dataclass(slots=True)
+class SessionEvents:
+    """How often what happened to slots, since the cache was built."""
+
+    saves: int = 0  # a finished or retracted turn left its record
+    restores: int = 0  # a turn was matched with a slot; a refused one is, each time
+    tail_frees: int = 0
+    tail_tokens: int = 0  # freed behind what a turn resumes from, or behind its answer
+    releases: int = 0
+
+
+class StreamingSession(CacheAround):
+    """A prefix cache that keeps the KV and the state of each session from turn to turn.
+
+    Requests without a session go to ``inner``; so does a session's first turn until it ends.
+    """
+
+    def __init__(self, inner: BasePrefixCache) -> None:
+        super().__init__(inner)
+        # The session whose record was saved longest ago first.
+        self.slots: dict[str, SessionSlot] = {}
+        self.session_events = SessionEvents()
+
+    # What a turn does.
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        slot = self.find_active_slot(params.req)
+        if slot is None:
+            return self.inner.match_prefix(params)
+        assert isinstance(params.req, Req)
+        return self._resume(slot, params.req, params.key)
+
+    def find_active_slot(self, req: CacheableReq | None) -> SessionSlot | None:
+        """The slot that a match of ``req`` resumes from; None if the inner cache is to answer."""
+        session = req.session if isinstance(req, Req) else None
+        return None if session is None else self.slots.get(session.session_id)
+
+    def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
+        """A first turn shares its prompt through the inner cache; a later one shares nothing."""
+        if self.find_active_slot(req) is None:
+            self.inner.cache_unfinished_req(req, chunked)
+        else:
+            req.prefix_indices = self._row(req, 0, req.kv_committed_len)
+
+    def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
+        """The end of a turn, or a retract: the slot takes the record over, row and lock included.
+
+        Of an aborted turn, and of a first one that has computed nothing of its own, everything goes
+        back; the row then stays the caller's to free, as with any request.
+        """
+        if not isinstance(req, Req) or req.session is None:
+            self.inner.cache_finished_req(req, is_insert)
+            return
+        session_id = req.session.session_id
+        slot = self.slots.pop(session_id, None)
+        if req.to_abort is not None or (slot is None and req.kv.uncached_len == 0):
+            self._give_up(req)
+            return
+        self._trim_overshoot(req)
+        slot = slot or SessionSlot(session_id)
+        slot.save_from_req(req)
+        self._hand_over(slot.kv, REQ, SESSION)
+        self.slots[session_id] = slot
+        self.session_events.saves += 1
+
+    def take_back(self, req: Req) -> bool:
+        """A turn was refused: its session holds the record again.  False if it was not resumed."""
+        slot = self.find_active_slot(req)
+        if slot is None or slot.borrower is not req:
+            return False
+        slot.take_back()
+        self._hand_over(slot.kv, REQ, SESSION)
+        return True
+
+    def release_session(self, session_id: str) -> None:
+        """Give back everything the session's slot holds; harmless if it has none.
+
+        Raises:
+            AssertionError: a request has the record in hand.
+        """
+        slot = self.slots.pop(session_id, None)
+        if slot is None:
+            return
+        assert slot.borrower is None, f"{slot.rid} is released under a turn"
+        # The KV first: the row says which it is.
+        self._free_slot_kv(slot)
+        self._free_slot_mamba(slot)
+        self._free_slot_row(slot)
+        self._unlock_slot(slot)
+        slot.kv = ReqKv()
+        self.session_events.releases += 1
+
+    def evict_session(self) -> bool:
+        """Release the slot that has been idle longest; False if there is none.
+
+        Its session stays open, and its next turn computes everything again: the last resort when
+        idle sessions hold what the only requests need.  Upstream has none (sglang#27024).
+        """
+        idle = next((slot for slot in self.slots.values() if slot.borrower is None), None)
+        if idle is None:
+            return False
+        self.release_session(idle.session_id)
+        return True
+
+    # What sessions hold.
+
+    def cached_len(self, session_id: str) -> int:
+        """Tokens whose KV the session's slot holds or locks; 0 without a slot."""
+        slot = self.slots.get(session_id)
+        return 0 if slot is None else slot.kv.kv_committed_len
+
+    def idle_slots(self) -> Iterator[SessionSlot]:
+        """The slots whose record no request has in hand: what sessions themselves hold."""
+        return (slot for slot in self.slots.values() if slot.borrower is None)
+
+    def any_holding_kv(self) -> bool:
+        """Whether any session holds KV, rows, states or locks, lent ones included."""
+        return bool(self.slots)
+
+    def session_held_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
+        page_size = self.page_size
+        return sum(kv.held_len(page_size) for kv in self._held(active_pool_idxs))
+
+    def session_held_mamba_slots(self, active_pool_idxs: set[int] | None = None) -> int:
+        return sum(kv.mamba_pool_idx is not None for kv in self._held(active_pool_idxs))
+
+    def session_held_req_count(self, active_pool_idxs: set[int] | None = None) -> int:
+        return sum(kv.req_pool_idx is not None for kv in self._held(active_pool_idxs))
+
+    def _held(self, active_pool_idxs: set[int] | None) -> Iterable[ReqKv]:
+        """The records of all slots, but for those whose row an admitted request counts already."""
+        records = [slot.kv for slot in self.slots.values()]
+        if not active_pool_idxs:
+            return records
+        return [kv for kv in records if kv.req_pool_idx not in active_pool_idxs]
+
+    # Resuming.
+
+    def _resume(self, slot: SessionSlot, req: Req, key: RadixKey) -> MatchResult:
+        """Hand the slot's record to ``req``, cut to what its prompt begins with.
+
+        The result's node is the root, whose lock does nothing: the session has a lock of its own on
+        what is the tree's.
+        """
+        prefix_len = self._prefix_len(slot, key)
+        kv = slot.kv
+        assert prefix_len >= kv.cache_protected_len, (
+            f"{slot.rid} is append-only: {req.rid} begins with {prefix_len} of the "
+            f"{kv.cache_protected_len} tokens that the tree holds for it"
+        )
+        slot.restore_to_req(req)
+        self._hand_over(kv, SESSION, REQ)
+        self._free_tail(slot, prefix_len)
+        self.session_events.restores += 1
+        indices = self._row(req, 0, prefix_len)
+        root = self.inner.root_node
+        return MatchResult(indices, root, root, None, kv.cache_protected_len)
+
+    def _prefix_len(self, slot: SessionSlot, key: RadixKey) -> int:
+        """Tokens of ``key`` that need not be computed again.
+
+        The key is without the token that has to be computed for its logits.
+        """
+        return min(slot.kv.kv_committed_len, len(key))
+
+    def _free_tail(self, slot: SessionSlot, prefix_len: int) -> None:
+        """Free [prefix_len, kv_allocated_len): the next prefill writes new indices over it.
+
+        Such a tail is left by tokens that were allocated and not committed.  Before sglang#22862
+        its indices were overwritten and lost.
+        """
+        kv = slot.kv
+        self._free_kv_aligned(kv, prefix_len)
+        kv.kv_allocated_len = prefix_len
+        kv.kv_committed_len = min(kv.kv_committed_len, prefix_len)
+
+    def _trim_overshoot(self, req: Req) -> None:
+        """Free what lies behind the answer: the next turn begins right after its last token."""
+        kv, target = req.kv, len(req.origin_input_ids) + len(req.output_ids)
+        if kv.kv_allocated_len > target:
+            self._free_kv_aligned(kv, target)
+            kv.kv_allocated_len = target
+            kv.kv_committed_len = min(kv.kv_committed_len, target)
+
+    def _free_kv_aligned(self, kv: ReqKv, start: int) -> None:
+        """Free the positions of ``kv`` from ``start`` on, which a request has in hand."""
+        # Round up: the allocator frees whole pages, and the first page still holds what is kept.
+        start = ceil_align(start, self.page_size)
+        if start < kv.kv_allocated_len:
+            tail = self._indices(kv.row, start, kv.kv_allocated_len)
+            self.token_to_kv_pool_allocator.free(tail, REQ)
+            self.session_events.tail_frees += 1
+            self.session_events.tail_tokens += len(tail)
+
+    # Giving back.
+
+    def _give_up(self, req: Req) -> None:
+        """Nothing is kept of the turn, nor of what the session held; the tree gets nothing new."""
+        self.inner.cache_finished_req(req, is_insert=False)
+
+    def _free_slot_kv(self, slot: SessionSlot) -> None:
+        kv = slot.kv
+        if kv.cache_protected_len < kv.kv_allocated_len:
+            own = self._indices(kv.row, kv.cache_protected_len, kv.kv_allocated_len)
+            self.token_to_kv_pool_allocator.free(own, SESSION)
+
+    def _free_slot_mamba(self, slot: SessionSlot) -> None:
+        """The state that the session took over from its last request (sglang#23496)."""
+        rows = self.req_to_token_pool
+        if isinstance(rows, HybridReqToTokenPool) and slot.mamba_pool_idx is not None:
+            rows.free_mamba_cache(slot, owner=SESSION)
+
+    def _free_slot_row(self, slot: SessionSlot) -> None:
+        self.req_to_token_pool.free(slot, owner=SESSION)
+
+    def _unlock_slot(self, slot: SessionSlot) -> None:
+        """The lock that the first turn took, and that the session has held since."""
+        kv = slot.kv
+        if kv.is_locked and kv.last_node is not None:
+            self.inner.dec_lock_ref(kv.last_node)
+
+    def _hand_over(self, kv: ReqKv, giver: Owner, taker: Owner) -> None:
+        """Tell the ledgers who holds all of ``kv`` from now on."""
+        rows = self.req_to_token_pool
+        rows.transfer(kv.row, giver, taker)
+        if isinstance(rows, HybridReqToTokenPool) and kv.mamba_pool_idx is not None:
+            rows.mamba_allocator.transfer(kv.mamba_pool_idx, giver, taker)
+        if kv.cache_protected_len < kv.kv_allocated_len:
+            own = self._indices(kv.row, kv.cache_protected_len, kv.kv_allocated_len)
+            self.token_to_kv_pool_allocator.transfer(own, giver, taker)
+
+    def _row(self, req: CacheableReq, start: int, end: int) -> IntArray:
+        assert req.req_pool_idx is not None, f"request {req.rid} has no row"
+        return self._indices(req.req_pool_idx, start, end)
+
+    def _indices(self, row: int, start: int, end: int) -> IntArray:
+        """KV indices of some positions of a row, as an array of its own."""
+        return self.req_to_token_pool.req_to_token[row, start:end].astype(np.int64)

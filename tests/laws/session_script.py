@@ -1,0 +1,146 @@
+"""A scripted run of two sessions and plain requests over pools that hardly suffice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EventKind
+from hybridbench.engine.sampling_params import SamplingParams
+from tests.builders import (
+    assert_idle_and_clean,
+    assert_nothing_lost,
+    make_attention_engine,
+    make_engine,
+)
+
+PARAMS = SamplingParams(max_new_tokens=5, ignore_eos=True)
+SESSIONS = ("s", "t")
+# What the turns of either session append; the second turn of "s" takes several chunks.
+TURNS = {
+    "s": [list(range(1, 13)), list(range(1, 40)), [30, 31]],
+    "t": [[*range(1, 9), 40], [41, 42], [43]],
+}
+PLAIN = {"p0": [*range(1, 13), 20, 21], "p1": [22, 23, 24]}
+
+
+@dataclass(frozen=True)
+class SessionScript:
+    """Who serves the run."""
+
+    name: str
+    make_engine: Callable[[], Engine]
+
+
+HYBRID = SessionScript(
+    "hybrid",
+    lambda: make_engine(
+        mamba_slots=7, kv_tokens=150, chunked_prefill_size=16, max_running_requests=4
+    ),
+)
+PAGED = SessionScript(
+    "pages of 16",
+    lambda: make_attention_engine(
+        16, kv_tokens=208, chunked_prefill_size=32, max_running_requests=4
+    ),
+)
+
+
+class SessionRun:
+    """The script, step by step: a session's next turn comes when the one before has ended.
+
+    ``said`` is each session's conversation as its client knows it; an aborted turn left nothing.
+    """
+
+    def __init__(self, script: SessionScript) -> None:
+        self.engine = script.make_engine()
+        self.steps = 0
+        self.said: dict[str, list[int]] = {name: [] for name in SESSIONS}
+        self.ends: dict[str, EventKind] = {}
+        self.outputs: dict[str, list[int]] = {}
+        self.prompts: dict[str, list[int]] = {}
+        self._next = dict.fromkeys(SESSIONS, 0)
+        self._turn_of: dict[str, str] = {}
+        self._plain = dict(PLAIN)
+        for name in SESSIONS:
+            self.engine.open_session(name)
+
+    @property
+    def is_over(self) -> bool:
+        to_come = any(self._may_go_on(name) for name in SESSIONS)
+        return not to_come and not self._plain and not self.engine.has_work
+
+    def step(self) -> None:
+        """Submit what is due, step, and look at every slot."""
+        for name in SESSIONS:
+            if self._may_go_on(name) and name not in self._turn_of.values():
+                self._submit_turn(name)
+        if self.steps % 3 == 2 and self._plain:
+            rid, prompt = self._plain.popitem()
+            self.prompts[rid] = prompt
+            self.engine.submit(rid, prompt, PARAMS)
+        self.steps += 1
+        for event in self.engine.step():
+            if event.ends_request:
+                self._note(event.rid, event.kind, list(event.output_ids))
+        assert_nothing_lost(self.engine)
+
+    def run(self, most_steps: int = 300) -> None:
+        """To the end; then everything must come back."""
+        while not self.is_over:
+            assert self.steps < most_steps, "the run does not end"
+            self.step()
+        for name in SESSIONS:
+            self.engine.close_session(name)
+        assert_idle_and_clean(self.engine)
+        assert self.engine.flush_cache()
+        for pool, stats in self.engine.pool_stats().items():
+            assert stats.available == stats.total, (pool, stats)
+
+    def _may_go_on(self, name: str) -> bool:
+        session = self.engine.scheduler.sessions.get(name)
+        if session is None or session.close_on_finish:
+            return False
+        return self._next[name] < len(TURNS[name])
+
+    def _submit_turn(self, name: str) -> None:
+        new = TURNS[name][self._next[name]]
+        rid = f"{name}{self._next[name]}"
+        self._next[name] += 1
+        self._turn_of[rid] = name
+        self.prompts[rid] = [*self.said[name], *new]
+        self.engine.submit(rid, new, PARAMS, session_id=name)
+
+    def _note(self, rid: str, kind: EventKind, output: list[int]) -> None:
+        self.ends[rid], self.outputs[rid] = kind, output
+        name = self._turn_of.pop(rid, None)
+        if name is not None and kind is EventKind.FINISHED:
+            self.said[name] = [*self.prompts[rid], *output]
+
+
+def make_reference(script: SessionScript) -> Engine:
+    """An engine with the script's model that reuses nothing and lacks nothing."""
+    if script is HYBRID:
+        return make_engine(cache="chunk", check_level="off")
+    return make_attention_engine(1, cache="chunk", check_level="off")
+
+
+class ReferenceTokens:
+    """What an engine without reuse says to a prompt; each prompt is asked once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[tuple[int, ...], list[int]]] = {}
+
+    def check(self, script: SessionScript, run: SessionRun) -> None:
+        """Every answer of ``run``, cut short or not, against the whole conversation's."""
+        known = self._known.setdefault(script.name, {})
+        for rid, prompt in run.prompts.items():
+            if rid not in run.outputs:
+                continue
+            key = tuple(prompt)
+            if key not in known:
+                known[key] = make_reference(script).generate([prompt], PARAMS)[0]
+            output = run.outputs[rid]
+            assert output == known[key][: len(output)], (rid, prompt)
+            assert run.ends[rid] is not EventKind.FINISHED or len(output) == len(known[key])

@@ -1,0 +1,93 @@
+"""A turn is aborted, its client leaves, or its session is closed, at every step of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.laws.session_script import (
+    HYBRID,
+    PAGED,
+    SESSIONS,
+    ReferenceTokens,
+    SessionRun,
+    SessionScript,
+)
+
+REFERENCE = ReferenceTokens()
+SCRIPTS = pytest.mark.parametrize("script", [HYBRID, PAGED], ids=lambda script: script.name)
+
+
+def healthy(script: SessionScript) -> SessionRun:
+    run = SessionRun(script)
+    run.run()
+    REFERENCE.check(script, run)
+    return run
+
+
+@SCRIPTS
+def test_a_turn_that_is_aborted_at_any_step_takes_nothing_along(script: SessionScript) -> None:
+    stages: Counter[str] = Counter()
+    whole = healthy(script)
+
+    for at in range(whole.steps):
+        for name in SESSIONS:
+            run = SessionRun(script)
+            for _ in range(at):
+                run.step()
+            session = run.engine.scheduler.sessions.get(name)
+            assert session is not None
+            if session.req is None:
+                continue
+            run.engine.abort(session.req.rid)
+            run.run()
+            REFERENCE.check(script, run)
+            stages.update(run.engine.counters.as_dict())
+
+    for stage in ("session_abort_queued", "session_abort_prefill", "session_abort_decode"):
+        assert stages[stage] > 0, stage
+
+
+@SCRIPTS
+def test_a_session_that_is_closed_at_any_step_gives_everything_back(script: SessionScript) -> None:
+    closes: Counter[str] = Counter()
+    whole = healthy(script)
+
+    for at in range(whole.steps):
+        for name in SESSIONS:
+            run = SessionRun(script)
+            for _ in range(at):
+                run.step()
+            held = len(run.engine.pools.sessions.slots)
+            assert run.engine.close_session(name)
+            closes["idle, with a slot"] += held > len(run.engine.pools.sessions.slots)
+            run.run()
+            REFERENCE.check(script, run)
+            assert len(run.engine.scheduler.sessions) == 0
+            assert run.engine.counters.session_closes == 2
+            closes["deferred"] += run.engine.counters.session_closes_deferred
+
+    assert closes["deferred"] > 0
+    assert closes["idle, with a slot"] > 0
+
+
+@SCRIPTS
+def test_a_client_that_leaves_at_any_step_leaves_an_open_session(script: SessionScript) -> None:
+    whole = healthy(script)
+
+    for at in range(0, whole.steps, 2):
+        run = SessionRun(script)
+        for _ in range(at):
+            run.step()
+        session = run.engine.scheduler.sessions.get("s")
+        assert session is not None
+        if session.req is None:
+            continue
+        rid = session.req.rid
+        run.engine.disconnect(rid)
+        del run._turn_of[rid]
+        run.step()
+        assert not session.is_inflight or session.req is not None
+        run.run()
+        REFERENCE.check(script, run)

@@ -1,0 +1,52 @@
+"""The k-th allocation fails, for every k of a run with sessions: nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.engine.events import EventKind
+from tests.laws.session_script import HYBRID, PAGED, ReferenceTokens, SessionRun, SessionScript
+from tests.laws.test_engine_allocation_failures import FailsOnce
+
+REFERENCE = ReferenceTokens()
+
+
+def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[SessionRun, FailsOnce]:
+    run = SessionRun(script)
+    pools = run.engine.pools
+    holder: object = pools.token_to_kv_pool_allocator
+    method = {"prefill tokens": "alloc_extend", "decode tokens": "alloc_decode"}.get(where, "alloc")
+    if where == "rows":
+        holder = pools.req_to_token_pool
+    elif where == "state slots":
+        holder = pools.mamba_allocator
+    failing = FailsOnce(getattr(holder, method), k)
+    setattr(holder, method, failing)
+    run.run()
+    return run, failing
+
+
+@pytest.mark.parametrize(
+    ("script", "where"),
+    [
+        (HYBRID, "state slots"),
+        (HYBRID, "rows"),
+        (HYBRID, "prefill tokens"),
+        (HYBRID, "decode tokens"),
+        (PAGED, "prefill tokens"),
+        (PAGED, "decode tokens"),
+    ],
+    ids=lambda value: value.name if isinstance(value, SessionScript) else value,
+)
+def test_any_single_failed_allocation_loses_nothing(script: SessionScript, where: str) -> None:
+    k = 0
+    while True:
+        k += 1
+        run, failing = run_with_failure(script, where, k)
+        assert set(run.ends.values()) == {EventKind.FINISHED}, f"failing call {k}"
+        assert len(run.ends) == 8
+        REFERENCE.check(script, run)
+        if failing.calls < k:
+            break
+
+    assert k > 4, "the run hardly allocates"

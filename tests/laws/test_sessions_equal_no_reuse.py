@@ -1,0 +1,110 @@
+"""With sessions the engine gives the tokens of one long conversation that nobody cached.
+
+The law of test_engine_equals_no_reuse.py, with turns, closes, time-outs and aborts of sessions on
+top: after every step every slot of every pool has exactly one holder, and once the sessions are
+closed and the tree is flushed every slot is free.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+
+from hybridbench.clock import FakeClock
+from hybridbench.engine.config import NewTokenRatio
+from tests.builders import make_attention_engine, make_engine
+from tests.session_programs import SessionProgram
+
+# Bets that requests stop early, so that decoding runs out of room now and then.
+DARING = NewTokenRatio(init=0.3, min=0.0, decay_steps=1)
+HYBRID: dict[str, dict[str, Any]] = {
+    "ample": {"kv_tokens": 600, "mamba_slots": 40},
+    "rows bind": {"max_running_requests": 4, "kv_tokens": 600, "mamba_slots": 40},
+    "state slots bind": {"mamba_slots": 9, "kv_tokens": 600},
+    "kv tokens bind": {"kv_tokens": 130, "mamba_slots": 40, "new_token_ratio": DARING},
+    "short chunks, longest prefix first": {
+        "kv_tokens": 240, "mamba_slots": 14, "chunked_prefill_size": 7, "schedule_policy": "lpm",
+    },
+    "whole prompts": {"kv_tokens": 200, "mamba_slots": 16, "chunked_prefill_size": None},
+    "no reuse beside the sessions": {"cache": "chunk", "kv_tokens": 200, "mamba_slots": 12},
+}  # fmt: skip
+PAGED: dict[str, dict[str, Any]] = {
+    "ample": {"kv_tokens": 2048},
+    "rows bind": {"max_running_requests": 4, "kv_tokens": 2048},
+    "kv tokens bind": {"kv_tokens": 512, "new_token_ratio": DARING, "max_running_requests": 10},
+    "no reuse beside the sessions": {"cache": "chunk", "kv_tokens": 640},
+}
+PAGE_SIZES = (1, 16, 64)
+
+
+def hybrid_program(name: str, seed: int) -> SessionProgram:
+    clock = FakeClock()
+    return SessionProgram(make_engine(clock=clock, **HYBRID[name]), random.Random(seed), clock)
+
+
+def paged_program(page_size: int, name: str, seed: int) -> SessionProgram:
+    clock = FakeClock()
+    changes = dict(PAGED[name])
+    if page_size == 1 and name == "kv tokens bind":
+        changes["kv_tokens"] = 130
+    engine = make_attention_engine(page_size, clock=clock, **changes)
+    program = SessionProgram(engine, random.Random(seed), clock, longest_prompt=90)
+    program._make_oracle = partial(make_attention_engine, 1)
+    return program
+
+
+def run_all(programs: list[tuple[str, SessionProgram]], actions: int) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for note, program in programs:
+        try:
+            program.run(actions)
+            program.compare_with_oracle()
+        except BaseException as error:
+            error.add_note(note)
+            raise
+        seen.update(program.engine.counters.as_dict())
+    return seen
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_hybrid_sessions_give_the_tokens_of_one_long_conversation(name: str) -> None:
+    programs = [(f"seed {seed}", hybrid_program(name, seed)) for seed in range(4)]
+
+    seen = run_all(programs, 500)
+
+    for event in (
+        "session_turns", "session_restores", "session_closes", "session_closes_deferred",
+        "session_timeouts", "session_abort_decode", "session_turns_rejected",
+    ):  # fmt: skip
+        assert seen[event] > 0, (event, seen)
+
+
+@pytest.mark.parametrize("name", PAGED)
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_paged_sessions_give_the_tokens_of_one_long_conversation(page_size: int, name: str) -> None:
+    programs = [(f"seed {seed}", paged_program(page_size, name, seed)) for seed in range(3)]
+
+    seen = run_all(programs, 400)
+
+    for event in ("session_turns", "session_restores", "session_closes_deferred"):
+        assert seen[event] > 0, (event, seen)
+
+
+def test_pressure_reaches_every_way_out_of_a_turn() -> None:
+    programs = [
+        (f"{name}, seed {seed}", hybrid_program(name, seed))
+        for seed in range(100, 106)
+        for name in ("rows bind", "kv tokens bind", "short chunks, longest prefix first")
+    ]
+
+    seen = run_all(programs, 400)
+
+    for event in (
+        "session_retracts", "session_evictions", "session_abort_queued", "session_abort_prefill",
+        "session_abort_decode", "refusals",
+    ):  # fmt: skip
+        assert seen[event] > 0, (event, seen)

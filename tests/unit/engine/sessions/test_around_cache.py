@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from hybridbench.engine.cache.base import BasePrefixCache, InsertParams, MatchPrefixParams
+from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.sessions.around_cache import CacheAround
+from hybridbench.engine.sessions.streaming_session import StreamingSession
+
+
+def _methods(cls: type) -> set[str]:
+    return {name for name, value in vars(cls).items() if callable(value) and name[0] != "_"}
+
+
+def test_every_method_of_the_interface_is_forwarded_by_name() -> None:
+    """One that is inherited from the interface would answer for a cache that has nothing."""
+    assert _methods(BasePrefixCache) - _methods(CacheAround) == set()
+
+
+def test_the_inner_cache_answers_what_no_session_asks() -> None:
+    inner = RadixCache.create_simulated()
+    around = StreamingSession(inner)
+
+    around.insert(InsertParams(RadixKey([1, 2, 3])))
+
+    assert around.match_prefix(MatchPrefixParams(RadixKey([1, 2, 3, 4]))).prefix_len == 3
+    assert (around.evictable_size(), around.node_count(), around.is_tree_cache()) == (3, 1, True)
+    around.reset()
+    assert inner.node_count() == 0
+    assert around.root_node is inner.root_node
