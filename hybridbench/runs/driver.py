@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from hybridbench.targets import messages
 from hybridbench.targets.messages import StepEvents
 from hybridbench.targets.target import Target
-from hybridbench.workload.actions import Abort, Disconnect, SamplingValues, Submit, WaitUntil
+from hybridbench.workload.actions import (
+    Abort,
+    CloseSession,
+    Disconnect,
+    OpenSession,
+    SamplingValues,
+    Submit,
+    WaitUntil,
+)
 from hybridbench.workload.actions import Workload as WorkloadProtocol
 
 # An open loop that fell behind must not keep the soak loop from looking at the clock.
@@ -79,7 +87,7 @@ class Driver:
             counts.aborted += 1
             workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
 
-    def _carry_out(self, action: Submit | Abort | Disconnect) -> None:
+    def _carry_out(self, action: Submit | OpenSession | CloseSession | Abort | Disconnect) -> None:
         match action:
             case Submit():
                 self.counts.submitted += 1
@@ -91,8 +99,14 @@ class Driver:
                         action.truncate,
                         action.payload_bytes,
                         action.payload_seed,
+                        action.session_id,
                     )
                 )
+            case OpenSession():
+                timeout_s = action.timeout_s or 0.0
+                self._target.post(messages.OpenSession(action.session_id, timeout_s))
+            case CloseSession():
+                self._target.post(messages.CloseSession(action.session_id))
             case Abort():
                 self._target.post(messages.Abort(action.rid))
             case Disconnect():

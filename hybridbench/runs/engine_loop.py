@@ -26,6 +26,7 @@ from hybridbench.targets.messages import (
     Abort,
     Census,
     Checkpoint,
+    CloseSession,
     Diagnose,
     Disconnect,
     Drain,
@@ -35,6 +36,7 @@ from hybridbench.targets.messages import (
     FromWorker,
     Goodbye,
     InjectedTruth,
+    OpenSession,
     Reclaim,
     Reclaimed,
     Resume,
@@ -50,6 +52,8 @@ from hybridbench.targets.wire import WireClosedError, WorkerWire
 
 # While a forked census runs, an idle loop looks for its end this often.
 _CENSUS_WAIT_S = 0.02
+# An idle loop looks for sessions that timed out no more often than this.
+_REAP_WAIT_S = 0.05
 
 
 class EngineLoop:
@@ -131,7 +135,11 @@ class EngineLoop:
             return
 
     def _patience_s(self) -> float | None:
-        return _CENSUS_WAIT_S if self._probes.pending else None
+        """How long an idle loop may sleep: a census or a session may come to its end by itself."""
+        if self._probes.pending:
+            return _CENSUS_WAIT_S
+        expiry_s = self._engine.reap_sessions()
+        return None if expiry_s is None else max(_REAP_WAIT_S, expiry_s)
 
     def _carry_out(self, messages: list[ToWorker] | None) -> None:
         for message in messages or ():
@@ -141,22 +149,29 @@ class EngineLoop:
         match message:
             case Submit():
                 self._submit(message)
+            case OpenSession() | CloseSession():
+                self._open_or_close(message)
             case Abort():
                 self._engine.abort(message.rid)
             case Disconnect():
                 self._engine.disconnect(message.rid)
             case Census() | Checkpoint() | Diagnose():
                 self._probe(message)
-            case Drain():
-                self._draining = True
-            case Resume():
-                self._draining = False
+            case Drain() | Resume():
+                self._draining = isinstance(message, Drain)
             case Flush():
                 self._wire.send(Flushed(time.monotonic(), self._engine.flush_cache()))
             case Reclaim():
                 self._wire.send(self._reclaim())
             case Shutdown():
                 self._leaving = True
+
+    def _open_or_close(self, message: OpenSession | CloseSession) -> None:
+        match message:
+            case OpenSession(session_id, timeout_s):
+                self._engine.open_session(session_id, timeout_s=timeout_s or None)
+            case CloseSession(session_id):
+                self._engine.close_session(session_id)
 
     def _reclaim(self) -> Reclaimed:
         def private_bytes() -> int:
@@ -179,6 +194,7 @@ class EngineLoop:
                 _sampling_params(message.sampling),
                 truncate=message.truncate,
                 payload=make_payload(message.payload_bytes, message.payload_seed),
+                session_id=message.session_id or None,
             )
         except (DuplicateRequestError, UsageError) as error:
             self._report.reject(message.rid, str(error))

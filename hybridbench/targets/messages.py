@@ -11,15 +11,19 @@ from typing import TypeAlias
 
 import msgspec
 
+from hybridbench.targets.records import CycleRecord as CycleRecord
+from hybridbench.targets.records import Record as Record
+from hybridbench.targets.records import RetainedRecord as RetainedRecord
+from hybridbench.targets.records import RungReading as RungReading
+from hybridbench.targets.records import SiteRecord as SiteRecord
+from hybridbench.targets.records import SurveyRecord as SurveyRecord
+from hybridbench.targets.records import TypeCount as TypeCount
+
 Scalar: TypeAlias = bool | int | float | str | None
 
 
 class _Message(msgspec.Struct, tag=True, array_like=True, gc=False, frozen=True):
     """An array with a tag: a few microseconds each.  Fields may only be added at the end."""
-
-
-class _Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A part of a message."""
 
 
 # Parent to worker: how the engine is built.  Always the first message.
@@ -44,7 +48,7 @@ class Start(_Message, frozen=True):
 # Parent to worker: traffic.
 
 
-class Sampling(_Record, frozen=True):
+class Sampling(Record, frozen=True):
     """How tokens of one request are chosen; ``top_k`` 0 and ``top_p`` 1 consider all tokens."""
 
     max_new_tokens: int
@@ -61,6 +65,7 @@ class Submit(_Message, frozen=True):
 
     With ``payload_bytes`` it brings a payload of that size, which the worker makes from
     ``payload_seed``: equal seeds give equal payloads, and megabytes need not cross the wire.
+    With a ``session_id`` it is that session's next turn, and ``input_ids`` are only what is new.
     """
 
     rid: str
@@ -69,6 +74,26 @@ class Submit(_Message, frozen=True):
     truncate: bool = False
     payload_bytes: int = 0
     payload_seed: int = 0
+    session_id: str = ""
+
+
+class OpenSession(_Message, frozen=True):
+    """Open a session that closes itself after so long without a turn; 0: never.
+
+    Of a name that is open already nothing comes; its turns are told of like any request.
+    """
+
+    session_id: str
+    timeout_s: float = 0.0
+
+
+class CloseSession(_Message, frozen=True):
+    """Close a session, after the turn under way if there is one; one that is not there is ignored.
+
+    It may have closed itself meanwhile.
+    """
+
+    session_id: str
 
 
 class Abort(_Message, frozen=True):
@@ -149,7 +174,7 @@ class Ready(_Message, frozen=True):
     boot_s: float
 
 
-class Ended(_Record, frozen=True):
+class Ended(Record, frozen=True):
     """A request that finished, or that was aborted; with what it has put out."""
 
     rid: str
@@ -161,7 +186,7 @@ class Ended(_Record, frozen=True):
     itl_s: float | None  # mean time between its tokens
 
 
-class Rejected(_Record, frozen=True):
+class Rejected(Record, frozen=True):
     """A request that the engine refused at the door."""
 
     rid: str
@@ -192,15 +217,7 @@ class CountersReply(_Message, frozen=True):
     values: dict[str, float]
 
 
-class TypeCount(_Record, frozen=True):
-    """Garbage of one type."""
-
-    type_name: str
-    count: int
-    size_bytes: int
-
-
-class InstanceCount(_Record, frozen=True):
+class InstanceCount(Record, frozen=True):
     """Instances of a class that dies by reference count when healthy."""
 
     live: int
@@ -226,7 +243,7 @@ class CensusReply(_Message, frozen=True):
     instances: dict[str, InstanceCount] = {}
 
 
-class ViolationRecord(_Record, frozen=True):
+class ViolationRecord(Record, frozen=True):
     """One contradiction in the engine's state, in its own words."""
 
     kind: str
@@ -340,69 +357,6 @@ class Diagnose(_Message, frozen=True):
     classes: dict[str, int] = {}
 
 
-class RungReading(_Record, frozen=True):
-    """Memory of the worker after one rung; ``private_bytes`` is RssAnon and swap."""
-
-    name: str
-    private_bytes: int
-    malloc_in_use_bytes: int
-    malloc_arena_bytes: int
-    device_allocated_bytes: int
-    device_reserved_bytes: int
-    seconds: float
-
-
-class CycleRecord(_Record, frozen=True):
-    """A way round by attribute names, and the share of the objects on cycles that have it."""
-
-    edges: list[str]
-    share: float
-
-
-class RetainedRecord(_Record, frozen=True):
-    """Objects that are held and were not at the baseline; see ``sampling/retained_growth.py``."""
-
-    type_name: str
-    count: int
-    size_bytes: int
-    path: str
-    holder: str
-    entries: int
-    chain: list[str]
-    chain_share: float
-    dragged: bool
-    item_type: str
-
-
-class SurveyRecord(_Record, frozen=True):
-    """What a full look at the heap found.  ``error`` is empty when it worked."""
-
-    error: str
-    stop_s: float = 0.0
-    child_s: float = 0.0
-    tracked_objects: int = 0
-    garbage_objects: int = 0
-    garbage_bytes: int = 0
-    garbage_types: list[TypeCount] = []
-    components: int = 0
-    on_cycles: int = 0
-    hanging: int = 0
-    cycle_types: dict[str, int] = {}
-    cycles: list[CycleRecord] = []
-    retained: list[RetainedRecord] = []
-    rehearsal: list[RungReading] = []
-    paths: dict[str, tuple[int, int]] = {}
-    classes: dict[str, int] = {}
-
-
-class SiteRecord(_Record, frozen=True):
-    """The engine's calls behind an event counter, and the class that its events remove, if any."""
-
-    counter: str
-    calls: list[str]
-    removes: str
-
-
 class Diagnosis(_Message, frozen=True):
     """The answer to Diagnose; ``survey`` is None when none was asked for."""
 
@@ -416,6 +370,8 @@ class Diagnosis(_Message, frozen=True):
 ToWorker: TypeAlias = (
     Start
     | Submit
+    | OpenSession
+    | CloseSession
     | Abort
     | Disconnect
     | Drain

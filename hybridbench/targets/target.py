@@ -16,6 +16,7 @@ class Capability(StrEnum):
     TRAFFIC = "traffic"
     ABORT = "abort"
     DISCONNECT = "disconnect"
+    SESSIONS = "sessions"
     DRAIN = "drain"
     FLUSH = "flush"
     PROCESS_MEMORY = "process_memory"

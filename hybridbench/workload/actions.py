@@ -27,7 +27,8 @@ class SamplingValues(TypedDict):
 class Submit:
     """Send a request.  ``input_ids`` belongs to the workload: read it, do not change it.
 
-    With ``payload_bytes`` it brings a payload of that size, made from ``payload_seed`` alone.
+    With ``payload_bytes`` it brings a payload of that size, made from ``payload_seed`` alone.  With
+    a ``session_id`` it is that session's next turn, and ``input_ids`` are only what is new.
     """
 
     rid: str
@@ -36,6 +37,22 @@ class Submit:
     truncate: bool = False
     payload_bytes: int = 0
     payload_seed: int = 0
+    session_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Open a session; it ends itself after ``timeout_s`` without a turn, None never."""
+
+    session_id: str
+    timeout_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """Close a session, after the turn under way if there is one."""
+
+    session_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +76,7 @@ class WaitUntil:
     due_s: float | None
 
 
-Action: TypeAlias = Submit | Abort | Disconnect | WaitUntil
+Action: TypeAlias = Submit | OpenSession | CloseSession | Abort | Disconnect | WaitUntil
 
 
 class Workload(Protocol):

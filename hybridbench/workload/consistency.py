@@ -150,6 +150,20 @@ def _sampling(profile: Profile) -> Iterator[Fault]:
         yield ("sampling", "top_p"), "0 leaves no token to choose; 1 considers all"
 
 
+def _sessions(profile: Profile) -> Iterator[Fault]:
+    sessions = profile.sessions
+    if sessions.close_busy + sessions.abandon > 1:
+        total = sessions.close_busy + sessions.abandon
+        yield ("sessions",), f"close_busy and abandon take {total:g} of the sessions; at most 1"
+    if sessions.abandon > 0 and sessions.timeout_s is None:
+        yield (
+            ("sessions", "abandon"),
+            "needs sessions.timeout, or nobody ever closes them",
+        )
+    if sessions.share > 0 and profile.prompts.payload_bytes > 0:
+        yield ("sessions", "share"), "and prompts.payload exclude each other; set one of them to 0"
+
+
 def _coverage(profile: Profile) -> Iterator[Fault]:
     for name in profile.assert_coverage:
         if name not in COVERAGE_COUNTERS:
@@ -166,6 +180,7 @@ def _times(profile: Profile) -> Iterator[Fault]:
         (("probe", "sample_every"), profile.probe.sample_every_s),
         (("probe", "collectible_every"), profile.probe.collectible_every_s),
         (("aborts", "queue_timeout"), profile.aborts.queue_timeout_s),
+        (("sessions", "timeout"), profile.sessions.timeout_s),
     ):
         if value_s is not None and value_s <= 0:
             yield path, "must be longer than 0s"
@@ -195,6 +210,7 @@ _CHECKS: Final[tuple[Callable[[Profile], Iterator[Fault]], ...]] = (
     _arrival,
     _shares,
     _sampling,
+    _sessions,
     _coverage,
     _times,
 )

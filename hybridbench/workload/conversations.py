@@ -1,12 +1,14 @@
 """Conversations under way: each keeps its tokens, and its next prompt is all of them and more.
 
 Memory is bounded by ``open`` conversations and those in flight, each at most the context long.
+Times are seconds of traffic.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hybridbench.workload.client_sessions import ClientSession, SessionPlan, Waiting
 from hybridbench.workload.draws import TokenSource, Zipf, draw_tokens, stream, token_block
 from hybridbench.workload.profile import Profile
 
@@ -19,6 +21,7 @@ class Conversation:
     history: list[int]
     turns_left: int
     turn_ends: list[int] = field(default_factory=list)
+    session: ClientSession | None = None
 
     def extend(self, prompt: list[int], output: list[int]) -> None:
         """A turn has been answered with ``output``."""
@@ -30,11 +33,20 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One prompt to send, and the conversation it belongs to until ``ConversationPool.end``."""
+    """One prompt to send, and the conversation it belongs to until ``ConversationPool.end``.
+
+    ``said`` tokens of the prompt are known to the conversation's session.
+    """
 
     conversation: Conversation
     prompt: list[int]
     max_new_tokens: int
+    said: int = 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the conversation is over after it."""
+        return self.conversation.turns_left <= 1
 
 
 class ConversationPool:
@@ -54,9 +66,35 @@ class ConversationPool:
         self._system_prompts: dict[int, list[int]] = {}
         self._idle: list[Conversation] = []
         self._busy = 0
+        self._sessions = SessionPlan(profile.sessions, seed)
+        self._thinking: Waiting[Conversation] = Waiting()
+        self._held: Waiting[ClientSession] = Waiting()  # the last turn is over, and not closed yet
 
     def __len__(self) -> int:
-        return len(self._idle) + self._busy
+        return len(self._idle) + self._busy + len(self._thinking) + len(self._held)
+
+    def ready_s(self, time_s: float) -> float:
+        """From when on somebody has a next turn: ``time_s`` or later, when the next has thought."""
+        self._idle += self._thinking.due(time_s)
+        if self._idle or len(self) < self._settings.open or not self._waiting_for_time():
+            return time_s
+        return self._next_s(time_s)
+
+    def sessions_to_close(self, time_s: float) -> list[str]:
+        """The sessions whose time is over; they are forgotten."""
+        return [session.session_id for session in self._held.due(time_s)]
+
+    def next_close_s(self) -> float | None:
+        """When the next session is to be closed, if one is."""
+        return self._held.next_s
+
+    def close_sessions(self) -> list[str]:
+        """All sessions that are not being answered: their conversations are over, and forgotten."""
+        idle = [*self._idle, *self._thinking.due(None)]
+        self._idle = [conversation for conversation in idle if conversation.session is None]
+        ended = [conversation.session for conversation in idle if conversation.session is not None]
+        ended += self._held.due(None)
+        return [session.session_id for session in ended if session.is_open]
 
     def next_turn(self, *, long_input: bool = False, long_output: bool = False) -> Turn:
         """Take a conversation and say its next prompt; it stays taken until ``end``.
@@ -72,15 +110,23 @@ class ConversationPool:
         self._busy += 1
         return turn or self._opened(output, long_input)
 
-    def end(self, turn: Turn, output_ids: list[int]) -> None:
+    def end(self, turn: Turn, output_ids: list[int], time_s: float = 0.0) -> None:
         """The turn is over; with an answer it becomes part of the conversation."""
         conversation = turn.conversation
         self._busy -= 1
         conversation.turns_left -= 1
         if output_ids:
             conversation.extend(turn.prompt, output_ids)
-        if conversation.turns_left > 0:
-            self._idle.append(conversation)
+        session = conversation.session
+        if session is None:
+            if conversation.turns_left > 0:
+                self._idle.append(conversation)
+        elif not session.is_open:
+            return
+        elif conversation.turns_left > 0:
+            self._thinking.add(time_s + self._sessions.think_s(), conversation)
+        elif not session.abandoned:
+            self._held.add(time_s + self._sessions.hold_s(), session)
 
     def system_prompt(self, family: int) -> list[int]:
         """The shared first tokens of a family; their length is part of its seed."""
@@ -91,6 +137,13 @@ class ConversationPool:
             tokens = token_block(self._seed, self._vocab_size, length, "system", family)
             self._system_prompts[family] = tokens
         return tokens
+
+    def _waiting_for_time(self) -> bool:
+        return bool(len(self._thinking) or len(self._held))
+
+    def _next_s(self, time_s: float) -> float:
+        times_s = [self._thinking.next_s, self._held.next_s]
+        return max(time_s, min(s for s in times_s if s is not None))
 
     def _take_idle(self) -> Conversation:
         # The last one fills the gap: O(1), and order does not matter to a uniform draw.
@@ -103,7 +156,9 @@ class ConversationPool:
     def _continued(self, conversation: Conversation, output: int, long_input: bool) -> Turn | None:
         """The next turn, or None if the context is full: that conversation is then over."""
         history = conversation.history
-        if conversation.turn_ends and self._random.random() < self._settings.edit:
+        session = conversation.session
+        may_go_back = session is None and bool(conversation.turn_ends)
+        if may_go_back and self._random.random() < self._settings.edit:
             # Anywhere behind the system prompt: mid-turn points are what splits a node.
             system = len(self.system_prompt(conversation.family))
             history = history[: self._random.randint(system, conversation.turn_ends[-1])]
@@ -112,12 +167,18 @@ class ConversationPool:
         if user > room:
             user = draw_tokens(self._random, self._prompts.user_tokens)
         if user > room:
+            if session is not None:
+                # Over sooner than meant; it is closed like any other.
+                self._held.add(0.0, session)
             return None
-        return Turn(conversation, history + self._user_tokens.take(user), output)
+        # A session whose first turn was not answered knows nothing, not even the system prompt.
+        said = len(history) if session is not None and conversation.turn_ends else 0
+        return Turn(conversation, history + self._user_tokens.take(user), output, said)
 
     def _opened(self, output: int, long_input: bool) -> Turn:
         turns = draw_tokens(self._random, self._settings.turns)
-        if self._idle and self._random.random() < self._settings.branch:
+        session = self._sessions.draw()
+        if session is None and self._idle and self._random.random() < self._settings.branch:
             branch = self._branched(turns)
             turn = self._continued(branch, output, long_input) if branch is not None else None
             if turn is not None:
@@ -125,7 +186,7 @@ class ConversationPool:
         family = self._families.draw(self._random)
         warm = not long_input and self._is_warm(family)
         system = self.system_prompt(family)
-        conversation = Conversation(family, system, turns)
+        conversation = Conversation(family, system, turns, session=session)
         if warm:
             return Turn(conversation, system, output)
         user = self._user_tokens.take(self._user_length(long_input))

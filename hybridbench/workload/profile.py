@@ -31,6 +31,7 @@ from hybridbench.workload.settings import (
     Promise,
     Prompts,
     SamplingSettings,
+    Sessions,
     Warmup,
 )
 from hybridbench.workload.validation import validated
@@ -71,6 +72,7 @@ class Profile:
     arrival: Arrival
     prompts: Prompts = Prompts()
     conversations: Conversations = Conversations()
+    sessions: Sessions = Sessions()
     output: Output = Output()
     sampling: SamplingSettings = SamplingSettings()
     aborts: Aborts = Aborts()

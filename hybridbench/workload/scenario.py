@@ -15,12 +15,15 @@ from typing import Final
 from hybridbench.workload.actions import (
     Abort,
     Action,
+    CloseSession,
     Disconnect,
+    OpenSession,
     SamplingValues,
     Submit,
     WaitUntil,
 )
 from hybridbench.workload.arrivals import build_arrivals
+from hybridbench.workload.client_sessions import ClientSession
 from hybridbench.workload.conversations import ConversationPool, Turn
 from hybridbench.workload.draws import TokenSource, draw_tokens, stream
 from hybridbench.workload.ending import Ending, EndingPlan, TokenPace
@@ -42,6 +45,7 @@ class _Live:
     ending: Ending
     max_new_tokens: int
     first_token_s: float | None = None
+    overlong: bool = False
     # Submissions under the same id that the engine has not answered yet.
     duplicates: int = 0
 
@@ -83,12 +87,21 @@ class Scenario:
         ended = self._due_timeout(now_s) or self._due_cut(now_s)
         if ended is not None:
             return ended
-        if not self._clock.paused and self._arrivals.due(self._clock.at(now_s), self.in_flight):
-            return self._with_patience(self._submit(), now_s)
+        if self._clock.paused:
+            return WaitUntil(self._next_due_s(now_s))
+        time_s = self._clock.at(now_s)
+        self._close(self._conversations.sessions_to_close(time_s))
+        if self._urgent:
+            return self._urgent.popleft()
+        has_turn = self._conversations.ready_s(time_s) <= time_s
+        if has_turn and self._arrivals.due(time_s, self.in_flight):
+            return self._in_session(self._with_patience(self._submit(), now_s))
         return WaitUntil(self._next_due_s(now_s))
 
     def pause(self, now_s: float) -> None:
         self._clock.pause(now_s)
+        if self._sessions_rest_closed:
+            self._close(self._conversations.close_sessions())
 
     def resume(self, now_s: float) -> None:
         self._clock.resume(now_s)
@@ -104,12 +117,15 @@ class Scenario:
         if live is None:
             return
         live.first_token_s = now_s
+        session = self._session_of(live)
+        is_last = live.turn is not None and live.turn.is_last
+        if session is not None and session.close_busy and is_last:
+            self._end_session(session)
         if live.ending.in_decode:
             tokens = self._endings.tokens_before_cut(live.max_new_tokens)
             self._cut_at_s[rid] = now_s + self._pace.expected_s(tokens)
 
     def on_finished(self, rid: str, output_ids: Sequence[int], reason: str, now_s: float) -> None:
-        del reason  # what was put out says all: an abort before the first token left nothing
         live = self._known(rid)
         if live is None:
             return
@@ -117,8 +133,11 @@ class Scenario:
             self._pace.learn(now_s - live.first_token_s, len(output_ids) - 1)
         if live.duplicates:
             self._become_duplicate(rid, live, list(output_ids))
-        else:
-            self._forget(rid, live, list(output_ids))
+            return
+        # A session forgets a turn that was aborted; another conversation goes on from what was put
+        # out, which is nothing if the abort came before the first token.
+        kept = self._session_of(live) is None or reason in _ANSWERED
+        self._forget(rid, live, list(output_ids) if kept else [], now_s)
 
     def on_rejected(self, rid: str, reason: str) -> None:
         del reason
@@ -129,8 +148,12 @@ class Scenario:
         if live.duplicates:
             # The engine answers in order: while both are there it is the second that is refused.
             live.duplicates -= 1
-        else:
-            self._forget(rid, live, [])
+            return
+        session = self._session_of(live)
+        if session is not None and not live.overlong:
+            # It is gone (it timed out), or its context is full: there is no going on.
+            self._end_session(session)
+        self._forget(rid, live, [], None)
 
     def counts(self) -> dict[str, int]:
         return {**self._counts, "arrivals_dropped": self._arrivals.dropped}
@@ -157,6 +180,9 @@ class Scenario:
         live = _Live(turn, ending, turn.max_new_tokens)
         self._live[rid] = live
         sampling = self._sampling.draw(turn.max_new_tokens)
+        session = self._session_of(live)
+        if session is not None:
+            return self._submit_turn(rid, live, turn, sampling)
         size_bytes, payload_seed = self._payloads.draw()
         request = Submit(rid, turn.prompt, sampling, False, size_bytes, payload_seed)
         if ending is Ending.ABORT_QUEUED:
@@ -167,6 +193,47 @@ class Scenario:
             self._counts["duplicate_ids"] += 1
             self._urgent.append(request)
         return request
+
+    def _submit_turn(self, rid: str, live: _Live, turn: Turn, sampling: SamplingValues) -> Submit:
+        """A session is sent what is new, and now and then far too much of that."""
+        session = self._session_of(live)
+        assert session is not None
+        new = turn.prompt[turn.said :]
+        if self._profile.sessions.overlong and self._bad.random() < self._profile.sessions.overlong:
+            self._counts["session_overlong"] += 1
+            live.overlong, live.ending = True, Ending.NATURAL
+            new = self._bad_tokens.take(self._profile.pools.max_context_len + 1)
+        elif live.ending is Ending.ABORT_QUEUED:
+            self._urgent.append(self._abort(rid, live))
+        return Submit(rid, new, sampling, session_id=session.session_id)
+
+    def _in_session(self, request: Submit) -> Action:
+        """The request, or the opening of its session, which it then follows."""
+        session = self._session_of(self._live[request.rid])
+        if session is None or session.is_open:
+            return request
+        session.is_open = True
+        self._counts["sessions_opened"] += 1
+        self._urgent.appendleft(request)
+        return OpenSession(session.session_id, self._profile.sessions.timeout_s)
+
+    def _end_session(self, session: ClientSession) -> None:
+        """The client is done with it, whether or not a turn is under way."""
+        if session.is_open and not session.abandoned:
+            self._close([session.session_id])
+        session.is_open = False
+
+    def _close(self, session_ids: Sequence[str]) -> None:
+        """As soon as possible, in this order."""
+        self._counts["sessions_closed"] += len(session_ids)
+        self._urgent.extend(CloseSession(session_id) for session_id in session_ids)
+
+    def _session_of(self, live: _Live) -> ClientSession | None:
+        return None if live.turn is None else live.turn.conversation.session
+
+    @property
+    def _sessions_rest_closed(self) -> bool:
+        return self._profile.sessions.at_rest == "closed"
 
     def _submit_overlong(self, rid: str, *, truncate: bool) -> Submit:
         self._counts["truncate" if truncate else "overlong"] += 1
@@ -206,16 +273,24 @@ class Scenario:
         if live.ending is Ending.ABORT_DECODE:
             return self._abort(rid, live)
         self._counts[Ending.DISCONNECT] += 1
-        self._forget(rid, live, [])
+        session = self._session_of(live)
+        if session is not None:
+            # Who has left does not come back to a session.
+            self._end_session(session)
+        self._forget(rid, live, [], now_s)
         return Disconnect(rid)
 
     def _next_due_s(self, now_s: float) -> float | None:
         times_s = list(self._cut_at_s.values())
         times_s += [next(iter(self._patience_ends_s.values()))] if self._patience_ends_s else []
         if not self._clock.paused:
-            arrival_s = self._arrivals.next_s(self._clock.at(now_s), self.in_flight)
+            time_s = self._clock.at(now_s)
+            arrival_s = self._arrivals.next_s(time_s, self.in_flight)
             if arrival_s is not None:
-                times_s.append(self._clock.wake_s(arrival_s, now_s))
+                arrival_s = max(arrival_s, self._conversations.ready_s(time_s))
+            for due_s in (arrival_s, self._conversations.next_close_s()):
+                if due_s is not None:
+                    times_s.append(self._clock.wake_s(due_s, now_s))
         return min(times_s) if times_s else None
 
     def _known(self, rid: str) -> _Live | None:
@@ -233,13 +308,16 @@ class Scenario:
         self._patience_ends_s.pop(rid, None)
         self._live[rid] = _Live(None, Ending.NATURAL, live.max_new_tokens)
 
-    def _forget(self, rid: str, live: _Live, output_ids: list[int]) -> None:
+    def _forget(self, rid: str, live: _Live, output_ids: list[int], now_s: float | None) -> None:
         del self._live[rid]
         self._cut_at_s.pop(rid, None)
         self._patience_ends_s.pop(rid, None)
         self._counts["ended"] += 1
         if live.turn is not None:
-            self._conversations.end(live.turn, output_ids)
+            time_s = 0.0 if now_s is None else self._clock.at(now_s)
+            self._conversations.end(live.turn, output_ids, time_s)
+            if self._clock.paused and self._sessions_rest_closed:
+                self._close(self._conversations.close_sessions())
 
 
 class SamplingDraws:
@@ -283,4 +361,9 @@ _COUNTS: Final = (
     "queue_timeouts",
     "duplicate_ids",
     "unknown_reports",
+    "sessions_opened",
+    "sessions_closed",
+    "session_overlong",
 )
+# The reasons of an end that is an answer; any other is that of an abort.
+_ANSWERED: Final = frozenset({"length", "stop"})

@@ -170,6 +170,29 @@ class Conversations:
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Sessions:
+    """Conversations that are held in a streaming session: each turn sends only what is new.
+
+    ``share`` of the conversations are; those neither branch nor go back.  Clients think for
+    ``think_s`` between two turns, and keep the session open for ``hold_s`` after the last one; both
+    are drawn from half to one and a half times that.  Of the sessions ``close_busy`` are closed
+    while their last turn is answered, and ``abandon`` never, so that they time out: after
+    ``timeout_s`` without a turn, None is for ever.  ``overlong`` of the turns are too long and are
+    rejected.  ``at_rest`` says whether sessions are closed before each checkpoint; only then do
+    locks in the tree say something there.
+    """
+
+    share: Share = 0.0
+    think_s: DurationS = 0.0
+    hold_s: DurationS = 0.0
+    close_busy: Share = 0.0
+    abandon: Share = 0.0
+    timeout_s: DurationS | None = None
+    overlong: Share = 0.0
+    at_rest: Literal["open", "closed"] = "open"
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Output:
     """How much is answered, in tokens."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.sampling_params import SamplingParams
@@ -59,6 +60,54 @@ def test_what_cannot_be_served_is_rejected_and_the_loop_goes_on() -> None:
     events = events_of(told)
     assert sorted(rejected.rid for rejected in events.rejected) == ["long", "odd", "twice"]
     assert [ended.rid for ended in events.finished] == ["twice"]
+
+
+def test_a_session_over_the_wire_resumes_and_closes() -> None:
+    plain = make_engine()
+    (first,) = plain.generate([PROMPT], SamplingParams(max_new_tokens=4, ignore_eos=True))
+    (second,) = plain.generate(
+        [[*PROMPT, *first, 40]], SamplingParams(max_new_tokens=4, ignore_eos=True)
+    )
+    engine = make_engine()
+    with in_process_worker(engine) as worker:
+        told = worker.ask(
+            m.OpenSession("s"),
+            m.Submit("a", PROMPT, GREEDY, session_id="s"),
+            m.Submit("busy", [40], GREEDY, session_id="s"),
+            m.Submit("nowhere", [40], GREEDY, session_id="t"),
+            m.Drain(),
+            until=m.Drained,
+        )
+        told += worker.ask(
+            m.Submit("b", [40], GREEDY, session_id="s"),
+            m.CloseSession("s"),
+            m.CloseSession("t"),
+            m.Drain(),
+            until=m.Drained,
+        )
+
+    events = events_of(told)
+    assert {ended.rid: ended.output_ids for ended in events.finished} == {"a": first, "b": second}
+    assert sorted(rejected.rid for rejected in events.rejected) == ["busy", "nowhere"]
+    assert (engine.counters.session_restores, engine.counters.session_closes) == (1, 1)
+
+
+def test_an_idle_loop_wakes_up_for_a_session_that_times_out() -> None:
+    engine = make_engine()
+    with in_process_worker(engine) as worker:
+        worker.ask(
+            m.OpenSession("s", 0.1),
+            m.Submit("a", PROMPT, GREEDY, session_id="s"),
+            m.Drain(),
+            until=m.Drained,
+        )
+        deadline_s = time.monotonic() + PATIENCE_S
+        # Nothing is sent meanwhile: the loop sleeps.
+        while len(engine.scheduler.sessions) and time.monotonic() < deadline_s:
+            threading.Event().wait(0.02)
+
+    assert engine.counters.session_timeouts == 1
+    assert engine.pool_stats()["kv"].session_held == 0
 
 
 def test_counters_are_declared_consistent_and_fresh() -> None:

@@ -41,6 +41,9 @@ VIOLATION = m.ViolationRecord("residual", "kv", "3 tokens held by nobody", [4, 5
 TO_WORKER: list[m.ToWorker] = [
     m.Start(engine={"model": "qwen3-next", "new_token_ratio": {"init": 0.5}}, defects=["x"]),
     m.Submit("r1", [1, 2, 3], m.Sampling(max_new_tokens=4, stop_token_ids=(7,)), truncate=True),
+    m.Submit("r2", [4], m.Sampling(max_new_tokens=4), session_id="s1"),
+    m.OpenSession("s1", 2.5),
+    m.CloseSession("s1"),
     m.Abort("r1"),
     m.Disconnect("r1"),
     m.Drain(),

@@ -1,0 +1,91 @@
+"""A client's side of streaming sessions: which conversations have one, and when it is closed.
+
+Times are seconds of traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+from hybridbench.workload.draws import stream
+from hybridbench.workload.settings import Sessions
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class ClientSession:
+    """One session as its client knows it.
+
+    ``is_open`` from the first turn until the client has closed it, or has been told that it is
+    gone; ``close_busy`` and ``abandoned`` say how it is going to end.
+    """
+
+    session_id: str
+    close_busy: bool = False
+    abandoned: bool = False
+    is_open: bool = False
+
+
+class SessionPlan:
+    """Draws what a profile wants of sessions, from a stream of its own."""
+
+    def __init__(self, settings: Sessions, seed: int) -> None:
+        """Without a share nothing is ever drawn."""
+        self._settings = settings
+        self._random = stream(seed, "sessions")
+        self._drawn = 0
+
+    def draw(self) -> ClientSession | None:
+        """The session of a new conversation, not open yet; None if it is to have none."""
+        settings = self._settings
+        if not settings.share or self._random.random() >= settings.share:
+            return None
+        self._drawn += 1
+        end = self._random.random()
+        return ClientSession(
+            f"s{self._drawn}",
+            close_busy=end < settings.close_busy,
+            abandoned=settings.close_busy <= end < settings.close_busy + settings.abandon,
+        )
+
+    def think_s(self) -> float:
+        """How long the client thinks before its next turn."""
+        return self._settings.think_s * self._around_one()
+
+    def hold_s(self) -> float:
+        """How long the session stays open after its last turn."""
+        return self._settings.hold_s * self._around_one()
+
+    def _around_one(self) -> float:
+        return 0.5 + self._random.random()
+
+
+class Waiting(Generic[T]):
+    """Things that are due at some time, soonest first; those of one time in their order."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, T]] = []
+        self._added = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def next_s(self) -> float | None:
+        """When the first is due."""
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, due_s: float, item: T) -> None:
+        """``item`` is due at ``due_s``."""
+        self._added += 1
+        heappush(self._heap, (due_s, self._added, item))
+
+    def due(self, time_s: float | None) -> list[T]:
+        """Take those that are due by ``time_s``; all of them for None."""
+        taken = []
+        while self._heap and (time_s is None or self._heap[0][0] <= time_s):
+            taken.append(heappop(self._heap)[2])
+        return taken
