@@ -22,8 +22,19 @@ from hybridbench.defects.pr12224_overlap_late_token_double_free import (
 )
 from hybridbench.defects.pr20182_mamba_queued_abort import DEFECT as MAMBA_QUEUED_ABORT
 from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT as MAMBA_ADDER_REJECT
+from hybridbench.defects.pr22753_session_active_double_count import (
+    DEFECT as SESSION_ACTIVE_DOUBLE_COUNT,
+)
+from hybridbench.defects.pr22790_session_abort_clobber import DEFECT as SESSION_ABORT_CLOBBER
+from hybridbench.defects.pr22862_session_retract_tail import DEFECT as SESSION_RETRACT_TAIL
+from hybridbench.defects.pr22862_session_tail_unaligned_free import (
+    DEFECT as SESSION_TAIL_UNALIGNED_FREE,
+)
+from hybridbench.defects.pr23496_session_close_mamba import DEFECT as SESSION_CLOSE_MAMBA
+from hybridbench.defects.pr23496_session_held_blind_check import DEFECT as SESSION_HELD_BLIND_CHECK
 from hybridbench.defects.pr24244_mamba_map_undersized import DEFECT as MAMBA_MAP_UNDERSIZED
 from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT as LRU_REFERENCE_CYCLE
+from hybridbench.defects.pr27024_deferred_close_orphan import DEFECT as DEFERRED_CLOSE_ORPHAN
 from hybridbench.defects.pr27256_mamba_group_abandon import DEFECT as MAMBA_GROUP_ABANDON
 from hybridbench.defects.pr28380_rid_state_orphan import DEFECT as RID_STATE_ORPHAN
 from hybridbench.defects.pr31616_spec_tail_unrecorded import DEFECT as SPEC_TAIL_UNRECORDED
@@ -50,6 +61,13 @@ DEFECTS: tuple[Defect, ...] = (
     RADIX_LOCK_SKIP,
     EVICT_HEAP_REBUILD,
     WHOLE_CHAIN_LRU_REFRESH,
+    SESSION_CLOSE_MAMBA,
+    SESSION_HELD_BLIND_CHECK,
+    SESSION_RETRACT_TAIL,
+    SESSION_TAIL_UNALIGNED_FREE,
+    SESSION_ABORT_CLOBBER,
+    SESSION_ACTIVE_DOUBLE_COUNT,
+    DEFERRED_CLOSE_ORPHAN,
 )
 
 # What looks like a leak and is none; put in like a defect, and to be left alone.

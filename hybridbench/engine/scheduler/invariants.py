@@ -50,7 +50,7 @@ class InvariantChecker:
         With ``name_missing`` pools and tree are walked once a sum is wrong, to name the slots.
         """
         found: list[InvariantViolation] = []
-        for pool, stats in self.stats(admitted, waiting).items():
+        for pool, stats in self._account(admitted, waiting).items():
             if stats.residual != 0:
                 missing = self.missing_slots(pool, admitted, waiting) if name_missing else ()
                 found.append(_residual(pool, stats, missing))
@@ -79,6 +79,10 @@ class InvariantChecker:
     ) -> tuple[int, ...]:
         """Slots of ``pool`` that nobody knows of; walks the pool and the tree."""
         return self._audit.missing_slots(pool, admitted, waiting)
+
+    def _account(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> dict[str, PoolStats]:
+        """The terms that this check adds up; each must come from the one who holds it."""
+        return self._observer.stats(admitted, waiting)
 
     def _states_by_map(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
         """The state a step reads for a request must be its own: no sum shows a wrong one.

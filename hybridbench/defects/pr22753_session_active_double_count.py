@@ -1,0 +1,55 @@
+"""sglang#22753: while a turn runs, the engine's check counts what it holds twice.
+
+A session's slot still names the row of a turn that is running: the turn counts it as its own, and
+so did the session.  The check of a busy engine then found more slots than there are.  Nothing is
+lost.  Reported as sglang#22213 and #22152.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.invariants import InvariantChecker
+from hybridbench.engine.scheduler.pool_stats import PoolStats
+
+TRUTH = Truth()
+
+
+def _account(
+    self: InvariantChecker, admitted: Sequence[Req], waiting: Sequence[Req]
+) -> dict[str, PoolStats]:
+    """The sessions are asked without the rows that are in flight."""
+    stats, sessions = self._observer.stats(admitted, waiting), self._pools.sessions
+    held = {
+        "kv": sessions.session_held_tokens(),
+        "mamba": sessions.session_held_mamba_slots(),
+        "req": sessions.session_held_req_count(),
+    }
+    TRUTH.add("checks_misled", int(held["req"] > stats["req"].session_held))
+    return {pool: replace(stats[pool], session_held=held[pool]) for pool in stats}
+
+
+DEFECT = Defect(
+    slug="session-active-double-count",
+    source="sglang#22753",
+    symptom="The engine's own check finds slots with two holders whenever a session's turn runs; "
+    "there are none.",
+    profile="session-churn",
+    signature=Signature(
+        verdicts=("INVARIANT",),
+        kinds=("false-alarm",),
+        subject="state",
+        event="check while a session's turn runs",
+        rate="an alarm; no slot is missing",
+    ),
+    patches=(Patch(InvariantChecker, "_account", _account, fingerprint="4acd84f40729"),),
+    harmed="Whoever checked a busy server strictly, as its own tests do.",
+    cure="What a running request holds is left out of its session's count.",
+    # Only the check of every step sees a running turn.
+    overrides=(("engine.check_level", "busy"),),
+    truth=TRUTH,
+)

@@ -1,0 +1,77 @@
+"""sglang#22790: a turn that is aborted is saved as if it had said one token.
+
+What the session held was restored into the request, the abort cut the request's input to a single
+token, and the end of the request saved that length into the session's slot.  From then on the slot
+named one token of all that it held; the rest was in no account.  Reported as sglang#22273, #21875
+and #20476, with sessions that held "-1664" tokens.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.cache.base import MatchResult
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.memory.owners import REQ, SESSION
+from hybridbench.engine.req import Req
+from hybridbench.engine.sessions.session_slot import SessionSlot
+from hybridbench.engine.sessions.streaming_session import StreamingSession
+
+TRUTH = Truth()
+
+
+def _give_up(self: StreamingSession, req: Req) -> None:
+    """The aborted turn goes the way of a finished one, with its input cut to one token."""
+    kv = req.kv
+    if req.session is None or req.to_abort is None or kv.uncached_len == 0:
+        self.inner.cache_finished_req(req, is_insert=False)
+        return
+    kept = max(1, kv.cache_protected_len)
+    TRUTH.add("aborts")
+    TRUTH.add("tokens_lost", kv.kv_allocated_len - kept)
+    kv.kv_committed_len = kv.kv_allocated_len = 1
+    slot = SessionSlot(req.session.session_id)
+    slot.save_from_req(req)
+    self._hand_over(slot.kv, REQ, SESSION)
+    self.slots[slot.session_id] = slot
+
+
+def _resume(self: StreamingSession, slot: SessionSlot, req: Req, key: RadixKey) -> MatchResult:
+    """Nothing asserted that a session only grows; what the tree holds is written over as well."""
+    kv = slot.kv
+    prefix_len = min(kv.kv_committed_len, len(key))
+    TRUTH.add("tokens_lost", max(0, kv.cache_protected_len - prefix_len))
+    slot.restore_to_req(req)
+    self._hand_over(kv, SESSION, REQ)
+    self._free_tail(slot, prefix_len)
+    self.session_events.restores += 1
+    root = self.inner.root_node
+    return MatchResult(self._row(req, 0, prefix_len), root, root, None, kv.cache_protected_len)
+
+
+DEFECT = Defect(
+    slug="session-abort-clobber",
+    source="sglang#22790",
+    symptom="A turn of a session that is aborted takes all KV along that the session held of its "
+    "own; the session's account of tokens falls below zero.",
+    profile="session-abort",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("residual",),
+        subject="kv",
+        event="abort of a session's turn in prefill or decode",
+        # As much as the session held, so no one counter fits; the count must agree.
+        rate="everything the session held of its own, but one token",
+        harm="tokens_lost",
+    ),
+    patches=(
+        Patch(StreamingSession, "_give_up", _give_up, fingerprint="51c2f9e94e1f"),
+        Patch(StreamingSession, "_resume", _resume, fingerprint="8946e2da5af6"),
+    ),
+    harmed="Streaming sessions whose turns were interrupted: 32,000 tokens and more for an abort.",
+    cure="An abort gives back all that the session holds, on one path, and keeps its tokens only.",
+    # Enough KV for the loss to be seen growing.
+    overrides=(("pools.kv_tokens", "131072"),),
+    truth=TRUTH,
+    corrupts=True,
+)

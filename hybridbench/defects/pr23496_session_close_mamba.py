@@ -1,0 +1,50 @@
+"""sglang#23496: a session that is closed gives its KV and its row back, and keeps its states.
+
+At the end of each turn the session's slot takes over what its request holds, the recurrent state
+among it.  The close freed the KV and the row; that it should free the state as well was lost when
+the code moved to another file.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.sessions.session_slot import SessionSlot
+from hybridbench.engine.sessions.streaming_session import StreamingSession
+
+TRUTH = Truth()
+
+
+def _free_slot_mamba(self: StreamingSession, slot: SessionSlot) -> None:
+    """Before #23496 nothing returned the state slot that the session had taken over."""
+    TRUTH.add("releases")
+    TRUTH.add("slots_lost", int(slot.mamba_pool_idx is not None))
+
+
+DEFECT = Defect(
+    slug="session-close-mamba",
+    source="sglang#23496",
+    symptom="Each close of a streaming session on a hybrid model takes a state slot with it; "
+    "concurrency collapses once the pool is gone.",
+    profile="session-churn",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("residual",),
+        subject="mamba",
+        event="close of a session that has had a turn",
+        rate="1 slot",
+        drivers=("session_closes", "session_opens"),
+        harm="slots_lost",
+        per="releases",
+    ),
+    patches=(
+        Patch(StreamingSession, "_free_slot_mamba", _free_slot_mamba, fingerprint="942fff4b9300"),
+    ),
+    harmed="Full-duplex and streaming use of hybrid models, with short sessions: the state pool "
+    "was used up after as many closes as it had slots.",
+    cure="The close frees the state too, and the idle check counts what open sessions hold.",
+    versions=(("0.5.10", "0.5.10.post1"),),
+    # Enough states for the loss to be seen growing; those of the profile are gone in seconds.
+    overrides=(("pools.mamba_slots", "4096"),),
+    truth=TRUTH,
+)

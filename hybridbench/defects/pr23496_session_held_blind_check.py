@@ -1,0 +1,52 @@
+"""sglang#23496, second half: the engine's check does not know what idle sessions hold.
+
+The check that adds up the state pool was told 0 for what sessions hold, written down as a number.
+So every session that was open and idle looked like a leak, and a strict server ended itself.
+Nothing is lost: the pools themselves are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.invariants import InvariantChecker
+from hybridbench.engine.scheduler.pool_stats import PoolStats
+
+TRUTH = Truth()
+
+
+def _account(
+    self: InvariantChecker, admitted: Sequence[Req], waiting: Sequence[Req]
+) -> dict[str, PoolStats]:
+    """The state pool's term for sessions is 0, whatever they hold."""
+    stats = self._observer.stats(admitted, waiting)
+    if "mamba" in stats:
+        TRUTH.add("checks_misled", int(stats["mamba"].session_held > 0))
+        stats["mamba"] = replace(stats["mamba"], session_held=0)
+    return stats
+
+
+DEFECT = Defect(
+    slug="session-held-blind-check",
+    source="sglang#23496",
+    symptom="The engine's own check calls the state slots of open, idle sessions leaked; nothing "
+    "is.",
+    profile="session-idle",
+    signature=Signature(
+        verdicts=("INVARIANT",),
+        kinds=("false-alarm",),
+        subject="state",
+        event="check while a session is open and idle",
+        rate="an alarm; no slot is missing",
+    ),
+    patches=(Patch(InvariantChecker, "_account", _account, fingerprint="4acd84f40729"),),
+    harmed="Whoever ran the check in its strict mode, which is the default at idle: it ends the "
+    "server.",
+    cure="The check asks the sessions.",
+    versions=(("0.5.10", "0.5.10.post1"),),
+    truth=TRUTH,
+)

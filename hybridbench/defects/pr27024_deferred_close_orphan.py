@@ -1,0 +1,45 @@
+"""sglang#27024: a session closed during a turn is never closed.
+
+A close cannot free what a running turn uses, so it is put off until the turn has ended.  When that
+moment was missed, nobody came back to it: the session takes no turn any more, and holds its row,
+its KV, its state and its lock in the tree until the server ends.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.sessions.session_controller import Session, SessionController
+
+TRUTH = Truth()
+
+
+def _close_deferred(self: SessionController, session: Session) -> None:
+    """The turn has ended, and the close that waited for it is forgotten."""
+    TRUTH.add("closes_forgotten", int(session.close_on_finish))
+
+
+DEFECT = Defect(
+    slug="deferred-close-orphan",
+    source="sglang#27024",
+    symptom="Sessions that are closed while they answer stay open for good, with all they hold.",
+    profile="session-churn",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("container-grows",),
+        subject="sessions",
+        event="close of a session during a turn",
+        rate="1 session",
+        drivers=("session_closes_deferred",),
+        harm="closes_forgotten",
+        per="closes_forgotten",
+        exact=False,
+        duration_s=180.0,
+    ),
+    patches=(
+        Patch(SessionController, "_close_deferred", _close_deferred, fingerprint="9f0148b33dae"),
+    ),
+    harmed="Servers with parallel, overlapping turns: KV is pinned, and nothing can be evicted.",
+    cure="The end of a turn looks whether its session is to be closed.",
+    truth=TRUTH,
+)
