@@ -59,10 +59,11 @@ class PoolStatsObserver:
         """
         # A healthy waiting request's record is empty; this keeps a long queue cheap.
         holding = [req for req in waiting if not req.kv.is_empty]
-        stats = {"kv": self._kv(admitted, holding)}
+        lent = self.active_pool_idxs(admitted)
+        stats = {"kv": self._kv(admitted, holding, lent)}
         if self._pools.has_states:
-            stats["mamba"] = self._mamba(admitted, holding)
-        stats["req"] = self._rows(admitted, holding)
+            stats["mamba"] = self._mamba(admitted, holding, lent)
+        stats["req"] = self._rows(admitted, holding, lent)
         return stats
 
     def active_pool_idxs(self, admitted: Sequence[Req]) -> set[int]:
@@ -74,7 +75,7 @@ class PoolStatsObserver:
             return set()
         return {req.kv.req_pool_idx for req in admitted if req.kv.req_pool_idx is not None}
 
-    def _kv(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:
+    def _kv(self, admitted: Sequence[Req], holding: Sequence[Req], lent: set[int]) -> PoolStats:
         tree, sessions = self._pools.tree_cache, self._pools.sessions
         allocator = self._pools.token_to_kv_pool_allocator
         page_size = allocator.page_size
@@ -84,11 +85,11 @@ class PoolStatsObserver:
             evictable=tree.full_evictable_size(),
             protected=tree.full_protected_size(),
             in_flight=sum(req.kv.held_len(page_size) for req in admitted),
-            session_held=sessions.session_held_tokens(self.active_pool_idxs(admitted)),
+            session_held=sessions.session_held_tokens(lent),
             waiting_held=sum(req.kv.held_len(page_size) for req in holding),
         )
 
-    def _mamba(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:
+    def _mamba(self, admitted: Sequence[Req], holding: Sequence[Req], lent: set[int]) -> PoolStats:
         tree, sessions = self._pools.tree_cache, self._pools.sessions
         allocator = self._pools.mamba_allocator
         return PoolStats(
@@ -97,11 +98,11 @@ class PoolStatsObserver:
             evictable=tree.mamba_evictable_size(),
             protected=tree.mamba_protected_size(),
             in_flight=sum(req.kv.mamba_pool_idx is not None for req in admitted),
-            session_held=sessions.session_held_mamba_slots(self.active_pool_idxs(admitted)),
+            session_held=sessions.session_held_mamba_slots(lent),
             waiting_held=sum(req.kv.mamba_pool_idx is not None for req in holding),
         )
 
-    def _rows(self, admitted: Sequence[Req], holding: Sequence[Req]) -> PoolStats:
+    def _rows(self, admitted: Sequence[Req], holding: Sequence[Req], lent: set[int]) -> PoolStats:
         pool, sessions = self._pools.req_to_token_pool, self._pools.sessions
         return PoolStats(
             total=pool.size,
@@ -109,6 +110,6 @@ class PoolStatsObserver:
             evictable=0,
             protected=0,
             in_flight=sum(req.kv.req_pool_idx is not None for req in admitted),
-            session_held=sessions.session_held_req_count(self.active_pool_idxs(admitted)),
+            session_held=sessions.session_held_req_count(lent),
             waiting_held=sum(req.kv.req_pool_idx is not None for req in holding),
         )

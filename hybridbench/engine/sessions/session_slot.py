@@ -1,12 +1,12 @@
 """What one session holds between two turns: the record of its last request, moved and not copied.
 
 A session's request holds a ``ReqKv``; at the end of a turn the record goes to the session's slot,
-and the next turn gets the very same record.  Whatever is added to that record moves along.
+and the next turn gets all of it.  Whatever is added to that record moves along.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hybridbench.engine.req import Req, ReqKv
 
@@ -44,7 +44,8 @@ class SessionSlot:
         """Hand the record to the next turn.  A refused turn gives it back with ``take_back``."""
         assert self.borrower is None, f"{self.rid}: {req.rid} comes while a turn is under way"
         assert req.kv.is_empty, f"{req.rid} holds something of its own"
-        req.kv = self.kv
+        # Another record of the same: who formed a batch with the old one can tell that it is over.
+        req.kv = self.kv = replace(self.kv)
         self.borrower = req
 
     def take_back(self) -> None:

@@ -65,6 +65,9 @@ class StreamingSession(CacheAround):
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         slot = self.find_active_slot(params.req)
+        if slot is not None and self._is_behind(slot, params.key):
+            self.release_session(slot.session_id)
+            slot = None
         if slot is None:
             return self.inner.match_prefix(params)
         assert isinstance(params.req, Req)
@@ -196,6 +199,14 @@ class StreamingSession(CacheAround):
         root = self.inner.root_node
         return MatchResult(indices, root, root, None, kv.cache_protected_len)
 
+    def _is_behind(self, slot: SessionSlot, key: RadixKey) -> bool:
+        """Whether ``key`` ends before the slot's state, which cannot go back.
+
+        So it is when a step had taken the last token in before its turn was ended or pushed back,
+        and the next turn brings nothing new: then all is computed again.
+        """
+        return slot.kv.mamba_pool_idx is not None and len(key) < slot.kv.kv_committed_len
+
     def _prefix_len(self, slot: SessionSlot, key: RadixKey) -> int:
         """Tokens of ``key`` that need not be computed again.
 
@@ -215,12 +226,15 @@ class StreamingSession(CacheAround):
         kv.kv_committed_len = min(kv.kv_committed_len, prefix_len)
 
     def _trim_overshoot(self, req: Req) -> None:
-        """Free what lies behind the answer: the next turn begins right after its last token."""
+        """Free what lies behind the answer: the next turn begins right after its last token.
+
+        What was allocated up to there is final: the step that writes it comes before any later one.
+        """
         kv, target = req.kv, len(req.origin_input_ids) + len(req.output_ids)
         if kv.kv_allocated_len > target:
             self._free_kv_aligned(kv, target)
             kv.kv_allocated_len = target
-            kv.kv_committed_len = min(kv.kv_committed_len, target)
+        kv.kv_committed_len = kv.kv_allocated_len
 
     def _free_kv_aligned(self, kv: ReqKv, start: int) -> None:
         """Free the positions of ``kv`` from ``start`` on, which a request has in hand."""

@@ -305,6 +305,26 @@ def test_what_lies_behind_an_answer_is_trimmed_when_it_ends() -> None:
     assert_nothing_lost(engine)
 
 
+@pytest.mark.parametrize("new", [[], [30]])
+def test_a_state_that_has_the_last_token_in_is_used_only_if_something_follows(
+    new: list[int],
+) -> None:
+    """As overlapped steps leave it: the answer's last token was computed before the turn ended."""
+    engine = make_engine()
+    engine.open_session("s")
+    # One token less is said than the state has taken in.
+    first = turn(engine, "first", FIRST)
+    session = engine.scheduler.sessions.get("s")
+    assert session is not None
+    del session.tokens[-1:]
+    said = [*FIRST, *first][:-1]
+
+    second = turn(engine, "second", new)
+
+    assert second == expected(make_engine, [*said, *new])
+    assert engine.counters.session_restores == bool(new)
+
+
 def test_a_session_only_appends() -> None:
     engine, said = with_one_turn(make_attention_engine)
 
