@@ -120,9 +120,9 @@ def _slots(event: RunEvent) -> float:
 
 def _contradicted(record: RunRecord, pool: str, after_s: float) -> bool:
     """Whether the next rest found nothing missing: then the engine's check was wrong, or the state
-    healed.
+    healed.  A check that was made at a rest is held against the counts of that very moment.
     """
-    later = [e for e in quiescent_checkpoints(record) if e.t_s > after_s and pool_at(e, pool)]
+    later = [e for e in quiescent_checkpoints(record) if e.t_s >= after_s and pool_at(e, pool)]
     return bool(later) and number(pool_at(later[0], pool), "residual") == 0
 
 

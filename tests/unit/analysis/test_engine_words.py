@@ -55,6 +55,17 @@ def test_a_report_that_the_next_rest_contradicts_is_a_false_alarm() -> None:
     assert verdict.findings[0].kind == "false-alarm"
 
 
+def test_a_report_made_at_a_rest_that_misses_nothing_is_a_false_alarm() -> None:
+    """The check of the last rest: no later one can contradict it, and its own counts do."""
+    rest = checkpoint(200.0, mamba={"residual": 0.0})
+    record = with_checkpoints(healthy_record(RUN), [rest])
+
+    verdict = judge(with_events(record, said("residual", t_s=200.0, count=3, slots=[])))
+
+    assert verdict.kind is VerdictKind.INVARIANT
+    assert verdict.findings[0].kind == "false-alarm"
+
+
 def test_what_the_arithmetic_already_says_is_not_said_twice() -> None:
     rest = checkpoint(200.0, mamba={"residual": 2.0})
     record = with_checkpoints(healthy_record(RUN), [rest])
