@@ -38,8 +38,9 @@ DEFECT = Defect(
     profile="session-retract",
     signature=Signature(
         verdicts=("INVARIANT",),
-        kinds=("negative-residual", "engine-residual", "engine-ownership"),
-        subject="",
+        # Before any rest somebody hands the page on, and the ledger objects.
+        kinds=("engine-ownership",),
+        subject="engine",
         event="match of a session's turn that was retracted inside a page",
         rate="1 page with two holders",
     ),
