@@ -13,6 +13,7 @@ from hybridbench.defects.truth import Truth
 from hybridbench.engine.cache.base import MatchResult
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.memory.owners import REQ, SESSION
+from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req
 from hybridbench.engine.sessions.session_slot import SessionSlot
 from hybridbench.engine.sessions.streaming_session import StreamingSession
@@ -37,10 +38,10 @@ def _give_up(self: StreamingSession, req: Req) -> None:
 
 
 def _resume(self: StreamingSession, slot: SessionSlot, req: Req, key: RadixKey) -> MatchResult:
-    """Nothing asserted that a session only grows; what the tree holds is written over as well."""
+    """Nothing asserted that a session only grows: it begins again behind its one token."""
     kv = slot.kv
     prefix_len = min(kv.kv_committed_len, len(key))
-    TRUTH.add("tokens_lost", max(0, kv.cache_protected_len - prefix_len))
+    kv.cache_protected_len = min(kv.cache_protected_len, ceil_align(prefix_len, self.page_size))
     slot.restore_to_req(req)
     self._hand_over(kv, SESSION, REQ)
     self._free_tail(slot, prefix_len)
