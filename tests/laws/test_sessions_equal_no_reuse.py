@@ -39,16 +39,22 @@ PAGED: dict[str, dict[str, Any]] = {
     "no reuse beside the sessions": {"cache": "chunk", "kv_tokens": 640},
 }
 PAGE_SIZES = (1, 16, 64)
+# Steps that run ahead of results, and steps that give several tokens.
+AHEAD: dict[str, dict[str, Any]] = {
+    "overlap": {"enable_overlap_schedule": True},
+    "guesses": {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4},
+}
 
 
-def hybrid_program(name: str, seed: int) -> SessionProgram:
+def hybrid_program(name: str, seed: int, **changes: Any) -> SessionProgram:
     clock = FakeClock()
-    return SessionProgram(make_engine(clock=clock, **HYBRID[name]), random.Random(seed), clock)
+    engine = make_engine(clock=clock, **{**HYBRID[name], **changes})
+    return SessionProgram(engine, random.Random(seed), clock)
 
 
-def paged_program(page_size: int, name: str, seed: int) -> SessionProgram:
+def paged_program(page_size: int, name: str, seed: int, **more: Any) -> SessionProgram:
     clock = FakeClock()
-    changes = dict(PAGED[name])
+    changes = {**PAGED[name], **more}
     if page_size == 1 and name == "kv tokens bind":
         changes["kv_tokens"] = 130
     engine = make_attention_engine(page_size, clock=clock, **changes)
@@ -108,3 +114,33 @@ def test_pressure_reaches_every_way_out_of_a_turn() -> None:
         "session_abort_decode", "refusals",
     ):  # fmt: skip
         assert seen[event] > 0, (event, seen)
+
+
+@pytest.mark.parametrize("ahead", AHEAD)
+@pytest.mark.parametrize(
+    "name", ["rows bind", "kv tokens bind", "short chunks, longest prefix first"]
+)
+def test_hybrid_sessions_keep_to_it_when_steps_run_ahead(ahead: str, name: str) -> None:
+    programs = [(f"seed {seed}", hybrid_program(name, seed, **AHEAD[ahead])) for seed in range(3)]
+
+    seen = run_all(programs, 400)
+
+    for event in ("session_turns", "session_restores", "session_abort_decode"):
+        assert seen[event] > 0, (event, seen)
+    assert seen["surplus_steps"] + seen["drafts_accepted"] > 0, seen
+
+
+@pytest.mark.parametrize("ahead", AHEAD)
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_paged_sessions_keep_to_it_when_steps_run_ahead(ahead: str, page_size: int) -> None:
+    programs = [
+        (f"{name}, seed {seed}", paged_program(page_size, name, seed, **AHEAD[ahead]))
+        for name in ("rows bind", "kv tokens bind")
+        for seed in range(2)
+    ]
+
+    seen = run_all(programs, 400)
+
+    for event in ("session_turns", "session_restores", "session_abort_decode"):
+        assert seen[event] > 0, (event, seen)
+    assert seen["surplus_steps"] + seen["drafts_accepted"] > 0, seen

@@ -188,3 +188,15 @@ class Pools:
     def _accounts(self) -> tuple[_Account, ...]:
         kv, rows = self.token_to_kv_pool_allocator, self.req_to_token_pool
         return (kv, self.mamba_allocator, rows) if self.has_states else (kv, rows)
+
+
+def no_room_message(req: Req, pools: Pools) -> str:
+    """What ``req`` needs and what there is, for the client of a request that is given up."""
+    need = len(req.origin_input_ids) + req.sampling_params.max_new_tokens
+    wanted, room = f"{need} KV tokens", f"{pools.kv_room()}"
+    if pools.has_states:
+        wanted, room = f"{wanted}, 1 state slot", f"{room}, {pools.mamba_room()}"
+    return (
+        f"does not fit the idle engine: it needs {wanted} and 1 row; there is room for {room} "
+        f"and {pools.free_rows()}"
+    )

@@ -14,11 +14,11 @@ from hybridbench.engine.scheduler.batch import BatchBuilder, ScheduleBatch
 from hybridbench.engine.scheduler.decode import DecodeRoom, NewTokenRatioTracker, retract_order
 from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.policy import SchedulePolicy
-from hybridbench.engine.scheduler.pools import Pools
+from hybridbench.engine.scheduler.pools import Pools, no_room_message
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
 from hybridbench.engine.scheduler.release import RequestRelease
 from hybridbench.engine.scheduler.verify import DraftVerifier
-from hybridbench.engine.sessions.session_controller import SessionController
+from hybridbench.engine.sessions.session_controller import AbortStage, SessionController
 from hybridbench.engine.speculative.drafter import Drafter
 
 
@@ -232,10 +232,7 @@ class Scheduler:
         for req in fresh:
             counters.admissions += 1
             reused = len(req.kv.prefix_indices)
-            if self._pools.sessions.find_active_slot(req) is not None:
-                counters.session_restores += 1
-                counters.session_restored_tokens += reused
-            elif reused:
+            if not self.sessions.note_admission(req, reused) and reused:
                 counters.prefix_hits += 1
                 counters.prefix_hit_tokens += reused
             if not req.is_retracted:
@@ -254,25 +251,14 @@ class Scheduler:
         """
         if self.running or self.chunked_req is not None:
             return
-        if self.waiting_queue and self._evict_session():
+        if self.waiting_queue and self.sessions.evict():
             return
         req = adder.refused
         if req is None:
             return
-        req.to_abort = FinishReason(FinishKind.ABORT, self._no_room_message(req))
+        req.to_abort = FinishReason(FinishKind.ABORT, no_room_message(req, self._pools))
         self._abort(req, outcome)
         self._counters.abort_no_room += 1
-
-    def _no_room_message(self, req: Req) -> str:
-        pools = self._pools
-        need = len(req.origin_input_ids) + req.sampling_params.max_new_tokens
-        wanted, room = f"{need} KV tokens", f"{pools.kv_room()}"
-        if pools.has_states:
-            wanted, room = f"{wanted}, 1 state slot", f"{room}, {pools.mamba_room()}"
-        return (
-            f"does not fit the idle engine: it needs {wanted} and 1 row; there is room for {room} "
-            f"and {pools.free_rows()}"
-        )
 
     def _roll_back(self, admitted: Sequence[Req]) -> None:
         """An allocation failed although admission saw room: everybody waits again."""
@@ -291,8 +277,7 @@ class Scheduler:
 
     def _cached_prefix_len(self, req: Req) -> int:
         """How much of ``req`` the cache has now; takes nothing."""
-        if self._pools.sessions.find_active_slot(req) is not None:
-            assert req.session is not None
+        if req.session is not None and req.session.session_id in self._pools.sessions.slots:
             return self._pools.sessions.cached_len(req.session.session_id)
         req.init_next_round_input()
         key = RadixKey(req.matchable_ids())
@@ -349,7 +334,7 @@ class Scheduler:
                 self._retract_one()
                 retracted = True
                 continue
-            if self._evict_session():
+            if self.sessions.evict():
                 continue
             req = self.running[0]
             req.to_abort = FinishReason(
@@ -373,14 +358,7 @@ class Scheduler:
         self.waiting_queue.append(req)
         self._batch_is_full = False
         self._counters.retracts += 1
-        if req.session is not None:
-            self._counters.session_retracts += 1
-
-    def _evict_session(self) -> bool:
-        """Release what the session that is idle longest holds; False if there is none."""
-        evicted = self._pools.sessions.evict_session()
-        self._counters.session_evictions += evicted
-        return evicted
+        self.sessions.note_retract(req)
 
     # Ways out.
 
@@ -421,24 +399,22 @@ class Scheduler:
         if req.finished:
             return
         counters = self._counters
-        is_decoding, is_turn = False, req.session is not None
+        stage: AbortStage = "decode"
         if req is self.chunked_req:
             self.chunked_req = None
             counters.abort_prefill += 1
-            counters.session_abort_prefill += is_turn
+            stage = "prefill"
         elif any(other is req for other in self.waiting_queue):
             self.waiting_queue = [other for other in self.waiting_queue if other is not req]
             counters.abort_queued += 1
-            counters.session_abort_queued += is_turn
+            stage = "queued"
         else:
             self.running = [other for other in self.running if other is not req]
             counters.abort_decode += 1
-            counters.session_abort_decode += is_turn
-            is_decoding = True
             self._commit_launched(req)
         # What a decoding request has computed is whole and worth keeping for the next turn.
-        self._release.release(req, is_insert=is_decoding)
-        self.sessions.abort_req(req)
+        self._release.release(req, is_insert=stage == "decode")
+        self.sessions.abort_req(req, stage)
         self._batch_is_full = False
         req.finished_reason = req.to_abort
         outcome.aborted.append(req)

@@ -7,10 +7,13 @@ which appends to what was said before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal, TypeAlias
 
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.req import Req
 from hybridbench.engine.sessions.streaming_session import StreamingSession
+
+AbortStage: TypeAlias = Literal["queued", "prefill", "decode"]
 
 
 class Session:
@@ -143,8 +146,26 @@ class SessionController:
         self._counters.session_turns += 1
         self._close_deferred(session)
 
-    def abort_req(self, req: Req) -> None:
-        """A request was aborted and has been released.
+    def note_admission(self, req: Req, reused: int) -> bool:
+        """Count that a turn resumes with ``reused`` tokens; False if ``req`` is none that does."""
+        if self._cache.find_active_slot(req) is None:
+            return False
+        self._counters.session_restores += 1
+        self._counters.session_restored_tokens += reused
+        return True
+
+    def note_retract(self, req: Req) -> None:
+        """Count a retract if it was of a turn."""
+        self._counters.session_retracts += req.session is not None
+
+    def evict(self) -> bool:
+        """Release what the session that is idle longest holds; False if there is none."""
+        evicted = self._cache.evict_session()
+        self._counters.session_evictions += evicted
+        return evicted
+
+    def abort_req(self, req: Req, stage: AbortStage) -> None:
+        """A request was aborted in ``stage`` and has been released.
 
         If it was a turn, its session is as it was before the turn: a slot that has grown beyond
         that (the turn was retracted, and aborted while it waited to go on) cannot be used again.
@@ -152,6 +173,9 @@ class SessionController:
         session = req.session
         if session is None:
             return
+        self._counters.session_abort_queued += stage == "queued"
+        self._counters.session_abort_prefill += stage == "prefill"
+        self._counters.session_abort_decode += stage == "decode"
         session.abort_req(req, self._now_s())
         if self._cache.cached_len(session.session_id) > len(session.tokens):
             self._cache.release_session(session.session_id)

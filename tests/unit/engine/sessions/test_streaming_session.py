@@ -325,6 +325,48 @@ def test_a_state_that_has_the_last_token_in_is_used_only_if_something_follows(
     assert engine.counters.session_restores == bool(new)
 
 
+@pytest.mark.parametrize(("page", "freed"), [(1, 1), (16, 0)])
+def test_a_turn_pushed_back_under_a_step_in_flight_frees_the_token_that_is_computed_again(
+    page: int, freed: int
+) -> None:
+    """That step had its last token in already: the tail of sglang#22862."""
+
+    def make() -> Engine:
+        return make_attention_engine(page, enable_overlap_schedule=True)
+
+    engine, said = with_one_turn(make)
+    engine.submit("second", [30, 31], PARAMS, session_id="s")
+    for _ in range(3):
+        engine.step()
+    assert engine.scheduler.in_flight is not None
+    engine.scheduler._retract_one()
+    engine.step()
+    assert_nothing_lost(engine)
+
+    [end] = [event for event in run_to_idle(engine) if event.ends_request]
+
+    assert list(end.output_ids) == expected(make, [*said, 30, 31])
+    assert engine.counters.late_tokens > 0
+    assert engine.pools.sessions.session_events.tail_tokens == freed
+    engine.close_session("s")
+    assert_idle_and_clean(engine)
+
+
+def test_a_state_that_is_ahead_of_a_turn_pushed_back_is_given_up() -> None:
+    engine, said = with_one_turn(lambda: make_engine(enable_overlap_schedule=True))
+    engine.submit("second", [30, 31], PARAMS, session_id="s")
+    for _ in range(3):
+        engine.step()
+    engine.scheduler._retract_one()
+
+    [end] = [event for event in run_to_idle(engine) if event.ends_request]
+
+    assert list(end.output_ids) == expected(make_engine, [*said, 30, 31])
+    assert engine.pools.sessions.session_events.releases == 1
+    engine.close_session("s")
+    assert_idle_and_clean(engine)
+
+
 def test_a_session_only_appends() -> None:
     engine, said = with_one_turn(make_attention_engine)
 
