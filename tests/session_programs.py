@@ -16,7 +16,7 @@ from tests.builders import assert_idle_and_clean
 from tests.engine_programs import EngineProgram
 
 MOST_SESSIONS = 5
-TIMEOUT_S = 50.0
+TIMEOUT_S = 20.0
 
 
 @dataclass

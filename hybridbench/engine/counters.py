@@ -43,10 +43,10 @@ class EngineCounters:
     # Sessions.
     session_opens: int = 0
     session_closes: int = 0  # time-outs among them
-    session_closes_deferred: int = 0  # asked for while a turn was under way
+    session_deferred_closes: int = 0  # asked for while a turn was under way
     session_timeouts: int = 0
     session_turns: int = 0  # finished
-    session_turns_rejected: int = 0  # no such session, or it is busy, closing, too long
+    session_rejected_turns: int = 0  # no such session, or it is busy, closing, too long
     session_restores: int = 0  # admissions that resumed from their session's slot
     session_restored_tokens: int = 0
     session_retracts: int = 0  # of a turn; counted as retracts as well

@@ -120,7 +120,7 @@ class Engine:
         fault = self._fault_of(prompt, sampling_params)
         if session_id is not None:
             fault = self._fault_of_turn(session_id, payload) or fault
-            self.counters.session_turns_rejected += bool(fault)
+            self.counters.session_rejected_turns += bool(fault)
         if fault:
             self._reject(rid, fault)
             return

@@ -66,7 +66,7 @@ def test_a_session_that_is_closed_at_any_step_gives_everything_back(script: Sess
             REFERENCE.check(script, run)
             assert len(run.engine.scheduler.sessions) == 0
             assert run.engine.counters.session_closes == 2
-            closes["deferred"] += run.engine.counters.session_closes_deferred
+            closes["deferred"] += run.engine.counters.session_deferred_closes
 
     assert closes["deferred"] > 0
     assert closes["idle, with a slot"] > 0

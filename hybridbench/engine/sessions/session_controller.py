@@ -6,6 +6,7 @@ which appends to what was said before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
@@ -52,6 +53,11 @@ class Session:
             return False
         return now_s - self.last_active_s > self.timeout_s
 
+    def expiry_s(self, now_s: float) -> float:
+        """Until when it surely stays open; a turn under way puts that off."""
+        assert self.timeout_s is not None, f"session {self.session_id} never times out"
+        return (now_s if self.is_inflight else self.last_active_s) + self.timeout_s
+
     def begin_req(self, req: Req, now_s: float) -> None:
         """``req`` is the next turn; its prompt begins with ``tokens``."""
         assert self.req is None, f"session {self.session_id} has a turn under way"
@@ -85,6 +91,8 @@ class SessionController:
         self._cache = cache
         self._counters = counters
         self._now_s = now_s
+        # No session times out before this, whatever happens: turns only put it off.
+        self._earliest_reap_s = math.inf
         self.sessions: dict[str, Session] = {}
 
     def __len__(self) -> int:
@@ -101,7 +109,10 @@ class SessionController:
         """Open a session; False if there is one of that name."""
         if session_id in self.sessions:
             return False
-        self.sessions[session_id] = Session(session_id, timeout_s, self._now_s())
+        now_s = self._now_s()
+        self.sessions[session_id] = Session(session_id, timeout_s, now_s)
+        if timeout_s is not None:
+            self._earliest_reap_s = min(self._earliest_reap_s, now_s + timeout_s)
         self._counters.session_opens += 1
         return True
 
@@ -116,7 +127,7 @@ class SessionController:
             return False
         if session.is_inflight:
             if not session.close_on_finish:
-                self._counters.session_closes_deferred += 1
+                self._counters.session_deferred_closes += 1
             session.close_on_finish = True
         else:
             self._close(session_id)
@@ -182,21 +193,20 @@ class SessionController:
         self._close_deferred(session)
 
     def maybe_reap(self) -> None:
-        """Close the sessions that have been idle for too long."""
+        """Close the sessions that have been idle for too long; costs nothing until one may be."""
         now_s = self._now_s()
+        if now_s <= self._earliest_reap_s:
+            return
         for session_id in [s.session_id for s in self._timed() if s.is_timed_out(now_s)]:
             self._counters.session_timeouts += 1
             self._close(session_id)
+        self._earliest_reap_s = min((s.expiry_s(now_s) for s in self._timed()), default=math.inf)
 
     def seconds_to_reap(self) -> float | None:
         """Until ``maybe_reap`` has something to do, at the earliest; None if it may never have."""
         now_s = self._now_s()
-        left = [
-            session.last_active_s + session.timeout_s - now_s
-            for session in self._timed()
-            if session.timeout_s is not None and not session.is_inflight
-        ]
-        return max(0.0, min(left)) if left else None
+        soonest_s = min((s.expiry_s(now_s) for s in self._timed()), default=None)
+        return None if soonest_s is None else max(0.0, soonest_s - now_s)
 
     def _timed(self) -> Iterator[Session]:
         return (s for s in self.sessions.values() if s.timeout_s is not None)

@@ -138,7 +138,7 @@ def test_a_client_and_its_session_always_agree_on_what_was_said() -> None:
     assert counts["session_overlong"] > 20
     assert counts["sessions_opened"] == counters.session_opens > 100
     assert counters.session_restores > 100
-    assert counters.session_closes_deferred > 20
+    assert counters.session_deferred_closes > 20
     assert counters.session_timeouts > 5
     for stage in ("queued", "prefill", "decode"):
         assert counters.as_dict()[f"session_abort_{stage}"] > 5, stage

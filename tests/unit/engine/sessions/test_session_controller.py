@@ -90,7 +90,7 @@ def test_who_cannot_take_a_turn_is_told_why_and_the_session_stays_as_it_was() ->
 
     [end] = [event for event in run_to_idle(engine) if event.kind is EventKind.FINISHED]
     assert make_engine().generate([[1, 2, 3, *first, 4, 5]], PARAMS) == [list(end.output_ids)]
-    assert engine.counters.session_turns_rejected == 5
+    assert engine.counters.session_rejected_turns == 5
     assert_idle_and_clean(engine)
 
 
@@ -119,7 +119,7 @@ def test_a_close_during_a_turn_waits_for_its_end() -> None:
     assert engine.close_session("s")
     assert engine.close_session("s")
 
-    assert (engine.counters.session_closes, engine.counters.session_closes_deferred) == (0, 1)
+    assert (engine.counters.session_closes, engine.counters.session_deferred_closes) == (0, 1)
     events = run_to_idle(engine)
     assert [e.kind for e in events if e.ends_request] == [EventKind.FINISHED]
     assert engine.counters.session_closes == 1

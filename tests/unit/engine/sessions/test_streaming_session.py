@@ -188,7 +188,7 @@ def test_an_input_that_is_too_long_leaves_the_slot_alone(make: Callable[[], Engi
     assert [event.kind for event in run_to_idle(engine)] == [EventKind.REJECTED]
 
     assert held(engine) == before
-    assert engine.counters.session_turns_rejected == 1
+    assert engine.counters.session_rejected_turns == 1
     assert turn(engine, "third", [40]) == expected(make, [*said, 40])
 
 
