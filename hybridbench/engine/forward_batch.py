@@ -12,6 +12,9 @@ import numpy.typing as npt
 ForwardMode: TypeAlias = Literal["extend", "decode", "verify"]
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 
+NOT_TRACKED = -1
+"""In the place of a length: no copy of this request's state is wanted."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
@@ -42,6 +45,11 @@ class ForwardBatch:
     """[sum(seq_lens)]: the KV slot of every position, new tokens included."""
     mamba_indices: IndexArray
     """[B]: the state slot of each request."""
+    mamba_track_seqlens: Sequence[int] | None = None
+    """[B]: the length after which a request's state is wanted besides, within this step's tokens;
+    ``NOT_TRACKED`` for none.  In a decode step it is the length after the step."""
+    mamba_track_indices: IndexArray | None = None
+    """[B]: the state slot that gets that copy, 0 where none is wanted; None with the other."""
 
     @property
     def batch_size(self) -> int:

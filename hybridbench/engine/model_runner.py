@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
-from hybridbench.engine.forward_batch import ForwardBatch, ForwardMode
+from hybridbench.engine.forward_batch import NOT_TRACKED, ForwardBatch, ForwardMode
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.next_token import choose_next_tokens
@@ -34,13 +34,15 @@ class StepLimits:
     """The largest steps that a scheduler may ask for.
 
     ``context_len`` is the longest a request may become, ``draft_tokens`` the longest chain of a
-    verifying step, in tokens; 0 if nothing is drafted.
+    verifying step, in tokens; 0 if nothing is drafted.  With ``tracks_states`` a prefill may copy a
+    state out of its middle, which takes one more chunk for each request at most.
     """
 
     running_requests: int
     prefill_tokens: int
     context_len: int
     draft_tokens: int = 0
+    tracks_states: bool = False
 
 
 class ModelRunner:
@@ -60,7 +62,21 @@ class ModelRunner:
             each = zip(params, batch.extend_lens, strict=True)
             params = [own for own, length in each for _ in range(length)]
             return choose_next_tokens(logits, params, (batch.positions + 1).tolist())
+        self._track_decoded(batch)
         return choose_next_tokens(logits, params, batch.seq_lens)
+
+    def _track_decoded(self, batch: ForwardBatch) -> None:
+        """Copy the states that a decode step has brought to a length worth keeping.
+
+        After all layers, so that a copy is of one length.  In a prefill the model does it itself,
+        since the place may be in the middle of the step.
+        """
+        seqlens, targets = batch.mamba_track_seqlens, batch.mamba_track_indices
+        if batch.mode != "decode" or seqlens is None or targets is None:
+            return
+        assert self._kv_pool.mamba_pool is not None, "a batch with tracked states has a state pool"
+        due = np.flatnonzero(np.asarray(seqlens) != NOT_TRACKED)
+        self._kv_pool.mamba_pool.copy_from(batch.mamba_indices[due], targets[due])
 
     def touch_largest(self, limits: StepLimits) -> None:
         """Run the largest shapes once, so that scratch memory is at its peak before it is judged.
@@ -69,7 +85,10 @@ class ModelRunner:
         """
         # Sampling with filters takes more scratch than greedy choice.
         params = SamplingParams(temperature=1.0, top_p=0.5)
-        for batch in _largest_batches(limits, self._kv_pool.size):
+        batches = _largest_batches(limits, self._kv_pool.size)
+        if limits.tracks_states:
+            batches = [_with_tracking(b) if b.mode == "extend" else b for b in batches]
+        for batch in batches:
             self.next_tokens(batch, [params] * batch.batch_size)
 
 
@@ -92,6 +111,15 @@ def _largest_batches(limits: StepLimits, kv_tokens: int) -> list[ForwardBatch]:
         chain = min(limits.draft_tokens, share)
         batches.append(_dump_batch("verify", [chain] * requests, [share - chain] * requests))
     return batches
+
+
+def _with_tracking(batch: ForwardBatch) -> ForwardBatch:
+    """The same batch, with the state after each request's first new token copied to slot 0."""
+    return replace(
+        batch,
+        mamba_track_seqlens=[prefix + 1 for prefix in batch.prefix_lens],
+        mamba_track_indices=np.zeros_like(batch.mamba_indices),
+    )
 
 
 def _dump_batch(mode: ForwardMode, extend_lens: list[int], prefix_lens: list[int]) -> ForwardBatch:

@@ -135,20 +135,28 @@ class GatedDeltaNet:
         """[T, conv_dim] -> [T, HV, V]."""
         plan = step.chunks
         places = (-1, plan.chunk_size)
-        mixed = causal_conv1d_varlen(qkv, self._conv, state.conv[0], step.slots, step.conv)
+        mixed = causal_conv1d_varlen(
+            qkv, self._conv, state.conv[0], step.slots, step.conv, step.track_slots
+        )
         qk, v = self._split(mixed.index_select(0, plan.conv_rows).to(self._precise))
         # One row of zeros behind the tokens serves all padding.
         gates = functional.pad(torch.stack((g, beta), dim=1), (0, 0, 0, 0, 0, 1))
         gates = gates.index_select(0, plan.gate_rows).view(*places, 2, self._heads)
         initial = state.temporal.index_select(0, step.sorted_slots)
+        snapshots = None
+        if step.track_slots is not None:
+            snapshots = initial.new_empty(plan.snapshot_count, *initial.shape[1:])
         output, final = chunk_gated_delta_rule(
             qk.view(*places, 2, self._key_heads, self._key_dim),
             v.view(*places, self._heads, self._value_dim),
             gates,
             initial,
             plan,
+            snapshots,
         )
         state.temporal.index_copy_(0, step.sorted_slots, final)
+        if snapshots is not None and step.track_slots is not None:
+            state.temporal.index_copy_(0, step.track_slots, snapshots)
         flat = output.reshape(-1, self._heads * self._value_dim)
         rows = flat.index_select(0, plan.output_rows)
         return rows.view(-1, self._heads, self._value_dim)

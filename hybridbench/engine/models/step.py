@@ -112,6 +112,8 @@ class ExtendStep:
     attention: ExtendPlan
     conv: ConvPlan
     chunks: ChunkPlan
+    track_slots: Tensor | None
+    """[S] int64: where the states go that the two plans want besides; None if they want none."""
 
     @classmethod
     def build(
@@ -121,8 +123,11 @@ class ExtendStep:
         device = frequencies.device
         positions = torch.from_numpy(batch.positions).to(device)
         slots = torch.from_numpy(batch.mamba_indices).to(device)
-        conv = ConvPlan.build(batch.extend_lens, conv_kernel, device)
-        chunks = ChunkPlan.build(batch.extend_lens, conv.output_starts, device)
+        offsets, track_slots = _tracked(batch, device)
+        conv = ConvPlan.build(batch.extend_lens, conv_kernel, device, offsets)
+        chunks = ChunkPlan.build(
+            batch.extend_lens, conv.output_starts, device, track_offsets=offsets
+        )
         return cls(
             rotation=Rotation.build(positions, frequencies, dtype),
             out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
@@ -134,4 +139,17 @@ class ExtendStep:
             ),
             conv=conv,
             chunks=chunks,
+            track_slots=track_slots,
         )
+
+
+def _tracked(batch: ForwardBatch, device: torch.device) -> tuple[list[int] | None, Tensor | None]:
+    """After how many new tokens of each request a state is wanted (0: none), and in which slots."""
+    seqlens, slots = batch.mamba_track_seqlens, batch.mamba_track_indices
+    if seqlens is None or slots is None:
+        return None, None
+    offsets = [
+        seqlen - prefix if seqlen > 0 else 0
+        for seqlen, prefix in zip(seqlens, batch.prefix_lens, strict=True)
+    ]
+    return offsets, torch.from_numpy(slots[np.array(offsets) > 0]).to(device)

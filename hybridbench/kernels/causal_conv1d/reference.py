@@ -28,10 +28,22 @@ class ConvPlan:
     """[R*(K-1)]: the last K-1 buffer rows of each request, its window afterwards."""
     output_starts: np.ndarray[tuple[int], np.dtype[np.int64]]
     """[R]: row of each request's first output; its other outputs follow."""
+    track_rows: Tensor | None = None
+    """[S*(K-1)]: the K-1 buffer rows before each place where a window is wanted."""
 
     @classmethod
-    def build(cls, extend_lens: Sequence[int], kernel_size: int, device: torch.device) -> ConvPlan:
-        """The layout for requests that bring ``extend_lens`` tokens each (at least one)."""
+    def build(
+        cls,
+        extend_lens: Sequence[int],
+        kernel_size: int,
+        device: torch.device,
+        track_offsets: Sequence[int] | None = None,
+    ) -> ConvPlan:
+        """The layout for requests that bring ``extend_lens`` tokens each (at least one).
+
+        ``track_offsets`` has for each request the number of its new tokens after which its window
+        is wanted besides; 0 for none.
+        """
         width = kernel_size - 1
         lens = np.asarray(extend_lens, dtype=np.int64)
         ends = np.cumsum(lens + width)
@@ -42,16 +54,28 @@ class ConvPlan:
         source_rows = np.empty(int(ends[-1]), dtype=np.int64)
         source_rows[(starts[:, None] + window).ravel()] = np.arange(width * len(lens))
         source_rows[tokens + np.repeat(windows_before, lens)] = tokens + width * len(lens)
+        track_rows = None
+        if track_offsets is not None:
+            offsets = np.asarray(track_offsets, dtype=np.int64)
+            # The window comes first, so that after n tokens the last K-1 rows begin at row n.
+            first = (starts + offsets)[offsets > 0]
+            track_rows = torch.from_numpy((first[:, None] + window).ravel()).to(device)
         return cls(
             source_rows=torch.from_numpy(source_rows).to(device),
             # Counted from the end: fewer than K-1 tokens leave a part of the old window.
             tail_rows=torch.from_numpy(((ends - width)[:, None] + window).ravel()).to(device),
             output_starts=starts,
+            track_rows=track_rows,
         )
 
 
 def causal_conv1d_varlen(
-    x: Tensor, weight: Tensor, pool: Tensor, slots: Tensor, plan: ConvPlan
+    x: Tensor,
+    weight: Tensor,
+    pool: Tensor,
+    slots: Tensor,
+    plan: ConvPlan,
+    track_slots: Tensor | None = None,
 ) -> Tensor:
     """Convolve the new tokens of several requests and store each request's new window.
 
@@ -61,6 +85,7 @@ def causal_conv1d_varlen(
         pool: [S, D, K-1], windows by slot; rows ``slots`` are read and overwritten.
         slots: [R] int64, distinct except for the dump slot.
         plan: built from the lengths of the same requests.
+        track_slots: [S] int64, where the windows go that the plan wants besides; None if none.
 
     Returns:
         [T + (K-1)(R-1), D], silu applied: the outputs of request r start at
@@ -73,6 +98,9 @@ def causal_conv1d_varlen(
     buffer = torch.cat((stored, x)).index_select(0, plan.source_rows)
     tail = buffer.index_select(0, plan.tail_rows).view(-1, width, channels)
     windows.index_copy_(0, slots, tail)
+    if track_slots is not None and plan.track_rows is not None:
+        tracked = buffer.index_select(0, plan.track_rows).view(-1, width, channels)
+        windows.index_copy_(0, track_slots, tracked)
     rows = buffer.shape[0] - width
     y = buffer[:rows] * weight[0]
     for tap in range(1, kernel_size):

@@ -5,25 +5,42 @@ Inside a chunk of C tokens, with G = cumsum(g) and D_ij = e^{G_i - G_j} for i >=
 Then, from chunk to chunk, ``V' = U - W S``, ``O = (Q e^G) S + ((Q K') . D) V'`` and
 ``S <- e^{G_C} S + (K e^{G_C-G})' V'``.
 
-Requests are sorted by length and their chunks stored chunk-index-major, so the j-th chunks of all
+Requests are sorted by chunks and their chunks stored chunk-index-major, so the j-th chunks of all
 requests still alive are one contiguous slice and a step of the scan is a batched product.
+
+The state between two chunks falls out of the scan.  Where the state after a certain token is wanted
+(a snapshot for a prefix cache), the request's chunks are laid so that one ends there: its first
+chunk is padded on the left, which changes nothing, because a write strength of 0 writes nothing.
 
 Source: Yang et al. 2024, arXiv 2412.06464, section 3; the layout is ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+_Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
 CHUNK_SIZE = 64
-"""Tokens per chunk, counted from where a prefill starts."""
+"""Tokens per chunk, counted from where a prefill starts or from a snapshot."""
 
 _BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """States to copy out between two chunks: of which sorted requests, and to which rows."""
+
+    ranks: Tensor
+    """[n] int64: places in the order of the plan."""
+    places: Tensor
+    """[n] int64: rows of the copies."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +50,7 @@ class ChunkPlan:
     alive: tuple[int, ...]
     """Requests that have a j-th chunk, for j = 0, 1, ...; the sum is N."""
     order: Tensor
-    """[R] int64: requests by length, longest first."""
+    """[R] int64: requests by number of chunks, most first."""
     conv_rows: Tensor
     """[N*C] int64: row of each chunk place in the convolution's output; padding repeats a row."""
     gate_rows: Tensor
@@ -41,14 +58,19 @@ class ChunkPlan:
     output_rows: Tensor
     """[T] int64: chunk place of each token."""
     chunk_size: int
+    snapshots: Mapping[int, Snapshots] = field(default_factory=dict)
+    """By chunk index j: whose state is wanted between the j-th chunk and the next."""
+    snapshot_count: int = 0
+    """S: requests whose state is wanted."""
 
     @classmethod
     def build(
         cls,
         extend_lens: Sequence[int],
-        source_starts: np.ndarray[tuple[int], np.dtype[np.int64]],
+        source_starts: _Integers,
         device: torch.device,
         chunk_size: int | None = None,
+        track_offsets: Sequence[int] | None = None,
     ) -> ChunkPlan:
         """The layout for requests of ``extend_lens`` tokens.
 
@@ -57,25 +79,32 @@ class ChunkPlan:
             source_starts: [R], the row of q|k|v where each request's tokens begin.
             device: where the index tensors live.
             chunk_size: C; by default ``CHUNK_SIZE``, or less where all requests are shorter.
+            track_offsets: [R], for each request the number of its new tokens after which its state
+                is wanted, at most all of them; 0 for none.
         """
         lens = np.asarray(extend_lens, dtype=np.int64)
         if chunk_size is None:
             chunk_size = min(CHUNK_SIZE, -(-int(lens.max()) // _BLOCK_SIZE) * _BLOCK_SIZE)
-        order = np.argsort(-lens, kind="stable")
-        chunks = -(-lens[order] // chunk_size)
+        tracked = np.asarray([0] * len(lens) if track_offsets is None else track_offsets, np.int64)
+        # Places left empty in a first chunk, so that a chunk ends where a state is wanted.
+        lead = -tracked % chunk_size
+        chunks = (lens + lead + chunk_size - 1) // chunk_size
+        order = np.argsort(-chunks, kind="stable")
+        lead, chunks = lead[order], chunks[order]
         alive = tuple(int((chunks > j).sum()) for j in range(int(chunks[0])))
         total = int(lens.sum())
         # (rank, chunk) of every chunk, chunk-index-major.
         rank = np.concatenate([np.arange(count, dtype=np.int64) for count in alive])
         index = np.repeat(np.arange(len(alive), dtype=np.int64), alive)
         offset = index[:, None] * chunk_size + np.arange(chunk_size, dtype=np.int64)
+        offset -= lead[rank][:, None]
         sorted_lens = lens[order][rank][:, None]
-        valid = offset < sorted_lens
+        valid = (offset >= 0) & (offset < sorted_lens)
         token_starts = (np.cumsum(lens) - lens)[order][rank][:, None]
         tokens = np.where(valid, token_starts + offset, total)
-        # Padding repeats the request's last row: with g = 0 and beta = 0 it changes nothing, and it
-        # is finite.
-        inside = np.minimum(offset, sorted_lens - 1)
+        # Padding repeats the request's first or last row: with g = 0 and beta = 0 it changes
+        # nothing, and it is finite.
+        inside = np.clip(offset, 0, sorted_lens - 1)
         rows = source_starts[order][rank][:, None] + inside
         places = np.empty(total, dtype=np.int64)
         flat_valid = valid.ravel()
@@ -87,11 +116,34 @@ class ChunkPlan:
             gate_rows=torch.from_numpy(tokens.ravel()).to(device),
             output_rows=torch.from_numpy(places).to(device),
             chunk_size=chunk_size,
+            snapshots=_snapshots(tracked, order, lead, chunk_size, device),
+            snapshot_count=int(np.count_nonzero(tracked)),
         )
 
 
+def _snapshots(
+    tracked: _Integers, order: _Integers, lead: _Integers, chunk_size: int, device: torch.device
+) -> dict[int, Snapshots]:
+    """By chunk index: which of the sorted requests' states to copy after it, and to which place."""
+    places = np.cumsum(tracked > 0) - 1
+    after = (tracked[order] + lead) // chunk_size - 1
+    wanted = tracked[order] > 0
+    return {
+        j: Snapshots(
+            ranks=torch.from_numpy(np.flatnonzero(wanted & (after == j))).to(device),
+            places=torch.from_numpy(places[order][wanted & (after == j)]).to(device),
+        )
+        for j in sorted(set(after[wanted].tolist()))
+    }
+
+
 def chunk_gated_delta_rule(
-    qk: Tensor, v: Tensor, gates: Tensor, state: Tensor, plan: ChunkPlan
+    qk: Tensor,
+    v: Tensor,
+    gates: Tensor,
+    state: Tensor,
+    plan: ChunkPlan,
+    snapshots: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """All new tokens of several requests, in chunks.
 
@@ -101,6 +153,8 @@ def chunk_gated_delta_rule(
         gates: [N, C, 2, HV]: log decay g (at most 0) and write strength beta; 0 in padding.
         state: [R, HV, K, V], in the order of the plan; overwritten with the final states.
         plan: the layout.
+        snapshots: [S, HV, K, V]; filled with the states that the plan wants, in the order of the
+            requests.  None if it wants none.
 
     Returns:
         Output [N, C, HV, V] in the state's dtype, owned by the caller, and ``state``.
@@ -133,7 +187,8 @@ def chunk_gated_delta_rule(
     ).view(chunks, heads, size, value_dim + key_dim)
     write, read = solved[..., :value_dim], solved[..., value_dim:]
     reads = torch.cat((query, read), dim=2)
-    output = _scan(_ScanInputs(reads, write, attention, key_out, grown[..., -1]), state, plan.alive)
+    inputs = _ScanInputs(reads, write, attention, key_out, grown[..., -1])
+    output = _scan(inputs, state, plan, snapshots)
     return output.transpose(1, 2), state
 
 
@@ -153,11 +208,11 @@ class _ScanInputs:
     """[..]: e^{G_C}."""
 
 
-def _scan(inputs: _ScanInputs, state: Tensor, alive: tuple[int, ...]) -> Tensor:
+def _scan(inputs: _ScanInputs, state: Tensor, plan: ChunkPlan, snapshots: Tensor | None) -> Tensor:
     size = inputs.write.shape[2]
     output = state.new_empty(inputs.write.shape)
     start = 0
-    for count in alive:
+    for j, count in enumerate(plan.alive):
         part = slice(start, start + count)
         start += count
         current = state[:count]
@@ -166,6 +221,9 @@ def _scan(inputs: _ScanInputs, state: Tensor, alive: tuple[int, ...]) -> Tensor:
         torch.add(reads[:, :, :size], torch.matmul(inputs.attention[part], fresh), out=output[part])
         current.mul_(inputs.decay[part, :, None, None])
         current.add_(torch.matmul(inputs.key_out[part].transpose(2, 3), fresh))
+        wanted = plan.snapshots.get(j)
+        if wanted is not None and snapshots is not None:
+            snapshots.index_copy_(0, wanted.places, current.index_select(0, wanted.ranks))
     return output
 
 

@@ -54,6 +54,27 @@ def test_ragged_requests_give_the_meaning_of_each_alone(lens: list[int], kernel_
     assert torch.equal(pool[untouched], before[untouched])
 
 
+@pytest.mark.parametrize("kernel_size", [2, 4])
+def test_the_window_after_any_token_can_be_had_besides(kernel_size: int) -> None:
+    pool, weight = make_pool(kernel_size)
+    before = pool.clone()
+    lens, offsets = [9, 3, 2, 5], [4, 0, 1, 5]
+    x = torch.randn(sum(lens), CHANNELS, dtype=torch.float64)
+    plan = ConvPlan.build(lens, kernel_size, torch.device("cpu"), offsets)
+    slots, track_slots = [6, 2, 8, 3], [1, 7, 4]
+
+    causal_conv1d_varlen(x, weight, pool, torch.tensor(slots), plan, torch.tensor(track_slots))
+
+    tracked = iter(track_slots)
+    for slot, new, offset in zip(slots, torch.split(x, lens), offsets, strict=True):
+        _, window = causal_conv1d_reference(new, weight, before[slot].T)
+        torch.testing.assert_close(pool[slot].T, window)
+        if offset:
+            _, window = causal_conv1d_reference(new[:offset], weight, before[slot].T)
+            assert torch.equal(pool[next(tracked)].T, window)
+    assert torch.equal(pool[[0, 5]], before[[0, 5]])
+
+
 def test_fewer_tokens_than_the_window_keep_part_of_it() -> None:
     pool, weight = make_pool(4)
     before = pool[5].clone()

@@ -68,11 +68,29 @@ class Case:
             states.append(state)
         return torch.cat(outputs), torch.cat(states)
 
-    def chunked(self, chunk_size: int = 64, padding: float = 0.0) -> tuple[Tensor, Tensor]:
+    def expected_after(self, offsets: list[int]) -> Tensor:
+        """The states after ``offsets`` tokens of each request that has one above 0."""
+        firsts = []
+        for i, offset in enumerate(offsets):
+            start = sum(self.lens[:i])
+            part = slice(start, start + offset)
+            q, k, v, g, beta = (x[part] for x in (self.q, self.k, self.v, self.g, self.beta))
+            first = Case([offset], q, k, v, g, beta, self.state[i : i + 1])
+            if offset:
+                firsts.append(first.expected()[1])
+        return torch.cat(firsts)
+
+    def chunked(
+        self,
+        chunk_size: int = 64,
+        padding: float = 0.0,
+        offsets: list[int] | None = None,
+        snapshots: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """The same by chunks; ``padding`` is added to q, k and v of the padded places."""
         lens = np.array(self.lens, dtype=np.int64)
         starts = np.cumsum(lens) - lens
-        plan = ChunkPlan.build(self.lens, starts, torch.device("cpu"), chunk_size)
+        plan = ChunkPlan.build(self.lens, starts, torch.device("cpu"), chunk_size, offsets)
         places = (-1, chunk_size)
         padded = (plan.gate_rows == sum(self.lens)).view(*places)
         qk = torch.stack((self.q, self.k), dim=1)[plan.conv_rows]
@@ -82,7 +100,9 @@ class Case:
         v[padded] += padding
         gates = functional.pad(torch.stack((self.g, self.beta), dim=1), (0, 0, 0, 0, 0, 1))
         gates = gates[plan.gate_rows].view(*places, *gates.shape[1:])
-        output, state = chunk_gated_delta_rule(qk, v, gates, self.state[plan.order], plan)
+        output, state = chunk_gated_delta_rule(
+            qk, v, gates, self.state[plan.order], plan, snapshots
+        )
         rows = output.reshape(-1, *output.shape[2:])[plan.output_rows]
         states = torch.empty_like(state)
         states[plan.order] = state
@@ -103,6 +123,47 @@ def assert_case(case: Case, tolerance: float, chunk_size: int = 64, padding: flo
 )
 def test_chunks_give_what_the_recurrence_gives(lens: list[int]) -> None:
     assert_case(Case.make(lens), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("chunk_size", [16, 64])
+@pytest.mark.parametrize(
+    ("lens", "offsets"),
+    [
+        ([1], [1]),
+        ([130], [64]),
+        ([130], [65]),
+        ([130], [130]),
+        ([128], [128]),
+        ([64, 200, 5], [64, 0, 3]),
+        ([70, 1, 129, 64, 200], [17, 1, 128, 1, 0]),
+    ],
+    ids=str,
+)
+def test_the_state_after_any_token_can_be_had_and_costs_the_result_nothing(
+    lens: list[int], offsets: list[int], chunk_size: int
+) -> None:
+    case = Case.make(lens)
+    wanted = sum(offset > 0 for offset in offsets)
+    snapshots = torch.full((wanted, *case.state.shape[1:]), float("nan"), dtype=torch.float64)
+
+    output, state = case.chunked(chunk_size, padding=3.0, offsets=offsets, snapshots=snapshots)
+
+    expected_output, expected_state = case.expected()
+    torch.testing.assert_close(output, expected_output, rtol=0.0, atol=1e-12)
+    torch.testing.assert_close(state, expected_state, rtol=0.0, atol=1e-12)
+    torch.testing.assert_close(snapshots, case.expected_after(offsets), rtol=0.0, atol=1e-12)
+
+
+def test_a_state_at_a_whole_number_of_chunks_takes_no_further_chunk() -> None:
+    device, starts = torch.device("cpu"), np.zeros(1, dtype=np.int64)
+
+    plain = ChunkPlan.build([200], starts, device)
+    aligned = ChunkPlan.build([200], starts, device, track_offsets=[128])
+    between = ChunkPlan.build([250], starts, device, track_offsets=[1])
+
+    assert (plain.alive, aligned.alive) == ((1,) * 4, (1,) * 4)
+    assert torch.equal(plain.output_rows, aligned.output_rows)
+    assert len(between.alive) == 5
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (2, 2), (2, 6), (1, 4)], ids=str)

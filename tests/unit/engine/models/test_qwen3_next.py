@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hybridbench.engine.forward_batch import NOT_TRACKED
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.qwen3_next import Qwen3Next
 from hybridbench.engine.models.registry import build_model
@@ -64,6 +65,41 @@ def test_prefill_in_float64_does_not_feel_where_it_was_split() -> None:
     result = split.decode([other], text[99:])
 
     torch.testing.assert_close(result, expected, rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("prefix", "tracked"), [(0, 64), (0, 1), (37, 64), (64, 128), (37, 137)])
+def test_a_state_from_the_middle_of_a_prefill_is_that_of_the_prefix_alone(
+    prefix: int, tracked: int
+) -> None:
+    model = build_model(NANO_MODEL, torch.float64, "cpu", seed=2)
+    text, other_text = prompts(137, 90)
+    stepper, alone = Stepper(model, seed=1), Stepper(model, seed=2)
+    plain = Stepper(model, seed=1)
+    request, other, copy = stepper.start(), stepper.start(), stepper.start()
+    twin, twin_other, _ = plain.start(), plain.start(), plain.start()
+    own = alone.start()
+    if prefix:
+        stepper.extend([request], [text[:prefix]])
+        plain.extend([twin], [text[:prefix]])
+
+    batch = replace(
+        stepper.batch("extend", [other, request], [other_text, text[prefix:]]),
+        mamba_track_seqlens=[NOT_TRACKED, tracked],
+        mamba_track_indices=np.array([0, copy.slot]),
+    )
+    logits = model.forward(batch, stepper.kv_pool)
+    expected = plain.extend([twin_other, twin], [other_text, text[prefix:]])
+    alone.extend([own], [text[:tracked]])
+
+    torch.testing.assert_close(logits, expected, rtol=0.0, atol=1e-12)
+    for layer in model.config.linear_layer_ids:
+        # The copy is the prefix's; the request itself went on to the end.
+        for copied, of_prefix, of_request, of_twin in zip(
+            stepper.layer_state(layer, copy), alone.layer_state(layer, own),
+            stepper.layer_state(layer, request), plain.layer_state(layer, twin), strict=True,
+        ):  # fmt: skip
+            torch.testing.assert_close(copied, of_prefix, rtol=0.0, atol=1e-12)
+            torch.testing.assert_close(of_request, of_twin, rtol=0.0, atol=1e-12)
 
 
 def test_steps_write_only_to_the_slots_of_their_requests() -> None:
