@@ -92,6 +92,22 @@ def make_attention_engine(page_size: int = 1, **changes: Any) -> Engine:
     return make_engine(model=attention_model(), page_size=page_size, **{**sizes, **changes})
 
 
+def make_tracking_engine(page_size: int = 1, **changes: Any) -> Engine:
+    """The hybrid engine with track buffers, whose KV comes in pages of any size.
+
+    By default states are saved in prefill and in decode at multiples of 16 tokens, or of a page.
+    """
+    grid = max(16, page_size)
+    usual = {
+        "chunked_prefill_size": max(32, page_size),
+        "kv_tokens": max(256, 8 * page_size),
+        "mamba_scheduler_strategy": "extra_buffer",
+        "mamba_cache_chunk_size": grid,
+        "mamba_track_interval": grid,
+    }
+    return make_engine(page_size=page_size, **{**usual, **changes})
+
+
 def make_req(rid: str = "r", prompt: list[int] | None = None, max_new_tokens: int = 4) -> Req:
     """A waiting request that holds nothing."""
     return Req(rid, prompt or [1, 2, 3, 4], SamplingParams(max_new_tokens=max_new_tokens))

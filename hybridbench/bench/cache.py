@@ -112,6 +112,9 @@ class _BenchReq:
         self.rid = rid
         self.req_pool_idx: int | None = None
         self.mamba_pool_idx: int | None = None
+        self.mamba_ping_pong_track_buffer: list[int] | None = None
+        self.mamba_next_track_idx = 0
+        self.mamba_last_track_seqlen: int | None = None
         self.origin_input_ids: Sequence[int] = ()
         self.output_ids: Sequence[int] = ()
         self.fill_ids: Sequence[int] = ()

@@ -127,7 +127,16 @@ def _rows(config: EngineConfig, mamba_pool: MambaPool | None) -> ReqToTokenPool:
     rows, context_len = config.max_running_requests, config.max_context_len
     if mamba_pool is None:
         return ReqToTokenPool(rows, context_len, "cpu")
-    return HybridReqToTokenPool(rows, mamba_pool.size, context_len, "cpu", mamba_pool)
+    return HybridReqToTokenPool(
+        rows,
+        mamba_pool.size,
+        context_len,
+        "cpu",
+        mamba_pool,
+        enable_mamba_extra_buffer=config.tracks_states,
+        enable_mamba_extra_buffer_lazy=config.mamba_scheduler_strategy == "extra_buffer_lazy",
+        enable_overlap_schedule=config.enable_overlap_schedule,
+    )
 
 
 def _prefix_cache(
@@ -141,6 +150,8 @@ def _prefix_cache(
         disable,
         state_refresh=config.state_refresh,
         enable_kv_cache_events=config.enable_kv_cache_events,
+        enable_mamba_extra_buffer=config.tracks_states,
+        mamba_cache_chunk_size=config.cache_chunk_size,
     )
     if disable:
         return ChunkCache(params)
@@ -150,15 +161,28 @@ def _prefix_cache(
 
 
 def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> None:
-    if config.page_size != 1 and model_config.linear_layer_ids:
-        raise ConfigError(
-            f"engine: page_size is {config.page_size}; set it to 1, because this model has "
-            "recurrent layers, whose states are shared after any token and not only after pages."
-        )
+    if model_config.linear_layer_ids:
+        _check_states(config)
     if config.max_context_len > model_config.max_position_embeddings:
         raise ConfigError(
             f"engine: max_context_len is {config.max_context_len}; the model knows "
             f"{model_config.max_position_embeddings} positions."
+        )
+
+
+def _check_states(config: EngineConfig) -> None:
+    if config.page_size != 1 and config.mamba_scheduler_strategy == "no_buffer":
+        raise ConfigError(
+            f"engine: page_size is {config.page_size}; set it to 1 or mamba_scheduler_strategy to "
+            "extra_buffer, because this model has recurrent layers, whose states are shared after "
+            "any token and not only after pages."
+        )
+    # A hit keeps one state locked while its request needs its own and all of its buffer.
+    least = 2 + config.track_buffer_size
+    if config.tracks_states and config.mamba_slots < least:
+        raise ConfigError(
+            f"engine: mamba_slots is {config.mamba_slots}; one request that hits needs {least} "
+            f"with mamba_scheduler_strategy {config.mamba_scheduler_strategy}."
         )
 
 

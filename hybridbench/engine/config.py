@@ -12,6 +12,7 @@ CacheKind: TypeAlias = Literal["radix", "chunk"]
 CheckLevel: TypeAlias = Literal["off", "idle", "busy"]
 SpeculativeAlgorithm: TypeAlias = Literal["NGRAM"]
 StateRefresh: TypeAlias = Literal["path", "used"]
+MambaSchedulerStrategy: TypeAlias = Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class EngineConfig:
         dtype: of weights, KV and activations: "float32", "float64", "bfloat16".
         seed: of random weights and of the sampling of requests that bring no seed of their own.
         chunked_prefill_size: tokens of prefill per step; None computes a prompt at once.
-        page_size: KV tokens that are given out and shared together: 1, or any size for a model
-            whose layers are all full attention.
+        page_size: KV tokens that are given out and shared together.  A model with recurrent layers
+            needs a mamba_scheduler_strategy with track buffers for more than 1.
         kv_tokens: a multiple of the page size.
         mamba_slots: state slots; a model without recurrent layers has none, whatever is given.
         max_prefill_tokens: tokens of all prompts of one prefill step, the first one excepted.
@@ -51,6 +52,13 @@ class EngineConfig:
         cache: "radix" reuses prefixes, "chunk" reuses nothing.
         cache_branching_states: end a chunk where a prompt leaves what another one computed, so
             that the tree has a state there and later prompts hit.
+        mamba_scheduler_strategy: where the states of the prefix cache come from.  "no_buffer" takes
+            a request's own where a step ends; "extra_buffer" has steps save copies at aligned
+            lengths in 1 further slot for each request, 2 with overlapped scheduling;
+            "extra_buffer_lazy" takes the second of these only while it is needed.
+        mamba_track_interval: a decode step saves the state of a request whose length is a multiple
+            of this; whole pages, and 2 tokens at least.
+        mamba_cache_chunk_size: the same for prefill; a larger page counts instead.
         state_refresh: which states a hit makes the youngest: "path" those of all nodes on the way,
             as released hybrid trees do, "used" only the one that is read (sglang#31648).
         enable_kv_cache_events: tell after each step which KV blocks the tree stored and removed.
@@ -86,6 +94,9 @@ class EngineConfig:
     speculative_algorithm: SpeculativeAlgorithm | None = None
     speculative_num_draft_tokens: int = 4
     new_token_ratio: NewTokenRatio = NewTokenRatio()
+    mamba_scheduler_strategy: MambaSchedulerStrategy = "no_buffer"
+    mamba_track_interval: int = 256
+    mamba_cache_chunk_size: int = 64
     state_refresh: StateRefresh = "path"
     check_level: CheckLevel = "idle"
     check_fatal: bool = False
@@ -99,6 +110,8 @@ class EngineConfig:
             ("mamba_slots", self.mamba_slots, 1),
             ("max_prefill_tokens", self.max_prefill_tokens, 1),
             ("speculative_num_draft_tokens", self.speculative_num_draft_tokens, 2),
+            ("mamba_track_interval", self.mamba_track_interval, 2),
+            ("mamba_cache_chunk_size", self.mamba_cache_chunk_size, 1),
         ):
             if value < least:
                 raise ConfigError(f"engine: {name} is {value}; it must be at least {least}.")
@@ -110,6 +123,21 @@ class EngineConfig:
         """Longest prompt plus output, in tokens, that an otherwise empty engine surely serves."""
         return min(self.max_context_len, self.kv_tokens - self.page_size)
 
+    @property
+    def tracks_states(self) -> bool:
+        """Whether requests have track buffers, if the model has states at all."""
+        return self.mamba_scheduler_strategy != "no_buffer" and self.cache == "radix"
+
+    @property
+    def track_buffer_size(self) -> int:
+        """State slots that a request may hold beside its own."""
+        return (2 if self.enable_overlap_schedule else 1) if self.tracks_states else 0
+
+    @property
+    def cache_chunk_size(self) -> int:
+        """The grid of lengths at which a prefill saves states, in tokens: whole pages."""
+        return max(self.mamba_cache_chunk_size, self.page_size)
+
     def _check_choices(self) -> None:
         for name, value, choices in (
             ("schedule_policy", self.schedule_policy, ("fcfs", "lpm")),
@@ -117,6 +145,11 @@ class EngineConfig:
             ("check_level", self.check_level, ("off", "idle", "busy")),
             ("state_refresh", self.state_refresh, ("path", "used")),
             ("speculative_algorithm", self.speculative_algorithm, (None, "NGRAM")),
+            (
+                "mamba_scheduler_strategy",
+                self.mamba_scheduler_strategy,
+                ("no_buffer", "extra_buffer", "extra_buffer_lazy"),
+            ),
         ):
             if value not in choices:
                 known = " or ".join(map(str, choices))
@@ -146,3 +179,12 @@ class EngineConfig:
                 f"engine: chunked_prefill_size is {chunk}; it must be a positive multiple of the "
                 f"page size {self.page_size}, or None."
             )
+        for name, value in (
+            ("mamba_track_interval", self.mamba_track_interval),
+            ("mamba_cache_chunk_size", self.cache_chunk_size),
+        ):
+            if self.tracks_states and value % self.page_size:
+                raise ConfigError(
+                    f"engine: {name} is {value}; it must be a multiple of the page size "
+                    f"{self.page_size}, because the tree takes states at page borders only."
+                )

@@ -39,6 +39,8 @@ class EngineCounters:
     evict_leaf: int = 0
     evict_cascade: int = 0
     nodes_evicted: int = 0  # leaves and cascaded parents
+    states_tracked: int = 0  # copies of states saved for the tree by prefill and decode steps
+    track_donations: int = 0  # those the tree took over
     flushes: int = 0
     # Sessions.
     session_opens: int = 0

@@ -255,6 +255,7 @@ class Engine:
                 draft_tokens=config.speculative_num_draft_tokens
                 if config.speculative_algorithm is not None
                 else 0,
+                tracks_states=config.tracks_states,
             )
         )
 
@@ -389,6 +390,7 @@ class Engine:
         counters.evict_leaf = events.evict_leaf
         counters.evict_cascade = events.evict_cascade
         counters.kv_blocks_stored = events.blocks_stored
+        counters.track_donations = events.track_donations
         counters.nodes_evicted = events.evict_leaf + events.evict_cascade
         counters.session_tail_frees = self.pools.sessions.session_events.tail_frees
 

@@ -58,6 +58,10 @@ class ReqKv:
     moment between a match and the admission decision.  With pages of several tokens
     ``cache_protected_len`` is whole pages, and what follows ``kv_allocated_len`` in its page is the
     request's as well.
+
+    With track buffers ``mamba_ping_pong_track_buffer`` names the slots that copies of the state are
+    saved in (-1 for one that is not taken), and ``mamba_last_track_seqlen`` the length that the
+    last complete copy belongs to, None as long as there is none.
     """
 
     req_pool_idx: int | None = None
@@ -67,6 +71,9 @@ class ReqKv:
     cache_protected_len: int = 0
     kv_committed_len: int = 0
     kv_allocated_len: int = 0
+    mamba_ping_pong_track_buffer: list[int] | None = None
+    mamba_next_track_idx: int = 0
+    mamba_last_track_seqlen: int | None = None
     # The tree's KV positions of the matched prefix; what a holder may read, not own.
     prefix_indices: npt.NDArray[np.int64] = field(
         default_factory=lambda: NO_INDICES, repr=False, compare=False
@@ -78,6 +85,7 @@ class ReqKv:
         return (
             self.req_pool_idx is None
             and self.mamba_pool_idx is None
+            and self.mamba_ping_pong_track_buffer is None
             and self.last_node is None
             and self.kv_allocated_len == 0
         )
@@ -93,6 +101,16 @@ class ReqKv:
         """The state slot of an admitted request."""
         assert self.mamba_pool_idx is not None, "a request without a state slot is not admitted"
         return self.mamba_pool_idx
+
+    @property
+    def track_slots(self) -> list[int]:
+        """The state slots of the track buffer; empty without one."""
+        return [slot for slot in self.mamba_ping_pong_track_buffer or () if slot > 0]
+
+    @property
+    def state_slots_held(self) -> int:
+        """State slots that must be given back: the request's own and those of its buffer."""
+        return (self.mamba_pool_idx is not None) + len(self.track_slots)
 
     @property
     def uncached_len(self) -> int:
@@ -253,6 +271,30 @@ class Req:
     @mamba_pool_idx.setter
     def mamba_pool_idx(self, slot: int | None) -> None:
         self.kv.mamba_pool_idx = slot
+
+    @property
+    def mamba_ping_pong_track_buffer(self) -> list[int] | None:
+        return self.kv.mamba_ping_pong_track_buffer
+
+    @mamba_ping_pong_track_buffer.setter
+    def mamba_ping_pong_track_buffer(self, slots: list[int] | None) -> None:
+        self.kv.mamba_ping_pong_track_buffer = slots
+
+    @property
+    def mamba_next_track_idx(self) -> int:
+        return self.kv.mamba_next_track_idx
+
+    @mamba_next_track_idx.setter
+    def mamba_next_track_idx(self, idx: int) -> None:
+        self.kv.mamba_next_track_idx = idx
+
+    @property
+    def mamba_last_track_seqlen(self) -> int | None:
+        return self.kv.mamba_last_track_seqlen
+
+    @mamba_last_track_seqlen.setter
+    def mamba_last_track_seqlen(self, length: int | None) -> None:
+        self.kv.mamba_last_track_seqlen = length
 
     @property
     def last_node(self) -> TreeNode | None:

@@ -45,7 +45,7 @@ class WaitingWatch:
     def _held(self, kv: ReqKv) -> dict[str, int]:
         """Slots by pool that a waiting request's record names; only pools with any."""
         held = {
-            "mamba": int(kv.mamba_pool_idx is not None),
+            "mamba": kv.state_slots_held,
             "req": int(kv.req_pool_idx is not None),
             "kv": kv.held_len(self._engine.pools.page_size),
         }

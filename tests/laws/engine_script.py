@@ -9,7 +9,13 @@ from typing import Any
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.sampling_params import SamplingParams
-from tests.builders import NANO_MODEL, assert_nothing_lost, make_attention_engine, make_engine
+from tests.builders import (
+    NANO_MODEL,
+    assert_nothing_lost,
+    make_attention_engine,
+    make_engine,
+    make_tracking_engine,
+)
 from tests.drafters import HalfRightDrafter
 
 MAX_NEW_TOKENS = 6
@@ -64,6 +70,25 @@ HYBRID_OVERLAP = hybrid("hybrid, overlapped", enable_overlap_schedule=True)
 PAGED_OVERLAP = paged("pages of 16, overlapped", enable_overlap_schedule=True)
 HYBRID_DRAFTS = hybrid("hybrid, drafts", drafter=HalfRightDrafter(NANO_MODEL.vocab_size))
 PAGED_DRAFTS = paged("pages of 16, drafts", drafter=HalfRightDrafter(NANO_MODEL.vocab_size))
+# States are saved every few tokens, in prefill and in decode, in buffers of two.
+TRACKED = Script(
+    "track buffers",
+    _prompts(list(range(1, 13)), fork_at=8),
+    lambda: make_tracking_engine(
+        mamba_slots=9, kv_tokens=90, chunked_prefill_size=16, max_running_requests=3,
+        mamba_cache_chunk_size=4, mamba_track_interval=3, enable_overlap_schedule=True,
+    ),
+)  # fmt: skip
+# The same in pages, where the second slot of a buffer is taken when it is needed.
+TRACKED_PAGES = Script(
+    "lazy track buffers, pages of 4",
+    _prompts(list(range(1, 21)), fork_at=10),
+    lambda: make_tracking_engine(
+        4, mamba_slots=7, kv_tokens=112, chunked_prefill_size=16, max_running_requests=3,
+        mamba_cache_chunk_size=4, mamba_track_interval=4, enable_overlap_schedule=True,
+        mamba_scheduler_strategy="extra_buffer_lazy",
+    ),
+)  # fmt: skip
 
 
 class ScriptedRun:

@@ -15,6 +15,8 @@ from tests.laws.engine_script import (
     PAGED,
     PAGED_DRAFTS,
     PAGED_OVERLAP,
+    TRACKED,
+    TRACKED_PAGES,
     Script,
     ScriptedRun,
 )
@@ -30,6 +32,8 @@ from tests.laws.engine_script import (
         ("abort", PAGED_OVERLAP),
         ("abort", HYBRID_DRAFTS),
         ("abort", PAGED_DRAFTS),
+        ("abort", TRACKED),
+        ("abort", TRACKED_PAGES),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

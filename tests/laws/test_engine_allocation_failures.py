@@ -15,6 +15,8 @@ from tests.laws.engine_script import (
     PAGED,
     PAGED_DRAFTS,
     PAGED_OVERLAP,
+    TRACKED,
+    TRACKED_PAGES,
     Script,
     ScriptedRun,
 )
@@ -69,6 +71,11 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
         # Chains are allocated as prefills are; a step whose chains fail decodes plainly.
         (HYBRID_DRAFTS, "prefill tokens"),
         (PAGED_DRAFTS, "prefill tokens"),
+        (TRACKED, "state slots"),
+        (TRACKED, "rows"),
+        (TRACKED_PAGES, "state slots"),
+        (TRACKED_PAGES, "prefill tokens"),
+        (TRACKED_PAGES, "decode tokens"),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

@@ -15,7 +15,8 @@ import numpy as np
 from hybridbench.engine.cache.base import EvictParams, EvictResult, MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.memory.owners import FREE, REQ, TREE
+from hybridbench.engine.memory.owners import FREE, REQ, TRACK, TREE
+from hybridbench.engine.memory.req_to_token import NOT_TAKEN
 from tests.unit.engine.cache.trees import HybridTree, PagedTree, TreeReq, prefixes
 
 
@@ -55,8 +56,9 @@ class TreeWorld:
         hit = matched.cache_protected_len
         assert len(matched.device_indices) == hit
         tree.cache.inc_lock_ref(matched.last_device_node)
-        if isinstance(tree, HybridTree) and req.mamba_pool_idx is None:
-            self.make_state_room(1)
+        if isinstance(tree, HybridTree):
+            own = req.mamba_pool_idx is None
+            self.make_state_room(own + tree.rows.track_slots_at_alloc)
         rows = tree.rows.alloc([req])
         if rows is None:
             tree.cache.dec_lock_ref(matched.last_device_node)
@@ -95,7 +97,18 @@ class TreeWorld:
         if isinstance(tree, HybridTree):
             assert req.mamba_pool_idx is not None
             self.set_state(req.mamba_pool_idx, req.fill_ids[:end])
+            self._save_state(tree, req, begin)
         return True
+
+    def _save_state(self, tree: HybridTree, req: TreeReq, begin: int) -> None:
+        """Where states are tracked: save that of the last grid line that was just passed."""
+        if tree.buffers is None:
+            return
+        aligned = req.kv_committed_len // tree.buffers.grid * tree.buffers.grid
+        slot = tree.rows.take_track_slot(req) if aligned > begin else None
+        if slot is not None:
+            self.set_state(slot, req.fill_ids[:aligned])
+            tree.rows.complete_track(req, aligned)
 
     def share(self, req: TreeReq, chunked: bool) -> None:
         """What happens between two chunks."""
@@ -107,6 +120,7 @@ class TreeWorld:
         self.requests.remove(req)
         self.tree.cache.cache_finished_req(req, is_insert=is_insert)
         assert req.mamba_pool_idx is None
+        assert req.mamba_ping_pong_track_buffer is None
         self.tree.rows.free(req)
 
     def set_state(self, slot: int, prefix: Sequence[int]) -> None:
@@ -181,13 +195,20 @@ class TreeWorld:
         own = [req.mamba_pool_idx for req in self.requests if req.mamba_pool_idx is not None]
         assert len(own) == len(self.requests)
         free = list(tree.mamba.free_slots)
-        assert sorted([*own, *in_tree, *free]) == list(range(1, tree.mamba.size + 1))
-        for owner, slots in ((REQ, own), (TREE, in_tree), (FREE, free)):
+        buffers = [req.mamba_ping_pong_track_buffer or [] for req in self.requests]
+        saved = [slot for buffer in buffers for slot in buffer if slot != NOT_TAKEN]
+        assert sorted([*own, *saved, *in_tree, *free]) == list(range(1, tree.mamba.size + 1))
+        for owner, slots in ((REQ, own), (TRACK, saved), (TREE, in_tree), (FREE, free)):
             assert tree.mamba.slots_of(owner) == sorted(slots)
         for req in self.requests:
             assert req.mamba_pool_idx is not None
             expected = self.name(req.fill_ids[: req.kv_committed_len])
             assert self.state(req.mamba_pool_idx) == (expected if req.kv_committed_len else 0)
+            if req.mamba_last_track_seqlen is not None:
+                assert req.mamba_ping_pong_track_buffer is not None
+                keep = tree.rows.get_mamba_ping_pong_keep_idx(req)
+                kept = self.state(req.mamba_ping_pong_track_buffer[keep])
+                assert kept == self.name(req.fill_ids[: req.mamba_last_track_seqlen])
         for path, node in prefixes(tree.cache).items():
             if node.mamba_value is not None:
                 assert self.state(node.mamba_value) == self.name(path)

@@ -68,6 +68,9 @@ class Req:
     output_ids: list[int] = field(default_factory=list)
     req_pool_idx: int | None = None
     mamba_pool_idx: Any = None
+    mamba_ping_pong_track_buffer: list[int] | None = None
+    mamba_next_track_idx: int = 0
+    mamba_last_track_seqlen: int | None = None
     last_node: TreeNode | None = None
     cache_protected_len: int = 0
     kv_committed_len: int = 0

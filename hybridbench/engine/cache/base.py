@@ -14,7 +14,7 @@ from hybridbench.engine.cache.kv_events import KvEvent, KvEventRecorder
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.indices import IntArray, SlotInput
-from hybridbench.engine.memory.owners import Owner
+from hybridbench.engine.memory.owners import REQ, Owner
 from hybridbench.engine.memory.req_to_token import ReqToTokenPool, RowHolder
 from hybridbench.engine.memory.unserved import refuse_unserved
 
@@ -71,8 +71,10 @@ class CacheInitParams:
     """What a cache is built from.
 
     ``state_refresh`` says which states a hit in a hybrid tree makes the youngest: "path" those of
-    all nodes on the way, "used" only the one that is read.  Of the switches that begin with is_ and
-    enable_ only ``enable_kv_cache_events`` is served; the others are known and refused.
+    all nodes on the way, "used" only the one that is read.  ``enable_mamba_extra_buffer`` has a
+    hybrid tree take states from the track buffers of requests; the rows must have such buffers.
+    ``mamba_cache_chunk_size`` is the grid of lengths at which a prefill can save a state.
+    ``is_eagle`` and ``enable_metrics`` are known and refused.
     """
 
     req_to_token_pool: ReqToTokenPool
@@ -85,13 +87,10 @@ class CacheInitParams:
     enable_metrics: bool = False
     enable_kv_cache_events: bool = False
     enable_mamba_extra_buffer: bool = False
+    mamba_cache_chunk_size: int = 64
 
     def __post_init__(self) -> None:
-        refuse_unserved(
-            is_eagle=self.is_eagle,
-            enable_metrics=self.enable_metrics,
-            enable_mamba_extra_buffer=self.enable_mamba_extra_buffer,
-        )
+        refuse_unserved(is_eagle=self.is_eagle, enable_metrics=self.enable_metrics)
 
 
 @dataclass(slots=True)
@@ -145,6 +144,7 @@ class InsertParams:
         prev_prefix_len: positions that were the tree's before and are not freed as duplicates.
         chunked: the request is between two chunks of its prefill.
         priority: for the eviction policy of that name.
+        mamba_owner: who gives the state slot: REQ, or TRACK for one of a track buffer.
     """
 
     key: RadixKey
@@ -153,6 +153,7 @@ class InsertParams:
     prev_prefix_len: int = 0
     chunked: bool = False
     priority: int = 0
+    mamba_owner: Owner = REQ
 
 
 class InsertResult(NamedTuple):
@@ -232,6 +233,7 @@ class CacheEvents:
     nodes_created: int = 0
     nodes_removed: int = 0
     evict_calls: int = 0
+    track_donations: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """All counters by name."""

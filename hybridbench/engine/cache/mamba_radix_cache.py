@@ -1,13 +1,21 @@
 """The prefix tree of hybrid models: KV shared by the token, recurrent states at nodes.
 
 A state cannot be cut in two, so KV and states age apart: a node may lose its state and keep its
-KV (a tombstone), and a match ends at the deepest node that has a state.  Page size 1.
+KV (a tombstone), and a match ends at the deepest node that has a state.
 
-Source: SGLang's MambaRadixCache, whose behaviour without extra buffers this follows; the queues
-by which victims are found are ours.
+Where the states come from is the strategy.  Without extra buffers a request's own slot goes into
+the tree when it ends, or a copy of it between two chunks, after whatever token that is; hence pages
+of one token.  With them a request brings copies that steps have saved at aligned lengths: the tree
+takes the slot of the last one, the KV up to there, and nothing behind.  Then pages can be of any
+size, and a request's own state is never what the tree holds.
+
+Source: SGLang's MambaRadixCache, whose behaviour this follows; the queues by which victims are
+found are ours.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from hybridbench.engine.cache.base import (
     CacheableReq,
@@ -25,21 +33,28 @@ from hybridbench.engine.cache.radix_key import TOKEN_BYTES, RadixKey
 from hybridbench.engine.cache.tree import join
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.indices import IntArray, as_index_array, as_single_index
-from hybridbench.engine.memory.owners import REQ, TREE
-
-# Prefill saves states only at multiples of this many tokens (the chunk of the delta rule).
-BRANCHING_CHUNK = 64
+from hybridbench.engine.memory.owners import REQ, TRACK, TREE, Owner
 
 
 class MambaRadixCache(MambaTreeEviction):
     """Match with copy-on-write of the state, insert, locks, and the hand-over from requests."""
 
     def __init__(self, params: CacheInitParams) -> None:
-        if params.page_size != 1:
+        """Raises ValueError if pages, track buffers and chunk size do not fit together."""
+        super().__init__(params)
+        self.enable_mamba_extra_buffer = params.enable_mamba_extra_buffer
+        self.mamba_cache_chunk_size = max(params.mamba_cache_chunk_size, params.page_size)
+        if params.page_size != 1 and not params.enable_mamba_extra_buffer:
             raise ValueError(
                 f"a hybrid tree without track buffers needs page_size 1, not {params.page_size}"
             )
-        super().__init__(params)
+        if params.enable_mamba_extra_buffer != self._hybrid_rows.enable_mamba_extra_buffer:
+            raise ValueError("enable_mamba_extra_buffer must be the same for the tree and the rows")
+        if self.mamba_cache_chunk_size % params.page_size:
+            raise ValueError(
+                f"mamba_cache_chunk_size {self.mamba_cache_chunk_size} is not a multiple of "
+                f"page_size {params.page_size}"
+            )
 
     def supports_mamba(self) -> bool:
         return True
@@ -62,7 +77,8 @@ class MambaRadixCache(MambaTreeEviction):
         """Put a prefix and the state after it in.
 
         Raises:
-            ValueError: not one state slot, or not one KV index per token.
+            ValueError: not one state slot, not one KV index per token, or a state after a token
+                that does not end a page.
         """
         key = params.key
         if params.mamba_value is None:
@@ -75,6 +91,8 @@ class MambaRadixCache(MambaTreeEviction):
         total = len(key)
         if len(value) != total:
             raise ValueError(f"{total} tokens, but {len(value)} KV indices")
+        if total % self.page_size:
+            raise ValueError(f"a state after {total} tokens is inside a page of {self.page_size}")
         path, prefix_len, split_off = self._walk(key)
         # The split-off end is touched after the half above it: children are younger.
         below = [] if split_off is None else [split_off]
@@ -83,11 +101,11 @@ class MambaRadixCache(MambaTreeEviction):
         if prefix_len < total:
             self._touch_path(below)
             leaf = self._add_leaf(path, key, value, prefix_len)
-            self._give_state(leaf, state)
+            self._give_state(leaf, state, params.mamba_owner)
             return InsertResult(prefix_len, total, mamba_exist=False)
         mamba_exist = path[-1].mamba_value is not None
         if not mamba_exist:
-            self._give_state(path[-1], state)
+            self._give_state(path[-1], state, params.mamba_owner)
         self._touch_path(below)
         return InsertResult(prefix_len, total, mamba_exist)
 
@@ -124,35 +142,76 @@ class MambaRadixCache(MambaTreeEviction):
         self._give_lock_back(req)
 
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
-        """Give the tree a copy of the state, and move the request's lock to the longer prefix.
+        """Give the tree a state, and move the request's lock to the longer prefix.
 
-        Without a free slot for the copy the chunk is not cached, and the request keeps its KV.
+        Without extra buffers the state is a copy of the request's, after all that is computed; with
+        them it is the last one saved, and the request keeps the KV behind it.  Without a free slot
+        for the copy, or in place of the one given away, nothing is cached.
         """
-        committed = req.kv_committed_len
-        value = self._row_indices(req, committed)
+        value = self._row_indices(req, req.kv_committed_len)
         req.prefix_indices = value
-        state = req.mamba_pool_idx
-        if self.disable or state is None or committed == 0:
+        length = self._len_with_state(req)
+        if self.disable or length == 0:
             return
-        copy = self._alloc_state()
+        key = self._committed_key(req, length)
+        share = self._share_tracked if self.enable_mamba_extra_buffer else self._share_copy
+        if not share(req, InsertParams(key, value[:length], chunked=chunked)):
+            return
+        matched = self._match(key)
+        assert len(matched.device_indices) == length, f"request {req.rid}: the tree lost it"
+        self._move_to_tree(req, matched)
+        req.prefix_indices = np.concatenate((matched.device_indices, value[length:]))
+
+    def _len_with_state(self, req: CacheableReq) -> int:
+        """Tokens of ``req`` after which there is a state for the tree; 0 if there is none."""
+        if self.enable_mamba_extra_buffer:
+            return req.mamba_last_track_seqlen or 0
+        return req.kv_committed_len if req.mamba_pool_idx is not None else 0
+
+    def _share_copy(self, req: CacheableReq, params: InsertParams) -> bool:
+        """Insert with a copy of the request's own state; False if there is no slot for it."""
+        copy = self._alloc_state(REQ)
         if copy is None:
-            return
-        key = self._committed_key(req)
-        inserted = self.insert(
-            InsertParams(key, value, copy, prev_prefix_len=req.cache_protected_len, chunked=chunked)
-        )
-        if inserted.mamba_exist:
+            return False
+        params.mamba_value = copy
+        params.prev_prefix_len = req.cache_protected_len
+        if self.insert(params).mamba_exist:
             self.mamba_allocator.free([copy], REQ)
         else:
-            self.mamba_pool.copy_from(state, copy)
-        matched = self._match(key)
-        assert len(matched.device_indices) == committed, f"request {req.rid}: the tree lost it"
-        self._move_to_tree(req, matched)
-        req.prefix_indices = matched.device_indices
+            assert req.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
+            self.mamba_pool.copy_from(req.mamba_pool_idx, copy)
+        return True
+
+    def _share_tracked(self, req: CacheableReq, params: InsertParams) -> bool:
+        """Insert with the last state that was saved, and replace its slot in the track buffer.
+
+        False if there is no slot to replace it.
+        """
+        fresh = self._alloc_state(TRACK)
+        if fresh is None:
+            return False
+        if self._insert_tracked(req, params):
+            self._hybrid_rows.donate_mamba_ping_pong_slot(req, fresh)
+        else:
+            self.mamba_allocator.free([fresh], TRACK)
+        req.mamba_last_track_seqlen = None
+        return True
+
+    def _insert_tracked(self, req: CacheableReq, params: InsertParams) -> bool:
+        """Insert with the last state that was saved; whether the tree took its slot."""
+        buffer, start = req.mamba_ping_pong_track_buffer, req.cache_protected_len
+        assert buffer is not None, f"request {req.rid} has a saved state but no track buffer"
+        assert len(params.key) > start, f"request {req.rid} kept a state that the tree has"
+        params.mamba_value = buffer[self._hybrid_rows.get_mamba_ping_pong_keep_idx(req)]
+        params.mamba_owner = TRACK
+        params.prev_prefix_len = start
+        taken = not self.insert(params).mamba_exist
+        self.events.track_donations += taken
+        return taken
 
     def _match(self, key: RadixKey) -> MatchResult:
         """Walk, then make what is reusable the youngest of all."""
-        path, matched, _ = self._walk(key)
+        path, matched, _ = self._walk(key.page_aligned(self.page_size))
         reusable = len(path)
         while reusable and path[reusable - 1].mamba_value is None:
             reusable -= 1
@@ -160,7 +219,7 @@ class MambaRadixCache(MambaTreeEviction):
         self._touch_path(used)
         indices = join(used)
         node = used[-1] if used else self.root_node
-        branching = matched // BRANCHING_CHUNK * BRANCHING_CHUNK
+        branching = matched // self.mamba_cache_chunk_size * self.mamba_cache_chunk_size
         return MatchResult(
             indices,
             node,
@@ -174,7 +233,7 @@ class MambaRadixCache(MambaTreeEviction):
         if req.mamba_pool_idx is None:
             # Making room must not take the very node that was hit.
             lock = self.inc_lock_ref(node)
-            slot = self._alloc_state()
+            slot = self._alloc_state(REQ)
             self.dec_lock_ref(node, lock.to_dec_params())
             if slot is None:
                 return False
@@ -184,12 +243,12 @@ class MambaRadixCache(MambaTreeEviction):
         self.events.cow_copies += 1
         return True
 
-    def _alloc_state(self) -> int | None:
-        """One slot for REQ, evicting a state if none is free; None if that does not help."""
-        slots = self.mamba_allocator.alloc(1, REQ)
+    def _alloc_state(self, owner: Owner) -> int | None:
+        """One slot for ``owner``, evicting a state if none is free; None if that does not help."""
+        slots = self.mamba_allocator.alloc(1, owner)
         if slots is None:
             self.evict_mamba(1)
-            slots = self.mamba_allocator.alloc(1, REQ)
+            slots = self.mamba_allocator.alloc(1, owner)
         return None if slots is None else slots[0]
 
     def _add_leaf(
@@ -208,9 +267,9 @@ class MambaRadixCache(MambaTreeEviction):
         self._note_stored(node)
         return node
 
-    def _give_state(self, node: TreeNode, slot: int) -> None:
+    def _give_state(self, node: TreeNode, slot: int, giver: Owner) -> None:
         """A new leaf gets its state, or a tombstone is revived; the path was touched just now."""
-        self.mamba_allocator.transfer([slot], REQ, TREE)
+        self.mamba_allocator.transfer([slot], giver, TREE)
         node.mamba_value = slot
         node.state_access_time = node.last_access_time
         self.mamba_lru_list.insert_mru(node)
@@ -218,6 +277,9 @@ class MambaRadixCache(MambaTreeEviction):
         self._evictable_states.add(node)
 
     def _insert_finished(self, req: CacheableReq) -> None:
+        if self.enable_mamba_extra_buffer:
+            self._insert_finished_tracked(req)
+            return
         committed = req.kv_committed_len
         slot = req.mamba_pool_idx
         assert slot is not None, f"request {req.rid} finished without a state slot"
@@ -234,3 +296,17 @@ class MambaRadixCache(MambaTreeEviction):
             self._hybrid_rows.free_mamba_cache(req)
         else:
             self._hybrid_rows.forget_mamba_cache(req)
+
+    def _insert_finished_tracked(self, req: CacheableReq) -> None:
+        """The tree takes the last saved state and the KV up to it; all the rest is freed.
+
+        That includes the request's own state, which is as far as its last token.
+        """
+        length = self._len_with_state(req)
+        keep_idx = None
+        if length:
+            key = self._committed_key(req, length)
+            if self._insert_tracked(req, InsertParams(key, self._row_indices(req, length))):
+                keep_idx = self._hybrid_rows.get_mamba_ping_pong_keep_idx(req)
+        self._free_row_from(req, max(length, req.cache_protected_len))
+        self._hybrid_rows.free_mamba_cache(req, keep_idx)

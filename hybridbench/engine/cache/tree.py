@@ -230,11 +230,11 @@ class PrefixTree(BasePrefixCache):
     def _no_match(self) -> MatchResult:
         return MatchResult(no_indices(), self.root_node, self.root_node)
 
-    def _committed_key(self, req: CacheableReq) -> RadixKey:
-        """The tokens of ``req`` whose KV is final."""
+    def _committed_key(self, req: CacheableReq, end: int | None = None) -> RadixKey:
+        """The tokens of ``req`` whose KV is final, or the first ``end`` of them."""
         token_ids = array("q", req.origin_input_ids)
         token_ids.extend(req.output_ids)
-        return RadixKey(token_ids[: req.kv_committed_len])
+        return RadixKey(token_ids[: req.kv_committed_len if end is None else end])
 
     def _row_indices(self, req: CacheableReq, end: int) -> IntArray:
         """KV indices of positions 0 to ``end`` of a request with a row, as an array of its own."""

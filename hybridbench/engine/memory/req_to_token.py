@@ -12,19 +12,36 @@ from numpy.typing import NDArray
 
 from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, MambaPool
-from hybridbench.engine.memory.owners import REQ, Owner, OwnershipError
+from hybridbench.engine.memory.owners import REQ, TRACK, Owner, OwnershipError
 from hybridbench.engine.memory.slots import MambaSlotAllocator, SlotAllocator
 from hybridbench.engine.memory.unserved import refuse_unserved
 
+NOT_TAKEN = -1
+"""In a track buffer: an entry without a slot."""
+
 
 class RowHolder(Protocol):
-    """A request as this table sees it."""
+    """A request as this table sees it.
+
+    Attributes:
+        req_pool_idx: its row.
+        mamba_pool_idx: the slot of its state.
+        mamba_ping_pong_track_buffer: slots for copies of that state at lengths worth caching, -1
+            where none is taken; None before the first ``alloc``.  This and the next two are looked
+            at only by a table with extra buffers.
+        mamba_next_track_idx: entry of the buffer that the next copy goes to (lazily: the entry
+            with the last complete one).
+        mamba_last_track_seqlen: length that the last complete copy belongs to; None without one.
+    """
 
     @property
     def rid(self) -> str: ...
 
     req_pool_idx: int | None
     mamba_pool_idx: int | None
+    mamba_ping_pong_track_buffer: list[int] | None
+    mamba_next_track_idx: int
+    mamba_last_track_seqlen: int | None
 
 
 class ReqToTokenPool:
@@ -113,10 +130,19 @@ class ReqToTokenPool:
 class HybridReqToTokenPool(ReqToTokenPool):
     """The same for hybrid models: a request also gets a state slot.
 
+    With ``enable_mamba_extra_buffer`` it gets a track buffer besides: n slots (owner TRACK) in
+    which steps save copies of the state, in turn, at lengths worth caching.  n is 2 with overlapped
+    scheduling, since a step that was planned before the last one's results are known must not
+    overwrite the copy they may need, and 1 without.  Lazily a second slot is taken only when a copy
+    is due while the first holds a complete one, and given back when the new one is complete.
+
     Attributes:
         mamba_pool: the states themselves.
         mamba_allocator: who holds which state slot.
         req_index_to_mamba_index_mapping: int32 (size + 1): row -> state slot, 0 where none.
+        mamba_ping_pong_track_buffer_size: n; 0 without the extra buffer.
+        req_index_to_mamba_ping_pong_track_buffer_mapping: int32 (size + 1, n): row -> its buffer,
+            0 where the row has none, -1 for an entry that is not taken.
     """
 
     def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
@@ -148,21 +174,17 @@ class HybridReqToTokenPool(ReqToTokenPool):
             cache_params: shape, types and layers of the states to make.
             mamba_layer_ids: layers that have a state, if not those of ``cache_params``.
             mamba_spec_state_size, speculative_num_draft_tokens: as for ``MambaPool``.
-            enable_memory_saver, enable_mamba_extra_buffer, enable_mamba_extra_buffer_lazy,
-                start_layer: not served.
+            enable_memory_saver, start_layer: not served.
+            enable_mamba_extra_buffer: give each request a track buffer.
+            enable_mamba_extra_buffer_lazy: take its second slot only while it is needed; changes
+                nothing in a buffer of one.
             enable_overlap_schedule: sizes the extra buffer, so it changes nothing without one.
 
         Raises:
             ValueError: neither states nor what to make them from, too few of them, or a switch
                 that is not served.
         """
-        del enable_overlap_schedule
-        refuse_unserved(
-            enable_mamba_extra_buffer=enable_mamba_extra_buffer,
-            enable_mamba_extra_buffer_lazy=enable_mamba_extra_buffer_lazy,
-            enable_memory_saver=enable_memory_saver,
-            start_layer=bool(start_layer),
-        )
+        refuse_unserved(enable_memory_saver=enable_memory_saver, start_layer=bool(start_layer))
         if mamba_pool is None:
             if cache_params is None:
                 raise ValueError("a hybrid table needs mamba_pool, or cache_params to make one")
@@ -183,22 +205,41 @@ class HybridReqToTokenPool(ReqToTokenPool):
         self.req_index_to_mamba_index_mapping: NDArray[np.int32] = np.zeros(
             size + 1, dtype=np.int32
         )
+        self.enable_mamba_extra_buffer = enable_mamba_extra_buffer
+        in_buffer = (2 if enable_overlap_schedule else 1) if enable_mamba_extra_buffer else 0
+        self.mamba_ping_pong_track_buffer_size = in_buffer
+        self.enable_mamba_extra_buffer_lazy = enable_mamba_extra_buffer_lazy and in_buffer == 2
+        self.req_index_to_mamba_ping_pong_track_buffer_mapping: NDArray[np.int32] = np.zeros(
+            (size + 1, in_buffer), dtype=np.int32
+        )
+
+    @property
+    def track_slots_at_alloc(self) -> int:
+        """Slots that a request gets for its track buffer together with its row."""
+        return 1 if self.enable_mamba_extra_buffer_lazy else self.mamba_ping_pong_track_buffer_size
 
     def alloc(self, reqs: Sequence[RowHolder]) -> list[int] | None:
-        """Rows as above, and a state slot for each request without one; None if either is short."""
+        """Rows as above, and the state slots that requests still lack; None if either is short.
+
+        A request that has a state slot or a track buffer already keeps it.
+        """
         needy = [req for req in reqs if req.mamba_pool_idx is None]
-        slots = self._alloc_states(len(needy))
+        untracked = self._without_buffer(reqs)
+        slots = self._alloc_states(len(needy), REQ)
         if slots is None:
             return None
-        rows = super().alloc(reqs)
-        if rows is None:
+        tracks = self._alloc_states(self.track_slots_at_alloc * len(untracked), TRACK)
+        rows = None if tracks is None else super().alloc(reqs)
+        if tracks is None or rows is None:
             self.mamba_allocator.free(slots, REQ)
+            self.mamba_allocator.free(tracks or [], TRACK)
             return None
         for req, slot in zip(needy, slots, strict=True):
             req.mamba_pool_idx = slot
         for req, row in zip(reqs, rows, strict=True):
             if req.mamba_pool_idx is not None:
                 self._map_state(row, int(req.mamba_pool_idx))
+        self._give_buffers(untracked, tracks)
         return rows
 
     def free(self, req: RowHolder, owner: Owner = REQ) -> None:
@@ -207,24 +248,97 @@ class HybridReqToTokenPool(ReqToTokenPool):
         super().free(req, owner)
         # A stale entry would let a later batch write into a slot that has a new holder.
         self._map_state(row, 0)
+        self.req_index_to_mamba_ping_pong_track_buffer_mapping[row] = 0
 
-    def free_mamba_cache(self, req: RowHolder, *, owner: Owner = REQ) -> None:
-        """Take the state slot of ``req``, a request or whoever ``owner`` stands for, back.
+    def free_mamba_cache(
+        self,
+        req: RowHolder,
+        mamba_ping_pong_track_buffer_to_keep: int | None = None,
+        *,
+        owner: Owner = REQ,
+    ) -> None:
+        """Take the state slot and the track buffer of ``req`` back.
+
+        Args:
+            req: a request or whoever ``owner`` stands for; it names no state slot afterwards.
+            mamba_ping_pong_track_buffer_to_keep: entry of the buffer whose slot has another holder
+                by now and is not freed.
+            owner: who holds the slots; a request's buffer is TRACK's.
 
         Raises:
-            OwnershipError: it has none (a second call), or the slot is not ``owner``'s.
+            OwnershipError: it has none (a second call), or a slot is not ``owner``'s.
         """
         slot = req.mamba_pool_idx
         if slot is None:
             raise OwnershipError(f"request {req.rid} holds no state slot to give back")
         self.mamba_allocator.free([slot], owner)
         self.forget_mamba_cache(req)
+        if self.enable_mamba_extra_buffer:
+            self._free_track_buffer(
+                req, mamba_ping_pong_track_buffer_to_keep, track_buffer_owner(owner)
+            )
 
     def forget_mamba_cache(self, req: RowHolder) -> None:
         """The request's state slot has another holder now: neither it nor its row names it."""
         req.mamba_pool_idx = None
         if req.req_pool_idx is not None:
             self._map_state(req.req_pool_idx, 0)
+
+    def get_mamba_ping_pong_other_idx(self, mamba_next_track_idx: int) -> int:
+        """The other entry of a buffer of two; the same one in a buffer of one."""
+        return 1 - mamba_next_track_idx if self.mamba_ping_pong_track_buffer_size == 2 else 0
+
+    def get_mamba_ping_pong_keep_idx(self, req: RowHolder) -> int:
+        """The entry of the buffer that holds the last complete copy, if there is one."""
+        if self.enable_mamba_extra_buffer_lazy:
+            return req.mamba_next_track_idx
+        return self.get_mamba_ping_pong_other_idx(req.mamba_next_track_idx)
+
+    def donate_mamba_ping_pong_slot(self, req: RowHolder, new_slot: int) -> int:
+        """Take the slot of the last complete copy out of the buffer and put ``new_slot`` there.
+
+        Both are booked to whom they belong by the caller: ``new_slot`` is TRACK's before the call,
+        and the slot that is returned is the caller's to give away.
+        """
+        keep_idx = self.get_mamba_ping_pong_keep_idx(req)
+        donated = _buffer_of(req)[keep_idx]
+        self.set_mamba_ping_pong_slot(req, keep_idx, new_slot)
+        return donated
+
+    def set_mamba_ping_pong_slot(self, req: RowHolder, idx: int, slot: int) -> None:
+        """From now on entry ``idx`` of the buffer of an admitted request is ``slot``."""
+        _buffer_of(req)[idx] = slot
+        self.req_index_to_mamba_ping_pong_track_buffer_mapping[_row_of(req), idx] = slot
+
+    def take_track_slot(self, req: RowHolder) -> int | None:
+        """The slot for the copy that the coming step makes; None if one is wanted and none free.
+
+        The last complete copy is left alone, except in a buffer of one, where it is overwritten.
+        """
+        idx = req.mamba_next_track_idx
+        if self.enable_mamba_extra_buffer_lazy and req.mamba_last_track_seqlen is not None:
+            idx = self.get_mamba_ping_pong_other_idx(idx)
+            if _buffer_of(req)[idx] == NOT_TAKEN:
+                taken = self.mamba_allocator.alloc(1, TRACK)
+                if taken is None:
+                    return None
+                self.set_mamba_ping_pong_slot(req, idx, taken[0])
+        return int(self.req_index_to_mamba_ping_pong_track_buffer_mapping[_row_of(req), idx])
+
+    def complete_track(self, req: RowHolder, seqlen: int) -> None:
+        """The step has made the copy, of the state after ``seqlen`` tokens: it is the one to keep.
+
+        Lazily the slot of the copy before it is free now.
+        """
+        idx = req.mamba_next_track_idx
+        other = self.get_mamba_ping_pong_other_idx(idx)
+        if not self.enable_mamba_extra_buffer_lazy:
+            req.mamba_next_track_idx = other
+        elif _buffer_of(req)[other] != NOT_TAKEN:
+            self.mamba_allocator.free([_buffer_of(req)[idx]], TRACK)
+            self.set_mamba_ping_pong_slot(req, idx, NOT_TAKEN)
+            req.mamba_next_track_idx = other
+        req.mamba_last_track_seqlen = seqlen
 
     def get_mamba_indices(self, rows: SlotInput) -> IntArray:
         """State slot of each row, int64; 0 (the dump) for a row without one."""
@@ -236,21 +350,64 @@ class HybridReqToTokenPool(ReqToTokenPool):
         super().clear()
         self.mamba_allocator.clear()
         self.req_index_to_mamba_index_mapping[:] = 0
+        self.req_index_to_mamba_ping_pong_track_buffer_mapping[:] = 0
 
     def _map_state(self, row: int, slot: int) -> None:
         """From now on the state of ``row`` is in ``slot``; 0 says that it has none."""
         self.req_index_to_mamba_index_mapping[row] = slot
 
-    def _alloc_states(self, need_size: int) -> list[int] | None:
+    def _without_buffer(self, reqs: Sequence[RowHolder]) -> list[RowHolder]:
+        if not self.enable_mamba_extra_buffer:
+            return []
+        return [req for req in reqs if req.mamba_ping_pong_track_buffer is None]
+
+    def _give_buffers(self, reqs: Sequence[RowHolder], slots: list[int]) -> None:
+        """Deal ``slots`` out to requests with a row; entries beyond what there is are not taken."""
+        each = self.track_slots_at_alloc
+        missing = [NOT_TAKEN] * (self.mamba_ping_pong_track_buffer_size - each)
+        for place, req in enumerate(reqs):
+            buffer = slots[place * each : (place + 1) * each] + missing
+            req.mamba_ping_pong_track_buffer = buffer
+            req.mamba_next_track_idx = 0
+            req.mamba_last_track_seqlen = None
+            self.req_index_to_mamba_ping_pong_track_buffer_mapping[_row_of(req)] = buffer
+
+    def _free_track_buffer(self, req: RowHolder, keep_idx: int | None, owner: Owner) -> None:
+        """Free what is taken of the buffer but ``keep_idx``; the request refers to none of it."""
+        buffer = req.mamba_ping_pong_track_buffer
+        if buffer is None:
+            return
+        slots = [slot for idx, slot in enumerate(buffer) if idx != keep_idx and slot != NOT_TAKEN]
+        self.mamba_allocator.free(slots, owner)
+        # A reference that stays would make the next alloc skip this request (sglang#26941).
+        req.mamba_ping_pong_track_buffer = None
+        req.mamba_next_track_idx = 0
+        req.mamba_last_track_seqlen = None
+        if req.req_pool_idx is not None:
+            self.req_index_to_mamba_ping_pong_track_buffer_mapping[req.req_pool_idx] = 0
+
+    def _alloc_states(self, need_size: int, owner: Owner) -> list[int] | None:
         slots: list[int] = []
         for _ in range(need_size):
             # One by one, because only single allocations are served from an open group.
-            taken = self.mamba_allocator.alloc(1, REQ)
+            taken = self.mamba_allocator.alloc(1, owner)
             if taken is None:
-                self.mamba_allocator.free(slots, REQ)
+                self.mamba_allocator.free(slots, owner)
                 return None
             slots += taken
         return slots
+
+
+def track_buffer_owner(holder: Owner) -> Owner:
+    """To whom the track buffer of ``holder`` is booked: a request's apart from its own state."""
+    return TRACK if holder == REQ else holder
+
+
+def _buffer_of(req: RowHolder) -> list[int]:
+    buffer = req.mamba_ping_pong_track_buffer
+    if buffer is None:
+        raise OwnershipError(f"request {req.rid} has no track buffer")
+    return buffer
 
 
 def _row_of(req: RowHolder) -> int:

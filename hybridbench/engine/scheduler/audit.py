@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 
 from hybridbench.engine.memory.indices import IntArray
-from hybridbench.engine.memory.owners import FREE, REQ, SESSION, TREE, Owner, owner_name
+from hybridbench.engine.memory.owners import FREE, REQ, SESSION, TRACK, TREE, Owner, owner_name
 from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.scheduler.pools import Pools
 
@@ -93,7 +93,8 @@ class SlotAudit:
 
     def _slots_of(self, pool: str, kv: ReqKv) -> list[int]:
         if pool == "mamba":
-            return [] if kv.mamba_pool_idx is None else [kv.mamba_pool_idx]
+            own = [] if kv.mamba_pool_idx is None else [kv.mamba_pool_idx]
+            return own + kv.track_slots
         if kv.req_pool_idx is None:
             return []
         if pool == "req":
@@ -105,14 +106,17 @@ class SlotAudit:
 
     def _claims(self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]) -> list[Claim]:
         claims = [
-            Claim(f"request {req.rid}", REQ, self.req_slots(pool, req))
-            for req in (*admitted, *waiting)
-            if not req.kv.is_empty
-        ]
-        claims += [
             Claim(f"session {slot.session_id}", SESSION, self._slots_of(pool, slot.kv))
             for slot in self._pools.sessions.idle_slots()
         ]
+        for req in (*admitted, *waiting):
+            if req.kv.is_empty:
+                continue
+            slots = self.req_slots(pool, req)
+            tracks = req.kv.track_slots if pool == "mamba" else []
+            claims.append(Claim(f"request {req.rid}", REQ, slots[: len(slots) - len(tracks)]))
+            if tracks:
+                claims.append(Claim(f"the track buffer of request {req.rid}", TRACK, tracks))
         kv_indices, mamba_slots = self._pools.tree_cache.tree_slots()
         if pool == "kv":
             claims.append(Claim("the tree", TREE, kv_indices.tolist()))
@@ -154,7 +158,7 @@ class SlotAudit:
         """Both directions: who claims a slot has it in the ledger, and the other way round."""
         found: list[InvariantViolation] = []
         free = set(self._free_slots(pool))
-        for owner in (REQ, TREE, SESSION, FREE):
+        for owner in (REQ, TREE, SESSION, TRACK, FREE):
             claimed = (
                 free
                 if owner == FREE

@@ -14,6 +14,7 @@ from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.scheduler.decode import decode_room_needed
 from hybridbench.engine.scheduler.pools import Pools
+from hybridbench.engine.scheduler.tracking import StateTracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,10 @@ class ScheduleBatch:
 class BatchBuilder:
     """Takes the slots of one step and builds its forward batch from host arrays."""
 
-    def __init__(self, pools: Pools, page_size: int) -> None:
+    def __init__(self, pools: Pools, page_size: int, tracker: StateTracker) -> None:
         self._pools = pools
         self._page_size = page_size
+        self._tracker = tracker
 
     def extend(self, reqs: Sequence[Req]) -> ForwardBatch | None:
         """Rows, state slots and KV positions for a prefill step of ``reqs``.
@@ -74,6 +76,7 @@ class BatchBuilder:
         self._clear_fresh_states(reqs, prefix_lens)
         seq_lens = [req.kv.kv_allocated_len for req in reqs]
         spans = list(zip(reqs, prefix_lens, seq_lens, strict=True))
+        tracked = self._tracker.extend(reqs, prefix_lens)
         return ForwardBatch(
             mode="extend",
             input_ids=np.array(
@@ -86,6 +89,8 @@ class BatchBuilder:
             out_cache_loc=out_cache_loc,
             kv_indices=self._kv_indices(reqs, seq_lens),
             mamba_indices=self._state_slots(reqs),
+            mamba_track_seqlens=tracked.mamba_track_seqlens,
+            mamba_track_indices=tracked.mamba_track_indices,
         )
 
     def decode(
@@ -112,6 +117,7 @@ class BatchBuilder:
         pool.write((rows, allocated), out_cache_loc)
         for req in reqs:
             req.kv.kv_allocated_len += 1
+        tracked = self._tracker.decode(reqs, seq_lens)
         return ForwardBatch(
             mode="decode",
             input_ids=np.array(_last_tokens(reqs, in_flight), dtype=np.int64),
@@ -122,6 +128,8 @@ class BatchBuilder:
             out_cache_loc=out_cache_loc,
             kv_indices=self._kv_indices(reqs, seq_lens),
             mamba_indices=self._state_slots(reqs),
+            mamba_track_seqlens=tracked.mamba_track_seqlens,
+            mamba_track_indices=tracked.mamba_track_indices,
         )
 
     def verify(self, reqs: Sequence[Req], drafts: Sequence[Sequence[int]]) -> ForwardBatch | None:
@@ -153,7 +161,7 @@ class BatchBuilder:
         )
 
     def _take_rows(self, fresh: Sequence[Req]) -> bool:
-        """A row and a state slot each, and the matched prefix written into the row."""
+        """A row and the state slots each, and the matched prefix written into the row."""
         pools = self._pools
         pools.make_mamba_room(sum(map(pools.state_slots_wanted, fresh)))
         if pools.req_to_token_pool.alloc(fresh) is None:

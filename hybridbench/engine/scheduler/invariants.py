@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridbench.engine.cache.base import CacheSanityError
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.audit import (
     SHOWN_SLOTS,
@@ -100,6 +101,8 @@ class InvariantChecker:
             if slot != req.kv.mamba_pool_idx
         ]
         wrong += [f"slot {slot} serves several" for slot in _repeated(mapped)]
+        if hybrid_rows.enable_mamba_extra_buffer:
+            wrong += _wrong_track_buffers(hybrid_rows, running)
         if not wrong:
             return []
         more = f" and {len(wrong) - SHOWN_SLOTS} more" if len(wrong) > SHOWN_SLOTS else ""
@@ -115,6 +118,18 @@ class InvariantChecker:
             f"slot(s) {shown_slots(slots)} between steps"
         )
         return InvariantViolation(ViolationKind.WAITING_HELD, pool, message, slots, len(slots))
+
+
+def _wrong_track_buffers(rows: HybridReqToTokenPool, running: Sequence[Req]) -> list[str]:
+    """A step saves states where the map of track buffers says: it must be what requests hold."""
+    by_row = rows.req_index_to_mamba_ping_pong_track_buffer_mapping
+    mapped: list[list[int]] = by_row[[req.kv.row for req in running]].tolist()
+    return [
+        f"request {req.rid} saves states in {req.kv.mamba_ping_pong_track_buffer}, "
+        f"its row {req.kv.row} says {slots}"
+        for req, slots in zip(running, mapped, strict=True)
+        if slots != (req.kv.mamba_ping_pong_track_buffer or [0] * len(slots))
+    ]
 
 
 def _repeated(slots: Sequence[int]) -> list[int]:

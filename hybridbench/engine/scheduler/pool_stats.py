@@ -97,9 +97,9 @@ class PoolStatsObserver:
             available=allocator.available_size() + allocator.group_size(),
             evictable=tree.mamba_evictable_size(),
             protected=tree.mamba_protected_size(),
-            in_flight=sum(req.kv.mamba_pool_idx is not None for req in admitted),
+            in_flight=sum(req.kv.state_slots_held for req in admitted),
             session_held=sessions.session_held_mamba_slots(lent),
-            waiting_held=sum(req.kv.mamba_pool_idx is not None for req in holding),
+            waiting_held=sum(req.kv.state_slots_held for req in holding),
         )
 
     def _rows(self, admitted: Sequence[Req], holding: Sequence[Req], lent: set[int]) -> PoolStats:

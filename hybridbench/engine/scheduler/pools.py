@@ -111,8 +111,13 @@ class Pools:
         )
 
     def state_slots_wanted(self, req: Req) -> int:
-        """How many state slots ``req`` still has to get."""
-        return int(self.has_states and req.kv.mamba_pool_idx is None)
+        """How many state slots ``req`` still has to get: its own, and those of its track buffer."""
+        rows = self.hybrid_rows
+        if rows is None:
+            return 0
+        without_buffer = req.kv.mamba_ping_pong_track_buffer is None
+        own = int(req.kv.mamba_pool_idx is None)
+        return own + (rows.track_slots_at_alloc if without_buffer else 0)
 
     def state_slot_group(self, most: int) -> AbstractContextManager[None]:
         """A window in which up to ``most`` state slots are set aside for single allocations."""
@@ -195,7 +200,9 @@ def no_room_message(req: Req, pools: Pools) -> str:
     need = len(req.origin_input_ids) + req.sampling_params.max_new_tokens
     wanted, room = f"{need} KV tokens", f"{pools.kv_room()}"
     if pools.has_states:
-        wanted, room = f"{wanted}, 1 state slot", f"{room}, {pools.mamba_room()}"
+        slots = pools.state_slots_wanted(req)
+        wanted = f"{wanted}, {slots} state slot{'s' if slots > 1 else ''}"
+        room = f"{room}, {pools.mamba_room()}"
     return (
         f"does not fit the idle engine: it needs {wanted} and 1 row; there is room for {room} "
         f"and {pools.free_rows()}"

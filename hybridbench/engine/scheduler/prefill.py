@@ -31,12 +31,14 @@ class AddReqResult(Enum):
 class PrefillLimits:
     """What one prefill step may compute; ``rem_chunk_tokens`` None computes prompts whole.
 
-    ``decode_tokens`` is what a running request may take in one decode step: guesses count.
+    ``decode_tokens`` is what a running request may take in one decode step: guesses count.  With
+    ``cut_at_branching`` a prompt is cut where it leaves the cached KV, as states are saved only at
+    the end of a step.
     """
 
     rem_input_tokens: int
     rem_chunk_tokens: int | None
-    cache_branching_states: bool
+    cut_at_branching: bool
     decode_tokens: int = 1
 
 
@@ -193,7 +195,7 @@ class PrefillAdder:
         """
         branching = req.mamba_branching_seqlen
         can_chunk = self._rem_chunk_tokens is not None and self.new_chunked_req is None
-        if not self._limits.cache_branching_states or branching is None or not can_chunk:
+        if not self._limits.cut_at_branching or branching is None or not can_chunk:
             return prompt_len
         return min(branching - start, prompt_len) if branching > start else prompt_len
 

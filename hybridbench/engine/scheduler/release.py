@@ -85,5 +85,9 @@ class RequestRelease:
 
         Slots that are not given back stay in the record, so that the leak keeps its holder.
         """
-        req.kv = ReqKv(req_pool_idx=req.kv.req_pool_idx, mamba_pool_idx=req.kv.mamba_pool_idx)
+        req.kv = ReqKv(
+            req_pool_idx=req.kv.req_pool_idx,
+            mamba_pool_idx=req.kv.mamba_pool_idx,
+            mamba_ping_pong_track_buffer=req.kv.mamba_ping_pong_track_buffer,
+        )
         req.forget_match()

@@ -17,6 +17,7 @@ from hybridbench.engine.scheduler.policy import SchedulePolicy
 from hybridbench.engine.scheduler.pools import Pools, no_room_message
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
 from hybridbench.engine.scheduler.release import RequestRelease
+from hybridbench.engine.scheduler.tracking import StateTracker, TrackLimits
 from hybridbench.engine.scheduler.verify import DraftVerifier
 from hybridbench.engine.sessions.session_controller import AbortStage, SessionController
 from hybridbench.engine.speculative.drafter import Drafter
@@ -51,7 +52,8 @@ class Scheduler:
             if drafter is None
             else DraftVerifier(drafter, self._decode_tokens, pools, release, counters)
         )
-        self._builder = BatchBuilder(pools, config.page_size)
+        self._tracker = StateTracker(pools, TrackLimits.of(config))
+        self._builder = BatchBuilder(pools, config.page_size, self._tracker)
         self._decode_room = DecodeRoom(pools, config.page_size)
         self._ratio = NewTokenRatioTracker(config.new_token_ratio)
         self._policy = SchedulePolicy(config.schedule_policy, self._cached_prefix_len)
@@ -119,6 +121,7 @@ class Scheduler:
         self.in_flight = batch
         if batch is None or batch.forward.mode != "extend":
             return
+        self._complete_tracks(batch)
         for req in batch.reqs:
             req.kv.kv_committed_len = req.kv.kv_allocated_len
             if req is batch.chunked_req:
@@ -139,7 +142,10 @@ class Scheduler:
         if batch.drafts is not None:
             self._settle_verified(batch, token_ids, outcome)
             return
-        to_share = batch.forward.mode == "extend" and not self._config.enable_overlap_schedule
+        is_prefill = batch.forward.mode == "extend"
+        to_share = is_prefill and not self._config.enable_overlap_schedule
+        if to_share or not is_prefill:
+            self._complete_tracks(batch)
         rows = zip(batch.reqs, batch.records, batch.forward.seq_lens, token_ids, strict=True)
         for req, record, seq_len, token_id in rows:
             if req is batch.chunked_req:
@@ -170,6 +176,16 @@ class Scheduler:
             if req.finished:
                 self._finish(req, outcome)
         self._end_settling(outcome)
+
+    def _complete_tracks(self, batch: ScheduleBatch) -> None:
+        """The copies of states that ``batch`` has made are those to keep from now on.
+
+        After a decode step that is so only with its results: until then a request may turn out to
+        have ended one step before.
+        """
+        self._counters.states_tracked += self._tracker.complete(
+            batch.reqs, batch.records, batch.forward
+        )
 
     def _end_settling(self, outcome: StepOutcome) -> None:
         self._counters.output_tokens += len(outcome.produced)
@@ -207,8 +223,8 @@ class Scheduler:
         limits = PrefillLimits(
             rem_input_tokens=config.max_prefill_tokens,
             rem_chunk_tokens=config.chunked_prefill_size,
-            cache_branching_states=config.cache_branching_states,
             decode_tokens=self._decode_tokens,
+            cut_at_branching=config.cache_branching_states and not config.tracks_states,
         )
         return PrefillAdder(self._pools, self._release, limits, self.running, self._ratio.value)
 

@@ -72,6 +72,30 @@ class SessionSlot:
         self.kv.mamba_pool_idx = slot
 
     @property
+    def mamba_ping_pong_track_buffer(self) -> list[int] | None:
+        return self.kv.mamba_ping_pong_track_buffer
+
+    @mamba_ping_pong_track_buffer.setter
+    def mamba_ping_pong_track_buffer(self, slots: list[int] | None) -> None:
+        self.kv.mamba_ping_pong_track_buffer = slots
+
+    @property
+    def mamba_next_track_idx(self) -> int:
+        return self.kv.mamba_next_track_idx
+
+    @mamba_next_track_idx.setter
+    def mamba_next_track_idx(self, idx: int) -> None:
+        self.kv.mamba_next_track_idx = idx
+
+    @property
+    def mamba_last_track_seqlen(self) -> int | None:
+        return self.kv.mamba_last_track_seqlen
+
+    @mamba_last_track_seqlen.setter
+    def mamba_last_track_seqlen(self, length: int | None) -> None:
+        self.kv.mamba_last_track_seqlen = length
+
+    @property
     def cache_protected_len(self) -> int:
         return self.kv.cache_protected_len
 

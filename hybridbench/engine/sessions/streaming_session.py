@@ -32,7 +32,7 @@ from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import REQ, SESSION, Owner
 from hybridbench.engine.memory.pages import ceil_align
-from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, track_buffer_owner
 from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.sessions.around_cache import CacheAround
 from hybridbench.engine.sessions.session_slot import SessionSlot
@@ -165,7 +165,7 @@ class StreamingSession(CacheAround):
         return sum(kv.held_len(page_size) for kv in self._held(active_pool_idxs))
 
     def session_held_mamba_slots(self, active_pool_idxs: set[int] | None = None) -> int:
-        return sum(kv.mamba_pool_idx is not None for kv in self._held(active_pool_idxs))
+        return sum(kv.state_slots_held for kv in self._held(active_pool_idxs))
 
     def session_held_req_count(self, active_pool_idxs: set[int] | None = None) -> int:
         return sum(kv.req_pool_idx is not None for kv in self._held(active_pool_idxs))
@@ -259,7 +259,7 @@ class StreamingSession(CacheAround):
             self.token_to_kv_pool_allocator.free(own, SESSION)
 
     def _free_slot_mamba(self, slot: SessionSlot) -> None:
-        """The state that the session took over from its last request (sglang#23496)."""
+        """The states that the session took over from its last request (sglang#23496)."""
         rows = self.req_to_token_pool
         if isinstance(rows, HybridReqToTokenPool) and slot.mamba_pool_idx is not None:
             rows.free_mamba_cache(slot, owner=SESSION)
@@ -279,6 +279,9 @@ class StreamingSession(CacheAround):
         rows.transfer(kv.row, giver, taker)
         if isinstance(rows, HybridReqToTokenPool) and kv.mamba_pool_idx is not None:
             rows.mamba_allocator.transfer(kv.mamba_pool_idx, giver, taker)
+            rows.mamba_allocator.transfer(
+                kv.track_slots, track_buffer_owner(giver), track_buffer_owner(taker)
+            )
         if kv.cache_protected_len < kv.kv_allocated_len:
             own = self._indices(kv.row, kv.cache_protected_len, kv.kv_allocated_len)
             self.token_to_kv_pool_allocator.transfer(own, giver, taker)

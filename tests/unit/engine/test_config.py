@@ -34,6 +34,24 @@ from hybridbench.errors import ConfigError
             {"speculative_algorithm": "NGRAM", "enable_overlap_schedule": True},
             "enable_overlap_schedule and speculative_algorithm exclude each other",
         ),
+        ({"mamba_scheduler_strategy": "lazy"}, "it must be no_buffer or extra_buffer or extra_bu"),
+        ({"mamba_track_interval": 1}, "mamba_track_interval is 1; it must be at least 2"),
+        (
+            {
+                "mamba_scheduler_strategy": "extra_buffer",
+                "mamba_track_interval": 40,
+                "page_size": 16,
+            },
+            "mamba_track_interval is 40; it must be a multiple of the page size 16",
+        ),
+        (
+            {
+                "mamba_scheduler_strategy": "extra_buffer",
+                "mamba_cache_chunk_size": 72,
+                "page_size": 16,
+            },
+            "mamba_cache_chunk_size is 72; it must be a multiple of the page size 16",
+        ),
         ({"chunked_prefill_size": 0}, "chunked_prefill_size is 0"),
         ({"page_size": 16, "chunked_prefill_size": 40}, "a positive multiple of the page size 16"),
         ({"new_token_ratio": NewTokenRatio(init=0.1, min=0.5)}, "falls from 0.1 to 0.5"),
@@ -59,3 +77,18 @@ def test_the_ratio_reaches_its_minimum_in_the_steps_it_names() -> None:
     ratio = NewTokenRatio(init=0.8, min=0.2, decay_steps=60)
 
     assert ratio.decay == pytest.approx(0.01)
+
+
+def test_the_size_of_a_track_buffer_follows_strategy_cache_and_overlap() -> None:
+    plain = EngineConfig()
+    tracking = replace(plain, mamba_scheduler_strategy="extra_buffer")
+
+    assert plain.track_buffer_size == 0
+    assert tracking.track_buffer_size == 1
+    assert replace(tracking, enable_overlap_schedule=True).track_buffer_size == 2
+    assert replace(tracking, cache="chunk").track_buffer_size == 0
+
+
+def test_a_page_larger_than_the_chunk_is_the_grid_of_prefills() -> None:
+    assert EngineConfig(mamba_cache_chunk_size=64).cache_chunk_size == 64
+    assert EngineConfig(page_size=128, kv_tokens=16384).cache_chunk_size == 128

@@ -351,6 +351,16 @@ def test_the_largest_steps_and_the_warm_up_need_no_states() -> None:
         (EngineConfig(device="toaster"), "device is 'toaster'"),
         (EngineConfig(page_size=16), "page_size is 16; set it to 1"),
         (EngineConfig(page_size=64, cache="chunk"), "page_size is 64; set it to 1"),
+        (
+            EngineConfig(mamba_slots=2, mamba_scheduler_strategy="extra_buffer"),
+            "mamba_slots is 2; one request that hits needs 3",
+        ),
+        (
+            EngineConfig(
+                mamba_slots=3, mamba_scheduler_strategy="extra_buffer", enable_overlap_schedule=True
+            ),
+            "mamba_slots is 3; one request that hits needs 4",
+        ),
         (EngineConfig(max_context_len=300_000, kv_tokens=400_000), "the model knows"),
     ],
 )

@@ -14,9 +14,10 @@ from hybridbench.engine.cache.base import (
     MatchPrefixParams,
 )
 from hybridbench.engine.cache.chunk_cache import ChunkCache
+from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
-from hybridbench.engine.memory.owners import REQ, TREE
-from tests.unit.engine.cache.trees import HybridTree, PagedTree, TreeReq
+from hybridbench.engine.memory.owners import REQ, TRACK, TREE
+from tests.unit.engine.cache.trees import Buffers, HybridTree, PagedTree, TreeReq
 
 
 def start(tree: HybridTree, ids: Sequence[int], rid: str = "r") -> TreeReq:
@@ -267,3 +268,138 @@ def test_the_chunk_cache_reuses_nothing_and_frees_everything() -> None:
     assert cache.pretty_print() == ""
     assert (cache.is_chunk_cache(), cache.is_tree_cache(), cache.node_count()) == (True, False, 0)
     assert np.array_equal(cache.all_values_flatten(), [])
+
+
+def tracking_tree(page_size: int = 4, **sizes: int) -> HybridTree:
+    return HybridTree(page_size=page_size, buffers=Buffers(grid=4), **sizes)
+
+
+def track(tree: HybridTree, req: TreeReq, seqlen: int) -> int:
+    """A step saves the state of a request after ``seqlen`` tokens; in which slot."""
+    slot = tree.rows.take_track_slot(req)
+    assert slot is not None
+    tree.rows.complete_track(req, seqlen)
+    return slot
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_tracked_request_ends_with_its_saved_state_and_the_kv_up_to_it(page_size: int) -> None:
+    tree = tracking_tree(page_size)
+    req = start(tree, list(range(11)))
+    compute(tree, req, 10)
+    track(tree, req, 4)
+    slot = track(tree, req, 8)
+
+    tree.cache.cache_finished_req(req)
+
+    assert tree.node(range(8)).mamba_value == slot
+    assert (tree.kv.held(REQ), tree.kv.held(TREE)) == (0, 8)
+    assert (tree.mamba.held(REQ), tree.mamba.held(TRACK), tree.mamba.held(TREE)) == (0, 0, 1)
+    assert tree.cache.events.track_donations == 1
+    tree.rows.free(req)
+    tree.audit()
+
+
+def test_a_request_without_a_saved_state_leaves_nothing_new() -> None:
+    tree = tracking_tree()
+    req = start(tree, [1, 2, 3])
+    compute(tree, req, 3)
+
+    tree.cache.cache_finished_req(req)
+
+    assert tree.cache.node_count() == 0
+    assert (tree.kv.held(REQ), tree.mamba.available_size()) == (0, 16)
+
+
+def test_a_saved_state_that_the_tree_has_comes_back_with_the_rest() -> None:
+    tree = tracking_tree()
+    twins = [start(tree, list(range(9)), rid) for rid in "ab"]
+    for req in twins:
+        compute(tree, req, 9)
+        track(tree, req, 8)
+
+    for req in twins:
+        tree.cache.cache_finished_req(req)
+        tree.rows.free(req)
+
+    assert tree.cache.events.track_donations == 1
+    assert (tree.mamba.held(TRACK), tree.mamba.held(TREE), tree.kv.held(TREE)) == (0, 1, 8)
+    tree.audit()
+
+
+def test_between_chunks_a_tracked_request_keeps_the_kv_behind_its_saved_state() -> None:
+    tree = tracking_tree()
+    req = start(tree, list(range(20)))
+    compute(tree, req, 11)
+    slot = track(tree, req, 8)
+    before = row(tree, req, 11)
+
+    tree.cache.cache_unfinished_req(req, chunked=True)
+
+    assert tree.node(range(8)).mamba_value == slot
+    assert (req.cache_protected_len, req.mamba_last_track_seqlen) == (8, None)
+    assert req.prefix_indices.tolist() == row(tree, req, 11) == before
+    assert slot not in (req.mamba_ping_pong_track_buffer or [])
+    assert (tree.kv.held(TREE), tree.kv.held(REQ), tree.mamba.held(TRACK)) == (8, 4, 2)
+    assert tree.cache.protected_size() == 8
+
+
+def test_without_a_slot_to_replace_it_a_saved_state_is_not_donated() -> None:
+    tree = tracking_tree(mamba_slots=3)
+    req = start(tree, list(range(20)))
+    compute(tree, req, 9)
+    slot = track(tree, req, 8)
+
+    tree.cache.cache_unfinished_req(req)
+
+    assert tree.cache.node_count() == 0
+    assert req.mamba_last_track_seqlen == 8
+    assert slot in (req.mamba_ping_pong_track_buffer or [])
+    tree.cache.cache_finished_req(req)
+    assert tree.node(range(8)).mamba_value == slot
+
+
+def test_a_dropped_request_gives_its_track_buffer_back() -> None:
+    tree = tracking_tree()
+    req = start(tree, list(range(9)))
+    compute(tree, req, 9)
+    track(tree, req, 8)
+
+    tree.cache.cache_finished_req(req, is_insert=False)
+
+    assert (tree.mamba.available_size(), tree.kv.held(REQ)) == (16, 0)
+
+
+def test_a_match_ends_at_a_page_border_and_branching_is_a_line_of_the_grid() -> None:
+    tree = tracking_tree()
+    req = start(tree, list(range(17)))
+    compute(tree, req, 16)
+    track(tree, req, 16)
+    tree.cache.cache_finished_req(req)
+
+    whole = tree.match([*range(16), 90, 91])
+    forked = tree.match([*range(11), 90])
+
+    assert (whole.cache_protected_len, whole.mamba_branching_seqlen) == (16, None)
+    assert (forked.cache_protected_len, forked.mamba_branching_seqlen) == (0, 8)
+
+
+def test_a_state_inside_a_page_is_refused() -> None:
+    tree = tracking_tree()
+    value, slots = tree.kv.alloc(8), tree.mamba.alloc(1, TRACK)
+    assert value is not None
+    assert slots is not None
+
+    with pytest.raises(ValueError, match="a state after 6 tokens is inside a page of 4"):
+        tree.cache.insert(InsertParams(RadixKey(range(6)), value[:6], slots[0], mamba_owner=TRACK))
+
+
+def test_tree_and_rows_must_agree_on_track_buffers_and_chunks_on_pages() -> None:
+    plain, tracking = HybridTree(), tracking_tree()
+
+    with pytest.raises(ValueError, match="the same for the tree and the rows"):
+        MambaRadixCache(CacheInitParams(plain.rows, plain.kv, 1, enable_mamba_extra_buffer=True))
+    with pytest.raises(ValueError, match="mamba_cache_chunk_size 64 is not a multiple of page_si"):
+        MambaRadixCache(
+            CacheInitParams(tracking.rows, tracking.kv, 3, enable_mamba_extra_buffer=True)
+        )

@@ -40,6 +40,9 @@ class TreeReq:
     output_ids: list[int] = field(default_factory=list)
     req_pool_idx: int | None = None
     mamba_pool_idx: int | None = None
+    mamba_ping_pong_track_buffer: list[int] | None = None
+    mamba_next_track_idx: int = 0
+    mamba_last_track_seqlen: int | None = None
     last_node: TreeNode | None = None
     prefix_indices: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     cache_protected_len: int = 0
@@ -51,15 +54,53 @@ class TreeReq:
         return self.origin_input_ids + self.output_ids
 
 
+@dataclass(frozen=True)
+class Buffers:
+    """Track buffers of requests: states are saved at multiples of ``grid`` tokens."""
+
+    grid: int = 4
+    overlap: bool = True
+    lazy: bool = False
+
+
 class HybridTree:
     """A MambaRadixCache over ``kv_tokens`` positions and ``mamba_slots`` states."""
 
-    def __init__(self, kv_tokens: int = 64, mamba_slots: int = 16, rows: int = 8) -> None:
+    def __init__(
+        self,
+        kv_tokens: int = 64,
+        mamba_slots: int = 16,
+        rows: int = 8,
+        page_size: int = 1,
+        buffers: Buffers | None = None,
+    ) -> None:
+        self.buffers = buffers
         self.states = MambaPool(mamba_slots, Mamba2CacheParams(STATE_SHAPE, (0,)), (0,), "cpu")
-        self.rows = HybridReqToTokenPool(rows, mamba_slots, kv_tokens, "cpu", self.states)
-        self.kv = TokenToKVPoolAllocator(kv_tokens, torch.float32, "cpu")
+        self.rows = HybridReqToTokenPool(
+            rows,
+            mamba_slots,
+            kv_tokens,
+            "cpu",
+            self.states,
+            enable_mamba_extra_buffer=buffers is not None,
+            enable_mamba_extra_buffer_lazy=buffers is not None and buffers.lazy,
+            enable_overlap_schedule=buffers is not None and buffers.overlap,
+        )
+        self.kv: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
+        if page_size == 1:
+            self.kv = TokenToKVPoolAllocator(kv_tokens, torch.float32, "cpu")
+        else:
+            self.kv = PagedTokenToKVPoolAllocator(kv_tokens, page_size, torch.float32, "cpu")
         self.mamba = self.rows.mamba_allocator
-        self.cache = MambaRadixCache(CacheInitParams(self.rows, self.kv, 1))
+        self.cache = MambaRadixCache(
+            CacheInitParams(
+                self.rows,
+                self.kv,
+                page_size,
+                enable_mamba_extra_buffer=buffers is not None,
+                mamba_cache_chunk_size=64 if buffers is None else buffers.grid,
+            )
+        )
 
     def insert(self, ids: Sequence[int], prev_prefix_len: int = 0) -> InsertResult:
         """Insert freshly taken positions and a freshly taken state; a state not taken is freed."""
@@ -94,7 +135,8 @@ class HybridTree:
         held = self.cache.tree_slots()
         assert sorted(held.kv_indices.tolist()) == self.kv.slots_of(TREE).tolist()
         assert sorted(held.mamba_slots) == self.mamba.slots_of(TREE)
-        assert sorted(self.kv.free_pages.tolist()) == self.kv.slots_of(FREE).tolist()
+        free = {idx // self.kv.page_size for idx in self.kv.slots_of(FREE).tolist()}
+        assert sorted(self.kv.free_pages.tolist()) == sorted(free)
         assert sorted(self.mamba.free_slots) == self.mamba.slots_of(FREE)
 
 

@@ -23,6 +23,9 @@ class Row:
     rid: str = "r"
     req_pool_idx: int | None = None
     mamba_pool_idx: int | None = None
+    mamba_ping_pong_track_buffer: list[int] | None = None
+    mamba_next_track_idx: int = 0
+    mamba_last_track_seqlen: int | None = None
 
 
 def hybrid(size: int, mamba_size: int) -> HybridReqToTokenPool:

@@ -24,15 +24,15 @@ def test_only_the_switches_that_are_on_are_named() -> None:
 def test_pools_refuse_what_they_would_have_to_ignore() -> None:
     with pytest.raises(ValueError, match="enable_memory_saver"):
         ReqToTokenPool(1, 1, "cpu", True)
-    with pytest.raises(ValueError, match="enable_mamba_extra_buffer"):
-        HybridReqToTokenPool(1, 1, 1, "cpu", enable_mamba_extra_buffer=True)
+    with pytest.raises(ValueError, match="start_layer"):
+        HybridReqToTokenPool(1, 1, 1, "cpu", start_layer=3)
     with pytest.raises(ValueError, match="enable_kvcache_transpose"):
         HybridLinearKVPool(
             4, torch.float32, 1, 1, 1, [0], "cpu", None, enable_kvcache_transpose=True
         )
 
 
-@pytest.mark.parametrize("switch", ["is_eagle", "enable_metrics", "enable_mamba_extra_buffer"])
+@pytest.mark.parametrize("switch", ["is_eagle", "enable_metrics"])
 def test_caches_refuse_what_they_would_have_to_ignore(switch: str) -> None:
     rows, kv = ReqToTokenPool(1, 1), TokenToKVPoolAllocator(1, torch.float32, "cpu")
 

@@ -20,7 +20,7 @@ def _adder(
     rem_chunk: int | None = None,
     running: tuple[Req, ...] = (),
 ) -> PrefillAdder:
-    limits = PrefillLimits(rem_input, rem_chunk, cache_branching_states=True)
+    limits = PrefillLimits(rem_input, rem_chunk, cut_at_branching=True)
     return PrefillAdder(engine.pools, RequestRelease(engine.pools), limits, running, 0.5)
 
 

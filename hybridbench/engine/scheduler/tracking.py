@@ -1,0 +1,130 @@
+"""Which states are saved when, so that the tree can have them at aligned lengths.
+
+A state changes in place with every token, so one worth caching must be copied at the moment it is
+right.  A prefill copies at the last multiple of the chunk size within its step, or where the prompt
+leaves what is cached; a decode step copies where a request reaches a multiple of the interval.
+
+Source: SGLang's extra_buffer strategy; its prefill counts multiples from where the step starts,
+ours from the beginning of the request, so that short steps and odd prefixes reach them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.engine.config import EngineConfig
+from hybridbench.engine.forward_batch import NOT_TRACKED, ForwardBatch, IndexArray
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+from hybridbench.engine.req import Req, ReqKv
+from hybridbench.engine.scheduler.pools import Pools
+
+
+@dataclass(frozen=True, slots=True)
+class TrackLimits:
+    """At which lengths states are saved, in tokens; both are whole pages.
+
+    ``chunk_size`` is the grid of prefills, ``interval`` that of decode steps.  With ``branching``
+    a prefill saves where the prompt leaves the cached KV, rather than at its end.
+    """
+
+    chunk_size: int
+    interval: int
+    branching: bool
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> TrackLimits:
+        """The limits that ``config`` asks for."""
+        return cls(
+            chunk_size=config.cache_chunk_size,
+            interval=config.mamba_track_interval,
+            branching=config.cache_branching_states,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """What a step saves: the two fields of a ``ForwardBatch`` of these names."""
+
+    mamba_track_seqlens: list[int] | None = None
+    mamba_track_indices: IndexArray | None = None
+
+
+NOTHING = Tracked()
+
+
+class StateTracker:
+    """Plans the copies of a step and takes note of them when it has run."""
+
+    def __init__(self, pools: Pools, limits: TrackLimits) -> None:
+        self._pools = pools
+        self._limits = limits
+        rows = pools.hybrid_rows
+        self._rows = rows if rows is not None and rows.enable_mamba_extra_buffer else None
+
+    def extend(self, reqs: Sequence[Req], prefix_lens: Sequence[int]) -> Tracked:
+        """What a prefill step of ``reqs`` saves; it is about to run, and all have rows."""
+        if self._rows is None:
+            return NOTHING
+        seqlens = [
+            self._due_in_prefill(req, prefix_len)
+            for req, prefix_len in zip(reqs, prefix_lens, strict=True)
+        ]
+        return self._with_slots(self._rows, reqs, seqlens)
+
+    def decode(self, reqs: Sequence[Req], seq_lens: Sequence[int]) -> Tracked:
+        """What a decode step saves that brings ``reqs`` to ``seq_lens``."""
+        if self._rows is None:
+            return NOTHING
+        interval = self._limits.interval
+        seqlens = [length if length % interval == 0 else NOT_TRACKED for length in seq_lens]
+        return self._with_slots(self._rows, reqs, seqlens)
+
+    def complete(self, reqs: Sequence[Req], records: Sequence[ReqKv], forward: ForwardBatch) -> int:
+        """The step has made its copies, and they are those to keep.  How many there were.
+
+        A request that has another record than the step was formed with has let go of its buffer.
+        """
+        if self._rows is None or forward.mamba_track_seqlens is None:
+            return 0
+        count = 0
+        for req, record, seqlen in zip(reqs, records, forward.mamba_track_seqlens, strict=True):
+            if seqlen != NOT_TRACKED and req.kv is record:
+                self._rows.complete_track(req, seqlen)
+                count += 1
+        return count
+
+    def _due_in_prefill(self, req: Req, prefix_len: int) -> int:
+        """The length in (prefix, end of this step] to save the state at, or NOT_TRACKED."""
+        end = prefix_len + req.extend_input_len
+        branching = req.mamba_branching_seqlen
+        if self._limits.branching and branching is not None and prefix_len < branching <= end:
+            return branching
+        aligned = end // self._limits.chunk_size * self._limits.chunk_size
+        return aligned if aligned > prefix_len else NOT_TRACKED
+
+    def _with_slots(
+        self, rows: HybridReqToTokenPool, reqs: Sequence[Req], seqlens: list[int]
+    ) -> Tracked:
+        """The slots for the copies that are due; one that cannot be had is not made this time."""
+        slots = np.zeros(len(reqs), dtype=np.int64)
+        if all(seqlen == NOT_TRACKED for seqlen in seqlens):
+            return NOTHING
+        for place, (req, seqlen) in enumerate(zip(reqs, seqlens, strict=True)):
+            if seqlen == NOT_TRACKED:
+                continue
+            slot = self._take_slot(rows, req)
+            if slot is None:
+                seqlens[place] = NOT_TRACKED
+            else:
+                slots[place] = slot
+        return Tracked(seqlens, slots)
+
+    def _take_slot(self, rows: HybridReqToTokenPool, req: Req) -> int | None:
+        """A slot of the request's buffer; lazily it may have to be taken, and room be made."""
+        slot = rows.take_track_slot(req)
+        if slot is None and self._pools.make_mamba_room(1):
+            slot = rows.take_track_slot(req)
+        return slot

@@ -1,0 +1,181 @@
+"""Hybrid engines that track states, in pages of 1, 16 and 64 tokens: reuse changes no token.
+
+The law of test_engine_equals_no_reuse.py for the strategies with track buffers: a state in the tree
+is a copy that some step saved at an aligned length, in the middle of a prefill or while decoding,
+and a request's own state is never what others continue from.  In float64.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from hybridbench.engine.config import NewTokenRatio
+from tests.builders import assert_idle_and_clean, assert_nothing_lost, make_tracking_engine
+from tests.engine_programs import EngineProgram
+
+# Bets that requests stop early, so that decoding runs out of room now and then.
+DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
+# Strategy and whether scheduling overlaps: buffers of one, of two, and of two that are lazy.
+BUFFERS: dict[str, dict[str, Any]] = {
+    "one": {"mamba_scheduler_strategy": "extra_buffer"},
+    "two": {"mamba_scheduler_strategy": "extra_buffer", "enable_overlap_schedule": True},
+    "lazy": {"mamba_scheduler_strategy": "extra_buffer_lazy", "enable_overlap_schedule": True},
+}
+# Longest prompt, longest output and stretch.
+PROMPTS_BIND = {1: (90, 24, 2), 16: (160, 40, 3), 64: (320, 90, 8)}
+OUTPUTS_BIND = {1: (30, 60, 1), 16: (40, 90, 1), 64: (80, 200, 2)}
+# Pools that hardly suffice, by page size; grids finer than a page are not to be had.
+SQUEEZES: dict[tuple[int, str], dict[str, Any]] = {
+    (1, "states bind"): {"mamba_slots": 12, "kv_tokens": 500, "mamba_cache_chunk_size": 8},
+    (1, "hardly any states"): {"mamba_slots": 5, "kv_tokens": 400, "mamba_track_interval": 5},
+    (1, "outputs"): {
+        "mamba_slots": 40, "kv_tokens": 200, "max_running_requests": 14,
+        "new_token_ratio": DARING, "mamba_track_interval": 7,
+    },
+    (1, "whole prompts, longest prefix first"): {
+        "mamba_slots": 24, "kv_tokens": 300, "chunked_prefill_size": None,
+        "schedule_policy": "lpm",
+    },
+    (1, "short chunks"): {
+        "mamba_slots": 20, "kv_tokens": 300, "chunked_prefill_size": 7, "mamba_track_interval": 3,
+    },
+    (16, "states bind"): {"mamba_slots": 14, "kv_tokens": 40 * 16, "chunked_prefill_size": 64},
+    (16, "outputs"): {
+        "mamba_slots": 40, "kv_tokens": 24 * 16, "max_running_requests": 14,
+        "new_token_ratio": DARING, "chunked_prefill_size": 16,
+    },
+    (16, "chunks of four pages"): {
+        "mamba_slots": 30, "kv_tokens": 32 * 16, "chunked_prefill_size": None,
+        "mamba_cache_chunk_size": 64, "mamba_track_interval": 48, "schedule_policy": "lpm",
+    },
+    (64, "states bind"): {"mamba_slots": 14, "kv_tokens": 26 * 64, "chunked_prefill_size": 128},
+    (64, "outputs"): {
+        "mamba_slots": 40, "kv_tokens": 18 * 64, "max_running_requests": 14,
+        "new_token_ratio": DARING, "chunked_prefill_size": 64,
+    },
+}  # fmt: skip
+PAGE_SIZES = (1, 16, 64)
+# Each page size with each kind of buffer.
+WORLDS = [(page_size, buffer) for page_size in PAGE_SIZES for buffer in BUFFERS]
+
+
+def make_program(page_size: int, name: str, buffer: str, seed: int) -> EngineProgram:
+    sizes = {"max_context_len": 352, "max_prefill_tokens": 256}
+    longest = OUTPUTS_BIND if name == "outputs" else PROMPTS_BIND
+    longest_prompt, longest_output, stretch = longest[page_size]
+    squeeze = {**sizes, **SQUEEZES[page_size, name], **BUFFERS[buffer]}
+    return EngineProgram(
+        make_tracking_engine(page_size, **squeeze),
+        random.Random(seed),
+        longest_prompt=longest_prompt,
+        longest_output=longest_output,
+        stretch=stretch,
+        make_oracle=partial(make_tracking_engine, page_size, max_context_len=352),
+    )
+
+
+def names_of(page_size: int) -> list[str]:
+    return [name for size, name in SQUEEZES if size == page_size]
+
+
+WANTED = {
+    1: {"cow_copies": 150, "track_donations": 400, "tombstones": 200, "retracts": 5},
+    16: {"cow_copies": 80, "track_donations": 180, "tombstones": 50, "retracts": 3},
+    64: {"cow_copies": 20, "track_donations": 70, "tombstones": 10, "retracts": 1},
+}
+
+
+@pytest.mark.parametrize(("page_size", "buffer"), WORLDS)
+def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
+    page_size: int, buffer: str
+) -> None:
+    seen: Counter[str] = Counter()
+    for seed, name in enumerate(names_of(page_size)):
+        program = make_program(page_size, name, buffer, seed)
+        try:
+            program.run(400)
+            program.compare_with_oracle()
+            assert program.engine.flush_cache()
+            assert_idle_and_clean(program.engine)
+        except BaseException as error:
+            error.add_note(f"seed {seed}, page size {page_size}, {name}, buffer {buffer}")
+            raise
+        seen.update(program.engine.counters.as_dict())
+    for event, count in WANTED[page_size].items():
+        assert seen[event] >= count, (event, seen)
+    for event in ("refusals", "prefill_chunks", "abort_queued", "abort_decode", "disconnects"):
+        assert seen[event] > 0, (event, seen)
+
+
+class TrackingEngineMachine(RuleBasedStateMachine):
+    """Traffic of Hypothesis' choosing; on failure it shrinks to the few actions that matter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.program: EngineProgram | None = None
+
+    @initialize(
+        squeeze=st.sampled_from(sorted(SQUEEZES)),
+        buffer=st.sampled_from(sorted(BUFFERS)),
+        seed=st.integers(0, 2**16),
+    )
+    def build(self, squeeze: tuple[int, str], buffer: str, seed: int) -> None:
+        self.program = make_program(*squeeze, buffer, seed)
+
+    @rule()
+    def submit(self) -> None:
+        assert self.program is not None
+        if len(self.program.live) < 12:
+            self.program.submit()
+
+    @rule(chunks=st.integers(0, 3), rest=st.integers(0, 2), token=st.integers(0, 1))
+    def submit_around_a_grid_line(self, chunks: int, rest: int, token: int) -> None:
+        """Prompts that end just before, at and after a length where states are saved."""
+        assert self.program is not None
+        grid = self.program.engine.config.cache_chunk_size
+        length = max(1, min(chunks * grid + rest - 1, 200))
+        self.program.submit_prompt([token] * length, 1 + rest)
+
+    @rule()
+    def abort(self) -> None:
+        assert self.program is not None
+        self.program.abort()
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count: int) -> None:
+        assert self.program is not None
+        for _ in range(count):
+            self.program.step()
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if self.program is not None:
+            assert_nothing_lost(self.program.engine)
+
+    def teardown(self) -> None:
+        if self.program is not None:
+            self.program.finish()
+            self.program.compare_with_oracle()
+
+
+TestTrackingEngineMachine = TrackingEngineMachine.TestCase
+TestTrackingEngineMachine.settings = settings(max_examples=20, stateful_step_count=25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3000, 3060))
+def test_long_programs_give_the_tokens_of_the_engine_without_reuse(seed: int) -> None:
+    page_size, name = list(SQUEEZES)[seed % len(SQUEEZES)]
+    program = make_program(page_size, name, list(BUFFERS)[seed % len(BUFFERS)], seed)
+
+    program.run(2500)
+
+    program.compare_with_oracle()
