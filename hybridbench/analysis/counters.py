@@ -34,6 +34,8 @@ _SINGULAR: Mapping[str, str] = {
     "hits": "cache hit",
     "kv_blocks_stored": "stored KV block",
     "prefill_chunks": "prefill chunk",
+    "states_tracked": "saved state",
+    "track_donations": "donated state",
 }
 
 

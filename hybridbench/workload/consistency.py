@@ -66,12 +66,23 @@ def _pools(profile: Profile) -> Iterator[Fault]:
             f"{pools.kv_tokens} cannot hold one request of prompt up to {prompt} + output "
             f"{answer}; at least {needed}",
         )
-    if pools.mamba_slots < 2:
+    buffer = _track_buffer_size(profile)
+    least = 2 + buffer
+    if pools.mamba_slots < least:
+        saved = ("", ", one saved copy of it", ", two saved copies of it")[buffer]
         yield (
             ("pools", "mamba_slots"),
-            f"{pools.mamba_slots} cannot hold the state of one running request + one that the "
-            f"tree keeps; at least 2",
+            f"{pools.mamba_slots} cannot hold the state of one running request{saved} + one that "
+            f"the tree keeps; at least {least}",
         )
+
+
+def _track_buffer_size(profile: Profile) -> int:
+    """State slots of a running request beside its own."""
+    engine = profile.engine
+    if engine.mamba_scheduler_strategy == "no_buffer":
+        return 0
+    return 2 if engine.enable_overlap_schedule else 1
 
 
 def _engine(profile: Profile) -> Iterator[Fault]:
@@ -82,6 +93,7 @@ def _engine(profile: Profile) -> Iterator[Fault]:
             ("engine", "chunked_prefill_size"),
             f"{chunk} is not a multiple of pools.page_size {page}; {near} is",
         )
+    yield from _tracking(profile)
     ratio = profile.engine.new_token_ratio
     if ratio.min > ratio.init:
         yield (
@@ -107,6 +119,27 @@ def _engine(profile: Profile) -> Iterator[Fault]:
             f"{profile.aborts.prefill} needs prompts that take more than one step; set "
             f"engine.chunked_prefill_size",
         )
+
+
+def _tracking(profile: Profile) -> Iterator[Fault]:
+    engine, page = profile.engine, profile.pools.page_size
+    if engine.mamba_scheduler_strategy == "no_buffer":
+        return
+    if engine.mamba_track_interval < 2:
+        yield (
+            ("engine", "mamba_track_interval"),
+            f"{engine.mamba_track_interval} leaves no step between two copies; at least 2",
+        )
+    for key, length in (
+        ("mamba_track_interval", engine.mamba_track_interval),
+        ("mamba_cache_chunk_size", max(engine.mamba_cache_chunk_size, page)),
+    ):
+        if length % page:
+            near = max(page, length - length % page)
+            yield (
+                ("engine", key),
+                f"{length} is not a multiple of pools.page_size {page}; {near} is",
+            )
 
 
 def _arrival(profile: Profile) -> Iterator[Fault]:

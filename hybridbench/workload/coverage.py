@@ -24,6 +24,7 @@ COVERAGE_COUNTERS: Final = (
     "abort_queued", "abort_prefill", "abort_decode", "finishes", "finish_length", "finish_stop",
     "output_tokens", "steps", "prefill_steps", "decode_steps", "surplus_steps",
     "late_tokens", "verify_steps", "drafts_proposed", "drafts_accepted", "draft_tails",
+    "states_tracked", "track_donations",
 )  # fmt: skip
 
 _FLOOR = re.compile(r"(>=?)\s*(\d+(?:\.\d+)?)(?:\s*/\s*(min|s))?")

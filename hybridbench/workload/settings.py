@@ -83,7 +83,12 @@ class NewTokenRatio:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class EngineSettings:
-    """How the bundled engine schedules; ``max_running_requests`` is also its number of rows."""
+    """How the bundled engine schedules; ``max_running_requests`` is also its number of rows.
+
+    ``mamba_scheduler_strategy`` says where the states of its prefix cache come from: the requests'
+    own, or copies that steps save, in decode every ``mamba_track_interval`` tokens and in prefill
+    at multiples of ``mamba_cache_chunk_size``.
+    """
 
     max_running_requests: Count = 32
     chunked_prefill_size: Count | None = 256
@@ -92,6 +97,11 @@ class EngineSettings:
     cache: Literal["radix", "chunk"] = "radix"
     check_level: Literal["off", "idle", "busy"] = "idle"
     state_refresh: Literal["path", "used"] = "path"
+    mamba_scheduler_strategy: Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"] = (
+        "no_buffer"
+    )
+    mamba_track_interval: Count = 256
+    mamba_cache_chunk_size: Count = 64
     enable_kv_cache_events: bool = False
     enable_overlap_schedule: bool = False
     speculative_algorithm: Literal["NGRAM"] | None = None

@@ -30,7 +30,7 @@ BUFFERS: dict[str, dict[str, Any]] = {
     "lazy": {"mamba_scheduler_strategy": "extra_buffer_lazy", "enable_overlap_schedule": True},
 }
 # Longest prompt, longest output and stretch.
-PROMPTS_BIND = {1: (90, 24, 2), 16: (160, 40, 3), 64: (320, 90, 8)}
+PROMPTS_BIND = {1: (90, 24, 2), 16: (160, 40, 3), 64: (256, 90, 6)}
 OUTPUTS_BIND = {1: (30, 60, 1), 16: (40, 90, 1), 64: (80, 200, 2)}
 # Pools that hardly suffice, by page size; grids finer than a page are not to be had.
 SQUEEZES: dict[tuple[int, str], dict[str, Any]] = {
@@ -89,7 +89,7 @@ def names_of(page_size: int) -> list[str]:
 WANTED = {
     1: {"cow_copies": 150, "track_donations": 400, "tombstones": 200, "retracts": 5},
     16: {"cow_copies": 80, "track_donations": 180, "tombstones": 50, "retracts": 3},
-    64: {"cow_copies": 20, "track_donations": 70, "tombstones": 10, "retracts": 1},
+    64: {"cow_copies": 15, "track_donations": 70, "tombstones": 10, "retracts": 1},
 }
 
 

@@ -109,6 +109,25 @@ FAULTS = {
         "f.yaml:4: pools.mamba_slots 1 cannot hold the state of one running request + one that the "
         "tree keeps; at least 2.",
     ),
+    "no slot for a saved state": (
+        "pools: {mamba_slots: 2}\nengine: {mamba_scheduler_strategy: extra_buffer}",
+        "f.yaml:4: pools.mamba_slots 2 cannot hold the state of one running request, one saved "
+        "copy of it + one that the tree keeps; at least 3.",
+    ),
+    "a copy at every token": (
+        "engine: {mamba_scheduler_strategy: extra_buffer, mamba_track_interval: 1}",
+        "f.yaml:4: engine.mamba_track_interval 1 leaves no step between two copies; at least 2.",
+    ),
+    "a state inside a page": (
+        "pools: {page_size: 16}\n"
+        "engine: {mamba_scheduler_strategy: extra_buffer, mamba_track_interval: 40}",
+        "f.yaml:5: engine.mamba_track_interval 40 is not a multiple of pools.page_size 16; 32 is.",
+    ),
+    "a strategy nobody knows": (
+        "engine: {mamba_scheduler_strategy: extra}",
+        "f.yaml:4: engine.mamba_scheduler_strategy: must be no_buffer, extra_buffer or "
+        "extra_buffer_lazy, not 'extra'.",
+    ),
     "a torn page": (
         "pools: {kv_tokens: 1000, page_size: 16}\nengine: {chunked_prefill_size: 64}",
         "f.yaml:4: pools.kv_tokens 1000 is not a multiple of page_size 16; 992 is.",
