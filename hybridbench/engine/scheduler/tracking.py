@@ -79,6 +79,8 @@ class StateTracker:
         if self._rows is None:
             return NOTHING
         interval = self._limits.interval
+        if all(length % interval for length in seq_lens):
+            return NOTHING
         seqlens = [length if length % interval == 0 else NOT_TRACKED for length in seq_lens]
         return self._with_slots(self._rows, reqs, seqlens)
 
@@ -109,9 +111,9 @@ class StateTracker:
         self, rows: HybridReqToTokenPool, reqs: Sequence[Req], seqlens: list[int]
     ) -> Tracked:
         """The slots for the copies that are due; one that cannot be had is not made this time."""
-        slots = np.zeros(len(reqs), dtype=np.int64)
         if all(seqlen == NOT_TRACKED for seqlen in seqlens):
             return NOTHING
+        slots = np.zeros(len(reqs), dtype=np.int64)
         for place, (req, seqlen) in enumerate(zip(reqs, seqlens, strict=True)):
             if seqlen == NOT_TRACKED:
                 continue
