@@ -89,6 +89,16 @@ TRACKED_PAGES = Script(
         mamba_scheduler_strategy="extra_buffer_lazy",
     ),
 )  # fmt: skip
+# States are saved from the middle of chains that are verified.
+TRACKED_DRAFTS = Script(
+    "track buffers, drafts",
+    _prompts(list(range(1, 13)), fork_at=8),
+    lambda: make_tracking_engine(
+        mamba_slots=8, kv_tokens=100, chunked_prefill_size=16, max_running_requests=3,
+        mamba_cache_chunk_size=4, mamba_track_interval=3,
+        drafter=HalfRightDrafter(NANO_MODEL.vocab_size),
+    ),
+)  # fmt: skip
 
 
 class ScriptedRun:

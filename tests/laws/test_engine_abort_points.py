@@ -16,6 +16,7 @@ from tests.laws.engine_script import (
     PAGED_DRAFTS,
     PAGED_OVERLAP,
     TRACKED,
+    TRACKED_DRAFTS,
     TRACKED_PAGES,
     Script,
     ScriptedRun,
@@ -34,6 +35,7 @@ from tests.laws.engine_script import (
         ("abort", PAGED_DRAFTS),
         ("abort", TRACKED),
         ("abort", TRACKED_PAGES),
+        ("abort", TRACKED_DRAFTS),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

@@ -18,17 +18,28 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hybridbench.engine.config import NewTokenRatio
-from tests.builders import assert_idle_and_clean, assert_nothing_lost, make_tracking_engine
+from tests.builders import (
+    NANO_MODEL,
+    assert_idle_and_clean,
+    assert_nothing_lost,
+    make_tracking_engine,
+)
+from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram
 
 # Bets that requests stop early, so that decoding runs out of room now and then.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
-# Strategy and whether scheduling overlaps: buffers of one, of two, and of two that are lazy.
+# How states are saved: in buffers of one, of two under overlap, of two that are lazy, and out of
+# chains that are verified.
 BUFFERS: dict[str, dict[str, Any]] = {
     "one": {"mamba_scheduler_strategy": "extra_buffer"},
+    "drafts": {
+        "mamba_scheduler_strategy": "extra_buffer", "speculative_num_draft_tokens": 6,
+        "drafter": HalfRightDrafter(NANO_MODEL.vocab_size),
+    },
     "two": {"mamba_scheduler_strategy": "extra_buffer", "enable_overlap_schedule": True},
     "lazy": {"mamba_scheduler_strategy": "extra_buffer_lazy", "enable_overlap_schedule": True},
-}
+}  # fmt: skip
 # Longest prompt, longest output and stretch.
 PROMPTS_BIND = {1: (90, 24, 2), 16: (160, 40, 3), 64: (256, 90, 6)}
 OUTPUTS_BIND = {1: (30, 60, 1), 16: (40, 90, 1), 64: (80, 200, 2)}
@@ -111,7 +122,9 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
         seen.update(program.engine.counters.as_dict())
     for event, count in WANTED[page_size].items():
         assert seen[event] >= count, (event, seen)
-    for event in ("refusals", "prefill_chunks", "abort_queued", "abort_decode", "disconnects"):
+    events = ["refusals", "prefill_chunks", "abort_queued", "abort_decode", "disconnects"]
+    events += {"drafts": ["drafts_accepted"], "two": ["surplus_steps"]}.get(buffer, [])
+    for event in events:
         assert seen[event] > 0, (event, seen)
 
 

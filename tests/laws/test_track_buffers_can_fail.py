@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 
 from hybridbench.engine.engine import Engine
+from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.req_to_token import NOT_TAKEN, HybridReqToTokenPool, RowHolder
 from hybridbench.engine.model_runner import ModelRunner
 from hybridbench.engine.models import step
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.tracking import StateTracker
-from tests.builders import assert_idle_and_clean, make_tracking_engine
+from tests.builders import NANO_MODEL, assert_idle_and_clean, make_tracking_engine
+from tests.drafters import HalfRightDrafter
 
 TWO: dict[str, Any] = {"enable_overlap_schedule": True}
+DRAFTS: dict[str, Any] = {
+    "drafter": HalfRightDrafter(NANO_MODEL.vocab_size),
+    "speculative_num_draft_tokens": 6,
+}
 LAZY: dict[str, Any] = {**TWO, "mamba_scheduler_strategy": "extra_buffer_lazy"}
 DOCUMENT = [(7 * i) % 48 for i in range(40)]
 # What each tells of its prefix's state is decided by many tokens, so that a wrong state shows.
@@ -48,7 +54,7 @@ def _hits(engine: Engine) -> int:
     return engine.counters.cow_copies
 
 
-@pytest.mark.parametrize("changes", [{}, TWO, LAZY], ids=["one", "two", "lazy"])
+@pytest.mark.parametrize("changes", [{}, DRAFTS, TWO, LAZY], ids=["one", "drafts", "two", "lazy"])
 @pytest.mark.parametrize("way", ["prefill", "decode", "branch"])
 def test_a_state_that_was_saved_is_continued_from_and_changes_no_token(
     way: str, changes: dict[str, Any]
@@ -68,6 +74,23 @@ def _no_copies_in_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _no_copies_in_decode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelRunner, "_track_decoded", lambda self, batch: None)
+
+
+def _no_copies_from_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        MambaPool, "track_mamba_state_after_verify", lambda self, slots, places, steps: None
+    )
+    _no_copies_in_decode(monkeypatch)
+
+
+def _copies_from_one_place_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state after the next token of the chain, which may be a wrong guess."""
+    healthy = MambaPool.track_mamba_state_after_verify
+
+    def late(self: MambaPool, slots: list[int], places: list[int], steps: list[int]) -> None:
+        healthy(self, slots, places, [min(step + 1, 5) for step in steps])
+
+    monkeypatch.setattr(MambaPool, "track_mamba_state_after_verify", late)
 
 
 def _copies_one_token_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +119,8 @@ def _never_flips(monkeypatch: pytest.MonkeyPatch) -> None:
         (_no_copies_in_prefill, "branch", TWO),
         (_no_copies_in_decode, "decode", {}),
         (_copies_one_token_late, "decode", {}),
+        (_no_copies_from_chains, "decode", DRAFTS),
+        (_copies_from_one_place_on, "decode", DRAFTS),
         (_never_flips, "prefill", TWO),
         (_never_flips, "decode", TWO),
     ],

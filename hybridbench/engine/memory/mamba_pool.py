@@ -236,6 +236,21 @@ class MambaPool:
         for blocks, drafted in zip(self._by_slot, self._drafted, strict=True):
             blocks[rows] = drafted[steps, places]
 
+    def track_mamba_state_after_verify(
+        self, track_indices: Sequence[int], places: Sequence[int], steps_to_track: Sequence[int]
+    ) -> None:
+        """Save states that lie within chains, where decoding would have saved them.
+
+        Args:
+            track_indices: the slots that get them.
+            places: the rows in the batch of the requests concerned.
+            steps_to_track: place in its chain of the token after which a state is wanted.
+        """
+        rows = self._rows(list(track_indices))
+        steps, chains = self._rows(list(steps_to_track)), self._rows(list(places))
+        for blocks, drafted in zip(self._by_slot, self._drafted, strict=True):
+            blocks[rows] = drafted[steps, chains]
+
     def copy_from(self, src: SlotInput, dst: SlotInput) -> None:
         """Overwrite the state in ``dst`` with that in ``src``; both held by the caller."""
         if self._host_bytes is not None and isinstance(src, int) and isinstance(dst, int):

@@ -171,7 +171,11 @@ class Scheduler:
         self, batch: ScheduleBatch, token_ids: Sequence[int], outcome: StepOutcome
     ) -> None:
         assert self._verifier is not None, "drafts without a drafter"
-        for req, count in zip(batch.reqs, self._verifier.accept(batch, token_ids), strict=True):
+        taken = self._verifier.accept(batch, token_ids)
+        self._counters.states_tracked += self._tracker.complete_verified(
+            batch.reqs, batch.forward.prefix_lens, taken
+        )
+        for req, count in zip(batch.reqs, taken, strict=True):
             outcome.produced += [req] * count
             if req.finished:
                 self._finish(req, outcome)

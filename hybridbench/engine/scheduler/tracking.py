@@ -98,6 +98,35 @@ class StateTracker:
                 count += 1
         return count
 
+    def complete_verified(
+        self, reqs: Sequence[Req], prefix_lens: Sequence[int], taken: Sequence[int]
+    ) -> int:
+        """Save states that lie within the accepted parts of chains; how many there were.
+
+        How far a chain was right is known only after its step, so nothing was planned for it.
+
+        Args:
+            reqs: the requests of the step, none of which has ended yet.
+            prefix_lens: their lengths before it.
+            taken: tokens of each chain that were right, its first one included.
+        """
+        if self._rows is None:
+            return 0
+        interval = self._limits.interval
+        due: list[tuple[int, int, int]] = []  # slot, row in the batch, place in the chain
+        for place, (req, prefix_len, count) in enumerate(
+            zip(reqs, prefix_lens, taken, strict=True)
+        ):
+            seqlen = (prefix_len + count) // interval * interval
+            slot = self._take_slot(self._rows, req) if seqlen > prefix_len else None
+            if slot is not None:
+                due.append((slot, place, seqlen - prefix_len - 1))
+                self._rows.complete_track(req, seqlen)
+        if due:
+            slots, places, steps = zip(*due, strict=True)
+            self._pools.mamba_pool.track_mamba_state_after_verify(slots, places, steps)
+        return len(due)
+
     def _due_in_prefill(self, req: Req, prefix_len: int) -> int:
         """The length in (prefix, end of this step] to save the state at, or NOT_TRACKED."""
         end = prefix_len + req.extend_input_len

@@ -157,10 +157,16 @@ def test_after_verifying_each_slot_has_the_state_of_its_own_last_right_token() -
                 views.intermediate_ssm[step, row] = value
                 views.intermediate_conv_window[0][step, row] = value
 
+    states.track_mamba_state_after_verify([2], [1], [1])
     states.update_mamba_state_after_verify([3, 1], [2, 0])
 
     for layer_id in (0, 2):
         live = states.mamba2_layer_cache(layer_id)
-        for slot, value in ((3, 100 * layer_id + 20), (1, 100 * layer_id + 1), (2, 0), (0, 0)):
+        for slot, value in (
+            (3, 100 * layer_id + 20),
+            (1, 100 * layer_id + 1),
+            (2, 100 * layer_id + 11),  # saved from the middle of the second chain
+            (0, 0),
+        ):
             assert bool((live.temporal[slot] == value).all())
             assert bool((live.conv[0][slot] == value).all())
