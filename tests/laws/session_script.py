@@ -13,6 +13,7 @@ from tests.builders import (
     assert_nothing_lost,
     make_attention_engine,
     make_engine,
+    make_tracking_engine,
 )
 
 PARAMS = SamplingParams(max_new_tokens=5, ignore_eos=True)
@@ -45,6 +46,14 @@ PAGED = SessionScript(
         16, kv_tokens=208, chunked_prefill_size=32, max_running_requests=4
     ),
 )
+# With track buffers a session holds two or three state slots between its turns.
+TRACKED = SessionScript(
+    "track buffers, pages of 4",
+    lambda: make_tracking_engine(
+        4, mamba_slots=14, kv_tokens=200, chunked_prefill_size=16, max_running_requests=4,
+        mamba_cache_chunk_size=4, mamba_track_interval=4, enable_overlap_schedule=True,
+    ),
+)  # fmt: skip
 
 
 class SessionRun:
@@ -121,9 +130,9 @@ class SessionRun:
 
 def make_reference(script: SessionScript) -> Engine:
     """An engine with the script's model that reuses nothing and lacks nothing."""
-    if script is HYBRID:
-        return make_engine(cache="chunk", check_level="off")
-    return make_attention_engine(1, cache="chunk", check_level="off")
+    if script is PAGED:
+        return make_attention_engine(1, cache="chunk", check_level="off")
+    return make_engine(cache="chunk", check_level="off")
 
 
 class ReferenceTokens:

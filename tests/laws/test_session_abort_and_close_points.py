@@ -10,13 +10,16 @@ from tests.laws.session_script import (
     HYBRID,
     PAGED,
     SESSIONS,
+    TRACKED,
     ReferenceTokens,
     SessionRun,
     SessionScript,
 )
 
 REFERENCE = ReferenceTokens()
-SCRIPTS = pytest.mark.parametrize("script", [HYBRID, PAGED], ids=lambda script: script.name)
+SCRIPTS = pytest.mark.parametrize(
+    "script", [HYBRID, PAGED, TRACKED], ids=lambda script: script.name
+)
 
 
 def healthy(script: SessionScript) -> SessionRun:

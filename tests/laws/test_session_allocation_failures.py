@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.engine.events import EventKind
-from tests.laws.session_script import HYBRID, PAGED, ReferenceTokens, SessionRun, SessionScript
+from tests.laws.session_script import (
+    HYBRID,
+    PAGED,
+    TRACKED,
+    ReferenceTokens,
+    SessionRun,
+    SessionScript,
+)
 from tests.laws.test_engine_allocation_failures import FailsOnce
 
 REFERENCE = ReferenceTokens()
@@ -35,6 +42,8 @@ def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[Session
         (HYBRID, "decode tokens"),
         (PAGED, "prefill tokens"),
         (PAGED, "decode tokens"),
+        (TRACKED, "state slots"),
+        (TRACKED, "prefill tokens"),
     ],
     ids=lambda value: value.name if isinstance(value, SessionScript) else value,
 )

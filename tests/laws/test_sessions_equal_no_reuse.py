@@ -16,7 +16,7 @@ import pytest
 
 from hybridbench.clock import FakeClock
 from hybridbench.engine.config import NewTokenRatio
-from tests.builders import make_attention_engine, make_engine
+from tests.builders import make_attention_engine, make_engine, make_tracking_engine
 from tests.session_programs import SessionProgram
 
 # Bets that requests stop early, so that decoding runs out of room now and then.
@@ -38,6 +38,16 @@ PAGED: dict[str, dict[str, Any]] = {
     "kv tokens bind": {"kv_tokens": 512, "new_token_ratio": DARING, "max_running_requests": 10},
     "no reuse beside the sessions": {"cache": "chunk", "kv_tokens": 640},
 }
+# By how many state slots there are, and how much KV in pages.
+TRACKED: dict[str, tuple[int, int]] = {"ample": (60, 100), "both bind": (20, 24)}
+BUFFERS: dict[str, dict[str, Any]] = {
+    "one": {},
+    "two": {"enable_overlap_schedule": True},
+    "lazy": {
+        "enable_overlap_schedule": True, "mamba_scheduler_strategy": "extra_buffer_lazy",
+    },
+    "guesses": {"speculative_algorithm": "NGRAM"},
+}  # fmt: skip
 PAGE_SIZES = (1, 16, 64)
 # Steps that run ahead of results, and steps that give several tokens.
 AHEAD: dict[str, dict[str, Any]] = {
@@ -60,6 +70,22 @@ def paged_program(page_size: int, name: str, seed: int, **more: Any) -> SessionP
     engine = make_attention_engine(page_size, clock=clock, **changes)
     program = SessionProgram(engine, random.Random(seed), clock, longest_prompt=90)
     program._make_oracle = partial(make_attention_engine, 1)
+    return program
+
+
+def tracked_program(page_size: int, name: str, buffer: str, seed: int) -> SessionProgram:
+    mamba_slots, pages = TRACKED[name]
+    clock = FakeClock()
+    engine = make_tracking_engine(
+        page_size,
+        clock=clock,
+        mamba_slots=mamba_slots,
+        kv_tokens=pages * max(8, page_size),
+        new_token_ratio=DARING,
+        **BUFFERS[buffer],
+    )
+    program = SessionProgram(engine, random.Random(seed), clock, longest_prompt=90)
+    program._make_oracle = make_engine
     return program
 
 
@@ -144,3 +170,19 @@ def test_paged_sessions_keep_to_it_when_steps_run_ahead(ahead: str, page_size: i
     for event in ("session_turns", "session_restores", "session_abort_decode"):
         assert seen[event] > 0, (event, seen)
     assert seen["surplus_steps"] + seen["drafts_accepted"] > 0, seen
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_sessions_keep_to_it_with_track_buffers(page_size: int, buffer: str) -> None:
+    programs = [
+        (f"{name}, seed {seed}", tracked_program(page_size, name, buffer, seed))
+        for name in TRACKED
+        for seed in range(2)
+    ]
+
+    seen = run_all(programs, 400)
+
+    for event in ("session_turns", "session_restores", "session_closes_deferred", "cow_copies"):
+        assert seen[event] > 0, (event, seen)
+    assert seen["track_donations"] > 0, seen

@@ -9,13 +9,15 @@ import pytest
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.mamba_pool import MambaPool
+from hybridbench.engine.memory.owners import TRACK, Owner
 from hybridbench.engine.memory.req_to_token import NOT_TAKEN, HybridReqToTokenPool, RowHolder
 from hybridbench.engine.model_runner import ModelRunner
 from hybridbench.engine.models import step
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.tracking import StateTracker
-from tests.builders import NANO_MODEL, assert_idle_and_clean, make_tracking_engine
+from hybridbench.engine.sessions import streaming_session
+from tests.builders import NANO_MODEL, assert_idle_and_clean, make_tracking_engine, run_to_idle
 from tests.drafters import HalfRightDrafter
 
 TWO: dict[str, Any] = {"enable_overlap_schedule": True}
@@ -146,7 +148,9 @@ def test_a_track_buffer_that_is_not_given_back_is_a_residual_that_names_its_slot
 ) -> None:
     lost: list[int] = []
 
-    def forget(self: HybridReqToTokenPool, req: RowHolder, keep_idx: int | None) -> None:
+    def forget(
+        self: HybridReqToTokenPool, req: RowHolder, keep_idx: int | None, owner: Owner
+    ) -> None:
         """The stale reference of sglang#26941, with the reference gone as well."""
         buffer = req.mamba_ping_pong_track_buffer or []
         lost.extend(slot for idx, slot in enumerate(buffer) if idx != keep_idx)
@@ -215,3 +219,30 @@ def test_a_buffer_that_the_map_does_not_name_is_found_between_two_steps() -> Non
     [violation] = engine.check_invariants(idle=False)
     assert (violation.kind, violation.pool) == (ViolationKind.ALIAS, "mamba")
     assert "request r saves states in" in violation.message
+
+
+def test_a_buffer_that_a_session_takes_over_must_be_booked_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streaming_session, "track_buffer_owner", lambda holder: TRACK)
+    engine = make_tracking_engine(check_level="off", **TWO)
+    engine.open_session("chat")
+    engine.submit("turn", DOCUMENT, ANSWER, session_id="chat")
+    run_to_idle(engine)
+
+    kinds = {violation.kind for violation in engine.audit() if violation.pool == "mamba"}
+    assert kinds == {ViolationKind.LEDGER}
+
+
+def test_a_closed_session_gives_its_track_buffer_back() -> None:
+    engine = make_tracking_engine(**TWO)
+    engine.open_session("chat")
+    engine.submit("turn", DOCUMENT, ANSWER, session_id="chat")
+    run_to_idle(engine)
+    assert engine.pool_stats()["mamba"].session_held == 3
+
+    engine.close_session("chat")
+    run_to_idle(engine)
+
+    assert engine.pool_stats()["mamba"].session_held == 0
+    assert_idle_and_clean(engine)

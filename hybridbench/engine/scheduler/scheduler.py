@@ -52,7 +52,7 @@ class Scheduler:
             if drafter is None
             else DraftVerifier(drafter, self._decode_tokens, pools, release, counters)
         )
-        self._tracker = StateTracker(pools, TrackLimits.of(config))
+        self._tracker = StateTracker(pools, TrackLimits.of(config), counters)
         self._builder = BatchBuilder(pools, config.page_size, self._tracker)
         self._decode_room = DecodeRoom(pools, config.page_size)
         self._ratio = NewTokenRatioTracker(config.new_token_ratio)
@@ -121,7 +121,7 @@ class Scheduler:
         self.in_flight = batch
         if batch is None or batch.forward.mode != "extend":
             return
-        self._complete_tracks(batch)
+        self._tracker.complete(batch)
         for req in batch.reqs:
             req.kv.kv_committed_len = req.kv.kv_allocated_len
             if req is batch.chunked_req:
@@ -145,7 +145,7 @@ class Scheduler:
         is_prefill = batch.forward.mode == "extend"
         to_share = is_prefill and not self._config.enable_overlap_schedule
         if to_share or not is_prefill:
-            self._complete_tracks(batch)
+            self._tracker.complete(batch)
         rows = zip(batch.reqs, batch.records, batch.forward.seq_lens, token_ids, strict=True)
         for req, record, seq_len, token_id in rows:
             if req is batch.chunked_req:
@@ -172,24 +172,12 @@ class Scheduler:
     ) -> None:
         assert self._verifier is not None, "drafts without a drafter"
         taken = self._verifier.accept(batch, token_ids)
-        self._counters.states_tracked += self._tracker.complete_verified(
-            batch.reqs, batch.forward.prefix_lens, taken
-        )
+        self._tracker.complete_verified(batch, taken)
         for req, count in zip(batch.reqs, taken, strict=True):
             outcome.produced += [req] * count
             if req.finished:
                 self._finish(req, outcome)
         self._end_settling(outcome)
-
-    def _complete_tracks(self, batch: ScheduleBatch) -> None:
-        """The copies of states that ``batch`` has made are those to keep from now on.
-
-        After a decode step that is so only with its results: until then a request may turn out to
-        have ended one step before.
-        """
-        self._counters.states_tracked += self._tracker.complete(
-            batch.reqs, batch.records, batch.forward
-        )
 
     def _end_settling(self, outcome: StepOutcome) -> None:
         self._counters.output_tokens += len(outcome.produced)

@@ -12,14 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hybridbench.engine.config import EngineConfig
-from hybridbench.engine.forward_batch import NOT_TRACKED, ForwardBatch, IndexArray
+from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.forward_batch import NOT_TRACKED, IndexArray
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
-from hybridbench.engine.req import Req, ReqKv
+from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
+
+if TYPE_CHECKING:
+    from hybridbench.engine.scheduler.batch import ScheduleBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,9 @@ NOTHING = Tracked()
 class StateTracker:
     """Plans the copies of a step and takes note of them when it has run."""
 
-    def __init__(self, pools: Pools, limits: TrackLimits) -> None:
+    def __init__(self, pools: Pools, limits: TrackLimits, counters: EngineCounters) -> None:
         self._pools = pools
+        self._counters = counters
         self._limits = limits
         rows = pools.hybrid_rows
         self._rows = rows if rows is not None and rows.enable_mamba_extra_buffer else None
@@ -84,38 +90,36 @@ class StateTracker:
         seqlens = [length if length % interval == 0 else NOT_TRACKED for length in seq_lens]
         return self._with_slots(self._rows, reqs, seqlens)
 
-    def complete(self, reqs: Sequence[Req], records: Sequence[ReqKv], forward: ForwardBatch) -> int:
-        """The step has made its copies, and they are those to keep.  How many there were.
+    def complete(self, batch: ScheduleBatch) -> None:
+        """The copies that ``batch`` has made are those to keep from now on.
 
-        A request that has another record than the step was formed with has let go of its buffer.
+        For a prefill that is so once it was launched, for a decode step only with its results:
+        until then a request may turn out to have ended one step before.  One that has another
+        record than the batch was formed with has let go of its buffer.
         """
-        if self._rows is None or forward.mamba_track_seqlens is None:
-            return 0
-        count = 0
-        for req, record, seqlen in zip(reqs, records, forward.mamba_track_seqlens, strict=True):
+        seqlens = batch.forward.mamba_track_seqlens
+        if self._rows is None or seqlens is None:
+            return
+        for req, record, seqlen in zip(batch.reqs, batch.records, seqlens, strict=True):
             if seqlen != NOT_TRACKED and req.kv is record:
                 self._rows.complete_track(req, seqlen)
-                count += 1
-        return count
+                self._counters.states_tracked += 1
 
-    def complete_verified(
-        self, reqs: Sequence[Req], prefix_lens: Sequence[int], taken: Sequence[int]
-    ) -> int:
-        """Save states that lie within the accepted parts of chains; how many there were.
+    def complete_verified(self, batch: ScheduleBatch, taken: Sequence[int]) -> None:
+        """Save the states that lie within the accepted parts of the chains of ``batch``.
 
         How far a chain was right is known only after its step, so nothing was planned for it.
 
         Args:
-            reqs: the requests of the step, none of which has ended yet.
-            prefix_lens: their lengths before it.
+            batch: what was verified; all of its requests still have what they had.
             taken: tokens of each chain that were right, its first one included.
         """
         if self._rows is None:
-            return 0
+            return
         interval = self._limits.interval
         due: list[tuple[int, int, int]] = []  # slot, row in the batch, place in the chain
         for place, (req, prefix_len, count) in enumerate(
-            zip(reqs, prefix_lens, taken, strict=True)
+            zip(batch.reqs, batch.forward.prefix_lens, taken, strict=True)
         ):
             seqlen = (prefix_len + count) // interval * interval
             slot = self._take_slot(self._rows, req) if seqlen > prefix_len else None
@@ -125,7 +129,7 @@ class StateTracker:
         if due:
             slots, places, steps = zip(*due, strict=True)
             self._pools.mamba_pool.track_mamba_state_after_verify(slots, places, steps)
-        return len(due)
+        self._counters.states_tracked += len(due)
 
     def _due_in_prefill(self, req: Req, prefix_len: int) -> int:
         """The length in (prefix, end of this step] to save the state at, or NOT_TRACKED."""

@@ -18,6 +18,7 @@ from tests.builders import (
     assert_nothing_lost,
     make_attention_engine,
     make_engine,
+    make_tracking_engine,
     run_to_idle,
 )
 
@@ -29,6 +30,8 @@ MAKERS: dict[str, Callable[[], Engine]] = {
     "pages of 1": lambda: make_attention_engine(1),
     "pages of 16": lambda: make_attention_engine(16),
     "pages of 64": lambda: make_attention_engine(64, chunked_prefill_size=64),
+    "track buffers": make_tracking_engine,
+    "track buffers, pages of 16": lambda: make_tracking_engine(16),
     "pages of 16, no reuse": lambda: make_attention_engine(16, cache="chunk"),
 }
 on_every_cache = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
@@ -78,7 +81,9 @@ def test_an_idle_session_holds_its_row_its_state_and_what_it_computed_itself(
     own = -(-(len(said) - 1) // page) * page - slot.kv.cache_protected_len
     assert held(engine)["kv"] == own > 0
     assert held(engine)["req"] == 1
-    assert held(engine).get("mamba", 1) == 1
+    # And its track buffer, if requests have one.
+    states = 1 + engine.config.track_buffer_size
+    assert held(engine).get("mamba", states) == states
     assert engine.pools.req_to_token_pool.held(SESSION) == 1
     assert engine.pools.token_to_kv_pool_allocator.held(SESSION) == own
     assert engine.pools.req_to_token_pool.held(REQ) == 0
