@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +31,9 @@ def selftest(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only the rows of this defect, control or profile."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Soaks at a time.")] = 2,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Soaks at a time; default: one for each core.")
+    ] = None,
     store: Annotated[
         Path | None,
         typer.Option(help="Keep the runs here, in a new directory; default: they are removed."),
@@ -68,7 +71,7 @@ def selftest(
         return
     if resume and store is None:
         raise UsageError("--resume: name with --store the directory in which to go on.")
-    outcomes = _run(rows, jobs, store, resume=resume)
+    outcomes = _run(rows, jobs or os.cpu_count() or 1, store, resume=resume)
     _show(outcomes, markdown)
     if any(outcome.wrong for outcome in outcomes):
         raise typer.Exit(int(ExitCode.INTERNAL))

@@ -29,6 +29,7 @@ class Row:
     """One soak with its expected outcome.
 
     ``defect`` is None for a twin; without a ``model`` or with ``ballast`` None it is the profile's.
+    ``twin_of`` is the slug of the defect whose settings a twin has, if it has any.
     """
 
     expect: Expect
@@ -40,13 +41,14 @@ class Row:
     overrides: tuple[tuple[str, str], ...] = ()
     gc: str = "default"
     ballast: int | None = None
+    twin_of: str = ""
 
     @property
     def name(self) -> str:
         """What tables call it; unique within a matrix."""
-        parts = [self.defect.slug if self.defect is not None else f"{self.profile} twin"]
-        if self.defect is None:
-            parts += [f"{key}={value}" for key, value in self.overrides]
+        settings = f" of {self.twin_of}" if self.twin_of else ""
+        twin = f"{self.profile} twin{settings}"
+        parts = [self.defect.slug if self.defect is not None else twin]
         if self.gc != "default":
             parts.append("frozen")
         if self.ballast == _SMALL_HEAP:
@@ -65,7 +67,8 @@ def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
     """The defects that arithmetic finds, and one healthy twin for each of their profiles."""
     chosen = [d for d in defects if d.role is Role.DEFECT and d.signature.exact]
     rows = [_row(defect, ballast=_QUICK_BALLAST) for defect in chosen]
-    return rows + _twins(rows, most_s=_QUICK_TWIN_S)
+    first = {row.profile: row for row in reversed(rows)}
+    return rows + _twins(first.values(), most_s=_QUICK_TWIN_S)
 
 
 def full_matrix(defects: Sequence[Defect]) -> list[Row]:
@@ -149,5 +152,6 @@ def _twins(rows: Iterable[Row], most_s: float | None = None) -> list[Row]:
                 overrides=row.overrides,
                 gc=row.gc,
                 ballast=row.ballast,
+                twin_of=row.defect.slug if row.overrides and row.defect is not None else "",
             )
     return list(twins.values())
