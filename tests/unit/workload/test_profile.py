@@ -241,6 +241,30 @@ def test_a_promise_that_cannot_be_says_what_would_be_right(promise: str, sentenc
     assert str(caught.value) == f"f.yaml:3: {sentence}"
 
 
+SESSIONS = {
+    "{share: 1.0, close_busy: 0.7, abandon: 0.6, timeout: 2s}": (
+        "sessions close_busy and abandon take 1.3 of the sessions; at most 1."
+    ),
+    "{share: 1.0, abandon: 0.1}": (
+        "sessions.abandon needs sessions.timeout, or nobody ever closes them."
+    ),
+    "{share: 1.0, timeout: 0s}": "sessions.timeout must be longer than 0s.",
+}
+
+
+@pytest.mark.parametrize(("sessions", "sentence"), SESSIONS.items())
+def test_sessions_that_cannot_be_say_what_would_be_right(sessions: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        base(f"sessions: {sessions}\n")
+
+    assert str(caught.value) == f"test.yaml:4: {sentence}"
+
+
+def test_sessions_bring_no_payloads() -> None:
+    with pytest.raises(ConfigError, match=r"sessions\.share and prompts\.payload exclude each"):
+        base("prompts: {payload: 4KiB}\nsessions: {share: 0.5}\n")
+
+
 def test_several_faults_tell_the_first_in_the_file_and_how_many_follow() -> None:
     text = f"{BASE}output: {{tokens: 0}}\ngc: {{mode: no}}\n"
 
