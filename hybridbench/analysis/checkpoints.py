@@ -28,7 +28,7 @@ from hybridbench.analysis.pools import (
 )
 from hybridbench.analysis.reading import mapping, number, numbers
 from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
-from hybridbench.analysis.step_drivers import losing_counters
+from hybridbench.analysis.step_drivers import LosingSteps, losing_steps
 from hybridbench.units import format_duration
 
 RESIDUAL = "residual"
@@ -67,11 +67,8 @@ def _residuals(
     if missing <= 0:
         return
     seen = rests(resting, counters, lambda e: number(pool_at(e, pool), "residual"))
-    losing = losing_counters(record, pool, counters)
-    driver = _driver(record, counters, f"pool.{pool}.residual", seen, natural=losing)
-    if driver is not None and driver.counter in losing:
-        # Whatever did not move in the steps that lost slots is no rival, however well it fits.
-        driver = replace(driver, rivals=tuple(r for r in driver.rivals if r in losing))
+    losing = losing_steps(record, pool, counters)
+    driver = _driver(record, counters, f"pool.{pool}.residual", seen, losing=losing)
     unit = pool_unit(pool)
     since = next((when for when, value in at_rest if value > 0), float(t[-1]) if t.size else 0.0)
     lost = np.flatnonzero(sampled > 0)
@@ -84,7 +81,7 @@ def _residuals(
         + _driven(driver, unit),
         driver=driver.counter if driver else None,
         rates=_rates(driver, unit, rate_per_hour(t, sampled, unit)),
-        evidence=(said, *_evidence(driver)),
+        evidence=(said, *_evidence(driver), *_lost_with(losing, driver)),
         since_s=since,
         data={"pool": pool, "missing": missing, **_rivals(driver)},
     )
@@ -223,12 +220,30 @@ def _driver(
     series: str,
     rests: Sequence[Rest],
     expected: Sequence[str] = (),
-    natural: Sequence[str] = (),
+    losing: LosingSteps | None = None,
 ) -> Driver | None:
-    """What drives a count that should be 0 at rest, from its samples and its rests."""
+    """What drives a count that should be 0 at rest, from its samples, its rests and its steps."""
     sampled = record.series.get(series, Series(series, np.empty(0), np.empty(0)))
-    hints = Hints(expected, natural, load=in_flight(record), rests=rests, from_zero=True)
-    return find_driver(sampled.t_s, sampled.value, counters, hints)
+    hints = Hints(expected, load=in_flight(record), rests=rests, from_zero=True)
+    if losing is None:
+        return find_driver(sampled.t_s, sampled.value, counters, hints)
+    hints = replace(hints, natural=losing.always, among=losing.mostly)
+    driver = find_driver(sampled.t_s, sampled.value, counters, hints)
+    if driver is not None and driver.counter in losing.always:
+        # Whatever did not move in the steps that lost slots is no rival, however well it fits.
+        driver = replace(driver, rivals=tuple(r for r in driver.rivals if r in losing.always))
+    return driver
+
+
+def _lost_with(losing: LosingSteps | None, driver: Driver | None) -> Iterable[str]:
+    """Several causes, each with its share of the slots."""
+    if losing is None or (driver is not None and driver.exact):
+        return
+    for counter, share, of_all in losing.parts:
+        yield (
+            f"{share:.0%} of the slots were lost in steps in which events.{counter} moved; such "
+            f"steps are {of_all:.1%} of all"
+        )
 
 
 def _rates(driver: Driver | None, unit: str, per_hour: Rate | None) -> tuple[Rate, ...]:

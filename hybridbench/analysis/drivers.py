@@ -57,6 +57,7 @@ class Hints:
             counters that the samples cannot tell apart.
         natural: counters without whose event there can be no rise; they are named unless another
             fits much better.
+        among: the only counters that may be named by how well they fit; None for any.
         load: what else moves the level, such as requests in flight.
         rests: values seen with nothing in flight, with the counters of the same moment.
         bounded: levels that come to an end by themselves and explain a fill, by name.
@@ -67,6 +68,7 @@ class Hints:
 
     expected: Sequence[str] = ()
     natural: Sequence[str] = ()
+    among: frozenset[str] | None = None
     load: Sequence[Series] = ()
     rests: Sequence[Rest] = ()
     bounded: Mapping[str, Series] = field(default_factory=dict)
@@ -134,8 +136,11 @@ def find_driver(
     singles = _exact_ones(data)
     if singles:
         return _exact_driver(data, singles, hints)
-    if data.t_s.size < _FEWEST_SAMPLES:
-        return _from_rests(exact_at_rest(hints.witnesses(), _candidates(counters)), hints)
+    few = data.t_s.size < _FEWEST_SAMPLES
+    # A cause may be samples away from its effect; at rest both have come.
+    at_rest = exact_at_rest(hints.witnesses(), _candidates(counters), against_samples=not few)
+    if few or at_rest:
+        return _from_rests(at_rest, hints)
     return _fitted(data, hints)
 
 
@@ -291,6 +296,8 @@ class _Contest:
 
 def _fitted(data: _Data, hints: Hints) -> Driver | None:
     candidates = _plausible(data)
+    if hints.among is not None:
+        candidates = [index for index in candidates if data.names[index] in hints.among]
     columns = data.columns[:, [*candidates, len(data.names) - 1]]
     levels = Levels(data.value, columns, data.load, data.first)
     if levels.rows < _FEWEST_SAMPLES or not candidates:

@@ -59,16 +59,24 @@ def exact_multiple(
 
 
 def exact_at_rest(
-    rests: Sequence[Rest], names: Iterable[str], *, confirming: bool = False
+    rests: Sequence[Rest],
+    names: Iterable[str],
+    *,
+    confirming: bool = False,
+    against_samples: bool = False,
 ) -> dict[str, float]:
     """Counters of which every change between rests is the same whole multiple.
 
-    A few rests are matched by many counters; those that might be accidents are left out, more
-    readily where nothing else points to the counter.
+    A few rests are matched by many counters; those that might be accidents are left out: least
+    readily where the samples already point to the counter, most readily where they do not and it
+    was only one of many that might have matched.
     """
     found: dict[str, float] = {}
+    every = list(names)
     limit = math.log(_CHANCE_CONFIRMING if confirming else _CHANCE)
-    for name in names:
+    if against_samples:
+        limit -= math.log(max(len(every), 1))
+    for name in every:
         points = [(rest.value, rest.counts[name]) for rest in rests if name in rest.counts]
         if len(points) < 2:
             continue

@@ -18,6 +18,9 @@ from hybridbench.analysis.record import FloatArray, RunRecord
 _COVERS = 0.9  # of all rises must fall into intervals in which the counter moved
 _COVERS_STEPS = 0.99  # of all slots must have been taken in steps in which the counter moved
 _SAME_STEPS = 0.05
+_PART = 0.15  # of all slots: what several causes share, each has at least so much of
+_TELLS = 4.0  # times likelier in losing steps than in others
+_MOST_PARTS = 3
 # These move in every step of a busy engine and would explain anything.
 _NOT_EVENTS = ("steps", "tokens", "chunks", "calls")
 # Evidence is a logarithm (of how much likelier a rise is when the counter moves) plus an R2; what
@@ -49,7 +52,7 @@ def find_step_driver(
     the fewest others; None without such samples.
     """
     best: tuple[float, StepDriver] | None = None
-    for driver in _of_all_steps(record, f"waiting_taken.{pool}", counters):
+    for driver in _of_steps(record, f"waiting_taken.{pool}", counters, _COVERS_STEPS):
         # Expectation only parts counters that move in the very same steps.
         likely = expectation(driver.counter, expected) is not None
         score = driver.covered / (driver.base_rate or 1.0) * (1.0 + _SAME_STEPS * likely)
@@ -58,19 +61,41 @@ def find_step_driver(
     return None if best is None else best[1]
 
 
-def losing_counters(record: RunRecord, pool: str, counters: EventCounters) -> list[str]:
-    """Counters that moved in all steps which lost slots of ``pool``, and in the fewest others.
+@dataclass(frozen=True)
+class LosingSteps:
+    """The steps that lost slots of a pool, by the worker's look after every step.
 
-    By the worker's look after every step; empty without one, or if no counter moved in all.
+    Args:
+        always: counters that moved in all of them, and in the fewest others.
+        mostly: all counters that moved in nearly all of them.
+        parts: where no counter moved in all: the rarer ones that moved in a good part, with the
+            share of the slots that went then and their share of all steps.
     """
-    found = list(_of_all_steps(record, f"lost_taken.{pool}", counters))
-    fewest = min((driver.base_rate or 1.0 for driver in found), default=1.0)
-    rare = [d for d in found if (d.base_rate or 1.0) <= fewest * (1.0 + _SAME_STEPS)]
-    return [driver.counter for driver in rare]
+
+    always: tuple[str, ...]
+    mostly: frozenset[str]
+    parts: tuple[tuple[str, float, float], ...]
 
 
-def _of_all_steps(record: RunRecord, family: str, counters: EventCounters) -> Iterable[StepDriver]:
-    """Every counter that moved in all of the steps whose slots ``family`` counts."""
+def losing_steps(record: RunRecord, pool: str, counters: EventCounters) -> LosingSteps | None:
+    """What the steps that lost slots of ``pool`` have in common; None if nobody looked."""
+    known = list(_of_steps(record, f"lost_taken.{pool}", counters, _PART))
+    if not known:
+        return None
+    whole = [driver for driver in known if driver.covered >= _COVERS_STEPS]
+    fewest = min((driver.base_rate or 1.0 for driver in whole), default=1.0)
+    always = [d.counter for d in whole if (d.base_rate or 1.0) <= fewest * (1.0 + _SAME_STEPS)]
+    mostly = frozenset(driver.counter for driver in known if driver.covered >= _COVERS)
+    telling = [d for d in known if d.covered >= _TELLS * (d.base_rate or 1.0)]
+    telling.sort(key=lambda d: -d.covered / (d.base_rate or 1.0))
+    parts = [(d.counter, d.covered, d.base_rate or 0.0) for d in telling[:_MOST_PARTS]]
+    return LosingSteps(tuple(always), mostly, () if always else tuple(parts))
+
+
+def _of_steps(
+    record: RunRecord, family: str, counters: EventCounters, least: float
+) -> Iterable[StepDriver]:
+    """Every counter that moved with at least that share of the slots that ``family`` counts."""
     total = _last(record, f"{family}.steps")
     steps = _last(record, "steps_with.steps")
     if total <= 0 or steps <= 0:
@@ -79,7 +104,7 @@ def _of_all_steps(record: RunRecord, family: str, counters: EventCounters) -> It
         covered = _last(record, f"{family}.{name}") / total
         base_rate = _last(record, f"steps_with.{name}") / steps
         events = counters.total(name)
-        if name.endswith(_NOT_EVENTS) or covered < _COVERS_STEPS or not base_rate or not events:
+        if name.endswith(_NOT_EVENTS) or covered < least or not base_rate or not events:
             continue
         yield StepDriver(name, covered, total / events, events, total, base_rate)
 

@@ -220,3 +220,28 @@ def test_a_driver_gives_its_rate_in_words() -> None:
 
     assert driver.words("slots") == "+3.00 slots per session close (2.99 to 3.01)"
     assert driver.rate("slots").per == "session close"
+
+
+def test_a_cause_whose_effect_comes_samples_later_is_found_at_rest() -> None:
+    rng = np.random.default_rng(9)
+    retracts = np.cumsum(rng.poisson(0.4, 300)).astype(np.float64)
+    t = np.arange(300.0)
+    # Each is made good twenty samples later, together with work that the samples do show.
+    lost = np.concatenate([np.zeros(20), retracts[:-20]])
+    tokens = lost * 300.0 + np.cumsum(rng.poisson(2.0, 300))
+    known = EventCounters(
+        {
+            "retracts": Series("events.retracts", t, retracts),
+            "restored_tokens": Series("events.restored_tokens", t, tokens),
+        }
+    )
+    ends = {"retracts": retracts, "restored_tokens": tokens}
+    rests = [
+        Rest(float(at), float(retracts[at]), {name: float(x[at]) for name, x in ends.items()})
+        for at in (70, 140, 210, 299)
+    ]
+
+    found = find_driver(t, lost, known, Hints(rests=rests, from_zero=True))
+
+    assert found is not None
+    assert (found.counter, found.per_event, found.exact) == ("retracts", 1.0, True)

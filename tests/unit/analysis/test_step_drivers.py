@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hybridbench.analysis.counters import EventCounters
-from hybridbench.analysis.record import FloatArray, Series
-from hybridbench.analysis.step_drivers import find_rise_driver
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.step_drivers import find_rise_driver, losing_steps
 
 T = np.arange(300.0)
 RNG = np.random.default_rng(1)
@@ -38,3 +38,41 @@ def test_what_moves_in_every_step_explains_nothing() -> None:
     always = counters(steps=T * 9, output_tokens=T * 70)
 
     assert find_rise_driver(T, CLOSES, always) is None
+
+
+def looked(moved: dict[str, tuple[float, float]]) -> RunRecord:
+    """A run of 1,000 steps, of which some lost 100 slots: for each counter the steps in which it
+    moved, and the slots lost in them.
+    """
+    values = {"steps_with.steps": 1000.0, "lost_taken.kv.steps": 100.0}
+    for name, (steps, slots) in moved.items():
+        values[f"steps_with.{name}"] = steps
+        values[f"lost_taken.kv.{name}"] = slots
+    series = {name: Series(name, T[-1:], np.array([v])) for name, v in values.items()}
+    return RunRecord({}, series, ())
+
+
+def test_a_counter_that_moved_in_every_losing_step_and_in_few_others_is_found() -> None:
+    known = counters(closes=CLOSES, finishes=FINISHES)
+
+    found = losing_steps(looked({"closes": (60.0, 100.0), "finishes": (900.0, 100.0)}), "kv", known)
+
+    assert found is not None
+    assert found.always == ("closes",)
+    assert found.mostly == {"closes", "finishes"}
+    assert found.parts == ()
+
+
+def test_two_causes_have_each_its_share_and_none_is_always_there() -> None:
+    known = counters(closes=CLOSES, aborts=CLOSES, finishes=FINISHES)
+    record = looked({"closes": (60.0, 58.0), "aborts": (30.0, 44.0), "finishes": (900.0, 95.0)})
+
+    found = losing_steps(record, "kv", known)
+
+    assert found is not None
+    assert found.always == ()
+    assert found.parts == (("aborts", 0.44, 0.03), ("closes", 0.58, 0.06))
+
+
+def test_without_a_look_after_every_step_nothing_is_said() -> None:
+    assert losing_steps(RunRecord({}, {}, ()), "kv", counters(closes=CLOSES)) is None
