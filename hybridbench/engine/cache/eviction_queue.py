@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from hybridbench.engine.cache.tree_node import TreeNode
@@ -96,10 +96,18 @@ class RecencyQueue:
             self._late.pop(node.id, None)
 
     def touch(self, node: TreeNode) -> None:
-        if node.id in self._order:
-            self._order.move_to_end(node.id)
-        elif self._late.pop(node.id, None) is not None:
-            self._order[node.id] = node
+        self.touch_all((node,))
+
+    def touch_all(self, nodes: Iterable[TreeNode]) -> None:
+        """Touch ``nodes`` one after the other, the last one last."""
+        order, late = self._order, self._late
+        move_to_end = order.move_to_end
+        for node in nodes:
+            node_id = node.id
+            if node_id in order:
+                move_to_end(node_id)
+            elif late.pop(node_id, None) is not None:
+                order[node_id] = node
 
     def first(self) -> TreeNode | None:
         oldest = self._order[next(iter(self._order))] if self._order else None

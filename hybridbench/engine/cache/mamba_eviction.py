@@ -224,11 +224,10 @@ class MambaTreeEviction(PrefixTree):
 
     def _make_states_youngest(self, path: list[TreeNode]) -> None:
         self.mamba_lru_list.reset_path_mru(path)
-        touch_state = self._evictable_states.touch
-        for node in path:
-            if node.mamba_value is not None:
-                node.state_access_time = node.last_access_time
-                touch_state(node)
+        with_state = [node for node in path if node.mamba_value is not None]
+        for node in with_state:
+            node.state_access_time = node.last_access_time
+        self._evictable_states.touch_all(with_state)
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
         """The upper half is a tombstone; the lower is touched to stay the younger of the two."""

@@ -231,10 +231,7 @@ class MambaRadixCache(MambaTreeEviction):
     def _copy_state(self, req: CacheableReq, node: TreeNode) -> bool:
         """Copy a hit node's state into the request's slot; False if it has none and gets none."""
         if req.mamba_pool_idx is None:
-            # Making room must not take the very node that was hit.
-            lock = self.inc_lock_ref(node)
-            slot = self._alloc_state(REQ)
-            self.dec_lock_ref(node, lock.to_dec_params())
+            slot = self._alloc_state_beside(node)
             if slot is None:
                 return False
             req.mamba_pool_idx = slot
@@ -242,6 +239,16 @@ class MambaRadixCache(MambaTreeEviction):
         self.mamba_pool.copy_from(node.mamba_value, req.mamba_pool_idx)
         self.events.cow_copies += 1
         return True
+
+    def _alloc_state_beside(self, node: TreeNode) -> int | None:
+        """One slot for REQ; making room for it never takes the state of ``node``."""
+        slots = self.mamba_allocator.alloc(1, REQ)
+        if slots is not None:
+            return slots[0]
+        lock = self.inc_lock_ref(node)
+        slot = self._alloc_state(REQ)
+        self.dec_lock_ref(node, lock.to_dec_params())
+        return slot
 
     def _alloc_state(self, owner: Owner) -> int | None:
         """One slot for ``owner``, evicting a state if none is free; None if that does not help."""

@@ -108,6 +108,7 @@ class PrefixTree(BasePrefixCache):
         raw = key.raw
         end = len(raw)
         width = self._first_page
+        continues_with = raw.startswith
         children = self.root_node.children
         lookup: ChildKey = key.child_key(self.page_size)
         path: list[TreeNode] = []
@@ -118,7 +119,7 @@ class PrefixTree(BasePrefixCache):
             if child is None:
                 break
             child_raw = child.key.raw
-            if not raw.startswith(child_raw, offset):
+            if not continues_with(child_raw, offset):
                 tokens = common_tokens(raw, offset, child_raw, self.page_size)
                 path.append(self._split_node(child, tokens))
                 offset += tokens * TOKEN_BYTES

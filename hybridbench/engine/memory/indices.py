@@ -18,6 +18,7 @@ from hybridbench.engine.memory.owners import DeviceMismatchError
 
 IntArray = NDArray[np.int64]
 AnyIntArray = NDArray[np.int64] | NDArray[np.int32]
+_INT64 = np.dtype(np.int64)
 SlotInput = int | np.int64 | np.int32 | Sequence[int] | AnyIntArray | torch.Tensor
 
 
@@ -28,7 +29,8 @@ def as_index_array(slots: SlotInput, device: torch.device) -> IntArray:
         DeviceMismatchError: a tensor is not on ``device``.
         TypeError: the numbers are not integers.
     """
-    if isinstance(slots, np.ndarray) and slots.dtype == np.int64 and slots.ndim == 1:
+    # By identity: to compare a dtype with a type makes a dtype of it each time.
+    if isinstance(slots, np.ndarray) and slots.dtype is _INT64 and slots.ndim == 1:
         return cast(IntArray, slots)
     if isinstance(slots, torch.Tensor):
         given = _tensor_to_array(slots, device)
