@@ -53,6 +53,8 @@ class EngineProgram:
         # Prompts begin and grow in steps so many times as long, for pages of many tokens.
         self._stretch = stretch
         self._make_oracle = make_oracle
+        # Requests draw one of these; none of them brings a priority without any.
+        self.priorities: tuple[int | None, ...] = ()
         # Whole texts, prompt and output, that later prompts continue or share a part of.
         longest = max(8, longest_prompt - 36)
         system_lens = [rng.randint(4 * stretch, longest) for _ in range(SYSTEM_PROMPTS)]
@@ -87,7 +89,8 @@ class EngineProgram:
         params = self._params(max_new_tokens)
         self.sent[rid] = Sent(prompt, params)
         self.live.append(rid)
-        self.engine.submit(rid, new, params, session_id=session_id)
+        priority = self.rng.choice(self.priorities) if self.priorities else None
+        self.engine.submit(rid, new, params, session_id=session_id, priority=priority)
         return rid
 
     def _params(self, max_new_tokens: int) -> SamplingParams:

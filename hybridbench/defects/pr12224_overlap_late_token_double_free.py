@@ -23,12 +23,12 @@ from hybridbench.engine.memory.owners import FREE, REQ, Owner
 from hybridbench.engine.memory.pages import BaseTokenToKVPoolAllocator
 from hybridbench.engine.req import FinishKind, Req
 from hybridbench.engine.scheduler.batch import ScheduleBatch
-from hybridbench.engine.scheduler.scheduler import Scheduler
+from hybridbench.engine.scheduler.request_flow import RequestFlow
 
 TRUTH = Truth()
 
 
-def _drop_late_token(self: Scheduler, req: Req, batch: ScheduleBatch) -> None:
+def _drop_late_token(self: RequestFlow, req: Req, batch: ScheduleBatch) -> None:
     """Count it, and free the slot that its step wrote, which went when the request ended."""
     counters = self._counters
     counters.late_tokens += 1
@@ -79,7 +79,7 @@ DEFECT = Defect(
         per="surplus_steps",
     ),
     patches=(
-        Patch(Scheduler, "_drop_late_token", _drop_late_token, fingerprint="68472cdc5484"),
+        Patch(RequestFlow, "_drop_late_token", _drop_late_token, fingerprint="68472cdc5484"),
         Patch(BaseTokenToKVPoolAllocator, "free", _free, fingerprint="0a52398cbe8a"),
         Patch(BaseTokenToKVPoolAllocator, "transfer", _transfer, fingerprint="aa9977cbdf70"),
         Patch(FreeList, "put", _put, fingerprint="cfbb238fa68a"),

@@ -12,6 +12,7 @@ CacheKind: TypeAlias = Literal["radix", "chunk"]
 CheckLevel: TypeAlias = Literal["off", "idle", "busy"]
 SpeculativeAlgorithm: TypeAlias = Literal["NGRAM"]
 StateRefresh: TypeAlias = Literal["path", "used"]
+PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
 MambaSchedulerStrategy: TypeAlias = Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
 
 
@@ -68,6 +69,16 @@ class EngineConfig:
             followed before follows again); None guesses nothing.  Not together with overlap.
         speculative_num_draft_tokens: tokens of one request in a step that verifies guesses: its
             last one and the guesses behind it.
+        max_queued_requests: the waiting queue's limit; None has none.  A full queue refuses the
+            newest request, or with priority scheduling the least important.
+        req_waiting_timeout_s: requests that wait for longer are aborted; None lets them wait.
+        enable_priority_scheduling: serve by priority first; larger goes first.
+        schedule_low_priority_values_first: smaller goes first.
+        default_priority_value: of requests that bring none.
+        disable_priority_preemption: priority decides whose turn it is, and takes nothing from those
+            who run.
+        priority_scheduling_preemption_threshold: running requests whose priority is lower by more
+            than this are retracted for a waiting one that does not fit without.
         check_level: which invariants a step checks: none, those of idleness, those of every step.
         check_fatal: raise InvariantError on a violation instead of only counting it.
 
@@ -98,6 +109,13 @@ class EngineConfig:
     mamba_track_interval: int = 256
     mamba_cache_chunk_size: int = 64
     state_refresh: StateRefresh = "path"
+    max_queued_requests: int | None = None
+    req_waiting_timeout_s: float | None = None
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    default_priority_value: int = 0
+    disable_priority_preemption: bool = False
+    priority_scheduling_preemption_threshold: int = 10
     check_level: CheckLevel = "idle"
     check_fatal: bool = False
 
@@ -117,6 +135,7 @@ class EngineConfig:
                 raise ConfigError(f"engine: {name} is {value}; it must be at least {least}.")
         self._check_choices()
         self._check_pages()
+        self._check_queue()
 
     @property
     def max_request_len(self) -> int:
@@ -188,3 +207,20 @@ class EngineConfig:
                     f"engine: {name} is {value}; it must be a multiple of the page size "
                     f"{self.page_size}, because the tree takes states at page borders only."
                 )
+
+    def _check_queue(self) -> None:
+        limit, timeout_s = self.max_queued_requests, self.req_waiting_timeout_s
+        if limit is not None and limit < 1:
+            raise ConfigError(
+                f"engine: max_queued_requests is {limit}; it must be at least 1, or None."
+            )
+        if timeout_s is not None and timeout_s <= 0:
+            raise ConfigError(
+                f"engine: req_waiting_timeout_s is {timeout_s}; it must be more than 0, or None."
+            )
+        threshold = self.priority_scheduling_preemption_threshold
+        if threshold < 0:
+            raise ConfigError(
+                f"engine: priority_scheduling_preemption_threshold is {threshold}; it must be at "
+                "least 0."
+            )

@@ -27,6 +27,10 @@ class EngineCounters:
     prefix_hits: int = 0  # admissions that reused a cached prefix
     prefix_hit_tokens: int = 0
     prompt_tokens: int = 0  # computed in prefill, reused ones not counted
+    queue_limit_aborts: int = 0  # a full queue refused them, or sent them away for another
+    queue_timeouts: int = 0  # waited longer than they may
+    preemptions: int = 0  # retracted for a request of higher priority; counted as retracts as well
+    pauses: int = 0
     # Cache.
     kv_blocks_stored: int = 0  # KV blocks (pages) that entered the tree
     kv_events_published: int = 0  # 0 unless KV cache events are enabled
@@ -119,6 +123,10 @@ COUNTER_SITES: Mapping[str, CounterSite] = {
     "evict_leaf": CounterSite(("MambaRadixCache._evict_leaf",)),
     "evict_cascade": CounterSite(("MambaRadixCache._evict_cascade",)),
     "evict_internal_state": CounterSite(("MambaRadixCache._evict_internal_state",)),
+    "queue_limit_aborts": CounterSite(("Scheduler.add", "Scheduler._abort"), removes="Req"),
+    "queue_timeouts": CounterSite(("Scheduler.settle_aborts", "Scheduler._abort"), removes="Req"),
+    "preemptions": CounterSite(("Scheduler._preempt", "Scheduler._retract")),
+    "pauses": CounterSite(("Engine.pause_generation", "Scheduler.pause")),
     "refusals": CounterSite(("Scheduler._admit",)),
     "retracts": CounterSite(("Scheduler._retract",)),
     "surplus_steps": CounterSite(("Scheduler._finish", "Scheduler._drop_late_token")),

@@ -9,7 +9,7 @@ from hybridbench.clock import Clock, SystemClock
 from hybridbench.engine.assembly import assemble
 from hybridbench.engine.cache.kv_events import KvEvent
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.config import EngineConfig
+from hybridbench.engine.config import EngineConfig, PauseMode
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.event_loop import EventLoop, EventLoopNormal, EventLoopOverlap
 from hybridbench.engine.events import EngineEvent, EventKind
@@ -64,7 +64,7 @@ class Engine:
         self.pools = parts.pools
         self._runner = parts.runner
         self._on_kv_events = on_kv_events
-        self._front_end = FrontEnd()
+        self._front_end = FrontEnd(self.model_config.vocab_size, config.max_request_len)
         self._pending_events: list[EngineEvent] = []
         if config.speculative_algorithm is None:
             drafter = None
@@ -80,7 +80,7 @@ class Engine:
         self.violations: list[InvariantViolation] = []
         self.note = parts.note
 
-    def submit(
+    def submit(  # noqa: PLR0913 - the field's call shape
         self,
         rid: str,
         input_ids: Sequence[int],
@@ -88,6 +88,7 @@ class Engine:
         *,
         truncate: bool = False,
         payload: bytes = b"",
+        priority: int | None = None,
         session_id: str | None = None,
     ) -> None:
         """Queue a request; what cannot be served is rejected by an event of the next step.
@@ -100,8 +101,12 @@ class Engine:
                 ``max_new_tokens``, instead of rejecting it.
             payload: what comes with the prompt, such as image features; its hash takes the place
                 of the prompt's first tokens, and it is gone with the request.
+            priority: whose turn comes first, if the engine schedules by priority; None is its
+                ``default_priority_value``.
             session_id: the session whose next turn this is; ``input_ids`` are then appended to what
                 was said in it before, and ``truncate`` cuts nothing but them.
+
+        A full queue refuses somebody, which the next step tells as an abort.
 
         Raises:
             DuplicateRequestError: ``rid`` belongs to a request that has not ended.
@@ -117,7 +122,7 @@ class Engine:
         if truncate and len(prompt) > longest > len(said):
             prompt = prompt[:longest]
             self.counters.requests_truncated += 1
-        fault = self._fault_of(prompt, sampling_params)
+        fault = self._front_end.fault_of(prompt, sampling_params)
         if session_id is not None:
             fault = self._fault_of_turn(session_id, payload) or fault
             self.counters.session_rejected_turns += bool(fault)
@@ -132,6 +137,7 @@ class Engine:
             eos_token_ids=self.model_config.eos_token_ids,
         )
         req.submitted_s = req.last_heard_s = now_s
+        req.priority = self.config.default_priority_value if priority is None else priority
         if payload:
             req.attach_payload(payload, self.model_config.vocab_size)
         self._front_end.accept(req)
@@ -168,6 +174,27 @@ class Engine:
             return False
         self.scheduler.request_abort(req, "aborted by its client")
         return True
+
+    def abort_all(self) -> int:
+        """Ask that every request ends with the next step; how many had not been asked before."""
+        return self.scheduler.request_abort_all("aborted with all others")
+
+    def pause_generation(self, mode: PauseMode = "abort") -> None:
+        """Run nothing until ``continue_generation``; what is submitted meanwhile waits.
+
+        Args:
+            mode: what becomes of the requests: "abort" ends all, "retract" sends those that run
+                back to the queue, "in_place" lets them keep what they hold.
+
+        Source: SGLang's modes, made for changing the weights of a running engine.
+        """
+        if mode == "abort":
+            self.abort_all()
+        self.scheduler.pause(retract=mode == "retract")
+
+    def continue_generation(self) -> None:
+        """Go on after ``pause_generation``; without a pause nothing happens."""
+        self.scheduler.resume()
 
     def disconnect(self, rid: str) -> bool:
         """The client has left: abort its request and forget it; no further event names ``rid``."""
@@ -218,7 +245,12 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """Whether no request is waiting or running, and no result of one outstanding."""
-        return not self.scheduler.has_work
+        return not self.scheduler.has_requests
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether ``pause_generation`` was called and ``continue_generation`` was not."""
+        return self.scheduler.is_paused
 
     @property
     def is_steady(self) -> bool:
@@ -262,15 +294,16 @@ class Engine:
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False, and nothing done, unless the engine is idle.
 
-        What sessions hold pins a part of the tree, so that it also waits for them to be closed.
-        Slots go back one by one through the allocators.  Those are not cleared: that would hide
-        what has been lost.
+        While it is paused requests may wait, since they hold nothing.  What sessions hold pins a
+        part of the tree, so that it also waits for them to be closed.  Slots go back one by one
+        through the allocators.  Those are not cleared: that would hide what has been lost.
         """
-        if not self.is_idle or self.pools.sessions.any_holding_kv():
+        nobody_reads = self.is_idle or self.scheduler.only_waits
+        if not nobody_reads or self.pools.sessions.any_holding_kv():
             return False
         self.pools.empty_tree()
         self.counters.flushes += 1
-        self._sync_cache_events()
+        self.pools.count_cache_work(self.counters)
         return True
 
     def pool_stats(self) -> dict[str, PoolStats]:
@@ -344,27 +377,12 @@ class Engine:
         self._pending_events.append(EngineEvent(EventKind.REJECTED, rid, reason=fault))
         self._front_end.forget_unserved(rid)
 
-    def _fault_of(self, prompt: list[int], params: SamplingParams) -> str:
-        """Why a request cannot be served, as one sentence; empty if it can."""
-        if not prompt:
-            return "the prompt is empty; give at least one token"
-        vocab_size = self.model_config.vocab_size
-        if min(prompt) < 0 or max(prompt) >= vocab_size:
-            return f"the prompt has a token outside 0 to {vocab_size - 1}"
-        longest = self.config.max_request_len
-        if len(prompt) + params.max_new_tokens > longest:
-            return (
-                f"{len(prompt)} prompt tokens and max_new_tokens {params.max_new_tokens} are more "
-                f"than the {longest} that this engine can hold; shorten one of them"
-            )
-        return ""
-
     def _note_step(self, batch: ScheduleBatch | None) -> None:
         counters = self.counters
         counters.steps += 1
         if batch is None:
             counters.idle_steps += 1
-        self._sync_cache_events()
+        self.pools.count_cache_work(self.counters)
         self.max_running_requests_seen = max(self.max_running_requests_seen, self.running_requests)
         if self._steady.is_steady:
             return
@@ -378,21 +396,6 @@ class Engine:
                 finished=counters.finishes,
             )
         )
-
-    def _sync_cache_events(self) -> None:
-        counters, events = self.counters, self.pools.tree_cache.events
-        counters.match_calls = self.pools.timings.match_calls
-        counters.evict_calls = self.pools.timings.evict_calls
-        counters.cow_copies = events.cow_copies
-        counters.node_splits = events.node_splits
-        counters.tombstones = events.tombstones
-        counters.evict_internal_state = events.evict_internal_state
-        counters.evict_leaf = events.evict_leaf
-        counters.evict_cascade = events.evict_cascade
-        counters.kv_blocks_stored = events.blocks_stored
-        counters.track_donations = events.track_donations
-        counters.nodes_evicted = events.evict_leaf + events.evict_cascade
-        counters.session_tail_frees = self.pools.sessions.session_events.tail_frees
 
     def _publish_kv_events(self) -> None:
         """Hand on what the cache stored and removed in this step, if anybody wants to know."""

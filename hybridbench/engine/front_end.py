@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.req import Req
+from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.errors import UsageError
 
 
@@ -31,7 +32,10 @@ class ReqState:
 class FrontEnd:
     """The table rid -> ReqState, and the events that tell a client what became of its request."""
 
-    def __init__(self) -> None:
+    def __init__(self, vocab_size: int, max_request_len: int) -> None:
+        """``max_request_len`` is the longest prompt plus output, in tokens, that can be served."""
+        self._vocab_size = vocab_size
+        self._max_request_len = max_request_len
         self._states: dict[str, ReqState] = {}
 
     def __len__(self) -> int:
@@ -48,6 +52,20 @@ class FrontEnd:
                 f"request id {rid!r} belongs to a request that has not ended; "
                 "choose another id or abort that request first."
             )
+
+    def fault_of(self, prompt: list[int], params: SamplingParams) -> str:
+        """Why a request cannot be served, as one sentence; empty if it can."""
+        if not prompt:
+            return "the prompt is empty; give at least one token"
+        if min(prompt) < 0 or max(prompt) >= self._vocab_size:
+            return f"the prompt has a token outside 0 to {self._vocab_size - 1}"
+        longest = self._max_request_len
+        if len(prompt) + params.max_new_tokens > longest:
+            return (
+                f"{len(prompt)} prompt tokens and max_new_tokens {params.max_new_tokens} are more "
+                f"than the {longest} that this engine can hold; shorten one of them"
+            )
+        return ""
 
     def open(self, rid: str, now_s: float) -> None:
         """A client waits; whether it can be served is not known yet.

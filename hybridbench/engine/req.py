@@ -143,6 +143,8 @@ class Req:
         "output_ids",
         "payload",
         "payload_hasher",
+        "priority",
+        "queued_s",
         "rid",
         "sampling_params",
         "session",
@@ -188,8 +190,11 @@ class Req:
         self.session: Session | None = None
         self.payload = b""
         self.payload_hasher: PayloadHasher | None = None
-        # When it came, and when it was admitted or gave its last token; the engine's clock.
+        self.priority = 0
+        # When it came, when it last began to wait, and when it was admitted or gave its last token;
+        # the engine's clock.
         self.submitted_s = 0.0
+        self.queued_s = 0.0
         self.last_heard_s = 0.0
         self.kv = ReqKv()
 
@@ -253,7 +258,7 @@ class Req:
         self.output_ids.append(token_id)
         if token_id in self.stop_token_ids:
             self.finished_reason = FinishReason(FinishKind.STOP)
-        elif self.remaining_new_tokens <= 0:
+        elif len(self.output_ids) >= self.sampling_params.max_new_tokens:
             self.finished_reason = FinishReason(FinishKind.LENGTH)
 
     @property

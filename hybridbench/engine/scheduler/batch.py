@@ -76,6 +76,7 @@ class BatchBuilder:
         self._clear_fresh_states(reqs, prefix_lens)
         seq_lens = [req.kv.kv_allocated_len for req in reqs]
         spans = list(zip(reqs, prefix_lens, seq_lens, strict=True))
+        rows = [req.kv.row for req in reqs]
         tracked = self._tracker.extend(reqs, prefix_lens)
         return ForwardBatch(
             mode="extend",
@@ -87,8 +88,8 @@ class BatchBuilder:
             prefix_lens=prefix_lens,
             seq_lens=seq_lens,
             out_cache_loc=out_cache_loc,
-            kv_indices=self._kv_indices(reqs, seq_lens),
-            mamba_indices=self._state_slots(reqs),
+            kv_indices=self._kv_indices(rows, seq_lens),
+            mamba_indices=self._state_slots(rows),
             mamba_track_seqlens=tracked.mamba_track_seqlens,
             mamba_track_indices=tracked.mamba_track_indices,
         )
@@ -103,15 +104,15 @@ class BatchBuilder:
         all that were allocated, since the steps that write them run first.
         """
         allocated = np.array([req.kv.kv_allocated_len for req in reqs], dtype=np.int64)
-        rows = np.array([req.kv.row for req in reqs], dtype=np.int64)
+        rows = np.array([req.kv.req_pool_idx for req in reqs], dtype=np.int64)
         pool = self._pools.req_to_token_pool
-        last_loc = pool.req_to_token[rows, allocated - 1]
-        seq_lens: list[int] = (allocated + 1).tolist()
+        # Arrays all the way: each list on the way to an allocator costs a conversion a step.
+        last_loc = pool.req_to_token[rows, allocated - 1].astype(np.int64)
+        ends = allocated + 1
+        seq_lens: list[int] = ends.tolist()
         if not self._pools.make_kv_room(decode_room_needed(reqs, self._page_size)):
             return None
-        out_cache_loc = self._pools.token_to_kv_pool_allocator.alloc_decode(
-            seq_lens, last_loc.tolist()
-        )
+        out_cache_loc = self._pools.token_to_kv_pool_allocator.alloc_decode(ends, last_loc)
         if out_cache_loc is None:
             return None
         pool.write((rows, allocated), out_cache_loc)
@@ -126,8 +127,8 @@ class BatchBuilder:
             prefix_lens=allocated.tolist(),
             seq_lens=seq_lens,
             out_cache_loc=out_cache_loc,
-            kv_indices=self._kv_indices(reqs, seq_lens),
-            mamba_indices=self._state_slots(reqs),
+            kv_indices=self._kv_indices(rows.tolist(), seq_lens),
+            mamba_indices=self._state_slots(rows),
             mamba_track_seqlens=tracked.mamba_track_seqlens,
             mamba_track_indices=tracked.mamba_track_indices,
         )
@@ -148,6 +149,7 @@ class BatchBuilder:
         for req, guesses in zip(reqs, drafts, strict=True):
             input_ids += (req.output_ids[-1], *guesses)
         spans = zip(prefix_lens, seq_lens, strict=True)
+        rows = [req.kv.row for req in reqs]
         return ForwardBatch(
             mode="verify",
             input_ids=np.array(input_ids, dtype=np.int64),
@@ -156,8 +158,8 @@ class BatchBuilder:
             prefix_lens=prefix_lens,
             seq_lens=seq_lens,
             out_cache_loc=out_cache_loc,
-            kv_indices=self._kv_indices(reqs, seq_lens),
-            mamba_indices=self._state_slots(reqs),
+            kv_indices=self._kv_indices(rows, seq_lens),
+            mamba_indices=self._state_slots(rows),
         )
 
     def _take_rows(self, fresh: Sequence[Req]) -> bool:
@@ -213,21 +215,21 @@ class BatchBuilder:
         if dirty:
             self._pools.mamba_pool.clear_slots(dirty)
 
-    def _kv_indices(self, reqs: Sequence[Req], seq_lens: list[int]) -> npt.NDArray[np.int64]:
+    def _kv_indices(self, rows: list[int], seq_lens: list[int]) -> npt.NDArray[np.int64]:
         table = self._pools.req_to_token_pool.req_to_token
-        parts = [table[req.kv.row, :length] for req, length in zip(reqs, seq_lens, strict=True)]
+        parts = [table[row, :length] for row, length in zip(rows, seq_lens, strict=True)]
         return np.concatenate(parts).astype(np.int64)
 
-    def _state_slots(self, reqs: Sequence[Req]) -> npt.NDArray[np.int64]:
-        """What the map says of each request's row; the dump slot where no layer has a state.
+    def _state_slots(self, rows: list[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """What the map says of each row; the dump slot where no layer has a state.
 
         The map and not the requests, as in SGLang: on a device it is one gather by the rows that
         are there already.  ``InvariantChecker`` holds it against what the requests say.
         """
         hybrid_rows = self._pools.hybrid_rows
         if hybrid_rows is None:
-            return np.zeros(len(reqs), dtype=np.int64)
-        return hybrid_rows.get_mamba_indices([req.kv.row for req in reqs])
+            return np.zeros(len(rows), dtype=np.int64)
+        return hybrid_rows.get_mamba_indices(rows)
 
 
 def _last_tokens(reqs: Sequence[Req], in_flight: ScheduleBatch | None) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hybridbench.engine.config import NewTokenRatio
 from hybridbench.engine.req import Req
@@ -40,15 +40,22 @@ def decode_room_needed(running: Sequence[Req], page_size: int) -> int:
     return page_size * sum(req.kv_allocated_len % page_size == 0 for req in running)
 
 
-def retract_order(running: Sequence[Req]) -> list[Req]:
+def retract_order(running: Sequence[Req], rank: Callable[[Req], int] = lambda _: 0) -> list[Req]:
     """First to go first: fewest outputs, and of those the longest prompt.
 
-    The least work is lost that way.  Source: SGLang's retract_decode.  Turns of sessions go last:
-    their KV stays with the session, so that it makes no room to push one back.
+    The least work is lost that way.  Source: SGLang's retract_decode.  Whoever matters less (a
+    larger ``rank``) goes before all of that, or the one sent back would at once send back another.
+    Turns of sessions go last: their KV stays with the session, so that it makes no room to push one
+    back.
     """
     return sorted(
         running,
-        key=lambda req: (req.session is not None, len(req.output_ids), -len(req.origin_input_ids)),
+        key=lambda req: (
+            req.session is not None,
+            -rank(req),
+            len(req.output_ids),
+            -len(req.origin_input_ids),
+        ),
     )
 
 

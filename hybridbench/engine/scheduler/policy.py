@@ -1,4 +1,4 @@
-"""Order of the waiting queue: first come first served, or the longest cached prefix first."""
+"""Order of the waiting queue: by priority, then by arrival or the longest cached prefix."""
 
 from __future__ import annotations
 
@@ -15,10 +15,19 @@ LPM_LONGEST_QUEUE = 128
 class SchedulePolicy:
     """Sorts the waiting queue in place before each admission."""
 
-    def __init__(self, name: SchedulePolicyName, cached_prefix_len: Callable[[Req], int]) -> None:
-        """``cached_prefix_len`` answers without taking a slot or a lock for the request."""
+    def __init__(
+        self,
+        name: SchedulePolicyName,
+        cached_prefix_len: Callable[[Req], int],
+        rank: Callable[[Req], int] = lambda _: 0,
+    ) -> None:
+        """``cached_prefix_len`` answers without taking a slot or a lock for the request.
+
+        ``rank`` is the priority, smaller first; the policy decides among equals.
+        """
         self._name = name
         self._cached_prefix_len = cached_prefix_len
+        self._rank = rank
 
     def sort(self, waiting_queue: list[Req]) -> None:
         """Put the request to be tried first at the front; ties and FCFS go by arrival.
@@ -29,12 +38,10 @@ class SchedulePolicy:
         if len(waiting_queue) < 2:
             return
         if self._name == "fcfs" or len(waiting_queue) > LPM_LONGEST_QUEUE:
-            waiting_queue.sort(key=_arrival)
+            waiting_queue.sort(key=lambda req: (self._rank(req), req.arrival))
             return
-        longest_first = [(-self._cached_prefix_len(req), req.arrival) for req in waiting_queue]
+        longest_first = [
+            (self._rank(req), -self._cached_prefix_len(req), req.arrival) for req in waiting_queue
+        ]
         order = sorted(range(len(waiting_queue)), key=longest_first.__getitem__)
         waiting_queue[:] = [waiting_queue[i] for i in order]
-
-
-def _arrival(req: Req) -> int:
-    return req.arrival

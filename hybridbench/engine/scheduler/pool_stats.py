@@ -13,7 +13,8 @@ from hybridbench.engine.scheduler.pools import Pools
 class PoolStats:
     """One pool: ``total`` is the usable size (slot 0 is outside it); the rest should add up to it.
 
-    ``kv`` counts tokens in whole pages, ``mamba`` state slots, ``req`` request rows.
+    ``kv`` counts tokens in whole pages, ``mamba`` state slots, ``req`` request rows.  What a
+    request holds counts for it alone: the prefix that it reads is the tree's, and protected there.
     """
 
     total: int
@@ -27,6 +28,21 @@ class PoolStats:
     def as_dict(self) -> dict[str, int]:
         """All amounts by name, the residual among them."""
         return {**asdict(self), "residual": self.residual}
+
+    @property
+    def used(self) -> int:
+        """Slots that cannot be had now, not even by evicting."""
+        return self.total - self.available - self.evictable
+
+    @property
+    def usage(self) -> float:
+        """The used part, 0 to 1."""
+        return self.used / self.total
+
+    @property
+    def uncached(self) -> int:
+        """SGLang's word for what admitted requests hold beside the tree."""
+        return self.in_flight
 
     @property
     def residual(self) -> int:

@@ -12,6 +12,7 @@ from hybridbench.engine.cache.base import (
     MatchPrefixParams,
     MatchResult,
 )
+from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import TREE
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
@@ -159,6 +160,22 @@ class Pools:
         self.sessions.cache_unfinished_req(req, chunked=chunked)
         timings.insert_s += timings.now_s() - started_s
         timings.insert_calls += 1
+
+    def count_cache_work(self, counters: EngineCounters) -> None:
+        """Bring what the cache counts by itself into the engine's counters."""
+        events = self.tree_cache.events
+        counters.match_calls = self.timings.match_calls
+        counters.evict_calls = self.timings.evict_calls
+        counters.cow_copies = events.cow_copies
+        counters.node_splits = events.node_splits
+        counters.tombstones = events.tombstones
+        counters.evict_internal_state = events.evict_internal_state
+        counters.evict_leaf = events.evict_leaf
+        counters.evict_cascade = events.evict_cascade
+        counters.kv_blocks_stored = events.blocks_stored
+        counters.track_donations = events.track_donations
+        counters.nodes_evicted = events.evict_leaf + events.evict_cascade
+        counters.session_tail_frees = self.sessions.session_events.tail_frees
 
     def make_kv_room(self, need_size: int) -> bool:
         """Evict until ``need_size`` KV tokens are free; False if they cannot be."""

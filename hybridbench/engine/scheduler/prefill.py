@@ -71,13 +71,15 @@ class PrefillAdder:
         self._rem_chunk_tokens = limits.rem_chunk_tokens
         self._page_size = pools.page_size
         self._decode_tokens = limits.decode_tokens
+        self._new_token_ratio = new_token_ratio
         # KV that running requests are still expected to fill, and what this step promises.
-        self._kv_promised: float = sum(self._kv_expected(req, new_token_ratio) for req in running)
+        self._kv_promised: float = sum(map(self.kv_expected, running))
         self._slots_promised = 0
         self._rows_promised = 0
         self.can_run_list: list[Req] = []
         self.new_chunked_req: Req | None = None
         self.refused: Req | None = None
+        self.sent_back = 0  # running requests that made room in this step
 
     def rem_total_tokens(self) -> float:
         """KV tokens left for prompts and outputs of further requests."""
@@ -90,6 +92,25 @@ class PrefillAdder:
     def rem_rows(self) -> int:
         """Request rows left for further requests."""
         return self._pools.free_rows() - self._rows_promised
+
+    def would_compute(self, req: Req, prefix_len: int) -> bool:
+        """Whether this step's work still has room for ``req``, were its pools not in the way."""
+        prompt_len = len(req.fill_ids) - prefix_len
+        if self._rem_input_tokens <= 0 or self._rem_chunk_tokens == 0:
+            return False
+        if self._rem_chunk_tokens is None:
+            return not self.can_run_list or self._in_pages(prompt_len) <= self._rem_input_tokens
+        # Only one request can be between chunks.
+        return prompt_len <= self._rem_chunk_tokens or self.new_chunked_req is None
+
+    def kv_need(self, req: Req, prefix_len: int) -> int:
+        """KV tokens that ``req`` needs for the prompt behind its prefix and for its outputs."""
+        return self._kv_need(req, len(req.fill_ids) - prefix_len)
+
+    def forget_running(self, req: Req) -> None:
+        """``req`` is about to leave the running batch: nothing is kept free for it any more."""
+        self._kv_promised -= self.kv_expected(req)
+        self.sent_back += 1
 
     def add_chunked_req(self, req: Req) -> bool:
         """Add the next chunk of a request that is partly computed; False if it does not fit.
@@ -217,12 +238,12 @@ class PrefillAdder:
         end = len(req.fill_ids) + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS)
         return self._in_pages(end) - self._in_pages(start)
 
-    def _kv_expected(self, req: Req, new_token_ratio: float) -> float:
+    def kv_expected(self, req: Req) -> float:
         """KV tokens that a running request is expected to take yet; its own page is used up first.
 
         With a ratio of 1 it is never more than that.
         """
-        tokens = min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS) * new_token_ratio
+        tokens = min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS) * self._new_token_ratio
         if self._decode_tokens > 1:
             # The next step takes room for its guesses at once, however few of them are right.
             tokens = max(tokens, min(req.remaining_new_tokens, self._decode_tokens))

@@ -1,4 +1,4 @@
-"""The loop's decisions: what runs next, what becomes of each request afterwards."""
+"""The loop's decisions: what runs next, and who may join it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.req import FinishKind, FinishReason, Req
 from hybridbench.engine.scheduler.batch import BatchBuilder, ScheduleBatch
-from hybridbench.engine.scheduler.decode import DecodeRoom, NewTokenRatioTracker, retract_order
+from hybridbench.engine.scheduler.decode import DecodeRoom, NewTokenRatioTracker
 from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.policy import SchedulePolicy
 from hybridbench.engine.scheduler.pools import Pools, no_room_message
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
-from hybridbench.engine.scheduler.release import RequestRelease
+from hybridbench.engine.scheduler.request_flow import RequestFlow
 from hybridbench.engine.scheduler.tracking import StateTracker, TrackLimits
 from hybridbench.engine.scheduler.verify import DraftVerifier
-from hybridbench.engine.sessions.session_controller import AbortStage, SessionController
 from hybridbench.engine.speculative.drafter import Drafter
 
 
-class Scheduler:
-    """Waiting queue, running batch, and the request between chunks.
+class Scheduler(RequestFlow):
+    """Decides which requests run next, and takes what their steps gave.
 
-    One step is: ``settle_aborts``, ``schedule``, the model, ``settle``.  Between steps a waiting
-    request holds nothing, and every other request is in ``running`` or is ``chunked_req``.
+    One step is: ``settle_aborts``, ``schedule``, the model, ``settle``.
 
     With overlap ``settle`` gets the batch of the step before, and ``launched`` is told of this
     step's.  What runs on a device runs in order, so that a slot may be given back, and a state
@@ -42,73 +40,26 @@ class Scheduler:
         drafter: Drafter | None = None,
     ) -> None:
         """With a ``drafter``, decode steps verify chains of ``speculative_num_draft_tokens``."""
+        super().__init__(config, pools, counters)
         self._config = config
-        self._pools = pools
-        self._counters = counters
-        self._release = release = RequestRelease(pools)
         self._decode_tokens = 1 if drafter is None else config.speculative_num_draft_tokens
         self._verifier = (
             None
             if drafter is None
-            else DraftVerifier(drafter, self._decode_tokens, pools, release, counters)
+            else DraftVerifier(drafter, self._decode_tokens, pools, self._release, counters)
         )
         self._tracker = StateTracker(pools, TrackLimits.of(config), counters)
         self._builder = BatchBuilder(pools, config.page_size, self._tracker)
         self._decode_room = DecodeRoom(pools, config.page_size)
         self._ratio = NewTokenRatioTracker(config.new_token_ratio)
-        self._policy = SchedulePolicy(config.schedule_policy, self._cached_prefix_len)
-        # A refusal is not repeated until a request leaves the running batch.
-        self._batch_is_full = False
-        self._abort_requested: list[Req] = []
-        self.waiting_queue: list[Req] = []
-        self.running: list[Req] = []
-        self.chunked_req: Req | None = None
-        # Launched, and its results not settled yet; only with overlap, and only between steps.
-        self.in_flight: ScheduleBatch | None = None
-        self.sessions = SessionController(pools.sessions, counters, pools.timings.now_s)
-
-    def add(self, req: Req) -> None:
-        """Queue a new request."""
-        self.waiting_queue.append(req)
-
-    def request_abort(self, req: Req, message: str) -> None:
-        """Ask that ``req`` ends with the next step; it keeps what it holds until then."""
-        if req.to_abort is None and not req.finished:
-            req.to_abort = FinishReason(FinishKind.ABORT, message)
-            self._abort_requested.append(req)
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a step would do anything."""
-        return bool(self.waiting_queue or self.running or self.chunked_req or self.in_flight)
-
-    @property
-    def aborts_pending(self) -> int:
-        """Requests that end with the next step."""
-        return len(self._abort_requested)
-
-    def admitted(self) -> list[Req]:
-        """The requests that may hold slots: running ones and the one between chunks."""
-        return [*self.running, self.chunked_req] if self.chunked_req else list(self.running)
-
-    def outrun(self) -> list[Req]:
-        """Requests of the batch in flight that have let go of everything since it was formed."""
-        batch = self.in_flight
-        if batch is None:
-            return []
-        pairs = zip(batch.reqs, batch.records, strict=True)
-        return [req for req, record in pairs if req.kv is not record]
-
-    def settle_aborts(self, outcome: StepOutcome) -> None:
-        """End the requests that were asked to, wherever they are."""
-        if not self._abort_requested:
-            return
-        asked, self._abort_requested = self._abort_requested, []
-        for req in asked:
-            self._abort(req, outcome)
+        self._policy = SchedulePolicy(
+            config.schedule_policy, self._cached_prefix_len, self._rules.rank
+        )
 
     def schedule(self, outcome: StepOutcome) -> ScheduleBatch | None:
         """The next step's batch: a prefill if there is one, or else one token for all; or None."""
+        if self.is_paused:
+            return None
         batch = self._next_prefill(outcome)
         return batch if batch is not None else self._next_decode(outcome)
 
@@ -128,7 +79,7 @@ class Scheduler:
                 self._stash_chunk(req)
             else:
                 self._pools.cache_unfinished_req(req)
-                self.running.append(req)
+                self._join_running(req)
 
     def settle(self, batch: ScheduleBatch, token_ids: Sequence[int], outcome: StepOutcome) -> None:
         """Take the tokens of a batch that ran: commit its KV, finish what is done.
@@ -146,9 +97,10 @@ class Scheduler:
         to_share = is_prefill and not self._config.enable_overlap_schedule
         if to_share or not is_prefill:
             self._tracker.complete(batch)
+        chunked_req, produced = batch.chunked_req, outcome.produced
         rows = zip(batch.reqs, batch.records, batch.forward.seq_lens, token_ids, strict=True)
         for req, record, seq_len, token_id in rows:
-            if req is batch.chunked_req:
+            if req is chunked_req:
                 if to_share:
                     record.kv_committed_len = seq_len
                     self._stash_chunk(req)
@@ -158,13 +110,13 @@ class Scheduler:
                 continue
             record.kv_committed_len = seq_len
             req.append_token(token_id)
-            outcome.produced.append(req)
-            if req.finished:
+            produced.append(req)
+            if req.finished_reason is not None:
                 self._finish(req, outcome)
             elif to_share:
                 # From here on others may reuse the prompt.
                 self._pools.cache_unfinished_req(req)
-                self.running.append(req)
+                self._join_running(req)
         self._end_settling(outcome)
 
     def _settle_verified(
@@ -230,9 +182,33 @@ class Scheduler:
         if not self._may_admit():
             return
         result = adder.admit_from(self.waiting_queue)
+        if self._preemption.enabled and result is AddReqResult.NO_TOKEN:
+            result = self._admit_by_preemption(adder)
         self._batch_is_full = result is AddReqResult.NO_TOKEN
         if adder.refused is not None:
             self._counters.refusals += 1
+
+    def _admit_by_preemption(self, adder: PrefillAdder) -> AddReqResult:
+        """Go on admitting where the queue was blocked, while somebody can be sent back for it."""
+        # Not those who are sent back: they wait at least one step.
+        queue = list(self.waiting_queue)
+        result = AddReqResult.NO_TOKEN
+        while result is AddReqResult.NO_TOKEN:
+            added = set(map(id, adder.can_run_list))
+            queue = [req for req in queue if id(req) not in added]
+            if not queue or not self._preempt(queue[0], adder):
+                break
+            result = adder.admit_from(queue)
+        return result
+
+    def _preempt(self, req: Req, adder: PrefillAdder) -> bool:
+        """Send back who must go so that ``req`` fits; False if nobody can, or it would not do."""
+        victims = self._preemption.victims(req, self.running, adder)
+        for victim in victims:
+            adder.forget_running(victim)
+            self._retract_running(victim)
+        self._counters.preemptions += len(victims)
+        return bool(victims)
 
     def _note_admissions(self, adder: PrefillAdder, outcome: StepOutcome) -> None:
         fresh = [req for req in adder.can_run_list if req is not self.chunked_req]
@@ -257,7 +233,7 @@ class Scheduler:
         submission, so this happens only when slots have been lost.  Before that, what idle sessions
         hold is taken from them, one session a step.
         """
-        if self.running or self.chunked_req is not None:
+        if self.running or self.chunked_req is not None or adder.sent_back:
             return
         if self.waiting_queue and self.sessions.evict():
             return
@@ -353,76 +329,3 @@ class Scheduler:
             self._abort(req, outcome)
             self._counters.abort_no_room += 1
         return retracted
-
-    def _retract_one(self) -> None:
-        req = retract_order(self.running)[0]
-        self.running = [other for other in self.running if other is not req]
-        self._retract(req)
-
-    def _retract(self, req: Req) -> None:
-        """Push a request back into the queue; its outputs stay and are prefilled again."""
-        self._release.retract(req)
-        req.is_retracted = True
-        self.waiting_queue.append(req)
-        self._batch_is_full = False
-        self._counters.retracts += 1
-        self.sessions.note_retract(req)
-
-    # Ways out.
-
-    def _drop_late_token(self, req: Req, batch: ScheduleBatch) -> None:
-        """A result for a request that has let go of everything since the batch was formed.
-
-        The KV position of that step went with all the others: here is nothing left to give back.
-        """
-        del batch
-        counters = self._counters
-        counters.late_tokens += 1
-        if req.finished_reason is not None and req.finished_reason.kind is not FinishKind.ABORT:
-            counters.surplus_steps += 1
-
-    def _commit_launched(self, req: Req) -> None:
-        """``req`` ends: all steps that were launched for it are final, a surplus step among them.
-
-        That step was given the last token of the request, which is known by now, so KV and state
-        are those of the whole text, and the tree may take both.
-        """
-        req.kv.kv_committed_len = req.kv.kv_allocated_len
-
-    def _finish(self, req: Req, outcome: StepOutcome) -> None:
-        self._commit_launched(req)
-        self._release.release(req, is_insert=True)
-        self.sessions.finish_req(req)
-        outcome.finished.append(req)
-        counters = self._counters
-        counters.finishes += 1
-        assert req.finished_reason is not None
-        if req.finished_reason.kind is FinishKind.STOP:
-            counters.finish_stop += 1
-        else:
-            counters.finish_length += 1
-
-    def _abort(self, req: Req, outcome: StepOutcome) -> None:
-        """End ``req`` at whatever stage it is; it holds nothing afterwards."""
-        if req.finished:
-            return
-        counters = self._counters
-        stage: AbortStage = "decode"
-        if req is self.chunked_req:
-            self.chunked_req = None
-            counters.abort_prefill += 1
-            stage = "prefill"
-        elif any(other is req for other in self.waiting_queue):
-            self.waiting_queue = [other for other in self.waiting_queue if other is not req]
-            counters.abort_queued += 1
-            stage = "queued"
-        else:
-            self.running = [other for other in self.running if other is not req]
-            counters.abort_decode += 1
-            self._commit_launched(req)
-        # What a decoding request has computed is whole and worth keeping for the next turn.
-        self._release.release(req, is_insert=stage == "decode")
-        self.sessions.abort_req(req, stage)
-        self._batch_is_full = False
-        req.finished_reason = req.to_abort
-        outcome.aborted.append(req)

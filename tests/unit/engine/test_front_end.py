@@ -14,7 +14,7 @@ PARAMS = SamplingParams(max_new_tokens=6, ignore_eos=True)
 
 
 def test_an_entry_is_there_before_anybody_knows_whether_its_request_is_valid() -> None:
-    front_end = FrontEnd()
+    front_end = FrontEnd(48, 100)
     front_end.open("a", 1.0)
 
     assert (len(front_end), front_end.knows("a"), front_end.find("a")) == (1, True, None)
@@ -25,7 +25,7 @@ def test_an_entry_is_there_before_anybody_knows_whether_its_request_is_valid() -
 
 
 def test_a_client_waits_for_one_request_and_not_for_another_of_the_same_id() -> None:
-    front_end, first, second = FrontEnd(), make_req("a"), make_req("a")
+    front_end, first, second = FrontEnd(48, 100), make_req("a"), make_req("a")
     front_end.open("a", 0.0)
     assert not front_end.awaits(first)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from hybridbench.engine.config import SchedulePolicyName
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.policy import LPM_LONGEST_QUEUE, SchedulePolicy
 from tests.builders import make_req
@@ -34,6 +35,17 @@ def test_the_longest_cached_prefix_goes_first_and_ties_by_arrival() -> None:
     SchedulePolicy("lpm", lambda req: cached[req.rid]).sort(queue)
 
     assert _rids(queue) == ["r2", "r1", "r3", "r0"]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "lpm"])
+def test_priority_goes_before_everything_the_policy_looks_at(policy: SchedulePolicyName) -> None:
+    rank = {"r0": 2, "r1": 1, "r2": 2, "r3": 1}
+    cached = {"r0": 9, "r1": 0, "r2": 0, "r3": 0}
+    queue = _queue(4)
+
+    SchedulePolicy(policy, lambda req: cached[req.rid], lambda req: rank[req.rid]).sort(queue)
+
+    assert _rids(queue) == ["r1", "r3", "r0", "r2"]
 
 
 def test_a_long_queue_is_served_by_arrival_without_matching() -> None:

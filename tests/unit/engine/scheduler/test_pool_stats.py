@@ -17,3 +17,4 @@ def test_the_residual_is_what_no_term_explains() -> None:
     assert stats.residual == 2
     assert stats.as_dict()["residual"] == 2
     assert stats.as_dict()["waiting_held"] == 4
+    assert (stats.used, stats.usage, stats.uncached) == (30, 0.3, 9)

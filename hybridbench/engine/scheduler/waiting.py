@@ -1,0 +1,77 @@
+"""Rules of the waiting queue: whose turn comes first, who is too many, who has waited too long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from hybridbench.engine.config import EngineConfig
+from hybridbench.engine.req import FinishKind, FinishReason, Req
+
+QUEUE_FULL = "the request queue is full"
+DISPLACED = "the request queue is full, and a request of higher priority came"
+WAITED_TOO_LONG = "the request waited too long for its admission"
+
+
+class WaitingRules:
+    """Answers questions about waiting requests; it holds none of them and ends none."""
+
+    def __init__(self, config: EngineConfig, now_s: Callable[[], float]) -> None:
+        """``now_s`` is the engine's clock, in seconds."""
+        self._max_queued = config.max_queued_requests
+        self._timeout_s = config.req_waiting_timeout_s
+        self._by_priority = config.enable_priority_scheduling
+        self._sign = 1 if config.schedule_low_priority_values_first else -1
+        self._now_s = now_s
+        # Not before this is anybody overdue, so that most steps need not look at the queue.
+        self._next_due_s = math.inf
+
+    def rank(self, req: Req) -> int:
+        """Smaller goes first; 0 for all without priority scheduling."""
+        return self._sign * req.priority if self._by_priority else 0
+
+    def entered(self, req: Req) -> None:
+        """``req`` begins to wait: when it is submitted, and again when it is retracted."""
+        req.queued_s = self._now_s()
+        if self._timeout_s is not None:
+            self._next_due_s = min(self._next_due_s, req.queued_s + self._timeout_s)
+
+    def too_many(self, newest: Req, waiting_queue: Sequence[Req]) -> Req | None:
+        """The request that a full queue refuses, with its reason noted; None while there is room.
+
+        ``newest`` is in the queue already.  It is refused itself, unless with priority scheduling
+        somebody waits who matters less: then the least important goes, and of several the last that
+        came.  Those whose end was asked for no longer count.  Source: SGLang's
+        ``_abort_on_queued_limit``; retracted requests may overfill our queue, since they have been
+        served in part.
+        """
+        if self._max_queued is None or len(waiting_queue) <= self._max_queued:
+            return None
+        staying = [req for req in waiting_queue if req.to_abort is None]
+        if len(staying) <= self._max_queued:
+            return None
+        last = max(staying, key=lambda req: (self.rank(req), req.arrival))
+        refused = last if self.rank(last) > self.rank(newest) else newest
+        message = QUEUE_FULL if refused is newest else DISPLACED
+        refused.to_abort = FinishReason(FinishKind.ABORT, message)
+        return refused
+
+    def overdue(self, waiting_queue: Sequence[Req]) -> list[Req]:
+        """Requests that have waited for longer than they may, with their reason noted.
+
+        Costs nothing before the first can be overdue.  Time counts from the submission or the
+        last retract, and goes on while the engine is paused.
+        """
+        if self._timeout_s is None:
+            return []
+        now_s = self._now_s()
+        if now_s <= self._next_due_s:
+            return []
+        since_s = now_s - self._timeout_s
+        staying = [req for req in waiting_queue if req.to_abort is None]
+        late = [req for req in staying if req.queued_s < since_s]
+        for req in late:
+            req.to_abort = FinishReason(FinishKind.ABORT, WAITED_TOO_LONG)
+        left_s = [req.queued_s for req in staying if req.to_abort is None]
+        self._next_due_s = min(left_s, default=math.inf) + self._timeout_s
+        return late
