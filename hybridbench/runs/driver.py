@@ -9,9 +9,13 @@ from hybridbench.targets.messages import StepEvents
 from hybridbench.targets.target import Target
 from hybridbench.workload.actions import (
     Abort,
+    AbortAll,
     CloseSession,
+    ContinueGeneration,
     Disconnect,
     OpenSession,
+    PauseGeneration,
+    Request,
     SamplingValues,
     Submit,
     WaitUntil,
@@ -87,7 +91,7 @@ class Driver:
             counts.aborted += 1
             workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
 
-    def _carry_out(self, action: Submit | OpenSession | CloseSession | Abort | Disconnect) -> None:
+    def _carry_out(self, action: Request) -> None:
         match action:
             case Submit():
                 self.counts.submitted += 1
@@ -100,6 +104,7 @@ class Driver:
                         action.payload_bytes,
                         action.payload_seed,
                         action.session_id,
+                        action.priority,
                     )
                 )
             case OpenSession():
@@ -111,6 +116,12 @@ class Driver:
                 self._target.post(messages.Abort(action.rid))
             case Disconnect():
                 self._target.post(messages.Disconnect(action.rid))
+            case AbortAll():
+                self._target.post(messages.AbortAll())
+            case PauseGeneration():
+                self._target.post(messages.PauseGeneration(action.mode))
+            case ContinueGeneration():
+                self._target.post(messages.ContinueGeneration())
 
 
 def _sampling(values: SamplingValues) -> messages.Sampling:

@@ -24,9 +24,11 @@ from hybridbench.sampling.process_memory import read_process_memory
 from hybridbench.sampling.reclaim import reclaim
 from hybridbench.targets.messages import (
     Abort,
+    AbortAll,
     Census,
     Checkpoint,
     CloseSession,
+    ContinueGeneration,
     Diagnose,
     Disconnect,
     Drain,
@@ -37,6 +39,7 @@ from hybridbench.targets.messages import (
     Goodbye,
     InjectedTruth,
     OpenSession,
+    PauseGeneration,
     Reclaim,
     Reclaimed,
     Resume,
@@ -151,13 +154,13 @@ class EngineLoop:
                 self._submit(message)
             case OpenSession() | CloseSession():
                 self._open_or_close(message)
-            case Abort():
-                self._engine.abort(message.rid)
-            case Disconnect():
-                self._engine.disconnect(message.rid)
+            case Abort() | Disconnect() | AbortAll() | PauseGeneration() | ContinueGeneration():
+                self._steer(message)
             case Census() | Checkpoint() | Diagnose():
                 self._probe(message)
             case Drain() | Resume():
+                # A paused engine would never come to its end.
+                self._engine.continue_generation()
                 self._draining = isinstance(message, Drain)
             case Flush():
                 self._wire.send(Flushed(time.monotonic(), self._engine.flush_cache()))
@@ -165,6 +168,21 @@ class EngineLoop:
                 self._wire.send(self._reclaim())
             case Shutdown():
                 self._leaving = True
+
+    def _steer(
+        self, message: Abort | Disconnect | AbortAll | PauseGeneration | ContinueGeneration
+    ) -> None:
+        match message:
+            case Abort():
+                self._engine.abort(message.rid)
+            case Disconnect():
+                self._engine.disconnect(message.rid)
+            case AbortAll():
+                self._engine.abort_all()
+            case PauseGeneration():
+                self._engine.pause_generation(message.mode)
+            case ContinueGeneration():
+                self._engine.continue_generation()
 
     def _open_or_close(self, message: OpenSession | CloseSession) -> None:
         match message:
@@ -195,6 +213,7 @@ class EngineLoop:
                 truncate=message.truncate,
                 payload=make_payload(message.payload_bytes, message.payload_seed),
                 session_id=message.session_id or None,
+                priority=message.priority,
             )
         except (DuplicateRequestError, UsageError) as error:
             self._report.reject(message.rid, str(error))

@@ -17,13 +17,8 @@ from hybridbench.analysis.diagnosis import BASELINE_EVENT, EVENT
 from hybridbench.analysis.findings import Verdict, VerdictKind
 from hybridbench.analysis.record import JsonValue
 from hybridbench.runs.loop import LoopParts, SoakLoop
-from hybridbench.targets.messages import (
-    Counters,
-    Diagnose,
-    Diagnosis,
-    RungReading,
-    SurveyRecord,
-)
+from hybridbench.targets.messages import Counters, Diagnose, Diagnosis
+from hybridbench.targets.records import RungReading, SurveyRecord
 from hybridbench.units import format_duration
 
 MODES = ("auto", "always", "never")

@@ -143,6 +143,14 @@ class SoakPlan:
             "mamba_scheduler_strategy": engine.mamba_scheduler_strategy,
             "mamba_track_interval": engine.mamba_track_interval,
             "mamba_cache_chunk_size": engine.mamba_cache_chunk_size,
+            "max_queued_requests": engine.max_queued_requests,
+            "req_waiting_timeout_s": engine.req_waiting_timeout_s,
+            "enable_priority_scheduling": engine.enable_priority_scheduling,
+            "schedule_low_priority_values_first": engine.schedule_low_priority_values_first,
+            "disable_priority_preemption": engine.disable_priority_preemption,
+            "priority_scheduling_preemption_threshold": (
+                engine.priority_scheduling_preemption_threshold
+            ),
             "enable_kv_cache_events": engine.enable_kv_cache_events,
             "enable_overlap_schedule": engine.enable_overlap_schedule,
             "speculative_algorithm": engine.speculative_algorithm,

@@ -32,10 +32,9 @@ from hybridbench.sampling.rungs import (
     destructive_rungs,
     trim,
 )
-from hybridbench.targets.messages import (
+from hybridbench.targets.messages import Diagnose, Diagnosis
+from hybridbench.targets.records import (
     CycleRecord,
-    Diagnose,
-    Diagnosis,
     RetainedRecord,
     RungReading,
     SiteRecord,

@@ -20,9 +20,9 @@ from hybridbench.targets.messages import (
     Diagnose,
     FromWorker,
     InstanceCount,
-    TypeCount,
     ViolationRecord,
 )
+from hybridbench.targets.records import TypeCount
 
 _SLOTS_SENT_MAX = 64
 _POLL_INTERVAL_S = 0.02

@@ -7,7 +7,7 @@ or slots as the name says.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -75,6 +75,7 @@ class Submit(_Message, frozen=True):
     payload_bytes: int = 0
     payload_seed: int = 0
     session_id: str = ""
+    priority: int | None = None
 
 
 class OpenSession(_Message, frozen=True):
@@ -108,8 +109,22 @@ class Disconnect(_Message, frozen=True):
     rid: str
 
 
+class AbortAll(_Message, frozen=True):
+    """Stop every request."""
+
+
+class PauseGeneration(_Message, frozen=True):
+    """Run nothing until ContinueGeneration; ``mode`` is what becomes of the requests."""
+
+    mode: Literal["abort", "retract", "in_place"]
+
+
+class ContinueGeneration(_Message, frozen=True):
+    """Go on after PauseGeneration."""
+
+
 class Drain(_Message, frozen=True):
-    """Finish what is there; answered by Drained when the engine is idle."""
+    """Finish what is there, which ends a pause; answered by Drained when the engine is idle."""
 
 
 class Resume(_Message, frozen=True):
@@ -374,6 +389,9 @@ ToWorker: TypeAlias = (
     | CloseSession
     | Abort
     | Disconnect
+    | AbortAll
+    | PauseGeneration
+    | ContinueGeneration
     | Drain
     | Resume
     | Flush

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypedDict
+from typing import Literal, Protocol, TypeAlias, TypedDict
+
+PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
 
 
 class SamplingValues(TypedDict):
@@ -27,6 +29,7 @@ class SamplingValues(TypedDict):
 class Submit:
     """Send a request.  ``input_ids`` belongs to the workload: read it, do not change it.
 
+    ``priority`` None leaves that to the engine.
     With ``payload_bytes`` it brings a payload of that size, made from ``payload_seed`` alone.  With
     a ``session_id`` it is that session's next turn, and ``input_ids`` are only what is new.
     """
@@ -38,6 +41,7 @@ class Submit:
     payload_bytes: int = 0
     payload_seed: int = 0
     session_id: str = ""
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,40 @@ class Disconnect:
 
 
 @dataclass(frozen=True, slots=True)
+class AbortAll:
+    """Ask the engine to end every request; the end of each is still to be reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseGeneration:
+    """Let the engine run nothing; ``mode`` is what becomes of the requests that it has."""
+
+    mode: PauseMode
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueGeneration:
+    """Let the engine go on; harmless if it is not paused."""
+
+
+@dataclass(frozen=True, slots=True)
 class WaitUntil:
     """Nothing to do before ``due_s`` on the driver's clock; None: not before some feedback."""
 
     due_s: float | None
 
 
-Action: TypeAlias = Submit | OpenSession | CloseSession | Abort | Disconnect | WaitUntil
+Request: TypeAlias = (
+    Submit
+    | OpenSession
+    | CloseSession
+    | Abort
+    | Disconnect
+    | AbortAll
+    | PauseGeneration
+    | ContinueGeneration
+)
+Action: TypeAlias = Request | WaitUntil
 
 
 class Workload(Protocol):

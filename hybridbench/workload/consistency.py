@@ -177,6 +177,21 @@ def _shares(profile: Profile) -> Iterator[Fault]:
         yield ("bad_input",), "may make at most half of the requests too long"
 
 
+def _queue(profile: Profile) -> Iterator[Fault]:
+    priorities, engine = profile.priorities, profile.engine
+    total = sum(entry.share for entry in priorities)
+    if total > 1:
+        yield ("priorities",), f"take {total:g} of the requests in all; at most 1"
+    if priorities and not engine.enable_priority_scheduling:
+        yield ("priorities",), "mean nothing unless engine.enable_priority_scheduling is true"
+    controls = profile.controls
+    if controls.pause_every_s is not None and controls.pause_for_s >= controls.pause_every_s:
+        yield (
+            ("controls", "pause_for"),
+            f"{controls.pause_for_s:g}s must be less than pause_every {controls.pause_every_s:g}s",
+        )
+
+
 def _sampling(profile: Profile) -> Iterator[Fault]:
     sampling = profile.sampling
     if sampling.top_p <= 0:
@@ -213,6 +228,9 @@ def _times(profile: Profile) -> Iterator[Fault]:
         (("probe", "sample_every"), profile.probe.sample_every_s),
         (("probe", "collectible_every"), profile.probe.collectible_every_s),
         (("aborts", "queue_timeout"), profile.aborts.queue_timeout_s),
+        (("engine", "req_waiting_timeout"), profile.engine.req_waiting_timeout_s),
+        (("controls", "pause_every"), profile.controls.pause_every_s),
+        (("controls", "abort_all_every"), profile.controls.abort_all_every_s),
         (("sessions", "timeout"), profile.sessions.timeout_s),
     ):
         if value_s is not None and value_s <= 0:
@@ -242,6 +260,7 @@ _CHECKS: Final[tuple[Callable[[Profile], Iterator[Fault]], ...]] = (
     _engine,
     _arrival,
     _shares,
+    _queue,
     _sampling,
     _sessions,
     _coverage,

@@ -15,6 +15,7 @@ from hybridbench.workload.fields import Amount, CountOrZero
 # The engine's counters that traffic can drive; a test holds them against the engine's own record.
 COVERAGE_COUNTERS: Final = (
     "requests_submitted", "requests_rejected", "requests_truncated", "disconnects", "admissions",
+    "queue_limit_aborts", "queue_timeouts", "preemptions", "pauses",
     "refusals", "prefill_chunks", "prefix_hits", "prefix_hit_tokens", "prompt_tokens",
     "kv_blocks_stored", "match_calls", "evict_calls", "cow_copies", "node_splits", "tombstones",
     "evict_internal_state", "evict_leaf", "evict_cascade", "nodes_evicted", "retracts",

@@ -22,11 +22,13 @@ from hybridbench.workload.settings import (
     BadInput,
     Ballast,
     Checkpoint,
+    Controls,
     Conversations,
     EngineSettings,
     GcSettings,
     Output,
     Pools,
+    PriorityShare,
     Probe,
     Promise,
     Prompts,
@@ -75,7 +77,9 @@ class Profile:
     sessions: Sessions = Sessions()
     output: Output = Output()
     sampling: SamplingSettings = SamplingSettings()
+    priorities: tuple[PriorityShare, ...] = ()
     aborts: Aborts = Aborts()
+    controls: Controls = Controls()
     bad_input: BadInput = BadInput()
     assert_coverage: Mapping[str, CoverageFloor] = Field(default_factory=dict)
     ballast: Ballast = Ballast()
@@ -132,7 +136,8 @@ class Profile:
 
         Nothing is asserted as covered either, since the trace decides what happens.
         """
-        return self.with_overrides({"assert_coverage": "{}", "aborts": "{}", "bad_input": "{}"})
+        own = ("assert_coverage", "aborts", "bad_input", "controls")
+        return self.with_overrides({**dict.fromkeys(own, "{}"), "priorities": "[]"})
 
     @property
     def max_prompt_tokens(self) -> int:

@@ -6,6 +6,7 @@ own, so that feedback in another order changes as little as it can.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,10 +25,12 @@ from hybridbench.workload.actions import (
 )
 from hybridbench.workload.arrivals import build_arrivals
 from hybridbench.workload.client_sessions import ClientSession
+from hybridbench.workload.controls import ControlPlan
 from hybridbench.workload.conversations import ConversationPool, Turn
 from hybridbench.workload.draws import TokenSource, draw_tokens, stream
 from hybridbench.workload.ending import Ending, EndingPlan, TokenPace
 from hybridbench.workload.payloads import PayloadDraws
+from hybridbench.workload.priorities import PriorityDraws
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.settings import SamplingSettings
 from hybridbench.workload.traffic_clock import TrafficClock
@@ -67,6 +70,8 @@ class Scenario:
         self._endings = EndingPlan(profile.aborts, stream(self._seed, "endings"))
         self._pace = TokenPace()
         self._sampling = SamplingDraws(profile.sampling, vocab_size, stream(self._seed, "sampling"))
+        self._priorities = PriorityDraws(profile.priorities, stream(self._seed, "priorities"))
+        self._controls = ControlPlan(profile.controls)
         self._payloads = PayloadDraws(profile.prompts, stream(self._seed, "payloads"))
         self._bad = stream(self._seed, "bad input")
         self._bad_tokens = TokenSource(self._seed, vocab_size, "bad input")
@@ -90,6 +95,9 @@ class Scenario:
         if self._clock.paused:
             return WaitUntil(self._next_due_s(now_s))
         time_s = self._clock.at(now_s)
+        control = self._controls.due(time_s)
+        if control is not None:
+            return control
         self._close(self._conversations.sessions_to_close(time_s))
         if self._urgent:
             return self._urgent.popleft()
@@ -184,7 +192,10 @@ class Scenario:
         if session is not None:
             return self._submit_turn(rid, live, turn, sampling)
         size_bytes, payload_seed = self._payloads.draw()
-        request = Submit(rid, turn.prompt, sampling, False, size_bytes, payload_seed)
+        priority = self._priorities.draw()
+        request = Submit(
+            rid, turn.prompt, sampling, False, size_bytes, payload_seed, priority=priority
+        )
         if ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
         elif self._bad.random() < bad.duplicate_ids:
@@ -205,7 +216,8 @@ class Scenario:
             new = self._bad_tokens.take(self._profile.pools.max_context_len + 1)
         elif live.ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
-        return Submit(rid, new, sampling, session_id=session.session_id)
+        priority = self._priorities.draw()
+        return Submit(rid, new, sampling, session_id=session.session_id, priority=priority)
 
     def _in_session(self, request: Submit) -> Action:
         """The request, or the opening of its session, which it then follows."""
@@ -288,8 +300,12 @@ class Scenario:
             arrival_s = self._arrivals.next_s(time_s, self.in_flight)
             if arrival_s is not None:
                 arrival_s = max(arrival_s, self._conversations.ready_s(time_s))
-            for due_s in (arrival_s, self._conversations.next_close_s()):
-                if due_s is not None:
+            for due_s in (
+                arrival_s,
+                self._conversations.next_close_s(),
+                self._controls.next_s(),
+            ):
+                if due_s is not None and due_s < math.inf:
                     times_s.append(self._clock.wake_s(due_s, now_s))
         return min(times_s) if times_s else None
 

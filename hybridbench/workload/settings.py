@@ -5,9 +5,9 @@ A YAML key is the field's name without its unit: ``checkpoint.every`` is ``Check
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Strict
 from pydantic.dataclasses import dataclass
 
 from hybridbench.workload.fields import (
@@ -85,6 +85,9 @@ class NewTokenRatio:
 class EngineSettings:
     """How the bundled engine schedules; ``max_running_requests`` is also its number of rows.
 
+    ``max_queued_requests`` and ``req_waiting_timeout_s`` are the engine's own limits of its queue;
+    None has none.
+
     ``mamba_scheduler_strategy`` says where the states of its prefix cache come from: the requests'
     own, or copies that steps save, in decode every ``mamba_track_interval`` tokens and in prefill
     at multiples of ``mamba_cache_chunk_size``.
@@ -97,6 +100,12 @@ class EngineSettings:
     cache: Literal["radix", "chunk"] = "radix"
     check_level: Literal["off", "idle", "busy"] = "idle"
     state_refresh: Literal["path", "used"] = "path"
+    max_queued_requests: Count | None = None
+    req_waiting_timeout_s: DurationS | None = None
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    disable_priority_preemption: bool = False
+    priority_scheduling_preemption_threshold: CountOrZero = 10
     mamba_scheduler_strategy: Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"] = (
         "no_buffer"
     )
@@ -239,6 +248,28 @@ class Aborts:
     decode: Share = 0.0
     disconnect: Share = 0.0
     queue_timeout_s: DurationS | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class PriorityShare:
+    """The share of requests that bring this priority; what all leave over brings none."""
+
+    value: Annotated[int, Strict()]
+    share: Share
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Controls:
+    """What an operator does meanwhile, in traffic time; None never does it.
+
+    A pause lasts ``pause_for_s``; its mode is what becomes of the requests: ``retract`` sends those
+    that run back to the queue, ``in_place`` keeps them as they are, ``abort`` ends all.
+    """
+
+    pause_every_s: DurationS | None = None
+    pause_for_s: DurationS = 0.2
+    pause_mode: Literal["abort", "retract", "in_place"] = "retract"
+    abort_all_every_s: DurationS | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)

@@ -3,7 +3,16 @@ from __future__ import annotations
 from hybridbench.clock import FakeClock
 from hybridbench.runs.driver import Driver
 from hybridbench.targets import messages as m
-from hybridbench.workload.actions import Abort, CloseSession, Disconnect, OpenSession, WaitUntil
+from hybridbench.workload.actions import (
+    Abort,
+    AbortAll,
+    CloseSession,
+    ContinueGeneration,
+    Disconnect,
+    OpenSession,
+    PauseGeneration,
+    WaitUntil,
+)
 from tests.unit.runs.fakes import FakeTarget, FakeWorkload
 
 
@@ -24,6 +33,15 @@ def test_actions_become_messages_in_their_order_until_there_is_nothing_to_do() -
     assert (submitted.rid, submitted.input_ids) == ("r1", [1, 2, 3, 4])
     assert submitted.sampling == m.Sampling(max_new_tokens=2)
     assert driver.in_flight == 2
+
+
+def test_the_operators_controls_become_messages_too() -> None:
+    workload, target = FakeWorkload(concurrency=0), FakeTarget(FakeClock())
+    workload.actions = [AbortAll(), PauseGeneration("retract"), ContinueGeneration()]
+
+    Driver(workload, target).pump(1.0)
+
+    assert target.posted == [m.AbortAll(), m.PauseGeneration("retract"), m.ContinueGeneration()]
 
 
 def test_sessions_are_opened_and_closed_in_their_order() -> None:

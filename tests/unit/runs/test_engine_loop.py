@@ -62,6 +62,34 @@ def test_what_cannot_be_served_is_rejected_and_the_loop_goes_on() -> None:
     assert [ended.rid for ended in events.finished] == ["twice"]
 
 
+def test_priorities_and_controls_reach_the_engine() -> None:
+    engine = make_engine(enable_priority_scheduling=True, max_running_requests=1)
+    with in_process_worker(engine) as worker:
+        told = worker.ask(
+            m.PauseGeneration("retract"),
+            m.Submit("low", PROMPT, GREEDY, priority=1),
+            m.Submit("high", PROMPT, GREEDY, priority=2),
+            m.ContinueGeneration(),
+            m.Drain(),
+            until=m.Drained,
+        )
+        worker.ask(m.Submit("a", PROMPT, GREEDY), m.AbortAll(), m.Drain(), until=m.Drained)
+
+    assert events_of(told).admitted == ["high", "low"]
+    assert engine.counters.pauses == 1
+    assert engine.is_idle
+
+
+def test_a_drain_ends_a_pause_or_it_would_never_come_to_its_end() -> None:
+    with in_process_worker(make_engine()) as worker:
+        told = worker.ask(
+            m.PauseGeneration("in_place"), m.Submit("a", PROMPT, GREEDY), m.Drain(),
+            until=m.Drained,
+        )  # fmt: skip
+
+    assert [ended.rid for ended in events_of(told).finished] == ["a"]
+
+
 def test_a_session_over_the_wire_resumes_and_closes() -> None:
     plain = make_engine()
     (first,) = plain.generate([PROMPT], SamplingParams(max_new_tokens=4, ignore_eos=True))

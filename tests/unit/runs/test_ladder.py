@@ -12,6 +12,7 @@ from hybridbench.runs.ladder import Ladder, LadderTerms
 from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.targets import messages as m
+from hybridbench.targets.records import RungReading, SurveyRecord
 from tests.unit.runs.fakes import FakeTarget, FakeView
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak
 
@@ -43,10 +44,10 @@ class Resting(FakeTarget):
             left = 1000 if "rest" in message.rungs else 800
             names = [rung for rung in message.rungs if rung not in {"survey", "rehearse", "device"}]
             readings = [
-                m.RungReading(name, left - 100 * place, 0, 0, 0, 0, 0.1)
+                RungReading(name, left - 100 * place, 0, 0, 0, 0, 0.1)
                 for place, name in enumerate(names)
             ]
-            survey = m.SurveyRecord("", paths={"Engine": (1, 50)}, classes={"Engine": 1})
+            survey = SurveyRecord("", paths={"Engine": (1, 50)}, classes={"Engine": 1})
             now_s = self.clock.monotonic_s()
             wanted = survey if "survey" in message.rungs else None
             self.extra.append(m.Diagnosis(message.probe_id, now_s, readings, wanted))

@@ -6,6 +6,7 @@ from hybridbench.clock import FakeClock
 from hybridbench.metrics import declared
 from hybridbench.runs.recorder import Recorder
 from hybridbench.targets import messages as m
+from hybridbench.targets.records import TypeCount
 from tests.unit.runs.fakes import FakeSink, census_reply
 
 
@@ -82,7 +83,7 @@ def test_a_checkpoint_is_an_event_a_census_and_what_the_checks_said(
     census = census_reply(
         2,
         1003.0,
-        types=[m.TypeCount("TreeNode", 4, 400)],
+        types=[TypeCount("TreeNode", 4, 400)],
         instances={"TreeNode": m.InstanceCount(5, 5, 0, 0)},
     )
     found = m.ViolationRecord("residual", "kv", "1 held by nobody", [7])

@@ -18,7 +18,8 @@ from hybridbench.runs.worker_diagnosis import WorkerDiagnosis
 from hybridbench.runs.worker_metrics import WorkerMetrics
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.heap_survey import SurveyScope
-from hybridbench.targets.messages import Diagnose, Diagnosis, SurveyRecord
+from hybridbench.targets.messages import Diagnose, Diagnosis
+from hybridbench.targets.records import SurveyRecord
 from tests.builders import make_engine, run_to_idle
 
 

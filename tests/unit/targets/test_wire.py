@@ -12,6 +12,14 @@ import pytest
 
 from hybridbench.errors import WorkerFailedError
 from hybridbench.targets import messages as m
+from hybridbench.targets.records import (
+    CycleRecord,
+    RetainedRecord,
+    RungReading,
+    SiteRecord,
+    SurveyRecord,
+    TypeCount,
+)
 from hybridbench.targets.wire import (
     PROTOCOL_VERSION,
     ParentWire,
@@ -34,18 +42,22 @@ CENSUS = m.CensusReply(
     collectible_objects=7,
     collectible_bytes=4096,
     exact_bytes=False,
-    types=[m.TypeCount("engine.TreeNode", 7, 4096)],
+    types=[TypeCount("engine.TreeNode", 7, 4096)],
     instances={"TreeNode": m.InstanceCount(10, 3, 5, 2)},
 )
 VIOLATION = m.ViolationRecord("residual", "kv", "3 tokens held by nobody", [4, 5, 6])
 TO_WORKER: list[m.ToWorker] = [
     m.Start(engine={"model": "qwen3-next", "new_token_ratio": {"init": 0.5}}, defects=["x"]),
     m.Submit("r1", [1, 2, 3], m.Sampling(max_new_tokens=4, stop_token_ids=(7,)), truncate=True),
+    m.Submit("r2", [1], m.Sampling(max_new_tokens=4), priority=-5),
     m.Submit("r2", [4], m.Sampling(max_new_tokens=4), session_id="s1"),
     m.OpenSession("s1", 2.5),
     m.CloseSession("s1"),
     m.Abort("r1"),
     m.Disconnect("r1"),
+    m.AbortAll(),
+    m.PauseGeneration("retract"),
+    m.ContinueGeneration(),
     m.Drain(),
     m.Resume(),
     m.Flush(),
@@ -111,14 +123,14 @@ FROM_WORKER: list[m.FromWorker] = [
     m.Diagnosis(
         probe_id=4,
         t_s=9.5,
-        rungs=[m.RungReading("rest", 1000, 900, 950, 0, 0, 0.1)],
-        survey=m.SurveyRecord(
+        rungs=[RungReading("rest", 1000, 900, 950, 0, 0, 0.1)],
+        survey=SurveyRecord(
             error="",
-            garbage_types=[m.TypeCount("engine.TreeNode", 7, 4096)],
+            garbage_types=[TypeCount("engine.TreeNode", 7, 4096)],
             cycle_types={"TreeNode": 7},
-            cycles=[m.CycleRecord(["TreeNode.next", "TreeNode.parent"], 0.9)],
+            cycles=[CycleRecord(["TreeNode.next", "TreeNode.parent"], 0.9)],
             retained=[
-                m.RetainedRecord(
+                RetainedRecord(
                     "Event",
                     5,
                     600,
@@ -131,11 +143,11 @@ FROM_WORKER: list[m.FromWorker] = [
                     "",
                 )
             ],
-            rehearsal=[m.RungReading("trim", 990, 900, 950, 0, 0, 0.1)],
+            rehearsal=[RungReading("trim", 990, 900, 950, 0, 0, 0.1)],
             paths={"Engine > list": (3, 400)},
             classes={"list": 3},
         ),
-        sites=[m.SiteRecord("nodes_evicted", ["Cache.evict"], "TreeNode")],
+        sites=[SiteRecord("nodes_evicted", ["Cache.evict"], "TreeNode")],
     ),
 ]
 

@@ -93,6 +93,23 @@ FAULTS = {
         "aborts: {queued: 0.9, decode: 0.3}",
         "f.yaml:4: aborts take 1.2 of the requests in all; at most 1.",
     ),
+    "priorities above one together": (
+        "engine: {enable_priority_scheduling: true}\n"
+        "priorities: [{value: 1, share: 0.6}, {value: 2, share: 0.5}]",
+        "f.yaml:5: priorities take 1.1 of the requests in all; at most 1.",
+    ),
+    "priorities that nobody looks at": (
+        "priorities: [{value: 1, share: 0.6}]",
+        "f.yaml:4: priorities mean nothing unless engine.enable_priority_scheduling is true.",
+    ),
+    "a pause without an end": (
+        "controls: {pause_every: 5s, pause_for: 5s}",
+        "f.yaml:4: controls.pause_for 5s must be less than pause_every 5s.",
+    ),
+    "a waiting time of nothing": (
+        "engine: {req_waiting_timeout: 0s}",
+        "f.yaml:4: engine.req_waiting_timeout must be longer than 0s.",
+    ),
     "too small a KV pool": (
         "pools: {kv_tokens: 512, max_context_len: 1096}\n"
         "prompts: {system_tokens: 900, user_tokens: 100}\noutput: {tokens: 96}",
@@ -386,7 +403,14 @@ def test_a_given_cadence_is_kept() -> None:
 
 
 def test_under_a_trace_nothing_is_asserted_and_the_profile_adds_no_traffic() -> None:
+    overrides = {"engine.enable_priority_scheduling": "true", "controls.pause_every": "5s"}
+    own = base("priorities: []").with_overrides(
+        {**overrides, "priorities": "[{value: 1, share: 1.0}]"}
+    )
     replay = churn(assert_coverage="{tombstones: 5}").for_replay()
+
+    assert own.for_replay().priorities == ()
+    assert own.for_replay().controls.pause_every_s is None
 
     assert replay.coverage_minimums(600) == {}
     assert replay.aborts.decode == 0

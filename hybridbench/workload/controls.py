@@ -1,0 +1,42 @@
+"""What an operator does while traffic runs: pauses that end by themselves, and abort-all."""
+
+from __future__ import annotations
+
+import math
+
+from hybridbench.workload.actions import AbortAll, ContinueGeneration, PauseGeneration
+from hybridbench.workload.settings import Controls
+
+
+class ControlPlan:
+    """When to turn which control; times are seconds of traffic, so a drain delays all of it."""
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+        self._pause_s = _or_never(controls.pause_every_s)
+        self._abort_all_s = _or_never(controls.abort_all_every_s)
+        self._continue_s = math.inf
+
+    def due(self, time_s: float) -> AbortAll | PauseGeneration | ContinueGeneration | None:
+        """What is due at ``time_s``, one at a time, in the order of their times."""
+        if self.next_s() > time_s:
+            return None
+        controls = self._controls
+        if self._continue_s <= time_s:
+            self._continue_s = math.inf
+            return ContinueGeneration()
+        if self._pause_s <= time_s:
+            # From now: what could not be done in time is not made up for.
+            self._pause_s = time_s + _or_never(controls.pause_every_s)
+            self._continue_s = time_s + controls.pause_for_s
+            return PauseGeneration(controls.pause_mode)
+        self._abort_all_s = time_s + _or_never(controls.abort_all_every_s)
+        return AbortAll()
+
+    def next_s(self) -> float:
+        """When something is due; infinity for never."""
+        return min(self._continue_s, self._pause_s, self._abort_all_s)
+
+
+def _or_never(every_s: float | None) -> float:
+    return math.inf if every_s is None else every_s
