@@ -60,6 +60,7 @@ check: install-test  ## Format, lint, types, layers
 
 bench: install-test  ## The benchmarks whose numbers docs/ quotes
 	$(BIN)/hybridbench bench cache
+	$(BIN)/hybridbench bench step
 	$(BIN)/hybridbench bench engine
 
 fmt: install-test  ## Format and sort what can be mended by machine

@@ -7,16 +7,16 @@ before KV does.  No model runs: the rest of a turn is making keys and taking KV 
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from hybridbench.bench.cache_pattern import Block, CachePattern, Conversations
 from hybridbench.engine.cache.base import (
     CacheInitParams,
     EvictParams,
@@ -33,22 +33,6 @@ from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateS
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
-
-
-@dataclass(frozen=True)
-class CachePattern:
-    """Conversations that grow turn by turn over a few shared system prompts."""
-
-    system_prompts: int = 8
-    system_tokens: int = 256
-    turn_tokens: int = 192
-    turns_min: int = 8
-    turns_max: int = 14
-    conversations: int = 48
-    kv_tokens: int = 120_000
-    mamba_slots: int = 200
-    vocab_size: int = 32_000
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,23 +72,6 @@ class EvictionCostRow:
     evict_us: float
 
 
-@dataclass
-class _Timer:
-    """Nanoseconds of each call, by kind."""
-
-    ns: dict[str, list[int]] = field(default_factory=dict)
-    total_ns: int = 0
-    turn_ns: list[int] = field(default_factory=list)
-
-    def record(self, kind: str, start_ns: int) -> None:
-        spent_ns = time.perf_counter_ns() - start_ns
-        self.total_ns += spent_ns
-        self.ns.setdefault(kind, []).append(spent_ns)
-
-    def median_us(self, kind: str) -> float:
-        return statistics.median(self.ns[kind]) / 1000 if self.ns.get(kind) else 0.0
-
-
 class _BenchReq:
     """As much of a request as a match with copy-on-write looks at."""
 
@@ -125,38 +92,8 @@ class _BenchReq:
         self.kv_allocated_len = 0
 
 
-class _Conversations:
-    """The keys of the turns, one after the other, of a random open conversation each."""
-
-    def __init__(self, pattern: CachePattern) -> None:
-        self._pattern = pattern
-        self._random = random.Random(pattern.seed)
-        self._prompts = [self._tokens(pattern.system_tokens) for _ in range(pattern.system_prompts)]
-        self._open = [self._begin() for _ in range(pattern.conversations)]
-
-    def next_key(self) -> array[int]:
-        """All tokens of a conversation after its next turn."""
-        place = self._random.randrange(len(self._open))
-        tokens, turns_left = self._open[place]
-        if turns_left == 0:
-            tokens, turns_left = self._begin()
-        tokens = tokens + self._tokens(self._pattern.turn_tokens)
-        self._open[place] = (tokens, turns_left - 1)
-        return tokens
-
-    def _begin(self) -> tuple[array[int], int]:
-        pattern = self._pattern
-        turns = self._random.randint(pattern.turns_min, pattern.turns_max)
-        return self._random.choice(self._prompts), turns
-
-    def _tokens(self, count: int) -> array[int]:
-        draw = self._random.random
-        vocab_size = self._pattern.vocab_size
-        return array("q", [int(draw() * vocab_size) for _ in range(count)])
-
-
-class _Bench:
-    """A cache with its pools, and one turn of a conversation on it."""
+class TimedCache:
+    """This engine's cache with its pools: one turn of a conversation after the other on it."""
 
     def __init__(self, pattern: CachePattern, page_size: int) -> None:
         self.allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
@@ -172,17 +109,24 @@ class _Bench:
             )
             rows = ReqToTokenPool(size=1, max_context_len=1)
             self.cache = RadixCache(CacheInitParams(rows, self.allocator, page_size))
-        self.timer = _Timer()
-        self.key_tokens = 0
-        self.hit_tokens = 0
-        self.nodes_evicted = 0
-        self.states_evicted = 0
+        self.block = Block()
+        self._conversations = Conversations(pattern)
+
+    def run(self, turns: int) -> Block:
+        """The next ``turns`` turns of the pattern; keys are made before the clock starts."""
+        keys = [self._conversations.next_key() for _ in range(turns)]
+        block = self.block = Block()
+        start = time.perf_counter_ns()
+        for key in keys:
+            self.turn(key)
+        block.wall_ns = time.perf_counter_ns() - start
+        return block
 
     def turn(self, tokens: array[int]) -> None:
         """Match, lock, make room, insert, unlock."""
-        record, clock = self.timer.record, time.perf_counter_ns
-        cache = self.cache
-        before_ns = self.timer.total_ns
+        block, clock = self.block, time.perf_counter_ns
+        record, cache = block.record, self.cache
+        before = {kind: len(calls) for kind, calls in block.calls_ns.items()}
         self._make_state_room()
         req = _BenchReq("bench")
         start = clock()
@@ -203,9 +147,11 @@ class _Bench:
         record("lock", start)
         if self.rows is not None and state is not None and inserted.mamba_exist:
             self.rows.mamba_allocator.free([state], REQ)
-        self.timer.turn_ns.append(self.timer.total_ns - before_ns)
-        self.key_tokens += len(tokens)
-        self.hit_tokens += matched.cache_protected_len
+        block.turn_ns.append(
+            sum(sum(calls[before.get(kind, 0) :]) for kind, calls in block.calls_ns.items())
+        )
+        block.key_tokens += len(tokens)
+        block.hit_tokens += matched.cache_protected_len
 
     def _take(
         self, length: int, matched: MatchResult, req: _BenchReq
@@ -234,9 +180,9 @@ class _Bench:
         removed = self.cache.events.nodes_removed
         start = time.perf_counter_ns()
         evicted = self.cache.evict(params)
-        self.timer.record("evict", start)
-        self.nodes_evicted += self.cache.events.nodes_removed - removed
-        self.states_evicted += evicted.mamba_num_evicted
+        self.block.record("evict", start)
+        self.block.nodes_evicted += self.cache.events.nodes_removed - removed
+        self.block.states_evicted += evicted.mamba_num_evicted
 
 
 def bench_cache(
@@ -246,35 +192,30 @@ def bench_cache(
     pattern: CachePattern | None = None,
 ) -> CacheBenchRow:
     """Run the pattern: page size 1 on the hybrid tree, any other on the attention-only tree."""
-    chosen = CachePattern() if pattern is None else pattern
-    conversations = _Conversations(chosen)
-    bench = _Bench(chosen, page_size)
-    for _ in range(warm_up_turns):
-        bench.turn(conversations.next_key())
-    bench.timer = _Timer()
-    bench.key_tokens = bench.hit_tokens = bench.nodes_evicted = bench.states_evicted = 0
-    keys = [conversations.next_key() for _ in range(turns)]
-    start = time.perf_counter_ns()
-    for key in keys:
-        bench.turn(key)
-    wall_ns = time.perf_counter_ns() - start
-    timer = bench.timer
+    cache = TimedCache(CachePattern() if pattern is None else pattern, page_size)
+    cache.run(warm_up_turns)
+    block = cache.run(turns)
     return CacheBenchRow(
-        cache=type(bench.cache).__name__,
+        cache=type(cache.cache).__name__,
         page_size=page_size,
         turns=turns,
-        turns_per_s=turns / (wall_ns / 1e9),
-        key_tokens_mean=bench.key_tokens / turns,
-        match_us=timer.median_us("match"),
-        insert_us=timer.median_us("insert"),
-        evict_us=timer.median_us("evict"),
-        evict_calls=len(timer.ns.get("evict", [])),
-        nodes_evicted=bench.nodes_evicted,
-        states_evicted=bench.states_evicted,
-        cache_us_per_turn=statistics.median(timer.turn_ns) / 1000,
-        cache_time_share=timer.total_ns / wall_ns,
-        hit_rate=bench.hit_tokens / bench.key_tokens,
+        turns_per_s=turns / (block.wall_ns / 1e9),
+        key_tokens_mean=block.key_tokens / turns,
+        match_us=_median_us(block, "match"),
+        insert_us=_median_us(block, "insert"),
+        evict_us=_median_us(block, "evict"),
+        evict_calls=len(block.calls_ns.get("evict", [])),
+        nodes_evicted=block.nodes_evicted,
+        states_evicted=block.states_evicted,
+        cache_us_per_turn=statistics.median(block.turn_ns) / 1000,
+        cache_time_share=block.in_cache_ns / block.wall_ns,
+        hit_rate=block.hit_tokens / block.key_tokens,
     )
+
+
+def _median_us(block: Block, kind: str) -> float:
+    calls = block.calls_ns.get(kind)
+    return statistics.median(calls) / 1000 if calls else 0.0
 
 
 def bench_eviction(

@@ -40,6 +40,16 @@ def engine(rounds: Rounds = 9) -> None:
 @app.command("cache")
 def cache(
     turns: Annotated[int, typer.Option(min=100, help="Measured turns of each row.")] = 8000,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="PYTHON",
+            help="An interpreter with sglang, whose caches then run the same turns beside ours.",
+        ),
+    ] = "",
+    blocks: Annotated[
+        int, typer.Option(min=1, help="With --against: how often the two take turns.")
+    ] = 10,
 ) -> None:
     """The prefix caches alone: match, insert, evict on multi-turn conversations.
 
@@ -47,21 +57,72 @@ def cache(
     """
     from hybridbench.bench.cache import bench_cache, bench_eviction
 
-    typer.echo("median microseconds a call, one thread")
-    typer.echo(
-        f"{'cache':16} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
-        f"{'turns/s':>8} {'in cache':>8} {'hit rate':>8}"
-    )
-    for page_size in (1, 16):
-        row = bench_cache(page_size, turns)
+    if against:
+        _cache_against(against, turns, blocks)
+    else:
+        typer.echo("median microseconds a call, one thread")
         typer.echo(
-            f"{row.cache:16} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
-            f"{row.evict_us:7.1f} {row.cache_us_per_turn:8.1f} {row.turns_per_s:8.0f} "
-            f"{row.cache_time_share:8.0%} {row.hit_rate:8.0%}"
+            f"{'cache':16} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
+            f"{'turns/s':>8} {'in cache':>8} {'hit rate':>8}"
         )
+        for page_size in (1, 16):
+            row = bench_cache(page_size, turns)
+            typer.echo(
+                f"{row.cache:16} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
+                f"{row.evict_us:7.1f} {row.cache_us_per_turn:8.1f} {row.turns_per_s:8.0f} "
+                f"{row.cache_time_share:8.0%} {row.hit_rate:8.0%}"
+            )
     typer.echo("\ncost of one eviction, most old nodes internal or locked")
     for cost in bench_eviction():
         typer.echo(f"{cost.cache:16} {cost.nodes:7} nodes {cost.evict_us:7.1f} us")
+
+
+def _cache_against(python: str, turns: int, blocks: int) -> None:
+    from hybridbench.bench.against import KINDS, AgainstRow, Spread, bench_against
+
+    def spread(figure: Spread) -> str:
+        return f"{figure.median:6.1f} ({figure.least:.1f} to {figure.most:.1f})"
+
+    def lines(row: AgainstRow) -> tuple[str, ...]:
+        name = f"{row.cache} {row.page_size}"
+        kinds = "".join(f"{row.ours_us[kind]:8.1f}" for kind in KINDS)
+        other = "".join(f"{row.theirs_us[kind]:8.1f}" for kind in KINDS)
+        return (
+            f"{name:18} {'ours':14}{kinds}  {spread(row.ours_us_per_turn)}",
+            f"{'':18} {'sglang ' + row.version:14}{other}  {spread(row.theirs_us_per_turn)}",
+            f"{'':18} {'theirs / ours':14}{'':32}  {row.ratio.median:6.2f} "
+            f"({row.ratio.least:.2f} to {row.ratio.most:.2f}); hit rate "
+            f"{row.ours_hit_rate:.1%} and {row.theirs_hit_rate:.1%}",
+        )
+
+    typer.echo(
+        f"microseconds inside cache calls, medians; {turns} turns in {blocks} blocks on each side, "
+        "taken in turns; one thread each"
+    )
+    head = "".join(f"{kind:>8}" for kind in KINDS)
+    typer.echo(f"{'cache, page size':18} {'':14}{head}  a turn (least to most block)")
+    for page_size in (1, 16):
+        for line in lines(bench_against(python, page_size, turns, blocks)):
+            typer.echo(line)
+
+
+@app.command("step")
+def step(
+    steps: Annotated[int, typer.Option(min=10, max=350, help="Timed decode steps a row.")] = 200,
+) -> None:
+    """A decode step beside the model, for pools of several sizes, young and after 2,000 requests.
+
+    32 requests; the last column is what checking every pool after each step adds to a step.
+    """
+    from hybridbench.bench.step import BATCH, bench_step
+
+    typer.echo(f"decode steps of {BATCH} requests, medians over {steps} steps, one thread")
+    typer.echo(f"{'KV tokens':>10} {'served before':>14} {'us/token':>9} {'us/check':>9}")
+    for row in bench_step(steps=steps):
+        typer.echo(
+            f"{row.kv_tokens:10} {row.served:14} {row.us_per_token:9.2f} "
+            f"{row.check_us_per_step:9.1f}"
+        )
 
 
 @app.command("detectors")

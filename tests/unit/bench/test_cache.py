@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.bench.cache import CachePattern, bench_cache, bench_eviction
+from hybridbench.bench.cache import bench_cache, bench_eviction
+from hybridbench.bench.cache_pattern import CachePattern
 
 SMALL = CachePattern(
     system_prompts=2,

@@ -1,0 +1,190 @@
+"""Our caches and those of a released sglang on the same turns, block by block in one run.
+
+The two take turns at every block, in alternating order, so that a busy machine slows both; a ratio
+is one block's time of theirs over the same block's time of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hybridbench.bench.cache import TimedCache
+from hybridbench.bench.cache_pattern import Block, CachePattern, block_from
+from hybridbench.errors import UsageError
+from hybridbench.targets.own_process import with_environment
+
+KINDS = ("match", "insert", "evict", "lock")
+_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median over blocks, with the least and the most."""
+
+    median: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class AgainstRow:
+    """One cache of ours beside the same cache of theirs.
+
+    Attributes:
+        cache, page_size, version: what was compared; ``version`` is sglang's.
+        ours_us, theirs_us: median microseconds a call by kind, over all blocks.
+        ours_us_per_turn, theirs_us_per_turn: time inside cache calls, the median turn of a block.
+        ratio: theirs over ours of that, block by block.
+        ours_hit_rate, theirs_hit_rate: equal if both did the same work.
+    """
+
+    cache: str
+    page_size: int
+    version: str
+    ours_us: Mapping[str, float]
+    theirs_us: Mapping[str, float]
+    ours_us_per_turn: Spread
+    theirs_us_per_turn: Spread
+    ratio: Spread
+    ours_hit_rate: float
+    theirs_hit_rate: float
+
+
+def bench_against(
+    python: str,
+    page_size: int,
+    turns: int = 8_000,
+    blocks: int = 10,
+    warm_up_turns: int = 2_000,
+    pattern: CachePattern | None = None,
+) -> AgainstRow:
+    """Run ``blocks`` blocks of ``turns / blocks`` turns on both.
+
+    Args:
+        python: an interpreter that can import sglang.
+        page_size: 1 compares the hybrid trees, any other those for full attention.
+
+    Raises:
+        UsageError: ``python`` cannot be run, or its sglang cannot be used.
+    """
+    chosen = CachePattern() if pattern is None else pattern
+    ours = TimedCache(chosen, page_size)
+    with _other(python) as theirs:
+        built = theirs.build(chosen, page_size)
+        pairs: list[tuple[Block, Block]] = []
+        ours.run(warm_up_turns)
+        theirs.run(warm_up_turns)
+        for index in range(blocks):
+            if index % 2:
+                second = theirs.run(turns // blocks)
+                pairs.append((ours.run(turns // blocks), second))
+            else:
+                first = ours.run(turns // blocks)
+                pairs.append((first, theirs.run(turns // blocks)))
+    own, other = zip(*pairs, strict=True)
+    return AgainstRow(
+        cache=built["cache"],
+        page_size=page_size,
+        version=built["version"],
+        ours_us=_by_kind(own),
+        theirs_us=_by_kind(other),
+        ours_us_per_turn=_spread([_turn_us(block) for block in own]),
+        theirs_us_per_turn=_spread([_turn_us(block) for block in other]),
+        ratio=_spread([_turn_us(b) / _turn_us(a) for a, b in pairs]),
+        ours_hit_rate=_hit_rate(own),
+        theirs_hit_rate=_hit_rate(other),
+    )
+
+
+class _OtherProcess:
+    """The process in which sglang runs; one question at a time."""
+
+    def __init__(self, process: subprocess.Popen[str], python: str) -> None:
+        self._process = process
+        self._python = python
+
+    def build(self, pattern: CachePattern, page_size: int) -> dict[str, str]:
+        """A cache for ``pattern``; its class and sglang's version."""
+        return {
+            name: str(value)
+            for name, value in self._ask(pattern=asdict(pattern), page_size=page_size).items()
+        }
+
+    def run(self, turns: int) -> Block:
+        """The next ``turns`` turns there."""
+        return block_from(self._ask(turns=turns))
+
+    def _ask(self, **question: object) -> dict[str, object]:
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = ""
+        try:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            pass
+        if not line:
+            raise UsageError(
+                f"--against {self._python}: the sglang process there has ended; its last words are "
+                "above. docs/benchmarks.md says what it must be able to import."
+            )
+        answer: dict[str, object] = json.loads(line)
+        return answer
+
+
+@contextmanager
+def _other(python: str) -> Iterator[_OtherProcess]:
+    settings = {
+        # This package alone: everything else must come from the other environment.
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = with_environment(settings, [python, "-m", "hybridbench.bench.sglang_cache"])
+    if shutil.which(python) is None:
+        raise UsageError(f"--against {python}: there is no such program.")
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+    try:
+        yield _OtherProcess(process, python)
+    finally:
+        # It leaves when its questions end.
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _turn_us(block: Block) -> float:
+    return statistics.median(block.turn_ns) / 1000
+
+
+def _spread(values: list[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def _by_kind(blocks: tuple[Block, ...]) -> dict[str, float]:
+    medians = {}
+    for kind in KINDS:
+        calls = [ns for block in blocks for ns in block.calls_ns.get(kind, [])]
+        medians[kind] = statistics.median(calls) / 1000 if calls else 0.0
+    return medians
+
+
+def _hit_rate(blocks: tuple[Block, ...]) -> float:
+    return sum(block.hit_tokens for block in blocks) / sum(block.key_tokens for block in blocks)

@@ -1,0 +1,159 @@
+"""What a decode step costs beside the model: choosing the batch, taking slots, settling, telling.
+
+The model is a stand-in that answers at once, and the engine's own account of forward time is taken
+off, so that what remains is bookkeeping.  It must depend on the batch alone: neither on the size of
+the pools nor on how long the engine has run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybridbench.engine.config import EngineConfig, NewTokenRatio
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.sampling_params import SamplingParams
+
+BATCH = 32
+PROMPT_TOKENS = 64
+_OUTPUT_TOKENS = 384
+_SETTLE_STEPS = 8  # until the batch decodes as a whole
+
+# One layer of each kind and tiny heads: a pool of a million tokens is tens of megabytes.
+_MODEL = ModelConfig(
+    vocab_size=64,
+    hidden_size=16,
+    layer_types=("linear_attention", "full_attention"),
+    num_attention_heads=1,
+    num_key_value_heads=1,
+    head_dim=4,
+    linear_num_key_heads=1,
+    linear_num_value_heads=1,
+    linear_key_head_dim=4,
+    linear_value_head_dim=4,
+    num_experts=2,
+    num_experts_per_tok=1,
+    moe_intermediate_size=8,
+    shared_expert_intermediate_size=8,
+    dense_layers=frozenset({1}),
+    intermediate_size=16,
+    partial_rotary_factor=0.5,
+)
+
+
+@dataclass(frozen=True)
+class StepCostRow:
+    """Bookkeeping of a decode step of 32 requests; medians over steps.
+
+    Attributes:
+        kv_tokens: size of the KV pool; there are as many state slots as fit the model of the row.
+        served: requests that had come and gone before.
+        us_per_token: microseconds a step beside the model, over its 32 tokens.
+        check_us_per_step: what checking every pool after each step adds to a step.
+    """
+
+    kv_tokens: int
+    served: int
+    us_per_token: float
+    check_us_per_step: float
+
+
+class _InstantModel:
+    """Answers token 1 to everything."""
+
+    config = _MODEL
+
+    def __init__(self) -> None:
+        self._logits = torch.zeros(BATCH, _MODEL.vocab_size)
+        self._logits[:, 1] = 1.0
+
+    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
+        del kv_pool
+        return self._logits[: batch.batch_size]
+
+
+def bench_step(
+    kv_tokens: Sequence[int] = (32_768, 131_072, 1_048_576),
+    served: Sequence[int] = (0, 2_000),
+    steps: int = 200,
+) -> list[StepCostRow]:
+    """One row for each pool size and age; ``steps`` decode steps of 32 requests are timed."""
+    rows = []
+    for size in kv_tokens:
+        engine = _engine(size)
+        for age in served:
+            _serve(engine, age - engine.counters.finishes)
+            before = engine.counters.finishes
+            _fill(engine)
+            bookkeeping_us, check_us = _timed(engine, steps)
+            rows.append(StepCostRow(size, before, bookkeeping_us / BATCH, check_us))
+            engine.abort_all()
+            engine.step()
+    return rows
+
+
+def _engine(kv_tokens: int) -> Engine:
+    config = EngineConfig(
+        model="instant",
+        max_running_requests=BATCH,
+        max_context_len=PROMPT_TOKENS + _OUTPUT_TOKENS,
+        kv_tokens=kv_tokens,
+        mamba_slots=kv_tokens // 128,
+        chunked_prefill_size=None,
+        max_prefill_tokens=BATCH * PROMPT_TOKENS,
+        new_token_ratio=NewTokenRatio(init=1.0, min=1.0),
+        check_level="off",
+    )
+    return Engine(config, model=_InstantModel())
+
+
+def _serve(engine: Engine, requests: int) -> None:
+    """Requests that share prefixes come and go, so that the tree is full and lists are shuffled."""
+    params = SamplingParams(max_new_tokens=4)
+    for first in range(0, max(0, requests), BATCH):
+        for number in range(first, first + BATCH):
+            engine.submit(f"served-{number}", _prompt(number), params)
+        while engine.has_work:
+            engine.step()
+
+
+def _fill(engine: Engine) -> None:
+    params = SamplingParams(max_new_tokens=_OUTPUT_TOKENS)
+    for number in range(BATCH):
+        engine.submit(f"timed-{number}", _prompt(10**6 + number), params)
+    for _ in range(_SETTLE_STEPS):
+        engine.step()
+    assert len(engine.scheduler.running) == BATCH, "the batch did not fit"
+
+
+def _prompt(number: int) -> list[int]:
+    """Half of it one of eight beginnings, half its own."""
+    half = PROMPT_TOKENS // 2
+    shared = [(number % 8 + i) % 48 for i in range(half)]
+    own = [number // 48**i % 48 for i in range(4)]
+    return [*shared, *own, *range(half - len(own))]
+
+
+def _timed(engine: Engine, steps: int) -> tuple[float, float]:
+    """Median microseconds of a step beside the model, and of a check of every pool."""
+    assert steps + _SETTLE_STEPS < _OUTPUT_TOKENS, "the requests would end"
+    step_us, check_us = [], []
+    for _ in range(steps):
+        forward_s = engine.timings()["forward_s"]
+        start = time.perf_counter()
+        engine.step()
+        wall_s = time.perf_counter() - start
+        step_us.append(1e6 * (wall_s - (engine.timings()["forward_s"] - forward_s)))
+        start = time.perf_counter()
+        found = engine.check_invariants(idle=False)
+        check_us.append(1e6 * (time.perf_counter() - start))
+        assert not found, found
+    return statistics.median(step_us), statistics.median(check_us)

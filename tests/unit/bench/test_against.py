@@ -1,0 +1,90 @@
+"""The side-by-side benchmark, with a stand-in for the interpreter that has sglang."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from hybridbench.bench.against import KINDS, bench_against
+from hybridbench.bench.cache import TimedCache
+from hybridbench.bench.cache_pattern import Block, Conversations, block_from
+from hybridbench.errors import UsageError
+from tests.unit.bench.test_cache import SMALL
+
+# Answers as the sglang process does, from a cache of ours whose calls take ten times as long.
+STAND_IN = """\
+#!{python}
+import json, sys
+from dataclasses import asdict
+from hybridbench.bench.cache import TimedCache
+from hybridbench.bench.cache_pattern import CachePattern
+assert sys.argv[1:] == ["-m", "hybridbench.bench.sglang_cache"], sys.argv
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "pattern" in asked:
+        cache = TimedCache(CachePattern(**asked["pattern"]), asked["page_size"])
+        print(json.dumps({{"cache": type(cache.cache).__name__, "version": "1.2.3"}}), flush=True)
+        continue
+    block = asdict(cache.run(asked["turns"]))
+    block["turn_ns"] = [10 * ns for ns in block["turn_ns"]]
+    block["calls_ns"] = {{k: [10 * ns for ns in v] for k, v in block["calls_ns"].items()}}
+    print(json.dumps(block), flush=True)
+"""
+
+
+def _program(folder: Path, text: str) -> str:
+    path = folder / "python"
+    path.write_text(text.format(python=sys.executable), encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.mark.parametrize(("page_size", "cache"), [(1, "MambaRadixCache"), (16, "RadixCache")])
+def test_both_sides_see_the_same_turns_and_the_ratio_is_theirs_over_ours(
+    tmp_path: Path, page_size: int, cache: str
+) -> None:
+    python = _program(tmp_path, STAND_IN)
+
+    row = bench_against(python, page_size, turns=200, blocks=4, warm_up_turns=40, pattern=SMALL)
+
+    assert (row.cache, row.page_size, row.version) == (cache, page_size, "1.2.3")
+    assert row.ours_hit_rate == row.theirs_hit_rate > 0.2
+    assert set(row.ours_us) == set(row.theirs_us) == set(KINDS)
+    assert row.ratio.least <= row.ratio.median <= row.ratio.most
+    # Ten times by construction; the machine's other work is in it.
+    assert 4 < row.ratio.median < 25
+
+
+def test_a_process_that_falls_is_one_sentence(tmp_path: Path) -> None:
+    python = _program(tmp_path, "#!{python}\nraise SystemExit('no sglang here')\n")
+
+    with pytest.raises(UsageError, match="the sglang process there has ended"):
+        bench_against(python, 1, turns=10, blocks=1, warm_up_turns=0, pattern=SMALL)
+
+
+def test_a_program_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"--against ./none: there is no such program"):
+        bench_against("./none", 1)
+
+
+def test_a_block_survives_the_wire_between_the_two() -> None:
+    block = TimedCache(SMALL, 1).run(20)
+
+    again = block_from({name: getattr(block, name) for name in Block.__dataclass_fields__})
+
+    assert again == block
+    assert len(again.turn_ns) == 20
+    # Calls are timed one by one, and a turn is the sum of its own.
+    assert sum(again.turn_ns) == again.in_cache_ns < again.wall_ns
+
+
+def test_keys_are_the_same_for_everybody_and_grow_turn_by_turn() -> None:
+    first, second = Conversations(SMALL), Conversations(SMALL)
+
+    keys = [first.next_key() for _ in range(30)]
+
+    assert keys == [second.next_key() for _ in range(30)]
+    assert {len(key) % SMALL.turn_tokens for key in keys} == {0}
