@@ -119,8 +119,13 @@ class SessionProgram(EngineProgram):
         abort_share: float = 0.05,
         flush_share: float = 0.004,
         flood_share: float = 0.01,
+        push_back_share: float = 0.0,
     ) -> None:
-        """``actions`` random actions, then ``finish``."""
+        """``actions`` random actions, then ``finish``.
+
+        Turns are the last to be retracted for want of room, so that hardly any program comes to it;
+        ``push_back_share`` of the actions retract whoever runs.
+        """
         del flush_share, flood_share
         rng = self.rng
         for _ in range(actions):
@@ -135,6 +140,9 @@ class SessionProgram(EngineProgram):
                 self.take_turn()
             elif choice < 0.38 and len(self.live) < 8:
                 self.submit()
+            elif choice >= 1.0 - push_back_share:
+                self.engine.pause_generation("retract")
+                self.engine.continue_generation()
             else:
                 self.step()
         self.finish()

@@ -34,6 +34,9 @@ from hybridbench.defects.pr23496_session_close_mamba import DEFECT as SESSION_CL
 from hybridbench.defects.pr23496_session_held_blind_check import DEFECT as SESSION_HELD_BLIND_CHECK
 from hybridbench.defects.pr24244_mamba_map_undersized import DEFECT as MAMBA_MAP_UNDERSIZED
 from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT as LRU_REFERENCE_CYCLE
+from hybridbench.defects.pr26941_session_pingpong_dangling import (
+    DEFECT as SESSION_PINGPONG_DANGLING,
+)
 from hybridbench.defects.pr27024_deferred_close_orphan import DEFECT as DEFERRED_CLOSE_ORPHAN
 from hybridbench.defects.pr27256_mamba_group_abandon import DEFECT as MAMBA_GROUP_ABANDON
 from hybridbench.defects.pr28380_rid_state_orphan import DEFECT as RID_STATE_ORPHAN
@@ -62,6 +65,7 @@ DEFECTS: tuple[Defect, ...] = (
     EVICT_HEAP_REBUILD,
     WHOLE_CHAIN_LRU_REFRESH,
     SESSION_CLOSE_MAMBA,
+    SESSION_PINGPONG_DANGLING,
     SESSION_HELD_BLIND_CHECK,
     SESSION_RETRACT_TAIL,
     SESSION_TAIL_UNALIGNED_FREE,

@@ -89,11 +89,13 @@ def tracked_program(page_size: int, name: str, buffer: str, seed: int) -> Sessio
     return program
 
 
-def run_all(programs: list[tuple[str, SessionProgram]], actions: int) -> Counter[str]:
+def run_all(
+    programs: list[tuple[str, SessionProgram]], actions: int, push_back_share: float = 0.0
+) -> Counter[str]:
     seen: Counter[str] = Counter()
     for note, program in programs:
         try:
-            program.run(actions)
+            program.run(actions, push_back_share=push_back_share)
             program.compare_with_oracle()
         except BaseException as error:
             error.add_note(note)
@@ -133,7 +135,7 @@ def test_pressure_reaches_every_way_out_of_a_turn() -> None:
         for name in ("rows bind", "kv tokens bind", "short chunks, longest prefix first")
     ]
 
-    seen = run_all(programs, 350)
+    seen = run_all(programs, 350, push_back_share=0.02)
 
     for event in (
         "session_retracts", "session_evictions", "session_abort_queued", "session_abort_prefill",
