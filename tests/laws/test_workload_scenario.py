@@ -39,17 +39,17 @@ class ScenarioAgainstAnyEngine(RuleBasedStateMachine):
 
     @rule()
     def act(self) -> None:
-        action = self.scenario.next_action(self.now_s)
-        if isinstance(action, Submit):
-            self.submit(action)
-        elif isinstance(action, Abort):
-            assert action.rid in self.live
-        elif isinstance(action, Disconnect):
-            del self.live[action.rid]
-            self.doubles = [rid for rid in self.doubles if rid != action.rid]
-        else:
-            assert isinstance(action, WaitUntil)
-            assert action.due_s is None or action.due_s > self.now_s
+        """As a driver does: all that is due, and only then the answers that have come."""
+        while not isinstance(action := self.scenario.next_action(self.now_s), WaitUntil):
+            if isinstance(action, Submit):
+                self.submit(action)
+            elif isinstance(action, Abort):
+                assert action.rid in self.live
+            else:
+                assert isinstance(action, Disconnect)
+                del self.live[action.rid]
+                self.doubles = [rid for rid in self.doubles if rid != action.rid]
+        assert action.due_s is None or action.due_s > self.now_s
 
     def submit(self, action: Submit) -> None:
         tokens = len(action.input_ids) + action.sampling["max_new_tokens"]
