@@ -36,6 +36,8 @@ _SINGULAR: Mapping[str, str] = {
     "prefill_chunks": "prefill chunk",
     "states_tracked": "saved state",
     "track_donations": "donated state",
+    "retract_retries": "retry after a retract",
+    "session_retries": "retry of a retracted turn",
 }
 
 

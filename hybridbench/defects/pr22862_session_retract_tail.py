@@ -43,7 +43,7 @@ DEFECT = Defect(
         subject="kv",
         event="match of a session's turn that was retracted",
         rate="1 token",
-        drivers=("session_retracts", "retracts"),
+        drivers=("session_retries", "session_retracts"),
         harm="tokens_lost",
         per="tails_overwritten",
     ),

@@ -56,6 +56,7 @@ class EngineCounters:
     session_restores: int = 0  # admissions that resumed from their session's slot
     session_restored_tokens: int = 0
     session_retracts: int = 0  # of a turn; counted as retracts as well
+    session_retries: int = 0  # admissions of turns that had been retracted
     session_tail_frees: int = 0
     session_abort_queued: int = 0  # of a turn; counted by stage without sessions as well
     session_abort_prefill: int = 0
@@ -63,6 +64,7 @@ class EngineCounters:
     session_evictions: int = 0  # slots released because nobody could run otherwise
     # Ways out.
     retracts: int = 0
+    retract_retries: int = 0  # admissions of requests that had been retracted
     abort_queued: int = 0
     abort_prefill: int = 0
     abort_decode: int = 0
@@ -136,6 +138,9 @@ COUNTER_SITES: Mapping[str, CounterSite] = {
     "disconnects": CounterSite(("Engine.disconnect",)),
     "session_closes": CounterSite(("SessionController.close", "StreamingSession.release_session")),
     "session_retracts": CounterSite(("Scheduler._retract", "StreamingSession.cache_finished_req")),
+    "session_retries": CounterSite(
+        ("StreamingSession.match_prefix", "StreamingSession._free_tail")
+    ),
     "session_restores": CounterSite(("StreamingSession.match_prefix", "StreamingSession._resume")),
     "session_abort_queued": CounterSite(("SessionController.abort_req",)),
     "session_abort_prefill": CounterSite(("StreamingSession.cache_finished_req",)),

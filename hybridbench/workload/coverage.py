@@ -15,17 +15,17 @@ from hybridbench.workload.fields import Amount, CountOrZero
 # The engine's counters that traffic can drive; a test holds them against the engine's own record.
 COVERAGE_COUNTERS: Final = (
     "requests_submitted", "requests_rejected", "requests_truncated", "disconnects", "admissions",
-    "queue_limit_aborts", "queue_timeouts", "preemptions", "pauses",
-    "refusals", "prefill_chunks", "prefix_hits", "prefix_hit_tokens", "prompt_tokens",
-    "kv_blocks_stored", "match_calls", "evict_calls", "cow_copies", "node_splits", "tombstones",
-    "evict_internal_state", "evict_leaf", "evict_cascade", "nodes_evicted", "retracts",
+    "queue_limit_aborts", "queue_timeouts", "preemptions", "pauses", "refusals", "prefill_chunks",
+    "prefix_hits", "prefix_hit_tokens", "prompt_tokens", "kv_blocks_stored", "match_calls",
+    "evict_calls", "cow_copies", "node_splits", "tombstones", "evict_internal_state",
+    "evict_leaf", "evict_cascade", "nodes_evicted", "retracts", "retract_retries",
     "session_opens", "session_closes", "session_deferred_closes", "session_timeouts",
     "session_turns", "session_rejected_turns", "session_restores", "session_restored_tokens",
-    "session_retracts", "session_abort_queued", "session_abort_prefill", "session_abort_decode",
-    "abort_queued", "abort_prefill", "abort_decode", "finishes", "finish_length", "finish_stop",
-    "output_tokens", "steps", "prefill_steps", "decode_steps", "surplus_steps",
-    "late_tokens", "verify_steps", "drafts_proposed", "drafts_accepted", "draft_tails",
-    "states_tracked", "track_donations",
+    "session_retracts", "session_retries", "session_abort_queued", "session_abort_prefill",
+    "session_abort_decode", "abort_queued", "abort_prefill", "abort_decode", "finishes",
+    "finish_length", "finish_stop", "output_tokens", "steps", "prefill_steps", "decode_steps",
+    "surplus_steps", "late_tokens", "verify_steps", "drafts_proposed", "drafts_accepted",
+    "draft_tails", "states_tracked", "track_donations",
 )  # fmt: skip
 
 _FLOOR = re.compile(r"(>=?)\s*(\d+(?:\.\d+)?)(?:\s*/\s*(min|s))?")

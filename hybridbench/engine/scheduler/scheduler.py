@@ -219,9 +219,11 @@ class Scheduler(RequestFlow):
             if not self.sessions.note_admission(req, reused) and reused:
                 counters.prefix_hits += 1
                 counters.prefix_hit_tokens += reused
-            if not req.is_retracted:
-                req.cached_tokens = reused
-                outcome.admitted.append(req)
+            if req.is_retracted:
+                counters.retract_retries += 1
+                continue
+            req.cached_tokens = reused
+            outcome.admitted.append(req)
         if fresh:
             taken = set(map(id, fresh))
             self.waiting_queue = [req for req in self.waiting_queue if id(req) not in taken]

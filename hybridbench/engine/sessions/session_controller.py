@@ -163,6 +163,7 @@ class SessionController:
             return False
         self._counters.session_restores += 1
         self._counters.session_restored_tokens += reused
+        self._counters.session_retries += req.is_retracted
         return True
 
     def note_retract(self, req: Req) -> None:
