@@ -122,7 +122,97 @@ class ReqKv:
         return ceil_align(self.kv_allocated_len, page_size) - self.cache_protected_len
 
 
-class Req:
+class KvFields:
+    """The fields of ``kv`` as properties of whoever holds the record.
+
+    Pools and caches written for SGLang's request read them there.
+    """
+
+    __slots__ = ()
+    kv: ReqKv
+
+    @property
+    def req_pool_idx(self) -> int | None:
+        return self.kv.req_pool_idx
+
+    @req_pool_idx.setter
+    def req_pool_idx(self, row: int | None) -> None:
+        self.kv.req_pool_idx = row
+
+    @property
+    def mamba_pool_idx(self) -> int | None:
+        return self.kv.mamba_pool_idx
+
+    @mamba_pool_idx.setter
+    def mamba_pool_idx(self, slot: int | None) -> None:
+        self.kv.mamba_pool_idx = slot
+
+    @property
+    def mamba_ping_pong_track_buffer(self) -> list[int] | None:
+        return self.kv.mamba_ping_pong_track_buffer
+
+    @mamba_ping_pong_track_buffer.setter
+    def mamba_ping_pong_track_buffer(self, slots: list[int] | None) -> None:
+        self.kv.mamba_ping_pong_track_buffer = slots
+
+    @property
+    def mamba_next_track_idx(self) -> int:
+        return self.kv.mamba_next_track_idx
+
+    @mamba_next_track_idx.setter
+    def mamba_next_track_idx(self, idx: int) -> None:
+        self.kv.mamba_next_track_idx = idx
+
+    @property
+    def mamba_last_track_seqlen(self) -> int | None:
+        return self.kv.mamba_last_track_seqlen
+
+    @mamba_last_track_seqlen.setter
+    def mamba_last_track_seqlen(self, length: int | None) -> None:
+        self.kv.mamba_last_track_seqlen = length
+
+    @property
+    def last_node(self) -> TreeNode | None:
+        return self.kv.last_node
+
+    @last_node.setter
+    def last_node(self, node: TreeNode | None) -> None:
+        self.kv.last_node = node
+
+    @property
+    def prefix_indices(self) -> npt.NDArray[np.int64]:
+        return self.kv.prefix_indices
+
+    @prefix_indices.setter
+    def prefix_indices(self, indices: npt.NDArray[np.int64]) -> None:
+        self.kv.prefix_indices = indices
+
+    @property
+    def cache_protected_len(self) -> int:
+        return self.kv.cache_protected_len
+
+    @cache_protected_len.setter
+    def cache_protected_len(self, length: int) -> None:
+        self.kv.cache_protected_len = length
+
+    @property
+    def kv_committed_len(self) -> int:
+        return self.kv.kv_committed_len
+
+    @kv_committed_len.setter
+    def kv_committed_len(self, length: int) -> None:
+        self.kv.kv_committed_len = length
+
+    @property
+    def kv_allocated_len(self) -> int:
+        return self.kv.kv_allocated_len
+
+    @kv_allocated_len.setter
+    def kv_allocated_len(self, length: int) -> None:
+        self.kv.kv_allocated_len = length
+
+
+class Req(KvFields):
     """One request: its tokens, its sampling parameters, and ``kv``, all that it holds.
 
     The names of the fields in ``kv`` are also properties here, so that pools and caches written
@@ -260,86 +350,6 @@ class Req:
             self.finished_reason = FinishReason(FinishKind.STOP)
         elif len(self.output_ids) >= self.sampling_params.max_new_tokens:
             self.finished_reason = FinishReason(FinishKind.LENGTH)
-
-    @property
-    def req_pool_idx(self) -> int | None:
-        return self.kv.req_pool_idx
-
-    @req_pool_idx.setter
-    def req_pool_idx(self, row: int | None) -> None:
-        self.kv.req_pool_idx = row
-
-    @property
-    def mamba_pool_idx(self) -> int | None:
-        return self.kv.mamba_pool_idx
-
-    @mamba_pool_idx.setter
-    def mamba_pool_idx(self, slot: int | None) -> None:
-        self.kv.mamba_pool_idx = slot
-
-    @property
-    def mamba_ping_pong_track_buffer(self) -> list[int] | None:
-        return self.kv.mamba_ping_pong_track_buffer
-
-    @mamba_ping_pong_track_buffer.setter
-    def mamba_ping_pong_track_buffer(self, slots: list[int] | None) -> None:
-        self.kv.mamba_ping_pong_track_buffer = slots
-
-    @property
-    def mamba_next_track_idx(self) -> int:
-        return self.kv.mamba_next_track_idx
-
-    @mamba_next_track_idx.setter
-    def mamba_next_track_idx(self, idx: int) -> None:
-        self.kv.mamba_next_track_idx = idx
-
-    @property
-    def mamba_last_track_seqlen(self) -> int | None:
-        return self.kv.mamba_last_track_seqlen
-
-    @mamba_last_track_seqlen.setter
-    def mamba_last_track_seqlen(self, length: int | None) -> None:
-        self.kv.mamba_last_track_seqlen = length
-
-    @property
-    def last_node(self) -> TreeNode | None:
-        return self.kv.last_node
-
-    @last_node.setter
-    def last_node(self, node: TreeNode | None) -> None:
-        self.kv.last_node = node
-
-    @property
-    def prefix_indices(self) -> npt.NDArray[np.int64]:
-        return self.kv.prefix_indices
-
-    @prefix_indices.setter
-    def prefix_indices(self, indices: npt.NDArray[np.int64]) -> None:
-        self.kv.prefix_indices = indices
-
-    @property
-    def cache_protected_len(self) -> int:
-        return self.kv.cache_protected_len
-
-    @cache_protected_len.setter
-    def cache_protected_len(self, length: int) -> None:
-        self.kv.cache_protected_len = length
-
-    @property
-    def kv_committed_len(self) -> int:
-        return self.kv.kv_committed_len
-
-    @kv_committed_len.setter
-    def kv_committed_len(self, length: int) -> None:
-        self.kv.kv_committed_len = length
-
-    @property
-    def kv_allocated_len(self) -> int:
-        return self.kv.kv_allocated_len
-
-    @kv_allocated_len.setter
-    def kv_allocated_len(self, length: int) -> None:
-        self.kv.kv_allocated_len = length
 
 
 def payload_digest(req: Req) -> bytes:

@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.config import NewTokenRatio
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
-from tests.builders import assert_idle_and_clean, assert_nothing_lost, make_attention_engine
+from tests.builders import assert_idle_and_clean, make_attention_engine
 from tests.engine_programs import EngineProgram
+from tests.laws.engine_machine import EngineMachine
 
 PAGE_SIZES = (1, 16, 64)
 # Bets that requests stop early, so that decoding runs out of room now and then.
@@ -107,22 +108,12 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(page_size: i
         assert seen[event] == 0, (event, seen)
 
 
-class AttentionEngineMachine(RuleBasedStateMachine):
+class AttentionEngineMachine(EngineMachine):
     """Traffic of Hypothesis' choosing; on failure it shrinks to the few actions that matter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.program: EngineProgram | None = None
 
     @initialize(squeeze=st.sampled_from(sorted(SQUEEZES)), seed=st.integers(0, 2**16))
     def build(self, squeeze: tuple[int, str], seed: int) -> None:
         self.program = make_program(*squeeze, seed)
-
-    @rule()
-    def submit(self) -> None:
-        assert self.program is not None
-        if len(self.program.live) < 12:
-            self.program.submit()
 
     @rule(pages=st.integers(0, 3), rest=st.integers(0, 2), token=st.integers(0, 1))
     def submit_around_a_page_border(self, pages: int, rest: int, token: int) -> None:
@@ -131,27 +122,6 @@ class AttentionEngineMachine(RuleBasedStateMachine):
         page_size = self.program.engine.config.page_size
         length = max(1, pages * page_size + rest - 1)
         self.program.submit_prompt([token] * length, 1 + rest)
-
-    @rule()
-    def abort(self) -> None:
-        assert self.program is not None
-        self.program.abort()
-
-    @rule(count=st.integers(1, 6))
-    def step(self, count: int) -> None:
-        assert self.program is not None
-        for _ in range(count):
-            self.program.step()
-
-    @invariant()
-    def nothing_is_lost(self) -> None:
-        if self.program is not None:
-            assert_nothing_lost(self.program.engine)
-
-    def teardown(self) -> None:
-        if self.program is not None:
-            self.program.finish()
-            self.program.compare_with_oracle()
 
 
 TestAttentionEngineMachine = AttentionEngineMachine.TestCase

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
 from hybridbench.engine.config import NewTokenRatio
-from tests.builders import NANO_ENGINE, assert_nothing_lost, make_engine
+from tests.builders import NANO_ENGINE, make_engine
 from tests.engine_programs import EngineProgram
+from tests.laws.engine_machine import EngineMachine
 
 # Bets that requests stop early, so that decoding runs out of room now and then.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
@@ -102,22 +103,12 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse_and_loses_no
         assert seen[event] > 0, (event, seen)
 
 
-class EngineMachine(RuleBasedStateMachine):
+class HybridEngineMachine(EngineMachine):
     """Traffic of Hypothesis' choosing; on failure it shrinks to the few actions that matter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.program: EngineProgram | None = None
 
     @initialize(name=st.sampled_from(sorted(SQUEEZES)), seed=st.integers(0, 2**16))
     def build(self, name: str, seed: int) -> None:
         self.program = make_program(name, seed)
-
-    @rule()
-    def submit(self) -> None:
-        assert self.program is not None
-        if len(self.program.live) < 12:
-            self.program.submit()
 
     @rule(texts=st.lists(st.integers(0, 3), min_size=1, max_size=20), more=st.integers(1, 8))
     def submit_few_tokens(self, texts: list[int], more: int) -> None:
@@ -125,34 +116,8 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.program is not None
         self.program.submit_prompt(texts, more)
 
-    @rule()
-    def abort(self) -> None:
-        assert self.program is not None
-        self.program.abort()
 
-    @rule(count=st.integers(1, 6))
-    def step(self, count: int) -> None:
-        assert self.program is not None
-        for _ in range(count):
-            self.program.step()
-
-    @rule()
-    def flush(self) -> None:
-        assert self.program is not None
-        assert self.program.engine.flush_cache() == self.program.engine.is_idle
-
-    @invariant()
-    def nothing_is_lost(self) -> None:
-        if self.program is not None:
-            assert_nothing_lost(self.program.engine)
-
-    def teardown(self) -> None:
-        if self.program is not None:
-            self.program.finish()
-            self.program.compare_with_oracle()
-
-
-TestEngineMachine = EngineMachine.TestCase
+TestEngineMachine = HybridEngineMachine.TestCase
 TestEngineMachine.settings = settings(max_examples=40, stateful_step_count=40)
 
 

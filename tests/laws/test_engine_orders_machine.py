@@ -11,16 +11,16 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
 from tests.builders import (
     NANO_MODEL,
-    assert_nothing_lost,
     make_attention_engine,
     make_engine,
 )
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram
+from tests.laws.engine_machine import EngineMachine
 from tests.laws.test_engine_equals_no_reuse import SQUEEZES
 
 ORDERS = ("overlap", "drafts")
@@ -35,12 +35,8 @@ def order_settings(order: str, chain: int) -> dict[str, Any]:
     return {"drafter": drafter, "speculative_num_draft_tokens": chain}
 
 
-class OrdersMachine(RuleBasedStateMachine):
+class OrdersMachine(EngineMachine):
     """Few tokens, so that prompts share prefixes and repeat themselves; aborts at any moment."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.program: EngineProgram | None = None
 
     def _build(self, program: EngineProgram) -> None:
         self.program = program
@@ -50,38 +46,6 @@ class OrdersMachine(RuleBasedStateMachine):
         assert self.program is not None
         if len(self.program.live) < 12:
             self.program.submit_prompt(texts, more)
-
-    @rule()
-    def submit(self) -> None:
-        assert self.program is not None
-        if len(self.program.live) < 12:
-            self.program.submit()
-
-    @rule()
-    def abort(self) -> None:
-        assert self.program is not None
-        self.program.abort()
-
-    @rule(count=st.integers(1, 6))
-    def step(self, count: int) -> None:
-        assert self.program is not None
-        for _ in range(count):
-            self.program.step()
-
-    @rule()
-    def flush(self) -> None:
-        assert self.program is not None
-        assert self.program.engine.flush_cache() == self.program.engine.is_idle
-
-    @invariant()
-    def nothing_is_lost(self) -> None:
-        if self.program is not None:
-            assert_nothing_lost(self.program.engine)
-
-    def teardown(self) -> None:
-        if self.program is not None:
-            self.program.finish()
-            self.program.compare_with_oracle()
 
 
 class HybridOrdersMachine(OrdersMachine):

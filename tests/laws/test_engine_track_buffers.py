@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
 from hybridbench.engine.config import NewTokenRatio
 from tests.builders import (
     NANO_MODEL,
     assert_idle_and_clean,
-    assert_nothing_lost,
     make_tracking_engine,
 )
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram
+from tests.laws.engine_machine import EngineMachine
 
 # Bets that requests stop early, so that decoding runs out of room now and then.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
@@ -128,12 +128,8 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
         assert seen[event] > 0, (event, seen)
 
 
-class TrackingEngineMachine(RuleBasedStateMachine):
+class TrackingEngineMachine(EngineMachine):
     """Traffic of Hypothesis' choosing; on failure it shrinks to the few actions that matter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.program: EngineProgram | None = None
 
     @initialize(
         squeeze=st.sampled_from(sorted(SQUEEZES)),
@@ -143,12 +139,6 @@ class TrackingEngineMachine(RuleBasedStateMachine):
     def build(self, squeeze: tuple[int, str], buffer: str, seed: int) -> None:
         self.program = make_program(*squeeze, buffer, seed)
 
-    @rule()
-    def submit(self) -> None:
-        assert self.program is not None
-        if len(self.program.live) < 12:
-            self.program.submit()
-
     @rule(chunks=st.integers(0, 3), rest=st.integers(0, 2), token=st.integers(0, 1))
     def submit_around_a_grid_line(self, chunks: int, rest: int, token: int) -> None:
         """Prompts that end just before, at and after a length where states are saved."""
@@ -156,27 +146,6 @@ class TrackingEngineMachine(RuleBasedStateMachine):
         grid = self.program.engine.config.cache_chunk_size
         length = max(1, min(chunks * grid + rest - 1, 200))
         self.program.submit_prompt([token] * length, 1 + rest)
-
-    @rule()
-    def abort(self) -> None:
-        assert self.program is not None
-        self.program.abort()
-
-    @rule(count=st.integers(1, 6))
-    def step(self, count: int) -> None:
-        assert self.program is not None
-        for _ in range(count):
-            self.program.step()
-
-    @invariant()
-    def nothing_is_lost(self) -> None:
-        if self.program is not None:
-            assert_nothing_lost(self.program.engine)
-
-    def teardown(self) -> None:
-        if self.program is not None:
-            self.program.finish()
-            self.program.compare_with_oracle()
 
 
 TestTrackingEngineMachine = TrackingEngineMachine.TestCase

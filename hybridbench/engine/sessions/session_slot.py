@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from hybridbench.engine.req import Req, ReqKv
+from hybridbench.engine.req import KvFields, Req, ReqKv
 
 
 @dataclass(slots=True)
-class SessionSlot:
+class SessionSlot(KvFields):
     """The record of one session, and who has it in hand.
 
     While ``borrower`` is None the session itself holds everything in ``kv`` (owner SESSION in the
@@ -54,55 +54,3 @@ class SessionSlot:
         assert req is not None, f"{self.rid} was not lent"
         req.kv = ReqKv()
         self.borrower = None
-
-    @property
-    def req_pool_idx(self) -> int | None:
-        return self.kv.req_pool_idx
-
-    @req_pool_idx.setter
-    def req_pool_idx(self, row: int | None) -> None:
-        self.kv.req_pool_idx = row
-
-    @property
-    def mamba_pool_idx(self) -> int | None:
-        return self.kv.mamba_pool_idx
-
-    @mamba_pool_idx.setter
-    def mamba_pool_idx(self, slot: int | None) -> None:
-        self.kv.mamba_pool_idx = slot
-
-    @property
-    def mamba_ping_pong_track_buffer(self) -> list[int] | None:
-        return self.kv.mamba_ping_pong_track_buffer
-
-    @mamba_ping_pong_track_buffer.setter
-    def mamba_ping_pong_track_buffer(self, slots: list[int] | None) -> None:
-        self.kv.mamba_ping_pong_track_buffer = slots
-
-    @property
-    def mamba_next_track_idx(self) -> int:
-        return self.kv.mamba_next_track_idx
-
-    @mamba_next_track_idx.setter
-    def mamba_next_track_idx(self, idx: int) -> None:
-        self.kv.mamba_next_track_idx = idx
-
-    @property
-    def mamba_last_track_seqlen(self) -> int | None:
-        return self.kv.mamba_last_track_seqlen
-
-    @mamba_last_track_seqlen.setter
-    def mamba_last_track_seqlen(self, length: int | None) -> None:
-        self.kv.mamba_last_track_seqlen = length
-
-    @property
-    def cache_protected_len(self) -> int:
-        return self.kv.cache_protected_len
-
-    @property
-    def kv_committed_len(self) -> int:
-        return self.kv.kv_committed_len
-
-    @property
-    def kv_allocated_len(self) -> int:
-        return self.kv.kv_allocated_len

@@ -1,0 +1,55 @@
+"""An engine under traffic of Hypothesis' choosing: the rules that every such machine has."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tests.builders import assert_nothing_lost
+from tests.engine_programs import EngineProgram
+
+MOST_LIVE = 12
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Submits, aborts, steps and flushes; on failure it shrinks to the few actions that matter.
+
+    Whoever inherits makes ``program`` in an ``initialize``.  After every action nothing may be
+    lost, and at the end the tokens are those of the engine without reuse.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.program: EngineProgram | None = None
+
+    @rule()
+    def submit(self) -> None:
+        assert self.program is not None
+        if len(self.program.live) < MOST_LIVE:
+            self.program.submit()
+
+    @rule()
+    def abort(self) -> None:
+        assert self.program is not None
+        self.program.abort()
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count: int) -> None:
+        assert self.program is not None
+        for _ in range(count):
+            self.program.step()
+
+    @rule()
+    def flush(self) -> None:
+        assert self.program is not None
+        assert self.program.engine.flush_cache() == self.program.engine.is_idle
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if self.program is not None:
+            assert_nothing_lost(self.program.engine)
+
+    def teardown(self) -> None:
+        if self.program is not None:
+            self.program.finish()
+            self.program.compare_with_oracle()
