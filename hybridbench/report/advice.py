@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from hybridbench.analysis.counters import singular
 from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
 from hybridbench.analysis.record import JsonValue
 from hybridbench.report.document import Fact
@@ -58,6 +59,14 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "complete.",
 }
 
+# The same where the finding knows the event: then the search begins there.
+_BY_DRIVEN_FINDING: Final[Mapping[str, str]] = {
+    "residual": "Begin with what runs upon a {event}: it takes {subject} out of somebody's hands "
+    "and gives nothing back; verdict.json has the checkpoint at which the loss appears.",
+    "container-grows": "Begin with what runs upon a {event}: it puts entries into {subject} that "
+    "nobody takes out.",
+}
+
 _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.LEAK: "Follow the evidence below to the code path that takes and does not give "
     "back, then repeat the run.",
@@ -80,7 +89,10 @@ def next_step(verdict: Verdict, manifest: Mapping[str, JsonValue]) -> Fact:
         return _longer(verdict, command)
     first = top_finding(verdict)
     text = _BY_VERDICT[verdict.kind]
-    if first is not None and first.kind in _BY_FINDING:
+    if first is not None and first.driver is not None and first.kind in _BY_DRIVEN_FINDING:
+        event = singular(first.driver)
+        text = _BY_DRIVEN_FINDING[first.kind].format(subject=first.subject, event=event)
+    elif first is not None and first.kind in _BY_FINDING:
         text = _BY_FINDING[first.kind].format(subject=first.subject)
     again = "" if verdict.kind is VerdictKind.CLEAN else command_text(command)
     return Fact("Next", text, again)
