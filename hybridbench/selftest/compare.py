@@ -51,9 +51,9 @@ def compare(
         return Outcome(row, verdict.kind.value, detect_s=detect_s, wrong=tuple(wrong))
     rate = _rate_per_event(finding)
     true_rate = _true_rate(row, truth)
-    if not signature.drivers or finding.driver in signature.drivers:
+    if finding.driver in signature.drivers:
         wrong += _wrong_rates(rate, true_rate)
-    elif not _admits(finding, signature.drivers):
+    elif signature.drivers and not _admits(finding, signature.drivers):
         wrong.append(f"driver {finding.driver}, not {' or '.join(signature.drivers)}")
     wrong += _wrong_count(row, finding, truth)
     return Outcome(

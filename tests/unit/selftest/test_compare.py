@@ -106,6 +106,14 @@ def test_a_twin_that_is_accused_of_anything_is_wrong_even_if_the_verdict_is_allo
     assert outcome.wrong == ("found residual: 30 slots are missing",)
 
 
+def test_where_no_event_is_asked_for_no_rate_of_one_is() -> None:
+    # What work costs is told in milliseconds, whatever the defect has counted.
+    row = replace(CAUGHT, signature=replace(CAUGHT.signature, kinds=("decay",), drivers=()))
+    decay = replace(FINDING, kind="decay", driver=None, rates=(), data={})
+
+    assert compare(row, verdict(VerdictKind.LEAK, decay), TRUTH).wrong == ()
+
+
 def test_what_an_invalid_run_found_accuses_nobody() -> None:
     row = replace(TWIN, signature=replace(TWIN.signature, verdicts=("INVALID",)))
 
