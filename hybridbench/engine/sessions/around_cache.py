@@ -39,11 +39,14 @@ class CacheAround(BasePrefixCache):
         self.device = inner.device
         self.events = inner.events
         self.kv_events = inner.kv_events
-        self.root_node = inner.root_node
+
+    @property
+    def root_node(self) -> TreeNode:  # type: ignore[override]
+        """The root of ``inner``; a flush gives that a new one, and nobody may hold the old."""
+        return self.inner.root_node
 
     def reset(self) -> None:
         self.inner.reset()
-        self.root_node = self.inner.root_node
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         return self.inner.match_prefix(params)

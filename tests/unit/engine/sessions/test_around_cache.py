@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import weakref
+
 from hybridbench.engine.cache.base import BasePrefixCache, InsertParams, MatchPrefixParams
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.sessions.around_cache import CacheAround
 from hybridbench.engine.sessions.streaming_session import StreamingSession
+from tests.builders import make_engine
 
 
 def _methods(cls: type) -> set[str]:
@@ -27,3 +30,13 @@ def test_the_inner_cache_answers_what_no_session_asks() -> None:
     around.reset()
     assert inner.node_count() == 0
     assert around.root_node is inner.root_node
+
+
+def test_a_flush_leaves_nobody_with_the_old_root() -> None:
+    engine = make_engine()
+    old = weakref.ref(engine.pools.tree_cache.root_node)
+
+    assert engine.flush_cache()
+
+    assert old() is None
+    assert engine.pools.sessions.root_node is engine.pools.tree_cache.root_node
