@@ -7,7 +7,8 @@ nothing (ChunkCache, ample pools) for the tokens of each prompt.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from hybridbench.engine.engine import Engine
@@ -191,3 +192,25 @@ class EngineProgram:
 
     def _tokens(self, count: int) -> list[int]:
         return [self.rng.randrange(NANO_MODEL.vocab_size) for _ in range(count)]
+
+
+def run_against_oracle(
+    programs: Iterable[tuple[str, EngineProgram]],
+    actions: int,
+    check: Callable[[EngineProgram], None] = lambda _: None,
+) -> Counter[str]:
+    """Each program's run, its tokens compared, and ``check``; what all engines counted together.
+
+    A failure carries the name of its program.
+    """
+    seen: Counter[str] = Counter()
+    for name, program in programs:
+        try:
+            program.run(actions)
+            program.compare_with_oracle()
+            check(program)
+        except BaseException as error:
+            error.add_note(name)
+            raise
+        seen.update(program.engine.counters.as_dict())
+    return seen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -13,7 +12,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.batch import ScheduleBatch
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from tests.builders import make_attention_engine, make_engine
-from tests.engine_programs import EngineProgram
+from tests.engine_programs import EngineProgram, run_against_oracle
 from tests.laws.test_engine_attention_only import OUTPUTS_BIND, PROMPTS_BIND
 from tests.laws.test_engine_attention_only import SQUEEZES as PAGED_SQUEEZES
 from tests.laws.test_engine_equals_no_reuse import LONGEST_OUTPUT, LONGEST_PROMPT, SQUEEZES
@@ -42,23 +41,18 @@ def make_paged_program(page_size: int, name: str, seed: int) -> EngineProgram:
     )
 
 
-def _run(program: EngineProgram, actions: int, seen: Counter[str]) -> None:
-    program.run(actions)
-    program.compare_with_oracle()
+def _one_end_each(program: EngineProgram) -> None:
     counters = program.engine.counters
     ends = counters.finishes + counters.abort_queued + counters.abort_prefill
     assert ends + counters.abort_decode == counters.requests_submitted, "not one end each"
-    seen.update(counters.as_dict())
 
 
 def test_every_hybrid_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
-    seen: Counter[str] = Counter()
-    for seed, name in enumerate([*SQUEEZES, "short prompts, long outputs", "kv tokens bind"]):
-        try:
-            _run(make_hybrid_program(name, seed), 250, seen)
-        except BaseException as error:
-            error.add_note(f"seed {seed}, {name}")
-            raise
+    names = enumerate([*SQUEEZES, "short prompts, long outputs", "kv tokens bind"])
+    programs = ((f"seed {seed}, {name}", make_hybrid_program(name, seed)) for seed, name in names)
+
+    seen = run_against_oracle(programs, 250, _one_end_each)
+
     for event, least in (
         ("surplus_steps", 300),
         ("late_tokens", 350),
@@ -71,22 +65,23 @@ def test_every_hybrid_program_gives_the_tokens_of_the_engine_without_reuse() -> 
 
 
 def test_every_attention_only_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
-    seen: Counter[str] = Counter()
-    for seed, (page_size, name) in enumerate(PAGED_SQUEEZES):
-        try:
-            _run(make_paged_program(page_size, name, seed), 120, seen)
-        except BaseException as error:
-            error.add_note(f"seed {seed}, pages of {page_size}, {name}")
-            raise
+    programs = (
+        (f"seed {seed}, pages of {page_size}, {name}", make_paged_program(page_size, name, seed))
+        for seed, (page_size, name) in enumerate(PAGED_SQUEEZES)
+    )
+
+    seen = run_against_oracle(programs, 120, _one_end_each)
+
     for event, least in (("surplus_steps", 150), ("retracts", 5), ("prefix_hits", 50)):
         assert seen[event] >= least, (event, seen)
 
 
 def test_a_chunk_cache_serves_overlapped_steps_as_well() -> None:
     engine = make_engine(cache="chunk", kv_tokens=220, enable_overlap_schedule=True)
-    seen: Counter[str] = Counter()
 
-    _run(EngineProgram(engine, random.Random(3)), 200, seen)
+    seen = run_against_oracle(
+        [("chunk", EngineProgram(engine, random.Random(3)))], 200, _one_end_each
+    )
 
     assert seen["surplus_steps"] > 20
 
@@ -99,7 +94,7 @@ def test_long_programs_give_the_tokens_of_the_engine_without_reuse(seed: int) ->
     else:
         program = make_paged_program(*list(PAGED_SQUEEZES)[seed // 2 % len(PAGED_SQUEEZES)], seed)
 
-    _run(program, 2500, Counter())
+    run_against_oracle([("one program", program)], 2500, _one_end_each)
 
 
 def _share_when_settled(scheduler: Scheduler, batch: ScheduleBatch | None) -> None:
@@ -136,7 +131,11 @@ def test_the_law_sees_a_state_that_is_shared_at_the_wrong_moment(
 
 def _run_branching_programs() -> None:
     for seed in range(6):
-        _run(make_hybrid_program("long prompts that branch", seed), 250, Counter())
+        run_against_oracle(
+            [("one program", make_hybrid_program("long prompts that branch", seed))],
+            250,
+            _one_end_each,
+        )
 
 
 def test_the_law_sees_a_result_that_is_taken_for_a_later_admission(
@@ -156,4 +155,6 @@ def test_the_law_sees_a_result_that_is_taken_for_a_later_admission(
     engine: Engine = make_engine(enable_overlap_schedule=True)
 
     with pytest.raises(AssertionError, match="not one end each"):
-        _run(EngineProgram(engine, random.Random(1)), 100, Counter())
+        run_against_oracle(
+            [("one program", EngineProgram(engine, random.Random(1)))], 100, _one_end_each
+        )

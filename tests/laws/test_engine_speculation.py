@@ -6,7 +6,6 @@ In float64, where verifying and decoding round too little to turn the choice of 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from hybridbench.engine.scheduler import verify
 from hybridbench.engine.scheduler.release import RequestRelease
 from tests.builders import NANO_MODEL, make_attention_engine, make_engine
 from tests.drafters import HalfRightDrafter
-from tests.engine_programs import EngineProgram
+from tests.engine_programs import EngineProgram, run_against_oracle
 from tests.laws.test_engine_attention_only import OUTPUTS_BIND, PROMPTS_BIND
 from tests.laws.test_engine_attention_only import SQUEEZES as PAGED_SQUEEZES
 from tests.laws.test_engine_equals_no_reuse import LONGEST_OUTPUT, LONGEST_PROMPT, SQUEEZES
@@ -54,20 +53,12 @@ def make_paged_program(page_size: int, name: str, seed: int) -> EngineProgram:
     )
 
 
-def _run(program: EngineProgram, actions: int, seen: Counter[str]) -> None:
-    program.run(actions)
-    program.compare_with_oracle()
-    seen.update(program.engine.counters.as_dict())
-
-
 def test_every_hybrid_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
-    seen: Counter[str] = Counter()
-    for seed, name in enumerate([*SQUEEZES, "short prompts, long outputs", "kv tokens bind"]):
-        try:
-            _run(make_hybrid_program(name, seed), 200, seen)
-        except BaseException as error:
-            error.add_note(f"seed {seed}, {name}")
-            raise
+    names = enumerate([*SQUEEZES, "short prompts, long outputs", "kv tokens bind"])
+    programs = ((f"seed {seed}, {name}", make_hybrid_program(name, seed)) for seed, name in names)
+
+    seen = run_against_oracle(programs, 200)
+
     for event, least in (
         ("verify_steps", 700),
         ("drafts_accepted", 700),
@@ -80,13 +71,13 @@ def test_every_hybrid_program_gives_the_tokens_of_the_engine_without_reuse() -> 
 
 
 def test_every_attention_only_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
-    seen: Counter[str] = Counter()
-    for seed, (page_size, name) in enumerate(PAGED_SQUEEZES):
-        try:
-            _run(make_paged_program(page_size, name, seed), 100, seen)
-        except BaseException as error:
-            error.add_note(f"seed {seed}, pages of {page_size}, {name}")
-            raise
+    programs = (
+        (f"seed {seed}, pages of {page_size}, {name}", make_paged_program(page_size, name, seed))
+        for seed, (page_size, name) in enumerate(PAGED_SQUEEZES)
+    )
+
+    seen = run_against_oracle(programs, 100)
+
     for event, least in (
         ("drafts_accepted", 600),
         ("draft_tails", 100),
@@ -98,9 +89,8 @@ def test_every_attention_only_program_gives_the_tokens_of_the_engine_without_reu
 
 def test_a_chunk_cache_serves_verifying_steps_as_well() -> None:
     engine = make_engine(**_with_drafts({"cache": "chunk", "kv_tokens": 220}, 2))
-    seen: Counter[str] = Counter()
 
-    _run(EngineProgram(engine, random.Random(3)), 200, seen)
+    seen = run_against_oracle([("chunk", EngineProgram(engine, random.Random(3)))], 200)
 
     assert seen["draft_tails"] > 20
 
@@ -113,7 +103,7 @@ def test_long_programs_give_the_tokens_of_the_engine_without_reuse(seed: int) ->
     else:
         program = make_paged_program(*list(PAGED_SQUEEZES)[seed // 2 % len(PAGED_SQUEEZES)], seed)
 
-    _run(program, 2500, Counter())
+    run_against_oracle([("one program", program)], 2500)
 
 
 _HEALTHY_UPDATE = MambaPool.update_mamba_state_after_verify
@@ -156,4 +146,4 @@ def test_the_law_sees_a_step_that_is_taken_back_wrongly(
     program = make_hybrid_program("many rows", 3)
 
     with pytest.raises((AssertionError, RuntimeError)):
-        _run(program, 150, Counter())
+        run_against_oracle([("one program", program)], 150)
