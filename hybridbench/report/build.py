@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from hybridbench import __version__
 from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segments import last_segment
@@ -14,7 +13,8 @@ from hybridbench.metrics import Unit
 from hybridbench.report.advice import MEANING, next_step, top_finding
 from hybridbench.report.charts import chart_groups
 from hybridbench.report.diagnosis import diagnosis_text
-from hybridbench.report.document import Document, Fact, FindingText, Table
+from hybridbench.report.document import Document, DocumentKind, Fact, FindingText, Table
+from hybridbench.report.gates import gates_of
 from hybridbench.report.provenance import (
     model_note,
     profile_yaml,
@@ -23,6 +23,7 @@ from hybridbench.report.provenance import (
 )
 from hybridbench.report.timeline import event_label, last_moment_s, timeline_of
 from hybridbench.report.wording import (
+    BADGES,
     amount,
     bound_text,
     clock_text,
@@ -49,14 +50,17 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
     """The report of one judged run; reads no file, no clock and no setting."""
     manifest = record.manifest
     recorded_s = last_moment_s(record)
+    code = _exit_code(record, verdict)
     return Document(
+        kind=DocumentKind.RUN,
         run_id=plain_text(manifest.get("run_id")),
         subtitle=_subtitle(record, recorded_s),
-        verdict=verdict.kind,
+        badge=BADGES[verdict.kind],
         meaning=MEANING[verdict.kind],
-        exit_code=int(_exit_code(record, verdict)),
+        exit_code=int(code),
         headline=verdict.headline,
         answer=(*_answer(verdict), next_step(verdict, manifest)),
+        gates=gates_of(verdict, code),
         ruling=verdict.can_rule_out,
         findings=tuple(_finding_text(finding) for finding in verdict.findings),
         bounds=_bounds_table(verdict),
@@ -69,7 +73,6 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         provenance=provenance_tables(manifest, recorded_s),
         command=command_text(manifest.get("command")),
         profile_text=profile_yaml(manifest),
-        tool_version=__version__,
         diagnosis=diagnosis_text(record),
     )
 
@@ -203,7 +206,7 @@ def _finding_text(finding: Finding) -> FindingText:
     if finding.cause:
         facts.append(Fact("Cause", finding.cause))
     return FindingText(
-        verdict=finding.verdict,
+        badge=BADGES[finding.verdict],
         kind=finding.kind,
         subject=finding.subject,
         title=finding.title,
@@ -225,7 +228,8 @@ def _bounds_table(verdict: Verdict) -> Table:
             f"Judged from {clock_text(start_s)} to {clock_text(end_s)} "
             f"({format_duration(end_s - start_s)})."
         )
-    return Table("Gated metrics", columns, rows, frozenset({2, 3, 4, 5}), note)
+    empty = "No gated metric was judged in this run."
+    return Table("Gated metrics", columns, rows, frozenset({2, 3, 4, 5}), note, empty)
 
 
 def _bound_row(result: MetricResult) -> tuple[str, ...]:
@@ -259,7 +263,9 @@ def _coverage_table(verdict: Verdict) -> Table:
         else:
             word = "met" if values.get("met") else "NOT MET"
             rows.append((counter, plain_text(required), seen, word))
-    return Table("Coverage", ("counter", "required", "seen", ""), tuple(rows), frozenset({1, 2}))
+    columns = ("counter", "required", "seen", "")
+    empty = "The profile requires nothing to be covered."
+    return Table("Coverage", columns, tuple(rows), frozenset({1, 2}), empty=empty)
 
 
 def _notes(record: RunRecord, verdict: Verdict) -> tuple[str, ...]:

@@ -17,18 +17,14 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hybridbench.analysis.findings import VerdictKind
-from hybridbench.report.document import DiagnosisText, Document, Fact, FindingText, Table
-from hybridbench.report.wording import GLYPH, metric_label
+from hybridbench.report.document import DiagnosisText, Document, Fact, FindingText, Table, Tone
+from hybridbench.report.wording import metric_label
 
 _STYLE: Final = {
-    VerdictKind.CLEAN: "green",
-    VerdictKind.LEAK: "red",
-    VerdictKind.DEGRADED: "red",
-    VerdictKind.INVARIANT: "red",
-    VerdictKind.CRASHED: "red",
-    VerdictKind.INCONCLUSIVE: "yellow",
-    VerdictKind.INVALID: "magenta",
+    Tone.GOOD: "green",
+    Tone.BAD: "red",
+    Tone.OPEN: "yellow",
+    Tone.VOID: "magenta",
 }
 _EVIDENCE_MAX: Final = 3
 _FINDINGS_MAX: Final = 5
@@ -38,6 +34,7 @@ def render_console(document: Document, report: Path | None = None) -> Renderable
     """What to print when the run is over; ``report`` is the page to open."""
     parts = [
         _panel(document),
+        *_tables(document),
         *_findings(document),
         *_diagnosis(document),
         *_bounds(document),
@@ -53,14 +50,14 @@ def render_console(document: Document, report: Path | None = None) -> Renderable
 
 
 def _panel(document: Document) -> RenderableType:
-    style = _STYLE[document.verdict]
+    style = _STYLE[document.badge.tone]
     body: list[RenderableType] = [Text(document.headline, style="bold"), Text()]
     body.append(_facts(document.answer))
     if document.ruling:
         body += [Text(), Text(document.ruling)]
     return Panel(
         Group(*body),
-        title=Text(f" {GLYPH[document.verdict]} {document.verdict.value} ", style=f"bold {style}"),
+        title=Text(f" {document.badge.glyph} {document.badge.word} ", style=f"bold {style}"),
         title_align="left",
         subtitle=Text(f" exit code {document.exit_code} ", style="dim"),
         subtitle_align="right",
@@ -81,6 +78,19 @@ def _facts(facts: tuple[Fact, ...]) -> RichTable:
     return grid
 
 
+def _tables(document: Document) -> Iterator[RenderableType]:
+    for table in document.tables:
+        if table.rows or table.empty:
+            yield _heading(table.title)
+            if table.rows:
+                yield _table(table, tuple(range(len(table.columns))))
+            yield from (Text(text, style="dim") for text in (_empty(table), table.note) if text)
+
+
+def _empty(table: Table) -> str:
+    return "" if table.rows else table.empty
+
+
 def _findings(document: Document) -> Iterator[RenderableType]:
     if not document.findings:
         return
@@ -93,7 +103,7 @@ def _findings(document: Document) -> Iterator[RenderableType]:
 
 
 def _finding(position: int, finding: FindingText) -> Iterator[RenderableType]:
-    line = Text(finding.verdict.value, style=f"bold {_STYLE[finding.verdict]}")
+    line = Text(finding.badge.word, style=f"bold {_STYLE[finding.badge.tone]}")
     line.append(f"  {finding.title}", style="not bold default")
     yield _item(f"{position}.", line)
     growth = [fact for fact in finding.facts if fact.label in {"Growth", "Per event"}]

@@ -1,7 +1,8 @@
-"""What a report says, before any format: the renderers turn this into HTML, Markdown or a console.
+"""What a report says, before any format: a run, a comparison and a night are all Documents.
 
-Nothing here is specific to an output; numbers that a person reads are already words with units,
-and only charts still hold arrays.
+The renderers turn one into HTML, Markdown, JUnit XML or a console.  Nothing here is specific to an
+output; numbers that a person reads are already words with units, and only charts still hold arrays.
+Whatever part a document leaves empty, no renderer mentions.
 """
 
 from __future__ import annotations
@@ -9,14 +10,66 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hybridbench.analysis.findings import VerdictKind
+from hybridbench import __version__
 from hybridbench.analysis.record import FloatArray
+
+
+class DocumentKind(StrEnum):
+    """What a document is about, in the words of its page's head."""
+
+    RUN = "soak report"
+    COMPARISON = "comparison"
+    NIGHT = "nightly report"
+
+
+class Tone(StrEnum):
+    """How an answer is to be taken; a renderer maps these to colours of its palette."""
+
+    GOOD = "good"
+    BAD = "bad"
+    OPEN = "open"  # not decided
+    VOID = "void"  # proves nothing
+
+
+@dataclass(frozen=True)
+class Badge:
+    """An answer in one word, told by its shape too: the colour only helps."""
+
+    word: str
+    glyph: str
+    tone: Tone
+
+
+class GateState(StrEnum):
+    """How a question that CI asks was answered."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"  # not decided; the text says why
+    ERROR = "error"  # crashed, invalid or missing: there is no answer
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One question that CI asks, and its answer.
+
+    ``group`` and ``name`` together are unique in a document and the same every night, so that a
+    CI can follow a gate through time: they hold no numbers and no run ids.
+    """
+
+    name: str
+    group: str
+    state: GateState
+    text: str  # one sentence, with the rate and its interval where there is one
+    detail: str = ""  # lines of evidence
+    measured_s: float | None = None  # the length of what was judged
 
 
 class Ink(StrEnum):
     """How a line is drawn; a renderer maps these to colours of its palette."""
 
     PLAIN = "plain"
+    POINTS = "points"  # measured values that no line may join
     FIT = "fit"  # the fitted trend, over the data
     SPREAD = "spread"  # one edge of the band around a fit; in pairs, the lower one first
     LIMIT = "limit"  # a size that cannot be passed
@@ -33,25 +86,34 @@ class Fact:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words; ``numeric`` names the columns (by position) that align to the right."""
+    """Rows of words; ``numeric`` names the columns (by position) that align to the right.
+
+    A cell that is one of the words of ``wording.BADGES`` is drawn as such.  A table without rows is
+    left out, unless ``empty`` says what that means.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[int] = frozenset()
     note: str = ""
+    empty: str = ""
+    links: tuple[str, ...] = ()  # one a row, or none: where its first cell leads, a relative path
+
+
+NO_TABLE = Table("", (), ())
 
 
 @dataclass(frozen=True)
 class FindingText:
     """One finding in words."""
 
-    verdict: VerdictKind
+    badge: Badge
     kind: str
     subject: str
     title: str
-    facts: tuple[Fact, ...]
-    evidence: tuple[str, ...]
+    facts: tuple[Fact, ...] = ()
+    evidence: tuple[str, ...] = ()
     data: tuple[tuple[str, str], ...] = ()
 
 
@@ -68,7 +130,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over one time axis.  A stacked chart's lines share their times and add up."""
+    """Curves over time.  A stacked chart's lines share their times and add up.
+
+    ``counted`` says what the x axis counts where that is not time (``round``): then ``t_s`` of the
+    lines holds those counts, and the chart is not linked to the others.
+    """
 
     key: str  # unique in a document, fit for an HTML id
     title: str
@@ -79,6 +145,7 @@ class Chart:
     from_zero: bool = True
     min_span: float = 0.0  # smallest height of the y axis, so that noise does not look like news
     wide: bool = False
+    counted: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,26 +198,30 @@ class DiagnosisText:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report in reading order."""
+    """A whole report in reading order; what is left at its default is left out."""
 
-    run_id: str
+    kind: DocumentKind
+    run_id: str  # the name of the directory that holds it
     subtitle: str  # model, profile, length, start
-    verdict: VerdictKind
-    meaning: str  # what this verdict asserts, one sentence
+    badge: Badge
+    meaning: str  # what the badge asserts, one sentence
     exit_code: int
     headline: str
     answer: tuple[Fact, ...]
-    ruling: str  # what this length can and cannot rule out
-    findings: tuple[FindingText, ...]
-    bounds: Table
-    coverage: Table
-    not_seen: tuple[str, ...]
-    notes: tuple[str, ...]
-    timeline: Timeline
-    charts: tuple[ChartGroup, ...]
-    events: Table
-    provenance: tuple[Table, ...]
-    command: str
+    gates: tuple[Gate, ...]
+    ruling: str = ""  # what this length can and cannot rule out
+    tables: tuple[Table, ...] = ()  # of a comparison or a night: right after the answer
+    findings: tuple[FindingText, ...] = ()
+    bounds: Table = NO_TABLE
+    coverage: Table = NO_TABLE
+    not_seen: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    timeline: Timeline = Timeline(0.0)
+    charts: tuple[ChartGroup, ...] = ()
+    events: Table = NO_TABLE
+    provenance: tuple[Table, ...] = ()
+    command: str = ""
     profile_text: str = ""
-    tool_version: str = ""
+    tool_version: str = __version__
     diagnosis: DiagnosisText | None = None
+    data_file: str = "verdict.json"  # what beside the page holds all of it for machines

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -19,22 +18,9 @@ import numpy as np
 from jinja2 import BaseLoader, Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.report.chart_data import page_data
 from hybridbench.report.document import Chart, Document, Ink
-from hybridbench.report.wording import GLYPH, number
-
-_TONE: Final[Mapping[VerdictKind, str]] = {
-    VerdictKind.CLEAN: "good",
-    VerdictKind.LEAK: "bad",
-    VerdictKind.DEGRADED: "bad",
-    VerdictKind.INVARIANT: "bad",
-    VerdictKind.CRASHED: "bad",
-    VerdictKind.INCONCLUSIVE: "open",
-    VerdictKind.INVALID: "void",
-}
-# Further words of the tables that are drawn like verdicts.
-_WORDS: Final = {"BOUNDED": ("✓", "good"), "met": ("✓", "good"), "NOT MET": ("✕", "bad")}
+from hybridbench.report.wording import BADGES, number
 
 # Between two letters only: a decimal point or a unit per hour must stay whole.
 _NAME_JOINT: Final = re.compile(r"(?<=[A-Za-z])([._/]|::)(?=[A-Za-z]{2})")
@@ -48,8 +34,6 @@ def render_html(document: Document) -> str:
     styles = [_asset(name) for name in _STYLES]
     scripts = [_asset(name) for name in _SCRIPTS]
     charts = [chart for group in document.charts for chart in group.charts]
-    tones = {kind.value: tone for kind, tone in _TONE.items()}
-    glyphs = {kind.value: glyph for kind, glyph in GLYPH.items()}
     return (
         _environment()
         .from_string(_asset("report.html.j2"))
@@ -59,9 +43,7 @@ def render_html(document: Document) -> str:
             styles=styles,
             scripts=scripts,
             data=_embedded_json(page_data(document)),
-            tone=_TONE[document.verdict],
-            words=tones | {word: tone for word, (_, tone) in _WORDS.items()},
-            glyphs=glyphs | {word: glyph for word, (glyph, _) in _WORDS.items()},
+            badges=BADGES,
             lifted={chart.key for chart in charts if _lifted(chart)},
             numbers={chart.key: _numbers(chart) for chart in charts},
         )

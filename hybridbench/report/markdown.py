@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final
+from urllib.parse import quote
 
 from hybridbench.report.document import Document, Fact, FindingText, Table
-from hybridbench.report.wording import GLYPH
 
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#~])")
 # A step summary over 1 MiB is dropped whole, so that endless evidence ends here.
@@ -19,6 +19,7 @@ def render_markdown(document: Document) -> str:
     """The page in GitHub's Markdown."""
     lines = [
         *_answer(document),
+        *_tables(document),
         *_findings(document),
         *_diagnosis(document),
         *_numbers(document),
@@ -28,7 +29,7 @@ def render_markdown(document: Document) -> str:
 
 
 def _answer(doc: Document) -> Iterator[str]:
-    yield f"# {GLYPH[doc.verdict]} {doc.verdict.value}: {_safe(doc.headline)}"
+    yield f"# {doc.badge.glyph} {doc.badge.word}: {_safe(doc.headline)}"
     yield ""
     yield f"{_safe(doc.subtitle)} · exit code {doc.exit_code}"
     yield ""
@@ -40,16 +41,21 @@ def _answer(doc: Document) -> Iterator[str]:
         yield ""
 
 
+def _tables(doc: Document) -> Iterator[str]:
+    for table in doc.tables:
+        yield from _section(table.title, table)
+
+
 def _findings(doc: Document) -> Iterator[str]:
     if doc.findings:
         yield "## Findings"
         yield ""
     for finding in doc.findings:
-        yield from _finding(finding)
+        yield from _finding(finding, doc.data_file)
 
 
-def _finding(finding: FindingText) -> Iterator[str]:
-    yield f"### {finding.verdict.value}: {_safe(finding.title)}"
+def _finding(finding: FindingText, data_file: str) -> Iterator[str]:
+    yield f"### {finding.badge.word}: {_safe(finding.title)}"
     yield ""
     yield f"{_code(finding.subject)} ({_safe(finding.kind)})"
     yield ""
@@ -58,7 +64,7 @@ def _finding(finding: FindingText) -> Iterator[str]:
     yield from _list(shown)
     left = len(finding.evidence) - len(shown)
     if left:
-        yield f"{left} more lines of evidence are in verdict.json."
+        yield f"{left} more lines of evidence are in {data_file}."
         yield ""
 
 
@@ -72,8 +78,7 @@ def _diagnosis(doc: Document) -> Iterator[str]:
     yield _SPECIAL.sub(r"\\\1", found.paragraph)
     yield ""
     for table in (found.split, found.holders, found.rungs):
-        if table.rows:
-            yield from _section(table.title, table, "", level="###")
+        yield from _section(table.title, table, level="###")
     if found.cycles:
         yield "### Cycles"
         yield ""
@@ -82,8 +87,8 @@ def _diagnosis(doc: Document) -> Iterator[str]:
 
 
 def _numbers(doc: Document) -> Iterator[str]:
-    yield from _section("Bounds", doc.bounds, "No gated metric was judged in this run.")
-    yield from _section("Coverage", doc.coverage, "The profile requires nothing to be covered.")
+    yield from _section("Bounds", doc.bounds)
+    yield from _section("Coverage", doc.coverage)
     for title, texts in (("What could not be seen", doc.not_seen), ("Notes", doc.notes)):
         if texts:
             yield f"## {title}"
@@ -92,22 +97,26 @@ def _numbers(doc: Document) -> Iterator[str]:
 
 
 def _how(doc: Document) -> Iterator[str]:
-    yield "## How this was run"
-    yield ""
+    if doc.command or doc.provenance:
+        yield "## How this was run"
+        yield ""
     if doc.command:
         yield from _block(doc.command)
     for table in doc.provenance:
         rows = "; ".join(f"{_safe(row[0])} {_safe(row[1])}" for row in table.rows)
         yield f"- **{_safe(table.title)}**: {rows}"
     yield ""
-    yield f"Curves are in `report.html`. Written by hybridbench {_safe(doc.tool_version)}."
+    curves = "Curves are in `report.html`. " if doc.charts else ""
+    yield f"{curves}Written by hybridbench {_safe(doc.tool_version)}."
 
 
-def _section(title: str, table: Table, empty: str, level: str = "##") -> Iterator[str]:
+def _section(title: str, table: Table, level: str = "##") -> Iterator[str]:
+    if not table.rows and not table.empty:
+        return
     yield f"{level} {title}"
     yield ""
     if not table.rows:
-        yield empty
+        yield table.empty
         yield ""
         return
     if table.note:
@@ -115,8 +124,11 @@ def _section(title: str, table: Table, empty: str, level: str = "##") -> Iterato
         yield ""
     yield _row(table.columns)
     yield _row("--:" if i in table.numeric else "---" for i in range(len(table.columns)))
-    for row in table.rows:
-        yield _row(_safe(cell) for cell in row)
+    for index, row in enumerate(table.rows):
+        cells = [_safe(cell) for cell in row]
+        if table.links and table.links[index]:
+            cells[0] = f"[{cells[0]}](<{quote(table.links[index])}>)"
+        yield _row(cells)
     yield ""
 
 

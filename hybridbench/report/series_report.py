@@ -16,7 +16,7 @@ from hybridbench.analysis.foreign import JudgedSeries
 from hybridbench.analysis.record import JsonValue
 from hybridbench.metrics import Unit
 from hybridbench.report.series_verdict import FileVerdict, worst
-from hybridbench.report.wording import GLYPH
+from hybridbench.report.wording import BADGES
 from hybridbench.units import format_bytes, format_count, format_duration
 
 SCHEMA = "hybridbench.judge/1"
@@ -29,7 +29,9 @@ def series_console(files: Sequence[FileVerdict]) -> RenderableType:
     """All files, the worst verdict first."""
     kind = worst([file.kind for file in files])
     parts: list[RenderableType] = [
-        Text.assemble((f"{GLYPH[kind]} {kind.value}", f"bold {_ink(kind)}"), f"  {_summary(files)}")
+        Text.assemble(
+            (f"{BADGES[kind].glyph} {kind.value}", f"bold {_ink(kind)}"), f"  {_summary(files)}"
+        )
     ]
     for file in files:
         parts.append(Padding(Text(file.source, style="bold", overflow="fold"), (1, 0, 0, 0)))

@@ -7,20 +7,48 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hybridbench.analysis.findings import MetricResult, Rate, VerdictKind
+from hybridbench.analysis.findings import MetricResult, Rate
 from hybridbench.analysis.record import JsonValue
 from hybridbench.metrics import Unit, label_of, spec_of
+from hybridbench.report.document import Badge, Tone
 from hybridbench.units import format_bytes
 
-# A verdict is told by its word and its shape; the colour only helps.
-GLYPH: Final[Mapping[VerdictKind, str]] = {
-    VerdictKind.CLEAN: "✓",
-    VerdictKind.LEAK: "▲",
-    VerdictKind.DEGRADED: "▼",
-    VerdictKind.INVARIANT: "≠",
-    VerdictKind.INCONCLUSIVE: "?",
-    VerdictKind.CRASHED: "✕",
-    VerdictKind.INVALID: "∅",
+_SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
+    Tone.GOOD: {
+        "CLEAN": "✓",
+        "BOUNDED": "✓",
+        "met": "✓",
+        "passed": "✓",
+        "PASS": "✓",
+        "SAME": "=",
+        "FASTER": "△",
+        "BETTER": "△",
+        "FIXED": "✓",
+    },
+    Tone.BAD: {
+        "LEAK": "▲",
+        "DEGRADED": "▼",
+        "INVARIANT": "≠",
+        "CRASHED": "✕",
+        "NOT MET": "✕",
+        "failed": "✕",
+        "error": "✕",
+        "FAIL": "✕",
+        "MISSING": "✕",
+        "REGRESSION": "▲",
+        "SLOWER": "▼",
+        "WORSE": "▼",
+        "INTRODUCED": "▲",
+    },
+    Tone.OPEN: {"INCONCLUSIVE": "?", "skipped": "?", "WAIVED": "~"},
+    Tone.VOID: {"INVALID": "∅", "UNCHANGED": "="},
+}
+
+# Every word that is an answer, with the shape and tone it has in any report.
+BADGES: Final[Mapping[str, Badge]] = {
+    word: Badge(word, glyph, tone)
+    for tone, signs in _SIGNS.items()
+    for word, glyph in signs.items()
 }
 
 # What rounding leaves of an exact zero.

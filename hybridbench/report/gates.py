@@ -1,0 +1,155 @@
+"""The questions that CI asks of a run, each with its answer: the same ones every night.
+
+A pass is said only where the run can stand for it.  What an invalid or a crashed run did not find
+is no pass, and the first gate repeats the verdict, so that no run fails with all its gates green.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from hybridbench.analysis.findings import (
+    DecayResult,
+    Finding,
+    MetricResult,
+    Verdict,
+    VerdictKind,
+)
+from hybridbench.errors import ExitCode
+from hybridbench.report.document import Gate, GateState
+from hybridbench.report.wording import full_rate_text, metric_label, plain_text
+from hybridbench.rundir.manifest import as_mapping
+from hybridbench.units import format_duration
+
+# What each kind of finding is the answer to.  Growth and decay are asked of every metric by name.
+QUESTIONS: Final[Mapping[str, str]] = {
+    "residual": "no slot stays taken at a quiet checkpoint",
+    "held-at-idle": "nothing is held while no request is in the engine",
+    "locks-at-idle": "no lock is left while no request is in the engine",
+    "waiting-holds-slots": "a request that waits holds nothing",
+    "instances-wait-for-collector": "no dead object waits for the collector",
+    "instances-retained": "no dead object is kept alive",
+    "container-grows": "no container grows with the requests",
+    "running-without-client": "no request runs on without its client",
+    "request-too-old": "no request stays in the engine for ever",
+    "negative-locks": "no lock count is below zero",
+    "negative-count": "no count is below zero",
+    "more-free-than-exist": "no pool has more free than exist",
+    "below-threshold": "every share reaches its threshold",
+    "crash": "the worker lives to the end",
+}
+
+_STATE: Final[Mapping[VerdictKind, GateState]] = {
+    VerdictKind.CLEAN: GateState.PASSED,
+    VerdictKind.LEAK: GateState.FAILED,
+    VerdictKind.DEGRADED: GateState.FAILED,
+    VerdictKind.INVARIANT: GateState.FAILED,
+    VerdictKind.INCONCLUSIVE: GateState.SKIPPED,
+    VerdictKind.CRASHED: GateState.ERROR,
+    VerdictKind.INVALID: GateState.ERROR,
+}
+_DECAY_STATE: Final = {"worse": GateState.FAILED, "no change": GateState.PASSED}
+_NO_PASSES: Final = {
+    VerdictKind.INVALID: "the run is INVALID and proves nothing",
+    VerdictKind.CRASHED: "the worker did not live to the end of the run",
+}
+_WORST_FIRST: Final = (GateState.FAILED, GateState.ERROR, GateState.SKIPPED, GateState.PASSED)
+_STOPPED: Final = {ExitCode.INTERRUPTED, ExitCode.TERMINATED}
+
+
+def gates_of(verdict: Verdict, code: ExitCode) -> tuple[Gate, ...]:
+    """All gates of one judged run that ends with ``code``; the verdict's own comes first."""
+    gates = [
+        *_finding_gates(verdict),
+        *(_metric_gate(result) for result in verdict.metrics),
+        *(_decay_gate(verdict, result) for result in verdict.decay if result.outcome != "shown"),
+        *_coverage_gates(verdict),
+    ]
+    reason = _NO_PASSES.get(verdict.kind)
+    if reason is not None:
+        gates = [_without_pass(gate, reason) for gate in gates]
+    return (_verdict_gate(verdict, code), *gates)
+
+
+def _verdict_gate(verdict: Verdict, code: ExitCode) -> Gate:
+    window = verdict.window_s
+    judged_s = None if window is None else window[1] - window[0]
+    text = f"{verdict.kind}: {verdict.headline}"
+    state = _STATE[verdict.kind]
+    if code in _STOPPED and state in {GateState.PASSED, GateState.SKIPPED}:
+        # Less was run than was asked for: no pass, whatever the part of it looked like.
+        state, text = GateState.ERROR, f"stopped by a signal before its end. {text}"
+    return Gate("verdict", "run", state, text, verdict.can_rule_out, judged_s)
+
+
+def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
+    by_name = {result.metric for result in verdict.metrics} | {d.name for d in verdict.decay}
+    others = [f for f in verdict.findings if f.kind in QUESTIONS or f.subject not in by_name]
+    for kind in dict.fromkeys((*QUESTIONS, *(finding.kind for finding in others))):
+        found = [finding for finding in others if finding.kind == kind]
+        if not found:
+            yield Gate(kind, "findings", GateState.PASSED, f"{QUESTIONS[kind]}: none found")
+            continue
+        states = {_STATE[finding.verdict] for finding in found}
+        state = next(state for state in _WORST_FIRST if state in states)
+        rates = "; ".join(full_rate_text(rate) for rate in found[0].rates)
+        text = found[0].title + (f" [{rates}]" if rates else "")
+        if len(found) > 1:
+            text += f" (and {len(found) - 1} more)"
+        yield Gate(kind, "findings", state, text, _lines(found))
+
+
+def _metric_gate(result: MetricResult) -> Gate:
+    state = _STATE[VerdictKind(result.outcome)]
+    parts = [full_rate_text(result.rate_per_hour)]
+    if state is GateState.SKIPPED:
+        parts.insert(0, f"not decided ({result.reason})")
+    if result.needed_s is not None:
+        parts.append(f"needs {format_duration(result.needed_s)}")
+    text = f"{metric_label(result.metric)}: {'; '.join(parts)}"
+    start_s, end_s = result.window_s
+    return Gate(result.metric, "growth", state, text, result.reason, end_s - start_s)
+
+
+def _decay_gate(verdict: Verdict, result: DecayResult) -> Gate:
+    text = f"{result.label}: {result.outcome}"
+    if result.change is not None:
+        text += f", {_share(result.change)}"
+        if result.change_lower is not None and result.change_upper is not None:
+            text += f" (95 % interval {_share(result.change_lower)} to "
+            text += f"{_share(result.change_upper)})"
+    found = [finding for finding in verdict.findings if finding.subject == result.name]
+    state = _DECAY_STATE.get(result.outcome, GateState.SKIPPED)
+    return Gate(result.name, "decay", state, text, _lines(found))
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:+.3g} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _coverage_gates(verdict: Verdict) -> Iterator[Gate]:
+    for counter, entry in verdict.coverage.items():
+        values = as_mapping(entry)
+        required = values.get("required")
+        if required is not None:
+            seen = plain_text(values.get("seen"))
+            text = f"{counter} seen {seen}, required {plain_text(required)}"
+            # What was not exercised is no fault of the engine: the run has no answer.
+            state = GateState.PASSED if values.get("met") else GateState.ERROR
+            yield Gate(counter, "coverage", state, text)
+
+
+def _without_pass(gate: Gate, reason: str) -> Gate:
+    if gate.state is not GateState.PASSED or gate.group == "coverage":
+        return gate
+    return replace(gate, state=GateState.SKIPPED, text=f"{reason}; {gate.text}")
+
+
+def _lines(findings: Iterable[Finding]) -> str:
+    lines: list[str] = []
+    for finding in findings:
+        lines += [finding.title, *finding.evidence]
+        lines += [finding.cause] if finding.cause else []
+    return "\n".join(lines)
