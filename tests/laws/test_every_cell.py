@@ -1,0 +1,184 @@
+"""Every combination of cache, page, state strategy, overlap, speculation and sessions, one by one.
+
+The other laws look closely at one mechanism or two; here none of the combinations is left out.  A
+combination is legal, and then it gives the tokens of an engine that reuses nothing, with every slot
+held once after every step and every one free at the end; or an engine refuses it in one sentence.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pytest
+
+from hybridbench.clock import FakeClock
+from hybridbench.engine.cache.chunk_cache import ChunkCache
+from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
+from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.config import NewTokenRatio
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sessions.streaming_session import StreamingSession
+from hybridbench.errors import ConfigError
+from tests.builders import (
+    NANO_MODEL,
+    assert_idle_and_clean,
+    attention_model,
+    make_attention_engine,
+    make_engine,
+    nano_model,
+)
+from tests.drafters import HalfRightDrafter
+from tests.engine_programs import EngineProgram
+from tests.session_programs import SessionProgram
+
+# Bets that requests stop early, so that decoding runs out of room now and then.
+DARING = NewTokenRatio(init=0.3, min=0.0, decay_steps=1)
+# What serves prefixes, and which model is behind it.
+CACHES = {
+    "RadixCache": ("radix", attention_model, RadixCache),
+    "MambaRadixCache": ("radix", nano_model, MambaRadixCache),
+    "ChunkCache": ("chunk", nano_model, ChunkCache),
+    "ChunkCache, attention only": ("chunk", attention_model, ChunkCache),
+}
+PAGE_SIZES = (1, 16, 64)
+STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
+# Longest prompt, longest output and stretch, by page size.
+LENGTHS = {1: (60, 14, 1), 16: (110, 24, 2), 64: (200, 70, 4)}
+# KV in pages: what hardly suffices for six rows.
+PAGES = {1: 190, 16: 22, 64: 16}
+# A session needs a few turns before one is restored.
+ACTIONS = {False: 90, True: 220}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination."""
+
+    cache: str
+    page_size: int
+    strategy: str
+    overlap: bool
+    drafts: bool
+    sessions: bool
+
+    def __str__(self) -> str:
+        flags = {"overlap": self.overlap, "drafts": self.drafts, "sessions": self.sessions}
+        ahead = [name for name, on in flags.items() if on]
+        return ", ".join([self.cache, f"page {self.page_size}", self.strategy, *ahead])
+
+    @property
+    def refusal(self) -> str | None:
+        """What the engine says to this combination; None where it is legal."""
+        if self.overlap and self.drafts:
+            return "enable_overlap_schedule and speculative_algorithm exclude each other"
+        recurrent = self.cache in ("MambaRadixCache", "ChunkCache")
+        if recurrent and self.page_size > 1 and self.strategy == "no_buffer":
+            return f"page_size is {self.page_size}; set it to 1 or mamba_scheduler_strategy"
+        return None
+
+
+def first_legal_strategy(cell: Cell) -> str:
+    """Of the cells that differ from ``cell`` in the strategy alone."""
+    return next(s for s in STRATEGIES if replace(cell, strategy=s).refusal is None)
+
+
+CELLS = [
+    Cell(*choice)
+    for choice in product(
+        CACHES, PAGE_SIZES, STRATEGIES, (False, True), (False, True), (False, True)
+    )
+]
+LEGAL = [cell for cell in CELLS if cell.refusal is None]
+# Only the hybrid tree takes states: to the others one strategy is like another.
+DISTINCT = [
+    cell
+    for cell in LEGAL
+    if cell.cache == "MambaRadixCache" or cell.strategy == first_legal_strategy(cell)
+]
+
+
+def build(cell: Cell, clock: FakeClock) -> Engine:
+    kind, model, _ = CACHES[cell.cache]
+    grid = max(16, cell.page_size)
+    changes: dict[str, Any] = {
+        "cache": kind,
+        "page_size": cell.page_size,
+        "kv_tokens": PAGES[cell.page_size] * cell.page_size,
+        "max_context_len": 352,
+        "max_prefill_tokens": 256,
+        "chunked_prefill_size": 2 * grid,
+        "mamba_slots": 20 if cell.strategy == "no_buffer" else 26,
+        "mamba_scheduler_strategy": cell.strategy,
+        "mamba_cache_chunk_size": grid,
+        "mamba_track_interval": grid,
+        "enable_overlap_schedule": cell.overlap,
+        "speculative_num_draft_tokens": 4,
+        "new_token_ratio": DARING,
+    }
+    drafter = HalfRightDrafter(NANO_MODEL.vocab_size) if cell.drafts else None
+    return make_engine(clock=clock, model=model(), drafter=drafter, **changes)
+
+
+def make_program(cell: Cell, seed: int) -> EngineProgram:
+    clock = FakeClock()
+    engine = build(cell, clock)
+    longest_prompt, longest_output, stretch = LENGTHS[cell.page_size]
+    attention_only = CACHES[cell.cache][1] is attention_model
+    oracle = partial(make_attention_engine, 1) if attention_only else make_engine
+    oracle = partial(oracle, max_context_len=352)
+    if cell.sessions:
+        program = SessionProgram(engine, random.Random(seed), clock, longest_prompt)
+        program._make_oracle = oracle
+        return program
+    return EngineProgram(
+        engine,
+        random.Random(seed),
+        longest_prompt=longest_prompt,
+        longest_output=longest_output,
+        stretch=stretch,
+        make_oracle=oracle,
+    )
+
+
+def assert_law(cell: Cell, seed: int, actions: int) -> None:
+    program = make_program(cell, seed)
+    cache = program.engine.pools.tree_cache
+    inner = cache.inner if isinstance(cache, StreamingSession) else cache
+    assert type(inner) is CACHES[cell.cache][2]
+    try:
+        program.run(actions)
+        program.compare_with_oracle()
+        assert program.engine.flush_cache()
+        assert_idle_and_clean(program.engine)
+    except BaseException as error:
+        error.add_note(f"{cell}, seed {seed}")
+        raise
+    counters = program.engine.counters
+    assert counters.finishes > 5, "the program served hardly anybody"
+    assert not cell.overlap or counters.surplus_steps > 0
+    assert not cell.drafts or counters.drafts_accepted > 0
+    assert not cell.sessions or counters.session_restores > 0
+
+
+@pytest.mark.parametrize("cell", DISTINCT, ids=str)
+def test_a_legal_cell_gives_the_tokens_of_the_engine_without_reuse(cell: Cell) -> None:
+    assert_law(cell, CELLS.index(cell), ACTIONS[cell.sessions])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6000, 6010))
+@pytest.mark.parametrize("cell", LEGAL, ids=str)
+def test_a_legal_cell_keeps_to_it_for_long(cell: Cell, seed: int) -> None:
+    assert_law(cell, seed, 1200)
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.refusal], ids=str)
+def test_an_illegal_cell_is_refused_with_its_reason(cell: Cell) -> None:
+    assert cell.refusal is not None
+
+    with pytest.raises(ConfigError, match=cell.refusal):
+        build(cell, FakeClock())
