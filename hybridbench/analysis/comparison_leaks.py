@@ -1,0 +1,299 @@
+"""What leaks in one version and not in another: findings matched by signature, rates subtracted.
+
+An exact finding (a missing slot, a node that waits for the collector) needs no test: it is there
+or not, as long as both versions had occasion to show it.  A statistical one is new or gone only
+when the two runs' verdicts on it differ *and* the difference of the rates is beyond doubt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import NormalDist
+
+from hybridbench.analysis.comparison_record import Version
+from hybridbench.analysis.comparison_verdict import Change, ComparisonTerms, LeakComparison
+from hybridbench.analysis.counters import event_counters
+from hybridbench.analysis.findings import DecayResult, Finding, MetricResult, Rate, VerdictKind
+from hybridbench.analysis.trend import COLLECTIBLE
+from hybridbench.analysis.validity import MEMORY
+from hybridbench.metrics import label_of
+
+GROWTH, DECAY = "growth", "decay"
+
+# Judged by a slope with an interval; every other kind is a count.
+_STATISTICAL = frozenset({GROWTH, DECAY, "container-grows", "below-threshold"})
+# Told elsewhere: a crash by the answer, an undecided trend by its metric.
+_LEFT_OUT = frozenset({"undecided", "crash", "observer-grows", "stopped-early", "interrupted"})
+_JUDGED = frozenset({VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.DEGRADED})
+# Always told, so that a comparison without a finding says what it can exclude.
+_ALWAYS = (MEMORY, COLLECTIBLE)
+
+# Occasions at which a finding of the other version was to be expected this often: then its absence
+# is no accident (exp(-7) is about one in a thousand).
+_EXPECTED = 7.0
+# Without a driver, a version that ran this share of the other's time had its occasion.
+_ENOUGH_TIME = 0.5
+# The same finding in both has changed when its rate did by this share.
+_LEAST_CHANGE = 0.10
+
+_NORMAL = NormalDist()
+
+
+def leak_comparisons(
+    base: Version, other: Version, terms: ComparisonTerms
+) -> tuple[LeakComparison, ...]:
+    """Every finding of either version and the growth of memory in both, worst change first."""
+    first, second = _Side(base), _Side(other)
+    signatures = dict.fromkeys([*second.exact, *first.exact])
+    rows = [_exact(key, first, second, terms) for key in signatures]
+    names = dict.fromkeys([*_ALWAYS, *second.leaking(), *first.leaking()])
+    rows += [row for name in names for row in _growth(name, first, second, terms)]
+    others = dict.fromkeys([*second.trends, *first.trends])
+    rows += [_trend(key, first, second, terms) for key in others]
+    return tuple(sorted(rows, key=_rank))
+
+
+def difference(base: Rate | None, other: Rate | None, alpha: float) -> Rate | None:
+    """``other`` less ``base`` at confidence 1 - alpha, errors taken from the two intervals.
+
+    A side without a rate counts as none at all.  None where both lack one, or where an interval has
+    an open end.
+    """
+    given = other if other is not None else base
+    if given is None:
+        return None
+    if base is not None and other is not None and (base.unit, base.per) != (other.unit, other.per):
+        return None
+    errors = [_standard_error(rate) for rate in (base, other) if rate is not None]
+    if not all(math.isfinite(error) for error in errors):
+        return None
+    reach = _NORMAL.inv_cdf(1.0 - 0.5 * alpha) * math.hypot(*errors)
+    value = (other.value if other is not None else 0.0) - (base.value if base is not None else 0.0)
+    return Rate(value, value - reach, value + reach, given.unit, given.per, 1.0 - alpha)
+
+
+_Key = tuple[str, str, str | None]
+
+
+class _Side:
+    """One version's findings by signature, and its trends."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        judged = [f for f in version.verdict.findings if f.verdict in _JUDGED]
+        judged = [f for f in judged if f.kind not in _LEFT_OUT]
+        exact = [f for f in judged if f.kind not in _STATISTICAL]
+        self.exact: dict[_Key, Finding] = {(f.kind, f.subject, f.driver): f for f in exact}
+        self.trends: dict[tuple[str, str], Finding] = {
+            (f.kind, f.subject): f for f in judged if f.kind in _STATISTICAL and f.kind != GROWTH
+        }
+        self.growth = {f.subject: f for f in judged if f.kind == GROWTH}
+        self.metrics: dict[str, MetricResult] = {m.metric: m for m in version.verdict.metrics}
+        self.decay: dict[str, DecayResult] = {d.name: d for d in version.verdict.decay}
+
+    @property
+    def valid(self) -> bool:
+        return self.version.verdict.kind is not VerdictKind.INVALID
+
+    def leaking(self) -> Iterable[str]:
+        return (name for name, metric in self.metrics.items() if metric.outcome == "LEAK")
+
+    def duration_s(self) -> float:
+        return max(
+            (float(s.t_s[-1]) for s in self.version.record.series.values() if len(s)), default=0.0
+        )
+
+    def events(self, driver: str) -> float:
+        counters = event_counters(self.version.record)
+        return counters.total(driver) if driver in counters.names else 0.0
+
+
+def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
+    kind, subject, driver = key
+    before = base.exact.get(key) or _namesake(key, base, other)
+    after = other.exact.get(key) or _namesake(key, other, base)
+    told = after or before
+    assert told is not None
+    rates = _matching(before, after)
+    changed = difference(*rates, terms.leak_alpha)
+    change, reason = Change.UNCHANGED, ""
+    if before is None or after is None:
+        absent = base if before is None else other
+        change = Change.INTRODUCED if before is None else Change.FIXED
+        lacking = _no_occasion(told, absent, other if before is None else base)
+        if lacking:
+            change, reason = Change.UNDECIDED, lacking
+    elif rates[0] is not None and changed is not None:
+        change = _moved(rates[0], changed)
+    return LeakComparison(
+        kind, subject, driver, told.title, told.verdict, change, True, *rates, changed, reason
+    )
+
+
+def _namesake(key: _Key, here: _Side, there: _Side) -> Finding | None:
+    """The same kind and subject under another driver: which event was named is a guess of each
+    run's own, and a leak is not new for being explained otherwise.
+    """
+    kind, subject, _ = key
+    found = [f for (k, s, _), f in here.exact.items() if (k, s) == (kind, subject)]
+    # One that the other side has under its own name is matched there.
+    return next((f for f in found if (f.kind, f.subject, f.driver) not in there.exact), None)
+
+
+def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> str:
+    """Why the absence of ``finding`` in one version says nothing; empty where it does."""
+    per_event = next((r for r in finding.rates if r.per not in ("h", "s", "min")), None)
+    if finding.driver is not None and per_event is not None and per_event.value > 0:
+        events = absent.events(finding.driver)
+        # Not every event of a driver leaks, but none leaks more than it holds: count events.
+        expected = min(1.0, per_event.value) * events
+        if expected >= _EXPECTED:
+            return ""
+        return f"only {events:.0f} {finding.driver} in the version without it"
+    if absent.duration_s() >= _ENOUGH_TIME * present.duration_s():
+        return ""
+    return "the version without it ran for a much shorter time"
+
+
+def _matching(before: Finding | None, after: Finding | None) -> tuple[Rate | None, Rate | None]:
+    """The first rate that both have in the same unit; of one alone, its first."""
+    if before is None or after is None:
+        only = [None if f is None or not f.rates else f.rates[0] for f in (before, after)]
+        return only[0], only[1]
+    for rate in after.rates:
+        for earlier in before.rates:
+            if (rate.unit, rate.per) == (earlier.unit, earlier.per):
+                return earlier, rate
+    return None, None
+
+
+def _moved(base: Rate, changed: Rate) -> Change:
+    """Whether a rate that both have differs beyond doubt and by enough to matter."""
+    if abs(changed.value) < _LEAST_CHANGE * abs(base.value):
+        return Change.UNCHANGED
+    if changed.lower > 0:
+        return Change.WORSE
+    return Change.LESS if changed.upper < 0 else Change.UNCHANGED
+
+
+def _growth(
+    name: str, base: _Side, other: _Side, terms: ComparisonTerms
+) -> Iterable[LeakComparison]:
+    """The growth of one gated metric; nothing where neither version could be judged for it."""
+    before, after = base.metrics.get(name), other.metrics.get(name)
+    if before is None and after is None:
+        return
+    rates = (None if before is None else before.rate_per_hour, _hourly(after))
+    changed = difference(*rates, terms.leak_alpha) if before and after else None
+    change, reason = _growth_change(before, after, changed)
+    if change not in (Change.UNCHANGED, Change.UNDECIDED) and not (base.valid and other.valid):
+        change, reason = Change.UNDECIDED, "one of the runs is INVALID"
+    finding = other.growth.get(name) or base.growth.get(name)
+    yield LeakComparison(
+        GROWTH,
+        name,
+        None if finding is None else finding.driver,
+        f"growth of {label_of(name)}" if finding is None else finding.title,
+        VerdictKind.CLEAN if finding is None else VerdictKind.LEAK,
+        change,
+        False,
+        *rates,
+        changed,
+        reason,
+    )
+
+
+def _hourly(result: MetricResult | None) -> Rate | None:
+    return None if result is None else result.rate_per_hour
+
+
+def _growth_change(
+    before: MetricResult | None, after: MetricResult | None, changed: Rate | None
+) -> tuple[Change, str]:
+    leaks = [m is not None and m.outcome == "LEAK" for m in (before, after)]
+    if before is None or after is None or changed is None:
+        if not any(leaks):
+            return Change.UNCHANGED, ""
+        return Change.UNDECIDED, "the other run has no rate to compare with"
+    apart = changed.lower > 0 or changed.upper < 0
+    if leaks == [True, True]:
+        return _moved(before.rate_per_hour, changed), ""
+    if leaks == [False, True]:
+        if changed.lower > 0:
+            return Change.INTRODUCED, ""
+        return Change.UNDECIDED, "a leak in the second run alone, but the rates may be the same"
+    if leaks == [True, False]:
+        if changed.upper < 0:
+            return Change.FIXED, ""
+        return Change.UNDECIDED, "a leak in the first run alone, but the rates may be the same"
+    return Change.UNCHANGED, "differs, but neither run alone is a leak" if apart else ""
+
+
+def _trend(
+    key: tuple[str, str], base: _Side, other: _Side, terms: ComparisonTerms
+) -> LeakComparison:
+    """A decay, a growing container, a missed threshold: new or gone by its change over the run."""
+    kind, subject = key
+    before, after = base.trends.get(key), other.trends.get(key)
+    told = after or before
+    assert told is not None
+    rates = _decays(subject, base, other) if kind == DECAY else _matching(before, after)
+    changed = difference(*rates, terms.leak_alpha)
+    change, reason = Change.UNCHANGED, ""
+    if before is not None and after is not None:
+        if rates[0] is not None and changed is not None:
+            change = _moved(rates[0], changed)
+    elif changed is None:
+        change, reason = Change.UNDECIDED, "there is no rate to compare"
+    elif before is None:
+        change = Change.INTRODUCED if changed.lower > 0 else Change.UNDECIDED
+    else:
+        change = Change.FIXED if changed.upper < 0 else Change.UNDECIDED
+    if change is Change.UNDECIDED and not reason:
+        reason = "in one run alone, but the difference may be chance"
+    return LeakComparison(
+        kind,
+        subject,
+        told.driver,
+        told.title,
+        told.verdict,
+        change,
+        False,
+        *rates,
+        changed,
+        reason,
+    )
+
+
+def _decays(subject: str, base: _Side, other: _Side) -> tuple[Rate | None, Rate | None]:
+    """The change over the run that each side's decay has, as a share of its start."""
+
+    def one(result: DecayResult | None) -> Rate | None:
+        if result is None or result.change is None:
+            return None
+        if result.change_lower is None or result.change_upper is None:
+            return None
+        return Rate(result.change, result.change_lower, result.change_upper, "share", "run")
+
+    return one(base.decay.get(subject)), one(other.decay.get(subject))
+
+
+def _standard_error(rate: Rate) -> float:
+    """Of ``rate``, from its interval; infinite where an end is open."""
+    return (rate.upper - rate.lower) / (2.0 * _NORMAL.inv_cdf(0.5 + 0.5 * rate.confidence))
+
+
+_ORDER = (
+    Change.INTRODUCED,
+    Change.WORSE,
+    Change.UNDECIDED,
+    Change.FIXED,
+    Change.LESS,
+    Change.UNCHANGED,
+)
+_FIRST = (VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.DEGRADED, VerdictKind.CLEAN)
+
+
+def _rank(row: LeakComparison) -> tuple[int, int, bool, str]:
+    return _ORDER.index(row.change), _FIRST.index(row.verdict), not row.exact, row.subject

@@ -1,0 +1,186 @@
+"""What a comparison says: terms in, calls per metric and changes per leak out, one answer each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hybridbench.analysis.findings import Rate, VerdictKind
+from hybridbench.errors import ExitCode
+
+DEFAULT_LOOKS: tuple[int, ...] = (6, 12, 18, 24)
+
+
+@dataclass(frozen=True)
+class ComparisonTerms:
+    """When two versions differ; fixed before the first block, applied once to the raw blocks.
+
+    ``margin`` is the share within which a throughput or a cost per token counts as the same.
+    ``alpha`` is the chance, over all looks and all gated metrics of the comparison together, that
+    an interval misses the truth; ``leak_alpha`` the same of one difference of leak rates.
+    """
+
+    margin: float = 0.03
+    alpha: float = 0.05
+    looks: tuple[int, ...] = DEFAULT_LOOKS
+    leak_alpha: float = 0.001
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.margin < 1.0:
+            raise ValueError(f"a margin is a share between 0 and 1, not {self.margin}")
+        if not 0.0 < self.alpha < 1.0 or not 0.0 < self.leak_alpha < 1.0:
+            raise ValueError("alpha and leak_alpha are probabilities between 0 and 1")
+        if any(look < 1 for look in self.looks) or list(self.looks) != sorted(set(self.looks)):
+            raise ValueError(f"looks are rounds in rising order, not {self.looks}")
+
+
+class Role(StrEnum):
+    """What a metric may do to the answer."""
+
+    PRIMARY = "primary"  # the answer rests on it: until it is decided the comparison is not
+    GUARD = "guard"  # worse is a regression; undecided holds nothing up
+    SHOWN = "shown"  # told, never gates
+
+
+class Call(StrEnum):
+    """Where the interval of a ratio lies against the margin."""
+
+    BETTER = "BETTER"
+    WORSE = "WORSE"
+    SAME = "SAME"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+@dataclass(frozen=True)
+class MetricComparison:
+    """One metric of a version against the first version's, as the ratio of the two.
+
+    ``base`` and ``other`` are geometric means over the blocks that were paired, in ``unit``.
+    ``robust_ratio`` is the Hodges-Lehmann estimate beside the mean.  ``sd`` is that of one pair's
+    log ratio.  ``position_effect`` is what the second turn of a round adds to the metric, as a
+    share; it is taken out of ``ratio``.  ``pairs_needed`` are pairs beyond those there are, None
+    where the call is made or no number of pairs would make it.
+    """
+
+    metric: str
+    label: str
+    unit: str
+    role: Role
+    call: Call
+    word: str  # the call in the metric's own word: FASTER, SLOWER, MORE, LOWER, SAME, ...
+    margin: float
+    base: float
+    other: float
+    ratio: float
+    lower: float
+    upper: float
+    confidence: float
+    pairs: int
+    sd: float
+    robust_ratio: float
+    pairs_needed: int | None = None
+    position_effect: float | None = None
+    position_p: float | None = None
+    reason: str = ""  # why undecided, or why it does not gate
+
+
+class Change(StrEnum):
+    """What became of a finding between two versions."""
+
+    INTRODUCED = "INTRODUCED"
+    WORSE = "WORSE"  # in both, faster in the second
+    FIXED = "FIXED"
+    LESS = "LESS"  # in both, slower in the second
+    UNCHANGED = "UNCHANGED"
+    UNDECIDED = "UNDECIDED"
+
+
+@dataclass(frozen=True)
+class LeakComparison:
+    """One finding, or the growth of one gated metric, in two versions.
+
+    ``difference`` is second less first, at the confidence of the terms; None where one side has no
+    rate to take a difference of.  ``exact`` findings are counts and need no test.
+    """
+
+    kind: str
+    subject: str
+    driver: str | None
+    title: str
+    verdict: VerdictKind
+    change: Change
+    exact: bool
+    base: Rate | None = None
+    other: Rate | None = None
+    difference: Rate | None = None
+    reason: str = ""
+
+
+class Outcome(StrEnum):
+    """The answer of a comparison."""
+
+    REGRESSION = "REGRESSION"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    SAME = "SAME"
+    BETTER = "BETTER"
+
+
+# Of several versions the first of these is the answer.
+OUTCOME_PRECEDENCE: tuple[Outcome, ...] = (
+    Outcome.REGRESSION,
+    Outcome.INCONCLUSIVE,
+    Outcome.BETTER,
+    Outcome.SAME,
+)
+
+EXIT_OF_OUTCOME = {
+    Outcome.REGRESSION: ExitCode.REGRESSION,
+    Outcome.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+    Outcome.SAME: ExitCode.CLEAN,
+    Outcome.BETTER: ExitCode.CLEAN,
+}
+
+
+@dataclass(frozen=True)
+class SideComparison:
+    """One version against the first."""
+
+    version: int  # position in Comparison.versions
+    name: str
+    outcome: Outcome
+    word: str  # what leads the headline: LEAK INTRODUCED, SLOWER, CRASHED, SAME, ...
+    headline: str
+    metrics: tuple[MetricComparison, ...]
+    leaks: tuple[LeakComparison, ...]
+    notes: tuple[str, ...] = ()
+
+    def primary(self) -> MetricComparison | None:
+        """The metric that the answer rests on; None where no block had one."""
+        return next((m for m in self.metrics if m.role is Role.PRIMARY), None)
+
+
+@dataclass(frozen=True)
+class ComparisonVerdict:
+    """The answer with everything it rests on; one side for each version after the first."""
+
+    outcome: Outcome
+    word: str
+    headline: str
+    sides: tuple[SideComparison, ...]
+    rounds: int  # complete ones
+    terms: ComparisonTerms
+    interleaved: bool
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return EXIT_OF_OUTCOME[self.outcome]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look in the middle says: whether to stop, and how far it is if not."""
+
+    decided: bool
+    said: str  # for a progress line
+    rounds_needed: int | None = None  # more rounds, estimated; None where decided or unknown
