@@ -188,3 +188,28 @@ def test_sessions_keep_to_it_with_track_buffers(page_size: int, buffer: str) -> 
     for event in ("session_turns", "session_restores", "session_closes", "cow_copies"):
         assert seen[event] > 0, (event, seen)
     assert seen["track_donations"] > 0, seen
+
+
+@pytest.mark.parametrize("ahead", ["neither", *AHEAD])
+@pytest.mark.parametrize("tracked", [False, True], ids=["own states", "track buffers"])
+def test_turns_among_preempted_requests_keep_to_it(tracked: bool, ahead: str) -> None:
+    """Turns have priorities like any request and send others back; they stay, unless all go."""
+    changes: dict[str, Any] = {
+        "enable_priority_scheduling": True, "priority_scheduling_preemption_threshold": 3,
+        "max_running_requests": 4, **AHEAD.get(ahead, {}),
+    }  # fmt: skip
+    programs = []
+    for seed in range(4):
+        clock = FakeClock()
+        make = make_tracking_engine if tracked else make_engine
+        sizes = {"kv_tokens": 240, "mamba_slots": 24 if tracked else 16}
+        engine = make(clock=clock, **sizes, **changes)
+        program = SessionProgram(engine, random.Random(seed), clock, longest_prompt=90)
+        program.priorities = (None, 0, 5, 30)
+        program._make_oracle = make_engine
+        programs.append((f"seed {seed}", program))
+
+    seen = run_all(programs, 350, push_back_share=0.02)
+
+    for event in ("preemptions", "session_retracts", "session_restores", "session_closes"):
+        assert seen[event] > 0, (event, seen)
