@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hybridbench.clock import Clock
 from hybridbench.errors import ConfigError
+from hybridbench.runs.demands import check_takes
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.plan import SoakPlan
@@ -20,7 +21,8 @@ def boot_worker(
     """The worker's first word, or None when somebody asked for the end meanwhile.
 
     Raises:
-        ConfigError: what was asked for cannot be built; the worker's own sentence.
+        ConfigError: what was asked for cannot be built, in the worker's own sentence, or its engine
+            does not take the profile's traffic.
         WorkerLostError: it died, or was not ready in time.
         WorkerFailedError: it speaks another version of the wire.
     """
@@ -35,6 +37,7 @@ def boot_worker(
             raise WorkerLostError("exit", "the worker ended while it built the engine") from error
         for message in messages:
             if isinstance(message, Ready):
+                check_takes(plan.profile, message.capabilities)
                 return message
             if isinstance(message, Fatal) and message.usage:
                 raise ConfigError(message.message)

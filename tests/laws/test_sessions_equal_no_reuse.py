@@ -202,7 +202,7 @@ def test_turns_among_preempted_requests_keep_to_it(tracked: bool, ahead: str) ->
     for seed in range(4):
         clock = FakeClock()
         make = make_tracking_engine if tracked else make_engine
-        sizes = {"kv_tokens": 240, "mamba_slots": 24 if tracked else 16}
+        sizes: dict[str, Any] = {"kv_tokens": 240, "mamba_slots": 24 if tracked else 16}
         engine = make(clock=clock, **sizes, **changes)
         program = SessionProgram(engine, random.Random(seed), clock, longest_prompt=90)
         program.priorities = (None, 0, 5, 30)

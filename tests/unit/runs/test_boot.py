@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 
+import msgspec
 import pytest
 
 from hybridbench.clock import FakeClock
@@ -12,6 +13,7 @@ from hybridbench.runs.loop import WorkerLostError
 from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import FakeTarget
 from tests.unit.runs.soaks import make_plan
+from tests.unit.runs.test_manifest import READY
 
 
 def boot(*answers: m.FromWorker, gone: bool = False) -> m.Ready | None:
@@ -34,6 +36,15 @@ def test_any_other_failure_is_a_crash() -> None:
         boot(m.Fatal("the engine could not be built: MemoryError()", "trace"))
     with pytest.raises(WorkerLostError, match="ended while it built"):
         boot(gone=True)
+
+
+def test_a_worker_that_does_not_take_the_traffic_is_refused() -> None:
+    able = [capability for capability in READY.capabilities if capability != "drain"]
+    ready = msgspec.structs.replace(READY, capabilities=able)
+
+    assert boot(READY) is READY
+    with pytest.raises(ConfigError, match="checkpoint needs an engine that takes drain"):
+        boot(ready)
 
 
 def test_a_worker_that_is_never_ready_is_given_up() -> None:
