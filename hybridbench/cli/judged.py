@@ -1,33 +1,71 @@
-"""From a stored run to its verdict on the console and its report on disk."""
+"""From stored results to their answer on the console and their report on disk."""
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from hybridbench.cli.sources import Told, tell_directory
+from hybridbench.errors import RunDirectoryError, UsageError
+
+if TYPE_CHECKING:
+    from hybridbench.report.document import Document
+
+# The names of report/formats.py, said here so that `--help` need not load what renders them.
+FORMATS = (
+    "console",
+    "markdown",
+    "html",
+    "json",
+    "junit",
+    "github-summary",
+    "github-annotations",
+    "benchmark-json",
+)
+CONSOLE = "console"
 
 
-def tell(run_dir: Path) -> int:
-    """Judge the run in ``run_dir``, write its derived files, print the summary.
+@dataclass(frozen=True)
+class Telling:
+    """How an answer is to be told."""
+
+    format: str = CONSOLE
+    output: Path | None = None  # None: standard output
+    open_page: bool = False
+
+
+def check_format(name: str) -> None:
+    """Raise UsageError unless ``name`` is a format of reports."""
+    if name not in FORMATS:
+        raise UsageError(f"--format {name}: choose one of {', '.join(FORMATS)}.")
+
+
+def tell(directory: Path, telling: Telling = Telling(), *, rebuild: bool = True) -> int:
+    """Judge what is in ``directory`` again and tell it.
+
+    Args:
+        directory: a run, a comparison or a night.
+        telling: as what, and where to.
+        rebuild: write its derived files as well.  Where that cannot be done the answer is told all
+            the same, with a sentence on standard error.
 
     Returns:
         The exit code: the verdict's, or 130 or 143 for a run that was interrupted.
 
     Raises:
-        RunDirectoryError: there is no run, or its directory cannot be written.
+        RunDirectoryError: there is nothing to judge.
+        UsageError: the output cannot be written.
     """
-    # Imported here: `--help` and usage errors should not wait for scipy.
-    from rich.console import Console
-
-    from hybridbench.analysis.judge import judge
-    from hybridbench.report.console import render_console
-    from hybridbench.report.write import write_reports
-    from hybridbench.rundir.layout import REPORT_HTML
-    from hybridbench.rundir.reader import read_run
-
-    record = read_run(run_dir)
-    verdict = judge(record)
-    document = write_reports(run_dir, record, verdict)
-    Console().print(render_console(document, run_dir / REPORT_HTML))
-    return document.exit_code
+    told = tell_directory(directory)
+    page = _rebuilt(directory, told) if rebuild else None
+    _say(told.document, telling, page)
+    if telling.open_page:
+        _open(told.document, page)
+    return told.document.exit_code
 
 
 def tell_so_far(run_dir: Path) -> int:
@@ -51,3 +89,60 @@ def tell_so_far(run_dir: Path) -> int:
     write_so_far(run_dir, record, verdict)
     Console().print(f"{verdict.headline}\n{run_dir / REPORT_HTML_SO_FAR}", markup=False)
     return 0
+
+
+def _rebuilt(directory: Path, told: Told) -> Path | None:
+    """The page, written anew with all beside it; None where ``directory`` cannot be written."""
+    from hybridbench.rundir.layout import REPORT_HTML
+
+    try:
+        told.write()
+    except RunDirectoryError as error:
+        typer.echo(f"hybridbench: the derived files were not rebuilt: {error}", err=True)
+        return None
+    return directory / REPORT_HTML
+
+
+def _say(document: Document, telling: Telling, page: Path | None) -> None:
+    if telling.format == CONSOLE and telling.output is None:
+        from rich.console import Console
+
+        from hybridbench.report.console import render_console
+
+        Console().print(render_console(document, page))
+        return
+    from hybridbench.report.formats import FORMATS as TABLE
+
+    text = TABLE[telling.format].render(document)
+    if telling.output is None:
+        typer.echo(text, nl=False)
+    else:
+        _write_output(telling.output, text)
+
+
+def _write_output(path: Path, text: str) -> None:
+    from hybridbench.rundir.atomic import write_atomically
+    from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
+
+    if path.name in {MANIFEST, SAMPLES, EVENTS}:
+        raise UsageError(f"--output {path}: that is the name of a run's evidence; choose another.")
+    if path.is_dir():
+        raise UsageError(f"--output {path}: that is a directory; name a file in it.")
+    try:
+        write_atomically(path, text)
+    except RunDirectoryError as error:
+        raise UsageError(f"--output: {error}.") from error
+
+
+def _open(document: Document, page: Path | None) -> None:
+    """Show the page in the person's browser; where there is none, say where the page is."""
+    import webbrowser
+
+    from hybridbench.report.html import render_html
+
+    if page is None:
+        folder = Path(tempfile.mkdtemp(prefix="hybridbench-"))
+        page = folder / "report.html"
+        page.write_text(render_html(document), "utf-8")
+    if not webbrowser.open(page.resolve().as_uri()):
+        typer.echo(f"hybridbench: no browser was found; the page is {page}", err=True)

@@ -1,4 +1,4 @@
-"""``hybridbench report``: judge a stored run again and rebuild its report."""
+"""``hybridbench report``: judge stored results again and tell them in any format."""
 
 from __future__ import annotations
 
@@ -7,11 +7,34 @@ from typing import Annotated
 
 import typer
 
-from hybridbench.cli.judged import tell, tell_so_far
+from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell, tell_so_far
+from hybridbench.errors import UsageError
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="A run directory, also of a run that was killed.")],
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIRECTORY",
+            help="A run, also one that was killed; a comparison; a night.",
+        ),
+    ],
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help=f"Print it as {', '.join(FORMATS)}, and write nothing into the directory.  "
+            "Without it the derived files are written anew and the summary is printed.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The file to write --format into.  Default: standard output."),
+    ] = None,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Show the page with the charts in your browser.")
+    ] = False,
     so_far: Annotated[
         bool,
         typer.Option(
@@ -21,8 +44,17 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Judge a stored run again; rebuild verdict.json, report.html and report.md.
+    """Judge stored results again; rebuild report.html, report.md, junit.xml and the verdict.
 
-    The exit code is that of the soak: the verdict's, or 130 or 143 if it was interrupted.
+    The exit code is that of the soak, the comparison or the night: the verdict's, or 130 or 143 if
+    it was interrupted.
     """
-    raise typer.Exit(tell_so_far(run) if so_far else tell(run))
+    if so_far:
+        if format_ is not None or output is not None or open_page:
+            raise UsageError("--so-far writes files of its own: leave out every other option.")
+        raise typer.Exit(tell_so_far(directory))
+    if output is not None and format_ is None:
+        raise UsageError("--output FILE: say what to write into it with --format.")
+    check_format(format_ or CONSOLE)
+    telling = Telling(format_ or CONSOLE, output, open_page)
+    raise typer.Exit(tell(directory, telling, rebuild=format_ is None))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.chosen_defects import chosen_defects
-from hybridbench.cli.judged import tell
-from hybridbench.cli.preview import FORMATS, tell_preview
+from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell
+from hybridbench.cli.preview import FORMATS as PREVIEW_FORMATS
+from hybridbench.cli.preview import tell_preview
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.errors import UsageError
 from hybridbench.units import format_duration, parse_duration_s
@@ -158,9 +159,13 @@ def soak(
             help="Build the worker, say what a run would see, promise and cost, and stop there.",
         ),
     ] = False,
-    output: Annotated[
-        str, typer.Option("--format", help="Of --dry-run: console or json.")
-    ] = "console",
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help=f"Of the answer at the end: {', '.join(FORMATS)}.  Of --dry-run: console or json.",
+        ),
+    ] = CONSOLE,
     store: Annotated[Path, typer.Option(help="Where run directories are made.")] = Path("results"),
     ui: Annotated[
         str,
@@ -179,11 +184,13 @@ def soak(
     _check_choice("--stop", stop, STOP_MODES)
     _check_choice("--diagnose", diagnose, DIAGNOSE_MODES)
     hold_s = _hold(on_leak)
+    check_format(format_)
     if resume is not None:
         run_dir, hint = resume_run(resume, _given(context), hold_s)
-        code = tell(run_dir)
+        code = tell(run_dir, Telling(format_))
         raise typer.Exit(code if hint is None else hint)
-    _check_choice("--format", output, FORMATS)
+    if dry_run:
+        _check_choice("--dry-run --format", format_, PREVIEW_FORMATS)
     _check_choice("--malloc", malloc, MALLOC_MODES)
     _check_choice("--dtype", dtype, DTYPES)
     _check_choice("--census", census, CENSUS_MODES)
@@ -219,16 +226,16 @@ def soak(
         command=("hybridbench", *sys.argv[1:]),
     )
     if dry_run:
-        tell_preview(plan, output)
+        tell_preview(plan, format_)
     else:
-        _run(plan)
+        _run(plan, Telling(format_))
 
 
-def _run(plan: SoakPlan) -> None:
+def _run(plan: SoakPlan, telling: Telling) -> None:
     from hybridbench.runs.soak import run_soak
 
     outcome = run_soak(plan)
-    code = tell(outcome.run_dir)
+    code = tell(outcome.run_dir, telling)
     raise typer.Exit(int(outcome.exit_hint or code))
 
 

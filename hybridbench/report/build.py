@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Final
 
+from hybridbench.analysis.derived import DERIVED
 from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segments import last_segment
@@ -13,8 +15,8 @@ from hybridbench.metrics import Unit
 from hybridbench.report.advice import MEANING, next_step, top_finding
 from hybridbench.report.charts import chart_groups
 from hybridbench.report.diagnosis import diagnosis_text
-from hybridbench.report.document import Document, DocumentKind, Fact, FindingText, Table
-from hybridbench.report.gates import gates_of
+from hybridbench.report.document import Document, DocumentKind, Fact, FindingText, Measure, Table
+from hybridbench.report.gates import bare_headline, gates_of
 from hybridbench.report.provenance import (
     model_note,
     profile_yaml,
@@ -43,6 +45,7 @@ from hybridbench.units import format_duration
 _TIME_UNITS = frozenset({"h", "min", "s"})
 _EVENTS_MAX = 200
 
+_HIGHER_IS_BETTER: Final = {derived.name for derived in DERIVED if not derived.higher_is_worse}
 _BY_SIGNAL: Final = {"SIGTERM": ExitCode.TERMINATED}
 
 
@@ -58,9 +61,11 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         badge=BADGES[verdict.kind],
         meaning=MEANING[verdict.kind],
         exit_code=int(code),
-        headline=verdict.headline,
+        headline=bare_headline(verdict),
         answer=(*_answer(verdict), next_step(verdict, manifest)),
         gates=gates_of(verdict, code),
+        suite=_suite(record),
+        measures=tuple(_measures(verdict)),
         ruling=verdict.can_rule_out,
         findings=tuple(_finding_text(finding) for finding in verdict.findings),
         bounds=_bounds_table(verdict),
@@ -90,6 +95,33 @@ def _subtitle(record: RunRecord, recorded_s: float) -> str:
     if defects:
         parts.insert(2, f"defect {plain_text(defects)}")
     return " · ".join(part for part in parts if part)
+
+
+def _suite(record: RunRecord) -> str:
+    """Model, preset, profile and defects: what stays the same from night to night."""
+    manifest = record.manifest
+    model = as_mapping(manifest.get("model"))
+    names = [
+        model.get("name"),
+        model.get("preset"),
+        as_mapping(manifest.get("profile")).get("name"),
+    ]
+    defects = manifest.get("defects")
+    names += defects if isinstance(defects, list | tuple) else []
+    # Readers of JUnit make folders of the dots.
+    return ".".join(["hybridbench", *(plain_text(n).replace(".", "_") for n in names if n)])
+
+
+def _measures(verdict: Verdict) -> Iterator[Measure]:
+    for result in verdict.metrics:
+        rate = result.rate_per_hour
+        if math.isfinite(rate.value):
+            unit = rate.unit + per_text(rate.per)
+            yield Measure(f"{result.metric} growth", rate.value, unit, rate.lower, rate.upper)
+    for decay in verdict.decay:
+        if math.isfinite(decay.value):
+            smaller = decay.name not in _HIGHER_IS_BETTER
+            yield Measure(decay.name, decay.value, decay.unit, smaller_is_better=smaller)
 
 
 def _answer(verdict: Verdict) -> tuple[Fact, ...]:

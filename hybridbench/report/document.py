@@ -63,6 +63,19 @@ class Gate:
     text: str  # one sentence, with the rate and its interval where there is one
     detail: str = ""  # lines of evidence
     measured_s: float | None = None  # the length of what was judged
+    minor: bool = False  # the answer stands whether this is decided or not
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of the answer for machines that keep it night by night."""
+
+    name: str  # unique in a document and the same every night
+    value: float
+    unit: str
+    lower: float | None = None  # of its interval
+    upper: float | None = None
+    smaller_is_better: bool = True
 
 
 class Ink(StrEnum):
@@ -209,6 +222,8 @@ class Document:
     headline: str
     answer: tuple[Fact, ...]
     gates: tuple[Gate, ...]
+    suite: str = "hybridbench"  # what was tested, the same every night: model and profile
+    measures: tuple[Measure, ...] = ()
     ruling: str = ""  # what this length can and cannot rule out
     tables: tuple[Table, ...] = ()  # of a comparison or a night: right after the answer
     findings: tuple[FindingText, ...] = ()

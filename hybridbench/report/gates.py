@@ -73,10 +73,15 @@ def gates_of(verdict: Verdict, code: ExitCode) -> tuple[Gate, ...]:
     return (_verdict_gate(verdict, code), *gates)
 
 
+def bare_headline(verdict: Verdict) -> str:
+    """The headline without the verdict's word, which stands before it anyway."""
+    return verdict.headline.removeprefix(f"{verdict.kind}: ")
+
+
 def _verdict_gate(verdict: Verdict, code: ExitCode) -> Gate:
     window = verdict.window_s
     judged_s = None if window is None else window[1] - window[0]
-    text = f"{verdict.kind}: {verdict.headline}"
+    text = f"{verdict.kind}: {bare_headline(verdict)}"
     state = _STATE[verdict.kind]
     if code in _STOPPED and state in {GateState.PASSED, GateState.SKIPPED}:
         # Less was run than was asked for: no pass, whatever the part of it looked like.
@@ -86,7 +91,9 @@ def _verdict_gate(verdict: Verdict, code: ExitCode) -> Gate:
 
 def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
     by_name = {result.metric for result in verdict.metrics} | {d.name for d in verdict.decay}
-    others = [f for f in verdict.findings if f.kind in QUESTIONS or f.subject not in by_name]
+    # What is not decided is told by the metric's own gate and by the verdict's.
+    decided = [f for f in verdict.findings if f.verdict is not VerdictKind.INCONCLUSIVE]
+    others = [f for f in decided if f.kind in QUESTIONS or f.subject not in by_name]
     for kind in dict.fromkeys((*QUESTIONS, *(finding.kind for finding in others))):
         found = [finding for finding in others if finding.kind == kind]
         if not found:
@@ -122,7 +129,7 @@ def _decay_gate(verdict: Verdict, result: DecayResult) -> Gate:
             text += f"{_share(result.change_upper)})"
     found = [finding for finding in verdict.findings if finding.subject == result.name]
     state = _DECAY_STATE.get(result.outcome, GateState.SKIPPED)
-    return Gate(result.name, "decay", state, text, _lines(found))
+    return Gate(result.name, "decay", state, text, _lines(found), minor=True)
 
 
 def _share(value: float) -> str:
@@ -144,7 +151,7 @@ def _coverage_gates(verdict: Verdict) -> Iterator[Gate]:
 def _without_pass(gate: Gate, reason: str) -> Gate:
     if gate.state is not GateState.PASSED or gate.group == "coverage":
         return gate
-    return replace(gate, state=GateState.SKIPPED, text=f"{reason}; {gate.text}")
+    return replace(gate, state=GateState.SKIPPED, text=f"{reason}; {gate.text}", minor=True)
 
 
 def _lines(findings: Iterable[Finding]) -> str:

@@ -116,6 +116,7 @@ def _environment() -> Environment:
         loader=BaseLoader(),
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters["breakable"] = _breakable
     return environment

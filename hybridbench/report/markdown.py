@@ -17,27 +17,26 @@ _LINE_MAX: Final = 600
 
 def render_markdown(document: Document) -> str:
     """The page in GitHub's Markdown."""
-    lines = [
-        *_answer(document),
-        *_tables(document),
-        *_findings(document),
-        *_diagnosis(document),
-        *_numbers(document),
-        *_how(document),
-    ]
+    lines = [line for part in markdown_lines(document) for line in part]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def markdown_lines(document: Document) -> list[list[str]]:
+    """The lines of the page part by part, the most important part first."""
+    parts = (_answer, _tables, _findings, _diagnosis, _numbers, _how)
+    return [list(part(document)) for part in parts]
+
+
 def _answer(doc: Document) -> Iterator[str]:
-    yield f"# {doc.badge.glyph} {doc.badge.word}: {_safe(doc.headline)}"
+    yield f"# {doc.badge.glyph} {doc.badge.word}: {markdown_text(doc.headline)}"
     yield ""
-    yield f"{_safe(doc.subtitle)} · exit code {doc.exit_code}"
+    yield f"{markdown_text(doc.subtitle)} · exit code {doc.exit_code}"
     yield ""
-    yield _safe(doc.meaning)
+    yield markdown_text(doc.meaning)
     yield ""
     yield from _facts(doc.answer)
     if doc.ruling:
-        yield f"> {_safe(doc.ruling)}"
+        yield f"> {markdown_text(doc.ruling)}"
         yield ""
 
 
@@ -55,9 +54,9 @@ def _findings(doc: Document) -> Iterator[str]:
 
 
 def _finding(finding: FindingText, data_file: str) -> Iterator[str]:
-    yield f"### {finding.badge.word}: {_safe(finding.title)}"
+    yield f"### {finding.badge.word}: {markdown_text(finding.title)}"
     yield ""
-    yield f"{_code(finding.subject)} ({_safe(finding.kind)})"
+    yield f"{_code(finding.subject)} ({markdown_text(finding.kind)})"
     yield ""
     yield from _facts(finding.facts)
     shown = finding.evidence[:_EVIDENCE_MAX]
@@ -103,11 +102,11 @@ def _how(doc: Document) -> Iterator[str]:
     if doc.command:
         yield from _block(doc.command)
     for table in doc.provenance:
-        rows = "; ".join(f"{_safe(row[0])} {_safe(row[1])}" for row in table.rows)
-        yield f"- **{_safe(table.title)}**: {rows}"
+        rows = "; ".join(f"{markdown_text(row[0])} {markdown_text(row[1])}" for row in table.rows)
+        yield f"- **{markdown_text(table.title)}**: {rows}"
     yield ""
     curves = "Curves are in `report.html`. " if doc.charts else ""
-    yield f"{curves}Written by hybridbench {_safe(doc.tool_version)}."
+    yield f"{curves}Written by hybridbench {markdown_text(doc.tool_version)}."
 
 
 def _section(title: str, table: Table, level: str = "##") -> Iterator[str]:
@@ -120,21 +119,21 @@ def _section(title: str, table: Table, level: str = "##") -> Iterator[str]:
         yield ""
         return
     if table.note:
-        yield _safe(table.note)
+        yield markdown_text(table.note)
         yield ""
-    yield _row(table.columns)
-    yield _row("--:" if i in table.numeric else "---" for i in range(len(table.columns)))
+    yield markdown_row(table.columns)
+    yield markdown_row("--:" if i in table.numeric else "---" for i in range(len(table.columns)))
     for index, row in enumerate(table.rows):
-        cells = [_safe(cell) for cell in row]
+        cells = [markdown_text(cell) for cell in row]
         if table.links and table.links[index]:
             cells[0] = f"[{cells[0]}](<{quote(table.links[index])}>)"
-        yield _row(cells)
+        yield markdown_row(cells)
     yield ""
 
 
 def _facts(facts: Iterable[Fact]) -> Iterator[str]:
     for fact in facts:
-        yield f"- **{_safe(fact.label)}**: {_safe(fact.text)}"
+        yield f"- **{markdown_text(fact.label)}**: {markdown_text(fact.text)}"
         if fact.code:
             yield ""
             yield from (f"  {line}".rstrip() for line in _block(fact.code))
@@ -142,7 +141,7 @@ def _facts(facts: Iterable[Fact]) -> Iterator[str]:
 
 
 def _list(texts: Iterable[str]) -> Iterator[str]:
-    yield from (f"- {_safe(text)}" for text in texts)
+    yield from (f"- {markdown_text(text)}" for text in texts)
     yield ""
 
 
@@ -156,15 +155,16 @@ def _block(text: str) -> Iterator[str]:
     yield ""
 
 
-def _row(cells: Iterable[str]) -> str:
+def markdown_row(cells: Iterable[str]) -> str:
+    """One row of a table, of cells that are Markdown already."""
     return f"| {' | '.join(cells)} |"
 
 
 def _code(text: str) -> str:
-    return f"`{text}`" if "`" not in text and "\n" not in text else _safe(text)
+    return f"`{text}`" if "`" not in text and "\n" not in text else markdown_text(text)
 
 
-def _safe(text: str) -> str:
+def markdown_text(text: str) -> str:
     """``text`` on one line, with nothing in it that Markdown or HTML would act on."""
     flat = " ".join(text.split())
     if len(flat) > _LINE_MAX:

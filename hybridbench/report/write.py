@@ -1,4 +1,4 @@
-"""The derived files of a run directory: verdict.json, report.html and report.md."""
+"""The derived files of a run directory: verdict.json, report.html, report.md and junit.xml."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from hybridbench.report.diagnosis import diagnosis_json
 from hybridbench.report.document import Document
 from hybridbench.report.html import render_html
 from hybridbench.report.json import render_json
+from hybridbench.report.junit import render_junit
 from hybridbench.report.markdown import render_markdown
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import (
     DIAGNOSIS,
+    JUNIT,
     REPORT_HTML,
     REPORT_HTML_SO_FAR,
     REPORT_MARKDOWN,
@@ -26,9 +28,18 @@ from hybridbench.rundir.layout import (
 
 
 def write_reports(run_dir: Path, record: RunRecord, verdict: Verdict) -> Document:
-    """Write all three, each whole or not at all; the verdict first, as the pages explain it.
+    """Build the document of a run, write all its derived files, and return the document.
 
-    Returns the document, for the summary on the console.
+    Raises:
+        RunDirectoryError: when ``run_dir`` cannot be written.
+    """
+    document = build_document(record, verdict)
+    write_run(run_dir, record, verdict, document)
+    return document
+
+
+def write_run(run_dir: Path, record: RunRecord, verdict: Verdict, document: Document) -> None:
+    """Write them, each whole or not at all; the verdict first, as the pages explain it.
 
     Raises:
         RunDirectoryError: when ``run_dir`` cannot be written.
@@ -39,10 +50,18 @@ def write_reports(run_dir: Path, record: RunRecord, verdict: Verdict) -> Documen
     found = diagnose(record)
     if found is not None:
         write_atomically(run_dir / DIAGNOSIS, diagnosis_json(record, found))
-    document = build_document(record, verdict)
-    write_atomically(run_dir / REPORT_MARKDOWN, render_markdown(document))
-    write_atomically(run_dir / REPORT_HTML, render_html(document))
-    return document
+    write_document(run_dir, document)
+
+
+def write_document(directory: Path, document: Document) -> None:
+    """Write report.md, report.html and junit.xml: of a run, a comparison or a night alike.
+
+    Raises:
+        RunDirectoryError: when ``directory`` cannot be written.
+    """
+    write_atomically(directory / REPORT_MARKDOWN, render_markdown(document))
+    write_atomically(directory / REPORT_HTML, render_html(document))
+    write_atomically(directory / JUNIT, render_junit(document))
 
 
 def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:

@@ -16,6 +16,7 @@ from hybridbench.errors import RunDirectoryError
 RUN_SCHEMA: Final = "hybridbench.run/1"
 VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
 DIAGNOSIS_SCHEMA: Final = "hybridbench.diagnosis/1"
+REPORT_SCHEMA: Final = "hybridbench.report/1"
 
 MANIFEST: Final = "manifest.json"
 SAMPLES: Final = "samples.jsonl"
@@ -28,6 +29,7 @@ TRUTH: Final = "truth.json"
 LOCK: Final = "run.lock"
 REPORT_HTML: Final = "report.html"
 REPORT_MARKDOWN: Final = "report.md"
+JUNIT: Final = "junit.xml"
 # What SIGUSR1 asks for while a run goes on; the end of the run leaves them as they are.
 VERDICT_SO_FAR: Final = "verdict-so-far.json"
 REPORT_HTML_SO_FAR: Final = "report-so-far.html"

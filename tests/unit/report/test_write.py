@@ -22,7 +22,7 @@ def test_reports_can_be_rebuilt_and_are_the_same_each_time(tmp_path: Path) -> No
     write_reports(tmp_path, record, verdict)
     second = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    assert sorted(first) == ["report.html", "report.md", "verdict.json"]
+    assert sorted(first) == ["junit.xml", "report.html", "report.md", "verdict.json"]
     assert first == second
     assert verdict_from_json(json.loads(first["verdict.json"])) == verdict
 

@@ -1,0 +1,105 @@
+"""A whole document for machines, by the published schema ``report``; the curves stay out of it.
+
+They are in samples.jsonl, every sample of them, and would make megabytes here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.report.document import Document, Measure, Table
+from hybridbench.rundir.layout import REPORT_SCHEMA
+
+
+def render_document_json(document: Document) -> str:
+    """The text of ``report --format json``."""
+    stored = document_to_json(document)
+    return json.dumps(stored, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def document_to_json(document: Document) -> dict[str, JsonValue]:
+    """``document`` as schema ``hybridbench.report/1`` wants it; without NaN and infinities."""
+    return {
+        "schema": REPORT_SCHEMA,
+        "tool": {"name": "hybridbench", "version": document.tool_version},
+        "kind": document.kind.name.lower(),
+        "id": document.run_id,
+        "suite": document.suite,
+        "about": document.subtitle,
+        "answer": document.badge.word,
+        "tone": document.badge.tone.value,
+        "exit_code": document.exit_code,
+        "headline": document.headline,
+        "meaning": document.meaning,
+        "facts": [asdict(fact) for fact in document.answer],
+        "ruling": document.ruling,
+        "gates": [
+            {**asdict(gate), "state": gate.state.value, "measured_s": _finite(gate.measured_s)}
+            for gate in document.gates
+        ],
+        "measures": [_measure(measure) for measure in document.measures],
+        "tables": [_table(table) for table in document.tables],
+        "findings": [
+            {
+                **asdict(finding),
+                "badge": finding.badge.word,
+                "evidence": list(finding.evidence),
+                "data": dict(finding.data),
+                "facts": [asdict(fact) for fact in finding.facts],
+            }
+            for finding in document.findings
+        ],
+        "bounds": _table(document.bounds),
+        "coverage": _table(document.coverage),
+        "not_seen": list(document.not_seen),
+        "notes": list(document.notes),
+        "diagnosis": None if document.diagnosis is None else document.diagnosis.paragraph,
+        "provenance": [_table(table) for table in document.provenance],
+        "command": document.command,
+    }
+
+
+def render_benchmark_json(document: Document) -> str:
+    """Numbers for github-action-benchmark's ``customSmallerIsBetter``."""
+    rows = [
+        {"name": f"{document.suite}: {m.name}", "unit": m.unit, "value": m.value, **_range(m)}
+        for m in document.measures
+        if m.smaller_is_better and math.isfinite(m.value)
+    ]
+    return json.dumps(rows, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _range(measure: Measure) -> dict[str, str]:
+    lower, upper = _finite(measure.lower), _finite(measure.upper)
+    return (
+        {}
+        if lower is None or upper is None
+        else {"range": f"{lower + 0.0:.6g} to {upper + 0.0:.6g}"}
+    )
+
+
+def _measure(measure: Measure) -> dict[str, JsonValue]:
+    return {
+        "name": measure.name,
+        "value": _finite(measure.value),
+        "unit": measure.unit,
+        "lower": _finite(measure.lower),
+        "upper": _finite(measure.upper),
+        "smaller_is_better": measure.smaller_is_better,
+    }
+
+
+def _table(table: Table) -> dict[str, JsonValue]:
+    return {
+        "title": table.title,
+        "columns": list(table.columns),
+        "rows": [list(row) for row in table.rows],
+        "note": table.note,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,117 @@
+"""What a GitHub workflow shows of a document: the step summary and the annotations.
+
+GitHub drops a summary of more than 1 MiB whole, and all but ten annotations of a kind in a step:
+so the most important things come first, and what is cut is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from hybridbench.report.document import Document, Gate, GateState
+from hybridbench.report.gate_words import tally
+from hybridbench.report.markdown import markdown_lines, markdown_row, markdown_text
+
+# GitHub's limit is 1 MiB for all that one step writes; a step may write a little more itself.
+SUMMARY_MAX_BYTES: Final = 1_000_000
+ANNOTATIONS_MAX: Final = 10
+
+_LEVEL: Final = {
+    GateState.FAILED: "error",
+    GateState.ERROR: "error",
+    GateState.SKIPPED: "warning",
+    GateState.PASSED: "notice",
+}
+_MESSAGE_MAX: Final = 4_000
+
+
+def render_summary(document: Document, max_bytes: int = SUMMARY_MAX_BYTES) -> str:
+    """The document in Markdown, at most ``max_bytes`` of UTF-8; its end is cut, never its head."""
+    answer, *rest = markdown_lines(document)
+    return _fitting(
+        [*answer, *_gates(document), *(line for part in rest for line in part)], max_bytes
+    )
+
+
+def render_annotations(document: Document) -> str:
+    """Workflow commands: the answer first, then what did not pass, at most ten of a level.
+
+    What was not decided is no warning where the answer stands all the same.
+    """
+    first = _verdict_gate(document)
+    others = [gate for gate in document.gates if gate is not first and _is_told(gate)]
+    lines = []
+    for level in ("error", "warning", "notice"):
+        gates = [g for g in (first, *others) if _LEVEL[g.state] == level]
+        shown = gates if len(gates) <= ANNOTATIONS_MAX else gates[: ANNOTATIONS_MAX - 1]
+        lines += [_command(level, _title(document, gate), gate.text) for gate in shown]
+        if len(gates) > len(shown):
+            left = f"{len(gates) - len(shown)} more are in the report."
+            lines.append(_command(level, f"{document.suite}: and more", left))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _verdict_gate(document: Document) -> Gate:
+    """The gate that repeats the answer, or one made of it."""
+    if document.gates and document.gates[0].name == "verdict":
+        return document.gates[0]
+    state = GateState.PASSED if document.exit_code == 0 else GateState.FAILED
+    return Gate("answer", "run", state, f"{document.badge.word}: {document.headline}")
+
+
+def _is_told(gate: Gate) -> bool:
+    quiet = {GateState.PASSED, GateState.SKIPPED} if gate.minor else {GateState.PASSED}
+    return gate.state not in quiet
+
+
+def _title(document: Document, gate: Gate) -> str:
+    return f"{document.suite}: {gate.name}"
+
+
+def _gates(document: Document) -> Iterator[str]:
+    """How many gates passed, and those that did not by name."""
+    if not document.gates:
+        return
+    yield f"**{tally(document.gates)}**"
+    yield ""
+    others = [gate for gate in document.gates if _is_told(gate)]
+    if others:
+        yield markdown_row(("gate", "", "why"))
+        yield markdown_row(("---", "---", "---"))
+        for gate in others:
+            cells = (f"{gate.group}: {gate.name}", gate.state.value, gate.text)
+            yield markdown_row(markdown_text(cell) for cell in cells)
+        yield ""
+
+
+def _fitting(lines: list[str], max_bytes: int) -> str:
+    text = "\n".join(lines).rstrip() + "\n"
+    if len(text.encode()) <= max_bytes:
+        return text
+    note = "\n*Cut here: GitHub takes no more. The rest is in `report.md` of the results.*\n"
+    room = max_bytes - len(note.encode())
+    kept: list[str] = []
+    for line in lines:
+        room -= len(line.encode()) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    # A fence that the cut left open would swallow the note.
+    while sum(line.lstrip().startswith("```") for line in kept) % 2:
+        kept.pop()
+    return "\n".join(kept).rstrip() + "\n" + note
+
+
+def _command(level: str, title: str, message: str) -> str:
+    # What GitHub's own toolkit escapes: without it a log line could give commands.
+    flat = message if len(message) <= _MESSAGE_MAX else message[: _MESSAGE_MAX - 1] + "…"
+    return f"::{level} title={_property(title)}::{_data(flat)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,148 @@
+"""``hybridbench report``: any format of a stored run, and nothing overwritten on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from hybridbench.cli import judged, sources
+from hybridbench.cli.judged import FORMATS, Telling, tell
+from hybridbench.clock import FakeClock
+from hybridbench.errors import UsageError
+from hybridbench.report import formats
+from hybridbench.rundir.writer import RunWriter
+from tests.unit.cli.test_cli import hybridbench, one_sentence
+from tests.unit.report.synthetic import manifest
+
+EVIDENCE = {"manifest.json", "samples.jsonl", "events.jsonl"}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run too short to decide anything."""
+    with RunWriter(tmp_path / "run", manifest(), FakeClock()) as writer:
+        for second in range(1, 6):
+            writer.sample(float(second), "steady", {"rss_anon_swap_bytes": 1e8})
+        writer.event(1.0, "steady", {"reason": "pools are full"})
+    return tmp_path / "run"
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_the_formats_of_the_help_are_those_of_the_table() -> None:
+    assert tuple(formats.FORMATS) == FORMATS
+
+
+def test_without_a_format_the_derived_files_are_rebuilt(run_dir: Path) -> None:
+    result = hybridbench("report", str(run_dir))
+
+    assert result.returncode == 16, result.stderr
+    assert "INVALID" in result.stdout
+    assert names(run_dir) == EVIDENCE | {"verdict.json", "report.html", "report.md", "junit.xml"}
+    assert ET.parse(run_dir / "junit.xml").getroot().tag == "testsuites"
+
+
+def test_a_format_is_printed_and_the_directory_left_alone(run_dir: Path) -> None:
+    result = hybridbench("report", str(run_dir), "--format", "json")
+
+    assert result.returncode == 16
+    assert json.loads(result.stdout)["answer"] == "INVALID"
+    assert names(run_dir) == EVIDENCE
+
+
+def test_an_output_file_gets_the_text_and_standard_output_stays_empty(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.xml"
+
+    result = hybridbench("report", str(run_dir), "--format", "junit", "--output", str(path))
+
+    assert result.stdout == ""
+    assert ET.parse(path).getroot().tag == "testsuites"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--format", "pdf"], "choose one of console, markdown"),
+        (["--output", "x.md"], "--format"),
+        (["--so-far", "--open"], "leave out every other option"),
+        (["--format", "json", "--output", "run/samples.jsonl"], "evidence"),
+        (["--format", "json", "--output", "run"], "name a file in it"),
+        (["--format", "json", "--output", "absent/x.json"], "cannot write absent/x.json"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_harms_nothing(
+    run_dir: Path, arguments: list[str], said: str
+) -> None:
+    before = {path.name: path.read_bytes() for path in run_dir.iterdir()}
+
+    result = hybridbench("report", str(run_dir), *arguments, cwd=run_dir.parent)
+
+    assert said in one_sentence(result)
+    assert {path.name: path.read_bytes() for path in run_dir.iterdir()} == before
+
+
+def test_a_directory_that_refuses_writing_is_told_all_the_same(run_dir: Path) -> None:
+    # A directory in the place of the first file: as root, no permission would stop the writer.
+    (run_dir / "verdict.json").mkdir()
+
+    result = hybridbench("report", str(run_dir))
+
+    assert result.returncode == 16
+    assert "INVALID" in result.stdout
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "the derived files were not rebuilt" in result.stderr
+    assert names(run_dir) == EVIDENCE | {"verdict.json"}
+
+
+def test_open_shows_the_page_and_a_copy_of_it_where_nothing_can_be_written(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+
+    def opens(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", opens)
+    tell(run_dir, Telling(open_page=True))
+    (run_dir / "verdict.json").unlink()
+    (run_dir / "verdict.json").mkdir()
+    tell(run_dir, Telling(open_page=True))
+    monkeypatch.setattr("webbrowser.open", lambda url: False)
+    tell(run_dir, Telling(open_page=True))
+
+    assert opened[0] == (run_dir / "report.html").as_uri()
+    copy = Path(opened[1].removeprefix("file://"))
+    assert copy.is_file()
+    assert run_dir not in copy.parents
+    assert "no browser was found; the page is" in capsys.readouterr().err
+
+
+def test_another_kind_of_directory_is_told_by_its_own_source(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = sources.tell_directory(run_dir)
+    written: list[Path] = []
+    (tmp_path / "night.json").write_text("{}")
+    source = sources.Source(
+        "night.json",
+        lambda directory: sources.Told(told.document, lambda: written.append(directory)),
+    )
+    monkeypatch.setattr(sources, "SOURCES", (source,))
+
+    code = judged.tell(tmp_path)
+
+    assert code == 16
+    assert written == [tmp_path]
+
+
+def test_the_answer_of_an_output_that_is_refused_is_no_traceback(run_dir: Path) -> None:
+    with pytest.raises(UsageError, match="--output"):
+        tell(run_dir, Telling("json", run_dir / "manifest.json"), rebuild=False)

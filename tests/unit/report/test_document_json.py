@@ -1,0 +1,74 @@
+"""The document for machines: by its schema, finite, and the numbers of github-action-benchmark."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import jsonschema
+import pytest
+
+from hybridbench.analysis.findings import Verdict
+from hybridbench.analysis.record import RunRecord
+from hybridbench.report.build import build_document
+from hybridbench.report.document import Measure
+from hybridbench.report.document_json import render_benchmark_json, render_document_json
+from hybridbench.report.formats import FORMATS
+from hybridbench.rundir.layout import published_schema
+from tests.unit.report import synthetic
+
+
+@pytest.mark.parametrize(
+    "make",
+    [synthetic.leak_verdict, synthetic.open_verdict, synthetic.invalid_verdict],
+    ids=lambda make: make.__name__,
+)
+def test_a_document_follows_the_published_schema(make: Callable[[RunRecord], Verdict]) -> None:
+    record = synthetic.record_of(300.0)
+    document = build_document(record, make(record))
+
+    stored = json.loads(render_document_json(document))
+
+    jsonschema.Draft202012Validator.check_schema(published_schema("report"))
+    jsonschema.validate(stored, published_schema("report"))
+    assert stored["answer"] == document.badge.word
+    assert [gate["name"] for gate in stored["gates"]] == [gate.name for gate in document.gates]
+
+
+def test_an_open_interval_is_null() -> None:
+    record = synthetic.record_of(300.0)
+
+    stored = json.loads(
+        render_document_json(build_document(record, synthetic.open_verdict(record)))
+    )
+
+    assert {measure["upper"] for measure in stored["measures"]} == {None}
+
+
+def test_benchmark_numbers_are_those_that_are_better_when_smaller() -> None:
+    record = synthetic.record_of(300.0)
+    document = build_document(record, synthetic.leak_verdict(record))
+    measures = (
+        Measure("rss growth", 1.5, "B/h", 1.0, 2.0),
+        Measure("hit_rate", 0.6, "ratio", smaller_is_better=False),
+        Measure("lost", math.nan, "B/h"),
+    )
+
+    rows = json.loads(render_benchmark_json(replace(document, measures=measures)))
+
+    assert rows == [
+        {"name": f"{document.suite}: rss growth", "unit": "B/h", "value": 1.5, "range": "1 to 2"}
+    ]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_says_the_answer(name: str) -> None:
+    record = synthetic.record_of(300.0)
+    document = build_document(record, synthetic.leak_verdict(record))
+
+    text = FORMATS[name].render(document)
+
+    assert ("growth" if name == "benchmark-json" else "LEAK") in text
+    assert text.endswith("\n")

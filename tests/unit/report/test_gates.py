@@ -1,0 +1,113 @@
+"""The questions that CI asks of a run: the same every night, and never greener than the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from hybridbench.analysis.findings import DecayResult, Verdict, VerdictKind
+from hybridbench.analysis.record import RunRecord
+from hybridbench.errors import ExitCode
+from hybridbench.report.document import Gate, GateState
+from hybridbench.report.gate_words import tally
+from hybridbench.report.gates import QUESTIONS, gates_of
+from tests.unit.report import synthetic
+
+RECORD = synthetic.record_of(300.0)
+
+
+def gates(verdict: Verdict, code: ExitCode | None = None) -> dict[str, Gate]:
+    found = gates_of(verdict, verdict.exit_code if code is None else code)
+    assert len({(gate.group, gate.name) for gate in found}) == len(found)
+    return {gate.name: gate for gate in found}
+
+
+def test_a_leak_fails_its_metric_and_its_finding_with_slope_and_interval() -> None:
+    found = gates(synthetic.leak_verdict(RECORD))
+
+    assert found["verdict"].state is GateState.FAILED
+    memory = found["rss_anon_swap_bytes"]
+    assert memory.state is GateState.FAILED
+    assert "+1.61 GiB/h (95 % interval +1.55 to +1.67 GiB)" in memory.text
+    cycle = found["instances-wait-for-collector"]
+    assert cycle.state is GateState.FAILED
+    assert "+0.930 nodes per evicted node" in cycle.text
+    assert "a forked collection frees 662 of 662" in cycle.detail
+    assert found["residual"].state is GateState.PASSED
+    assert found["nodes_evicted"].state is GateState.PASSED
+
+
+def test_a_clean_run_passes_every_gate_and_asks_the_same_questions_as_a_leaking_one() -> None:
+    clean, leak = gates(synthetic.clean_verdict(RECORD)), gates(synthetic.leak_verdict(RECORD))
+
+    assert {gate.state for gate in clean.values()} == {GateState.PASSED}
+    assert set(clean) == set(leak)
+    assert set(QUESTIONS) < set(clean)
+
+
+def test_what_is_not_decided_is_skipped_and_says_how_long_it_needs() -> None:
+    found = gates(synthetic.open_verdict(RECORD))
+
+    assert found["verdict"].state is GateState.SKIPPED
+    memory = found["rss_anon_swap_bytes"]
+    assert memory.state is GateState.SKIPPED
+    assert "too-short" in memory.text
+    assert "needs 44m" in memory.text
+
+
+@pytest.mark.parametrize("make", [synthetic.invalid_verdict, synthetic.crash_verdict])
+def test_an_invalid_or_crashed_run_passes_nothing_but_what_it_covered(
+    make: Callable[[RunRecord], Verdict],
+) -> None:
+    found = gates(make(RECORD))
+
+    assert found["verdict"].state is GateState.ERROR
+    passed = {gate.group for gate in found.values() if gate.state is GateState.PASSED}
+    assert passed == {"coverage"}
+
+
+def test_a_path_that_was_not_covered_is_an_error() -> None:
+    found = gates(synthetic.invalid_verdict(RECORD))
+
+    assert found["retracts"].state is GateState.ERROR
+    assert found["retracts"].text == "retracts seen 0, required 5"
+
+
+def test_a_run_that_was_stopped_is_no_pass_but_a_leak_stays_one() -> None:
+    clean = gates(synthetic.clean_verdict(RECORD), ExitCode.INTERRUPTED)
+    leak = gates(synthetic.leak_verdict(RECORD), ExitCode.INTERRUPTED)
+
+    assert clean["verdict"].state is GateState.ERROR
+    assert "stopped by a signal" in clean["verdict"].text
+    assert leak["verdict"].state is GateState.FAILED
+
+
+def test_what_work_costs_is_a_gate_that_may_stay_open() -> None:
+    worse = DecayResult("match_ms", "time of a match", "ms", 2.0, "worse", 0.5, 0.8, 0.6, 1.0)
+    short = DecayResult("evict_ms", "time of an eviction", "ms", 1.0, "not judged", 0.5)
+    shown = replace(short, name="other", outcome="shown")
+
+    found = gates(replace(synthetic.clean_verdict(RECORD), decay=(worse, short, shown)))
+
+    assert found["match_ms"].state is GateState.FAILED
+    assert "+80 % (95 % interval +60 % to +100 %)" in found["match_ms"].text
+    assert found["evict_ms"].state is GateState.SKIPPED
+    assert found["evict_ms"].minor
+    assert "other" not in found
+
+
+def test_the_word_of_the_verdict_is_not_said_twice() -> None:
+    verdict = replace(synthetic.open_verdict(RECORD), headline="INCONCLUSIVE: too short")
+
+    assert gates(verdict)["verdict"].text == "INCONCLUSIVE: too short"
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+
+
+def test_gates_are_counted_worst_first() -> None:
+    found = gates_of(synthetic.leak_verdict(RECORD), ExitCode.LEAK)
+
+    states = [gate.state for gate in found]
+    failed, passed = states.count(GateState.FAILED), states.count(GateState.PASSED)
+    assert tally(found) == f"{len(found)} gates: {failed} failed, {passed} passed"
