@@ -45,6 +45,7 @@ _PRIMARY_SHARE = 0.8
 # A comparison that would need more rounds than this is not waited for.
 _MOST_PAIRS = 5000
 _LEAST_PAIRS = 3
+_LEAST_STEP = 6  # rounds between two looks beyond those of the terms
 _BY_NAME = {metric.name: metric for metric in COMPARED}
 
 
@@ -75,16 +76,11 @@ def look(
 
     Guards, leaks and memory hold nothing up: they are judged at the end on what there is.
     """
-    plan = _Plan(terms, looks or terms.looks, max(1, versions - 1), open_loop, True)
-    primaries = [
-        metric
-        for other in range(1, versions)
-        for metric in _metrics(blocks, other, plan, only_primary=True)
-    ]
-    if len(primaries) < versions - 1:
-        return Look(False, "no round is complete")
-    undecided = [m for m in primaries if m.call is Call.INCONCLUSIVE]
-    said = "; ".join(_said(m) for m in primaries)
+    found = primaries(blocks, terms, versions=versions, looks=looks, open_loop=open_loop)
+    if len(found) < versions - 1:
+        return Look(False, "no two rounds are complete")
+    undecided = [m for m in found if m.call is Call.INCONCLUSIVE]
+    said = "; ".join(_said(m) for m in found)
     if not undecided:
         return Look(True, said)
     needed = [m.pairs_needed for m in undecided]
@@ -92,11 +88,30 @@ def look(
     return Look(False, said, max(known) if len(known) == len(needed) else None)
 
 
+def primaries(
+    blocks: Sequence[Block],
+    terms: ComparisonTerms,
+    *,
+    versions: int = 2,
+    looks: tuple[int, ...] = (),
+    open_loop: bool = False,
+) -> tuple[MetricComparison, ...]:
+    """The primary metric of each version after the first, from interleaved ``blocks`` alone."""
+    plan = _Plan(terms, looks or terms.looks, max(1, versions - 1), open_loop, True)
+    return tuple(
+        metric
+        for other in range(1, versions)
+        for metric in _metrics(blocks, other, plan, only_primary=True)
+    )
+
+
 def planned_looks(most_rounds: int, terms: ComparisonTerms) -> tuple[int, ...]:
-    """The looks of a comparison that ends after ``most_rounds``: those of the terms before it, and
-    the last round itself.
+    """The looks of a comparison that ends after ``most_rounds``: those of the terms, more of them
+    twice as far apart as the first was where there are more rounds, and the last round itself.
     """
-    return (*(n for n in terms.looks if n < most_rounds), most_rounds)
+    step = max(_LEAST_STEP, 2 * terms.looks[0])
+    further = range(terms.looks[-1] + step, most_rounds, step)
+    return (*(n for n in (*terms.looks, *further) if n < most_rounds), most_rounds)
 
 
 def complete_rounds(blocks: Iterable[Block], versions: int) -> int:
@@ -118,7 +133,11 @@ class _Plan:
     interleaved: bool
 
     def alpha_of(self, role: Role, guards: int) -> float:
-        """The error probability of one metric: the shares of all gated ones add up to alpha."""
+        """The chance of a wrong call on one metric: the shares of all gated ones add up to alpha.
+
+        Each call is a one-sided statement about one edge of the margin, so the interval leaves
+        this much on either side.
+        """
         if role is Role.SHOWN:
             return self.terms.alpha
         alpha = self.terms.alpha / self.others
@@ -211,7 +230,7 @@ class _Measured:
 def _judged(measured: _Measured, plan: _Plan) -> MetricComparison:
     metric, found = measured.metric, measured.found
     looks = plan.looks if plan.interleaved else ()
-    reach = critical_t(measured.pairs, looks, measured.alpha, found.df)
+    reach = critical_t(measured.pairs, looks, 2.0 * measured.alpha, found.df)
     lower, upper = found.mean - reach * found.se, found.mean + reach * found.se
     # The margin as a quotient both ways, so that A against B and B against A agree.
     margin = metric.margin_of(plan.terms.margin)
@@ -233,7 +252,7 @@ def _judged(measured: _Measured, plan: _Plan) -> MetricComparison:
         ratio=math.exp(found.mean),
         lower=math.exp(max(lower, -700.0)),
         upper=math.exp(min(upper, 700.0)),
-        confidence=1.0 - measured.alpha,
+        confidence=1.0 - 2.0 * measured.alpha,
         pairs=measured.pairs,
         sd=found.sd,
         robust_ratio=math.exp(found.hodges_lehmann),
@@ -275,7 +294,7 @@ def _pairs_needed(measured: _Measured, edge: float, plan: _Plan) -> int | None:
     room = abs(abs(found.mean) - edge)
     spread = found.se * math.sqrt(have)
     # As wide as at the last look that was planned: a new plan would look as often.
-    share = error_shares(plan.looks[-1], plan.looks, measured.alpha)[-1]
+    share = error_shares(plan.looks[-1], plan.looks, 2.0 * measured.alpha)[-1]
     total = have + 1
     while total <= _MOST_PAIRS:
         reach = t_quantile(1.0 - 0.5 * share, max(1, total - 2))

@@ -1,4 +1,10 @@
-"""Paired rounds: the mean log ratio with what order and memory of the last round do to it."""
+"""Paired rounds: the mean log ratio with what order, outliers and memory of the last round do to
+it.
+
+The log ratios of a shared machine are normal but for a few rounds in which one block was disturbed.
+An ordinary mean pays for each of these with its width, so rounds far from the others count less
+(Huber's M-estimate, 1964, with his standard error of 1973), and the interval is still Student's.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,12 @@ from hybridbench.analysis.student import t_tail
 
 # With fewer rounds the effect of the order cannot be told from the noise.
 _LEAST_FOR_POSITION = 6
+# With fewer rounds the spread without the outliers is not known well enough.
+_LEAST_FOR_HUBER = 10
+_HUBER = 1.5  # in units of the spread: farther residuals count less
+_ITERATIONS = 50
+_CLOSE = 1e-10
+_MAD = 0.6745  # of a standard deviation
 _MOST_FOR_WALSH = 1500
 
 
@@ -56,30 +68,15 @@ def paired_mean(pairs: Pairs, *, creeping: bool = False) -> PairedMean | None:
     ordered = d.size >= _LEAST_FOR_POSITION and bool(np.ptp(pairs.order) > 0)
     if ordered:
         columns.append(pairs.order)
-    design = np.column_stack(columns)
-    inverse = np.linalg.inv(design.T @ design)
-    beta = inverse @ (design.T @ d)
-    left = d - design @ beta
-    df = d.size - len(columns)
-    variance = float(left @ left) / df
-    se = math.sqrt(variance * float(inverse[0, 0]))
-    if creeping:
-        se *= widening(left)
+    fit = _fit(np.column_stack(columns), d)
+    se = fit.errors[0] * (widening(fit.left) if creeping else 1.0)
     position = position_p = None
     if ordered:
-        position = float(beta[1])
-        position_se = math.sqrt(variance * float(inverse[1, 1]))
-        position_p = 2.0 * t_tail(abs(position) / position_se, df) if position_se > 0 else None
-    without_order = d - (pairs.order * position if position is not None else 0.0)
-    return PairedMean(
-        float(beta[0]),
-        se,
-        df,
-        math.sqrt(variance),
-        hodges_lehmann(without_order),
-        position,
-        position_p,
-    )
+        position = fit.beta[1]
+        if fit.errors[1] > 0:
+            position_p = 2.0 * t_tail(abs(position) / fit.errors[1], fit.df)
+    shift = hodges_lehmann(d - pairs.order * (position or 0.0))
+    return PairedMean(fit.beta[0], se, fit.df, fit.sd, shift, position, position_p)
 
 
 def hodges_lehmann(values: FloatArray) -> float:
@@ -101,3 +98,50 @@ def widening(left: FloatArray) -> float:
     # The estimate is low by about (1 + 3 phi) / n for a mean that was fitted (Kendall 1954).
     phi = min(max(phi + (1.0 + 3.0 * max(phi, 0.0)) / left.size, 0.0), 0.95)
     return math.sqrt((1.0 + phi) / (1.0 - phi))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    beta: tuple[float, ...]
+    errors: tuple[float, ...]
+    df: int
+    sd: float
+    left: FloatArray
+
+
+def _fit(design: FloatArray, d: FloatArray) -> _Fit:
+    """Coefficients with standard errors: Huber's where there are rounds enough, else the mean's."""
+    df = d.size - design.shape[1]
+    inverse = np.linalg.inv(design.T @ design)
+    beta = inverse @ (design.T @ d)
+    spread = _mad(d - design @ beta, df)
+    if d.size < _LEAST_FOR_HUBER or spread <= 0.0:
+        left = d - design @ beta
+        variance = float(left @ left) / df
+        return _made(beta, np.sqrt(variance * np.diag(inverse)), df, math.sqrt(variance), left)
+    for _ in range(_ITERATIONS):
+        left = d - design @ beta
+        spread = _mad(left, df) or spread
+        weights = np.minimum(1.0, _HUBER * spread / np.maximum(np.abs(left), 1e-300))
+        weighted = design * weights[:, None]
+        step = np.linalg.solve(weighted.T @ design, weighted.T @ left)
+        beta = beta + step
+        if float(np.max(np.abs(step))) < _CLOSE:
+            break
+    left = d - design @ beta
+    scaled = left / spread
+    clipped = np.clip(scaled, -_HUBER, _HUBER)
+    inside = float(np.mean(np.abs(scaled) <= _HUBER))
+    # Huber's correction for a fit of few values.
+    correction = 1.0 + design.shape[1] / d.size * (1.0 - inside) / inside
+    sd = correction * spread / inside * math.sqrt(float(clipped @ clipped) / df)
+    return _made(beta, sd * np.sqrt(np.diag(inverse)), df, sd, left)
+
+
+def _made(beta: FloatArray, errors: FloatArray, df: int, sd: float, left: FloatArray) -> _Fit:
+    return _Fit(tuple(beta.tolist()), tuple(errors.tolist()), df, sd, left)
+
+
+def _mad(left: FloatArray, df: int) -> float:
+    """The spread by the median of the residuals' sizes, for ``df`` of them being free."""
+    return float(np.median(np.abs(left))) / _MAD * math.sqrt(left.size / df)

@@ -97,7 +97,8 @@ def between_runs(metric: str) -> float:
 
 def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, FloatArray]:
     active = _active_s(window, edges)
-    tokens = _sum(record, _TOKENS, edges)
+    # Tokens that were served, from the cache or not: a lost hit costs time and gains none.
+    tokens = _sum(record, (*_TOKENS, _HITS), edges)
     out: dict[str, FloatArray] = {}
     with np.errstate(divide="ignore", invalid="ignore"):
         if tokens is not None:

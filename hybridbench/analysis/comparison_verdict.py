@@ -16,8 +16,9 @@ class ComparisonTerms:
     """When two versions differ; fixed before the first block, applied once to the raw blocks.
 
     ``margin`` is the share within which a throughput or a cost per token counts as the same.
-    ``alpha`` is the chance, over all looks and all gated metrics of the comparison together, that
-    an interval misses the truth; ``leak_alpha`` the same of one difference of leak rates.
+    ``alpha`` is the chance of a wrong call, over all looks and all gated metrics together: a
+    FASTER or SLOWER for a ratio within the margin, a SAME for one beyond it.  ``leak_alpha`` is the
+    chance that the interval of one difference of leak rates misses the truth.
     """
 
     margin: float = 0.03
@@ -28,8 +29,8 @@ class ComparisonTerms:
     def __post_init__(self) -> None:
         if not 0.0 < self.margin < 1.0:
             raise ValueError(f"a margin is a share between 0 and 1, not {self.margin}")
-        if not 0.0 < self.alpha < 1.0 or not 0.0 < self.leak_alpha < 1.0:
-            raise ValueError("alpha and leak_alpha are probabilities between 0 and 1")
+        if not 0.0 < self.alpha < 0.5 or not 0.0 < self.leak_alpha < 1.0:
+            raise ValueError("alpha is a probability below 0.5, leak_alpha one below 1")
         if any(look < 1 for look in self.looks) or list(self.looks) != sorted(set(self.looks)):
             raise ValueError(f"looks are rounds in rising order, not {self.looks}")
 

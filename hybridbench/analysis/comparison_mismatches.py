@@ -1,0 +1,178 @@
+"""Whether two runs can be compared at all: the keys in which their manifests differ.
+
+Two versions of an engine are compared under one load, on one kind of machine, in one kind of
+process; a difference in any of these would be read as one of the engine.  What the user asked to be
+different (another interpreter with its libraries, a defect, a revision) is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+
+from hybridbench.analysis.reading import mapping, number, text
+from hybridbench.analysis.record import JsonValue
+
+ABSENT = "absent"
+
+# Names, judgements and lengths: none of them changes what the engine was asked to do in a second.
+_PROFILE_IGNORED = frozenset(
+    {
+        "name",
+        "description",
+        "model",
+        "seed",
+        "duration",
+        "promise",
+        "assert_coverage",
+        "thresholds",
+        "pools",
+        "gc",
+    }
+)
+_THRESHOLDS = ("threshold_0", "threshold_1", "threshold_2")
+# A version of kind "python" is asked to bring its own.
+_OF_ENVIRONMENT = frozenset(
+    {"interpreter", "torch", "numpy", "libc", *(f"gc.{name}" for name in _THRESHOLDS)}
+)
+_OFF = frozenset({ABSENT, "false", "0", "0s", "0B", "none"})
+_MACHINE = (("machine.architecture", "architecture"), ("machine.cpu", "cpu"))
+_SETTINGS = (
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "LD_PRELOAD",
+)
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A key that differs, with both values as words."""
+
+    key: str
+    base: str
+    other: str
+
+
+def mismatches(
+    base: Mapping[str, JsonValue],
+    other: Mapping[str, JsonValue],
+    kinds: Collection[str] = (),
+    allowed: Set[str] = frozenset(),
+) -> list[Mismatch]:
+    """What keeps ``other`` from being compared with ``base``; ``kinds`` are those of the versions.
+
+    A key in ``allowed`` stands for itself and for all below it: ``profile`` for
+    ``profile.arrival.rate``.
+    """
+    excused = _OF_ENVIRONMENT if "python" in kinds else frozenset()
+    before, after = comparable_facts(base), comparable_facts(other)
+    keys = dict.fromkeys([*before, *after])
+    found = [
+        Mismatch(key, before.get(key, ABSENT), after.get(key, ABSENT))
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+    return [
+        m
+        for m in found
+        if m.key not in excused and not _is_allowed(m.key, allowed) and not _is_new_key(m)
+    ]
+
+
+def refusal(found: Iterable[Mismatch]) -> str:
+    """The keys that differ with their values, for one sentence: ``gc.mode (on and off), ...``."""
+    return ", ".join(f"{m.key} ({m.base} and {m.other})" for m in found)
+
+
+def comparable_facts(manifest: Mapping[str, JsonValue]) -> dict[str, str]:
+    """Everything of a run that must agree, by key, in words."""
+    facts = dict(_process(manifest))
+    facts.update(machine_class(manifest))
+    model = mapping(manifest, "model")
+    for key, name in (("model", "preset"), ("dtype", "dtype"), ("device", "device")):
+        facts[key] = text(model, name, ABSENT)
+    facts.update(("pools." + name, v) for name, v in _leaves(mapping(manifest, "pools")))
+    resolved = mapping(mapping(manifest, "profile"), "resolved")
+    wanted = {k: v for k, v in resolved.items() if k not in _PROFILE_IGNORED}
+    facts.update(("profile." + name, v) for name, v in _leaves(wanted))
+    trace = mapping(manifest, "trace")
+    facts["trace"] = text(trace, "path", "none").rpartition("/")[2]
+    facts["census"] = text(mapping(manifest, "options"), "census", "auto")
+    facts["target"] = text(mapping(manifest, "target"), "kind", "bundled")
+    return facts
+
+
+def machine_class(manifest: Mapping[str, JsonValue]) -> dict[str, str]:
+    """The kind of machine: two of a class may be compared, though never as one machine.
+
+    Memory counts in steps of half a power of two, so that what the firmware keeps does not matter.
+    """
+    machine = mapping(manifest, "machine")
+    facts = {key: text(machine, name, ABSENT) for key, name in _MACHINE}
+    facts["machine.cpus"] = f"{number(machine, 'cpus_usable', number(machine, 'cpus')):.0f}"
+    facts["machine.memory"] = _memory_class(machine)
+    facts["machine.kernel"] = ".".join(text(machine, "kernel", ABSENT).split(".")[:2])
+    return facts
+
+
+def _process(manifest: Mapping[str, JsonValue]) -> Iterable[tuple[str, str]]:
+    """Interpreter, libraries, allocator and collector."""
+    interpreter = mapping(manifest, "interpreter")
+    names = [text(interpreter, key) for key in ("implementation", "version")]
+    yield "interpreter", " ".join(n for n in names if n) or ABSENT
+    versions = mapping(manifest, "versions")
+    for name in ("torch", "numpy"):
+        yield name, text(versions, name, ABSENT)
+    malloc = mapping(manifest, "malloc")
+    yield "libc", text(malloc, "libc", ABSENT)
+    yield "malloc", text(malloc, "mode", ABSENT)
+    for name in _SETTINGS:
+        yield f"malloc.{name}", text(malloc, name, ABSENT) or ABSENT
+    gc = mapping(manifest, "gc")
+    yield "gc", text(gc, "mode", ABSENT)
+    for name in _THRESHOLDS:
+        yield f"gc.{name}", _word(gc.get(name))
+
+
+def _memory_class(machine: Mapping[str, JsonValue]) -> str:
+    stored = machine.get("memory_total_kib")
+    try:
+        gib = float(str(stored)) / 2**20
+    except ValueError:
+        return ABSENT
+    if gib <= 0:
+        return ABSENT
+    return f"about {2.0 ** (round(2.0 * math.log2(gib)) / 2.0):.3g} GiB"
+
+
+def _leaves(data: Mapping[str, JsonValue], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in sorted(data.items()):
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", _word(value)
+
+
+def _word(value: JsonValue) -> str:
+    if value is None:
+        return ABSENT
+    if isinstance(value, list | tuple):
+        return " ".join(_word(item) for item in value) or ABSENT
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_allowed(key: str, allowed: Set[str]) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in allowed)
+
+
+def _is_new_key(found: Mismatch) -> bool:
+    """Whether one run knows nothing of a switch that is off in the other: an older version wrote
+    it, before there was such a switch.
+    """
+    values = {found.base, found.other}
+    return found.key.startswith("profile.") and ABSENT in values and values <= _OFF

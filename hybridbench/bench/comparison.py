@@ -1,0 +1,97 @@
+"""How often a comparison is right: planted speeds, simulated machines, the real looks and calls.
+
+A block's log speed is the drift of the machine (an AR(1) of 3 %, of which the next block still has
+nine tenths), noise of its own, and now and then a neighbour that takes some of its time.  Rounds
+are ABBA; the comparison ends at the first look that decides, as a live one does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.comparison import look, primaries
+from hybridbench.analysis.comparison_metrics import COMPARED
+from hybridbench.analysis.comparison_record import Block
+from hybridbench.analysis.comparison_verdict import ComparisonTerms
+
+DRIFT, REMEMBERED = 0.03, 0.9
+DISTURBED, DISTURBANCE = 0.1, 0.1
+
+EFFECTS = (0.0, -0.02, -0.03, -0.05, 0.05)
+NOISES = (0.01, 0.02, 0.03)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Standard deviations of the log of a block's speed, and the share of disturbed blocks."""
+
+    noise: float
+    disturbed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of ``repeats`` comparisons of one planted effect on one machine.
+
+    ``coverage`` is the share whose last interval held the planted ratio.
+    """
+
+    machine: Machine
+    effect: float
+    words: Counter[str]
+    rounds: float  # mean
+    coverage: float
+
+
+def run(repeats: int, seed: int = 5) -> Iterator[Row]:
+    """Every effect on every machine."""
+    for disturbed in (0.0, DISTURBED):
+        for noise in NOISES:
+            machine = Machine(noise, disturbed)
+            for effect in EFFECTS:
+                yield measure(machine, effect, repeats, seed)
+
+
+def measure(machine: Machine, effect: float, repeats: int, seed: int) -> Row:
+    """``repeats`` comparisons of a version that is faster by ``effect`` (a share)."""
+    rng = np.random.default_rng(seed)
+    terms = ComparisonTerms()
+    words: Counter[str] = Counter()
+    rounds = covered = 0
+    for _ in range(repeats):
+        blocks = simulate(rng, machine, effect, terms.looks[-1])
+        took = next(
+            (n for n in terms.looks if look(blocks[: 2 * n], terms).decided), terms.looks[-1]
+        )
+        (found,) = primaries(blocks[: 2 * took], terms)
+        words[found.word] += 1
+        rounds += took
+        covered += found.lower <= 1.0 + effect <= found.upper
+    return Row(machine, effect, words, rounds / repeats, covered / repeats)
+
+
+def simulate(
+    rng: np.random.Generator, machine: Machine, effect: float, rounds: int
+) -> tuple[Block, ...]:
+    """``rounds`` of two versions in time order."""
+    drift = rng.normal() * DRIFT
+    blocks = []
+    for index in range(rounds):
+        for position in range(2):
+            version = position if index % 2 == 0 else 1 - position
+            log = drift + rng.normal() * machine.noise
+            if rng.random() < machine.disturbed:
+                log -= abs(rng.normal()) * DISTURBANCE
+            speed = math.exp(log) * (1.0 + effect * version)
+            # Guards take their part of alpha as in a live comparison.
+            values = {metric.name: 1.0 for metric in COMPARED}
+            values["throughput_tokens_per_s"] = 1000.0 * speed
+            blocks.append(Block(version, index, position, 2.0 * index + position, values))
+            fresh = math.sqrt(1.0 - REMEMBERED**2) * DRIFT
+            drift = REMEMBERED * drift + fresh * rng.normal()
+    return tuple(blocks)
