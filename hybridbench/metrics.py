@@ -7,7 +7,7 @@ thresholds from here and from nowhere else.  A name with ``*`` stands for a fami
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -31,6 +31,7 @@ class Kind(StrEnum):
     LEVEL = "level"  # goes up and down
     COUNTER = "counter"  # cumulative since the worker started, never falls
     WINDOW = "window"  # a statistic of the interval since the last sample
+    QUOTIENT = "quotient"  # of counters over a whole stretch; never a sample
 
 
 class Check(StrEnum):
@@ -48,7 +49,8 @@ class MetricSpec:
 
     ``floor_per_hour`` is the smallest growth worth a finding, in units per hour;
     ``floor_share_per_hour`` the same as a share of the level at the start of the judged window, and
-    the larger of the two holds.
+    the larger of the two holds.  ``erratic`` metrics are measured and shown, and too noisy for any
+    threshold or comparison to rest on.
     """
 
     name: str
@@ -60,9 +62,27 @@ class MetricSpec:
     floor_per_hour: float = 0.0
     floor_share_per_hour: float = 0.0
     label: str = ""  # what a sentence calls it, where the name will not do
+    erratic: bool = False
 
 
 _MIB = float(2**20)
+
+_COSTS = (
+    ("evict_ms", "time of an eviction"),
+    ("evict_ms_per_node", "time of an eviction for each node"),
+    ("match_ms", "time of a prefix match"),
+    ("insert_ms", "time of an insert to the cache"),
+    ("schedule_ms", "time to form and settle a batch, cache calls left out"),
+    ("forward_ms", "time of the model for each token"),
+    ("token_ms", "time of a step for each token"),
+)
+
+
+def _cost(
+    name: str, meaning: str, *, unit: Unit = Unit.MILLISECONDS, erratic: bool = False
+) -> MetricSpec:
+    return MetricSpec(name, unit, Kind.QUOTIENT, Check.SHOWN, meaning, erratic=erratic)
+
 
 METRICS: tuple[MetricSpec, ...] = (
     # Memory of the worker process, from /proc.
@@ -102,6 +122,7 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.COUNTER,
         Check.SHOWN,
         "time the worker's main thread was ready to run and had no processor",
+        erratic=True,
     ),
     MetricSpec(
         "host_steal_s",
@@ -109,6 +130,7 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.COUNTER,
         Check.SHOWN,
         "time the hypervisor gave to others, per processor",
+        erratic=True,
     ),
     MetricSpec(
         "open_fds",
@@ -246,6 +268,7 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.WINDOW,
         Check.SHOWN,
         "time to first token, 99th percentile",
+        erratic=True,
     ),
     MetricSpec(
         "itl_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, Check.SHOWN, "time between tokens, median"
@@ -256,6 +279,7 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.WINDOW,
         Check.SHOWN,
         "time between tokens, 99th percentile",
+        erratic=True,
     ),
     MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time spent inside engine steps"),
     # Where the time of a step goes.  Their growth per call or per token is judged as decay.
@@ -314,6 +338,14 @@ METRICS: tuple[MetricSpec, ...] = (
         "slots that nobody accounts for any more, lost in steps in which the event counter moved",
     ),
     MetricSpec("events.*", Unit.COUNT, Kind.COUNTER, Check.DRIVER, "an engine event counter"),
+    # Costs of work over a stretch of the run; ``analysis/derived.py`` says of which counters.
+    *(_cost(name, meaning) for name, meaning in _COSTS),
+    _cost("gc_full_ms", "time of a full collection", erratic=True),
+    _cost("gc_share", "share of busy time that the collector takes", unit=Unit.RATIO),
+    replace(
+        _cost("hit_rate", "share of prompt tokens served by the cache", unit=Unit.RATIO),
+        higher_is_worse=False,
+    ),
     # The observer's own cost.
     MetricSpec(
         "probe_stop_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time probes held the engine loop"
@@ -333,7 +365,12 @@ METRICS: tuple[MetricSpec, ...] = (
         "memory of the worker that answering probes has taken and not given back",
     ),
     MetricSpec(
-        "sampler_late_s", Unit.SECONDS, Kind.WINDOW, Check.SHOWN, "how late the sample was taken"
+        "sampler_late_s",
+        Unit.SECONDS,
+        Kind.WINDOW,
+        Check.SHOWN,
+        "how late the sample was taken",
+        erratic=True,
     ),
     MetricSpec(
         "sampler_cost_s",
@@ -341,6 +378,7 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.WINDOW,
         Check.SHOWN,
         "time the sample took in the parent",
+        erratic=True,
     ),
     MetricSpec(
         "harness_rss_bytes",

@@ -120,6 +120,51 @@ class DecayResult:
 
 
 @dataclass(frozen=True)
+class LevelResult:
+    """What a run showed of one metric in its judged window, for those who compare runs by it.
+
+    The interval is a 95 % one; for an extreme or a last value it is the value itself.
+    """
+
+    metric: str
+    stat: str  # of ``hybridbench.thresholds.Stat``
+    unit: str
+    value: float
+    lower: float
+    upper: float
+
+
+class ThresholdOutcome(StrEnum):
+    """What became of a threshold that a user set."""
+
+    MET = "MET"  # the whole interval is on the right side
+    MISSED = "MISSED"  # the whole interval is on the wrong side
+    UNDECIDED = "UNDECIDED"
+    NOT_GATED = "NOT GATED"  # the metric is erratic: shown, and nothing rests on it
+
+
+@dataclass(frozen=True)
+class ThresholdResult:
+    """One threshold against what was measured; numbers are None where nothing was.
+
+    ``unit`` and ``per`` are those of ``value``, ``lower``, ``upper`` and ``limit``.
+    """
+
+    text: str  # as the user wrote it
+    metric: str
+    stat: str
+    outcome: ThresholdOutcome
+    said: str  # one sentence with the numbers
+    limit: float
+    unit: str
+    per: str = ""
+    value: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    needed_s: float | None = None  # UNDECIDED: a judged window of this length would decide
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The answer of a run with everything it rests on."""
 
@@ -135,6 +180,8 @@ class Verdict:
     not_seen: tuple[str, ...] = ()  # what this target could not show
     notes: tuple[str, ...] = ()
     decay: tuple[DecayResult, ...] = ()
+    thresholds: tuple[ThresholdResult, ...] = ()
+    levels: tuple[LevelResult, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:

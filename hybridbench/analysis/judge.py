@@ -21,6 +21,7 @@ from hybridbench.analysis.growth import growth_findings, with_split
 from hybridbench.analysis.impossible import impossible_findings
 from hybridbench.analysis.instances import instance_findings
 from hybridbench.analysis.joining import join_segments
+from hybridbench.analysis.levels import run_levels
 from hybridbench.analysis.liveness import liveness_findings
 from hybridbench.analysis.log_words import log_findings
 from hybridbench.analysis.multiplicity import with_q_values
@@ -30,6 +31,7 @@ from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.resolution import resolution_line
 from hybridbench.analysis.segments import last_segment, segments
+from hybridbench.analysis.thresholds import hold_thresholds
 from hybridbench.analysis.trend import Effort, gated_metrics, judge_trend, probes_left_out
 from hybridbench.analysis.validity import (
     MEMORY,
@@ -52,7 +54,20 @@ _GAVE_OUT = ("memory-low", "disk-low", "exhaustion")
 
 def judge(record: RunRecord) -> Verdict:
     """The verdict of a finished run, with everything it rests on."""
-    return _over_segments(record, _judge_one)
+    verdict = _over_segments(record, _judge_one)
+    # Levels are those of the segment that was judged for longest; slopes are the whole run's.
+    windows = [(part, judged_window(part)) for part in segments(record)]
+    part, window = max(windows, key=lambda pair: 0.0 if pair[1] is None else pair[1].duration_s)
+    held = hold_thresholds(part, verdict, window)
+    verdict = replace(verdict, thresholds=held.results, levels=run_levels(part, window))
+    if not held.findings:
+        return verdict
+    findings = tuple(sorted([*verdict.findings, *held.findings], key=_rank))
+    memory = next((result for result in verdict.metrics if result.metric == MEMORY), None)
+    kind = findings[0].verdict
+    return replace(
+        verdict, kind=kind, headline=_headline(kind, findings, memory), findings=findings
+    )
 
 
 def _judge_one(record: RunRecord) -> Verdict:

@@ -43,9 +43,9 @@ def promise_finding(record: RunRecord, derived: Derived, blocks: WorkBlocks) -> 
     )
 
 
-def half_width(blocks: WorkBlocks) -> float:
-    """Half of the 99.9 % interval of the quotient of the sums, for blocks that follow each other
-    like AR(1) noise.
+def half_width(blocks: WorkBlocks, confidence: float = _CONFIDENCE) -> float:
+    """Half of the interval of the quotient of the sums, for blocks that follow each other like AR(1)
+    noise.
     """
     count = len(blocks)
     residual = (blocks.over - blocks.total * blocks.under) / float(blocks.under.mean())
@@ -54,4 +54,4 @@ def half_width(blocks: WorkBlocks) -> float:
         return 0.0
     phi = float(np.clip(residual[1:] @ residual[:-1] / energy + 1.0 / count, 0.0, _MAX_PHI))
     se = np.sqrt(energy / (count - 1) / count * (1.0 + phi) / (1.0 - phi))
-    return t_quantile(0.5 + _CONFIDENCE / 2, count - 1) * float(se)
+    return t_quantile(0.5 + confidence / 2, count - 1) * float(se)

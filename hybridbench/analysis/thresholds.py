@@ -1,0 +1,350 @@
+"""Thresholds against a run: each is met, missed, or undecided by its interval, never by a point.
+
+A threshold asks for more than the analysis does by itself; it takes no finding away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+import numpy as np
+
+from hybridbench.analysis.counters import event_counters, singular
+from hybridbench.analysis.derived import DERIVED, work_blocks
+from hybridbench.analysis.findings import (
+    DecayResult,
+    Finding,
+    Rate,
+    ThresholdOutcome,
+    ThresholdResult,
+    Verdict,
+    VerdictKind,
+)
+from hybridbench.analysis.levels import CONFIDENCE, Measured, judged_values, level
+from hybridbench.analysis.mean_rate import mean_rate
+from hybridbench.analysis.promised import half_width
+from hybridbench.analysis.reading import texts
+from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.trend import (
+    LEAK_AFTER_STEADY_S,
+    LEAK_WITHOUT_STEADY_S,
+    Effort,
+    judge_trend,
+)
+from hybridbench.analysis.window import Window
+from hybridbench.metrics import Kind, Unit
+from hybridbench.thresholds import (
+    GROWTH,
+    HOUR,
+    SHARES,
+    Stat,
+    Threshold,
+    limit_text,
+    parse_threshold,
+)
+from hybridbench.units import format_bytes, format_count, format_duration
+
+# Requests pile up for other reasons than that something is held.
+_LOAD = ("running_requests", "waiting_requests", "max_running_requests")
+_HELD = (Unit.BYTES, Unit.COUNT, Unit.SLOTS)
+_LONGEST_ADVICE = 50.0  # times the window
+_LEAST_LONGER = 1.3
+_FEWEST_BLOCKS = 8
+_SMALL_COUNT = 10.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a run's thresholds came to."""
+
+    results: tuple[ThresholdResult, ...]
+    findings: tuple[Finding, ...]
+
+
+def hold_thresholds(record: RunRecord, verdict: Verdict, window: Window | None) -> Held:
+    """The thresholds in the manifest of ``record`` against its samples and its verdict.
+
+    ``record`` and ``window`` are those of one segment; slopes of gated metrics are the verdict's.
+    """
+    results: list[ThresholdResult] = []
+    findings: list[Finding] = []
+    for text in texts(record.manifest, "thresholds"):
+        try:
+            threshold = parse_threshold(text)
+        except ValueError as error:
+            # A later version may know it: what cannot be checked must not pass.
+            said = f"the threshold {error}, and is not checked"
+            findings.append(Finding("threshold", VerdictKind.INCONCLUSIVE, text, said))
+            continue
+        result = _judged(_Run(record, verdict, window), threshold)
+        results.append(result)
+        findings += _finding(threshold, result, window)
+    return Held(tuple(results), tuple(findings))
+
+
+def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> ThresholdResult:
+    """``threshold`` against a value with its interval.
+
+    Args:
+        measured: in the units of the limit.
+        judged_s: how long was judged; what would decide is told in multiples of it.
+    """
+    ends = (measured.lower, measured.upper)
+    if threshold.spec.erratic:
+        outcome = ThresholdOutcome.NOT_GATED
+    elif all(threshold.holds(end) for end in ends):
+        outcome = ThresholdOutcome.MET
+    elif any(threshold.holds(end) for end in ends):
+        outcome = ThresholdOutcome.UNDECIDED
+    else:
+        outcome = ThresholdOutcome.MISSED
+    needed_s = None
+    if outcome is ThresholdOutcome.UNDECIDED:
+        needed_s = _needed_s(threshold, measured, judged_s)
+    return ThresholdResult(
+        text=threshold.text,
+        metric=threshold.metric,
+        stat=threshold.stat.value,
+        outcome=outcome,
+        said=_sentence(threshold, measured, outcome, needed_s),
+        limit=threshold.limit,
+        unit=_unit(threshold),
+        per=threshold.per,
+        value=measured.value,
+        lower=measured.lower,
+        upper=measured.upper,
+        needed_s=needed_s,
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    record: RunRecord
+    verdict: Verdict
+    window: Window | None
+
+
+class _NotMeasuredError(Exception):
+    """Why there is nothing to hold a threshold against; half a sentence."""
+
+
+def _judged(run: _Run, threshold: Threshold) -> ThresholdResult:
+    try:
+        judged_s = 0.0 if run.window is None else run.window.duration_s
+        return gate(threshold, _measure(run, threshold), judged_s)
+    except _NotMeasuredError as error:
+        erratic = threshold.spec.erratic
+        return ThresholdResult(
+            text=threshold.text,
+            metric=threshold.metric,
+            stat=threshold.stat.value,
+            outcome=ThresholdOutcome.NOT_GATED if erratic else ThresholdOutcome.UNDECIDED,
+            said=f"{threshold.text} was not checked: {error}",
+            limit=threshold.limit,
+            unit=_unit(threshold),
+            per=threshold.per,
+        )
+
+
+def _measure(run: _Run, threshold: Threshold) -> Measured:
+    window = run.window
+    if threshold.stat is Stat.RATIO:
+        raise _NotMeasuredError("a ratio needs two versions, and compare alone has them")
+    if window is None:
+        raise _NotMeasuredError("the run ended before anything could be judged")
+    if threshold.spec.kind is Kind.QUOTIENT:
+        return _quotient(run, window, threshold)
+    if threshold.metric not in run.record.series:
+        raise _NotMeasuredError(_never_sampled(run.record, threshold.metric))
+    if threshold.stat in GROWTH:
+        found = _growth(run, window, threshold)
+        if threshold.stat is Stat.SLOPE:
+            return found
+        end = found.lower if threshold.stat is Stat.SLOPE_LOWER else found.upper
+        return Measured(end, end, end)
+    measured = level(judged_values(run.record, window, threshold.metric), threshold.stat)
+    if measured is None:
+        raise _NotMeasuredError("too few samples in the judged window")
+    return measured
+
+
+def _never_sampled(record: RunRecord, name: str) -> str:
+    near = get_close_matches(name, list(record.series), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{name} was never sampled in this run{hint}"
+
+
+def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
+    """Growth over the window, an hour or an event."""
+    if threshold.spec.kind is Kind.COUNTER:
+        return _counted(run.record, window, threshold)
+    known = [r for r in run.verdict.metrics if r.metric == threshold.metric]
+    # Of a family, the member.
+    spec = replace(threshold.spec, name=threshold.metric)
+    result = known[0] if known else judge_trend(
+        run.record, spec, window, event_counters(run.record), Effort()
+    )  # fmt: skip
+    rate = result.rate_per_hour
+    low, high = rate.lower, rate.upper
+    # A trend is told as worsening; a threshold is about the value itself.
+    value = rate.value if spec.higher_is_worse else -rate.value
+    if not spec.higher_is_worse:
+        low, high = -high, -low
+    scale = 1.0
+    if threshold.per != HOUR:
+        hours = (result.window_s[1] - result.window_s[0]) / 3600.0
+        scale = hours / _events(run.record, window, threshold.per)
+    return Measured(value * scale, low * scale, high * scale, 1.5)
+
+
+def _counted(record: RunRecord, window: Window, threshold: Threshold) -> Measured:
+    """How fast a counter rises: all it gained over all that passed."""
+    t, value = window.samples(record.series[threshold.metric])
+    if t.size < 2:
+        raise _NotMeasuredError("too few samples in the judged window")
+    if threshold.per == HOUR:
+        passed = np.diff(t) / 3600.0
+    else:
+        _events(record, window, threshold.per)
+        passed = np.diff(event_counters(record).at(threshold.per, t))
+    found = mean_rate(np.diff(value), passed)
+    if found is None or found.ends is None:
+        raise _NotMeasuredError("too few samples in the judged window")
+    return Measured(found.value, *found.ends, 0.5)
+
+
+def _events(record: RunRecord, window: Window, counter: str) -> float:
+    counters = event_counters(record)
+    if counter not in counters.series:
+        near = get_close_matches(counter, counters.names, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise _NotMeasuredError(f"the engine counts no {counter}{hint}")
+    first, last = counters.at(counter, np.array([window.start_s, window.end_s]))
+    if last <= first:
+        raise _NotMeasuredError(f"no {singular(counter)} happened in the judged window")
+    return float(last - first)
+
+
+def _quotient(run: _Run, window: Window, threshold: Threshold) -> Measured:
+    derived = next(d for d in DERIVED if d.name == threshold.metric)
+    if threshold.stat is Stat.LAST_FIRST_RATIO:
+        return _changed(run.verdict.decay, threshold)
+    blocks = work_blocks(run.record, derived, window.start_s, window.end_s)
+    if blocks is None or len(blocks) < _FEWEST_BLOCKS:
+        raise _NotMeasuredError("too little of that work in the judged window")
+    half = half_width(blocks, CONFIDENCE)
+    return Measured(blocks.total, blocks.total - half, blocks.total + half, 0.5)
+
+
+def _changed(decay: Sequence[DecayResult], threshold: Threshold) -> Measured:
+    found = next((r for r in decay if r.name == threshold.metric), None)
+    if found is None or found.change is None:
+        raise _NotMeasuredError("too little of that work in the judged window")
+    change, low, high = found.change, found.change_lower, found.change_upper
+    assert low is not None
+    assert high is not None
+    if threshold.spec.higher_is_worse:
+        return Measured(1.0 + change, 1.0 + low, 1.0 + high, 1.5)
+    return Measured(1.0 / (1.0 + change), 1.0 / (1.0 + high), 1.0 / (1.0 + low), 1.5)
+
+
+def _finding(
+    threshold: Threshold, result: ThresholdResult, window: Window | None
+) -> Iterable[Finding]:
+    if result.outcome in (ThresholdOutcome.MET, ThresholdOutcome.NOT_GATED):
+        return
+    missed = result.outcome is ThresholdOutcome.MISSED
+    title, kind = result.said, VerdictKind.DEGRADED if missed else VerdictKind.INCONCLUSIVE
+    needed_s = result.needed_s
+    if missed and _is_growth_of_memory(threshold) and window is not None:
+        shortest = LEAK_AFTER_STEADY_S if window.steady else LEAK_WITHOUT_STEADY_S
+        if window.duration_s < shortest:
+            # As for every trend: an allocator that settles looks like this.
+            kind, needed_s = VerdictKind.INCONCLUSIVE, shortest
+            title += f", but in less than {format_duration(shortest)} growth may be settling"
+        elif threshold.stat is Stat.SLOPE:
+            kind = VerdictKind.LEAK
+    rates: tuple[Rate, ...] = ()
+    if threshold.stat is Stat.SLOPE and None not in (result.value, result.lower, result.upper):
+        per = HOUR if threshold.per == HOUR else singular(threshold.per)
+        numbers = (result.value or 0.0, result.lower or 0.0, result.upper or 0.0)
+        rates = (Rate(*numbers, result.unit, per),)
+    yield Finding(
+        kind="threshold",
+        verdict=kind,
+        subject=threshold.metric,
+        title=title,
+        driver=threshold.per if threshold.per not in ("", HOUR) else None,
+        rates=rates,
+        evidence=(f"the user's threshold: {threshold.text}",),
+        since_s=None if window is None else window.start_s,
+        data={"threshold": threshold.text, "needed_s": needed_s},
+    )
+
+
+def _is_growth_of_memory(threshold: Threshold) -> bool:
+    """Whether missing it means that ever more is held."""
+    spec = threshold.spec
+    held = spec.kind is Kind.LEVEL and spec.unit in _HELD and spec.name not in _LOAD
+    return held and threshold.stat in GROWTH and threshold.wants_less is spec.higher_is_worse
+
+
+def _needed_s(threshold: Threshold, measured: Measured, judged_s: float) -> float | None:
+    """How long a window would decide, if the value stays where it is."""
+    room = abs(measured.value - threshold.limit)
+    half = max(measured.upper - measured.value, measured.value - measured.lower)
+    if measured.narrows <= 0 or judged_s <= 0 or not math.isfinite(half):
+        return None
+    times = math.pow(half / max(room, 1e-12), 1.0 / measured.narrows)
+    return judged_s * min(max(times, _LEAST_LONGER), _LONGEST_ADVICE)
+
+
+def _sentence(
+    threshold: Threshold, measured: Measured, outcome: ThresholdOutcome, needed_s: float | None
+) -> str:
+    say = _words(threshold)
+    seen = say(measured.value)
+    if (measured.lower, measured.upper) != (measured.value, measured.value):
+        seen += f" ({say(measured.lower)} to {say(measured.upper)}, 95 %)"
+    name, limit = threshold.text, limit_text(threshold)
+    if outcome is ThresholdOutcome.MET:
+        return f"{name} is met: {seen}"
+    if outcome is ThresholdOutcome.MISSED:
+        return f"{name} is missed: {seen}"
+    if outcome is ThresholdOutcome.NOT_GATED:
+        return f"{name} does not gate, {threshold.metric} is erratic: {seen}"
+    longer = ""
+    if needed_s is not None:
+        longer = f"; a judged window of about {format_duration(needed_s)} would decide"
+    return f"{name} is undecided: {seen} is on both sides of {limit}{longer}"
+
+
+def _unit(threshold: Threshold) -> str:
+    return Unit.RATIO.value if threshold.stat in SHARES else threshold.spec.unit.value
+
+
+def _words(threshold: Threshold) -> Callable[[float], str]:
+    unit = _unit(threshold)
+    per = ""
+    if threshold.per:
+        per = "/h" if threshold.per == HOUR else f" per {singular(threshold.per)}"
+
+    def say(value: float) -> str:
+        if not math.isfinite(value):
+            return "unbounded"
+        value += 0.0  # no minus before a zero
+        if unit == Unit.BYTES.value:
+            return f"{format_bytes(value)}{per}"
+        if unit == Unit.RATIO.value:
+            return f"{value:.4g}{per}"
+        if unit == Unit.PER_SECOND.value:
+            return f"{value:.4g}/s{per}"
+        if unit == Unit.COUNT.value:
+            plain = f"{value:.3g}" if abs(value) < _SMALL_COUNT else format_count(value)
+            return f"{plain}{per}"
+        return f"{value:.4g} {unit}{per}"
+
+    return say

@@ -1,0 +1,298 @@
+"""``rss.slope<200MiB/h``: the words of a threshold and what they mean, checked before a run starts.
+
+A name or a unit that nobody knows is an error with the nearest one that is known: a threshold that
+silently holds for ever is worse than none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+
+from hybridbench.metrics import METRICS, Kind, MetricSpec, Unit, spec_of
+from hybridbench.units import parse_bytes
+
+
+class Stat(StrEnum):
+    """What of a metric is held against the limit, in the judged window unless said otherwise."""
+
+    SLOPE = "slope"  # growth per hour or per event, with its interval
+    SLOPE_LOWER = "slope.lower"  # the lower end of that interval
+    SLOPE_UPPER = "slope.upper"  # the upper end
+    MEAN = "mean"
+    P50 = "p50"
+    P95 = "p95"
+    P99 = "p99"
+    MIN = "min"  # of all samples, as they are
+    MAX = "max"
+    LAST = "last"
+    LAST_FIRST_RATIO = "last_first_ratio"  # the last third of the window over the first
+    RATIO = "ratio"  # B over A; `hybridbench compare` alone
+
+
+GROWTH = frozenset({Stat.SLOPE, Stat.SLOPE_LOWER, Stat.SLOPE_UPPER})
+# Quotients of the metric with itself: they have no unit.
+SHARES = frozenset({Stat.LAST_FIRST_RATIO, Stat.RATIO})
+OPERATORS = ("<=", ">=", "<", ">")
+HOUR = "h"
+
+# Short names.  As in a profile's promise, rss is the private memory that gates a run.
+ALIASES: Mapping[str, str] = {
+    "rss": "rss_anon_swap_bytes",
+    "memory": "rss_anon_swap_bytes",
+    "rest": "rest_anon_swap_bytes",
+    "collectible": "gc_collectible_bytes",
+    "fds": "open_fds",
+    "throughput": "throughput_tokens_per_s",
+    "requests": "requests_per_s",
+    "pool.kv.free": "pool.kv.available",
+    "pool.mamba.free": "pool.mamba.available",
+    "pool.req.free": "pool.req.available",
+}
+# Latencies are sampled as a median and a 99th percentile of each interval, and no other quantile
+# of them can be had.
+_LATENCIES: Mapping[str, Mapping[str, str]] = {
+    name: {"p50": f"{name}_ms_p50", "p99": f"{name}_ms_p99"} for name in ("ttft", "itl")
+}
+_POOLS = ("kv", "mamba", "req")
+_TWO_PART = {"slope.lower": Stat.SLOPE_LOWER, "slope.upper": Stat.SLOPE_UPPER}
+_PER_HOUR = {"h": 1.0, "min": 60.0, "s": 3600.0, "d": 1.0 / 24.0}
+_OPERATOR = re.compile(r"<=|>=|<|>")
+_AMOUNT = re.compile(r"(-?)(\d+(?:\.\d+)?)\s*([A-Za-z%/1]*)")
+_TIMES_MS = {"ms": 1.0, "s": 1000.0}
+_FORM = "write METRIC.STAT<LIMIT, for example rss.slope<200MiB/h or throughput.p50>900/s"
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One threshold.
+
+    Args:
+        text: as it was written.
+        metric: in full, as declared.
+        stat: what of it is held against the limit.
+        operator: "<", "<=", ">" or ">="; what it says must hold.
+        limit: in the metric's own unit; for growth per ``per``; for a quotient a plain number.
+        per: of growth: "h", or the bare name of the event counter; empty otherwise.
+    """
+
+    text: str
+    metric: str
+    stat: Stat
+    operator: str
+    limit: float
+    per: str = ""
+
+    @property
+    def spec(self) -> MetricSpec:
+        """The declaration of its metric."""
+        spec = spec_of(self.metric)
+        assert spec is not None
+        return spec
+
+    @property
+    def wants_less(self) -> bool:
+        return self.operator.startswith("<")
+
+    def holds(self, value: float) -> bool:
+        """Whether ``value`` is on the right side of the limit."""
+        strictly = value < self.limit if self.wants_less else value > self.limit
+        return strictly or (len(self.operator) == 2 and value == self.limit)
+
+
+def parse_threshold(text: str) -> Threshold:
+    """The threshold that ``text`` spells.
+
+    Raises:
+        ValueError: half a sentence that quotes the text, says what is wrong, and what would do.
+    """
+    written = text.strip()
+    sign = _OPERATOR.search(written)
+    if sign is None or not written[: sign.start()].strip():
+        raise ValueError(f"'{written}' is no threshold; {_FORM}")
+    name, limit = written[: sign.start()].strip(), written[sign.end() :].strip()
+    try:
+        metric, stat = _metric_and_stat(name)
+        if stat in GROWTH:
+            amount, per = _growth_limit(limit, metric)
+        else:
+            amount, per = _limit(limit, _unit_of(metric, stat), name), ""
+    except ValueError as error:
+        raise ValueError(f"'{written}': {error}") from error
+    return Threshold(written, metric.name_as, stat, sign.group(), amount, per)
+
+
+def parse_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
+    """All thresholds, each once, in order.
+
+    Raises:
+        ValueError: as ``parse_threshold`` does, for the first that is wrong.
+    """
+    return tuple(parse_threshold(text) for text in dict.fromkeys(text.strip() for text in texts))
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A declaration, and the member of its family that was named."""
+
+    name_as: str
+    spec: MetricSpec
+
+
+def _metric_and_stat(name: str) -> tuple[_Named, Stat]:
+    known = _named(name)
+    if known is not None:
+        raise ValueError(f"a statistic is missing; write {name}.{_usual(known.spec)}")
+    head, _, last = name.rpartition(".")
+    before, _, second = head.rpartition(".")
+    if f"{second}.{last}" in _TWO_PART:
+        return _checked(before, _TWO_PART[f"{second}.{last}"])
+    if head in _LATENCIES:
+        return _latency(head, last)
+    if last in {stat.value for stat in Stat}:
+        return _checked(head, Stat(last))
+    if head and _named(head) is not None:
+        stats = [stat.value for stat in Stat]
+        raise ValueError(f"{last} is no statistic; {_nearest(last, stats)}")
+    raise ValueError(_unknown(head or name))
+
+
+def _checked(name: str, stat: Stat) -> tuple[_Named, Stat]:
+    known = _named(name)
+    if known is None:
+        raise ValueError(_unknown(name))
+    kind = known.spec.kind
+    if kind is Kind.COUNTER and stat not in GROWTH:
+        raise ValueError(f"{name} counts up for ever; write {name}.slope<LIMIT/h or /request")
+    if kind is Kind.QUOTIENT and stat not in (Stat.MEAN, *SHARES):
+        allowed = ", ".join(f"{name}.{s.value}" for s in (Stat.MEAN, *SHARES))
+        raise ValueError(f"{name} is known for the whole window alone; write one of {allowed}")
+    return known, stat
+
+
+def _latency(name: str, stat: str) -> tuple[_Named, Stat]:
+    sampled = _LATENCIES[name]
+    over_time = {s.value: s for s in (Stat.SLOPE, *SHARES)}
+    if stat in sampled:
+        return _known(sampled[stat]), Stat.P50
+    if stat in over_time:
+        return _known(sampled["p50"]), over_time[stat]
+    raise ValueError(
+        f"{name}.{stat} is not measured: a sample keeps the median and the 99th percentile of its "
+        f"interval; write {name}.p50 or {name}.p99"
+    )
+
+
+def _named(name: str) -> _Named | None:
+    full = ALIASES.get(name, name)
+    spec = spec_of(full)
+    if spec is None or "*" in full or full.count(".") != spec.name.count("."):
+        return None
+    # The pools are few and known; a family such as events.* has members only a run can name.
+    if spec.name.startswith("pool.") and full.split(".")[1] not in _POOLS:
+        return None
+    return _Named(full, spec)
+
+
+def _known(name: str) -> _Named:
+    known = _named(name)
+    assert known is not None
+    return known
+
+
+def _unknown(name: str) -> str:
+    names = [spec.name for spec in METRICS if "*" not in spec.name]
+    names += [
+        spec.name.replace("*", pool)
+        for spec in METRICS
+        if spec.name.startswith("pool.")
+        for pool in _POOLS
+    ]
+    return f"no metric is called {name}; {_nearest(name, [*ALIASES, *_LATENCIES, *names])}"
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else "docs/thresholds.md lists what there is"
+
+
+def _usual(spec: MetricSpec) -> str:
+    if spec.kind is Kind.COUNTER:
+        return Stat.SLOPE.value
+    if spec.kind is Kind.QUOTIENT:
+        return Stat.MEAN.value
+    return (Stat.P50 if spec.kind is Kind.WINDOW else Stat.SLOPE).value
+
+
+def _unit_of(metric: _Named, stat: Stat) -> Unit:
+    return Unit.RATIO if stat in SHARES else metric.spec.unit
+
+
+def _growth_limit(limit: str, metric: _Named) -> tuple[float, str]:
+    """The limit per hour or per event, and which."""
+    amount, slash, per = limit.rpartition("/")
+    if not slash or not amount:
+        raise ValueError(f"{limit!r} is no rate; write an amount per h, min, s, d or an event")
+    value = _limit(amount, metric.spec.unit, metric.name_as)
+    per = per.strip()
+    if per in _PER_HOUR:
+        return value * _PER_HOUR[per], HOUR
+    counter = "finishes" if per == "request" else per
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", counter):
+        raise ValueError(
+            f"{per!r} is no time and no event; write h, min, s, d, request or one of the engine's "
+            "counters, such as session_closes"
+        )
+    return value, counter
+
+
+def _limit(text: str, unit: Unit, name: str) -> float:
+    """``text`` in ``unit``; a bare number where the unit would be a guess is refused."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no limit; write {_examples(unit)}")
+    minus, digits, written = match.groups()
+    value = _in_unit(float(digits), written, unit)
+    if value is None:
+        said = f"{written} is not a unit of {name}" if written else f"{text} lacks its unit"
+        raise ValueError(f"{said}; write {_examples(unit)}")
+    return -value if minus else value
+
+
+def _in_unit(number: float, written: str, unit: Unit) -> float | None:
+    if unit is Unit.BYTES:
+        try:
+            return float(parse_bytes(f"{number}{written}")) if written else None
+        except ValueError:
+            return None
+    if unit in (Unit.MILLISECONDS, Unit.SECONDS):
+        in_ms = _TIMES_MS.get(written)
+        scale = 1.0 if unit is Unit.MILLISECONDS else 1e-3
+        return None if in_ms is None else number * in_ms * scale
+    if unit is Unit.PER_SECOND:
+        per = {"/s": 1.0, "1/s": 1.0, "/min": 1.0 / 60.0, "/h": 1.0 / 3600.0}.get(written)
+        return None if per is None else number * per
+    if unit is Unit.RATIO:
+        return {"": number, "%": number / 100.0}.get(written)
+    return number if written in ("", unit.value) else None
+
+
+def _examples(unit: Unit) -> str:
+    return {
+        Unit.BYTES: "200MiB (2^20) or 200MB (10^6)",
+        Unit.MILLISECONDS: "250ms or 1.5s",
+        Unit.SECONDS: "250ms or 1.5s",
+        Unit.PER_SECOND: "900/s",
+        Unit.RATIO: "0.97 or 97%",
+        Unit.COUNT: "a plain number",
+        Unit.SLOTS: "a plain number or 3slots",
+    }[unit]
+
+
+def limit_text(threshold: Threshold) -> str:
+    """The limit as it was written, behind its operator."""
+    at = _OPERATOR.search(threshold.text)
+    return threshold.text if at is None else threshold.text[at.end() :].strip()
