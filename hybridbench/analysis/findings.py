@@ -123,15 +123,16 @@ class DecayResult:
 class LevelResult:
     """What a run showed of one metric in its judged window, for those who compare runs by it.
 
-    The interval is a 95 % one; for an extreme or a last value it is the value itself.
+    The interval is a 95 % one, None for an end without bound; for an extreme or a last value it is
+    the value itself.
     """
 
     metric: str
     stat: str  # of ``hybridbench.thresholds.Stat``
     unit: str
     value: float
-    lower: float
-    upper: float
+    lower: float | None
+    upper: float | None
 
 
 class ThresholdOutcome(StrEnum):
@@ -145,7 +146,7 @@ class ThresholdOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class ThresholdResult:
-    """One threshold against what was measured; numbers are None where nothing was.
+    """One threshold against what was measured; numbers are None where nothing was, or no bound.
 
     ``unit`` and ``per`` are those of ``value``, ``lower``, ``upper`` and ``limit``.
     """

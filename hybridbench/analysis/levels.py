@@ -60,7 +60,8 @@ def run_levels(record: RunRecord, window: Window | None) -> tuple[LevelResult, .
         found = level(judged_values(record, window, name), stat)
         if found is not None:
             unit = declared(name).unit.value
-            told.append(LevelResult(name, stat.value, unit, found.value, found.lower, found.upper))
+            ends = (finite(found.lower), finite(found.upper))
+            told.append(LevelResult(name, stat.value, unit, found.value, *ends))
     return tuple(told)
 
 
@@ -91,6 +92,11 @@ def level(value: FloatArray, stat: Stat) -> Measured | None:
         return _last_over_first(value)
     mean, half = _mean(value)
     return Measured(mean, mean - half, mean + half, 0.5)
+
+
+def finite(value: float) -> float | None:
+    """``value``, or None for one without bound."""
+    return value if math.isfinite(value) else None
 
 
 def _quantile(value: FloatArray, share: float) -> Measured:

@@ -44,8 +44,8 @@ def promise_finding(record: RunRecord, derived: Derived, blocks: WorkBlocks) -> 
 
 
 def half_width(blocks: WorkBlocks, confidence: float = _CONFIDENCE) -> float:
-    """Half of the interval of the quotient of the sums, for blocks that follow each other like AR(1)
-    noise.
+    """Half of the interval of the quotient of the sums, for blocks that follow each other like
+    AR(1) noise.
     """
     count = len(blocks)
     residual = (blocks.over - blocks.total * blocks.under) / float(blocks.under.mean())

@@ -23,7 +23,7 @@ from hybridbench.analysis.findings import (
     Verdict,
     VerdictKind,
 )
-from hybridbench.analysis.levels import CONFIDENCE, Measured, judged_values, level
+from hybridbench.analysis.levels import CONFIDENCE, Measured, finite, judged_values, level
 from hybridbench.analysis.mean_rate import mean_rate
 from hybridbench.analysis.promised import half_width
 from hybridbench.analysis.reading import texts
@@ -113,9 +113,9 @@ def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> Thr
         limit=threshold.limit,
         unit=_unit(threshold),
         per=threshold.per,
-        value=measured.value,
-        lower=measured.lower,
-        upper=measured.upper,
+        value=finite(measured.value),
+        lower=finite(measured.lower),
+        upper=finite(measured.upper),
         needed_s=needed_s,
     )
 
@@ -268,10 +268,11 @@ def _finding(
         elif threshold.stat is Stat.SLOPE:
             kind = VerdictKind.LEAK
     rates: tuple[Rate, ...] = ()
-    if threshold.stat is Stat.SLOPE and None not in (result.value, result.lower, result.upper):
+    if threshold.stat is Stat.SLOPE and result.value is not None:
         per = HOUR if threshold.per == HOUR else singular(threshold.per)
-        numbers = (result.value or 0.0, result.lower or 0.0, result.upper or 0.0)
-        rates = (Rate(*numbers, result.unit, per),)
+        lower = -math.inf if result.lower is None else result.lower
+        upper = math.inf if result.upper is None else result.upper
+        rates = (Rate(result.value, lower, upper, result.unit, per),)
     yield Finding(
         kind="threshold",
         verdict=kind,

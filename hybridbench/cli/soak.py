@@ -13,6 +13,7 @@ from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell
 from hybridbench.cli.preview import FORMATS as PREVIEW_FORMATS
 from hybridbench.cli.preview import tell_preview
 from hybridbench.cli.resumed import resume as resume_run
+from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
 from hybridbench.units import format_duration, parse_duration_s
 
@@ -136,6 +137,14 @@ def soak(
             "back, at the end; always asks every worker, never none."
         ),
     ] = "auto",
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC.STAT<LIMIT",
+            help="What the run is held against besides its profile (repeatable): "
+            "'rss.slope<200MiB/h', 'throughput.p50>900/s'; see docs/thresholds.md.",
+        ),
+    ] = None,
     on_leak: Annotated[
         str | None,
         typer.Option(
@@ -191,6 +200,7 @@ def soak(
         raise typer.Exit(code if hint is None else hint)
     if dry_run:
         _check_choice("--dry-run --format", format_, PREVIEW_FORMATS)
+    thresholds = given_thresholds(threshold or [])
     _check_choice("--malloc", malloc, MALLOC_MODES)
     _check_choice("--dtype", dtype, DTYPES)
     _check_choice("--census", census, CENSUS_MODES)
@@ -223,6 +233,7 @@ def soak(
         stop=stop,
         diagnose=diagnose,
         hold_s=hold_s,
+        thresholds=thresholds,
         command=("hybridbench", *sys.argv[1:]),
     )
     if dry_run:

@@ -23,6 +23,7 @@ from hybridbench.report.provenance import (
     provenance_tables,
     started_text,
 )
+from hybridbench.report.thresholds import thresholds_table
 from hybridbench.report.timeline import event_label, last_moment_s, timeline_of
 from hybridbench.report.wording import (
     BADGES,
@@ -67,6 +68,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         suite=_suite(record),
         measures=tuple(_measures(verdict)),
         ruling=verdict.can_rule_out,
+        tables=(thresholds_table(verdict),),
         findings=tuple(_finding_text(finding) for finding in verdict.findings),
         bounds=_bounds_table(verdict),
         coverage=_coverage_table(verdict),

@@ -225,7 +225,7 @@ class Document:
     suite: str = "hybridbench"  # what was tested, the same every night: model and profile
     measures: tuple[Measure, ...] = ()
     ruling: str = ""  # what this length can and cannot rule out
-    tables: tuple[Table, ...] = ()  # of a comparison or a night: right after the answer
+    tables: tuple[Table, ...] = ()  # right after the answer
     findings: tuple[FindingText, ...] = ()
     bounds: Table = NO_TABLE
     coverage: Table = NO_TABLE

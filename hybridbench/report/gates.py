@@ -19,6 +19,7 @@ from hybridbench.analysis.findings import (
 )
 from hybridbench.errors import ExitCode
 from hybridbench.report.document import Gate, GateState
+from hybridbench.report.thresholds import has_threshold_gate, threshold_gates
 from hybridbench.report.wording import full_rate_text, metric_label, plain_text
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.units import format_duration
@@ -63,6 +64,7 @@ def gates_of(verdict: Verdict, code: ExitCode) -> tuple[Gate, ...]:
     """All gates of one judged run that ends with ``code``; the verdict's own comes first."""
     gates = [
         *_finding_gates(verdict),
+        *threshold_gates(verdict),
         *(_metric_gate(result) for result in verdict.metrics),
         *(_decay_gate(verdict, result) for result in verdict.decay if result.outcome != "shown"),
         *_coverage_gates(verdict),
@@ -93,7 +95,12 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
     by_name = {result.metric for result in verdict.metrics} | {d.name for d in verdict.decay}
     # What is not decided is told by the metric's own gate and by the verdict's.
     decided = [f for f in verdict.findings if f.verdict is not VerdictKind.INCONCLUSIVE]
-    others = [f for f in decided if f.kind in QUESTIONS or f.subject not in by_name]
+    others = [
+        finding
+        for finding in decided
+        if (finding.kind in QUESTIONS or finding.subject not in by_name)
+        and not has_threshold_gate(verdict, finding)
+    ]
     for kind in dict.fromkeys((*QUESTIONS, *(finding.kind for finding in others))):
         found = [finding for finding in others if finding.kind == kind]
         if not found:

@@ -10,13 +10,16 @@ from hybridbench import __version__
 from hybridbench.analysis.findings import (
     DecayResult,
     Finding,
+    LevelResult,
     MetricResult,
     Rate,
+    ThresholdResult,
     Verdict,
     VerdictKind,
 )
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
+from hybridbench.report.thresholds import results_from_json, results_to_json
 from hybridbench.rundir.layout import VERDICT, VERDICT_SCHEMA
 from hybridbench.rundir.manifest import as_mapping, plain_mapping
 
@@ -35,6 +38,8 @@ def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue
         "findings": [_finding_to_json(finding) for finding in verdict.findings],
         "metrics": [_metric_to_json(result) for result in verdict.metrics],
         "decay": [_decay_to_json(result) for result in verdict.decay],
+        "thresholds": results_to_json(verdict.thresholds),
+        "levels": results_to_json(verdict.levels),
         "coverage": plain_mapping(verdict.coverage),
         "not_seen": list(verdict.not_seen),
         "notes": list(verdict.notes),
@@ -79,6 +84,8 @@ def _verdict(stored: Mapping[str, JsonValue]) -> Verdict:
         not_seen=_texts(stored["not_seen"]),
         notes=_texts(stored["notes"]),
         decay=tuple(_decay(_object(item)) for item in _list(stored.get("decay", ()))),
+        thresholds=results_from_json(stored.get("thresholds"), ThresholdResult),
+        levels=results_from_json(stored.get("levels"), LevelResult),
     )
 
 

@@ -40,6 +40,7 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict
         "machine": machine_facts(),
         "interpreter": interpreter_facts(),
         "malloc": {"mode": plan.malloc},
+        "thresholds": list(dict.fromkeys((*plan.profile.thresholds, *plan.thresholds))),
         "options": {
             "census": plan.census,
             "watchdog_s": plan.watchdog_s,

@@ -57,6 +57,7 @@ class SoakPlan:
             "never" only when the machine is about to run out of memory or disk.
         diagnose: "auto" asks a worker that leaks what it holds, "always" each one, "never" none.
         hold_s: how long a worker that leaks is kept alive before anything of it is destroyed.
+        thresholds: what the run is held against besides those of its profile, as written.
         segment: where a run goes on that was cut off; None for a new one.
         command: the arguments as the user gave them, for the manifest.
     """
@@ -81,6 +82,7 @@ class SoakPlan:
     stop: str = "never"
     diagnose: str = "auto"
     hold_s: float = 0.0
+    thresholds: tuple[str, ...] = ()
     segment: Segment | None = None
     command: tuple[str, ...] = ()
 

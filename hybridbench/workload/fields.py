@@ -22,6 +22,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from hybridbench.thresholds import Stat, parse_threshold
 from hybridbench.units import parse_byte_rate, parse_bytes, parse_duration_s
 
 
@@ -136,6 +137,15 @@ def _range_list(value: TokenRange) -> list[int]:
     return [value.low, value.high]
 
 
+def _threshold_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no threshold; write 'rss.slope<200MiB/h'")  # noqa: TRY004
+    threshold = parse_threshold(value)
+    if threshold.stat is Stat.RATIO:
+        raise ValueError(f"{value!r} compares two versions, and a run is one: give it to compare")
+    return threshold.text
+
+
 Count: TypeAlias = Annotated[int, Strict(), Ge(1)]
 CountOrZero: TypeAlias = Annotated[int, Strict(), Ge(0)]
 Flag: TypeAlias = Annotated[bool, Strict()]
@@ -182,6 +192,11 @@ Tokens: TypeAlias = Annotated[
             ]
         }
     ),
+]
+ThresholdText: TypeAlias = Annotated[
+    str,
+    BeforeValidator(_threshold_text),
+    WithJsonSchema({"type": "string", "examples": ["rss.slope<200MiB/h", "throughput.p50>900/s"]}),
 ]
 ZipfExponent: TypeAlias = Annotated[
     float,

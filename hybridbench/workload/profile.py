@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from hybridbench.errors import ConfigError
 from hybridbench.workload.consistency import check_consistency, max_prompt_tokens
 from hybridbench.workload.coverage import CoverageFloor
-from hybridbench.workload.fields import CountOrZero, DurationS
+from hybridbench.workload.fields import CountOrZero, DurationS, ThresholdText
 from hybridbench.workload.settings import (
     SETTINGS,
     Aborts,
@@ -86,6 +86,7 @@ class Profile:
     gc: GcSettings = GcSettings()
     probe: Probe = Probe()
     promise: tuple[Promise, ...]
+    thresholds: tuple[ThresholdText, ...] = ()
 
     @classmethod
     def from_yaml(cls, path: Path) -> Profile:

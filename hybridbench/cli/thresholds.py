@@ -1,0 +1,30 @@
+"""``--threshold``: read and refused before anything else happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hybridbench.errors import UsageError
+from hybridbench.thresholds import Stat, parse_thresholds
+
+
+def given_thresholds(texts: Sequence[str], *, of_comparison: bool = False) -> tuple[str, ...]:
+    """The thresholds of a command line as they are stored, each once.
+
+    Args:
+        of_comparison: whether two versions are there for a ratio.
+
+    Raises:
+        UsageError: one is none, names what nobody measures, or lacks its unit.
+    """
+    try:
+        parsed = parse_thresholds(texts)
+    except ValueError as error:
+        raise UsageError(f"--threshold {error}.") from error
+    for threshold in parsed:
+        if threshold.stat is Stat.RATIO and not of_comparison:
+            raise UsageError(
+                f"--threshold '{threshold.text}': a ratio compares two versions; give it to "
+                "hybridbench compare."
+            )
+    return tuple(threshold.text for threshold in parsed)

@@ -1,0 +1,76 @@
+"""Thresholds told: one gate and one row each, and their numbers in verdict.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeVar, cast
+
+import msgspec
+
+from hybridbench.analysis.findings import (
+    Finding,
+    LevelResult,
+    ThresholdOutcome,
+    ThresholdResult,
+    Verdict,
+)
+from hybridbench.analysis.record import JsonValue
+from hybridbench.report.document import Gate, GateState, Table
+from hybridbench.units import format_duration
+
+_STATE: Final = {
+    ThresholdOutcome.MET: GateState.PASSED,
+    ThresholdOutcome.MISSED: GateState.FAILED,
+    ThresholdOutcome.UNDECIDED: GateState.SKIPPED,
+    ThresholdOutcome.NOT_GATED: GateState.SKIPPED,
+}
+_Result = TypeVar("_Result", ThresholdResult, LevelResult)
+
+
+def threshold_gates(verdict: Verdict) -> list[Gate]:
+    """One gate for each threshold, under the words in which it was set."""
+    window = verdict.window_s
+    judged_s = None if window is None else window[1] - window[0]
+    return [
+        Gate(result.text, "thresholds", _STATE[result.outcome], result.said, "", judged_s)
+        for result in verdict.thresholds
+    ]
+
+
+def has_threshold_gate(verdict: Verdict, finding: Finding) -> bool:
+    """Whether ``finding`` is told by the gate of its threshold already."""
+    return finding.kind == "threshold" and finding.data.get("threshold") in {
+        result.text for result in verdict.thresholds
+    }
+
+
+def thresholds_table(verdict: Verdict) -> Table:
+    """Threshold, outcome, and what was measured; without rows if none was set."""
+    rows = tuple(
+        (result.text, result.outcome.value, _after(result), _needed(result))
+        for result in verdict.thresholds
+    )
+    return Table("Thresholds", ("threshold", "outcome", "measured", "would decide"), rows)
+
+
+def results_to_json(results: Sequence[_Result]) -> list[JsonValue]:
+    """Plain JSON of results, whose numbers are finite or None."""
+    return cast("list[JsonValue]", msgspec.to_builtins(list(results)))
+
+
+def results_from_json(stored: JsonValue, kind: type[_Result]) -> tuple[_Result, ...]:
+    """What ``results_to_json`` wrote; none where an earlier version stored nothing.
+
+    Raises:
+        ValueError: a key is missing or of another type.
+    """
+    return tuple(msgspec.convert(stored or [], list[kind]))  # type: ignore[valid-type]
+
+
+def _after(result: ThresholdResult) -> str:
+    """What the sentence says behind the threshold and its outcome."""
+    return result.said.partition(": ")[2] or result.said
+
+
+def _needed(result: ThresholdResult) -> str:
+    return "" if result.needed_s is None else format_duration(result.needed_s)
