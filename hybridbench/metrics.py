@@ -32,6 +32,7 @@ class Kind(StrEnum):
     COUNTER = "counter"  # cumulative since the worker started, never falls
     WINDOW = "window"  # a statistic of the interval since the last sample
     QUOTIENT = "quotient"  # of counters over a whole stretch; never a sample
+    BLOCK = "block"  # of one block of a comparison; never a sample
 
 
 class Check(StrEnum):
@@ -345,6 +346,12 @@ METRICS: tuple[MetricSpec, ...] = (
     replace(
         _cost("hit_rate", "share of prompt tokens served by the cache", unit=Unit.RATIO),
         higher_is_worse=False,
+    ),
+    # What `compare` measures of a block beside the above.
+    replace(_cost("cpu_ms_per_token", "processor time for each token"), kind=Kind.BLOCK),
+    replace(_cost("step_ms_per_token", "time of a step for each token"), kind=Kind.BLOCK),
+    MetricSpec(
+        "peak_rss_bytes", Unit.BYTES, Kind.BLOCK, Check.SHOWN, "the largest resident set of a block"
     ),
     # The observer's own cost.
     MetricSpec(

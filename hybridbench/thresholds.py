@@ -167,6 +167,8 @@ def _checked(name: str, stat: Stat) -> tuple[_Named, Stat]:
     kind = known.spec.kind
     if kind is Kind.COUNTER and stat not in GROWTH:
         raise ValueError(f"{name} counts up for ever; write {name}.slope<LIMIT/h or /request")
+    if kind is Kind.BLOCK and stat is not Stat.RATIO:
+        raise ValueError(f"{name} is known of a comparison alone; write {name}.ratio<1.03")
     if kind is Kind.QUOTIENT and stat not in (Stat.MEAN, *SHARES):
         allowed = ", ".join(f"{name}.{s.value}" for s in (Stat.MEAN, *SHARES))
         raise ValueError(f"{name} is known for the whole window alone; write one of {allowed}")
@@ -222,8 +224,8 @@ def _nearest(word: str, known: list[str]) -> str:
 def _usual(spec: MetricSpec) -> str:
     if spec.kind is Kind.COUNTER:
         return Stat.SLOPE.value
-    if spec.kind is Kind.QUOTIENT:
-        return Stat.MEAN.value
+    if spec.kind in (Kind.QUOTIENT, Kind.BLOCK):
+        return (Stat.MEAN if spec.kind is Kind.QUOTIENT else Stat.RATIO).value
     return (Stat.P50 if spec.kind is Kind.WINDOW else Stat.SLOPE).value
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,31 @@ def tell(directory: Path, telling: Telling = Telling(), *, rebuild: bool = True)
     if telling.open_page:
         _open(told.document, page)
     return told.document.exit_code
+
+
+def tell_under(run_dir: Path, thresholds: Sequence[str], telling: Telling) -> int:
+    """Tell what the run in ``run_dir`` comes to under its own thresholds and these; write nothing.
+
+    Returns:
+        The exit code of that answer.
+
+    Raises:
+        RunDirectoryError: there is no run.
+        UsageError: the output cannot be written.
+    """
+    from hybridbench.analysis.judge import judge
+    from hybridbench.analysis.reading import texts
+    from hybridbench.report.build import build_document
+    from hybridbench.rundir.reader import read_run
+
+    record = read_run(run_dir)
+    every = dict.fromkeys((*texts(record.manifest, "thresholds"), *thresholds))
+    record = replace(record, manifest={**record.manifest, "thresholds": list(every)})
+    document = build_document(record, judge(record))
+    _say(document, telling, None)
+    if telling.open_page:
+        _open(document, None)
+    return document.exit_code
 
 
 def tell_so_far(run_dir: Path) -> int:

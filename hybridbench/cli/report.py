@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell, tell_so_far
+from hybridbench.cli.judged import (
+    CONSOLE,
+    FORMATS,
+    Telling,
+    check_format,
+    tell,
+    tell_so_far,
+    tell_under,
+)
+from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
 
 
@@ -43,6 +52,14 @@ def report(
             "report-so-far.md.  The run's own process does the same on SIGUSR1.",
         ),
     ] = False,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC.STAT<LIMIT",
+            help="Hold the run against more than it was run with (repeatable); prints the answer "
+            "and writes nothing.  See docs/thresholds.md.",
+        ),
+    ] = None,
 ) -> None:
     """Judge stored results again; rebuild report.html, report.md, junit.xml and the verdict.
 
@@ -50,11 +67,13 @@ def report(
     it was interrupted.
     """
     if so_far:
-        if format_ is not None or output is not None or open_page:
+        if format_ is not None or output is not None or open_page or threshold:
             raise UsageError("--so-far writes files of its own: leave out every other option.")
         raise typer.Exit(tell_so_far(directory))
     if output is not None and format_ is None:
         raise UsageError("--output FILE: say what to write into it with --format.")
     check_format(format_ or CONSOLE)
     telling = Telling(format_ or CONSOLE, output, open_page)
+    if threshold:
+        raise typer.Exit(tell_under(directory, given_thresholds(threshold), telling))
     raise typer.Exit(tell(directory, telling, rebuild=format_ is None))

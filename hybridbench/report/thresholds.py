@@ -69,7 +69,8 @@ def results_from_json(stored: JsonValue, kind: type[_Result]) -> tuple[_Result, 
 
 def _after(result: ThresholdResult) -> str:
     """What the sentence says behind the threshold and its outcome."""
-    return result.said.partition(": ")[2] or result.said
+    measured = result.said.partition(": ")[2] or result.said
+    return measured.partition(" is on both sides")[0]
 
 
 def _needed(result: ThresholdResult) -> str:

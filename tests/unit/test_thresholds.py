@@ -57,6 +57,7 @@ def test_a_threshold_is_read_in_the_units_of_its_metric(
         ("pool.kvv.free.min>1", "did you mean pool.kv.free?"),
         ("step_s.max<3s", "counts up for ever"),
         ("hit_rate.p50>0.5", "whole window alone"),
+        ("cpu_ms_per_token.mean<2ms", "write cpu_ms_per_token.ratio"),
         ("pool.*.available.min>0", "no metric is called"),
         ("rss.slope", "no threshold"),
         ("<3", "no threshold"),

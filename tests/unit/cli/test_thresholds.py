@@ -1,0 +1,39 @@
+"""``--threshold``: refused at once, and tried on a stored run without a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hybridbench.cli.app import app
+from hybridbench.cli.thresholds import given_thresholds
+from hybridbench.errors import UsageError
+
+REFERENCE = Path(__file__).parents[3] / "results" / "reference-2h"
+
+
+def test_a_wrong_threshold_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match=r"^--threshold 'rsss.slope<1MiB/h': .*mean rss\?$"):
+        given_thresholds(["rsss.slope<1MiB/h"])
+
+
+def test_a_ratio_needs_a_comparison() -> None:
+    assert given_thresholds(["throughput.ratio>0.97"], of_comparison=True) == (
+        "throughput.ratio>0.97",
+    )
+    with pytest.raises(UsageError, match="give it to hybridbench compare"):
+        given_thresholds(["throughput.ratio>0.97"])
+
+
+def test_a_stored_run_is_held_against_a_threshold_and_left_as_it_is() -> None:
+    before = {path: path.stat().st_mtime_ns for path in REFERENCE.iterdir()}
+
+    told = CliRunner().invoke(
+        app, ["report", str(REFERENCE), "--threshold", "throughput.p50>90000/s"]
+    )
+
+    assert told.exit_code == 11
+    assert "DEGRADED" in told.output
+    assert {path: path.stat().st_mtime_ns for path in REFERENCE.iterdir()} == before

@@ -1,0 +1,68 @@
+"""Thresholds in reports: a gate and a row each, and back from verdict.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import jsonschema
+
+from hybridbench.analysis.findings import Verdict
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import RunRecord
+from hybridbench.report.build import build_document
+from hybridbench.report.document import GateState
+from hybridbench.report.json import render_json, verdict_from_json
+from hybridbench.rundir.layout import published_schema
+from tests.unit.analysis.records import Run, healthy_record
+
+TEXTS = ["rss.slope<2GiB/h", "rss.max<1MiB", "rss.slope<64B/h", "threads.max<9"]
+
+
+def judged(texts: list[str]) -> tuple[RunRecord, Verdict]:
+    record = healthy_record(Run(1800.0, 120.0))
+    record = replace(record, manifest={**record.manifest, "thresholds": texts})
+    return record, judge(record)
+
+
+def test_each_threshold_is_a_gate_under_its_own_words() -> None:
+    record, verdict = judged(TEXTS)
+
+    document = build_document(record, verdict)
+
+    states = {gate.name: gate.state for gate in document.gates if gate.group == "thresholds"}
+    assert states == {
+        "rss.slope<2GiB/h": GateState.PASSED,
+        "rss.max<1MiB": GateState.FAILED,
+        "rss.slope<64B/h": GateState.SKIPPED,
+        "threads.max<9": GateState.SKIPPED,
+    }
+    assert len({(gate.group, gate.name) for gate in document.gates}) == len(document.gates)
+
+
+def test_what_a_gate_of_a_threshold_tells_no_other_gate_repeats() -> None:
+    record, verdict = judged(TEXTS)
+
+    document = build_document(record, verdict)
+
+    said = [gate.name for gate in document.gates if "rss.max<1MiB" in gate.text]
+    assert said == ["verdict", "rss.max<1MiB"]
+
+
+def test_a_run_without_thresholds_has_no_table_of_them() -> None:
+    document = build_document(*judged([]))
+
+    assert [table.rows for table in document.tables] == [()]
+
+
+def test_thresholds_and_levels_come_back_from_the_stored_verdict() -> None:
+    _, verdict = judged(TEXTS)
+
+    stored = json.loads(render_json(verdict, "run"))
+
+    jsonschema.validate(stored, published_schema("verdict"))
+    back = verdict_from_json(stored)
+    assert (back.thresholds, back.levels) == (verdict.thresholds, verdict.levels)
+    assert len(back.thresholds) == 4
+    earlier = {key: value for key, value in stored.items() if key not in ("thresholds", "levels")}
+    assert verdict_from_json(earlier).thresholds == ()
