@@ -14,7 +14,7 @@ MODEL   ?= qwen3-next
 SOAK    ?=
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak selftest test test-deep check bench fmt clean
+.PHONY: help install install-test soak selftest test test-deep test-browser check bench fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -51,6 +51,10 @@ test: install-test  ## The whole suite but slow, soak and gpu tests
 
 test-deep: install-test  ## The slow and soak tests as well (an hour and more)
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not gpu"
+
+test-browser: install-test  ## The report in a real browser (Debian: apt-get install chromium)
+	@command -v chromium chromium-browser google-chrome >/dev/null || { echo "there is no chromium here: 'apt-get install chromium' on Debian, then make test-browser again"; exit 2; }
+	$(BIN)/python -m pytest -m browser tests/scenarios
 
 check: install-test  ## Format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -62,7 +62,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         badge=BADGES[verdict.kind],
         meaning=MEANING[verdict.kind],
         exit_code=int(code),
-        headline=bare_headline(verdict),
+        headline=_capital(bare_headline(verdict)),
         answer=(*_answer(verdict), next_step(verdict, manifest)),
         gates=gates_of(verdict, code),
         suite=_suite(record),
@@ -124,6 +124,12 @@ def _measures(verdict: Verdict) -> Iterator[Measure]:
         if math.isfinite(decay.value):
             smaller = decay.name not in _HIGHER_IS_BETTER
             yield Measure(decay.name, decay.value, decay.unit, smaller_is_better=smaller)
+
+
+def _capital(text: str) -> str:
+    """``text`` as the beginning of a sentence; a name in code stays as it is."""
+    first = text.partition(" ")[0]
+    return text if "_" in first or "." in first else text[:1].upper() + text[1:]
 
 
 def _answer(verdict: Verdict) -> tuple[Fact, ...]:

@@ -41,6 +41,7 @@ def chart_data(chart: Chart, borders: Sequence[float] = ()) -> dict[str, JsonVal
     return {
         "unit": chart.unit,
         "stacked": chart.stacked,
+        "counted": chart.counted,
         "fromZero": chart.from_zero,
         "minSpan": float(f"{chart.min_span:.6g}"),
         "lines": [_line(line, shared, borders) for line in chart.lines],

@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 
 from hybridbench.report.chart_data import page_data
 from hybridbench.report.document import Chart, Document, Ink
+from hybridbench.report.gate_words import tally
 from hybridbench.report.wording import BADGES, number
 
 # Between two letters only: a decimal point or a unit per hour must stay whole.
@@ -44,6 +45,8 @@ def render_html(document: Document) -> str:
             scripts=scripts,
             data=_embedded_json(page_data(document)),
             badges=BADGES,
+            marked={mark.kind for mark in document.timeline.marks},
+            tally=tally(document.gates),
             lifted={chart.key for chart in charts if _lifted(chart)},
             numbers={chart.key: _numbers(chart) for chart in charts},
         )
@@ -81,7 +84,7 @@ def _numbers(chart: Chart) -> list[tuple[str, ...]]:
     """First, least, most and last value of every measured line."""
     rows = []
     for line in chart.lines:
-        if line.ink in {Ink.PLAIN, Ink.LIMIT} and line.value.size:
+        if line.ink in {Ink.PLAIN, Ink.POINTS, Ink.LIMIT} and line.value.size:
             value = line.value
             cells = (value[0], np.min(value), np.max(value), value[-1])
             rows.append((line.label, *(number(float(f"{float(c):.5g}")) for c in cells)))

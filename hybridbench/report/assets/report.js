@@ -57,7 +57,10 @@
     return phase ? ` · ${phase[0]}` : "";
   }
 
-  function timeSeries() {
+  function timeSeries(chart) {
+    if (chart.counted) {
+      return { label: chart.counted, value: (u, n) => (n == null ? "the last" : digits.format(n)) };
+    }
     return {
       label: "time",
       value: (u, t) => (t == null ? "at the end" : clock(t) + phaseAt(t)),
@@ -66,6 +69,7 @@
 
   function lineSeries(line, chart, raw) {
     const plain = line.ink === "plain";
+    const points = line.ink === "points";
     const ink = () => colour(line.ink === "limit" ? "ink" : `c${line.colour}`);
     const series = {
       label: line.label,
@@ -74,12 +78,19 @@
       width: widthOfLine(line, chart),
       dash: line.ink === "fit" ? [7, 4] : line.ink === "limit" ? [2, 3] : undefined,
       // A line of few samples (a slow probe) shows each of them.
-      points: { show: plain && !chart.stacked && line.t.length < 80, size: 4, fill: ink },
+      points: {
+        show: points || (plain && !chart.stacked && line.t.length < 80),
+        size: points ? 7 : 4,
+        fill: ink,
+      },
       value: (u, v, i, k) => {
         const values = raw ? raw[i - 1] : u.data[i];
         return words(k == null ? lastOf(values) : values[k], chart.unit);
       },
     };
+    if (points) {
+      series.paths = () => null;
+    }
     if (chart.stacked && plain) {
       series.fill = ink;
     }
@@ -145,6 +156,10 @@
     const found = [];
     lines.forEach((line, i) => {
       if (line.ink === "spread" && lines[i + 1] && lines[i + 1].ink === "spread" && !line.used) {
+        if (i > 0 && lines[i - 1].ink === "points") {
+          lines[i + 1].used = true;
+          return; // drawn as bars through its points
+        }
         lines[i + 1].used = true;
         found.push({ series: [i + 2, i + 1], fill: fade(colour(`c${line.colour}`), 0.28) });
       }
@@ -158,9 +173,6 @@
   }
 
   function drawBehind(u) {
-    if (!time.window) {
-      return;
-    }
     const { left, top, width, height } = u.bbox;
     const start = clamp(u.valToPos(time.window[0], "x", true), left, left + width);
     const end = clamp(u.valToPos(time.window[1], "x", true), left, left + width);
@@ -168,13 +180,40 @@
     u.ctx.fillRect(start, top, end - start, height);
   }
 
-  function drawBefore(chart) {
+  // The interval of each point, from the two lines that follow the points.
+  function drawBars(u, ctx, ratio, lines) {
+    lines.forEach((line, i) => {
+      if (line.ink !== "points" || !lines[i + 2] || lines[i + 2].ink !== "spread") {
+        return;
+      }
+      ctx.strokeStyle = colour(`c${line.colour}`);
+      ctx.lineWidth = 1.2 * ratio;
+      ctx.setLineDash([]);
+      u.data[0].forEach((at, k) => {
+        const [low, high] = [u.data[i + 2][k], u.data[i + 3][k]];
+        const { min, max } = u.scales.x;
+        if (low == null || high == null || at < min || at > max) {
+          return;
+        }
+        const x = u.valToPos(at, "x", true);
+        ctx.beginPath();
+        ctx.moveTo(x, u.valToPos(low, "y", true));
+        ctx.lineTo(x, u.valToPos(high, "y", true));
+        ctx.stroke();
+      });
+    });
+  }
+
+  function drawBefore(chart, lines) {
     return (u) => {
       const ctx = u.ctx;
       const ratio = devicePixelRatio;
       ctx.save();
-      drawPhases(u, ctx, ratio);
-      drawMarks(u, ctx, ratio);
+      if (!chart.counted) {
+        drawPhases(u, ctx, ratio);
+        drawMarks(u, ctx, ratio);
+      }
+      drawBars(u, ctx, ratio, lines);
       ctx.fillStyle = colour("axis");
       ctx.font = `${11 * ratio}px system-ui, sans-serif`;
       ctx.textAlign = "left";
@@ -246,19 +285,21 @@
       ticks: { stroke: () => colour("grid"), width: 1, size: 4 },
       font: "11px system-ui, sans-serif",
     };
-    const counting = lines.every((line) => line.ink !== "plain" || line.step % 1 === 0);
+    const counting = lines.every((line) => !measured(line) || line.step % 1 === 0);
     const wide = lines.some((line) => line.v.some((v) => Math.abs(v) >= 1e6));
     const times = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200];
     return {
       width: widthOf(holder),
       height: holder.closest("figure").classList.contains("wide") ? 280 : 200,
       padding: [20, 14, 0, 0],
-      scales: { x: { time: false, min: shown.min, max: shown.max }, y: { range: yRange(chart) } },
-      series: [timeSeries(), ...lines.map((line) => lineSeries(line, chart, raw))],
+      scales: { x: xScale(chart, lines), y: { range: yRange(chart) } },
+      series: [timeSeries(chart), ...lines.map((line) => lineSeries(line, chart, raw))],
       bands: bands(lines),
       axes: [
-        { ...axis, incrs: [...times, 86400, 172800], space: 70, size: 28,
-          values: (u, at) => at.map(clock) },
+        chart.counted
+          ? { ...axis, incrs: wholeSteps, space: 50, size: 28, values: (u, at) => at.map(String) }
+          : { ...axis, incrs: [...times, 86400, 172800], space: 70, size: 28,
+              values: (u, at) => at.map(clock) },
         { ...axis, size: wide ? 84 : 62, space: 34, ...(counting ? { incrs: wholeSteps } : {}), values: (u, at) => at.map((v) => ticks.format(v)) },
       ],
       legend: { live: true, markers: { width: 0, fill: (u, i) => markerOf(lines[i - 1]) } },
@@ -266,16 +307,38 @@
         y: false,
         dataIdx: nearest,
         points: { size: 6 },
-        drag: { x: true, y: false, setScale: false },
-        sync: { key: "run", setSeries: false, filters: { pub: (type) => type === "mousemove" } },
-        bind: { dblclick: () => () => show(whole) },
+        drag: { x: true, y: false, setScale: Boolean(chart.counted) },
+        ...(chart.counted ? {} : linked),
       },
-      hooks: { drawClear: [drawBehind], draw: [drawBefore(chart)], setSelect: [zoomToSelection] },
+      hooks: {
+        drawClear: chart.counted || !time.window ? [] : [drawBehind],
+        draw: [drawBefore(chart, lines)],
+        setSelect: chart.counted ? [] : [zoomToSelection],
+      },
     };
   }
 
+  // What charts over time share; a chart that counts something else has a range of its own.
+  const linked = {
+    sync: { key: "run", setSeries: false, filters: { pub: (type) => type === "mousemove" } },
+    bind: { dblclick: () => () => show(whole) },
+  };
+
+  function xScale(chart, lines) {
+    if (!chart.counted) {
+      return { time: false, min: shown.min, max: shown.max };
+    }
+    const all = lines.flatMap((line) => line.t);
+    const [first, last] = [Math.min(...all), Math.max(...all)];
+    return { time: false, range: (u, min, max) => (min === max ? [first - 1, last + 1] : [min, max]) };
+  }
+
+  function measured(line) {
+    return line.ink === "plain" || line.ink === "points";
+  }
+
   function markerOf(line) {
-    return colour(line.ink === "plain" ? `c${line.colour}` : "ink");
+    return colour(measured(line) ? `c${line.colour}` : "ink");
   }
 
   function widthOf(holder) {
@@ -296,7 +359,7 @@
     const span = clamp(range.max - range.min, whole.max / 5000, whole.max);
     const min = clamp(range.min, 0, whole.max - span);
     shown = { min, max: min + span };
-    charts.forEach((u) => u.setScale("x", shown));
+    charts.forEach((u, i) => counted(i) || u.setScale("x", shown));
     const near = (a, b) => Math.abs(a - b) < 1e-6 * whole.max;
     const same = (r) => near(shown.min, r.min) && near(shown.max, r.max);
     const judged = time.window && { min: time.window[0], max: time.window[1] };
@@ -308,6 +371,8 @@
     output.textContent = `${clock(shown.min)} to ${clock(shown.max)}`;
   }
 
+  const counted = (i) => page.charts[holders[i].dataset.chart].counted;
+
   function zoom(factor, about) {
     const middle = about == null ? (shown.min + shown.max) / 2 : about;
     show({
@@ -316,13 +381,15 @@
     });
   }
 
-  function onKey(u, event) {
+  function onKey(u, chart, event) {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const x = u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : null;
     if (step) {
       const width = u.bbox.width / devicePixelRatio;
       const left = u.cursor.left >= 0 ? u.cursor.left : width / 2;
       u.setCursor({ left: clamp(left + (step * width) / 60, 0, width), top: 10 });
+    } else if (chart.counted) {
+      return;
     } else if (event.key === "+" || event.key === "=") {
       zoom(0.5, x);
     } else if (event.key === "-") {
@@ -342,7 +409,7 @@
       const { lines, raw, data } = columns(chart);
       holder.classList.toggle("stacked", chart.stacked);
       const u = new uPlot(options(chart, holder, lines, raw), data, holder);
-      holder.onkeydown = (event) => onKey(u, event);
+      holder.onkeydown = (event) => onKey(u, chart, event);
       return u;
     });
   }

@@ -33,7 +33,7 @@ def test_hostile_texts_stay_on_their_line_and_in_their_cell() -> None:
 
     text = render_markdown(build_document(record, verdict))
 
-    assert text.splitlines()[0] == "# ✓ CLEAN: a \\# b \\| \\<b\\>c\\</b\\> \\`d\\` \\*e\\*"
+    assert text.splitlines()[0] == "# ✓ CLEAN: A \\# b \\| \\<b\\>c\\</b\\> \\`d\\` \\*e\\*"
     assert "| x\\|y | 1 | 2 | met |" in text
 
 
