@@ -82,14 +82,19 @@ def worse_guards(metrics: Sequence[MetricComparison]) -> list[MetricComparison]:
 
 
 def leak_difference(leaks: Sequence[LeakComparison], row: LeakComparison) -> Rate | None:
-    """How fast ``row`` leaks, in bytes an hour where memory's growth says it beyond doubt."""
-    if row.kind == GROWTH:
-        return row.difference
-    for name in (MEMORY, COLLECTIBLE):
-        for other in leaks:
-            known = other.kind == GROWTH and other.subject == name and other.change is row.change
-            if known and other.difference is not None:
-                return other.difference
+    """How fast ``row`` leaks: in bytes an hour where that is beyond doubt, of its own or of the
+    growth of memory that changed alike; else per event.
+    """
+    alike = [
+        other
+        for name in (MEMORY, COLLECTIBLE)
+        for other in leaks
+        if other.kind == GROWTH and other.subject == name and other.change is row.change
+    ]
+    for one in (*alike, row):
+        rate = one.bytes_per_hour
+        if rate is not None and (rate.lower > 0 or rate.upper < 0):
+            return rate
     return row.difference
 
 
@@ -157,10 +162,16 @@ def _leak_parts(leaks: Sequence[LeakComparison]) -> list[str]:
         row = rows[0]
         rate = leak_difference(leaks, row)
         more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-        what = f"{rate_text(rate)} in " if rate is not None else ""
+        what = f"{_rate(rate)} in " if rate is not None else ""
         noun = "finding" if change is Change.UNDECIDED else _noun(row.verdict)
         parts.append(f"{noun} {change.value}: {what}{_subject(row)}{more}")
     return parts
+
+
+def _rate(rate: Rate) -> str:
+    """``+3.45 GiB/h (3.39 GiB/h to 3.51 GiB/h)``."""
+    value, _, interval = rate_text(rate).partition(" [")
+    return f"{value} ({interval.removesuffix(']').replace(', ', ' to ')})"
 
 
 def _subject(row: LeakComparison) -> str:

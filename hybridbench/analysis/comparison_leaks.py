@@ -17,7 +17,7 @@ from hybridbench.analysis.counters import event_counters
 from hybridbench.analysis.findings import DecayResult, Finding, MetricResult, Rate, VerdictKind
 from hybridbench.analysis.trend import COLLECTIBLE
 from hybridbench.analysis.validity import MEMORY
-from hybridbench.metrics import label_of
+from hybridbench.metrics import Unit, label_of
 
 GROWTH, DECAY = "growth", "decay"
 
@@ -37,6 +37,7 @@ _ENOUGH_TIME = 0.5
 # The same finding in both has changed when its rate did by this share.
 _LEAST_CHANGE = 0.10
 
+_NO_MODEL = "none"
 _NORMAL = NormalDist()
 
 
@@ -73,6 +74,12 @@ def difference(base: Rate | None, other: Rate | None, alpha: float) -> Rate | No
     return Rate(value, value - reach, value + reach, given.unit, given.per, 1.0 - alpha)
 
 
+def leaks_judged(base: Version, other: Version) -> bool:
+    """Whether the absence of a finding in both runs says something."""
+    void = (VerdictKind.INVALID, VerdictKind.CRASHED)
+    return base.verdict.kind not in void and other.verdict.kind not in void
+
+
 _Key = tuple[str, str, str | None]
 
 
@@ -98,6 +105,11 @@ class _Side:
 
     def leaking(self) -> Iterable[str]:
         return (name for name, metric in self.metrics.items() if metric.outcome == "LEAK")
+
+    def measured(self, name: str) -> MetricResult | None:
+        """The growth of a metric, if there were samples enough for any model."""
+        result = self.metrics.get(name)
+        return None if result is None or result.model == _NO_MODEL else result
 
     def duration_s(self) -> float:
         return max(
@@ -126,8 +138,19 @@ def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
             change, reason = Change.UNDECIDED, lacking
     elif rates[0] is not None and changed is not None:
         change = _moved(rates[0], changed)
+    in_bytes = difference(_bytes_rate(before), _bytes_rate(after), terms.leak_alpha)
     return LeakComparison(
-        kind, subject, driver, told.title, told.verdict, change, True, *rates, changed, reason
+        kind,
+        subject,
+        driver,
+        told.title,
+        told.verdict,
+        change,
+        True,
+        *rates,
+        changed,
+        in_bytes,
+        reason,
     )
 
 
@@ -168,6 +191,11 @@ def _matching(before: Finding | None, after: Finding | None) -> tuple[Rate | Non
     return None, None
 
 
+def _bytes_rate(finding: Finding | None) -> Rate | None:
+    rates = () if finding is None else finding.rates
+    return next((r for r in rates if r.unit == Unit.BYTES and r.per == "h"), None)
+
+
 def _moved(base: Rate, changed: Rate) -> Change:
     """Whether a rate that both have differs beyond doubt and by enough to matter."""
     if abs(changed.value) < _LEAST_CHANGE * abs(base.value):
@@ -181,10 +209,10 @@ def _growth(
     name: str, base: _Side, other: _Side, terms: ComparisonTerms
 ) -> Iterable[LeakComparison]:
     """The growth of one gated metric; nothing where neither version could be judged for it."""
-    before, after = base.metrics.get(name), other.metrics.get(name)
+    before, after = base.measured(name), other.measured(name)
     if before is None and after is None:
         return
-    rates = (None if before is None else before.rate_per_hour, _hourly(after))
+    rates = (_hourly(before), _hourly(after))
     changed = difference(*rates, terms.leak_alpha) if before and after else None
     change, reason = _growth_change(before, after, changed)
     if change not in (Change.UNCHANGED, Change.UNDECIDED) and not (base.valid and other.valid):
@@ -200,6 +228,7 @@ def _growth(
         False,
         *rates,
         changed,
+        changed if changed is not None and changed.unit == Unit.BYTES else None,
         reason,
     )
 
@@ -262,6 +291,7 @@ def _trend(
         False,
         *rates,
         changed,
+        None,
         reason,
     )
 

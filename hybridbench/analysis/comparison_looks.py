@@ -23,9 +23,9 @@ from hybridbench.analysis.student import t_quantile
 POWER = 2.0
 
 _NORMAL = NormalDist()
-_GRID = 801
-_BISECTIONS = 50
-_FURTHEST = 9.0
+_GRID = 301
+_BISECTIONS = 32
+_FURTHEST = 8.0
 
 
 def error_shares(rounds: int, planned: Sequence[int], alpha: float) -> tuple[float, ...]:
@@ -108,4 +108,5 @@ def _carried(
 
 
 def _tail(values: FloatArray) -> FloatArray:
-    return np.array([0.5 * math.erfc(v / math.sqrt(2.0)) for v in values.tolist()])
+    erfc, root = math.erfc, math.sqrt(0.5)
+    return np.array([0.5 * erfc(root * value) for value in values.tolist()])

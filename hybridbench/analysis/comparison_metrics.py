@@ -59,10 +59,10 @@ MEMORY_AT_REST, PEAK_MEMORY = "rest_anon_swap_bytes", "peak_rss_bytes"
 _LATENCY, _SHARE, _MEMORY = 0.10, 0.05, 0.10
 
 COMPARED: tuple[ComparedMetric, ...] = (
-    ComparedMetric(THROUGHPUT, "throughput", "tokens/s", Sense.SPEED),
+    ComparedMetric(THROUGHPUT, "throughput", "tok/s", Sense.SPEED),
     ComparedMetric(REQUESTS, "requests", "1/s", Sense.SPEED),
-    ComparedMetric(CPU_PER_TOKEN, "processor time per token", "ms", Sense.COST, guards=True),
-    ComparedMetric(STEP_PER_TOKEN, "step time per token", "ms", Sense.COST),
+    ComparedMetric(CPU_PER_TOKEN, "CPU per token", "ms", Sense.COST, guards=True),
+    ComparedMetric(STEP_PER_TOKEN, "step per token", "ms", Sense.COST),
     ComparedMetric("ttft_ms_p50", "TTFT p50", "ms", Sense.COST, _LATENCY, guards=True),
     ComparedMetric("ttft_ms_p99", "TTFT p99", "ms", Sense.COST, _LATENCY),
     ComparedMetric("itl_ms_p50", "ITL p50", "ms", Sense.COST, _LATENCY, guards=True),

@@ -24,7 +24,7 @@ _HUBER = 1.5  # in units of the spread: farther residuals count less
 _ITERATIONS = 50
 _CLOSE = 1e-10
 _MAD = 0.6745  # of a standard deviation
-_MOST_FOR_WALSH = 1500
+_MOST_FOR_WALSH = 400
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def paired_mean(pairs: Pairs, *, creeping: bool = False) -> PairedMean | None:
 def hodges_lehmann(values: FloatArray) -> float:
     """The median of the means of all pairs of values, each with itself too (Hodges & Lehmann 1963).
 
-    Beyond 1,500 values every k-th is taken: the pairs grow with the square.
+    Beyond 400 values every k-th is taken: the pairs grow with the square.
     """
     taken = values[:: -(-values.size // _MOST_FOR_WALSH)]
     first, second = np.triu_indices(taken.size)

@@ -101,7 +101,8 @@ class LeakComparison:
     """One finding, or the growth of one gated metric, in two versions.
 
     ``difference`` is second less first, at the confidence of the terms; None where one side has no
-    rate to take a difference of.  ``exact`` findings are counts and need no test.
+    rate to take a difference of.  ``bytes_per_hour`` is the same in bytes an hour, where both sides
+    say so much.  ``exact`` findings are counts and need no test.
     """
 
     kind: str
@@ -114,6 +115,7 @@ class LeakComparison:
     base: Rate | None = None
     other: Rate | None = None
     difference: Rate | None = None
+    bytes_per_hour: Rate | None = None
     reason: str = ""
 
 

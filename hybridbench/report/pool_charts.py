@@ -22,7 +22,7 @@ _PARTS: Final = (
 )
 _MUST_BE_ZERO: Final = ("residual", "waiting_held")
 
-_NAMES: Final = {"kv": "KV tokens", "mamba": "Recurrent state slots", "req": "Request rows"}
+POOL_NAMES: Final = {"kv": "KV tokens", "mamba": "Recurrent state slots", "req": "Request rows"}
 
 
 def pool_charts(record: RunRecord) -> tuple[Chart, ...]:
@@ -31,7 +31,7 @@ def pool_charts(record: RunRecord) -> tuple[Chart, ...]:
         match[1] for name in record.series if (match := re.fullmatch(r"pool\.(\w+)\.\w+", name))
     }
     # The pools everyone knows come in their usual order, others after them.
-    known = [pool for pool in _NAMES if pool in pools]
+    known = [pool for pool in POOL_NAMES if pool in pools]
     charts = []
     for pool in [*known, *sorted(pools - set(known))]:
         charts += [*_ledger(record, pool), *_losses(record, pool)]
@@ -49,7 +49,7 @@ def _ledger(record: RunRecord, pool: str) -> tuple[Chart, ...]:
     total = record.series.get(f"pool.{pool}.total")
     if total is not None and len(total):
         lines.append(Line("size", t_s, _on(t_s, total), Ink.LIMIT))
-    title = f"{_NAMES.get(pool, pool)}: who holds them"
+    title = f"{POOL_NAMES.get(pool, pool)}: who holds them"
     return (Chart(f"pool-{pool}", title, "slots", tuple(lines), stacked=True),)
 
 
@@ -61,7 +61,7 @@ def _losses(record: RunRecord, pool: str) -> tuple[Chart, ...]:
     )
     if not lines:
         return ()
-    title = f"{_NAMES.get(pool, pool)}: slots that must come back"
+    title = f"{POOL_NAMES.get(pool, pool)}: slots that must come back"
     note = "Zero at every quiescent checkpoint in a sound engine."
     return (Chart(f"pool-{pool}-losses", title, "slots", lines, note=note, min_span=4.0),)
 

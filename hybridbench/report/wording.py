@@ -24,6 +24,8 @@ _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
         "FASTER": "△",
         "BETTER": "△",
         "FIXED": "✓",
+        "LESS": "▽",
+        "HIGHER": "△",
     },
     Tone.BAD: {
         "LEAK": "▲",
@@ -39,8 +41,10 @@ _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
         "SLOWER": "▼",
         "WORSE": "▼",
         "INTRODUCED": "▲",
+        "MORE": "▲",
+        "LOWER": "▼",
     },
-    Tone.OPEN: {"INCONCLUSIVE": "?", "skipped": "?", "WAIVED": "~"},
+    Tone.OPEN: {"INCONCLUSIVE": "?", "UNDECIDED": "?", "skipped": "?", "WAIVED": "~"},
     Tone.VOID: {"INVALID": "∅", "UNCHANGED": "="},
 }
 

@@ -17,6 +17,7 @@ RUN_SCHEMA: Final = "hybridbench.run/1"
 VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
 DIAGNOSIS_SCHEMA: Final = "hybridbench.diagnosis/1"
 REPORT_SCHEMA: Final = "hybridbench.report/1"
+COMPARISON_VERDICT_SCHEMA: Final = "hybridbench.comparison/1"
 
 MANIFEST: Final = "manifest.json"
 SAMPLES: Final = "samples.jsonl"

@@ -1,0 +1,278 @@
+"""A judged comparison as a document: the answer first, then what changed, then how it was made."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hybridbench.analysis.comparison_leaks import GROWTH
+from hybridbench.analysis.comparison_metrics import MEMORY_AT_REST, PEAK_MEMORY
+from hybridbench.analysis.comparison_record import Comparison, Version
+from hybridbench.analysis.comparison_verdict import (
+    Change,
+    ComparisonVerdict,
+    LeakComparison,
+    MetricComparison,
+    Outcome,
+    Role,
+    SideComparison,
+)
+from hybridbench.analysis.findings import Finding
+from hybridbench.errors import ExitCode
+from hybridbench.report.comparison_charts import comparison_charts
+from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
+from hybridbench.report.comparison_tables import (
+    change_text,
+    comparison_tables,
+    letter,
+    version_table,
+)
+from hybridbench.report.document import (
+    Badge,
+    Document,
+    DocumentKind,
+    Fact,
+    FindingText,
+    Timeline,
+    Tone,
+)
+from hybridbench.report.provenance import model_note, provenance_tables, started_text
+from hybridbench.report.timeline import last_moment_s
+from hybridbench.report.wording import BADGES, full_rate_text, plain_text
+from hybridbench.rundir.layout import VERDICT
+from hybridbench.rundir.manifest import as_mapping
+
+_BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
+    Outcome.REGRESSION: ("▲", Tone.BAD),
+    Outcome.INCONCLUSIVE: ("?", Tone.OPEN),
+    Outcome.SAME: ("=", Tone.GOOD),
+    Outcome.BETTER: ("△", Tone.GOOD),
+}
+_MEANING: Final[Mapping[Outcome, str]] = {
+    Outcome.REGRESSION: "A version is worse than the first one: slower beyond the margin, leaking "
+    "what did not leak, or dead.",
+    Outcome.INCONCLUSIVE: "Not decided: the interval of what the answer rests on reaches over the "
+    "edge of the margin, or a finding could not be compared.",
+    Outcome.SAME: "What the answer rests on lies within the margin, no guard is worse, and no "
+    "finding is new.",
+    Outcome.BETTER: "Nothing is worse, and a version is faster beyond the margin or leaks less.",
+}
+_TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
+
+
+@dataclass(frozen=True)
+class ComparisonSource:
+    """Where a comparison lies and how it came about.
+
+    ``ended_by`` is the exit code of a comparison that a signal ended, else None.
+    """
+
+    run_id: str
+    command: tuple[str, ...] = ()
+    ended_by: ExitCode | None = None
+    notes: tuple[str, ...] = ()
+
+
+def comparison_document(
+    comparison: Comparison, verdict: ComparisonVerdict, source: ComparisonSource
+) -> Document:
+    """The report of one judged comparison; reads no file, no clock and no setting."""
+    base = comparison.versions[0]
+    code = source.ended_by if source.ended_by is not None else verdict.exit_code
+    glyph, tone = _BADGE[verdict.outcome]
+    ends = [last_moment_s(version.record) for version in comparison.versions]
+    return Document(
+        kind=DocumentKind.COMPARISON,
+        run_id=source.run_id,
+        subtitle=_subtitle(comparison, verdict),
+        badge=Badge(verdict.word, glyph, tone),
+        meaning=_MEANING[verdict.outcome],
+        exit_code=int(code),
+        headline=verdict.headline.removeprefix(f"{verdict.word}: "),
+        answer=tuple(_answer(comparison, verdict)),
+        gates=comparison_gates(comparison, verdict, code),
+        suite=f"hybridbench compare {_suite(comparison)}",
+        measures=comparison_measures(comparison, verdict),
+        ruling=_ruling(verdict),
+        tables=(*comparison_tables(comparison, verdict), version_table(comparison)),
+        findings=tuple(_findings(comparison, verdict)),
+        notes=(*_notes(comparison, verdict), *source.notes),
+        timeline=Timeline(max(ends)),
+        charts=comparison_charts(comparison, verdict),
+        provenance=provenance_tables(base.manifest, ends[0]),
+        command=shlex.join(source.command),
+        data_file=VERDICT,
+    )
+
+
+def _suite(comparison: Comparison) -> str:
+    manifest = comparison.versions[0].manifest
+    model = plain_text(as_mapping(manifest.get("model")).get("name"))
+    return f"{model} {plain_text(as_mapping(manifest.get('profile')).get('name'))}"
+
+
+def _subtitle(comparison: Comparison, verdict: ComparisonVerdict) -> str:
+    names = " and ".join(v.name for v in comparison.versions)
+    manifest = comparison.versions[0].manifest
+    model = as_mapping(manifest.get("model"))
+    parts = [
+        names,
+        " ".join(plain_text(model[key]) for key in ("name", "preset", "device") if model.get(key)),
+        plain_text(as_mapping(manifest.get("profile")).get("name")),
+        f"{verdict.rounds} rounds" if verdict.interleaved else "stored runs",
+        started_text(manifest),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _answer(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[Fact]:
+    """Per version: speed, leaks, memory; then what to do."""
+    several = len(verdict.sides) > 1
+    for side in verdict.sides:
+        who = f"{letter(side.version)}: " if several else ""
+        primary = side.primary()
+        if primary is not None:
+            yield Fact("How fast", who + _metric_sentence(primary))
+        for row in side.leaks:
+            if row.change in _TOLD:
+                yield Fact(f"Leak {row.change.value.lower()}", who + _leak_sentence(row))
+        memory = [m for m in side.metrics if m.metric in (MEMORY_AT_REST, PEAK_MEMORY)]
+        if memory:
+            said = "; ".join(f"{m.label} {change_text(m)} {m.word}" for m in memory)
+            yield Fact("Memory", who + said)
+    yield _next_step(comparison, verdict)
+
+
+def _metric_sentence(metric: MetricComparison) -> str:
+    said = f"{metric.label} {change_text(metric)} {metric.word}, {metric.pairs} pairs"
+    if metric.pairs_needed is not None:
+        said += f"; {metric.reason}; about {metric.pairs_needed} more pairs would decide"
+    elif metric.reason:
+        said += f"; {metric.reason}"
+    return said
+
+
+def _leak_sentence(row: LeakComparison) -> str:
+    said = row.title
+    if row.difference is not None:
+        said += f"; difference {full_rate_text(row.difference)}"
+    return said + (f"; {row.reason}" if row.reason else "")
+
+
+def _next_step(comparison: Comparison, verdict: ComparisonVerdict) -> Fact:
+    base = comparison.versions[0]
+    worst = next((s for s in verdict.sides if s.outcome is verdict.outcome), verdict.sides[0])
+    other = comparison.versions[worst.version]
+    if verdict.outcome is Outcome.INCONCLUSIVE:
+        return _more_rounds(worst, base, other)
+    if verdict.outcome is not Outcome.REGRESSION:
+        return Fact("What to do", "Nothing is worse; keep this as the record of it.")
+    if base.kind == "git" and other.kind in ("git", "tree"):
+        bad = other.name.removeprefix("git:") if other.kind == "git" else "HEAD"
+        command = ("hybridbench", "bisect", "--good", base.name.removeprefix("git:"), "--bad", bad)
+        return Fact("What to do", "Find the commit that did it.", shlex.join(command))
+    if any(row.change in (Change.INTRODUCED, Change.WORSE) for row in worst.leaks):
+        return Fact(
+            "What to do",
+            f"Open the run of {letter(worst.version)} beside this report: its findings name the "
+            "mechanism and the event that drives it.",
+        )
+    return Fact("What to do", "Compare the charts of what work costs in the two runs.")
+
+
+def _more_rounds(side: SideComparison, base: Version, other: Version) -> Fact:
+    primary = side.primary()
+    if primary is not None and primary.pairs_needed is not None:
+        rounds = primary.pairs + primary.pairs_needed
+        if "run" in (base.kind, other.kind):
+            return Fact("What to do", "Stored runs say no more than this: compare live versions.")
+        command = ("hybridbench", "compare", base.name, other.name, "--rounds", str(rounds))
+        return Fact("What to do", "Compare for longer.", shlex.join(command))
+    return Fact(
+        "What to do",
+        "Look at the reasons in the tables; quieter machines and longer blocks narrow the "
+        "intervals.",
+    )
+
+
+def _ruling(verdict: ComparisonVerdict) -> str:
+    primary = [m for s in verdict.sides if (m := s.primary()) is not None]
+    if not primary or not verdict.interleaved:
+        return ""
+    widest = max(primary, key=lambda m: m.upper / m.lower)
+    half = 50.0 * (widest.upper - widest.lower)
+    return (
+        f"{widest.pairs} rounds tell {widest.label} apart to within ±{half:.2g} %; the margin is "
+        f"{100.0 * verdict.terms.margin:.3g} %."
+    )
+
+
+def _findings(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[FindingText]:
+    for side in verdict.sides:
+        for row in side.leaks:
+            if row.change in _TOLD:
+                yield _finding_text(comparison, side, row)
+
+
+def _finding_text(comparison: Comparison, side: SideComparison, row: LeakComparison) -> FindingText:
+    gone = row.change in (Change.FIXED,)
+    version = comparison.versions[0 if gone else side.version]
+    origin = _origin(version, row)
+    facts = [Fact("In", letter(0 if gone else side.version) + ", " + version.name)]
+    for label, rate in (("A", row.base), (letter(side.version), row.other)):
+        if rate is not None:
+            facts.append(Fact(f"Rate in {label}", full_rate_text(rate)))
+    if row.difference is not None:
+        facts.append(Fact("Difference", full_rate_text(row.difference)))
+    if row.driver:
+        facts.append(Fact("Driver", row.driver))
+    if origin is not None and origin.cause:
+        facts.append(Fact("Cause", origin.cause))
+    return FindingText(
+        badge=BADGES[row.change.value],
+        kind=row.kind,
+        subject=row.subject,
+        title=row.title,
+        facts=tuple(facts),
+        evidence=(*((row.reason,) if row.reason else ()), *(origin.evidence if origin else ())),
+    )
+
+
+def _origin(version: Version, row: LeakComparison) -> Finding | None:
+    """The finding of the version's own run that ``row`` is about."""
+    same = (f for f in version.verdict.findings if (f.kind, f.subject) == (row.kind, row.subject))
+    return next(same, None)
+
+
+def _notes(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[str]:
+    yield from verdict.notes
+    for side in verdict.sides:
+        lead = f"{letter(side.version)}: " if len(verdict.sides) > 1 else ""
+        yield from (lead + note for note in side.notes)
+        yield from (
+            f"{lead}{row.title}: {row.reason}"
+            for row in side.leaks
+            if row.reason and row.kind == GROWTH and row.change is Change.UNCHANGED
+        )
+        yield from (lead + said for said in _sureness(side, verdict))
+    note = model_note(as_mapping(comparison.versions[0].manifest.get("model")))
+    if note:
+        yield note
+
+
+def _sureness(side: SideComparison, verdict: ComparisonVerdict) -> Iterator[str]:
+    primary = side.primary()
+    guards = [m for m in side.metrics if m.role is Role.GUARD]
+    if primary is None or not guards:
+        return
+
+    def wrong(metric: MetricComparison) -> str:
+        return f"{50.0 * (1.0 - metric.confidence):.2g} %"
+
+    yield (
+        f"the call on {primary.label} is wrong in at most {wrong(primary)} of comparisons, that on "
+        f"each of the {len(guards)} guards in {wrong(guards[0])}"
+        f" (all of them together {100.0 * verdict.terms.alpha:.3g} %)"
+    )

@@ -1,0 +1,155 @@
+"""The charts of a comparison: each round's ratio with the interval, and the sides overlaid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from hybridbench.analysis.comparison_record import Block, Comparison
+from hybridbench.analysis.comparison_verdict import (
+    ComparisonVerdict,
+    MetricComparison,
+    Role,
+    SideComparison,
+)
+from hybridbench.metrics import Unit, spec_of
+from hybridbench.report.charts import scaled, slug
+from hybridbench.report.comparison_tables import letter
+from hybridbench.report.document import Chart, ChartGroup, Ink, Line
+from hybridbench.report.pool_charts import POOL_NAMES
+
+_LEVELS: Final = (
+    ("rss_anon_swap_bytes", "Private memory"),
+    ("gc_collectible_bytes", "What a full collection would free"),
+)
+_RATES: Final = (
+    ("ttft_ms_p50", "Time to first token, median"),
+    ("itl_ms_p50", "Time between tokens, median"),
+)
+_MEMORY_SPAN: Final = 0.04
+
+
+def comparison_charts(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[ChartGroup, ...]:
+    """Groups without data are left out."""
+    groups = []
+    if comparison.interleaved:
+        ratios = [c for side in verdict.sides for c in _ratio_charts(comparison.blocks, side)]
+        groups.append(ChartGroup("Ratio of every round", tuple(ratios)))
+        groups.append(ChartGroup("Blocks", tuple(_block_charts(comparison, verdict))))
+    groups.append(ChartGroup("Memory side by side", tuple(_overlays(comparison, _LEVELS))))
+    groups.append(
+        ChartGroup("Pools side by side", tuple(_overlays(comparison, _pools(comparison))))
+    )
+    groups.append(ChartGroup("Latency side by side", tuple(_overlays(comparison, _RATES))))
+    return tuple(group for group in groups if group.charts)
+
+
+def _ratio_charts(blocks: Sequence[Block], side: SideComparison) -> Iterator[Chart]:
+    for metric in side.metrics:
+        if metric.role is not Role.SHOWN:
+            chart = _ratio_chart(blocks, side, metric)
+            if chart is not None:
+                yield chart
+
+
+def _ratio_chart(
+    blocks: Sequence[Block], side: SideComparison, metric: MetricComparison
+) -> Chart | None:
+    by_round = [
+        {
+            b.round: b.values[metric.metric]
+            for b in blocks
+            if b.version == version and metric.metric in b.values
+        }
+        for version in (0, side.version)
+    ]
+    rounds = sorted(r for r in by_round[0].keys() & by_round[1].keys() if by_round[0][r] > 0)
+    if len(rounds) < 2:
+        return None
+    x = np.array(rounds, np.float64) + 1.0
+    ratio = np.array([by_round[1][r] / by_round[0][r] for r in rounds])
+
+    def level(label: str, value: float, ink: Ink) -> Line:
+        return Line(label, x, np.full(x.size, value), ink)
+
+    edge = 1.0 + metric.margin
+    name = letter(side.version)
+    return Chart(
+        key=f"ratio-{side.version}-{slug(metric.metric)}",
+        title=f"{metric.label[:1].upper()}{metric.label[1:]}, {name} over A",
+        unit="ratio",
+        lines=(
+            Line(f"{name} / A", x, ratio, Ink.POINTS),
+            level("all rounds", metric.ratio, Ink.FIT),
+            level("interval, lower end", metric.lower, Ink.SPREAD),
+            level("interval, upper end", metric.upper, Ink.SPREAD),
+            level("margin, below", 1.0 / edge, Ink.LIMIT),
+            level("margin, above", edge, Ink.LIMIT),
+        ),
+        note=f"{metric.word}; a point is one pair of blocks with the same requests.",
+        from_zero=False,
+        wide=metric.role is Role.PRIMARY,
+        counted="round",
+    )
+
+
+def _block_charts(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[Chart]:
+    """What each version did in each round, for the metric that the answer rests on."""
+    primary = next((m for s in verdict.sides if (m := s.primary()) is not None), None)
+    if primary is None:
+        return
+    lines = []
+    for index, version in enumerate(comparison.versions):
+        mine = sorted(
+            (b for b in comparison.blocks if b.version == index and primary.metric in b.values),
+            key=lambda block: block.round,
+        )
+        if mine:
+            x = np.array([b.round + 1.0 for b in mine])
+            y = np.array([b.values[primary.metric] for b in mine])
+            lines.append(Line(f"{letter(index)} {version.name}", x, y, colour=index))
+    if lines:
+        title = f"{primary.label[:1].upper()}{primary.label[1:]} of every block"
+        yield Chart("blocks", title, primary.unit, tuple(lines), from_zero=False, counted="round")
+
+
+def _overlays(comparison: Comparison, wanted: Sequence[tuple[str, str]]) -> Iterator[Chart]:
+    """One series of all versions over each one's own time."""
+    for name, title in wanted:
+        spec = spec_of(name)
+        lines = []
+        for index, version in enumerate(comparison.versions):
+            series = version.record.series.get(name)
+            if series is not None and len(series):
+                label = f"{letter(index)} {version.name}"
+                lines.append(Line(label, series.t_s, series.value, colour=index))
+        if not lines or spec is None:
+            continue
+        memory = spec.unit is Unit.BYTES and name != "gc_collectible_bytes"
+        highest = max(float(np.nanmax(np.abs(line.value))) for line in lines)
+        chart = Chart(
+            key=f"side-{slug(name)}",
+            title=title,
+            unit="",
+            lines=tuple(lines),
+            note="Time is each version's own: the turns of the others are left out.",
+            from_zero=not memory,
+            min_span=_MEMORY_SPAN * highest if memory else 0.0,
+        )
+        yield replace(scaled(chart, spec.unit), wide=memory)
+
+
+def _pools(comparison: Comparison) -> list[tuple[str, str]]:
+    """Free slots, and slots that nobody holds, of every pool that any version has."""
+    found: dict[str, str] = {}
+    for version in comparison.versions:
+        for name in version.record.series:
+            match = re.fullmatch(r"pool\.(\w+)\.(available|residual)", name)
+            if match is not None:
+                what = "free" if match[2] == "available" else "without a holder"
+                found[name] = f"{POOL_NAMES.get(match[1], match[1])}: {what}"
+    return sorted(found.items())

@@ -1,0 +1,112 @@
+"""The questions that CI asks of a comparison, and its numbers for a machine that keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from hybridbench.analysis.comparison_leaks import leaks_judged
+from hybridbench.analysis.comparison_metrics import COMPARED
+from hybridbench.analysis.comparison_record import Comparison
+from hybridbench.analysis.comparison_verdict import (
+    Call,
+    Change,
+    ComparisonVerdict,
+    MetricComparison,
+    Outcome,
+    Role,
+    SideComparison,
+)
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.errors import ExitCode
+from hybridbench.report.comparison_tables import change_text, percent
+from hybridbench.report.document import Gate, GateState, Measure
+from hybridbench.report.wording import full_rate_text
+
+_OUTCOME: Final = {
+    Outcome.REGRESSION: GateState.FAILED,
+    Outcome.INCONCLUSIVE: GateState.SKIPPED,
+    Outcome.SAME: GateState.PASSED,
+    Outcome.BETTER: GateState.PASSED,
+}
+_CALL: Final = {Call.WORSE: GateState.FAILED, Call.INCONCLUSIVE: GateState.SKIPPED}
+_STOPPED: Final = {ExitCode.INTERRUPTED, ExitCode.TERMINATED}
+_SMALLER: Final = {metric.name: metric.higher_is_worse for metric in COMPARED}
+
+
+def comparison_gates(
+    comparison: Comparison, verdict: ComparisonVerdict, code: ExitCode
+) -> tuple[Gate, ...]:
+    """The answer, then per version every gated metric, the leaks and whether the worker lived."""
+    state = _OUTCOME[verdict.outcome]
+    if code in _STOPPED and state in (GateState.PASSED, GateState.SKIPPED):
+        state = GateState.ERROR
+    gates = [Gate("answer", "comparison", state, verdict.headline)]
+    for side in verdict.sides:
+        group = f"{side.name} against {comparison.versions[0].name}"
+        gates += _metric_gates(side, group)
+        gates.append(_leak_gate(comparison, side, group))
+        gates.append(_life_gate(comparison, side, group))
+    return tuple(gates)
+
+
+def comparison_measures(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[Measure, ...]:
+    """The ratio of every gated metric."""
+    base = comparison.versions[0].name
+    return tuple(
+        Measure(
+            f"{side.name} against {base}: {metric.label}",
+            metric.ratio,
+            "ratio",
+            metric.lower,
+            metric.upper,
+            _SMALLER[metric.metric],
+        )
+        for side in verdict.sides
+        for metric in side.metrics
+        if metric.role is not Role.SHOWN
+    )
+
+
+def _metric_gates(side: SideComparison, group: str) -> Iterator[Gate]:
+    for metric in side.metrics:
+        if metric.role is not Role.SHOWN:
+            state = _CALL.get(metric.call, GateState.PASSED)
+            yield Gate(
+                metric.metric,
+                group,
+                state,
+                _metric_text(metric),
+                metric.reason,
+                minor=metric.role is Role.GUARD,
+            )
+
+
+def _metric_text(metric: MetricComparison) -> str:
+    text = f"{metric.label} {metric.word}: {change_text(metric)}, same within "
+    text += percent(1.0 + metric.margin).removeprefix("+")
+    return text if metric.call is not Call.INCONCLUSIVE else f"not decided. {text}"
+
+
+def _leak_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate:
+    red = [row for row in side.leaks if row.change in (Change.INTRODUCED, Change.WORSE)]
+    open_ = [row for row in side.leaks if row.change is Change.UNDECIDED]
+    lines = "\n".join(
+        f"{row.change.value}: {row.title}"
+        + (f" [{full_rate_text(row.difference)}]" if row.difference is not None else "")
+        for row in (*red, *open_)
+    )
+    if red:
+        return Gate("leaks", group, GateState.FAILED, lines.partition("\n")[0], lines)
+    if open_:
+        return Gate("leaks", group, GateState.SKIPPED, f"not decided. {open_[0].title}", lines)
+    if not leaks_judged(comparison.versions[0], comparison.versions[side.version]):
+        return Gate("leaks", group, GateState.SKIPPED, "not judged: a run is INVALID or CRASHED")
+    return Gate("leaks", group, GateState.PASSED, "no finding is new and none grew")
+
+
+def _life_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate:
+    own = comparison.versions[side.version].verdict
+    if own.kind is VerdictKind.CRASHED:
+        return Gate("worker", group, GateState.ERROR, own.headline)
+    return Gate("worker", group, GateState.PASSED, "the worker lived to the end")

@@ -1,0 +1,174 @@
+"""The tables of a comparison: a row per metric, effect first; a row per leak; the versions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from hybridbench.analysis.comparison_leaks import GROWTH
+from hybridbench.analysis.comparison_record import Comparison, Version
+from hybridbench.analysis.comparison_verdict import (
+    Change,
+    ComparisonVerdict,
+    LeakComparison,
+    MetricComparison,
+    Role,
+    SideComparison,
+)
+from hybridbench.analysis.findings import Rate
+from hybridbench.metrics import label_of
+from hybridbench.report.document import Table
+from hybridbench.report.timeline import last_moment_s
+from hybridbench.report.wording import amount, interval_text, number, plain_text, rate_text
+from hybridbench.rundir.manifest import as_mapping
+from hybridbench.units import format_bytes, format_duration
+
+_ROLE: Final = {Role.PRIMARY: "answers", Role.GUARD: "guards", Role.SHOWN: "shown"}
+_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_HASH: Final = 12
+
+
+def letter(version: int) -> str:
+    """What a report calls the version at this position."""
+    return _LETTERS[version] if version < len(_LETTERS) else f"#{version + 1}"
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a change: ``−4.9 %``."""
+    change = 100.0 * (ratio - 1.0)
+    sign = "\N{MINUS SIGN}" if change < -0.05 else ("+" if change > 0.05 else "")
+    return f"{sign}{abs(change):.1f} %"
+
+
+def change_text(metric: MetricComparison) -> str:
+    """``−4.9 % ± 0.8 %``, the half width being that of the interval's ends."""
+    half = 50.0 * (metric.upper - metric.lower)
+    if not math.isfinite(half) or half > 100.0:
+        return f"{percent(metric.ratio)} ± over 100 %"
+    return f"{percent(metric.ratio)} ± {half:.1f} %"
+
+
+def comparison_tables(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[Table, ...]:
+    """Metrics and leaks of each version against the first."""
+    tables: list[Table] = []
+    for side in verdict.sides:
+        other = letter(side.version)
+        against = f"{other} ({side.name}) against A ({comparison.versions[0].name})"
+        tables.append(_metric_table(side, verdict, against))
+        tables.append(_leak_table(side, verdict, against))
+    return tuple(tables)
+
+
+def version_table(comparison: Comparison) -> Table:
+    """What was compared: the hash is of the engine files that the worker really imported."""
+    rows = tuple(_version_row(i, version) for i, version in enumerate(comparison.versions))
+    columns = ("", "version", "engine files", "commit", "own verdict", "ran for")
+    return Table("Versions", columns, rows)
+
+
+def level_text(value: float, unit: str) -> str:
+    """A level of a metric with its unit."""
+    if unit == "B":
+        return format_bytes(value)
+    if unit == "ratio":
+        return f"{100.0 * value:.3g} %"
+    return f"{number(float(f'{value:.4g}'))} {unit}"
+
+
+def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:
+    other = letter(side.version)
+    columns = ("metric", "change", "call", "A", other, "robust", "role")
+    rows = tuple(
+        (
+            m.label,
+            change_text(m),
+            m.word,
+            level_text(m.base, m.unit),
+            level_text(m.other, m.unit),
+            percent(m.robust_ratio),
+            _ROLE[m.role],
+        )
+        for m in side.metrics
+    )
+    return Table(
+        f"Metrics: {against}",
+        columns,
+        rows,
+        frozenset({1, 3, 4, 5}),
+        note=_metric_note(side, verdict),
+        empty="no block of both versions has a metric in common",
+    )
+
+
+def _metric_note(side: SideComparison, verdict: ComparisonVerdict) -> str:
+    primary = side.primary()
+    margin = f"Same within {100.0 * verdict.terms.margin:.3g} %"
+    wider = [m for m in side.metrics if m.role is Role.GUARD and m.margin > verdict.terms.margin]
+    if wider:
+        most = max(m.margin for m in wider)
+        margin += f" (guards up to {100.0 * most:.3g} %)"
+    if primary is None:
+        return f"{margin}."
+    kind = "adjusted for every look" if verdict.interleaved else "with an allowance between runs"
+    blocks = f"{primary.pairs} pairs" if verdict.interleaved else f"{primary.pairs} windows a run"
+    sure = f"{100.0 * primary.confidence:.3g} % for the answer, {kind}"
+    return f"{margin}. {blocks[:1].upper()}{blocks[1:]}. Intervals: {sure}."
+
+
+def _leak_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:
+    other = letter(side.version)
+    rows = tuple(_leak_row(row) for row in side.leaks)
+    confidence = f"{100.0 * (1.0 - verdict.terms.leak_alpha):.4g} %"
+    return Table(
+        f"Leaks: {against}",
+        ("finding", "change", "A", other, "difference", f"{confidence} interval"),
+        rows,
+        frozenset({2, 3, 4, 5}),
+        empty="neither version has a finding, and no growth could be judged",
+    )
+
+
+def _leak_row(row: LeakComparison) -> tuple[str, ...]:
+    return (
+        _leak_name(row),
+        row.change.value if row.change is not Change.UNCHANGED or not row.reason else row.reason,
+        _rate(row.base),
+        _rate(row.other),
+        _rate(row.difference),
+        "" if row.difference is None else interval_text(row.difference),
+    )
+
+
+def _leak_name(row: LeakComparison) -> str:
+    if row.kind == GROWTH:
+        return f"growth of {label_of(row.subject)}"
+    return f"{row.subject}: {row.kind.replace('-', ' ')}"
+
+
+def _rate(rate: Rate | None) -> str:
+    if rate is None:
+        return ""
+    if rate.unit == "share":
+        return amount(100.0 * rate.value, "%", signed=True)
+    return rate_text(rate)
+
+
+def _version_row(index: int, version: Version) -> tuple[str, ...]:
+    manifest = version.manifest
+    return (
+        letter(index),
+        version.name,
+        plain_text(manifest.get("engine_hash"))[:_HASH],
+        " ".join(_commit(version)),
+        version.verdict.kind.value,
+        format_duration(last_moment_s(version.record)),
+    )
+
+
+def _commit(version: Version) -> Iterator[str]:
+    git = as_mapping(version.manifest.get("git"))
+    if git.get("commit"):
+        yield plain_text(git["commit"])[:10]
+        if git.get("dirty"):
+            yield "with changes"
