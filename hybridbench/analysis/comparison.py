@@ -26,7 +26,7 @@ from hybridbench.analysis.comparison_metrics import (
 )
 from hybridbench.analysis.comparison_pairs import PairedMean, Pairs, paired_mean
 from hybridbench.analysis.comparison_record import Block, Comparison
-from hybridbench.analysis.comparison_stored import between_runs, unpaired_mean
+from hybridbench.analysis.comparison_stored import between_runs, not_alone, unpaired_mean
 from hybridbench.analysis.comparison_verdict import (
     Call,
     ComparisonTerms,
@@ -54,7 +54,8 @@ def compare(comparison: Comparison, terms: ComparisonTerms) -> ComparisonVerdict
     open_loop = is_open_loop([version.manifest for version in comparison.versions])
     looks = comparison.looks or terms.looks
     others = range(1, len(comparison.versions))
-    plan = _Plan(terms, looks, len(others), open_loop, comparison.interleaved)
+    slowed = "" if comparison.interleaved else not_alone([v.record for v in comparison.versions])
+    plan = _Plan(terms, looks, len(others), open_loop, comparison.interleaved, slowed)
     rounds = complete_rounds(comparison.blocks, len(comparison.versions))
     sides: list[SideComparison] = []
     for other in others:
@@ -124,13 +125,16 @@ def complete_rounds(blocks: Iterable[Block], versions: int) -> int:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What was fixed before the first block.  ``others`` are versions held against the first."""
+    """What was fixed before the first block.  ``others`` are versions held against the first,
+    ``slowed`` says why times of stored runs cannot be compared.
+    """
 
     terms: ComparisonTerms
     looks: tuple[int, ...]
     others: int
     open_loop: bool
     interleaved: bool
+    slowed: str = ""
 
     def alpha_of(self, role: Role, guards: int) -> float:
         """The chance of a wrong call on one metric: the shares of all gated ones add up to alpha.
@@ -205,7 +209,7 @@ def _unpaired(
 ) -> tuple[PairedMean, int, tuple[float, float]] | None:
     base = np.array([sides.base[r][0] for r in sorted(sides.base)])
     other = np.array([sides.other[r][0] for r in sorted(sides.other)])
-    found = unpaired_mean(base, other, between=between_runs(metric.name))
+    found = unpaired_mean(base, other, between=between_runs(metric))
     if found is None:
         return None
     return found, min(base.size, other.size), _levels(base, other)
@@ -235,7 +239,7 @@ def _judged(measured: _Measured, plan: _Plan) -> MetricComparison:
     # The margin as a quotient both ways, so that A against B and B against A agree.
     margin = metric.margin_of(plan.terms.margin)
     edge = math.log1p(margin)
-    call, reason = _call(measured, (lower, upper), edge, interleaved=plan.interleaved)
+    call, reason = _call(measured, (lower, upper), edge, plan)
     needed = None
     if call is Call.INCONCLUSIVE and plan.interleaved:
         needed = _pairs_needed(measured, edge, plan)
@@ -264,11 +268,13 @@ def _judged(measured: _Measured, plan: _Plan) -> MetricComparison:
 
 
 def _call(
-    measured: _Measured, interval: tuple[float, float], edge: float, *, interleaved: bool
+    measured: _Measured, interval: tuple[float, float], edge: float, plan: _Plan
 ) -> tuple[Call, str]:
     lower, upper = interval
-    if interleaved and measured.pairs < _LEAST_PAIRS:
+    if plan.interleaved and measured.pairs < _LEAST_PAIRS:
         return Call.INCONCLUSIVE, f"{measured.pairs} pairs say nothing of their own spread"
+    if plan.slowed and measured.metric.timed:
+        return Call.INCONCLUSIVE, plan.slowed
     when_higher, when_lower = Call.BETTER, Call.WORSE
     if measured.metric.higher_is_worse:
         when_higher, when_lower = when_lower, when_higher

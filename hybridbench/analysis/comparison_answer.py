@@ -19,11 +19,10 @@ from hybridbench.analysis.comparison_verdict import (
     SideComparison,
 )
 from hybridbench.analysis.findings import Rate, VerdictKind
-from hybridbench.analysis.growth import rate_text
 from hybridbench.analysis.trend import COLLECTIBLE
 from hybridbench.analysis.validity import MEMORY
-from hybridbench.metrics import label_of
-from hybridbench.units import format_byte_rate
+from hybridbench.metrics import Unit, label_of
+from hybridbench.units import format_byte_rate, format_bytes, format_count
 
 _RED = (Change.INTRODUCED, Change.WORSE)
 # An effect of the order is told when it is large and surely there.
@@ -169,9 +168,19 @@ def _leak_parts(leaks: Sequence[LeakComparison]) -> list[str]:
 
 
 def _rate(rate: Rate) -> str:
-    """``+3.45 GiB/h (3.39 GiB/h to 3.51 GiB/h)``."""
-    value, _, interval = rate_text(rate).partition(" [")
-    return f"{value} ({interval.removesuffix(']').replace(', ', ' to ')})"
+    """``+3.45 GiB/h (3.39 to 3.51)``, ``+0.86 (0.84 to 0.87) nodes per evicted node``."""
+    if rate.unit != Unit.BYTES:
+        value, lower, upper = (format_count(v) for v in (rate.value, rate.lower, rate.upper))
+        sign = "+" * (rate.value >= 0)
+        return f"{sign}{value} ({lower} to {upper}) {rate.unit} per {rate.per}"
+    per = "/h" if rate.per == "h" else f" per {rate.per}"
+    words = [format_bytes(v).split(" ") for v in (rate.value, rate.lower, rate.upper)]
+    units = {unit for _, unit in words}
+    value, lower, upper = (
+        number if len(units) == 1 else f"{number} {unit}" for number, unit in words
+    )
+    unit = f" {words[0][1]}" if len(units) == 1 else ""
+    return f"{'+' * (rate.value >= 0)}{value}{unit}{per} ({lower} to {upper})"
 
 
 def _subject(row: LeakComparison) -> str:
@@ -242,12 +251,12 @@ def _memory_bound(base: Version, version: Version) -> str:
 
 def _common_notes(comparison: Comparison) -> list[str]:
     notes = []
-    if comparison.interleaved:
+    if comparison.interleaved and not comparison.fresh:
         notes.append(
             "each version ran in one process: what differs from one start of a process to the next "
             "is in the ratio, and the margin has to cover it"
         )
-    else:
+    if not comparison.interleaved:
         notes.append(
             "the runs were not interleaved: what the machine did between them is in the ratio; "
             "6 % either way is allowed for that, so they are never called the same within less"

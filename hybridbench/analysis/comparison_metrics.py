@@ -47,6 +47,11 @@ class ComparedMetric:
     def higher_is_worse(self) -> bool:
         return self.sense in (Sense.COST, Sense.SIZE)
 
+    @property
+    def timed(self) -> bool:
+        """Whether a slower machine changes it."""
+        return self.sense in (Sense.SPEED, Sense.COST)
+
     def margin_of(self, margin: float) -> float:
         """The share that counts, where the comparison's is ``margin``."""
         return margin if self.margin is None else max(margin, self.margin)

@@ -51,7 +51,8 @@ class Comparison:
 
     ``interleaved`` is False for stored runs: their blocks are windows of each run's own time and no
     pairs, and what the machine did in between is in the difference.  ``looks`` are the numbers of
-    rounds after which the answer was looked at, planned before the first of them.
+    rounds after which the answer was looked at, planned before the first of them.  ``fresh``: every
+    block had a process of its own.
     """
 
     versions: tuple[Version, ...]
@@ -59,3 +60,4 @@ class Comparison:
     interleaved: bool
     looks: tuple[int, ...] = ()
     allowed_mismatches: frozenset[str] = field(default_factory=frozenset)
+    fresh: bool = False

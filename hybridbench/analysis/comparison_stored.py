@@ -14,15 +14,16 @@ import numpy as np
 
 from hybridbench.analysis.comparison_metrics import (
     CPU_PER_TOKEN,
-    LEVELS,
     MEMORY_AT_REST,
     PEAK_MEMORY,
     REQUESTS,
     STEP_PER_TOKEN,
     THROUGHPUT,
+    ComparedMetric,
 )
 from hybridbench.analysis.comparison_pairs import PairedMean, widening
 from hybridbench.analysis.comparison_record import Block
+from hybridbench.analysis.disturbance import share_of_time
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.window import Window, judged_window
 
@@ -30,6 +31,10 @@ MOST_WINDOWS = 24
 # From one run to the next a shared machine is faster or slower by about this (a standard deviation
 # of the log; docs/comparison-statistics.md has where it is from).
 BETWEEN_RUNS = 0.03
+
+# A run whose worker was kept from a processor for more of its time than this says nothing of speed
+# beside another: how much that cost cannot be taken out again.
+_WAITED = 0.05
 
 _SAMPLES_PER_WINDOW = 3
 _MS = 1000.0
@@ -61,6 +66,22 @@ def stored_blocks(record: RunRecord, version: int) -> tuple[Block, ...]:
     )
 
 
+def not_alone(records: Sequence[RunRecord]) -> str:
+    """Why the speeds of these runs cannot be compared: others had the processors.  Empty where the
+    runs had them for themselves.
+    """
+    shares = []
+    for record in records:
+        window = judged_window(record)
+        names = ("worker_cpu_wait_s", "host_steal_s")
+        series = [record.series.get(name) for name in names]
+        shares.append(0.0 if window is None else sum(share_of_time(s, window) for s in series))
+    if max(shares, default=0.0) <= _WAITED:
+        return ""
+    said = " and ".join(f"{share:.0%}" for share in shares)
+    return f"the workers were kept from a processor for {said} of the time"
+
+
 def unpaired_mean(base: FloatArray, other: FloatArray, *, between: float) -> PairedMean | None:
     """The log ratio of two runs' windows, each mean's error widened by its own correlation.
 
@@ -88,11 +109,11 @@ def hodges_lehmann_shift(base: FloatArray, other: FloatArray) -> float:
     return float(np.median(other[:, None] - base[None, :]))
 
 
-def between_runs(metric: str) -> float:
+def between_runs(metric: ComparedMetric) -> float:
     """The spread allowed for between two stored runs: a hit rate and a memory level have none of
     the machine's speed in them.
     """
-    return 0.0 if metric in LEVELS or metric == "hit_rate" else BETWEEN_RUNS
+    return BETWEEN_RUNS if metric.timed else 0.0
 
 
 def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, FloatArray]:

@@ -26,8 +26,8 @@ from hybridbench.report.comparison_gates import comparison_gates, comparison_mea
 from hybridbench.report.comparison_tables import (
     change_text,
     comparison_tables,
+    display_name,
     letter,
-    version_table,
 )
 from hybridbench.report.document import (
     Badge,
@@ -96,7 +96,7 @@ def comparison_document(
         suite=f"hybridbench compare {_suite(comparison)}",
         measures=comparison_measures(comparison, verdict),
         ruling=_ruling(verdict),
-        tables=(*comparison_tables(comparison, verdict), version_table(comparison)),
+        tables=comparison_tables(comparison, verdict),
         findings=tuple(_findings(comparison, verdict)),
         notes=(*_notes(comparison, verdict), *source.notes),
         timeline=Timeline(max(ends)),
@@ -114,7 +114,7 @@ def _suite(comparison: Comparison) -> str:
 
 
 def _subtitle(comparison: Comparison, verdict: ComparisonVerdict) -> str:
-    names = " and ".join(v.name for v in comparison.versions)
+    names = " and ".join(display_name(v) for v in comparison.versions)
     manifest = comparison.versions[0].manifest
     model = as_mapping(manifest.get("model"))
     parts = [
@@ -134,7 +134,7 @@ def _answer(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[Fact
         who = f"{letter(side.version)}: " if several else ""
         primary = side.primary()
         if primary is not None:
-            yield Fact("How fast", who + _metric_sentence(primary))
+            yield Fact("How fast", who + _metric_sentence(primary, verdict))
         for row in side.leaks:
             if row.change in _TOLD:
                 yield Fact(f"Leak {row.change.value.lower()}", who + _leak_sentence(row))
@@ -145,8 +145,9 @@ def _answer(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[Fact
     yield _next_step(comparison, verdict)
 
 
-def _metric_sentence(metric: MetricComparison) -> str:
-    said = f"{metric.label} {change_text(metric)} {metric.word}, {metric.pairs} pairs"
+def _metric_sentence(metric: MetricComparison, verdict: ComparisonVerdict) -> str:
+    blocks = "pairs" if verdict.interleaved else "windows of each run"
+    said = f"{metric.label} {change_text(metric)} {metric.word}, {metric.pairs} {blocks}"
     if metric.pairs_needed is not None:
         said += f"; {metric.reason}; about {metric.pairs_needed} more pairs would decide"
     elif metric.reason:
@@ -220,7 +221,7 @@ def _finding_text(comparison: Comparison, side: SideComparison, row: LeakCompari
     gone = row.change in (Change.FIXED,)
     version = comparison.versions[0 if gone else side.version]
     origin = _origin(version, row)
-    facts = [Fact("In", letter(0 if gone else side.version) + ", " + version.name)]
+    facts = [Fact("In", f"{letter(0 if gone else side.version)}, {display_name(version)}")]
     for label, rate in (("A", row.base), (letter(side.version), row.other)):
         if rate is not None:
             facts.append(Fact(f"Rate in {label}", full_rate_text(rate)))

@@ -18,7 +18,7 @@ from hybridbench.analysis.comparison_verdict import (
 )
 from hybridbench.metrics import Unit, spec_of
 from hybridbench.report.charts import scaled, slug
-from hybridbench.report.comparison_tables import letter
+from hybridbench.report.comparison_tables import display_name, letter
 from hybridbench.report.document import Chart, ChartGroup, Ink, Line
 from hybridbench.report.pool_charts import POOL_NAMES
 
@@ -111,7 +111,7 @@ def _block_charts(comparison: Comparison, verdict: ComparisonVerdict) -> Iterato
         if mine:
             x = np.array([b.round + 1.0 for b in mine])
             y = np.array([b.values[primary.metric] for b in mine])
-            lines.append(Line(f"{letter(index)} {version.name}", x, y, colour=index))
+            lines.append(Line(f"{letter(index)} {display_name(version)}", x, y, colour=index))
     if lines:
         title = f"{primary.label[:1].upper()}{primary.label[1:]} of every block"
         yield Chart("blocks", title, primary.unit, tuple(lines), from_zero=False, counted="round")
@@ -125,7 +125,7 @@ def _overlays(comparison: Comparison, wanted: Sequence[tuple[str, str]]) -> Iter
         for index, version in enumerate(comparison.versions):
             series = version.record.series.get(name)
             if series is not None and len(series):
-                label = f"{letter(index)} {version.name}"
+                label = f"{letter(index)} {display_name(version)}"
                 lines.append(Line(label, series.t_s, series.value, colour=index))
         if not lines or spec is None:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from hybridbench.analysis.comparison_leaks import GROWTH
@@ -34,6 +35,11 @@ def letter(version: int) -> str:
     return _LETTERS[version] if version < len(_LETTERS) else f"#{version + 1}"
 
 
+def display_name(version: Version) -> str:
+    """What the user called it; of a run directory its own name."""
+    return Path(version.name).name if version.kind == "run" else version.name
+
+
 def percent(ratio: float) -> str:
     """A ratio as a change: ``−4.9 %``."""
     change = 100.0 * (ratio - 1.0)
@@ -50,11 +56,10 @@ def change_text(metric: MetricComparison) -> str:
 
 
 def comparison_tables(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[Table, ...]:
-    """Metrics and leaks of each version against the first."""
-    tables: list[Table] = []
+    """The versions, then metrics and leaks of each against the first."""
+    tables = [version_table(comparison)]
     for side in verdict.sides:
-        other = letter(side.version)
-        against = f"{other} ({side.name}) against A ({comparison.versions[0].name})"
+        against = f"{letter(side.version)} against A"
         tables.append(_metric_table(side, verdict, against))
         tables.append(_leak_table(side, verdict, against))
     return tuple(tables)
@@ -158,7 +163,7 @@ def _version_row(index: int, version: Version) -> tuple[str, ...]:
     manifest = version.manifest
     return (
         letter(index),
-        version.name,
+        display_name(version),
         plain_text(manifest.get("engine_hash"))[:_HASH],
         " ".join(_commit(version)),
         version.verdict.kind.value,
