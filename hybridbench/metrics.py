@@ -118,6 +118,13 @@ METRICS: tuple[MetricSpec, ...] = (
         label="the number of threads",
     ),
     MetricSpec(
+        "worker_cpu_s",
+        Unit.SECONDS,
+        Kind.COUNTER,
+        Check.SHOWN,
+        "processor time of all threads of the worker",
+    ),
+    MetricSpec(
         "worker_cpu_wait_s",
         Unit.SECONDS,
         Kind.COUNTER,

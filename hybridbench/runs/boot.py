@@ -8,7 +8,7 @@ from hybridbench.runs.demands import check_takes
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.plan import SoakPlan
-from hybridbench.targets.messages import Fatal, Ready
+from hybridbench.targets.messages import Fatal, Ready, Start
 from hybridbench.targets.target import Target
 from hybridbench.targets.wire import WireClosedError
 
@@ -16,9 +16,15 @@ _TURN_S = 0.25
 
 
 def boot_worker(
-    target: Target, plan: SoakPlan, clock: Clock, interrupts: Interrupts
+    target: Target,
+    plan: SoakPlan,
+    clock: Clock,
+    interrupts: Interrupts,
+    start: Start | None = None,
 ) -> Ready | None:
     """The worker's first word, or None when somebody asked for the end meanwhile.
+
+    It is told what the plan says, or what ``start`` does.
 
     Raises:
         ConfigError: what was asked for cannot be built, in the worker's own sentence, or its engine
@@ -26,7 +32,7 @@ def boot_worker(
         WorkerLostError: it died, or was not ready in time.
         WorkerFailedError: it speaks another version of the wire.
     """
-    target.post(plan.start_message())
+    target.post(plan.start_message() if start is None else start)
     limit_s = clock.monotonic_s() + plan.boot_limit_s
     while interrupts.first is None:
         if clock.monotonic_s() > limit_s:

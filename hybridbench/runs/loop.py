@@ -167,10 +167,21 @@ class SoakLoop:
         """Whether every census that was asked for is answered."""
         return self._censuses_open == 0
 
+    @property
+    def sample_open(self) -> bool:
+        """Whether a sample is asked for and not answered."""
+        return self._asked is not None
+
     def post_checkpoint(self, index: int, *, audit: bool) -> None:
         """Ask for a checkpoint; ``checkpoint_done`` tells of its answer."""
         self._censuses_open += 1
         self._parts.target.post(Checkpoint(self.new_probe_id(), index, audit))
+
+    def post_census(self) -> None:
+        """Ask for a census now; ``no_census_open`` tells of its answer."""
+        self._parts.census_pace.asked(self.now_s)
+        self._censuses_open += 1
+        self._parts.target.post(Census(self.new_probe_id()))
 
     def sample_rest(self) -> None:
         """Store the worker's private memory of this moment, at which it has nothing to do."""
@@ -197,9 +208,7 @@ class SoakLoop:
             self._finish_sample(now_s, {})
         wanted = self.censuses_wanted and not self._censuses_open
         if wanted and parts.census_pace.due(now_s):
-            parts.census_pace.asked(now_s)
-            self._censuses_open += 1
-            parts.target.post(Census(self.new_probe_id()))
+            self.post_census()
 
     def _handle(self, message: FromWorker) -> None:
         parts = self._parts

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ExitCode
+from hybridbench.targets.bundled import WorkerLaunch
 from hybridbench.targets.messages import Scalar, Start
 from hybridbench.workload.profile import Cadence, Profile
 from hybridbench.workload.trace_replay import TraceOptions
@@ -59,6 +61,8 @@ class SoakPlan:
         hold_s: how long a worker that leaks is kept alive before anything of it is destroyed.
         thresholds: what the run is held against besides those of its profile, as written.
         segment: where a run goes on that was cut off; None for a new one.
+        python: the worker's interpreter.
+        search_path: the worker's PYTHONPATH; None imports what this process would.
         command: the arguments as the user gave them, for the manifest.
     """
 
@@ -84,6 +88,8 @@ class SoakPlan:
     hold_s: float = 0.0
     thresholds: tuple[str, ...] = ()
     segment: Segment | None = None
+    python: str = sys.executable
+    search_path: str | None = None
     command: tuple[str, ...] = ()
 
     @property
@@ -108,6 +114,10 @@ class SoakPlan:
     def traffic_seed(self) -> int:
         """Of the prompts: a later segment brings others, the same ones every time."""
         return self.seed + (0 if self.segment is None else _SEED_STRIDE * self.segment.index)
+
+    def worker_launch(self, stderr_path: Path) -> WorkerLaunch:
+        """How its worker is started."""
+        return WorkerLaunch(stderr_path, self.malloc, self.python, search_path=self.search_path)
 
     def start_message(self) -> Start:
         """What the worker is told."""

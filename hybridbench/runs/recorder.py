@@ -46,6 +46,10 @@ class Recorder:
         """Seconds since the run began."""
         return self._clock.monotonic_s() - self._start_s
 
+    def leave_out(self, parked_s: float) -> None:
+        """The ``parked_s`` seconds up to now are no time of this run: nothing was asked of it."""
+        self._start_s += parked_s
+
     def enter(self, phase: str) -> None:
         """The run is in ``phase`` from now on."""
         self.phase = phase
@@ -58,7 +62,7 @@ class Recorder:
 
     def sample(self, stamp_s: float, values: Mapping[str, float]) -> dict[str, float]:
         """Store a sample of the monotonic time ``stamp_s``; return it with its rates."""
-        complete = {**values, **self._rates.rates(stamp_s, values)}
+        complete = {**values, **self._rates.rates(stamp_s - self._start_s, values)}
         self._sink.sample(self._sample_time(stamp_s), self.phase, complete)
         return complete
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hybridbench.analysis.record import JsonValue
@@ -67,19 +67,37 @@ def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
         RunDirectoryError: the manifest lacks a part of the plan.
         ConfigError: its profile is none for this version.
     """
-    manifest = segment.manifest
+    plan = plan_of_manifest(segment.manifest, wanted.run_dir)
+    return replace(
+        plan,
+        ui=wanted.ui,
+        stop=wanted.stop or plan.stop,
+        diagnose=wanted.diagnose or plan.diagnose,
+        hold_s=plan.hold_s if wanted.hold_s is None else wanted.hold_s,
+        segment=segment,
+        command=wanted.command,
+    )
+
+
+def plan_of_manifest(manifest: Mapping[str, JsonValue], run_dir: Path) -> SoakPlan:
+    """The plan that the run in ``run_dir`` began with, as if it had not begun.
+
+    Raises:
+        RunDirectoryError: the manifest lacks a part of the plan.
+        ConfigError: its profile is none for this version.
+    """
     profile, model = as_mapping(manifest.get("profile")), as_mapping(manifest.get("model"))
     resolved = profile.get("resolved")
     if not isinstance(resolved, Mapping):
-        raise _lacks(wanted.run_dir, "profile.resolved")
+        raise _lacks(run_dir, "profile.resolved")
     options = as_mapping(manifest.get("options"))
     source = profile.get("source")
     return SoakPlan(
-        profile=Profile.from_resolved(resolved, str(wanted.run_dir / MANIFEST)),
+        profile=Profile.from_resolved(resolved, str(run_dir / MANIFEST)),
         model=str(model["name"]),
-        store=wanted.run_dir.parent,
-        duration_s=_number(manifest, "planned_duration_s", wanted.run_dir),
-        seed=int(_number(manifest, "seed", wanted.run_dir)),
+        store=run_dir.parent,
+        duration_s=_number(manifest, "planned_duration_s", run_dir),
+        seed=int(_number(manifest, "seed", run_dir)),
         device=str(model.get("device", "cpu")),
         dtype=str(model.get("dtype", "float32")),
         defects=_texts(manifest.get("defects")),
@@ -87,14 +105,11 @@ def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
         trace=_trace(as_mapping(manifest.get("trace"))),
         profile_source=str(source) if isinstance(source, str) else None,
         malloc=str(as_mapping(manifest.get("malloc")).get("mode", "pinned")),
-        ui=wanted.ui,
         census=str(options.get("census", "auto")),
         watchdog_s=_or(options.get("watchdog_s"), WATCHDOG_S),
-        stop=wanted.stop or str(options.get("stop", "never")),
-        diagnose=wanted.diagnose or str(options.get("diagnose", "auto")),
-        hold_s=_or(options.get("hold_s"), 0.0) if wanted.hold_s is None else wanted.hold_s,
-        segment=segment,
-        command=wanted.command,
+        stop=str(options.get("stop", "never")),
+        diagnose=str(options.get("diagnose", "auto")),
+        hold_s=_or(options.get("hold_s"), 0.0),
     )
 
 

@@ -21,32 +21,20 @@ from hybridbench.runs.ladder import Ladder, LadderTerms
 from hybridbench.runs.live import make_view
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.look import Looker
-from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
+from hybridbench.runs.loop import SoakLoop, WorkerLostError
 from hybridbench.runs.manifest import planned_manifest, with_worker
+from hybridbench.runs.parts import RunRoom, loop_parts
 from hybridbench.runs.plan import Segment, SoakOutcome, SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.segment import check_same_engine, with_counts, with_segment
-from hybridbench.runs.status import RunStatus, View
+from hybridbench.runs.status import View
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.stopping import make_stopper
-from hybridbench.runs.watchdog import Watchdog
-from hybridbench.sampling.cadence import Beat, CensusPace
 from hybridbench.sampling.cgroup import oom_kills
-from hybridbench.sampling.sampler import (
-    HarnessSource,
-    ProcessSource,
-    PssSource,
-    Sampler,
-    StarvationSource,
-    TimedSource,
-)
-from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
-from hybridbench.targets.messages import Ready
-from hybridbench.workload.actions import Workload
+from hybridbench.targets.bundled import BundledTarget
 from hybridbench.workload.build import build_workload
 
 STDERR_FILE = "worker.stderr.log"
-_PSS_INTERVAL_S = 20.0
 _STOP_PATIENCE_S = 10.0
 
 
@@ -137,7 +125,7 @@ class _Soak:
             self._open_segment(self._plan.segment)
         self._recorder.enter("boot")
         kills_before = oom_kills()
-        target = BundledTarget(WorkerLaunch(self._stderr_path, malloc=self._plan.malloc))
+        target = BundledTarget(self._plan.worker_launch(self._stderr_path))
         try:
             self._soak(target)
         except WorkerLostError as lost:
@@ -175,7 +163,8 @@ class _Soak:
         self._manifest = with_segment(manifest, plan, ready, self._started_wall_s)
         self._writer.update_manifest(self._manifest)
         self._view.note(ready.model_note)
-        parts = self._parts(target, ready, workload)
+        driver = Driver(workload, target)
+        parts = loop_parts(plan, self._room(), target, driver, ready)
         loop = SoakLoop(parts)
         try:
             recorder = self._recorder
@@ -188,30 +177,12 @@ class _Soak:
             if loop.truth:
                 add_truth(self._writer.run_dir, loop.truth)
 
-    def _parts(self, target: BundledTarget, ready: Ready, workload: Workload) -> LoopParts:
-        plan, clock = self._plan, self._clock
-        now_s, cadence = clock.monotonic_s(), plan.cadence
-        sources = [
-            TimedSource(ProcessSource(ready.pid)),
-            TimedSource(HarnessSource()),
-            TimedSource(StarvationSource(ready.pid)),
-            TimedSource(PssSource(ready.pid), Beat(_PSS_INTERVAL_S, now_s)),
-        ]
-        return LoopParts(
-            target=target,
-            driver=Driver(workload, target),
-            sampler=Sampler(sources, Beat(cadence.sample_every_s, now_s), clock),
-            census_pace=CensusPace(cadence.collectible_every_s, now_s, plan.stall_max_s),
+    def _room(self) -> RunRoom:
+        return RunRoom(
+            clock=self._clock,
             recorder=self._recorder,
-            watchdog=Watchdog(plan.watchdog_s, now_s),
             interrupts=self._interrupts,
             view=self._view,
-            status=RunStatus(
-                title=f"{plan.model} / {plan.profile.name}",
-                model_note=ready.model_note,
-                duration_s=plan.traffic_s,
-            ),
-            clock=clock,
             log_watch=self._log_watch,
             on_evidence=self._write_evidence,
         )

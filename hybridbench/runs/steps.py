@@ -69,14 +69,14 @@ class SoakSteps:
     def run_steadily(self) -> None:
         """The judged part: traffic and samples, with a checkpoint now and then."""
         self._parts.recorder.enter("steady")
-        self._record_steady()
+        self.record_steady()
         end_s = self._start_s + self._plan.traffic_s
         every_s = self._plan.cadence.checkpoint_every_s
         self.checkpoint(end_s)
         due_s = self._loop.now_s + every_s
         while self._loop.now_s < end_s and not self._is_over():
             self._turn_until(self._steady_is_news, min(end_s, due_s))
-            self._record_steady()
+            self.record_steady()
             # One that would fall into the end gives way to the last checkpoint.
             if due_s <= self._loop.now_s < end_s - every_s / 4:
                 self.checkpoint(end_s)
@@ -97,6 +97,16 @@ class SoakSteps:
         self._loop.censuses_wanted = True
         self._parts.recorder.enter("resume")
         self._parts.recorder.enter("steady")
+
+    def look_at_rest(self, *, audit: bool) -> bool:
+        """Drain, let it settle, look, and wait for the answer; False if it did not come to rest.
+
+        The engine stays drained until somebody posts Resume.
+        """
+        if not self._drain():
+            return False
+        self._await_checkpoint(self._rest(audit=audit))
+        return True
 
     def drain(self) -> None:
         """The last requests finish; nothing new comes."""
@@ -224,7 +234,8 @@ class SoakSteps:
     def _steady_is_news(self) -> bool:
         return self._loop.steady is not None and not self._steady_recorded
 
-    def _record_steady(self) -> None:
+    def record_steady(self) -> None:
+        """Say once in the run's events that the engine is steady, when it is."""
         if self._steady_is_news() and self._loop.steady is not None:
             self._steady_recorded = True
             self._stop_rule.steady()

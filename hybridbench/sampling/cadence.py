@@ -22,6 +22,10 @@ class Beat:
             raise ValueError(f"a beat every {self.interval_s} s; the interval must be above 0")
         self.next_s = self.start_s
 
+    def restart(self, now_s: float) -> None:
+        """Due now, and from now on by this grid: what was missed before is nobody's lateness."""
+        self.next_s = now_s
+
     def take(self, now_s: float) -> float | None:
         """If a beat is due, take it and return how late it is in seconds; otherwise None."""
         late_s = now_s - self.next_s

@@ -17,6 +17,17 @@ def read_cpu_wait_s(pid: int, proc: Path = _PROC) -> float | None:
     return int(words[1]) / 1e9
 
 
+def read_cpu_s(pid: int, proc: Path = _PROC) -> float | None:
+    """Seconds that all threads of ``pid`` have run, children not counted; None if untold."""
+    try:
+        threads = list((proc / str(pid) / "task").iterdir())
+    except OSError:
+        return None
+    words = [_text(thread / "schedstat").split() for thread in threads]
+    ran_ns = [int(parts[0]) for parts in words if parts and parts[0].isdigit()]
+    return sum(ran_ns) / 1e9 if ran_ns else None
+
+
 def read_steal_s(proc: Path = _PROC) -> float | None:
     """Seconds that the hypervisor has kept from each processor, on average; None if untold."""
     lines = _text(proc / "stat").splitlines()

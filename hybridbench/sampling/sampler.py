@@ -10,7 +10,7 @@ from typing import Protocol
 from hybridbench.clock import Clock
 from hybridbench.metrics import declared
 from hybridbench.sampling.cadence import Beat
-from hybridbench.sampling.cpu_time import read_cpu_wait_s, read_steal_s
+from hybridbench.sampling.cpu_time import read_cpu_s, read_cpu_wait_s, read_steal_s
 from hybridbench.sampling.process_memory import (
     ProcessGoneError,
     count_open_fds,
@@ -51,13 +51,37 @@ class ProcessSource:
 
 
 class StarvationSource:
-    """What a process could not have: processor time, from its scheduler and the hypervisor."""
+    """Processor time that a process had, and what it could not have, from its scheduler and the
+    hypervisor.
+
+    Of a process that is parked nothing was kept: what the hypervisor took meanwhile is left out.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._parked_at_s: float | None = None
+        self._left_out_s = 0.0
+
+    def park(self) -> None:
+        """The process rests from now on; what is stolen is stolen from others."""
+        self._parked_at_s = read_steal_s()
+
+    def unpark(self) -> None:
+        """It is its turn again."""
+        steal_s = read_steal_s()
+        if steal_s is not None and self._parked_at_s is not None:
+            self._left_out_s += steal_s - self._parked_at_s
+        self._parked_at_s = None
 
     def read(self) -> Mapping[str, float]:
-        found = {"worker_cpu_wait_s": read_cpu_wait_s(self._pid), "host_steal_s": read_steal_s()}
+        steal_s = read_steal_s()
+        if steal_s is not None:
+            steal_s -= self._left_out_s
+        found = {
+            "worker_cpu_s": read_cpu_s(self._pid),
+            "worker_cpu_wait_s": read_cpu_wait_s(self._pid),
+            "host_steal_s": steal_s,
+        }
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -111,6 +135,10 @@ class Sampler:
     def interval_s(self) -> float:
         """Seconds between samples."""
         return self._beat.interval_s
+
+    def restart(self, now_s: float) -> None:
+        """The next sample is due now, and late by nothing."""
+        self._beat.restart(now_s)
 
     def begin(self) -> bool:
         """Whether a sample is due now; if so, it counts as begun."""

@@ -36,18 +36,25 @@ class WorkerLaunch:
     """How the worker process is started.
 
     ``malloc`` is "pinned" (see ``sampling/malloc.py``) or "system", which leaves the settings of
-    the caller's environment.
+    the caller's environment.  ``search_path`` is the worker's PYTHONPATH; None imports what this
+    process would, and any other keeps the working directory out of it, which may hold another
+    engine.
     """
 
     stderr_path: Path
     malloc: str = "pinned"
     python: str = sys.executable
     module: str = "hybridbench.runs.worker"
+    search_path: str | None = None
 
     def environment(self) -> dict[str, str]:
         """What is set in the worker's environment on top of the caller's."""
         pinned = PINNED_ENVIRONMENT if self.malloc == "pinned" else {}
-        return {**_ENVIRONMENT, **pinned, "PYTHONPATH": import_path()}
+        if self.search_path is None:
+            return {**_ENVIRONMENT, **pinned, "PYTHONPATH": import_path()}
+        # `python -m` would look in the working directory first.
+        own = {"PYTHONPATH": self.search_path, "PYTHONSAFEPATH": "1"}
+        return {**_ENVIRONMENT, **pinned, **own}
 
 
 class BundledTarget:
