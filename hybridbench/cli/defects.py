@@ -10,9 +10,9 @@ app = typer.Typer(help="Historic defects that `soak --defect SLUG` puts back int
 @app.command("list")
 def list_defects() -> None:
     """List the defects with their source and the profile that reaches them."""
-    from hybridbench.defects.catalog import CONTROLS, DEFECTS
+    from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 
-    for defect in (*DEFECTS, *CONTROLS):
+    for defect in (*DEFECTS, *CONTROLS, *PLANTED):
         typer.echo(f"{defect.slug:24} {defect.source:14} profile {defect.profile}")
         typer.echo(f"    {defect.symptom}")
 

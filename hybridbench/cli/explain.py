@@ -23,16 +23,19 @@ def _group() -> None:
 
 @app.command("defects")
 def list_defects() -> None:
-    """The historic defects and the controls, each with its source and how it shows."""
+    """The historic defects, the controls and what is planted, each with its source and how it
+    shows.
+    """
     from rich.console import Console, Group
     from rich.text import Text
 
-    from hybridbench.defects.catalog import CONTROLS, DEFECTS
+    from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 
     parts: list[RenderableType] = []
     for title, entries in (
         ("Defects, to be found", DEFECTS),
         ("Controls, to be left alone", CONTROLS),
+        ("Planted, for comparisons", PLANTED),
     ):
         parts += [Text(title, style="bold"), _overview(entries), Text()]
     parts.append(Text("`hybridbench explain SLUG` tells more about one.", style="dim"))
@@ -50,7 +53,11 @@ def explain(
     from hybridbench.defects.defect import Role
 
     defect = find_defect(slug, "explain")
-    what = "a control: it looks like a leak and is none" if defect.role is Role.CONTROL else ""
+    what = {
+        Role.DEFECT: "",
+        Role.CONTROL: "a control: it looks like a leak and is none",
+        Role.PLANTED: "planted: a cost of known size, which a soak alone cannot see",
+    }[defect.role]
     head = Text.assemble((defect.slug, "bold"), f"  {defect.source}", (f"  {what}", "dim"))
     console = Console()
     console.print(head, Text(), _facts(defect), Text(), sep="\n")
@@ -123,8 +130,11 @@ def _how_long(defect: Defect) -> str:
 
 def _command(defect: Defect) -> str:
     """What to type to see it."""
+    from hybridbench.defects.defect import Role
     from hybridbench.units import format_duration
 
+    if defect.role is Role.PLANTED:
+        return f"hybridbench compare . defect:{defect.slug} --profile {defect.profile}"
     words = ["hybridbench", "soak", "--profile", defect.profile, "--defect", defect.slug]
     words += ["--duration", format_duration(defect.signature.duration_s)]
     if defect.model:

@@ -44,6 +44,7 @@ from hybridbench.defects.pr31616_spec_tail_unrecorded import DEFECT as SPEC_TAIL
 from hybridbench.defects.pr31648_whole_chain_lru_refresh import DEFECT as WHOLE_CHAIN_LRU_REFRESH
 from hybridbench.defects.pr35936_ghost_request import DEFECT as GHOST_REQUEST
 from hybridbench.defects.pr38454_evict_heap_rebuild import DEFECT as EVICT_HEAP_REBUILD
+from hybridbench.defects.slow_step import DEFECT as SLOW_STEP
 from hybridbench.defects.vllm34183_request_partial_cycle import DEFECT as REQUEST_PARTIAL_CYCLE
 from hybridbench.defects.vllm44490_undrained_recorder import DEFECT as UNDRAINED_RECORDER
 from hybridbench.errors import ConfigError, UsageError
@@ -85,9 +86,13 @@ CONTROLS: tuple[Defect, ...] = (
     STICKY_BURST,
 )
 
+# What a soak cannot see, as it was never otherwise: comparisons are tried on it, and no row of the
+# self-test has it.
+PLANTED: tuple[Defect, ...] = (SLOW_STEP,)
+
 
 def find_defect(name: str, asked_by: str = "--defect") -> Defect:
-    """The defect or control called ``name``: a slug, or a ``.py`` file that defines ``DEFECT``.
+    """What is called ``name``: a slug, or a ``.py`` file that defines ``DEFECT``.
 
     ``asked_by`` is the option or command that an error names.
 
@@ -97,7 +102,7 @@ def find_defect(name: str, asked_by: str = "--defect") -> Defect:
     """
     if name.endswith(".py"):
         return _from_file(Path(name))
-    known = (*DEFECTS, *CONTROLS)
+    known = (*DEFECTS, *CONTROLS, *PLANTED)
     for defect in known:
         if defect.slug == name:
             return defect

@@ -34,6 +34,7 @@ class Role(StrEnum):
 
     DEFECT = "defect"
     CONTROL = "control"  # looks like a leak and is none
+    PLANTED = "planted"  # a cost of known size; only `compare` can see it
 
 
 @dataclass(frozen=True)

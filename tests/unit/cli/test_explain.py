@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
-from hybridbench.defects.catalog import CONTROLS, DEFECTS
+from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.defects.defect import Defect
 from hybridbench.errors import UsageError
 
@@ -22,11 +22,19 @@ def test_a_story_names_its_source_its_verdict_and_how_to_see_it(defect: Defect) 
     assert defect.signature.verdicts[0] in result.output
 
 
+@pytest.mark.parametrize("defect", PLANTED, ids=lambda defect: defect.slug)
+def test_what_is_planted_is_shown_by_a_comparison(defect: Defect) -> None:
+    result = CliRunner().invoke(app, ["explain", defect.slug])
+
+    assert result.exit_code == 0, result.output
+    assert f"hybridbench compare . defect:{defect.slug}" in result.output
+
+
 def test_both_lists_name_every_defect_and_control() -> None:
     for command in (["list", "defects"], ["defects", "list"]):
         output = CliRunner().invoke(app, command).output
 
-        assert all(defect.slug in output for defect in (*DEFECTS, *CONTROLS))
+        assert all(defect.slug in output for defect in (*DEFECTS, *CONTROLS, *PLANTED))
 
 
 def test_a_wrong_slug_is_met_with_the_nearest() -> None:
