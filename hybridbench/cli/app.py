@@ -11,6 +11,7 @@ import typer
 from hybridbench import __version__
 from hybridbench.cli import (
     bench,
+    compare,
     defects,
     diagnose,
     explain,
@@ -31,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("soak", epilog=soak.EXIT_CODES)(soak.soak)
+app.command("compare", epilog=compare.EXIT_CODES)(compare.compare)
 app.command("report")(report.report)
 app.command("diagnose")(diagnose.diagnose)
 app.command("judge", epilog=judge.EXIT_CODES)(judge.judge)

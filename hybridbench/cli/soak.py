@@ -10,16 +10,22 @@ import typer
 
 from hybridbench.cli.chosen_defects import chosen_defects
 from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell
+from hybridbench.cli.options import (
+    GC_MODES,
+    check_choice,
+    parse_overrides,
+    parse_seconds,
+    profile_with,
+)
 from hybridbench.cli.preview import FORMATS as PREVIEW_FORMATS
 from hybridbench.cli.preview import tell_preview
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
-from hybridbench.units import format_duration, parse_duration_s
+from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
     from hybridbench.runs.plan import SoakPlan
-    from hybridbench.workload.profile import Profile
     from hybridbench.workload.trace_replay import TraceOptions
 
 EXIT_CODES = (
@@ -29,7 +35,6 @@ EXIT_CODES = (
 UI_MODES = ("auto", "live", "plain", "none")
 MALLOC_MODES = ("pinned", "system")
 DIAGNOSE_MODES = ("auto", "always", "never")
-GC_MODES = ("default", "freeze-after-warmup")
 DTYPES = ("float32", "float64", "bfloat16")
 CENSUS_MODES = ("auto", "fork", "walk")
 STOP_MODES = ("auto", "early", "never")
@@ -189,9 +194,9 @@ def soak(
     The run directory under --store holds the evidence and report.html.  Ctrl-C drains and reports;
     a second one stops at once.
     """
-    _check_choice("--ui", ui, UI_MODES)
-    _check_choice("--stop", stop, STOP_MODES)
-    _check_choice("--diagnose", diagnose, DIAGNOSE_MODES)
+    check_choice("--ui", ui, UI_MODES)
+    check_choice("--stop", stop, STOP_MODES)
+    check_choice("--diagnose", diagnose, DIAGNOSE_MODES)
     hold_s = _hold(on_leak)
     check_format(format_)
     if resume is not None:
@@ -199,18 +204,18 @@ def soak(
         code = tell(run_dir, Telling(format_))
         raise typer.Exit(code if hint is None else hint)
     if dry_run:
-        _check_choice("--dry-run --format", format_, PREVIEW_FORMATS)
+        check_choice("--dry-run --format", format_, PREVIEW_FORMATS)
     thresholds = given_thresholds(threshold or [])
-    _check_choice("--malloc", malloc, MALLOC_MODES)
-    _check_choice("--dtype", dtype, DTYPES)
-    _check_choice("--census", census, CENSUS_MODES)
+    check_choice("--malloc", malloc, MALLOC_MODES)
+    check_choice("--dtype", dtype, DTYPES)
+    check_choice("--census", census, CENSUS_MODES)
     if gc is not None:
-        _check_choice("--gc", gc, GC_MODES)
+        check_choice("--gc", gc, GC_MODES)
     defects = chosen_defects(defect or [])
     # Only its own profile needs what the defect sets; who names another knows what to set.
     needed = defects.needs if profile is None else {}
     source = profile or defects.profile or _DEFAULT_PROFILE
-    chosen = _profile(source, {**needed, **_overrides(set_ or [], gc, ballast)})
+    chosen = profile_with(source, {**needed, **parse_overrides(set_ or [], gc, ballast)})
     from hybridbench.runs.plan import SoakPlan
 
     replay = _trace(trace, length_scale, speedup)
@@ -229,7 +234,7 @@ def soak(
         malloc=malloc,
         ui=ui,
         census=census,
-        watchdog_s=_seconds("--watchdog", watchdog),
+        watchdog_s=parse_seconds("--watchdog", watchdog),
         stop=stop,
         diagnose=diagnose,
         hold_s=hold_s,
@@ -260,32 +265,6 @@ def _given(context: typer.Context) -> dict[str, object]:
     }
 
 
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{option} {value}: choose one of {', '.join(choices)}.")
-
-
-def _overrides(pairs: list[str], gc: str | None, ballast: int | None) -> dict[str, str]:
-    overrides: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {pair}: write KEY=VALUE, for example pools.mamba_slots=64.")
-        overrides[key] = value
-    if gc is not None:
-        overrides["gc.mode"] = gc
-    if ballast is not None:
-        overrides["ballast.objects"] = str(ballast)
-    return overrides
-
-
-def _profile(name: str, overrides: dict[str, str]) -> Profile:
-    from hybridbench.workload.catalog import load_profile
-
-    profile = load_profile(name)
-    return profile.with_overrides(overrides) if overrides else profile
-
-
 def _trace(path: Path | None, length_scale: str, speedup: str) -> TraceOptions | None:
     from hybridbench.workload.trace_replay import (
         TraceOptions,
@@ -306,7 +285,7 @@ _SHORTEST_S = 20.0
 
 
 def _duration(given: str | None, of_profile_s: float) -> float:
-    duration_s = of_profile_s if given is None else _seconds("--duration", given)
+    duration_s = of_profile_s if given is None else parse_seconds("--duration", given)
     if duration_s < _SHORTEST_S:
         raise UsageError(
             f"--duration {given}: nothing can be judged in less than "
@@ -322,11 +301,4 @@ def _hold(on_leak: str | None) -> float:
     action, equals, text = on_leak.partition("=")
     if action != "hold" or not equals:
         raise UsageError(f"--on-leak {on_leak}: write hold=TIME, for example hold=2h.")
-    return _seconds("--on-leak", text)
-
-
-def _seconds(option: str, text: str) -> float:
-    try:
-        return parse_duration_s(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}.") from error
+    return parse_seconds("--on-leak", text)

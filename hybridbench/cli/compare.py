@@ -1,0 +1,128 @@
+"""``hybridbench compare``: versions of the engine side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hybridbench.cli.compare_options import UI_MODES, CompareOptions, compared
+from hybridbench.cli.options import check_choice
+
+EXIT_CODES = (
+    "Exit codes: 0 nothing is worse, 12 a regression (slower, or a leak introduced), "
+    "13 INCONCLUSIVE, 14 a worker cannot be started, 2 usage, 130 interrupted, 143 terminated, "
+    "1 a bug in hybridbench."
+)
+
+Model = Annotated[
+    str | None,
+    typer.Option(help="As of `soak`.  Default: the profile's (qwen3-next).", show_default=False),
+]
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        help="A shipped profile or a YAML file.  Default: chat-churn, or the one that reaches "
+        "the first defect.",
+        show_default=False,
+    ),
+]
+MaxTime = Annotated[
+    str, typer.Option(help="No round begins that would end later than this after the first.")
+]
+BlockTime = Annotated[
+    str,
+    typer.Option(
+        "--block", help="How long a block of the first version takes; fixes the requests in one."
+    ),
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="At most so many rounds of one block each.  Default: 24.", show_default=False
+    ),
+]
+Margin = Annotated[
+    str, typer.Option(help="What counts as the same: a share of throughput or cost, 3% or 0.03.")
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(help="Of weights and traffic.  Default: the profile's.", show_default=False),
+]
+Gc = Annotated[
+    str | None,
+    typer.Option(
+        help="Collector of the workers: default or freeze-after-warmup.", show_default=False
+    ),
+]
+Ballast = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="Long-lived Python objects in each worker.  Default: the profile's.",
+        show_default=False,
+    ),
+]  # fmt: skip
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the profile, for all."),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="A new process for each block, warmed up each time.")
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-mismatch", metavar="KEY", help="Compare though the versions differ in KEY."
+    ),
+]
+Store = Annotated[Path, typer.Option(help="Where the comparison's directory is made.")]
+Ui = Annotated[str, typer.Option(help="plain (a line for each round on stderr) or none.")]
+
+
+def compare(
+    versions: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B [C ...]",
+            help="Each one of: . (the working tree), git:REF, python:PATH (an interpreter or "
+            "environment), defect:SLUG, defect:FILE.py, defects-as-of:sglang-0.5.10, or a run "
+            "directory.",
+        ),
+    ],
+    model: Model = None,
+    profile: ProfileName = None,
+    max_time: MaxTime = "20m",
+    block: BlockTime = "15s",
+    rounds: Rounds = None,
+    margin: Margin = "3%",
+    seed: Seed = None,
+    gc: Gc = None,
+    ballast: Ballast = None,
+    set_: Set = None,
+    fresh: Fresh = False,
+    allow_mismatch: Allow = None,
+    store: Store = Path("results"),
+    ui: Ui = "auto",
+) -> None:
+    """Run versions of the engine side by side and say which is slower and which leaks.
+
+    Live versions take turns, a block of the same requests each, in the order AB BA AB ...; a look
+    after 6, 12, 18 and 24 rounds ends it as soon as the throughput is decided.  Stored runs are
+    compared as they are.
+
+    The directory under --store holds the raw blocks and a run directory for each version.  Ctrl-C
+    ends after the round under way and reports; a second one stops at once.
+    """
+    check_choice("--ui", ui, UI_MODES)
+    options = CompareOptions(
+        model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
+        margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()), fresh=fresh,
+        allowed=tuple(allow_mismatch or ()), store=store, ui=ui,
+    )  # fmt: skip
+    directory, hint = compared(versions, options)
+    # Imported here: `--help` and usage errors should not wait for scipy.
+    from hybridbench.cli.compared import tell_comparison
+
+    code = tell_comparison(directory)
+    raise typer.Exit(int(hint or code))

@@ -1,0 +1,151 @@
+"""What the options of ``compare`` come to, for the commands that compare: a plan, carried out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hybridbench.cli.options import (
+    GC_MODES,
+    check_choice,
+    parse_overrides,
+    parse_seconds,
+    profile_with,
+)
+from hybridbench.errors import ExitCode, UsageError
+from hybridbench.units import format_duration
+
+if TYPE_CHECKING:
+    from hybridbench.analysis.comparison_verdict import ComparisonTerms
+    from hybridbench.compare.plan import ComparePlan
+    from hybridbench.compare.sides import Side
+
+UI_MODES = ("auto", "plain", "none")
+_DEFAULT_PROFILE = "chat-churn"
+_VERSIONS_MAX = 8
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """The options of ``compare`` as they were given; its --help explains them."""
+
+    model: str | None = None
+    profile: str | None = None
+    max_time: str = "20m"
+    block: str = "15s"
+    rounds: int | None = None
+    margin: str = "3%"
+    seed: int | None = None
+    gc: str | None = None
+    ballast: int | None = None
+    set_: tuple[str, ...] = ()
+    fresh: bool = False
+    allowed: tuple[str, ...] = ()
+    store: Path = Path("results")
+    ui: str = "auto"
+
+
+def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, ExitCode | None]:
+    """Compare ``versions``; the directory of it, and the exit code if somebody ended it.
+
+    Raises:
+        UsageError, ConfigError: what was asked for cannot be.
+        WorkerFailedError: a worker cannot be started.
+        RunDirectoryError: the store cannot be written, or a stored run cannot be read.
+    """
+    if not 2 <= len(versions) <= _VERSIONS_MAX:
+        raise UsageError(
+            f"compare takes 2 to {_VERSIONS_MAX} versions, and {len(versions)} are given; the "
+            "others are held against the first."
+        )
+    terms = _terms(options)
+    max_time_s = parse_seconds("--max-time", options.max_time)
+    from hybridbench.compare.sides import is_stored, resolved_sides
+
+    if any(is_stored(name) for name in versions):
+        from hybridbench.compare.stored import StoredPlan, compare_stored
+
+        with resolved_sides(versions) as sides:
+            stored = StoredPlan(
+                sides, options.store, terms, frozenset(options.allowed), max_time_s,
+                options.ui, command=("hybridbench", *sys.argv[1:]),
+            )  # fmt: skip
+            outcome = compare_stored(stored)
+        return outcome.directory, outcome.exit_hint
+    # The profile is told wrong before a worktree is made.
+    make_plan = _live_plan(versions, options, terms, max_time_s)
+    from hybridbench.compare.run import run_comparison
+
+    with resolved_sides(versions) as sides:
+        outcome = run_comparison(make_plan(sides))
+    return outcome.directory, outcome.exit_hint
+
+
+def _live_plan(
+    versions: Sequence[str], options: CompareOptions, terms: ComparisonTerms, max_time_s: float
+) -> Callable[[tuple[Side, ...]], ComparePlan]:
+    from hybridbench.cli.chosen_defects import chosen_defects
+    from hybridbench.compare.plan import SHORTEST_BLOCK_S, ComparePlan
+    from hybridbench.compare.sides import defect_words
+
+    block_s = parse_seconds("--block", options.block)
+    if block_s < SHORTEST_BLOCK_S:
+        raise UsageError(
+            f"--block {options.block}: a block below {format_duration(SHORTEST_BLOCK_S)} has too "
+            "few requests to say anything; give more."
+        )
+    if options.gc is not None:
+        check_choice("--gc", options.gc, GC_MODES)
+    defects = chosen_defects(defect_words(versions))
+    needed = defects.needs if options.profile is None else {}
+    source = options.profile or defects.profile or _DEFAULT_PROFILE
+    overrides = parse_overrides(list(options.set_), options.gc, options.ballast)
+    profile = profile_with(source, {**needed, **overrides})
+
+    def make(sides: tuple[Side, ...]) -> ComparePlan:
+        return ComparePlan(
+            sides=sides,
+            profile=profile,
+            model=profile.model if options.model is None else options.model,
+            store=options.store,
+            seed=profile.seed if options.seed is None else options.seed,
+            terms=terms,
+            block_s=block_s,
+            max_time_s=max_time_s,
+            fresh=options.fresh,
+            allowed=frozenset(options.allowed),
+            profile_source=source,
+            ui="plain" if options.ui == "auto" else options.ui,
+            command=("hybridbench", *sys.argv[1:]),
+        )
+
+    return make
+
+
+def _terms(options: CompareOptions) -> ComparisonTerms:
+    from hybridbench.analysis.comparison import planned_looks
+    from hybridbench.analysis.comparison_verdict import ComparisonTerms
+
+    terms = ComparisonTerms(margin=parse_share("--margin", options.margin))
+    if options.rounds is None:
+        return terms
+    return ComparisonTerms(margin=terms.margin, looks=planned_looks(options.rounds, terms))
+
+
+def parse_share(option: str, text: str) -> float:
+    """A share above 0 and below 1 from ``3%`` or ``0.03``.
+
+    Raises:
+        UsageError: it is none; names ``option``.
+    """
+    number, percent, rest = text.partition("%")
+    try:
+        share = float(number) / (100.0 if percent else 1.0)
+    except ValueError:
+        share = -1.0
+    if rest.strip() or not 0.0 < share < 1.0:
+        raise UsageError(f"{option} {text}: write a share between 0 and 1, such as 3% or 0.03.")
+    return share

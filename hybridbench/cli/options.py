@@ -1,0 +1,62 @@
+"""Options that several commands have, from their text to their value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hybridbench.errors import UsageError
+from hybridbench.units import parse_duration_s
+
+if TYPE_CHECKING:
+    from hybridbench.workload.profile import Profile
+
+GC_MODES = ("default", "freeze-after-warmup")
+
+
+def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise UsageError unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise UsageError(f"{option} {value}: choose one of {', '.join(choices)}.")
+
+
+def parse_overrides(pairs: list[str], gc: str | None, ballast: int | None) -> dict[str, str]:
+    """What --set, --gc and --ballast ask for, by key of the profile.
+
+    Raises:
+        UsageError: a --set that is no KEY=VALUE.
+    """
+    overrides: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {pair}: write KEY=VALUE, for example pools.mamba_slots=64.")
+        overrides[key] = value
+    if gc is not None:
+        overrides["gc.mode"] = gc
+    if ballast is not None:
+        overrides["ballast.objects"] = str(ballast)
+    return overrides
+
+
+def profile_with(name: str, overrides: dict[str, str]) -> Profile:
+    """The profile called ``name`` with keys set.
+
+    Raises:
+        ConfigError: there is none, or a key cannot be set so.
+    """
+    from hybridbench.workload.catalog import load_profile
+
+    profile = load_profile(name)
+    return profile.with_overrides(overrides) if overrides else profile
+
+
+def parse_seconds(option: str, text: str) -> float:
+    """A duration in seconds.
+
+    Raises:
+        UsageError: ``text`` is none; names ``option``.
+    """
+    try:
+        return parse_duration_s(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}.") from error

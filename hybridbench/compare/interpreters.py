@@ -1,0 +1,91 @@
+"""Another interpreter or environment to run the engine in, and whose engine that is."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import hybridbench
+from hybridbench.errors import ConfigError, UsageError
+from hybridbench.targets.own_process import with_environment
+
+_PATIENCE_S = 120.0
+_OWN, _CHECKOUT = "installed there", "this checkout"
+# The first line is the version; then the file of the engine, or the module that is missing.
+_ASK = """\
+import platform, sys
+print(platform.python_version())
+try:
+    import hybridbench.runs.worker_setup
+except ImportError as error:
+    print("missing", error.name or error)
+else:
+    print("found", hybridbench.__file__)
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """``search_path`` is the PYTHONPATH with which it finds its engine."""
+
+    executable: Path
+    version: str
+    search_path: str
+    engine_from: str
+
+
+def find_interpreter(path: str) -> Interpreter:
+    """The interpreter at ``path``, or that of the environment in the directory ``path``.
+
+    It runs the engine that it has installed, or the one of this checkout if it has none.
+
+    Raises:
+        UsageError: there is no interpreter.
+        ConfigError: it cannot import an engine; the missing module is named.
+    """
+    given = Path(path).expanduser()
+    # Not resolved: an environment is known by the place of its link to the interpreter.
+    executable = (given / "bin" / "python" if given.is_dir() else given).absolute()
+    if not executable.is_file():
+        raise UsageError(
+            f"python:{path}: no interpreter; name one, or an environment with bin/python in it."
+        )
+    version, word, told = _ask(executable, "", path)
+    if word == "found":
+        return Interpreter(executable, version, "", _OWN)
+    if told.split(".")[0] != "hybridbench":
+        raise _missing(path, told)
+    checkout = str(Path(hybridbench.__file__).parents[1])
+    version, word, told = _ask(executable, checkout, path)
+    if word != "found":
+        raise _missing(path, told)
+    return Interpreter(executable, version, checkout, _CHECKOUT)
+
+
+def _missing(path: str, module: str) -> ConfigError:
+    return ConfigError(
+        f"python:{path}: it has no {module}, without which the engine does not run; install "
+        "hybridbench's dependencies there."
+    )
+
+
+def _ask(executable: Path, search_path: str, path: str) -> tuple[str, str, str]:
+    settings = {"PYTHONPATH": search_path, "PYTHONSAFEPATH": "1"}
+    try:
+        done = subprocess.run(
+            with_environment(settings, [str(executable), "-c", _ASK]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"python:{path}: it cannot be started: {error}.") from error
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or len(lines) < 2:
+        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise ConfigError(f"python:{path}: it does not run Python code: {last}.")
+    word, _, told = lines[1].partition(" ")
+    return lines[0], word, told

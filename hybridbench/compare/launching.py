@@ -1,0 +1,105 @@
+"""Starting the worker of a version, which may be of another tree or another release."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from hybridbench.clock import Clock
+from hybridbench.compare.sides import Side
+from hybridbench.engine.config import EngineConfig
+from hybridbench.errors import ConfigError, WorkerFailedError
+from hybridbench.runs.boot import boot_worker
+from hybridbench.runs.interrupts import Interrupts
+from hybridbench.runs.loop import WorkerLostError
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.targets.bundled import BundledTarget
+from hybridbench.targets.messages import Ready, Start
+
+_KILL_PATIENCE_S = 10.0
+
+
+class StartRefusedError(Exception):
+    """Somebody asked for the end while a worker was being built."""
+
+
+@dataclass(frozen=True)
+class StartedWorker:
+    """A worker that is ready; who holds it stops it.
+
+    ``left_to_engine`` are settings that were not sent because the version does not know all of
+    them: each has the value that is this release's default.
+    """
+
+    target: BundledTarget
+    ready: Ready
+    left_to_engine: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How workers of one version are started, again and again if need be."""
+
+    side: Side
+    plan: SoakPlan
+    stderr_path: Path
+    clock: Clock
+    interrupts: Interrupts
+
+    def start(self) -> StartedWorker:
+        """A worker that is ready.
+
+        Raises:
+            ConfigError: what was asked for cannot be built; the worker's own sentence.
+            WorkerFailedError: it did not start, or speaks another wire.
+            StartRefusedError: somebody asked for the end meanwhile.
+        """
+        whole = self.plan.start_message()
+        try:
+            return self._try(whole)
+        except ConfigError as error:
+            if not self.side.is_foreign:
+                raise
+            # An older engine knows fewer settings, and only those that matter need to be sent.
+            fewer = {k: v for k, v in whole.engine.items() if not _is_default(k, v)}
+            left = tuple(sorted(set(whole.engine) - set(fewer)))
+            try:
+                return replace(self._try(_with_engine(whole, fewer)), left_to_engine=left)
+            except ConfigError:
+                raise ConfigError(f"{self.side.name}: {error}") from error
+
+    def _try(self, message: Start) -> StartedWorker:
+        target = BundledTarget(self.plan.worker_launch(self.stderr_path))
+        ready: Ready | None = None
+        try:
+            ready = boot_worker(target, self.plan, self.clock, self.interrupts, message)
+        except WorkerLostError as lost:
+            said = (target.stderr_tail() or [""])[-1].strip()
+            detail = f"{lost.detail}: {said}" if said else lost.detail
+            raise WorkerFailedError(f"{self.side.name}: {detail}.") from lost
+        except WorkerFailedError as error:
+            raise WorkerFailedError(f"{self.side.name}: {error}") from error
+        finally:
+            if ready is None:
+                target.kill()
+                target.stop(_KILL_PATIENCE_S)
+        if ready is None:
+            raise StartRefusedError
+        return StartedWorker(target, ready)
+
+
+def _with_engine(start: Start, engine: Mapping[str, object]) -> Start:
+    return msgspec.structs.replace(start, engine=dict(engine))
+
+
+def _is_default(name: str, value: object) -> bool:
+    return bool(msgspec.to_builtins(_DEFAULTS.get(name, _UNKNOWN)) == value)
+
+
+_UNKNOWN = "no setting of this release"
+_DEFAULTS: Mapping[str, object] = {
+    name: value for name, value in vars(EngineConfig()).items() if not name.startswith("_")
+}

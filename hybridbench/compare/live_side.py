@@ -1,0 +1,360 @@
+"""One version while it is compared: its worker, its run directory, and the blocks it serves.
+
+Between its turns it is parked: drained, looked at, and asked nothing.  The time of its run is its
+own, parked time left out, so that the run is judged like a soak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.clock import Clock
+from hybridbench.compare.launching import Launch, StartedWorker
+from hybridbench.compare.meter import (
+    BlockDriver,
+    Edges,
+    RememberingSink,
+    Tally,
+    block_values,
+)
+from hybridbench.compare.plan import ComparePlan
+from hybridbench.compare.sides import Side
+from hybridbench.compare.traffic import BlockTraffic
+from hybridbench.errors import RunDirectoryError
+from hybridbench.rundir.layout import SEGMENT
+from hybridbench.rundir.lock import locked_run
+from hybridbench.rundir.truth import add_truth
+from hybridbench.rundir.writer import RunWriter
+from hybridbench.runs.crash import bury
+from hybridbench.runs.interrupts import Interrupts
+from hybridbench.runs.live import SilentView
+from hybridbench.runs.log_watch import LogWatch
+from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
+from hybridbench.runs.manifest import planned_manifest, with_worker
+from hybridbench.runs.parts import RunRoom, loop_parts
+from hybridbench.runs.plan import Segment, SoakPlan
+from hybridbench.runs.recorder import Recorder
+from hybridbench.runs.segment import with_counts, with_segment
+from hybridbench.runs.soak import STDERR_FILE
+from hybridbench.runs.steps import SoakSteps
+from hybridbench.sampling.cgroup import oom_kills
+from hybridbench.sampling.sampler import StarvationSource
+from hybridbench.targets.messages import Drain, Ready, Resume
+from hybridbench.workload.build import build_workload
+
+_STOP_PATIENCE_S = 10.0
+_SAMPLE_PATIENCE_S = 10.0
+_CENSUS_PATIENCE_S = 30.0
+_WARM_UP_LIMIT_S = 120.0
+# What has not ended by then is cut: a version that slow is measured by what it did.
+_BLOCK_TIMES_MAX = 8.0
+_BLOCK_LEAST_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all versions of a comparison share."""
+
+    plan: ComparePlan
+    directory: Path
+    clock: Clock
+    interrupts: Interrupts
+
+
+@dataclass(frozen=True)
+class BlockDone:
+    """When a block began, on the monotonic clock, and what it came to."""
+
+    start_s: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """One process and what is connected to it."""
+
+    started: StartedWorker
+    parts: LoopParts
+    loop: SoakLoop
+    steps: SoakSteps
+    driver: BlockDriver
+    starvation: StarvationSource
+
+
+class LiveSide:
+    """Owns the version's run directory from ``open`` to ``close``, and its worker within.
+
+    A worker that dies or hangs is the version's outcome: ``lost`` says so, and nothing more is
+    asked of it.
+    """
+
+    def __init__(self, side: Side, label: str, stage: Stage) -> None:
+        self.side = side
+        self.label = label
+        self.run_dir = stage.directory / label
+        self.lost: str | None = None
+        self._stage = stage
+        self._plan: SoakPlan = replace(
+            stage.plan.of_side(side, stage.directory), stop="never", diagnose="never"
+        )
+        self._traffic = BlockTraffic()
+        self._held = ExitStack()
+        self._worker: _Worker | None = None
+        self._parked_at_s: float | None = None
+        self._served_s = 0.0
+        self._processes = 0
+        self._kills_before = oom_kills()
+        self._started_wall_s = stage.clock.wall_s()
+        self._manifest: dict[str, JsonValue] = {}
+
+    def open(self) -> None:
+        """Make the run directory.
+
+        Raises:
+            RunDirectoryError: it cannot be written.
+        """
+        clock = self._stage.clock
+        self._manifest = planned_manifest(self._plan, self.label, self._started_wall_s)
+        self._manifest["version"] = {
+            "name": self.side.name,
+            "kind": self.side.kind,
+            **self.side.facts,
+        }
+        self._writer = self._held.enter_context(RunWriter(self.run_dir, self._manifest, clock))
+        self._held.enter_context(locked_run(self.run_dir))
+        self._sink = RememberingSink(self._writer)
+        self._recorder = Recorder(self._sink, clock, clock.monotonic_s())
+        self._log_watch = LogWatch(self.run_dir / STDERR_FILE, self._recorder)
+        self._recorder.enter("boot")
+
+    @property
+    def manifest(self) -> Mapping[str, JsonValue]:
+        """Of the run so far."""
+        return self._manifest
+
+    @property
+    def ready(self) -> Ready:
+        """What the worker declared."""
+        return self._at_work().started.ready
+
+    def start(self) -> None:
+        """Start a worker; a later one is a segment of its own.
+
+        Raises:
+            ConfigError: it cannot be built as asked; the worker's own sentence.
+            WorkerFailedError: it cannot be started, or speaks another wire.
+            StartRefusedError: somebody asked for the end meanwhile.
+        """
+        stage = self._stage
+        if self._processes:
+            self._recorder.event(SEGMENT, {"index": self._processes})
+        stderr_path = self.run_dir / STDERR_FILE
+        launch = Launch(self.side, self._plan, stderr_path, stage.clock, stage.interrupts)
+        started = launch.start()
+        self._held.callback(self._stop_process, started)
+        self._describe(started)
+        room = RunRoom(stage.clock, self._recorder, stage.interrupts, SilentView(), self._log_watch)
+        driver = BlockDriver(self._traffic, started.target)
+        starvation = StarvationSource(started.ready.pid)
+        parts = loop_parts(self._plan, room, started.target, driver, started.ready, starvation)
+        loop = SoakLoop(parts)
+        # Forks in the middle of a block would be measured as its time.
+        loop.censuses_wanted = False
+        steps = SoakSteps(self._plan, loop, parts)
+        self._worker = _Worker(started, parts, loop, steps, driver, starvation)
+        self._processes += 1
+        self._park()
+
+    def warm_up(self, seed: int, calibrate_s: float = 0.0) -> float:
+        """Serve until the engine is steady; then measure for ``calibrate_s``.
+
+        Returns:
+            Requests a second in the time measured; 0 where nothing was.
+        """
+        worker = self._unparked("warmup")
+        wanted = self._plan.profile.warmup.requests
+        self._begin(None, seed, "w.")
+        loop, driver = worker.loop, worker.driver
+        begun_s = loop.now_s
+
+        def is_warm() -> bool:
+            warm = loop.steady is not None and driver.tally.ended >= wanted
+            return warm or loop.interrupted
+
+        loop.run_until(is_warm, begun_s + _WARM_UP_LIMIT_S)
+        measured_s, before = loop.now_s, driver.tally.ended
+        loop.run_until(lambda: loop.interrupted, measured_s + calibrate_s)
+        rate = (driver.tally.ended - before) / max(loop.now_s - measured_s, 1e-9)
+        self._traffic.stop()
+        self._finish_block(worker, begun_s, _BLOCK_LEAST_LIMIT_S)
+        return rate if calibrate_s > 0 else 0.0
+
+    def serve(self, seed: int, requests: int, tag: str, phase: str = "steady") -> BlockDone:
+        """One block, from parked to parked.
+
+        Raises:
+            WorkerLostError: the worker died or hangs; see ``bury``.
+        """
+        worker = self._unparked(phase)
+        worker.steps.record_steady()
+        before = self._reading(worker)
+        self._sink.peak_rss_bytes = 0.0
+        worker.driver.tally = Tally()
+        begun_s = worker.loop.now_s
+        self._begin(requests, seed, tag)
+        limit_s = max(_BLOCK_LEAST_LIMIT_S, _BLOCK_TIMES_MAX * self._stage.plan.block_s)
+        after = self._finish_block(worker, begun_s, limit_s)
+        edges = Edges(
+            start_s=self._traffic.first_submit_s or begun_s,
+            before=before,
+            after=after,
+            peak_rss_bytes=self._sink.peak_rss_bytes,
+            rest_bytes=self._sink.rest_bytes,
+        )
+        return BlockDone(edges.start_s, block_values(worker.driver.tally, edges))
+
+    def replace_worker(self) -> None:
+        """Let this process go in order and start another."""
+        self._leave(self._at_work())
+        self._worker = None
+        self.start()
+
+    def finish(self) -> None:
+        """Account for every slot, see what can be given back, let the worker go."""
+        worker = self._unparked("idle")
+        worker.steps.drain()
+        worker.steps.last_checkpoint()
+        if not worker.loop.interrupted:
+            worker.steps.reclaim()
+        self._leave(worker)
+        self._recorder.enter("done")
+
+    def bury(self, lost: WorkerLostError) -> None:
+        """The worker is gone: note how in the run, leave no process behind."""
+        self.lost = lost.detail
+        if self._worker is not None:
+            target = self._worker.started.target
+            bury(target, self._recorder, self._stage.clock, lost, self._kills_before)
+
+    def close(self) -> None:
+        """Write the last words; the worker and the directory are let go in any case."""
+        with self._held:
+            self._manifest["ended_wall_s"] = self._stage.clock.wall_s()
+            # What must be covered, and what is promised, hold for the traffic that there was.
+            served = replace(self._plan, duration_s=max(self._served_s, 1.0))
+            planned = planned_manifest(served, self.label, self._started_wall_s)
+            self._manifest["profile"] = planned["profile"]
+            self._manifest["planned_duration_s"] = self._served_s
+            with contextlib.suppress(RunDirectoryError):
+                self._log_watch.finish()
+            with contextlib.suppress(RunDirectoryError):
+                self._writer.update_manifest(self._manifest)
+
+    # One block's parts.
+
+    def _begin(self, requests: int | None, seed: int, tag: str) -> None:
+        worker = self._at_work()
+        vocab = worker.started.ready.vocab_size
+        self._traffic.begin(build_workload(self._plan.profile, vocab, None, seed), requests, tag)
+
+    def _finish_block(self, worker: _Worker, begun_s: float, limit_s: float) -> Mapping[str, float]:
+        """Until everything has ended; then rest, look, and park."""
+        loop, traffic = worker.loop, self._traffic
+        if not loop.run_until(lambda: traffic.all_submitted, begun_s + limit_s):
+            self._recorder.event(
+                "note", {"text": f"a block was cut after {limit_s:.0f} s: this version is slow"}
+            )
+            traffic.stop()
+        # What an operator paused would never end by itself.
+        worker.parts.target.post(Drain())
+        loop.run_until(lambda: traffic.done, loop.now_s + self._plan.drain_limit_s)
+        self._served_s += loop.now_s - begun_s
+        after = self._reading(worker)
+        # The block is measured; still under traffic by its phase, so that the count is part of the
+        # judged time.
+        loop.post_census()
+        loop.run_until(loop.no_census_open, loop.now_s + _CENSUS_PATIENCE_S)
+        worker.steps.look_at_rest(audit=False)
+        self._manifest = with_counts(self._manifest, traffic.counts())
+        self._park()
+        return after
+
+    def _reading(self, worker: _Worker) -> Mapping[str, float]:
+        """Fresh counters of the worker, by a sample of this moment."""
+        loop, sink = worker.loop, self._sink
+        # One that is under way was asked for before this moment.
+        loop.run_until(lambda: not loop.sample_open, loop.now_s + _SAMPLE_PATIENCE_S)
+        seen = sink.samples
+        worker.parts.sampler.restart(loop.now_s)
+        loop.run_until(lambda: sink.samples > seen, loop.now_s + _SAMPLE_PATIENCE_S)
+        return sink.counters
+
+    def _park(self) -> None:
+        self._at_work().starvation.park()
+        self._parked_at_s = self._stage.clock.monotonic_s()
+
+    def _unparked(self, phase: str) -> _Worker:
+        worker, now_s = self._at_work(), self._stage.clock.monotonic_s()
+        if self._parked_at_s is not None:
+            self._recorder.leave_out(now_s - self._parked_at_s)
+            worker.starvation.unpark()
+            self._parked_at_s = None
+        worker.parts.watchdog.heard(now_s)
+        worker.parts.sampler.restart(now_s)
+        if phase != "idle":
+            worker.parts.target.post(Resume())
+            worker.loop.resume()
+            self._recorder.enter(phase)
+        return worker
+
+    # The process.
+
+    def _describe(self, started: StartedWorker) -> None:
+        """The manifest tells what really runs, and of whose tree."""
+        plan, ready, side = self._plan, started.ready, self.side
+        if self._processes:
+            plan = replace(plan, segment=self._segment())
+        described = with_worker(self._manifest, plan, ready, self._traffic.describe())
+        described["versions"] = dict(ready.versions)
+        if side.kind == "python":
+            described["interpreter"] = {
+                "implementation": ready.versions.get("implementation", ""),
+                "version": ready.versions.get("python", ""),
+            }
+        commit = side.facts.get("commit")
+        if commit is not None:
+            described["git"] = {"commit": commit, "branch": side.name, "dirty": False}
+        if started.left_to_engine:
+            described["left_to_engine"] = list(started.left_to_engine)
+        self._manifest = with_segment(described, plan, ready, self._started_wall_s)
+        self._writer.update_manifest(self._manifest)
+
+    def _segment(self) -> Segment:
+        return Segment(
+            self.run_dir,
+            self._processes,
+            self._recorder.now_s,
+            0.0,
+            self._served_s,
+            self._manifest,
+        )
+
+    def _leave(self, worker: _Worker) -> None:
+        worker.steps.stop()
+        if worker.loop.truth:
+            add_truth(self.run_dir, worker.loop.truth)
+        worker.started.target.stop(_STOP_PATIENCE_S)
+
+    def _stop_process(self, started: StartedWorker) -> None:
+        """Whatever happened, no process stays; one that left already is no matter."""
+        if started.target.exit_status() is None:
+            started.target.kill()
+
+    def _at_work(self) -> _Worker:
+        assert self._worker is not None, "the side was not started"
+        return self._worker

@@ -1,0 +1,142 @@
+"""What one block came to: its speed, its cost and its latencies, from what the worker tells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.runs.driver import Driver
+from hybridbench.runs.recorder import Sink
+from hybridbench.targets.messages import Ended, StepEvents
+from hybridbench.targets.target import Target
+from hybridbench.workload.actions import Workload
+
+_MS = 1000.0
+_AT_REST = "rest_anon_swap_bytes"
+
+
+@dataclass
+class Tally:
+    """The requests of one block; bounded by their number."""
+
+    ended: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    last_end_s: float = -math.inf  # stamp of the worker
+    ttft_s: list[float] = field(default_factory=list)
+    itl_s: list[float] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """Served: prompt, whether computed or found in the cache, and output."""
+        return self.prompt_tokens + self.output_tokens
+
+    def add(self, ended: Ended, stamp_s: float) -> None:
+        """One request has ended."""
+        self.ended += 1
+        self.last_end_s = stamp_s
+        self.output_tokens += len(ended.output_ids)
+        if ended.ttft_s is None:
+            # Aborted before its first token: how much of its prompt was served nobody knows.
+            return
+        self.prompt_tokens += ended.prompt_tokens
+        self.cached_tokens += ended.cached_tokens
+        self.ttft_s.append(ended.ttft_s)
+        if ended.itl_s is not None:
+            self.itl_s.append(ended.itl_s)
+
+
+class BlockDriver(Driver):
+    """A driver that counts what ends into the tally of the block under way."""
+
+    def __init__(self, workload: Workload, target: Target) -> None:
+        super().__init__(workload, target)
+        self.tally = Tally()
+
+    def on_step_events(self, events: StepEvents) -> None:
+        for ended in (*events.finished, *events.aborted):
+            self.tally.add(ended, events.t_s)
+        super().on_step_events(events)
+
+
+class RememberingSink:
+    """A sink that passes on, and keeps what blocks are measured by: the last counters, the most
+    memory since that was last set to 0.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.counters: dict[str, float] = {}
+        self.samples = 0  # that held counters of the worker
+        self.peak_rss_bytes = 0.0
+        self.rest_bytes: float | None = None
+
+    def sample(self, t_s: float, phase: str, metrics: Mapping[str, float]) -> None:
+        self._sink.sample(t_s, phase, metrics)
+        self.rest_bytes = metrics.get(_AT_REST, self.rest_bytes)
+        self.peak_rss_bytes = max(self.peak_rss_bytes, metrics.get("rss_bytes", 0.0))
+        if "step_s" in metrics:
+            self.counters = dict(metrics)
+            self.samples += 1
+
+    def event(self, t_s: float, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
+        self._sink.event(t_s, kind, data)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """What is known of a block besides its tally.
+
+    ``before`` and ``after`` are counters of the worker at its ends, ``start_s`` is the first
+    request, on the worker's clock.
+    """
+
+    start_s: float
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    peak_rss_bytes: float
+    rest_bytes: float | None
+
+
+# Time of the worker per token served: counter, and the value of the block.
+_COSTS = (("step_s", "step_ms_per_token"), ("worker_cpu_s", "cpu_ms_per_token"))
+
+
+def block_values(tally: Tally, edges: Edges) -> dict[str, float]:
+    """The block by metric; what it could not give is absent.
+
+    ``throughput_tokens_per_s`` counts tokens that were served, so that a lost cache hit costs time
+    and gains no tokens.
+    """
+    values = {"peak_rss_bytes": edges.peak_rss_bytes}
+    if edges.rest_bytes is not None:
+        values[_AT_REST] = edges.rest_bytes
+    values.update(_quantiles("ttft", tally.ttft_s))
+    values.update(_quantiles("itl", tally.itl_s))
+    if tally.prompt_tokens:
+        values["hit_rate"] = tally.cached_tokens / tally.prompt_tokens
+    lasted_s = tally.last_end_s - edges.start_s
+    if not tally.tokens or lasted_s <= 0:
+        return values
+    values["block_s"] = lasted_s
+    values["tokens"] = tally.tokens
+    values["requests"] = tally.ended
+    values["throughput_tokens_per_s"] = tally.tokens / lasted_s
+    values["requests_per_s"] = tally.ended / lasted_s
+    for counter, name in _COSTS:
+        if counter in edges.before and counter in edges.after:
+            spent_s = edges.after[counter] - edges.before[counter]
+            values[name] = _MS * spent_s / tally.tokens
+    return values
+
+
+def _quantiles(name: str, durations_s: list[float]) -> dict[str, float]:
+    if not durations_s:
+        return {}
+    p50, p99 = np.quantile(durations_s, [0.5, 0.99])
+    return {f"{name}_ms_p50": _MS * float(p50), f"{name}_ms_p99": _MS * float(p99)}

@@ -1,0 +1,91 @@
+"""What a comparison is asked to do, as the command line sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from hybridbench.analysis.comparison_verdict import ComparisonTerms
+from hybridbench.compare.sides import Side
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.workload.profile import Profile
+
+BLOCK_S: Final = 15.0
+MAX_TIME_S: Final = 1200.0
+# A block of the least length still has enough requests for quantiles on a slow machine.
+SHORTEST_BLOCK_S: Final = 2.0
+_SAMPLES_PER_BLOCK = 15.0
+_LEAST_SAMPLE_S = 0.5
+
+
+@dataclass(frozen=True)
+class ComparePlan:
+    """One comparison of live versions.
+
+    Args:
+        sides: the versions; the first is what the others are held against.
+        profile: the traffic, the same for all.
+        store: where the comparison's directory is made.
+        terms: margin, error probabilities and the looks after which it may end; the last look is
+            the most rounds there are.
+        block_s: how long a block of the first version should take; decides the requests in it.
+        max_time_s: no round begins that would end later than this after the first.
+        fresh: a new process for each block.
+        allowed: keys of the manifests that may differ.
+        command: the arguments as the user gave them.
+    """
+
+    sides: tuple[Side, ...]
+    profile: Profile
+    model: str
+    store: Path
+    seed: int
+    terms: ComparisonTerms = field(default_factory=ComparisonTerms)
+    block_s: float = BLOCK_S
+    max_time_s: float = MAX_TIME_S
+    fresh: bool = False
+    allowed: frozenset[str] = frozenset()
+    device: str = "cpu"
+    dtype: str = "float32"
+    malloc: str = "pinned"
+    profile_source: str | None = None
+    ui: str = "plain"
+    watchdog_s: float = 30.0
+    command: tuple[str, ...] = ()
+
+    def of_side(self, side: Side, directory: Path) -> SoakPlan:
+        """The soak that one version serves in its own time; its length is known at the end."""
+        return SoakPlan(
+            profile=self._sampled(),
+            model=self.model,
+            store=directory,
+            duration_s=self.terms.looks[0] * self.block_s,
+            seed=self.seed,
+            device=self.device,
+            dtype=self.dtype,
+            defects=side.defects,
+            defects_as_of=side.releases,
+            profile_source=self.profile_source,
+            malloc=self.malloc,
+            ui="none",
+            watchdog_s=self.watchdog_s,
+            python=side.python,
+            search_path=side.search_path,
+            command=self.command,
+        )
+
+    def _sampled(self) -> Profile:
+        """The profile with a cadence for blocks, where it leaves that to us: what suits a soak is
+        a share of its length, and nobody knows yet how long this one lasts.
+        """
+        if self.profile.probe.sample_every_s is not None:
+            return self.profile
+        every_s = max(_LEAST_SAMPLE_S, self.block_s / _SAMPLES_PER_BLOCK)
+        return self.profile.with_overrides({"probe.sample_every": f"{every_s:g}s"})
+
+
+def order_of(round_index: int, sides: int) -> tuple[int, ...]:
+    """Who serves when in a round: ABBA, so that what drifts evenly favours nobody."""
+    there = tuple(range(sides))
+    return there if round_index % 2 == 0 else there[::-1]

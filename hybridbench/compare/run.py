@@ -1,0 +1,291 @@
+"""Live versions, one block each in turn, until the answer is there or the time is over."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hybridbench.analysis.comparison import look
+from hybridbench.analysis.comparison_metrics import is_open_loop
+from hybridbench.analysis.comparison_record import Block
+from hybridbench.analysis.record import JsonValue
+from hybridbench.clock import Clock, SystemClock
+from hybridbench.compare.comparable import refuse_mismatches
+from hybridbench.compare.launching import StartRefusedError
+from hybridbench.compare.live_side import BlockDone, LiveSide, Stage
+from hybridbench.compare.plan import ComparePlan, order_of
+from hybridbench.compare.store import ComparisonWriter
+from hybridbench.errors import ConfigError, ExitCode, UsageError
+from hybridbench.rundir.layout import make_run_dir, new_run_id
+from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
+from hybridbench.runs.live import make_view
+from hybridbench.runs.loop import WorkerLostError
+from hybridbench.runs.status import View
+from hybridbench.units import format_duration
+
+LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+_CALIBRATE_SHARE = 0.5  # of a block
+_FEWEST_REQUESTS = 8
+_SEED_STRIDE = 7919
+
+
+@dataclass(frozen=True)
+class CompareOutcome:
+    """Where the evidence is; ``exit_hint`` is 130 or 143 for one that somebody ended."""
+
+    directory: Path
+    rounds: int
+    ended: str
+    exit_hint: ExitCode | None = None
+
+
+def run_comparison(plan: ComparePlan, clock: Clock | None = None) -> CompareOutcome:
+    """Do what ``plan`` says; its directory can be read when this returns, and before.
+
+    A worker that dies or hangs is an outcome of its version, told in that version's run.
+
+    Raises:
+        UsageError: the versions cannot be compared; the differing keys are named.
+        ConfigError: a version cannot be built as asked.
+        WorkerFailedError: a worker cannot be started, or speaks another wire.
+        RunDirectoryError: the store cannot be written.
+    """
+    clock = clock if clock is not None else SystemClock()
+    run_id = new_run_id(clock.wall_s(), plan.model, plan.profile.name)
+    directory = make_run_dir(plan.store, f"{run_id}-compare")
+    view = make_view(plan.ui)
+    try:
+        with (
+            ComparisonWriter(directory, _facts(plan, directory.name, clock)) as writer,
+            handled_interrupts() as interrupts,
+        ):
+            stage = Stage(plan, directory, clock, interrupts)
+            return _Comparison(stage, writer, view).run()
+    except (ConfigError, UsageError):
+        # Nothing ran: a directory that says so would only be in the way.
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    finally:
+        view.close()
+
+
+def side_label(index: int) -> str:
+    """What the run directory of a version is called: "a", "b", ..."""
+    return LETTERS[index]
+
+
+class _Comparison:
+    """Owns the sides from the first boot to the last word."""
+
+    def __init__(self, stage: Stage, writer: ComparisonWriter, view: View) -> None:
+        self._stage = stage
+        self._plan = stage.plan
+        self._interrupts: Interrupts = stage.interrupts
+        self._writer = writer
+        self._view = view
+        self._start_s = stage.clock.monotonic_s()
+        self._blocks: list[Block] = []
+        self._rounds = 0
+
+    def run(self) -> CompareOutcome:
+        sides = [
+            LiveSide(side, side_label(index), self._stage)
+            for index, side in enumerate(self._plan.sides)
+        ]
+        with ExitStack() as held:
+            try:
+                ended = self._compare(sides, held)
+            except (SecondSignalError, StartRefusedError):
+                ended = "interrupted"
+            self._writer.tell(
+                ended=ended,
+                rounds=self._rounds,
+                ended_wall_s=self._stage.clock.wall_s(),
+                versions=[_version(side) for side in sides],
+            )
+        return CompareOutcome(
+            self._stage.directory, self._rounds, ended, self._interrupts.exit_code
+        )
+
+    def _compare(self, sides: Sequence[LiveSide], held: ExitStack) -> str:
+        for side in sides:
+            self._view.note(f"building {side.side.name} as {side.label}")
+            side.open()
+            held.callback(side.close)
+            side.start()
+            self._view.note(f"{side.label}: {_identity(side)}")
+        refuse_mismatches(
+            [(side.side.name, side.side.kind, side.manifest) for side in sides],
+            self._plan.allowed,
+        )
+        self._writer.tell(versions=[_version(side) for side in sides])
+        requests = self._warm_up(sides)
+        if requests is None:
+            return "lost" if any(side.lost for side in sides) else "interrupted"
+        ended = self._rounds_of(sides, requests)
+        for side in sides:
+            if side.lost is None:
+                self._guarded(side, side.finish)
+        return ended
+
+    def _warm_up(self, sides: Sequence[LiveSide]) -> int | None:
+        """Every side is warm and has served the block that does not count; requests in a block."""
+        plan = self._plan
+        requests = 0
+        for index, side in enumerate(sides):
+            self._view.note(f"warming up {side.label}")
+            calibrate_s = _CALIBRATE_SHARE * plan.block_s if index == 0 else 0.0
+            rate = self._guarded_rate(side, plan.seed, calibrate_s)
+            if rate is None or self._interrupts.first is not None:
+                return None
+            if index == 0:
+                requests = max(_FEWEST_REQUESTS, round(rate * plan.block_s))
+        self._writer.tell(block_requests=requests)
+        took = f"about {format_duration(plan.block_s)} of {sides[0].label}"
+        self._view.note(f"{requests} requests a block, {took}")
+        for side in sides:
+            first = self._guarded_block(side, plan.seed + _SEED_STRIDE, requests, "0.", "warmup")
+            if first is None or self._interrupts.first is not None:
+                return None
+        return requests
+
+    def _rounds_of(self, sides: Sequence[LiveSide], requests: int) -> str:
+        plan, clock = self._plan, self._stage.clock
+        began_s = clock.monotonic_s()
+        longest_s = 0.0
+        while self._rounds < plan.terms.looks[-1]:
+            round_s = clock.monotonic_s()
+            if self._rounds and round_s - began_s + longest_s > plan.max_time_s:
+                return "max-time"
+            if not self._round(sides, requests):
+                return "lost"
+            longest_s = max(longest_s, clock.monotonic_s() - round_s)
+            self._rounds += 1
+            self._writer.tell(rounds=self._rounds)
+            if self._interrupts.first is not None:
+                return "interrupted"
+            if self._answered(sides):
+                return "decided"
+        return "rounds"
+
+    def _round(self, sides: Sequence[LiveSide], requests: int) -> bool:
+        """One block of each; False when a version was lost, and with it the pair."""
+        seed = self._plan.seed + _SEED_STRIDE * (self._rounds + 2)
+        tag = f"{self._rounds + 1}."
+        for position, index in enumerate(order_of(self._rounds, len(sides))):
+            side = sides[index]
+            if self._plan.fresh and not self._renewed(side):
+                return False
+            done = self._guarded_block(side, seed, requests, tag, "steady")
+            if done is None:
+                return False
+            started_s = done.start_s - self._start_s
+            block = Block(index, self._rounds, position, started_s, done.values)
+            self._blocks.append(block)
+            self._writer.block(block)
+        self._view.note(self._round_line(sides))
+        return True
+
+    def _renewed(self, side: LiveSide) -> bool:
+        """A process of its own for the next block, warm like the one before it."""
+        if not self._guarded(side, side.replace_worker):
+            return False
+        return self._guarded_rate(side, self._plan.seed, 0.0) is not None
+
+    def _answered(self, sides: Sequence[LiveSide]) -> bool:
+        if self._rounds not in self._plan.terms.looks:
+            return False
+        seen = look(
+            self._blocks,
+            self._plan.terms,
+            versions=len(sides),
+            looks=self._plan.terms.looks,
+            open_loop=is_open_loop([side.manifest for side in sides]),
+        )
+        more = "" if seen.rounds_needed is None else f"; about {seen.rounds_needed} more rounds"
+        self._view.note(f"after {self._rounds} rounds: {seen.said}{more}")
+        return seen.decided
+
+    def _round_line(self, sides: Sequence[LiveSide]) -> str:
+        of_round = {b.version: b.values for b in self._blocks if b.round == self._rounds}
+        speeds = [
+            f"{side.label} {of_round[index].get('throughput_tokens_per_s', 0.0):.0f} tok/s"
+            for index, side in enumerate(sides)
+        ]
+        most = self._plan.terms.looks[-1]
+        return f"round {self._rounds + 1} of at most {most}: {', '.join(speeds)}"
+
+    # A worker that is lost is an outcome, whatever it was asked.
+
+    def _guarded(self, side: LiveSide, step: Callable[[], None]) -> bool:
+        try:
+            step()
+        except WorkerLostError as lost:
+            self._view.note(f"{side.label}: {lost.detail}")
+            side.bury(lost)
+            return False
+        return True
+
+    def _guarded_rate(self, side: LiveSide, seed: int, calibrate_s: float) -> float | None:
+        rates: list[float] = []
+        self._guarded(side, lambda: rates.append(side.warm_up(seed, calibrate_s)))
+        return rates[0] if rates else None
+
+    def _guarded_block(
+        self, side: LiveSide, seed: int, requests: int, tag: str, phase: str
+    ) -> BlockDone | None:
+        done: list[BlockDone] = []
+        self._guarded(side, lambda: done.append(side.serve(seed, requests, tag, phase)))
+        return done[0] if done else None
+
+
+def _facts(plan: ComparePlan, run_id: str, clock: Clock) -> dict[str, JsonValue]:
+    return {
+        "comparison_id": run_id,
+        "started_wall_s": clock.wall_s(),
+        "command": list(plan.command),
+        "interleaved": True,
+        "order": "ABBA",
+        "model": plan.model,
+        "profile": plan.profile.name,
+        "seed": plan.seed,
+        "looks": list(plan.terms.looks),
+        "margin": plan.terms.margin,
+        "alpha": plan.terms.alpha,
+        "block_s": plan.block_s,
+        "max_time_s": plan.max_time_s,
+        "fresh": plan.fresh,
+        "allowed_mismatches": sorted(plan.allowed),
+        "versions": [],
+        "rounds": 0,
+        "ended": "",
+    }
+
+
+def _version(side: LiveSide) -> dict[str, JsonValue]:
+    return {
+        "name": side.side.name,
+        "kind": side.side.kind,
+        "run": side.label,
+        "engine_hash": side.manifest.get("engine_hash"),
+        "lost": side.lost,
+        **side.side.facts,
+    }
+
+
+def _identity(side: LiveSide) -> str:
+    """One line: what really runs there."""
+    ready = side.ready
+    parts = [f"engine {ready.engine_files_sha256[:12]} ({ready.engine_files} files)"]
+    facts: Mapping[str, JsonValue] = side.side.facts
+    if "commit" in facts:
+        parts.append(f"commit {str(facts['commit'])[:10]} {facts.get('subject', '')}".rstrip())
+    if "engine_from" in facts:
+        parts.append(f"Python {facts.get('interpreter')}, engine {facts['engine_from']}")
+    if side.side.defects:
+        parts.append(f"with {', '.join(side.side.defects)}")
+    return "; ".join(parts)

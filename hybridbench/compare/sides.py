@@ -1,0 +1,148 @@
+"""What stands on the command line as a version, and how a worker of it is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.compare.interpreters import find_interpreter
+from hybridbench.compare.worktree import find_revision, worktree
+from hybridbench.errors import UsageError
+from hybridbench.rundir.layout import MANIFEST
+
+TREE: Final = "."
+AS_OF: Final = "defects-as-of:"  # as in defects/releases.py, which imports the engine
+_GIT, _PYTHON, _DEFECT = "git:", "python:", "defect:"
+KINDS: Final = ("tree", "git", "python", "defect", "run")
+_ALLOWED = (
+    f"write . for the working tree, {_GIT}REF, {_PYTHON}PATH, {_DEFECT}SLUG, {_DEFECT}FILE.py, "
+    f"{AS_OF}PROJECT-VERSION, or a run directory"
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One version, ready to be started or, if it is a stored run, to be read.
+
+    Args:
+        name: as the user gave it.
+        kind: one of ``KINDS``.
+        defects: slugs and files to put back.
+        releases: those of other engines that the defects were taken from.
+        python: the interpreter of the worker.
+        search_path: the worker's PYTHONPATH; None imports what this process would.
+        facts: what the manifest of the side tells of it: commit, where its engine comes from.
+        run_dir: a stored run.
+    """
+
+    name: str
+    kind: str
+    defects: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
+    python: str = sys.executable
+    search_path: str | None = None
+    facts: Mapping[str, JsonValue] = field(default_factory=dict)
+    run_dir: Path | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it ran already."""
+        return self.run_dir is not None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its engine may be of another release than this process."""
+        return self.kind in {"git", "python"}
+
+
+@contextmanager
+def resolved_sides(names: Sequence[str]) -> Iterator[tuple[Side, ...]]:
+    """The versions called ``names``; what had to be made for them is gone after the block.
+
+    Raises:
+        UsageError: a name that means nothing, told before anything is made.
+        ConfigError: a defect's file that defines none, or an interpreter that cannot run an engine.
+    """
+    for name in names:
+        _check(name)
+    with ExitStack() as made:
+        yield tuple(_resolved(name, made) for name in names)
+
+
+def is_stored(name: str) -> bool:
+    """Whether ``name`` is that of a run directory; cheap, and says nothing of its health."""
+    return name != TREE and not _prefixed(name) and (Path(name) / MANIFEST).is_file()
+
+
+def defect_words(names: Sequence[str]) -> list[str]:
+    """What the versions called ``names`` ask for as ``--defect`` would take it."""
+    return [
+        name.removeprefix(_DEFECT)
+        for name in names
+        if name.startswith(_DEFECT) or name.startswith(AS_OF)
+    ]
+
+
+def _prefixed(name: str) -> bool:
+    return name.startswith((_GIT, _PYTHON, _DEFECT, AS_OF))
+
+
+def _check(name: str) -> None:
+    if name == TREE:
+        return
+    if name.startswith(_GIT):
+        find_revision(name.removeprefix(_GIT))
+    elif name.startswith(_PYTHON):
+        find_interpreter(name.removeprefix(_PYTHON))
+    elif name.startswith((_DEFECT, AS_OF)):
+        _with_defects(name)
+    elif not is_stored(name):
+        raise UsageError(f"{name}: {_what_it_is(name)}; {_ALLOWED}.")
+
+
+def _what_it_is(name: str) -> str:
+    if Path(name).is_dir():
+        return f"a directory without {MANIFEST}, hence no run"
+    if Path(name).exists():
+        return "a file, and no version"
+    return "no version of that name"
+
+
+def _resolved(name: str, made: ExitStack) -> Side:
+    if name == TREE:
+        return Side(name, "tree")
+    if name.startswith(_GIT):
+        revision = find_revision(name.removeprefix(_GIT))
+        tree = made.enter_context(worktree(revision))
+        facts: dict[str, JsonValue] = {"commit": revision.commit, "subject": revision.subject}
+        return Side(name, "git", search_path=str(tree), facts=facts)
+    if name.startswith(_PYTHON):
+        found = find_interpreter(name.removeprefix(_PYTHON))
+        return Side(
+            name,
+            "python",
+            python=str(found.executable),
+            search_path=found.search_path,
+            facts={"interpreter": found.version, "engine_from": found.engine_from},
+        )
+    if is_stored(name):
+        return Side(name, "run", run_dir=Path(name))
+    return _with_defects(name)
+
+
+def _with_defects(name: str) -> Side:
+    # Stored runs are compared without the engine, and so without torch.
+    from hybridbench.defects.releases import expand
+
+    word = name.removeprefix(_DEFECT)
+    if word.endswith(".py"):
+        expand([word])
+        return Side(name, "defect", defects=(word,))
+    slugs = tuple(defect.slug for defect in expand([word]))
+    releases = (word.removeprefix(AS_OF),) if word.startswith(AS_OF) else ()
+    return Side(name, "defect", defects=slugs, releases=releases)

@@ -1,0 +1,214 @@
+"""The directory of a comparison: what was compared, its raw blocks, a run directory per side.
+
+``comparison.json`` says what was compared and how it ended, ``blocks.jsonl`` has a line per block,
+written when the block is over.  Nothing in them is judged: that is done anew by whoever reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from hybridbench.analysis.comparison_record import Block, Comparison, Version
+from hybridbench.analysis.comparison_stored import stored_blocks
+from hybridbench.analysis.comparison_verdict import ComparisonTerms
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.reading import number, numbers, text, texts
+from hybridbench.analysis.record import JsonValue
+from hybridbench.errors import RunDirectoryError
+from hybridbench.rundir.atomic import write_atomically
+from hybridbench.rundir.manifest import as_mapping, plain_mapping
+from hybridbench.rundir.reader import read_run
+
+COMPARISON: Final = "comparison.json"
+BLOCKS: Final = "blocks.jsonl"
+COMPARISON_SCHEMA: Final = "hybridbench.comparison-plan/1"
+
+
+@dataclass(frozen=True)
+class StoredComparison:
+    """A comparison as it lies on the disk, read but not judged.
+
+    ``ended`` says why there are no more rounds: "decided", "rounds", "max-time", "interrupted",
+    "lost", or "" for one that was killed.
+    """
+
+    comparison: Comparison
+    terms: ComparisonTerms
+    facts: Mapping[str, JsonValue]
+    ended: str
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended it."""
+        return self.ended == "interrupted"
+
+
+class ComparisonWriter:
+    """Owns ``comparison.json`` and ``blocks.jsonl`` while a comparison runs."""
+
+    def __init__(self, directory: Path, facts: Mapping[str, JsonValue]) -> None:
+        """
+        Raises:
+            RunDirectoryError: the directory cannot be written.
+        """
+        self._directory = directory
+        self._facts: dict[str, JsonValue] = {"schema": COMPARISON_SCHEMA, **facts}
+        self._write()
+        path = directory / BLOCKS
+        try:
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise RunDirectoryError(f"cannot open {path}: {error.strerror}") from error
+
+    def tell(self, **facts: JsonValue) -> None:
+        """Add to what is known of the comparison, or correct it."""
+        self._facts.update(facts)
+        self._write()
+
+    def block(self, block: Block) -> None:
+        """Append one block.
+
+        Raises:
+            RunDirectoryError: the disk refuses.
+        """
+        line = {
+            "version": block.version,
+            "round": block.round,
+            "position": block.position,
+            "started_s": round(block.started_s, 4),
+            "values": {name: float(f"{value:.12g}") for name, value in block.values.items()},
+        }
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        try:
+            self._file.write(data)
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise RunDirectoryError(
+                f"cannot write {self._directory / BLOCKS}: {error.strerror}"
+            ) from error
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self) -> None:
+        stored = json.dumps(plain_mapping(self._facts), indent=2, allow_nan=False)
+        write_atomically(self._directory / COMPARISON, stored + "\n")
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether ``path`` is the directory of a comparison."""
+    return (path / COMPARISON).is_file()
+
+
+def read_comparison(path: Path) -> StoredComparison:
+    """The comparison in ``path`` with every side's run judged on its own.
+
+    Raises:
+        RunDirectoryError: there is none, it is damaged, or a later version wrote it.
+    """
+    facts = read_facts(path)
+    versions = tuple(_version(path, as_mapping(entry)) for entry in _entries(facts))
+    if len(versions) < 2:
+        raise RunDirectoryError(f"{path / COMPARISON} names fewer than two versions")
+    interleaved = facts.get("interleaved") is True
+    blocks = _blocks(path / BLOCKS) if interleaved else _windows(versions)
+    looks = tuple(int(look) for look in _numbers(facts.get("looks")))
+    terms = ComparisonTerms(
+        margin=number(facts, "margin", ComparisonTerms().margin),
+        looks=looks or ComparisonTerms().looks,
+    )
+    allowed = frozenset(texts(facts, "allowed_mismatches"))
+    comparison = Comparison(versions, blocks, interleaved, looks, allowed)
+    return StoredComparison(comparison, terms, facts, text(facts, "ended"))
+
+
+def read_facts(path: Path) -> dict[str, JsonValue]:
+    """What ``comparison.json`` in ``path`` says.
+
+    Raises:
+        RunDirectoryError: it is missing, damaged, or of a later version.
+    """
+    file = path / COMPARISON
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunDirectoryError(f"{path} is not a comparison: it has no {COMPARISON}") from error
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"cannot read {file}: {error}") from error
+    schema = stored.get("schema") if isinstance(stored, dict) else None
+    if not isinstance(stored, dict) or schema != COMPARISON_SCHEMA:
+        raise RunDirectoryError(
+            f"{file} has schema {schema!r}, and this hybridbench reads {COMPARISON_SCHEMA!r} only: "
+            "read it with the version that wrote it"
+        )
+    return stored
+
+
+def _entries(facts: Mapping[str, JsonValue]) -> Sequence[JsonValue]:
+    entries = facts.get("versions")
+    return entries if isinstance(entries, list) else ()
+
+
+def _version(path: Path, entry: Mapping[str, JsonValue]) -> Version:
+    run = path / text(entry, "run")
+    record = read_run(run)
+    return Version(text(entry, "name"), text(entry, "kind"), record.manifest, record, judge(record))
+
+
+def _windows(versions: Sequence[Version]) -> tuple[Block, ...]:
+    return tuple(
+        block
+        for index, version in enumerate(versions)
+        for block in stored_blocks(version.record, index)
+    )
+
+
+def _blocks(path: Path) -> tuple[Block, ...]:
+    """The whole lines of ``path``; a torn last one is a block that was never stored."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+    return tuple(block for line in lines if (block := _block(line)) is not None)
+
+
+def _block(line: bytes) -> Block | None:
+    try:
+        stored = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(stored, dict):
+        return None
+    return Block(
+        version=int(number(stored, "version", -1)),
+        round=int(number(stored, "round")),
+        position=int(number(stored, "position")),
+        started_s=number(stored, "started_s"),
+        values=numbers(stored, "values"),
+    )
+
+
+def _numbers(value: JsonValue) -> list[float]:
+    return (
+        [float(v) for v in value if isinstance(v, int | float)] if isinstance(value, list) else []
+    )

@@ -1,0 +1,141 @@
+"""Stored runs side by side, and a live version beside a stored one: run as that one was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hybridbench.analysis.comparison_verdict import ComparisonTerms
+from hybridbench.analysis.record import JsonValue
+from hybridbench.clock import Clock, SystemClock
+from hybridbench.compare.comparable import refuse_mismatches
+from hybridbench.compare.run import CompareOutcome
+from hybridbench.compare.sides import Side
+from hybridbench.compare.store import ComparisonWriter
+from hybridbench.errors import ConfigError, ExitCode, UsageError
+from hybridbench.rundir.layout import make_run_dir, new_run_id
+from hybridbench.rundir.reader import read_manifest
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.resume import plan_of_manifest
+from hybridbench.runs.soak import run_soak
+from hybridbench.units import format_duration
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """A comparison of which at least one side ran already.
+
+    Such sides share no time, so nothing is interleaved.  A live one among them is run as a soak of
+    the first stored one's settings and length, if ``max_time_s`` allows that.
+    """
+
+    sides: tuple[Side, ...]
+    store: Path
+    terms: ComparisonTerms
+    allowed: frozenset[str]
+    max_time_s: float
+    ui: str = "auto"
+    command: tuple[str, ...] = ()
+
+
+def compare_stored(plan: StoredPlan) -> CompareOutcome:
+    """Set the runs side by side; those that did not run yet are run.
+
+    Raises:
+        UsageError: they cannot be compared, or a live one would take too long.
+        RunDirectoryError: a run cannot be read, or the store cannot be written.
+    """
+    stored = [(side, side.run_dir) for side in plan.sides if side.run_dir is not None]
+    manifests = [(side, read_manifest(run_dir)) for side, run_dir in stored]
+    # Those that ran are refused before anything is made or run for the others.
+    _refuse(manifests, plan)
+    like = plan_of_manifest(manifests[0][1], stored[0][1])
+    if len(stored) < len(plan.sides) and like.duration_s > plan.max_time_s:
+        raise UsageError(
+            f"{stored[0][0].name} was planned for {format_duration(like.duration_s)}, and a live "
+            f"version beside it runs as long: give --max-time {format_duration(like.duration_s)} "
+            "or compare stored runs only."
+        )
+    clock = SystemClock()
+    run_id = new_run_id(clock.wall_s(), like.model, like.profile.name)
+    directory = make_run_dir(plan.store, f"{run_id}-compare")
+    try:
+        with ComparisonWriter(directory, _facts(plan, directory.name, clock)) as writer:
+            return _side_by_side(plan, directory, like, writer)
+    except (ConfigError, UsageError):
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _side_by_side(
+    plan: StoredPlan, directory: Path, like: SoakPlan, writer: ComparisonWriter
+) -> CompareOutcome:
+    entries: list[JsonValue] = []
+    manifests: list[tuple[Side, Mapping[str, JsonValue]]] = []
+    hint: ExitCode | None = None
+    for side in plan.sides:
+        run_dir = side.run_dir
+        if run_dir is None:
+            outcome = run_soak(_like(like, side, plan, directory))
+            run_dir, hint = outcome.run_dir, outcome.exit_hint
+        manifest = read_manifest(run_dir)
+        manifests.append((side, manifest))
+        entries.append(
+            {
+                "name": side.name,
+                "kind": side.kind,
+                # A store that moves as a whole stays readable.
+                "run": os.path.relpath(run_dir.resolve(), directory.resolve()),
+                "engine_hash": manifest.get("engine_hash"),
+                "lost": None,
+                **side.facts,
+            }
+        )
+        writer.tell(versions=entries)
+        if hint is not None:
+            break
+    if hint is None:
+        _refuse(manifests, plan)
+    ended = "rounds" if hint is None else "interrupted"
+    writer.tell(ended=ended, ended_wall_s=SystemClock().wall_s())
+    return CompareOutcome(directory, 0, ended, hint)
+
+
+def _like(like: SoakPlan, side: Side, plan: StoredPlan, directory: Path) -> SoakPlan:
+    """The soak of a live version: as the stored one was planned, with what the version changes."""
+    return replace(
+        like,
+        store=directory,
+        defects=side.defects,
+        defects_as_of=side.releases,
+        python=side.python,
+        search_path=side.search_path,
+        stop="never",
+        diagnose="never",
+        hold_s=0.0,
+        ui=plan.ui,
+        command=plan.command,
+    )
+
+
+def _refuse(manifests: Sequence[tuple[Side, Mapping[str, JsonValue]]], plan: StoredPlan) -> None:
+    refuse_mismatches([(s.name, s.kind, manifest) for s, manifest in manifests], plan.allowed)
+
+
+def _facts(plan: StoredPlan, run_id: str, clock: Clock) -> dict[str, JsonValue]:
+    return {
+        "comparison_id": run_id,
+        "started_wall_s": clock.wall_s(),
+        "command": list(plan.command),
+        "interleaved": False,
+        "looks": list(plan.terms.looks),
+        "margin": plan.terms.margin,
+        "alpha": plan.terms.alpha,
+        "allowed_mismatches": sorted(plan.allowed),
+        "versions": [],
+        "rounds": 0,
+        "ended": "",
+    }

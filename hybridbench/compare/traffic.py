@@ -1,0 +1,137 @@
+"""Traffic in blocks: a fixed number of requests of one seed, then nothing until the next block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hybridbench.workload.actions import (
+    Abort,
+    Action,
+    CloseSession,
+    Disconnect,
+    OpenSession,
+    Submit,
+    WaitUntil,
+    Workload,
+)
+
+
+class BlockTraffic:
+    """A ``Workload`` that serves one block after the other, each with a workload of its own.
+
+    Ids get the block's tag in front, so that what is still told of an earlier block is known as
+    such.  Sessions that the workload leaves open are closed with the block: the next one would else
+    go on with them.
+    """
+
+    def __init__(self) -> None:
+        self._inner: Workload | None = None
+        self._tag = ""
+        self._left: int | None = 0  # requests to submit; None is without end
+        self._ending = False
+        self._open_sessions: dict[str, None] = {}
+        self.first_submit_s: float | None = None
+
+    def begin(self, inner: Workload, requests: int | None, tag: str) -> None:
+        """The next block: ``requests`` of ``inner``, or all that come until ``stop``."""
+        self._inner, self._left, self._tag = inner, requests, tag
+        self._ending = False
+        self._open_sessions.clear()
+        self.first_submit_s = None
+
+    def stop(self) -> None:
+        """Nothing more of this block; what is under way comes to its end."""
+        self._left = 0
+
+    @property
+    def all_submitted(self) -> bool:
+        """Whether nothing more of this block is to come."""
+        return self._left == 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the block was submitted as a whole and all of it has ended."""
+        return self._left == 0 and self.in_flight == 0 and not self._open_sessions
+
+    @property
+    def in_flight(self) -> int:
+        return 0 if self._inner is None else self._inner.in_flight
+
+    def next_action(self, now_s: float) -> Action:
+        inner = self._inner
+        if inner is None:
+            return WaitUntil(None)
+        if self._left == 0 and not self._ending:
+            self._ending = True
+            inner.pause(now_s)
+        action = inner.next_action(now_s)
+        if isinstance(action, WaitUntil):
+            if self._ending and not inner.in_flight and self._open_sessions:
+                session_id, _ = self._open_sessions.popitem()
+                return CloseSession(session_id)
+            return action
+        return self._tagged(action, now_s)
+
+    def pause(self, now_s: float) -> None:
+        if self._inner is not None:
+            self._inner.pause(now_s)
+
+    def resume(self, now_s: float) -> None:
+        if self._inner is not None and not self._ending:
+            self._inner.resume(now_s)
+
+    def on_admitted(self, rid: str) -> None:
+        inner, own = self._addressee(rid)
+        if inner is not None:
+            inner.on_admitted(own)
+
+    def on_first_token(self, rid: str, now_s: float) -> None:
+        inner, own = self._addressee(rid)
+        if inner is not None:
+            inner.on_first_token(own, now_s)
+
+    def on_finished(self, rid: str, output_ids: Sequence[int], reason: str, now_s: float) -> None:
+        inner, own = self._addressee(rid)
+        if inner is not None:
+            inner.on_finished(own, output_ids, reason, now_s)
+
+    def on_rejected(self, rid: str, reason: str) -> None:
+        inner, own = self._addressee(rid)
+        if inner is not None:
+            inner.on_rejected(own, reason)
+
+    def counts(self) -> dict[str, int]:
+        return {} if self._inner is None else self._inner.counts()
+
+    def describe(self) -> dict[str, object]:
+        return {} if self._inner is None else self._inner.describe()
+
+    def _addressee(self, rid: str) -> tuple[Workload | None, str]:
+        if not rid.startswith(self._tag):
+            return None, rid
+        return self._inner, rid.removeprefix(self._tag)
+
+    def _tagged(self, action: Action, now_s: float) -> Action:
+        match action:
+            case Submit():
+                if self.first_submit_s is None:
+                    self.first_submit_s = now_s
+                if self._left:
+                    self._left -= 1
+                session_id = self._tag + action.session_id if action.session_id else ""
+                return replace(action, rid=self._tag + action.rid, session_id=session_id)
+            case OpenSession():
+                session_id = self._tag + action.session_id
+                self._open_sessions[session_id] = None
+                return replace(action, session_id=session_id)
+            case CloseSession():
+                session_id = self._tag + action.session_id
+                self._open_sessions.pop(session_id, None)
+                return CloseSession(session_id)
+            case Abort():
+                return Abort(self._tag + action.rid)
+            case Disconnect():
+                return Disconnect(self._tag + action.rid)
+            case _:
+                return action

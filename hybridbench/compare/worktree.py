@@ -1,0 +1,108 @@
+"""A revision of the engine as files: a git worktree outside the checkout, gone when it was used."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import hybridbench
+from hybridbench.errors import UsageError
+
+_WORKER = "hybridbench/runs/worker.py"
+_GIT_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A commit of the repository at ``root``."""
+
+    root: Path
+    commit: str
+    subject: str
+
+
+def find_revision(ref: str, root: Path | None = None) -> Revision:
+    """The commit that ``ref`` names.
+
+    In the repository of the working directory if that holds this engine, else in the checkout that
+    this process was imported from; or in the one at ``root``.
+
+    Raises:
+        UsageError: no repository, no such revision, or one from before there was a worker.
+    """
+    roots = [root] if root is not None else _candidates()
+    if not roots:
+        raise UsageError(
+            f"git:{ref}: there is no git repository of hybridbench here; run this in a checkout."
+        )
+    for place in roots:
+        commit = git(place, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        if commit is None:
+            continue
+        if git(place, "cat-file", "-e", f"{commit}:{_WORKER}") is None:
+            raise UsageError(
+                f"git:{ref}: {commit[:10]} is from before there was an engine worker ({_WORKER}); "
+                "compare with a later revision."
+            )
+        return Revision(place, commit, git(place, "log", "-1", "--format=%s", commit) or "")
+    raise UsageError(
+        f"git:{ref}: no such revision; `git rev-parse {ref}` must name a commit of this repository."
+    )
+
+
+@contextmanager
+def worktree(revision: Revision) -> Iterator[Path]:
+    """The files of ``revision``, for the time of the block.
+
+    Raises:
+        UsageError: git cannot make it.
+    """
+    # Registrations of worktrees whose process was killed; their files went with the temporary ones.
+    git(revision.root, "worktree", "prune")
+    with tempfile.TemporaryDirectory(prefix="hybridbench-tree-") as place:
+        tree = Path(place) / revision.commit[:12]
+        # One that a person checks out is not ours to lock: detached, any number may stand.
+        made = git(revision.root, "worktree", "add", "--detach", str(tree), revision.commit)
+        if made is None:
+            raise UsageError(
+                f"git cannot check out {revision.commit[:10]} into {tree}: see `git worktree list` "
+                "and the space of the temporary directory."
+            )
+        try:
+            yield tree
+        finally:
+            git(revision.root, "worktree", "remove", "--force", str(tree))
+
+
+def git(root: Path, *arguments: str) -> str | None:
+    """What git says, or None when it refuses."""
+    command = shutil.which("git")
+    if command is None:
+        return None
+    try:
+        done = subprocess.run(
+            [command, "-C", str(root), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _candidates() -> list[Path]:
+    """Repositories that may hold the engine, the nearest first."""
+    found: list[Path] = []
+    for place in (Path.cwd(), Path(hybridbench.__file__).parents[1]):
+        top = git(place, "rev-parse", "--show-toplevel")
+        if top is not None and (Path(top) / "hybridbench").is_dir() and Path(top) not in found:
+            found.append(Path(top))
+    return found
