@@ -16,6 +16,7 @@ from hybridbench.cli import (
     diagnose,
     explain,
     judge,
+    nightly,
     profiles,
     report,
     selftest,
@@ -37,6 +38,7 @@ app.command("report")(report.report)
 app.command("diagnose")(diagnose.diagnose)
 app.command("judge", epilog=judge.EXIT_CODES)(judge.judge)
 app.command("selftest")(selftest.selftest)
+app.add_typer(nightly.app, name="nightly")
 app.add_typer(bench.app, name="bench")
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(defects.app, name="defects")

@@ -61,5 +61,14 @@ def _run(run_dir: Path) -> Told:
     return Told(document, lambda: write_run(run_dir, record, verdict, document))
 
 
-# Comparisons and nights are entered here by the commands that make them.
-SOURCES: tuple[Source, ...] = ()
+def _night(directory: Path) -> Told:
+    from hybridbench.nightly.records import NIGHT, read_night
+    from hybridbench.nightly.report import night_document
+    from hybridbench.nightly.write import write_pages
+
+    document = night_document(read_night(directory / NIGHT), directory.resolve().name)
+    return Told(document, lambda: write_pages(directory, document))
+
+
+# Comparisons are entered here by the command that makes them.
+SOURCES: tuple[Source, ...] = (Source("night.json", _night),)

@@ -10,6 +10,8 @@ from hybridbench.workload.profile import Profile
 from hybridbench.workload.validation import full_stop, nearest
 
 DEFAULT_PROFILE = "chat-churn"
+# Plans of `hybridbench nightly` are shipped beside the profiles that they name.
+_PLANS = frozenset({"nightly"})
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
@@ -41,7 +43,14 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 def list_profiles() -> dict[str, Path]:
     """Shipped profiles, name to file, in order of name."""
-    return {path.stem: path for path in sorted(profiles_dir().glob("*.yaml"))}
+    files = sorted(profiles_dir().glob("*.yaml"))
+    return {path.stem: path for path in files if path.stem not in _PLANS}
+
+
+def list_plans() -> dict[str, Path]:
+    """Shipped plans of nights, name to file, in order of name."""
+    files = sorted(profiles_dir().glob("*.yaml"))
+    return {path.stem: path for path in files if path.stem in _PLANS}
 
 
 def profiles_dir() -> Path:

@@ -30,8 +30,8 @@ class Source:
         return self.origin
 
 
-def read_yaml(path: Path) -> Source:
-    """The mapping in the file at ``path``.
+def read_yaml(path: Path, what: str = "profile") -> Source:
+    """The mapping in the file at ``path``; ``what`` it is meant to be stands in errors.
 
     Raises:
         ConfigError: if it cannot be read, or is not one YAML mapping without repeated keys.
@@ -40,13 +40,13 @@ def read_yaml(path: Path) -> Source:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         reason = error.strerror or "unreadable"
-        raise ConfigError(f"{path}: the profile cannot be read: {reason}.") from error
+        raise ConfigError(f"{path}: the {what} cannot be read: {reason}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file in UTF-8; a profile is YAML.") from error
-    return parse_yaml(text, str(path))
+        raise ConfigError(f"{path}: not a text file in UTF-8; a {what} is YAML.") from error
+    return parse_yaml(text, str(path), what)
 
 
-def parse_yaml(text: str, origin: str) -> Source:
+def parse_yaml(text: str, origin: str, what: str = "profile") -> Source:
     """The mapping in ``text``; ``origin`` names it in errors.
 
     Raises:
@@ -57,7 +57,7 @@ def parse_yaml(text: str, origin: str) -> Source:
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
             found = "is empty" if root is None else "is not a mapping"
-            raise ConfigError(f"{origin}: the profile {found}; it must hold keys such as name:.")
+            raise ConfigError(f"{origin}: the {what} {found}; it must hold keys such as name:.")
         lines = dict(_walk(root, (), origin))
         data = loader.construct_document(root)
     except yaml.MarkedYAMLError as error:

@@ -1,0 +1,262 @@
+"""``hybridbench nightly``: plan, cell, merge; ``run`` does all three on one machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridbench.errors import UsageError
+from hybridbench.units import parse_duration_s
+
+if TYPE_CHECKING:
+    from hybridbench.nightly.child import Child
+    from hybridbench.nightly.facts import Night
+
+app = typer.Typer(
+    help="A nightly gate: plan what to run, run its cells anywhere, merge them into one answer.",
+    no_args_is_help=True,
+)
+
+EXIT_CODES = (
+    "Exit codes: 0 green; red with the worst cell's: 10 LEAK, 15 INVARIANT, 12 REGRESSION, "
+    "14 CRASHED, 11 DEGRADED, 16 MISSING or INVALID, 13 INCONCLUSIVE where the plan lets that "
+    "fail; 2 usage, 130 interrupted, 143 terminated."
+)
+
+_Plan = Annotated[
+    str, typer.Argument(metavar="PLAN", help="A plan's YAML file, or a shipped name.")
+]
+_Budget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Shorten the cells so that the night takes about this long: 20m.  Default: the "
+        "plan's.",
+        show_default=False,
+    ),
+]
+_Defect = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SLUG",
+        help="Rehearse a regression: put this defect into every soak (repeatable).  Cells keep "
+        "their ids, so that the last good night is still their baseline.",
+    ),
+]
+
+
+@app.command("plan")
+def plan(
+    plan: _Plan,
+    output: Annotated[
+        str, typer.Option("--format", help="console, json, github, slurm or k8s.")
+    ] = "console",
+    budget: _Budget = None,
+    defect: _Defect = None,
+    out: Annotated[
+        str, typer.Option(help="Of slurm and k8s: the directory of nights, seen by all machines.")
+    ] = "",
+    image: Annotated[
+        str, typer.Option(help="Of k8s: an image with hybridbench in it.")
+    ] = "hybridbench:latest",
+    claim: Annotated[
+        str, typer.Option(help="Of k8s: the volume claim that is mounted at /nights.")
+    ] = "hybridbench-nights",
+) -> None:
+    """Print the cells of a plan: for people, or for an engine that fans them out.
+
+    github is a matrix for `strategy.matrix`, slurm an array script, k8s an Indexed Job.
+    """
+    from hybridbench.nightly.fan_out import FORMATS, Wanted, rendered
+
+    if output not in FORMATS:
+        raise UsageError(f"--format {output}: choose one of {', '.join(FORMATS)}.")
+    night = _night(plan, budget, defect)
+    root = "/nights" if output == "k8s" else "nights"
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    wanted = Wanted(plan, _repeated(budget, defect), out or root, stamp, image, claim)
+    typer.echo(rendered(night, output, wanted), nl=False)
+
+
+@app.command("cell", epilog=EXIT_CODES)
+def cell(
+    plan: _Plan,
+    out: Annotated[Path, typer.Option(help="The cell gets a directory of its own below this.")],
+    cell_id: Annotated[
+        str | None, typer.Option("--id", help="Which cell, by name.", show_default=False)
+    ] = None,
+    index: Annotated[
+        int | None,
+        typer.Option(help="Which cell, by its position in the plan from 0.", show_default=False),
+    ] = None,
+    budget: _Budget = None,
+    defect: _Defect = None,
+) -> None:
+    """Run one cell to its verdict, reruns of the policy included.
+
+    Safe to start again: a finished cell is skipped, a killed run goes on as a new segment.  The
+    exit code is the cell's after policy and waivers, so that it is 0 for a waived leak.
+    """
+    from hybridbench.nightly.cells import find_cell
+    from hybridbench.nightly.run import run_cell
+
+    night = _night(plan, budget, defect)
+    if (cell_id is None) == (index is None):
+        raise UsageError(
+            "name the cell with either --id or --index; see `hybridbench nightly plan`."
+        )
+    if index is not None and not 0 <= index < len(night.cells):
+        raise UsageError(f"--index {index}: the plan has cells 0 to {len(night.cells) - 1}.")
+    chosen = night.cells[index] if index is not None else find_cell(night.cells, cell_id or "")
+    with _signals() as child:
+        code = run_cell(night, chosen, out, child, _say)
+    raise typer.Exit(code)
+
+
+@app.command("merge", epilog=EXIT_CODES)
+def merge(
+    dirs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where cells were put.")],
+    out: Annotated[Path, typer.Option(help="Where the night's report goes.")],
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            help="Waivers and policy are read from here; default: as the cells carry them.",
+            show_default=False,
+        ),
+    ] = None,
+    budget: _Budget = None,
+    defect: _Defect = None,
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A night, or a directory of nights, whose newest green one tonight is compared "
+            "with.  Default: the nights beside --out.",
+            show_default=False,
+        ),
+    ] = None,
+    keep_baseline: Annotated[
+        Path | None,
+        typer.Option(help="If the night is green, store it here as a baseline for --baseline."),
+    ] = None,
+) -> None:
+    """One report and one exit code from all cells; a lost cell is MISSING and never a pass."""
+    from hybridbench.nightly.run import merge_night
+
+    night = None if plan is None else _night(plan, budget, defect)
+    if night is None and (budget or defect):
+        raise UsageError("--budget and --defect belong to --plan, which is missing.")
+    document = merge_night(
+        dirs, out, None if night is None else night.record, baseline, keep_baseline
+    )
+    _tell(document, out)
+    raise typer.Exit(document.exit_code)
+
+
+@app.command("run", epilog=EXIT_CODES)
+def run(
+    plan: _Plan,
+    budget: _Budget = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The night's directory.  Default: a new one under results/nightly, or the last "
+            "one there if it was cut off.",
+            show_default=False,
+        ),
+    ] = None,
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option(help="As of merge.  Default: the nights beside --out.", show_default=False),
+    ] = None,
+    defect: _Defect = None,
+) -> None:
+    """Run all cells of a plan one after another on this machine, and merge them.
+
+    Killed half-way and started again with the same words, it does the rest.
+    """
+    from hybridbench.nightly.run import merge_night, night_directory, run_cells
+
+    night = _night(plan, budget, defect)
+    directory = out or night_directory(Path("results") / "nightly", night)
+    _say(f"night {directory}: {len(night.cells)} cells")
+    with _signals() as child:
+        stopped = run_cells(night, directory / "cells", child, _say)
+    if stopped is not None:
+        _say("cut off; start it again with the same words and it does the rest")
+        raise typer.Exit(stopped)
+    document = merge_night([directory / "cells"], directory, night.record, baseline, None)
+    _tell(document, directory)
+    raise typer.Exit(document.exit_code)
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of a plan, for editors."""
+    from hybridbench.nightly.plan import plan_json_schema
+
+    typer.echo(json.dumps(plan_json_schema(), indent=2))
+
+
+def _night(plan: str, budget: str | None, defects: list[str] | None) -> Night:
+    from hybridbench.cli.chosen_defects import chosen_defects
+    from hybridbench.nightly.facts import planned_night
+
+    chosen_defects(defects or [])
+    return planned_night(plan, _budget_s(budget), tuple(defects or ()))
+
+
+def _budget_s(budget: str | None) -> float | None:
+    if budget is None:
+        return None
+    try:
+        return parse_duration_s(budget)
+    except ValueError as error:
+        raise UsageError(f"--budget: {error}.") from error
+
+
+def _repeated(budget: str | None, defects: list[str] | None) -> list[str]:
+    """What every cell must be told again, as it changes the plan."""
+    words = [] if budget is None else ["--budget", budget]
+    return words + [word for name in defects or () for word in ("--defect", name)]
+
+
+@contextmanager
+def _signals() -> Iterator[Child]:
+    """A child to whom Ctrl-C and SIGTERM are passed on inside the block."""
+    from hybridbench.nightly.child import Child
+
+    child = Child()
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        del frame
+        child.stop(signal.Signals(number))
+
+    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield child
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say(text: str) -> None:
+    typer.echo(f"nightly: {text}", err=True)
+
+
+def _tell(document: object, out: Path) -> None:
+    from rich.console import Console
+
+    from hybridbench.report.console import render_console
+    from hybridbench.report.document import Document
+    from hybridbench.rundir.layout import REPORT_HTML
+
+    assert isinstance(document, Document)
+    Console().print(render_console(document, out / REPORT_HTML))

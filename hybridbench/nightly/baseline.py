@@ -1,0 +1,177 @@
+"""The last good night: what tonight is compared with, and only where the machines are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hybridbench.errors import RunDirectoryError
+from hybridbench.nightly.policy import CellState
+from hybridbench.nightly.records import (
+    NIGHT,
+    CellOfNight,
+    FindingRecord,
+    NightRecord,
+    RateRecord,
+    read_night,
+    stored_rate,
+    write_record,
+)
+from hybridbench.report.wording import full_rate_text, metric_label
+from hybridbench.rundir.lock import locked_run
+
+_THROUGHPUT: Final = "throughput_tokens_per_s"
+# Nights that --keep-baseline leaves: enough for a fleet whose machines are of several classes.
+_KEPT: Final = 30
+
+
+@dataclass(frozen=True)
+class GoodNight:
+    """A stored night that was green; ``name`` is the name of its directory."""
+
+    name: str
+    night: NightRecord
+
+
+def good_nights(places: Sequence[Path], but: Path | None = None) -> list[GoodNight]:
+    """The green nights in or directly below ``places``, newest first; ``but`` is tonight's.
+
+    What cannot be read is passed over: a damaged night is no baseline, and no reason to stop.
+    """
+    found: dict[Path, GoodNight] = {}
+    for path in _files(places):
+        if but is not None and path.parent == but.resolve():
+            continue
+        try:
+            night = read_night(path)
+        except RunDirectoryError:
+            continue
+        if night.good:
+            found[path] = GoodNight(path.parent.name, night)
+    return sorted(found.values(), key=lambda good: good.night.started_wall_s, reverse=True)
+
+
+def keep_good_night(place: Path, name: str, night: NightRecord) -> None:
+    """Store a green night below ``place`` as a baseline, without its runs; old ones go.
+
+    Raises:
+        RunDirectoryError: ``place`` cannot be written.
+    """
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(f"cannot make {place}: {error.strerror}") from error
+    with locked_run(place):
+        folder = place / name
+        folder.mkdir(exist_ok=True)
+        write_record(folder / NIGHT, night)
+        for old in good_nights([place])[_KEPT:]:
+            # Only what was made here: a directory that holds anything else stays.
+            (place / old.name / NIGHT).unlink(missing_ok=True)
+            if not any((place / old.name).iterdir()):
+                (place / old.name).rmdir()
+
+
+def against(cell: CellOfNight, nights: Sequence[GoodNight], least_ratio: float) -> CellOfNight:
+    """``cell`` with what is new, grown, gone or slower than in the last good night.
+
+    That is the newest green night in which this cell did the same work on a machine of the same
+    class and passed.  Findings keep their verdict; only throughput below ``least_ratio`` makes a
+    cell red that was not.
+    """
+    for good in nights:
+        base = next((c for c in good.night.cells if _comparable(c, cell)), None)
+        if base is not None:
+            return _compared(cell, base, good.name, least_ratio)
+    return cell
+
+
+def _files(places: Sequence[Path]) -> Iterator[Path]:
+    for place in places:
+        if not place.is_dir():
+            continue
+        for path in (place / NIGHT, *sorted(place.glob(f"*/{NIGHT}"))):
+            if path.is_file():
+                yield path.resolve()
+
+
+def _comparable(base: CellOfNight, cell: CellOfNight) -> bool:
+    return (
+        base.id == cell.id
+        and base.state == CellState.PASS
+        and base.machine_class == cell.machine_class
+        and base.cell.get("work") == cell.cell.get("work")
+    )
+
+
+def _compared(cell: CellOfNight, base: CellOfNight, name: str, least_ratio: float) -> CellOfNight:
+    known = {entry.finding.signature: entry.finding for entry in base.findings}
+    findings = tuple(
+        msgspec.structs.replace(
+            entry,
+            news=f"known in {name}" if entry.finding.signature in known else f"new since {name}",
+        )
+        for entry in cell.findings
+    )
+    seen = {entry.finding.signature for entry in cell.findings}
+    ratio = _ratio(cell, base)
+    slow = ratio is not None and least_ratio > 0 and ratio < least_ratio
+    changed = msgspec.structs.replace(
+        cell,
+        baseline=name,
+        findings=findings,
+        gone=tuple(f for signature, f in known.items() if signature not in seen),
+        changes=tuple(_changes(cell, base, known, ratio)),
+    )
+    if not slow or cell.state != CellState.PASS:
+        return changed
+    return msgspec.structs.replace(
+        changed,
+        state=CellState.FAIL.value,
+        word="REGRESSION",
+        exit_code=12,
+        headline=f"throughput is {ratio:.3f} of {name}, and the plan asks for {least_ratio:g}",
+    )
+
+
+def _changes(
+    cell: CellOfNight,
+    base: CellOfNight,
+    known: dict[tuple[str, str, str], FindingRecord],
+    ratio: float | None,
+) -> Iterator[str]:
+    for entry in cell.findings:
+        before = known.get(entry.finding.signature)
+        for rate in entry.finding.rates if before is not None else ():
+            was = _same_rate(rate, before)
+            if was is not None and _grew(rate, was):
+                yield f"{entry.finding.subject}: {_from_to(rate, was)}"
+    for metric, rate in cell.growth.items():
+        before_rate = base.growth.get(metric)
+        if before_rate is not None and _grew(rate, before_rate):
+            yield f"{metric_label(metric)} grows faster: {_from_to(rate, before_rate)}"
+    if ratio is not None:
+        yield f"throughput ratio {ratio:.3f}"
+
+
+def _same_rate(rate: RateRecord, finding: FindingRecord | None) -> RateRecord | None:
+    rates = () if finding is None else finding.rates
+    return next((r for r in rates if (r.unit, r.per) == (rate.unit, rate.per)), None)
+
+
+def _grew(rate: RateRecord, was: RateRecord) -> bool:
+    """Whether tonight's interval lies wholly above that of the baseline."""
+    return rate.lower is not None and was.upper is not None and rate.lower > was.upper
+
+
+def _from_to(rate: RateRecord, was: RateRecord) -> str:
+    return f"{full_rate_text(stored_rate(was))}, now {full_rate_text(stored_rate(rate))}"
+
+
+def _ratio(cell: CellOfNight, base: CellOfNight) -> float | None:
+    tonight, before = cell.metrics.get(_THROUGHPUT), base.metrics.get(_THROUGHPUT)
+    return tonight / before if tonight and before else None

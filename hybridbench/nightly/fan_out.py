@@ -1,0 +1,311 @@
+"""The cells of a night for an engine that fans out: GitHub matrix, Slurm array, Kubernetes Job."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from hybridbench.errors import UsageError
+from hybridbench.nightly.budget import OVERHEAD_S
+from hybridbench.nightly.cells import Cell, cell_to_json
+from hybridbench.nightly.facts import Night
+from hybridbench.units import format_duration
+
+# GitHub starts no more jobs from one matrix.
+_GITHUB_MAX: Final = 256
+_CODES_OF_AN_ANSWER: Final = [2, 10, 11, 12, 13, 14, 15, 16]
+_SUSPENDED_HINT: Final = (
+    "# The merge waits: when the cells are done, start it with\n"
+    '#   kubectl patch job {name}-merge --type=strategic -p \'{{"spec":{{"suspend":false}}}}\'\n'
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the templates need beside the plan.
+
+    Args:
+        plan: the plan as the command line names it.
+        options: the options of ``nightly plan`` that every cell must repeat.
+        out: the directory of nights, seen by all machines.
+        stamp: when this was asked for; a Kubernetes night is named by it.
+        image: that the pods run.
+        claim: the volume claim with that directory.
+    """
+
+    plan: str
+    options: Sequence[str]
+    out: str
+    stamp: str
+    image: str
+    claim: str
+
+
+def rendered(night: Night, form: str, wanted: Wanted) -> str:
+    """The plan in the format called ``form``.
+
+    Raises:
+        UsageError: the engine cannot take that many cells, or there are none.
+    """
+    if not night.cells:
+        least_s = night.budgeted.left_out[0].least_s
+        raise UsageError(
+            f"--budget: not even the first cell fits, of {format_duration(least_s)} at least; "
+            "give more."
+        )
+    return FORMATS[form](night, wanted)
+
+
+def minutes_of(cell: Cell, night: Night) -> int:
+    """When an engine may give a cell up: every attempt that the policy allows, and half as much."""
+    policy = night.loaded.plan.policy
+    runs = 1.0 + policy.rerun_statistical_leak + policy.rerun_invalid
+    runs += policy.extend_inconclusive if policy.extend_inconclusive > 1 else 0.0
+    return math.ceil(1.5 * (cell.duration_s + OVERHEAD_S) * runs / 60) + 5
+
+
+def _console(night: Night, wanted: Wanted) -> str:
+    del wanted
+    width = max(len(cell.id) for cell in night.cells)
+    lines = [f"plan {night.record.name} {night.record.hash}: {len(night.cells)} cells"]
+    lines += [_line(index, cell, width) for index, cell in enumerate(night.cells)]
+    lines.append(f"one after another: {format_duration(night.budgeted.needed_s)}")
+    lines += [night.budgeted.note] if night.budgeted.note else []
+    lines.append(f"red by chance: {night.false_red.text}")
+    lines.append(f"  = {night.false_red.formula}")
+    return "\n".join(lines) + "\n"
+
+
+def _line(index: int, cell: Cell, width: int) -> str:
+    versions = " ".join(cell.versions)
+    return (
+        f"{index:4} {cell.id:{width}}  {cell.kind.value:7} {format_duration(cell.duration_s):>6}  "
+        f"{cell.model}  {cell.profile}  seed {cell.seed}  {versions}"
+    )
+
+
+def _json(night: Night, wanted: Wanted) -> str:
+    del wanted
+    record = night.record
+    told = {
+        "schema": "hybridbench.nightly-plan/1",
+        "name": record.name,
+        "hash": record.hash,
+        "cells": [cell_to_json(cell) for cell in night.cells],
+        "left_out": list(record.left_out),
+        "needed_s": night.budgeted.needed_s,
+        "false_red": {
+            "share": night.false_red.share,
+            "text": night.false_red.text,
+            "formula": night.false_red.formula,
+        },
+    }
+    return json.dumps(told, indent=2) + "\n"
+
+
+def _github(night: Night, wanted: Wanted) -> str:
+    """One line, for ``echo "matrix=$(...)" >> "$GITHUB_OUTPUT"``."""
+    del wanted
+    if len(night.cells) > _GITHUB_MAX:
+        raise UsageError(
+            f"--format github: {len(night.cells)} cells, and one matrix has at most {_GITHUB_MAX}; "
+            "split the plan."
+        )
+    include = [
+        {
+            "id": cell.id,
+            "minutes": minutes_of(cell, night),
+            "runs_on": list(cell.needs.labels) or _runner(cell),
+        }
+        for cell in night.cells
+    ]
+    return json.dumps({"include": include}) + "\n"
+
+
+def _runner(cell: Cell) -> str | list[str]:
+    return ["self-hosted", "gpu"] if cell.needs.gpu else "ubuntu-latest"
+
+
+def _slurm(night: Night, wanted: Wanted) -> str:
+    needs = [cell.needs for cell in night.cells]
+    return (
+        _environment()
+        .get_template("slurm.sh.j2")
+        .render(
+            name=night.record.name,
+            hash=night.record.hash,
+            cells=night.cells,
+            # An array has one request for all of its tasks.
+            minutes=max(minutes_of(cell, night) for cell in night.cells),
+            cores=max(need.cores for need in needs),
+            memory_mib=max(math.ceil(need.memory_bytes / 2**20) for need in needs),
+            gpu=max(need.gpu for need in needs),
+            plan=wanted.plan,
+            options=_words(wanted.options),
+            out=wanted.out,
+            command="hybridbench nightly",
+        )
+    )
+
+
+def _words(options: Sequence[str]) -> str:
+    return "".join(f" {shlex.quote(word)}" for word in options)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(  # noqa: S701  # a shell script, not a page; words are quoted
+        loader=PackageLoader("hybridbench.nightly", "templates"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quote"] = shlex.quote
+    return environment
+
+
+def _k8s(night: Night, wanted: Wanted) -> str:
+    # Jobs cannot be changed: every night has one of its own.
+    name = f"hybridbench-{night.record.name}-{wanted.stamp}".replace("_", "-").replace(".", "-")
+    text = night.loaded.path.read_text(encoding="utf-8")
+    plan = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name},
+        "data": {"plan.yaml": text},
+    }
+    comment = f"# The plan {night.record.name} ({night.record.hash}) as a Kubernetes Indexed Job.\n"
+    documents = [plan, _cells_job(name, night, wanted), _merge_job(name, night, wanted)]
+    dumped = yaml.dump_all(
+        documents, Dumper=_Manifest, sort_keys=False, allow_unicode=True, width=100
+    )
+    return comment + _SUSPENDED_HINT.format(name=name) + dumped
+
+
+class _Manifest(yaml.SafeDumper):
+    """Texts of several lines as they are, and nothing by reference."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Manifest.add_representer(str, _text)
+
+
+def _cells_job(name: str, night: Night, wanted: Wanted) -> dict[str, object]:
+    words = [*_VERB, "cell", _PLAN_FILE, *wanted.options]
+    out = shlex.quote(_cells_dir(night, wanted))
+    script = f'exec {shlex.join(words)} --index "$JOB_COMPLETION_INDEX" --out {out}'
+    cells = len(night.cells)
+    spec = {
+        "completionMode": "Indexed",
+        "completions": cells,
+        "parallelism": cells,
+        # Evicted or killed pods go on where they were cut off; a red cell is an answer, no failure
+        # to try again.
+        "backoffLimitPerIndex": 3,
+        "maxFailedIndexes": cells,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailIndex",
+                    "onExitCodes": {
+                        "containerName": "cell",
+                        "operator": "In",
+                        "values": _CODES_OF_AN_ANSWER,
+                    },
+                }
+            ]
+        },
+        "template": _pod(name, "cell", script, night, wanted),
+    }
+    return _job(name, spec)
+
+
+def _merge_job(name: str, night: Night, wanted: Wanted) -> dict[str, object]:
+    words = [*_VERB, "merge", _cells_dir(night, wanted), "--plan", _PLAN_FILE, *wanted.options]
+    script = f"exec {shlex.join([*words, '--out', _night_dir(night, wanted)])}"
+    template = _pod(name, "merge", script, night, wanted, cells=False)
+    return _job(f"{name}-merge", {"suspend": True, "backoffLimit": 0, "template": template})
+
+
+_VERB: Final = ("hybridbench", "nightly")
+_PLAN_FILE: Final = "/plan/plan.yaml"
+
+
+def _night_dir(night: Night, wanted: Wanted) -> str:
+    return f"{wanted.out}/{wanted.stamp}-{night.record.name}"
+
+
+def _cells_dir(night: Night, wanted: Wanted) -> str:
+    return f"{_night_dir(night, wanted)}/cells"
+
+
+def _job(name: str, spec: Mapping[str, object]) -> dict[str, object]:
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": dict(spec)}
+
+
+def _pod(
+    name: str, container: str, script: str, night: Night, wanted: Wanted, *, cells: bool = True
+) -> dict[str, object]:
+    return {
+        "spec": {
+            "restartPolicy": "Never",
+            # A soak drains and stores what it has before it goes.
+            "terminationGracePeriodSeconds": 60,
+            "containers": [
+                {
+                    "name": container,
+                    "image": wanted.image,
+                    "command": ["sh", "-c", script],
+                    "resources": {
+                        "requests": (limits := _resources(night, cells)),
+                        "limits": limits,
+                    },
+                    "volumeMounts": [
+                        {"name": "plan", "mountPath": "/plan"},
+                        {"name": "nights", "mountPath": "/nights"},
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "plan", "configMap": {"name": name}},
+                {"name": "nights", "persistentVolumeClaim": {"claimName": wanted.claim}},
+            ],
+        }
+    }
+
+
+def _resources(night: Night, cells: bool) -> dict[str, str]:
+    if not cells:
+        return {"cpu": "1", "memory": "1Gi"}
+    needs = [cell.needs for cell in night.cells]
+    resources = {"cpu": str(max(need.cores for need in needs))}
+    memory_mib = max(math.ceil(need.memory_bytes / 2**20) for need in needs)
+    gpu = max(need.gpu for need in needs)
+    if memory_mib:
+        resources["memory"] = f"{memory_mib}Mi"
+    if gpu:
+        resources["nvidia.com/gpu"] = str(gpu)
+    return resources
+
+
+FORMATS: Final[Mapping[str, Callable[[Night, Wanted], str]]] = {
+    "console": _console,
+    "json": _json,
+    "github": _github,
+    "slurm": _slurm,
+    "k8s": _k8s,
+}

@@ -1,0 +1,279 @@
+"""A plan of a night, from YAML: which soaks and comparisons, how long, when the night is red."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass as plain_dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, Field, Strict, StringConstraints, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from hybridbench.errors import ConfigError
+from hybridbench.thresholds import Stat, parse_threshold
+from hybridbench.workload.catalog import list_plans
+from hybridbench.workload.fields import Count, CountOrZero, DurationS, Flag, Share, SizeBytes
+from hybridbench.workload.settings import SETTINGS
+from hybridbench.workload.validation import full_stop, nearest, validated
+from hybridbench.workload.yaml_source import KeyPath, Source, read_yaml
+
+# `hybridbench soak` refuses less.
+SHORTEST_S: Final = 20.0
+
+Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
+Name = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+Settings = Mapping[Text, bool | int | float | str]
+
+
+def _date(value: object) -> object:
+    if isinstance(value, date):
+        return value
+    try:
+        return date.fromisoformat(value if isinstance(value, str) else "")
+    except ValueError:
+        raise ValueError(f"{value!r} is not a date; write 2027-01-31") from None
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Needs:
+    """What a machine must have to run a cell; an engine that fans out passes it on.
+
+    Without ``memory`` the engine's own default holds.  ``labels`` are those of a GitHub runner;
+    without any it is ubuntu-latest.
+    """
+
+    gpu: CountOrZero = 0
+    cores: Count = 2
+    memory_bytes: SizeBytes = 0
+    labels: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Policy:
+    """What happens before a cell turns the night red.
+
+    Attributes:
+        rerun_statistical_leak: a LEAK or DEGRADED that only statistics found is run once more with
+            another seed, and is red only if that is red too.  Exact findings are red at once.
+        rerun_invalid: a run that proved nothing (a busy machine) is made once more.
+        extend_inconclusive: how many times longer an undecided cell is run once more; 1: it is not.
+        inconclusive: what a cell is that stays undecided.
+        throughput_ratio: red below this share of the last good night's tokens a second; 0: only
+            shown.  Nights are not interleaved, so that the machine's drift is in it.
+    """
+
+    rerun_statistical_leak: Flag = True
+    rerun_invalid: Flag = True
+    extend_inconclusive: Annotated[float, Strict(), Field(ge=1.0, le=20.0)] = 2.0
+    inconclusive: Literal["neutral", "fail"] = "neutral"
+    throughput_ratio: Share = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Waiver:
+    """A known finding that does not turn the night red until ``expires``, and no other finding.
+
+    ``kind``, ``subject`` and ``driver`` are the finding's signature as verdict.json has it;
+    subject, driver, profile and model may hold ``*``.  ``max_rate`` (``2GiB/h``,
+    ``1.1 slots/retract``) is how fast it may grow and stay waived.
+    """
+
+    kind: Name
+    subject: Text
+    driver: Text = "*"
+    profile: Text = "*"
+    model: Text = "*"
+    max_rate: Text | None = None
+    expires: Annotated[date, BeforeValidator(_date)]
+    link: Text
+    reason: Text
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Matrix:
+    """Every profile with every model under every engine version, once for each seed.
+
+    A version is ``.`` (the engine that is installed or checked out) or ``defect:SLUG``.  Without
+    models or seeds they are the profile's.
+    """
+
+    profiles: tuple[Text, ...] = ()
+    models: tuple[Text, ...] = ()
+    versions: tuple[Text, ...] = (".",)
+    seeds: tuple[CountOrZero, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Common:
+    """What every cell may have of its own; what it leaves out is the plan's."""
+
+    duration_s: DurationS | None = None
+    least_duration_s: DurationS | None = None
+    ballast: CountOrZero | None = None
+    gc: Literal["default", "freeze-after-warmup"] | None = None
+    device: Text | None = None
+    set: Settings = Field(default_factory=dict)
+    thresholds: tuple[Text, ...] = ()
+    needs: Needs | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class SoakEntry(Common):
+    """One soak beside the matrix."""
+
+    id: Name | None = None
+    profile: Text
+    model: Text | None = None
+    version: Text = "."
+    seed: CountOrZero | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class CompareEntry(Common):
+    """One comparison: its versions take turns on one machine.  ``duration`` is its longest time."""
+
+    id: Name | None = None
+    versions: Annotated[tuple[Text, ...], Field(min_length=2)]
+    profile: Text | None = None
+    model: Text | None = None
+    seed: CountOrZero | None = None
+    block_s: DurationS | None = None
+    margin: Annotated[float, Strict(), Field(gt=0.0, lt=1.0)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Plan(Common):
+    """A night as written; ``cells.expand`` makes its cells."""
+
+    name: Name
+    description: str = ""
+    duration_s: DurationS = 600.0
+    least_duration_s: DurationS = 60.0
+    budget_s: DurationS | None = None
+    matrix: Matrix = Matrix()
+    cells: tuple[SoakEntry, ...] = ()
+    compare: tuple[CompareEntry, ...] = ()
+    policy: Policy = Policy()
+    waivers: tuple[Waiver, ...] = ()
+
+
+@plain_dataclass(frozen=True)
+class LoadedPlan:
+    """A plan with the file it stands in: errors point there, and profiles are found beside it."""
+
+    plan: Plan
+    path: Path
+    source: Source
+
+    def place(self, *path: str | int) -> str:
+        """``file:line`` of a key."""
+        return self.source.place(path)
+
+
+def load_plan(name_or_path: str | Path) -> LoadedPlan:
+    """The plan in that file, or the shipped one of that name.
+
+    Raises:
+        ConfigError: one sentence with file, line and key.
+    """
+    path = Path(name_or_path)
+    if not path.exists():
+        shipped = list_plans()
+        if str(name_or_path) not in shipped:
+            hint = nearest(str(name_or_path), list(shipped))
+            raise ConfigError(full_stop(f"{name_or_path}: there is no such plan; {hint}"))
+        path = shipped[str(name_or_path)]
+    source = read_yaml(path, "plan")
+    loaded = LoadedPlan(plan=validated(_adapter(), source), path=path, source=source)
+    for where, fault in _faults(loaded.plan):
+        raise ConfigError(full_stop(f"{source.place(where)}: {fault}"))
+    return loaded
+
+
+def plan_json_schema() -> dict[str, object]:
+    """The JSON Schema of a plan, for editors and other tools."""
+    schema: dict[str, object] = _adapter().json_schema(by_alias=True, mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)
+
+
+def _faults(plan: Plan) -> Iterator[tuple[KeyPath, str]]:
+    """What no type can say; the first one is told."""
+    if not (plan.matrix.profiles or plan.cells or plan.compare):
+        yield ("name",), f"{plan.name} has nothing to run; give matrix.profiles, cells or compare"
+    yield from _lengths(plan, (), plan)
+    yield from _thresholds(plan, (), of_comparison=False)
+    for index, cell in enumerate(plan.cells):
+        yield from _thresholds(cell, ("cells", index), of_comparison=False)
+        yield from _lengths(cell, ("cells", index), plan)
+        yield from _version(cell.version, ("cells", index, "version"))
+    for index, entry in enumerate(plan.compare):
+        yield from _thresholds(entry, ("compare", index), of_comparison=True)
+        yield from _lengths(entry, ("compare", index), plan)
+    for index, version in enumerate(plan.matrix.versions):
+        yield from _version(version, ("matrix", "versions", index))
+    for index, waiver in enumerate(plan.waivers):
+        yield from _waiver(waiver, ("waivers", index))
+
+
+def _lengths(entry: Common, where: KeyPath, plan: Plan) -> Iterator[tuple[KeyPath, str]]:
+    duration_s = plan.duration_s if entry.duration_s is None else entry.duration_s
+    least_s = plan.least_duration_s if entry.least_duration_s is None else entry.least_duration_s
+    for key, value in (("duration", duration_s), ("least_duration", least_s)):
+        if value < SHORTEST_S:
+            yield (
+                (*where, key),
+                f"{key}: nothing can be judged in less than {SHORTEST_S:g}s; give more",
+            )
+    if entry.least_duration_s is not None and least_s > duration_s:
+        yield (
+            (*where, "least_duration"),
+            f"least_duration {least_s:g}s is longer than duration {duration_s:g}s",
+        )
+
+
+def _thresholds(
+    entry: Common, where: KeyPath, *, of_comparison: bool
+) -> Iterator[tuple[KeyPath, str]]:
+    for index, text in enumerate(entry.thresholds):
+        try:
+            ratio = parse_threshold(text).stat is Stat.RATIO
+        except ValueError as error:
+            yield (*where, "thresholds", index), str(error)
+            continue
+        if ratio and not of_comparison:
+            said = f"'{text}': a ratio compares two versions; put it under compare"
+            yield (*where, "thresholds", index), said
+
+
+def _version(version: str, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if version == "." or re.fullmatch(r"defect:\S+|defects-as-of:\S+", version):
+        return
+    yield (
+        where,
+        f"{version} cannot be soaked; write . (the engine of this checkout) or defect:SLUG, and "
+        "name git: and python: versions under compare",
+    )
+
+
+def _waiver(waiver: Waiver, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    from hybridbench.nightly.waivers import parse_max_rate
+
+    if not waiver.subject.strip("*"):
+        yield (
+            (*where, "subject"),
+            f"{waiver.subject} would waive every subject; name the metric, pool or class",
+        )
+    if waiver.max_rate is not None:
+        try:
+            parse_max_rate(waiver.max_rate)
+        except ValueError as error:
+            yield (*where, "max_rate"), str(error)

@@ -1,0 +1,246 @@
+"""What a cell and a night leave on disk: cell.json and night.json, read back or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.errors import RunDirectoryError
+from hybridbench.rundir.atomic import write_atomically
+
+CELL: Final = "cell.json"
+NIGHT: Final = "night.json"
+CELL_SCHEMA: Final = "hybridbench.cell/1"
+NIGHT_SCHEMA: Final = "hybridbench.night/1"
+
+
+class RateRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A growth with its interval; None where an end is unknown."""
+
+    value: float | None
+    lower: float | None
+    upper: float | None
+    unit: str
+    per: str
+    confidence: float = 0.95
+
+
+class FindingRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding by its signature, its sentence and its rates; the evidence is in the run."""
+
+    kind: str
+    verdict: str
+    subject: str
+    title: str
+    driver: str | None = None
+    rates: tuple[RateRecord, ...] = ()
+    exact: bool = True  # needs no statistics: running again with another seed proves nothing more
+
+    @property
+    def signature(self) -> tuple[str, str, str]:
+        """What makes it the same finding another night."""
+        return self.kind, self.subject, self.driver or ""
+
+
+class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a cell; without an exit code it is under way or was cut off."""
+
+    number: int
+    why: str
+    seed: int
+    duration_s: float
+    started_wall_s: float
+    command: tuple[str, ...]
+    run: str = ""  # the run's directory, below the cell's
+    exit_code: int | None = None
+    verdict: str = ""  # empty: it ended without one, and ``complaint`` says how
+    headline: str = ""
+    complaint: str = ""
+    findings: tuple[FindingRecord, ...] = ()
+    metrics: dict[str, float] = {}  # medians over the judged window
+    growth: dict[str, RateRecord] = {}  # of the gated metrics, an hour
+    judged_s: float = 0.0
+    machine_class: str = ""
+    engine: str = ""  # hash of the engine files that ran
+    ended_wall_s: float = 0.0
+
+
+class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a plan that every cell carries, so that cells can be merged without it."""
+
+    name: str
+    hash: str
+    cells: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    note: str = ""
+    false_red: str = ""
+    policy: dict[str, Any] = {}
+    waivers: tuple[dict[str, Any], ...] = ()
+
+
+class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """cell.json."""
+
+    schema: str
+    plan: PlanRecord
+    cell: dict[str, Any]
+    attempts: tuple[AttemptRecord, ...] = ()
+    finished: bool = False
+
+    @property
+    def id(self) -> str:
+        return str(self.cell["id"])
+
+
+class FindingOfNight(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding with what the plan and the last good night say of it."""
+
+    finding: FindingRecord
+    waived: str = ""  # until when, why and where; empty: it counts
+    why_not: str = ""  # a waiver names it and does not hold
+    news: str = ""
+
+
+class CellOfNight(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell in night.json: enough to be the next night's baseline."""
+
+    id: str
+    state: str
+    word: str
+    exit_code: int
+    headline: str
+    cell: dict[str, Any] = {}
+    run: str = ""
+    attempts: tuple[AttemptRecord, ...] = ()
+    findings: tuple[FindingOfNight, ...] = ()
+    notes: tuple[str, ...] = ()
+    metrics: dict[str, float] = {}
+    growth: dict[str, RateRecord] = {}
+    machine_class: str = ""
+    engine: str = ""
+    baseline: str = ""  # the night it was compared with
+    changes: tuple[str, ...] = ()
+    gone: tuple[FindingRecord, ...] = ()
+
+
+class NightRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """night.json."""
+
+    schema: str
+    plan: PlanRecord
+    started_wall_s: float
+    ended_wall_s: float
+    good: bool
+    exit_code: int
+    word: str
+    headline: str
+    cells: tuple[CellOfNight, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+_Record = TypeVar("_Record", CellRecord, NightRecord)
+
+
+def read_cell(path: Path) -> CellRecord:
+    """The cell stored in the file at ``path``.
+
+    Raises:
+        RunDirectoryError: it is damaged, or another version wrote it.
+    """
+    return _read(path, CellRecord, CELL_SCHEMA)
+
+
+def read_night(path: Path) -> NightRecord:
+    """The night stored in the file at ``path``.
+
+    Raises:
+        RunDirectoryError: it is damaged, or another version wrote it.
+    """
+    return _read(path, NightRecord, NIGHT_SCHEMA)
+
+
+def write_record(path: Path, record: CellRecord | NightRecord) -> None:
+    """Replace the file at ``path``, whole or not at all.
+
+    Raises:
+        RunDirectoryError: it cannot be written.
+    """
+    text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+    write_atomically(path, text + "\n")
+
+
+def finding_record(finding: Finding, *, exact: bool) -> FindingRecord:
+    """``finding`` as it is stored."""
+    return FindingRecord(
+        kind=finding.kind,
+        verdict=finding.verdict.value,
+        subject=finding.subject,
+        title=finding.title,
+        driver=finding.driver,
+        rates=tuple(rate_record(rate) for rate in finding.rates),
+        exact=exact,
+    )
+
+
+def rate_record(rate: Rate) -> RateRecord:
+    """``rate`` as it is stored; JSON has no infinity."""
+    return RateRecord(
+        value=_finite(rate.value),
+        lower=_finite(rate.lower),
+        upper=_finite(rate.upper),
+        unit=rate.unit,
+        per=rate.per,
+        confidence=rate.confidence,
+    )
+
+
+def stored_finding(record: FindingRecord) -> Finding:
+    """``record`` as the analysis wrote it, without its evidence."""
+    return Finding(
+        kind=record.kind,
+        verdict=VerdictKind(record.verdict),
+        subject=record.subject,
+        title=record.title,
+        driver=record.driver,
+        rates=tuple(stored_rate(rate) for rate in record.rates),
+    )
+
+
+def stored_rate(record: RateRecord) -> Rate:
+    """``record`` with an unknown end at infinity again."""
+    return Rate(
+        value=float("nan") if record.value is None else record.value,
+        lower=float("-inf") if record.lower is None else record.lower,
+        upper=float("inf") if record.upper is None else record.upper,
+        unit=record.unit,
+        per=record.per,
+        confidence=record.confidence,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
+
+
+def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        found = msgspec.json.decode(data, type=_Head).schema
+        if found != schema:
+            raise RunDirectoryError(
+                f"{path} has schema {found!r}, and this hybridbench reads {schema!r} only: "
+                "read it with the version that wrote it"
+            )
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunDirectoryError(f"{path} is damaged: {error}") from error
+
+
+class _Head(msgspec.Struct):
+    schema: str = ""

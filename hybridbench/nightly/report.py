@@ -1,0 +1,209 @@
+"""A night in words: the same document for console, HTML, Markdown, JUnit and step summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.nightly.policy import CellState
+from hybridbench.nightly.records import (
+    NIGHT,
+    CellOfNight,
+    FindingOfNight,
+    NightRecord,
+    stored_rate,
+)
+from hybridbench.report.document import (
+    Document,
+    DocumentKind,
+    Fact,
+    FindingText,
+    Gate,
+    GateState,
+    Table,
+)
+from hybridbench.report.wording import BADGES, full_rate_text, number
+from hybridbench.units import format_duration
+
+_GATE: Final = {
+    CellState.PASS: GateState.PASSED,
+    CellState.FAIL: GateState.FAILED,
+    CellState.NEUTRAL: GateState.SKIPPED,
+    CellState.MISSING: GateState.ERROR,
+}
+# There is no answer of the engine's in these.
+_NO_ANSWER: Final = ("CRASHED", "INVALID", "MISSING")
+_MEANING: Final = {
+    "PASS": "Every planned cell came to a verdict, and none of them is red.",
+    "FAIL": "A planned cell is red or came to no verdict; the exit code is that of the worst.",
+    "INCONCLUSIVE": "No cell is red, and none of them was decided: this night proves nothing.",
+}
+
+
+def night_document(night: NightRecord, name: str) -> Document:
+    """The report of ``night``; ``name`` is that of its directory.  Paths are below it."""
+    return Document(
+        kind=DocumentKind.NIGHT,
+        run_id=name,
+        subtitle=_subtitle(night),
+        badge=BADGES[night.word],
+        meaning=_MEANING[night.word],
+        exit_code=night.exit_code,
+        headline=night.headline,
+        answer=tuple(_answer(night)),
+        gates=tuple(_gates(night)),
+        tables=(_cells_table(night), _findings_table(night), _changes_table(night)),
+        findings=tuple(_finding(cell, entry) for cell, entry in _entries(night)),
+        notes=(*night.notes, *(f"{c.id}: {note}" for c in night.cells for note in c.notes)),
+        provenance=(_provenance(night),),
+        data_file=NIGHT,
+        suite=f"night {night.plan.name}",
+    )
+
+
+def _subtitle(night: NightRecord) -> str:
+    parts = [f"plan {night.plan.name} {night.plan.hash}"]
+    if night.started_wall_s:
+        started = datetime.fromtimestamp(night.started_wall_s, UTC)
+        parts.append(f"{started:%Y-%m-%d %H:%M} UTC")
+        parts.append(format_duration(night.ended_wall_s - night.started_wall_s))
+    return " · ".join(parts)
+
+
+def _answer(night: NightRecord) -> Iterator[Fact]:
+    for cell in night.cells:
+        if cell.state in (CellState.FAIL, CellState.MISSING):
+            yield Fact(cell.id, f"{cell.word}: {cell.headline}")
+    fresh = [(c, e) for c, e in _entries(night) if e.news.startswith("new") and not e.waived]
+    if fresh:
+        said = "; ".join(f"{e.finding.subject} ({e.finding.kind}) in {c.id}" for c, e in fresh)
+        yield Fact("New since the last good night", said)
+    waived = [(c, e) for c, e in _entries(night) if e.waived]
+    if waived:
+        said = "; ".join(f"{e.finding.subject} in {c.id} {e.waived}" for c, e in waived)
+        yield Fact("Waived", said)
+    if night.plan.false_red:
+        yield Fact("Red by chance", night.plan.false_red)
+
+
+def _gates(night: NightRecord) -> Iterator[Gate]:
+    states = {"PASS": GateState.PASSED, "FAIL": GateState.FAILED}
+    state = states.get(night.word, GateState.SKIPPED)
+    yield Gate("verdict", night.plan.name, state, f"{night.word}: {night.headline}")
+    for cell in night.cells:
+        state = GateState.ERROR if cell.word in _NO_ANSWER else _GATE[CellState(cell.state)]
+        judged_s = sum(attempt.judged_s for attempt in cell.attempts)
+        lines = [*(entry.finding.title for entry in cell.findings), *cell.changes, *cell.notes]
+        yield Gate(
+            name="the cell is not red",
+            group=cell.id,
+            state=state,
+            text=f"{cell.word}: {cell.headline}",
+            detail="\n".join(lines),
+            measured_s=judged_s or None,
+        )
+        seen = set()
+        for entry in cell.findings:
+            gate = f"{entry.finding.kind} of {entry.finding.subject}"
+            # One finding may name two drivers; the gate is asked once, by its first answer.
+            if entry.waived and gate not in seen:
+                seen.add(gate)
+                text = f"{entry.finding.title}; waived {entry.waived}"
+                yield Gate(gate, cell.id, GateState.SKIPPED, text)
+
+
+def _cells_table(night: NightRecord) -> Table:
+    rows = tuple(_cell_row(cell) for cell in night.cells)
+    columns = ("cell", "", "verdict", "judged", "runs", "tokens/s", "of last good")
+    note = "A cell that came to no verdict is MISSING and never a pass."
+    return Table("Cells", columns, rows, frozenset({3, 4, 5, 6}), note)
+
+
+def _cell_row(cell: CellOfNight) -> tuple[str, ...]:
+    throughput = cell.metrics.get("throughput_tokens_per_s")
+    ratio = next((c.rsplit(" ", 1)[-1] for c in cell.changes if c.startswith("throughput")), "")
+    judged_s = sum(attempt.judged_s for attempt in cell.attempts)
+    return (
+        cell.id,
+        cell.state.upper() if cell.state != CellState.NEUTRAL else "neutral",
+        cell.word,
+        format_duration(judged_s) if judged_s else "",
+        str(len(cell.attempts)),
+        "" if throughput is None else number(round(throughput, 1)),
+        ratio,
+    )
+
+
+def _findings_table(night: NightRecord) -> Table:
+    rows = []
+    for cell, entry in _entries(night):
+        found = entry.finding
+        if found.verdict == VerdictKind.INCONCLUSIVE:
+            continue
+        rate = full_rate_text(stored_rate(found.rates[0])) if found.rates else ""
+        said = entry.waived or entry.why_not
+        badge = "WAIVED" if entry.waived else found.verdict
+        rows.append((badge, cell.id, found.kind, found.subject, rate, entry.news, said))
+    rows += [
+        ("", cell.id, gone.kind, gone.subject, "", f"gone since {cell.baseline}", "")
+        for cell in night.cells
+        for gone in cell.gone
+    ]
+    columns = ("", "cell", "kind", "subject", "rate", "since the last good night", "waiver")
+    return Table("Findings", columns, tuple(rows))
+
+
+def _changes_table(night: NightRecord) -> Table:
+    rows = []
+    for cell in night.cells:
+        if cell.baseline:
+            said = "; ".join(cell.changes) or "nothing grew"
+            rows.append((cell.id, cell.baseline, said))
+    alone = len(night.cells) - len(rows)
+    note = f"{alone} cells have no good night to be compared with. " if alone else ""
+    note += (
+        "Compared only with a green night of the same work on the same class of machine. Rates are "
+        "told where their intervals do not meet. Two nights are not interleaved: the machine's own "
+        "drift is in the ratio of their throughput."
+    )
+    return Table("Against the last good night", ("cell", "night", "what"), tuple(rows), note=note)
+
+
+def _finding(cell: CellOfNight, entry: FindingOfNight) -> FindingText:
+    found = entry.finding
+    facts = [Fact("Cell", cell.id)]
+    facts += [
+        Fact("Growth" if r.per == "h" else "Per event", full_rate_text(stored_rate(r)))
+        for r in found.rates
+    ]
+    if found.driver:
+        facts.append(Fact("Driver", found.driver))
+    for label, text in (
+        ("Since", entry.news),
+        ("Waived", entry.waived),
+        ("Not waived", entry.why_not),
+        ("Run", cell.run),
+    ):
+        if text:
+            facts.append(Fact(label, text))
+    badge = BADGES["WAIVED" if entry.waived else found.verdict]
+    return FindingText(badge, found.kind, found.subject, found.title, tuple(facts))
+
+
+def _entries(night: NightRecord) -> Iterator[tuple[CellOfNight, FindingOfNight]]:
+    """All findings with their cells, those that count first."""
+    every = [(cell, entry) for cell in night.cells for entry in cell.findings]
+    return iter(sorted(every, key=lambda pair: bool(pair[1].waived)))
+
+
+def _provenance(night: NightRecord) -> Table:
+    machines = sorted({cell.machine_class for cell in night.cells if cell.machine_class})
+    engines = sorted({cell.engine for cell in night.cells if cell.engine})
+    rows = [
+        ("plan", f"{night.plan.name}, {night.plan.hash}"),
+        ("machines", "; ".join(machines)),
+        ("engine files", "; ".join(engines)),
+    ]
+    return Table("The night", ("", ""), tuple(rows))

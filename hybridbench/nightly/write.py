@@ -1,0 +1,42 @@
+"""A merged night on disk: night.json and the pages made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from hybridbench.errors import RunDirectoryError
+from hybridbench.nightly.records import NIGHT, NightRecord, write_record
+from hybridbench.nightly.report import night_document
+from hybridbench.report.document import Document
+from hybridbench.report.github import render_summary
+from hybridbench.report.write import write_document
+from hybridbench.rundir.atomic import write_atomically
+
+SUMMARY: Final = "summary.md"
+
+
+def write_night(out: Path, night: NightRecord) -> Document:
+    """Write night.json, then the pages, each whole or not at all.
+
+    Raises:
+        RunDirectoryError: ``out`` cannot be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(f"cannot make {out}: {error.strerror}") from error
+    write_record(out / NIGHT, night)
+    document = night_document(night, out.resolve().name)
+    write_pages(out, document)
+    return document
+
+
+def write_pages(out: Path, document: Document) -> None:
+    """Everything that is derived from night.json.
+
+    Raises:
+        RunDirectoryError: ``out`` cannot be written.
+    """
+    write_document(out, document)
+    write_atomically(out / SUMMARY, render_summary(document))
