@@ -48,9 +48,9 @@ def _text(share: float, soaks: int, compares: int, power: int) -> str:
     nights = f", about one in {_rounded(1 / share)}" if share > 0 else ""
     parts = []
     if soaks:
-        parts.append(f"{soaks} soaks of {GATED_METRICS} gated metrics")
+        parts.append(f"{soaks} soak{'s' * (soaks > 1)} of {GATED_METRICS} gated metrics")
     if compares:
-        parts.append(f"{compares} comparisons")
+        parts.append(f"{compares} comparison{'s' * (compares > 1)}")
     confirmed = ", each red confirmed by a second seed" if power == 2 else ""
     return f"{share:.2%} of nights{nights}: {' and '.join(parts)}{confirmed}"
 

@@ -7,10 +7,18 @@ import pytest
 
 import hybridbench
 from hybridbench.errors import ConfigError
-from hybridbench.workload.catalog import DEFAULT_PROFILE, list_profiles, load_profile, profiles_dir
+from hybridbench.workload.catalog import (
+    DEFAULT_PROFILE,
+    list_plans,
+    list_profiles,
+    load_profile,
+    profiles_dir,
+)
 from tests.unit.workload.profiles import BASE
 
-SHIPPED = sorted(path.stem for path in (Path(__file__).parents[3] / "profiles").glob("*.yaml"))
+FOLDER = Path(__file__).parents[3] / "profiles"
+PLANS = {"nightly"}
+SHIPPED = sorted({path.stem for path in FOLDER.glob("*.yaml")} - PLANS)
 # Their clients do not wait for answers.
 OPEN_LOOP = {"bad-input", "mamba-churn", "pr25770-ramp"}
 
@@ -32,6 +40,12 @@ def test_a_shipped_profile_says_its_purpose_and_asserts_coverage(name: str) -> N
     assert profile.description
     assert profile.coverage_minimums(60)
     assert profile.arrival.process == ("poisson" if name in OPEN_LOOP else "closed")
+
+
+def test_the_plan_of_a_night_lies_beside_the_profiles_and_is_none() -> None:
+    assert set(list_plans()) == PLANS
+    with pytest.raises(ConfigError, match="there is no profile 'nightly'"):
+        load_profile("nightly")
 
 
 def test_smoke_promises_two_gibibytes_an_hour() -> None:

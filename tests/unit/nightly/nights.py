@@ -1,0 +1,115 @@
+"""Plans, runs of cells and stored cells as the tests of the nightly job want them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hybridbench.nightly.facts import Night, planned_night
+from hybridbench.nightly.records import (
+    CELL,
+    CELL_SCHEMA,
+    AttemptRecord,
+    CellRecord,
+    FindingRecord,
+    RateRecord,
+    write_record,
+)
+
+# 2026-11-20, 12:00 UTC.
+NOON_S = 1_795_176_000.0
+DAY_S = 86_400.0
+
+PLAN = """\
+name: test
+duration: 60s
+least_duration: 30s
+cells:
+  - {id: one, profile: smoke}
+  - {id: two, profile: smoke, seed: 5}
+"""
+
+
+def night(folder: Path, text: str = PLAN, **options: Any) -> Night:
+    """The night of the plan ``text``, stored in ``folder``."""
+    path = folder / "plan.yaml"
+    path.write_text(text, encoding="utf-8")
+    return planned_night(path, **options)
+
+
+def rate(value: float, per: str = "h", unit: str = "B", width: float = 0.1) -> RateRecord:
+    low, high = value * (1 - width), value * (1 + width)
+    return RateRecord(value=value, lower=low, upper=high, unit=unit, per=per)
+
+
+GROWTH = FindingRecord(
+    kind="growth",
+    verdict="LEAK",
+    subject="rss_anon_swap_bytes",
+    title="private memory grows",
+    rates=(rate(2e9),),
+    exact=False,
+)
+NODES = FindingRecord(
+    kind="instances-wait-for-collector",
+    verdict="LEAK",
+    subject="TreeNode",
+    title="tree nodes wait for the collector",
+    driver="nodes_evicted",
+    rates=(rate(0.85, "evicted node", "nodes"),),
+)
+UNDECIDED = FindingRecord(
+    kind="undecided", verdict="INCONCLUSIVE", subject="rss_anon_swap_bytes", title="too short"
+)
+
+
+def attempt(
+    verdict: str = "CLEAN", *findings: FindingRecord, why: str = "first", **changes: Any
+) -> AttemptRecord:
+    """A run that has ended."""
+    given: dict[str, Any] = {
+        "number": 1,
+        "why": why,
+        "seed": 1,
+        "duration_s": 60.0,
+        "started_wall_s": NOON_S,
+        "ended_wall_s": NOON_S + 80.0,
+        "command": ("hybridbench", "soak"),
+        "run": "attempt-1/run",
+        "exit_code": {"CLEAN": 0, "INCONCLUSIVE": 13}.get(verdict, 10),
+        "verdict": verdict,
+        "headline": f"what was found: {len(findings)}",
+        "findings": findings,
+        "metrics": {"throughput_tokens_per_s": 1000.0},
+        "growth": {"rss_anon_swap_bytes": rate(1e6)},
+        "judged_s": 50.0,
+        "machine_class": "a machine",
+        "engine": "e0",
+    }
+    return AttemptRecord(**{**given, **changes})
+
+
+def finished(of: Night, cell_id: str, *attempts: AttemptRecord, done: bool = True) -> CellRecord:
+    """cell.json of the cell ``cell_id`` after ``attempts``."""
+    from hybridbench.nightly.cells import cell_to_json, find_cell
+
+    cell = cell_to_json(find_cell(of.cells, cell_id))
+    return CellRecord(
+        schema=CELL_SCHEMA, plan=of.record, cell=cell, attempts=attempts, finished=done
+    )
+
+
+def store(record: CellRecord, folder: Path) -> Path:
+    """Write ``record`` as `nightly cell --out FOLDER` does; its directory."""
+    cell_dir = folder / record.id
+    cell_dir.mkdir(parents=True)
+    write_record(cell_dir / CELL, record)
+    return cell_dir
+
+
+def at(record: AttemptRecord, days: float) -> AttemptRecord:
+    """``record`` as if it had been made ``days`` later."""
+    later_s = record.started_wall_s + days * DAY_S
+    return msgspec.structs.replace(record, started_wall_s=later_s, ended_wall_s=later_s + 80.0)

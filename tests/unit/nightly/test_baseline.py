@@ -1,0 +1,139 @@
+"""The last good night: what is new, grown and gone, and only on machines of one class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hybridbench.nightly.baseline import good_nights
+from hybridbench.nightly.records import (
+    NIGHT,
+    AttemptRecord,
+    CellOfNight,
+    NightRecord,
+    read_night,
+)
+from hybridbench.nightly.run import merge_night
+from tests.unit.nightly.nights import GROWTH, NODES, at, attempt, finished, night, rate, store
+
+PLAN = "name: test\nduration: 60s\ncells: [{id: one, profile: smoke}]\n"
+WAIVED = PLAN + (
+    "waivers: [{kind: instances-wait-for-collector, subject: TreeNode, expires: 2027-01-01, "
+    "link: tracker/1, reason: known}]\n"
+)
+
+
+def nights(folder: Path, *ended: AttemptRecord, text: str = PLAN) -> list[NightRecord]:
+    """One night after the other in ``folder``, each a day later and with the nights before it."""
+    told = []
+    for day, record in enumerate(ended):
+        place = folder / f"night-{day}"
+        place.mkdir(parents=True)
+        planned = night(place, text)
+        store(finished(planned, "one", at(record, day)), place / "cells")
+        merge_night([place / "cells"], place, None, None, None)
+        told.append(read_night(place / NIGHT))
+    return told
+
+
+def last_cell(folder: Path, *ended: AttemptRecord, text: str = PLAN) -> CellOfNight:
+    return nights(folder, *ended, text=text)[-1].cells[0]
+
+
+def test_a_second_night_says_what_is_new(tmp_path: Path) -> None:
+    cell = last_cell(tmp_path, attempt(), attempt("LEAK", NODES))
+
+    assert cell.baseline == "night-0"
+    assert cell.findings[0].news == "new since night-0"
+    assert cell.exit_code == 10
+
+
+def test_a_known_finding_that_grew_is_told_with_both_rates(tmp_path: Path) -> None:
+    faster = msgspec.structs.replace(NODES, rates=(rate(1.2, "evicted node", "nodes"),))
+    cell = last_cell(tmp_path, attempt("LEAK", NODES), attempt("LEAK", faster), text=WAIVED)
+
+    assert cell.findings[0].news == "known in night-0"
+    assert "TreeNode: +0.850 nodes per evicted node" in cell.changes[0]
+    assert "now +1.20" in cell.changes[0]
+
+
+def test_intervals_that_meet_are_no_growth(tmp_path: Path) -> None:
+    near = attempt(growth={"rss_anon_swap_bytes": rate(1.1e6)})
+    grown = attempt(growth={"rss_anon_swap_bytes": rate(2e6)})
+
+    assert last_cell(tmp_path / "a", attempt(), near).changes == ("throughput ratio 1.000",)
+    assert "Private memory grows faster" in last_cell(tmp_path / "b", attempt(), grown).changes[0]
+
+
+def test_what_went_is_told(tmp_path: Path) -> None:
+    cell = last_cell(tmp_path, attempt("LEAK", NODES), attempt(), text=WAIVED)
+
+    assert [finding.subject for finding in cell.gone] == ["TreeNode"]
+
+
+def test_a_red_night_is_no_baseline(tmp_path: Path) -> None:
+    red = attempt("LEAK", GROWTH, NODES)
+
+    cell = last_cell(tmp_path, attempt(), red, red)
+
+    assert cell.baseline == "night-0"
+    assert {entry.news for entry in cell.findings} == {"new since night-0"}
+
+
+def test_another_machine_or_other_work_is_not_compared(tmp_path: Path) -> None:
+    elsewhere = attempt(machine_class="another machine")
+
+    assert last_cell(tmp_path / "a", attempt(), elsewhere).baseline == ""
+    nights(tmp_path / "b", attempt())
+    other = tmp_path / "b" / "other"
+    other.mkdir()
+    planned = night(other, PLAN + "gc: freeze-after-warmup\n")
+    store(finished(planned, "one", at(attempt(), 2)), other / "cells")
+    merge_night([other / "cells"], other, None, None, None)
+    assert read_night(other / NIGHT).cells[0].baseline == ""
+
+
+def slow(share: float) -> AttemptRecord:
+    return attempt(metrics={"throughput_tokens_per_s": share * 1000.0})
+
+
+def test_throughput_is_shown_and_gates_only_where_the_plan_says_so(tmp_path: Path) -> None:
+    gated = PLAN + "policy: {throughput_ratio: 0.9}\n"
+
+    shown = last_cell(tmp_path / "a", attempt(), slow(0.8))
+    red = last_cell(tmp_path / "b", attempt(), slow(0.8), text=gated)
+    near = last_cell(tmp_path / "c", attempt(), slow(0.95), text=gated)
+
+    assert (shown.word, shown.changes) == ("CLEAN", ("throughput ratio 0.800",))
+    assert (red.word, red.exit_code) == ("REGRESSION", 12)
+    assert near.word == "CLEAN"
+
+
+def test_a_damaged_night_is_passed_over(tmp_path: Path) -> None:
+    nights(tmp_path, attempt(), attempt())
+    (tmp_path / "night-1" / NIGHT).write_text("{", encoding="utf-8")
+
+    assert [good.name for good in good_nights([tmp_path])] == ["night-0"]
+
+
+def test_green_nights_are_kept_as_baselines_and_red_ones_are_not(tmp_path: Path) -> None:
+    def merge(name: str, day: float, ended: AttemptRecord) -> NightRecord:
+        place = tmp_path / name / "work"
+        place.mkdir(parents=True)
+        store(finished(night(place, PLAN), "one", at(ended, day)), place / "cells")
+        keep: Any = tmp_path / "kept"
+        merge_night([place / "cells"], place, None, [keep], keep)
+        return read_night(place / NIGHT)
+
+    merge("first", 0, attempt())
+    second = merge("second", 1, attempt("LEAK", NODES))
+    third = merge("third", 2, attempt())
+
+    assert second.cells[0].findings[0].news == "new since 20261120-120000-test"
+    assert third.cells[0].baseline == "20261120-120000-test"
+    assert [good.name for good in good_nights([tmp_path / "kept"])] == [
+        "20261122-120000-test",
+        "20261120-120000-test",
+    ]

@@ -1,0 +1,234 @@
+"""One cell: what is started, skipped and gone on with, by a child that starts nothing."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hybridbench.clock import FakeClock
+from hybridbench.errors import RunDirectoryError
+from hybridbench.nightly import cell_run
+from hybridbench.nightly.cell_run import CellRun
+from hybridbench.nightly.child import Child, Ended
+from hybridbench.nightly.policy import CellState
+from hybridbench.nightly.records import AttemptRecord, read_cell
+from hybridbench.nightly.soak_attempt import Progress, Stored
+from tests.unit.nightly.nights import GROWTH, PLAN, UNDECIDED, attempt, finished, night, store
+
+Results = list[AttemptRecord]
+
+
+class ScriptedChild(Child):
+    """Ends every command at once with the next code; keeps the commands."""
+
+    def __init__(self, *codes: int, stopped_at: int | None = None) -> None:
+        super().__init__(io.StringIO())
+        self.commands: list[list[str]] = []
+        self._codes = list(codes)
+        self._stopped_at = stopped_at
+
+    def run(self, command: list[str], output: Path, patience_s: float) -> Ended:
+        del output, patience_s
+        self.commands.append(command[3:])
+        if len(self.commands) == self._stopped_at:
+            self.stop(signal.SIGTERM)
+        return Ended(self._codes.pop(0), "the last words")
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets what the store of an attempt holds before each look, and what its run came to."""
+
+    def to(looks: list[Stored], results: Results) -> None:
+        monkeypatch.setattr(cell_run, "stored_run", lambda store: looks.pop(0))
+        monkeypatch.setattr(cell_run, "_wait_for", lambda *_: None, raising=False)
+
+        def result(record: AttemptRecord, run_dir: Path, cell_dir: Path) -> AttemptRecord:
+            del run_dir, cell_dir
+            ended = results.pop(0)
+            return attempt(
+                ended.verdict,
+                *ended.findings,
+                why=record.why,
+                seed=record.seed,
+                number=record.number,
+                duration_s=record.duration_s,
+            )
+
+        monkeypatch.setattr(cell_run, "with_result", result)
+
+    return to
+
+
+def runner(folder: Path, child: Child, text: str = PLAN, deadline_s: float = 1e9) -> CellRun:
+    planned = night(folder, text)
+    cell = planned.cells[0]
+    return CellRun(
+        planned.rules(cell),
+        planned.record,
+        folder / "cells" / cell.id,
+        child,
+        FakeClock(),
+        lambda _: None,
+        deadline_s,
+    )
+
+
+def none() -> Stored:
+    return Stored(Progress.NONE)
+
+
+def done(folder: Path) -> Stored:
+    return Stored(Progress.DONE, folder / "run")
+
+
+def cut(folder: Path) -> Stored:
+    run_dir = folder / "run"
+    run_dir.mkdir(exist_ok=True)
+    return Stored(Progress.CUT, run_dir)
+
+
+def test_a_finished_cell_is_skipped(tmp_path: Path) -> None:
+    store(finished(night(tmp_path), "one", attempt()), tmp_path / "cells")
+    child = ScriptedChild()
+
+    record = runner(tmp_path, child).run()
+
+    assert record.finished
+    assert child.commands == []
+
+
+def test_a_cell_of_another_plan_is_refused_and_left_alone(tmp_path: Path) -> None:
+    other = night(tmp_path, PLAN.replace("60s", "90s"))
+    place = store(finished(other, "one", attempt()), tmp_path / "cells") / "cell.json"
+    before = place.read_bytes()
+
+    with pytest.raises(RunDirectoryError, match="name another --out"):
+        runner(tmp_path, ScriptedChild()).run()
+    assert place.read_bytes() == before
+
+
+def test_a_leak_of_statistics_is_run_again_in_a_folder_of_its_own(
+    tmp_path: Path, stores: Callable[..., None]
+) -> None:
+    looks = [none(), done(tmp_path), none(), done(tmp_path)]
+    stores(looks, [attempt("LEAK", GROWTH), attempt("LEAK", GROWTH)])
+    child = ScriptedChild(10, 10)
+    cell = runner(tmp_path, child)
+
+    record = cell.run()
+
+    first, second = child.commands
+    assert first[first.index("--store") + 1].endswith("attempt-1")
+    assert second[second.index("--store") + 1].endswith("attempt-2")
+    assert first[first.index("--seed") + 1] != second[second.index("--seed") + 1]
+    said = cell.outcome(record)
+    assert said is not None
+    assert said.state is CellState.FAIL
+    assert read_cell(tmp_path / "cells" / "one" / "cell.json") == record
+
+
+def test_a_run_that_was_cut_off_goes_on_as_a_segment(
+    tmp_path: Path, stores: Callable[..., None]
+) -> None:
+    stores([cut(tmp_path), done(tmp_path)], [attempt()])
+    child = ScriptedChild(0)
+
+    record = runner(tmp_path, child).run()
+
+    assert child.commands[0][:3] == ["soak", "--resume", str(tmp_path / "run")]
+    assert record.finished
+
+
+def test_a_run_that_cannot_go_on_is_begun_anew(tmp_path: Path, stores: Callable[..., None]) -> None:
+    stores([cut(tmp_path), done(tmp_path)], [attempt()])
+    child = ScriptedChild(2, 0)
+
+    record = runner(tmp_path, child).run()
+
+    assert [command[1] for command in child.commands] == ["--resume", "--ui"]
+    assert record.finished
+
+
+def test_a_run_that_ended_before_its_verdict_is_only_judged(
+    tmp_path: Path, stores: Callable[..., None]
+) -> None:
+    stores([Stored(Progress.UNJUDGED, tmp_path / "run"), done(tmp_path)], [attempt()])
+    child = ScriptedChild(0)
+
+    runner(tmp_path, child).run()
+
+    assert child.commands == [["report", str(tmp_path / "run")]]
+
+
+def test_a_signal_leaves_the_cell_to_be_gone_on_with(
+    tmp_path: Path, stores: Callable[..., None]
+) -> None:
+    stores([none(), cut(tmp_path), done(tmp_path)], [attempt()])
+    cell = runner(tmp_path, ScriptedChild(143, stopped_at=1))
+
+    record = cell.run()
+
+    assert not record.finished
+    assert cell.outcome(record) is None
+    again = ScriptedChild(0)
+    assert runner(tmp_path, again).run().finished
+    assert again.commands[0][1] == "--resume"
+
+
+def test_a_soak_that_makes_no_run_leaves_its_words_and_is_tried_again_later(
+    tmp_path: Path, stores: Callable[..., None]
+) -> None:
+    stores([none(), none(), none(), done(tmp_path)], [attempt()])
+    cell = runner(tmp_path, ScriptedChild(2))
+
+    record = cell.run()
+
+    assert not record.finished
+    said = cell.outcome(record)
+    assert said is not None
+    assert (said.state, said.notes) == (CellState.MISSING, ("the last words",))
+    assert runner(tmp_path, ScriptedChild(0)).run().finished
+
+
+def test_an_undecided_cell_is_run_longer_only_if_there_is_time(
+    tmp_path: Path, stores: Callable[..., None]
+) -> None:
+    short = attempt("INCONCLUSIVE", UNDECIDED)
+    stores([none(), done(tmp_path), none(), done(tmp_path)], [short, short])
+    with_time = runner(tmp_path, ScriptedChild(13, 13)).run()
+    (tmp_path / "late").mkdir()
+    stores([none(), done(tmp_path)], [short])
+    late = runner(tmp_path / "late", ScriptedChild(13), deadline_s=100.0)
+    record = late.run()
+
+    assert [a.duration_s for a in with_time.attempts] == [60.0, 120.0]
+    assert len(record.attempts) == 1
+    said = late.outcome(record)
+    assert said is not None
+    assert said.notes == ("undecided, and the budget left no time to run it longer",)
+
+
+def test_a_child_passes_words_on_and_keeps_the_last(tmp_path: Path) -> None:
+    words = io.StringIO()
+    script = "import sys; print('out'); [print(n, file=sys.stderr) for n in range(5)]; sys.exit(7)"
+
+    ended = Child(words).run([sys.executable, "-c", script], tmp_path / "console", 60.0)
+
+    assert ended == Ended(7, "2 | 3 | 4")
+    assert words.getvalue() == "0\n1\n2\n3\n4\n"
+    assert (tmp_path / "console").read_text() == "out\n"
+
+
+def test_a_child_that_hangs_is_killed(tmp_path: Path) -> None:
+    script = "import signal; signal.pause()"
+
+    ended = Child(io.StringIO()).run([sys.executable, "-c", script], tmp_path / "console", 1.0)
+
+    assert ended.timed_out
+    assert ended.exit_code == -signal.SIGKILL

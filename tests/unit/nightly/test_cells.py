@@ -1,0 +1,109 @@
+"""Cells: ids that stay, what is compared with what, and a hash of what runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hybridbench.errors import UsageError
+from hybridbench.nightly.cells import find_cell
+from hybridbench.nightly.soak_attempt import soak_command
+from tests.unit.nightly.nights import PLAN, night
+
+MATRIX = """\
+name: test
+duration: 1m
+matrix:
+  profiles: [smoke, chat-churn]
+  models: [qwen3-next, qwen3-next-tiny]
+  seeds: [1, 2]
+"""
+
+
+def test_a_matrix_is_every_profile_with_every_model_and_seed(tmp_path: Path) -> None:
+    cells = night(tmp_path, MATRIX).cells
+
+    assert len(cells) == 8
+    assert cells[0].id == "qwen3-next+smoke+seed1"
+    assert {cell.model for cell in cells} == {"qwen3-next", "qwen3-next-tiny"}
+
+
+def test_the_id_of_a_cell_stays_when_the_plan_grows(tmp_path: Path) -> None:
+    before = night(tmp_path, MATRIX).cells
+    grown = MATRIX.replace("[smoke,", "[mamba-churn, smoke,").replace("[1, 2]", "[9, 1, 2]")
+    after = night(tmp_path, grown).cells
+
+    assert {cell.id for cell in before} < {cell.id for cell in after}
+
+
+def test_a_cell_says_what_its_soak_is(tmp_path: Path) -> None:
+    text = (
+        "name: test\nballast: 0\nset: {pools.mamba_slots: 64}\n"
+        "thresholds: ['rss.slope<1GiB/h']\ncells:\n"
+        "  - {profile: smoke, model: qwen3-next-tiny, version: 'defect:mamba-adder-reject', "
+        "gc: freeze-after-warmup, seed: 9, duration: 2m}\n"
+    )
+    (cell,) = night(tmp_path, text).cells
+
+    words = soak_command(cell, cell.seed, cell.duration_s, tmp_path)
+
+    said = " ".join(words)
+    assert "soak" in words
+    for part in (
+        "--profile smoke",
+        "--model qwen3-next-tiny",
+        "--duration 120s",
+        "--seed 9",
+        "--gc freeze-after-warmup",
+        "--ballast 0",
+        "--set pools.mamba_slots=64",
+        "--defect mamba-adder-reject",
+        "--threshold rss.slope<1GiB/h",
+    ):
+        assert part in said
+
+
+def test_a_profile_in_a_file_is_found_beside_the_plan(tmp_path: Path) -> None:
+    from hybridbench.workload.catalog import list_profiles
+
+    (tmp_path / "mine.yaml").write_text(list_profiles()["smoke"].read_text("utf-8"), "utf-8")
+    (cell,) = night(tmp_path, "name: test\ncells: [{profile: mine.yaml}]\n").cells
+
+    words = soak_command(cell, 1, 60.0, tmp_path)
+
+    assert words[words.index("--profile") + 1] == str(tmp_path / "mine.yaml")
+    assert cell.profile == "mine.yaml"
+
+
+def test_the_hash_knows_what_runs_and_not_what_is_waived(tmp_path: Path) -> None:
+    waiver = "waivers: [{kind: growth, subject: rss, expires: 2027-01-01, link: x, reason: y}]\n"
+    first = night(tmp_path).record.hash
+
+    assert night(tmp_path, PLAN + waiver).record.hash == first
+    assert night(tmp_path, PLAN.replace("seed: 5", "seed: 6")).record.hash != first
+    assert night(tmp_path, PLAN.replace("60s", "61s")).record.hash != first
+    assert night(tmp_path, defects=("mamba-adder-reject",)).record.hash != first
+
+
+def test_a_rehearsed_defect_leaves_id_and_work_as_they_are(tmp_path: Path) -> None:
+    healthy = night(tmp_path).cells[0]
+    rehearsed = night(tmp_path, defects=("mamba-adder-reject",)).cells[0]
+
+    assert (rehearsed.id, rehearsed.work) == (healthy.id, healthy.work)
+    assert "mamba-adder-reject" in soak_command(rehearsed, 1, 60.0, tmp_path)
+
+
+def test_the_work_of_a_cell_is_not_its_length(tmp_path: Path) -> None:
+    short = night(tmp_path, PLAN.replace("60s", "90s")).cells[0]
+    other = night(tmp_path, PLAN + "gc: freeze-after-warmup\n").cells[0]
+
+    assert short.work == night(tmp_path).cells[0].work
+    assert other.work != short.work
+
+
+def test_an_unknown_id_offers_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"--id tow: the plan has no such cell; did you mean two\?"
+    ):
+        find_cell(night(tmp_path).cells, "tow")

@@ -1,0 +1,167 @@
+"""What an engine gets to fan out: valid where it can be checked, and run where it is a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hybridbench.errors import UsageError
+from hybridbench.nightly.fan_out import Wanted, rendered
+from tests.unit.nightly.nights import PLAN, night
+
+WANTED = Wanted(
+    "my plans/p.yaml", ["--budget", "20m"], "nights here", "20261120-120000", "img:1", "vol"
+)
+
+
+def test_the_matrix_of_github_is_one_line_with_every_cell(tmp_path: Path) -> None:
+    text = rendered(night(tmp_path, PLAN + "needs: {gpu: 1}\n"), "github", WANTED)
+
+    assert text.count("\n") == 1
+    include = json.loads(text)["include"]
+    assert [entry["id"] for entry in include] == ["one", "two"]
+    assert include[0]["runs_on"] == ["self-hosted", "gpu"]
+    assert include[0]["minutes"] > 4
+
+
+def test_more_cells_than_github_takes_are_refused(tmp_path: Path) -> None:
+    seeds = list(range(257))
+    planned = night(tmp_path, f"name: t\nmatrix: {{profiles: [smoke], seeds: {seeds}}}\n")
+
+    with pytest.raises(UsageError, match="257 cells, and one matrix has at most 256"):
+        rendered(planned, "github", WANTED)
+
+
+def fake_tools(folder: Path) -> dict[str, str]:
+    """An environment in which sbatch and hybridbench write down how they were called."""
+    tools = folder / "bin"
+    tools.mkdir()
+    for name, says in (("sbatch", "echo 77"), ("hybridbench", "true")):
+        script = tools / name
+        script.write_text(
+            f'#!/bin/sh\nprintf "%s|" {name} "$@" >> "$CALLS"\necho >> "$CALLS"\n{says}\n',
+            encoding="utf-8",
+        )
+        script.chmod(0o755)
+    return {"PATH": f"{tools}:{os.environ['PATH']}", "CALLS": str(folder / "calls")}
+
+
+def run_script(text: str, folder: Path, environment: dict[str, str]) -> list[list[str]]:
+    """Run ``text`` under bash; the calls that it made."""
+    script = folder / "night.sh"
+    script.write_text(text, encoding="utf-8")
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    subprocess.run(["bash", str(script)], cwd=folder, env=environment, check=True, timeout=30)
+    calls = (folder / "calls").read_text(encoding="utf-8").splitlines()
+    return [call.split("|")[:-1] for call in calls]
+
+
+def test_a_slurm_task_runs_the_cell_of_its_index(tmp_path: Path) -> None:
+    text = rendered(night(tmp_path), "slurm", WANTED)
+    environment = fake_tools(tmp_path) | {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "9"}
+
+    (call,) = run_script(text, tmp_path, environment)
+
+    assert call == [
+        *("hybridbench", "nightly", "cell", "my plans/p.yaml", "--budget", "20m"),
+        *("--index", "1", "--out", "nights here/9-test/cells"),
+    ]
+    assert "#SBATCH --array=0-1\n" in text
+
+
+def test_the_slurm_script_submits_itself_and_the_merge(tmp_path: Path) -> None:
+    text = rendered(night(tmp_path), "slurm", WANTED)
+
+    array, merge = run_script(text, tmp_path, fake_tools(tmp_path))
+
+    folder = array[2].removeprefix("--export=ALL,HYBRIDBENCH_NIGHT=")
+    assert (tmp_path / folder).is_dir()
+    assert merge[2] == "--dependency=afterany:77"
+    wrapped = merge[merge.index("--wrap") + 1]
+    # What Slurm hands to sh must come apart into these words again.
+    words = subprocess.run(
+        ["sh", "-c", f'for w in {wrapped}; do echo "$w"; done'],
+        capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert words[:4] == ["hybridbench", "nightly", "merge", f"{folder}/cells"]
+    assert words[words.index("--plan") + 1] == "my plans/p.yaml"
+    assert words[-1] == folder
+
+
+def manifests(folder: Path, text: str = PLAN) -> dict[str, Any]:
+    documents = yaml.safe_load_all(rendered(night(folder, text), "k8s", WANTED))
+    return {f"{d['kind']} {d['metadata']['name']}": d for d in documents}
+
+
+def test_the_kubernetes_job_is_indexed_and_a_red_cell_is_not_tried_again(tmp_path: Path) -> None:
+    name = "hybridbench-test-20261120-120000"
+    found = manifests(tmp_path)
+
+    assert set(found) == {f"ConfigMap {name}", f"Job {name}", f"Job {name}-merge"}
+    job = found[f"Job {name}"]["spec"]
+    assert (job["completionMode"], job["completions"]) == ("Indexed", 2)
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert rule["action"] == "FailIndex"
+    assert {10, 16} <= set(rule["onExitCodes"]["values"])
+    assert not {130, 137, 143} & set(rule["onExitCodes"]["values"])
+    assert found[f"Job {name}-merge"]["spec"]["suspend"] is True
+
+
+# Of batch/v1 and core/v1, as far as this manifest goes; Kubernetes refuses unknown fields.
+_JOB_FIELDS = {
+    "completionMode", "completions", "parallelism", "backoffLimitPerIndex", "backoffLimit",
+    "maxFailedIndexes", "podFailurePolicy", "template", "suspend",
+}  # fmt: skip
+_POD_FIELDS = {"restartPolicy", "terminationGracePeriodSeconds", "containers", "volumes"}
+_CONTAINER_FIELDS = {"name", "image", "command", "resources", "volumeMounts"}
+
+
+def test_the_manifest_has_only_fields_that_kubernetes_knows(tmp_path: Path) -> None:
+    for document in manifests(tmp_path, PLAN + "needs: {gpu: 2, memory: 3GiB}\n").values():
+        if document["kind"] != "Job":
+            continue
+        assert document["apiVersion"] == "batch/v1"
+        spec = document["spec"]
+        assert set(spec) <= _JOB_FIELDS
+        pod = spec["template"]["spec"]
+        assert set(pod) <= _POD_FIELDS
+        # A pod failure policy is refused with any other.
+        assert pod["restartPolicy"] == "Never"
+        (container,) = pod["containers"]
+        assert set(container) <= _CONTAINER_FIELDS
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+        # Extended resources must be limited to what is requested.
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+
+
+def test_the_command_of_a_pod_is_the_cell_of_its_index(tmp_path: Path) -> None:
+    job = manifests(tmp_path)["Job hybridbench-test-20261120-120000"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    environment = fake_tools(tmp_path) | {"JOB_COMPLETION_INDEX": "1"}
+
+    subprocess.run(container["command"], env=environment, cwd=tmp_path, check=True, timeout=30)
+
+    call = (tmp_path / "calls").read_text(encoding="utf-8").strip().split("|")[:-1]
+    assert call[3:] == [
+        *("/plan/plan.yaml", "--budget", "20m", "--index", "1"),
+        *("--out", "nights here/20261120-120000-test/cells"),
+    ]
+
+
+def test_a_budget_in_which_nothing_fits_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not even the first cell fits, of 30s at least"):
+        rendered(night(tmp_path, budget_s=30.0), "console", WANTED)
+
+
+def test_the_console_says_how_often_chance_makes_it_red(tmp_path: Path) -> None:
+    text = rendered(night(tmp_path), "console", WANTED)
+
+    assert "red by chance: 0.09% of nights, about one in 1100" in text
+    assert "= 1 - (1 - (1 - (1 - 0.0054)^4)^2)^2," in text

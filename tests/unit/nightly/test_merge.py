@@ -1,0 +1,157 @@
+"""Merging: a row for every planned cell, a lost one MISSING, and the worst cell's exit code."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hybridbench.errors import RunDirectoryError
+from hybridbench.nightly.merge import find_cells, merged
+from hybridbench.nightly.records import NIGHT, AttemptRecord, NightRecord, read_night
+from hybridbench.nightly.run import merge_night
+from tests.unit.nightly.nights import (
+    GROWTH,
+    NODES,
+    PLAN,
+    UNDECIDED,
+    attempt,
+    finished,
+    night,
+    store,
+)
+
+CLEAN = attempt()
+LEAK = attempt("LEAK", NODES)
+NEUTRAL = (
+    attempt("INCONCLUSIVE", UNDECIDED),
+    attempt("INCONCLUSIVE", UNDECIDED, why="extended"),
+)
+
+
+def tonight(
+    folder: Path, one: tuple[AttemptRecord, ...], two: tuple[AttemptRecord, ...], text: str = PLAN
+) -> NightRecord:
+    """The night whose cells ended like that."""
+    folder.mkdir(parents=True, exist_ok=True)
+    planned = night(folder, text)
+    for name, attempts in (("one", one), ("two", two)):
+        if attempts:
+            store(finished(planned, name, *attempts), folder / "cells")
+    (folder / "cells").mkdir(exist_ok=True)
+    return merged(planned.record, find_cells([folder / "cells"]), [])
+
+
+def test_a_night_of_clean_cells_is_green(tmp_path: Path) -> None:
+    found = tonight(tmp_path, (CLEAN,), (CLEAN,))
+
+    assert (found.word, found.exit_code, found.good) == ("PASS", 0, True)
+    assert [cell.id for cell in found.cells] == ["one", "two"]
+
+
+def test_a_lost_cell_is_missing_and_never_a_pass(tmp_path: Path) -> None:
+    found = tonight(tmp_path, (CLEAN,), ())
+
+    assert [cell.word for cell in found.cells] == ["CLEAN", "MISSING"]
+    assert (found.word, found.exit_code, found.good) == ("FAIL", 16, False)
+
+
+def test_a_cell_that_was_cut_off_is_missing_also_between_its_runs(tmp_path: Path) -> None:
+    planned = night(tmp_path)
+    under_way = msgspec.structs.replace(CLEAN, exit_code=None, verdict="")
+    store(finished(planned, "one", under_way, done=False), tmp_path / "cells")
+    store(finished(planned, "two", attempt("LEAK", GROWTH), done=False), tmp_path / "cells")
+
+    found = merged(planned.record, find_cells([tmp_path / "cells"]), [])
+
+    assert [cell.word for cell in found.cells] == ["MISSING", "MISSING"]
+    assert "cut off" in found.cells[1].headline
+
+
+def test_what_was_found_outranks_what_is_missing(tmp_path: Path) -> None:
+    found = tonight(tmp_path, (LEAK,), ())
+
+    assert (found.exit_code, found.headline) == (10, "one: LEAK (and 1 more red), of 2 cells")
+
+
+def test_undecided_cells_do_no_harm_but_make_no_night(tmp_path: Path) -> None:
+    some = tonight(tmp_path / "a", (CLEAN,), NEUTRAL)
+    nothing = tonight(tmp_path / "b", NEUTRAL, NEUTRAL)
+
+    assert (some.word, some.exit_code, some.good) == ("PASS", 0, True)
+    assert (nothing.word, nothing.exit_code, nothing.good) == ("INCONCLUSIVE", 13, False)
+
+
+def test_a_waived_leak_is_green_and_shown_until_its_day_is_over(tmp_path: Path) -> None:
+    waiver = (
+        "waivers: [{kind: instances-wait-for-collector, subject: TreeNode, expires: 2026-11-20, "
+        "link: tracker/1, reason: known}]\n"
+    )
+    from tests.unit.nightly.nights import at
+
+    green = tonight(tmp_path / "a", (LEAK,), (CLEAN,), PLAN + waiver)
+    later = tonight(tmp_path / "b", (at(LEAK, 1),), (at(CLEAN, 1),), PLAN + waiver)
+
+    assert (green.exit_code, green.cells[0].word) == (0, "CLEAN")
+    assert green.cells[0].findings[0].waived == "until 2026-11-20: known (tracker/1)"
+    assert (later.exit_code, later.cells[0].word) == (10, "LEAK")
+    assert "expired on 2026-11-20" in later.cells[0].findings[0].why_not
+    assert any("expired" in note for note in later.notes)
+
+
+def test_cells_from_many_folders_are_the_same_night(tmp_path: Path) -> None:
+    together = tonight(tmp_path / "run", (LEAK,), (CLEAN,))
+    cells = tmp_path / "run" / "cells"
+    for name in ("one", "two"):
+        shutil.copytree(cells / name, tmp_path / f"artifact-{name}" / "deep" / name)
+
+    merge_night(
+        [tmp_path / "artifact-two", tmp_path / "artifact-one"], tmp_path / "night", None, [], None
+    )
+
+    assert read_night(tmp_path / "night" / NIGHT) == together
+
+
+def test_of_a_cell_that_is_there_twice_the_finished_one_counts(tmp_path: Path) -> None:
+    planned = night(tmp_path)
+    store(finished(planned, "one", LEAK), tmp_path / "a")
+    store(finished(planned, "one", CLEAN, done=False), tmp_path / "b")
+
+    found = find_cells([tmp_path / "b", tmp_path / "a"])
+
+    assert found.cells["one"].finished
+    assert "found twice" in found.notes[0]
+
+
+def test_cells_of_two_plans_are_refused(tmp_path: Path) -> None:
+    store(finished(night(tmp_path), "one", CLEAN), tmp_path / "a")
+    other = night(tmp_path, PLAN.replace("60s", "90s"))
+    store(finished(other, "two", CLEAN), tmp_path / "b")
+
+    with pytest.raises(RunDirectoryError, match="merge the cells of one night"):
+        find_cells([tmp_path / "a", tmp_path / "b"])
+    with pytest.raises(RunDirectoryError, match="give the plan and --budget"):
+        merge_night([tmp_path / "a"], tmp_path / "night", other.record, [], None)
+
+
+def test_no_cell_at_all_needs_a_plan(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(RunDirectoryError, match=r"no cell.json is in there"):
+        merge_night([tmp_path / "empty"], tmp_path / "night", None, [], None)
+    told = merge_night([tmp_path / "empty"], tmp_path / "night", night(tmp_path).record, [], None)
+    assert told.exit_code == 16
+
+
+def test_a_damaged_cell_is_missing_and_named(tmp_path: Path) -> None:
+    planned = night(tmp_path)
+    store(finished(planned, "one", CLEAN), tmp_path / "cells")
+    broken = store(finished(planned, "two", CLEAN), tmp_path / "cells") / "cell.json"
+    broken.write_bytes(broken.read_bytes()[:100])
+
+    found = merged(planned.record, find_cells([tmp_path / "cells"]), [])
+
+    assert [cell.word for cell in found.cells] == ["CLEAN", "MISSING"]
+    assert any("damaged" in note for note in found.notes)

@@ -1,0 +1,136 @@
+"""Red means red: what is run again before it turns the night red, and what never is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hybridbench.nightly.policy import CellState, Next, Rules, Why, next_attempt, outcome
+from hybridbench.nightly.records import AttemptRecord
+from tests.unit.nightly.nights import GROWTH, NODES, UNDECIDED, attempt, night
+
+FALSE_LEAK = attempt("LEAK", GROWTH)
+LEAK = attempt("LEAK", NODES)
+CLEAN = attempt()
+SHORT = attempt("INCONCLUSIVE", UNDECIDED)
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Rules:
+    planned = night(tmp_path)
+    return planned.rules(planned.cells[0])
+
+
+def again(why: Why, verdict: str = "CLEAN", *findings: object) -> AttemptRecord:
+    return attempt(verdict, *findings, why=why.value, seed=99)  # type: ignore[arg-type]
+
+
+def test_a_leak_of_statistics_is_tried_with_another_seed(rules: Rules) -> None:
+    wanted = next_attempt(rules, [FALSE_LEAK])
+
+    assert wanted is not None
+    assert wanted.why is Why.RERUN
+    assert wanted.seed != rules.cell.seed
+
+
+def test_a_leak_that_was_counted_is_red_at_once(rules: Rules) -> None:
+    both = attempt("LEAK", NODES, GROWTH)
+
+    assert next_attempt(rules, [LEAK]) is None
+    assert next_attempt(rules, [both]) is None
+    assert outcome(rules, [LEAK]).exit_code == 10
+
+
+def test_a_second_seed_that_agrees_makes_it_red(rules: Rules) -> None:
+    attempts = [FALSE_LEAK, again(Why.RERUN, "LEAK", GROWTH)]
+
+    assert next_attempt(rules, attempts) is None
+    assert (outcome(rules, attempts).state, outcome(rules, attempts).exit_code) == ("fail", 10)
+
+
+def test_a_second_seed_that_does_not_agree_speaks_and_says_so(rules: Rules) -> None:
+    attempts = [FALSE_LEAK, again(Why.RERUN)]
+
+    said = outcome(rules, attempts)
+
+    assert next_attempt(rules, attempts) is None
+    assert said.state is CellState.PASS
+    assert said.notes[0].startswith("not confirmed: ")
+
+
+def test_the_policy_may_take_the_first_word(rules: Rules) -> None:
+    hasty = replace(rules, policy=replace(rules.policy, rerun_statistical_leak=False))
+
+    assert next_attempt(hasty, [FALSE_LEAK]) is None
+    assert outcome(hasty, [FALSE_LEAK]).state is CellState.FAIL
+
+
+def test_an_undecided_cell_is_run_longer_once_and_then_neutral(rules: Rules) -> None:
+    longer = again(Why.EXTENDED, "INCONCLUSIVE", UNDECIDED)
+
+    assert next_attempt(rules, [SHORT]) == Next(Why.EXTENDED, 1, 120.0)
+    assert next_attempt(rules, [SHORT, longer]) is None
+    said = outcome(rules, [SHORT, longer])
+    assert (said.state, said.exit_code, said.word) == (CellState.NEUTRAL, 0, "INCONCLUSIVE")
+
+
+def test_the_plan_may_let_undecided_cells_fail(rules: Rules) -> None:
+    strict = replace(rules, policy=replace(rules.policy, inconclusive="fail"))
+
+    said = outcome(strict, [SHORT, again(Why.EXTENDED, "INCONCLUSIVE", UNDECIDED)])
+
+    assert (said.state, said.exit_code) == (CellState.FAIL, 13)
+
+
+def test_a_run_that_proved_nothing_is_made_once_more_and_is_then_red(rules: Rules) -> None:
+    gap = msgspec.structs.replace(UNDECIDED, kind="gaps", verdict="INVALID")
+    invalid = attempt("INVALID", gap)
+    again_invalid = again(Why.RETRY, "INVALID", gap)
+
+    assert next_attempt(rules, [invalid]) == Next(Why.RETRY, 1, 60.0)
+    assert next_attempt(rules, [invalid, again_invalid]) is None
+    said = outcome(rules, [invalid, again_invalid])
+    assert (said.state, said.exit_code) == (CellState.FAIL, 16)
+
+
+def test_no_cell_is_run_for_ever(rules: Rules) -> None:
+    gap = msgspec.structs.replace(UNDECIDED, kind="gaps", verdict="INVALID")
+    worst = [
+        attempt("INCONCLUSIVE", UNDECIDED),
+        again(Why.EXTENDED, "INVALID", gap),
+        again(Why.RETRY, "LEAK", GROWTH),
+        again(Why.RERUN, "INCONCLUSIVE", UNDECIDED),
+    ]
+
+    made: list[AttemptRecord] = []
+    for step in worst:
+        wanted = next_attempt(rules, made)
+        assert wanted is not None
+        made.append(msgspec.structs.replace(step, why=wanted.why.value))
+
+    assert next_attempt(rules, made) is None
+
+
+def test_a_run_without_a_verdict_is_missing_with_its_last_words(rules: Rules) -> None:
+    broken = attempt("", exit_code=2, complaint="no such model")
+
+    assert next_attempt(rules, [broken]) is None
+    said = outcome(rules, [broken])
+    assert (said.state, said.exit_code) == (CellState.MISSING, 16)
+    assert said.notes == ("no such model",)
+
+
+def test_a_waived_leak_is_neither_red_nor_run_again(tmp_path: Path) -> None:
+    waiver = (
+        "waivers: [{kind: growth, subject: rss_anon_swap_bytes, expires: 2026-11-20, "
+        "link: tracker/1, reason: known}]\n"
+    )
+    planned = night(tmp_path, "name: test\ncells: [{profile: smoke}]\n" + waiver)
+    rules = planned.rules(planned.cells[0])
+
+    assert next_attempt(rules, [FALSE_LEAK]) is None
+    assert outcome(rules, [FALSE_LEAK]).state is CellState.PASS
+    assert outcome(rules, [attempt("LEAK", GROWTH, NODES)]).state is CellState.FAIL
