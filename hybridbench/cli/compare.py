@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli.compare_options import UI_MODES, CompareOptions, compared
+from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell
 from hybridbench.cli.options import check_choice
 
 EXIT_CODES = (
@@ -77,6 +78,7 @@ Allow = Annotated[
     ),
 ]
 Store = Annotated[Path, typer.Option(help="Where the comparison's directory is made.")]
+Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Ui = Annotated[str, typer.Option(help="plain (a line for each round on stderr) or none.")]
 
 
@@ -103,6 +105,7 @@ def compare(
     fresh: Fresh = False,
     allow_mismatch: Allow = None,
     store: Store = Path("results"),
+    format_: Format = CONSOLE,
     ui: Ui = "auto",
 ) -> None:
     """Run versions of the engine side by side and say which is slower and which leaks.
@@ -115,14 +118,12 @@ def compare(
     ends after the round under way and reports; a second one stops at once.
     """
     check_choice("--ui", ui, UI_MODES)
+    check_format(format_)
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()), fresh=fresh,
         allowed=tuple(allow_mismatch or ()), store=store, ui=ui,
     )  # fmt: skip
     directory, hint = compared(versions, options)
-    # Imported here: `--help` and usage errors should not wait for scipy.
-    from hybridbench.cli.compared import tell_comparison
-
-    code = tell_comparison(directory)
+    code = tell(directory, Telling(format_))
     raise typer.Exit(int(hint or code))

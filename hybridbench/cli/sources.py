@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hybridbench.rundir.layout import COMPARISON
+
 if TYPE_CHECKING:
     from hybridbench.report.document import Document
 
@@ -70,5 +72,22 @@ def _night(directory: Path) -> Told:
     return Told(document, lambda: write_pages(directory, document))
 
 
-# Comparisons are entered here by the command that makes them.
-SOURCES: tuple[Source, ...] = (Source("night.json", _night),)
+def _comparison(directory: Path) -> Told:
+    from hybridbench.analysis.comparison import compare
+    from hybridbench.analysis.reading import text, texts
+    from hybridbench.compare.store import read_comparison
+    from hybridbench.report.comparison import ComparisonSource, comparison_document
+    from hybridbench.report.comparison_json import write_comparison
+
+    stored = read_comparison(directory)
+    verdict = compare(stored.comparison, stored.terms)
+    source = ComparisonSource(
+        run_id=text(stored.facts, "comparison_id", directory.name),
+        command=tuple(texts(stored.facts, "command")),
+        ended_by=stored.ended_by,
+    )
+    document = comparison_document(stored.comparison, verdict, source)
+    return Told(document, lambda: write_comparison(directory, stored.comparison, verdict, document))
+
+
+SOURCES: tuple[Source, ...] = (Source(COMPARISON, _comparison), Source("night.json", _night))

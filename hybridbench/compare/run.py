@@ -103,6 +103,7 @@ class _Comparison:
                 ended = "interrupted"
             self._writer.tell(
                 ended=ended,
+                exit_code=self._interrupts.exit_code,
                 rounds=self._rounds,
                 ended_wall_s=self._stage.clock.wall_s(),
                 versions=[_version(side) for side in sides],

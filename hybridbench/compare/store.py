@@ -20,12 +20,12 @@ from hybridbench.analysis.comparison_verdict import ComparisonTerms
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.reading import number, numbers, text, texts
 from hybridbench.analysis.record import JsonValue
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ExitCode, RunDirectoryError
 from hybridbench.rundir.atomic import write_atomically
+from hybridbench.rundir.layout import COMPARISON
 from hybridbench.rundir.manifest import as_mapping, plain_mapping
 from hybridbench.rundir.reader import read_run
 
-COMPARISON: Final = "comparison.json"
 BLOCKS: Final = "blocks.jsonl"
 COMPARISON_SCHEMA: Final = "hybridbench.comparison-plan/1"
 
@@ -44,9 +44,11 @@ class StoredComparison:
     ended: str
 
     @property
-    def interrupted(self) -> bool:
-        """Whether somebody ended it."""
-        return self.ended == "interrupted"
+    def ended_by(self) -> ExitCode | None:
+        """The exit code of one that a signal ended."""
+        code = self.facts.get("exit_code")
+        known = code if isinstance(code, int) and code in set(ExitCode) else None
+        return None if known is None else ExitCode(known)
 
 
 class ComparisonWriter:
@@ -111,11 +113,6 @@ class ComparisonWriter:
     def _write(self) -> None:
         stored = json.dumps(plain_mapping(self._facts), indent=2, allow_nan=False)
         write_atomically(self._directory / COMPARISON, stored + "\n")
-
-
-def is_comparison(path: Path) -> bool:
-    """Whether ``path`` is the directory of a comparison."""
-    return (path / COMPARISON).is_file()
 
 
 def read_comparison(path: Path) -> StoredComparison:

@@ -63,7 +63,7 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
     run_id = new_run_id(clock.wall_s(), like.model, like.profile.name)
     directory = make_run_dir(plan.store, f"{run_id}-compare")
     try:
-        with ComparisonWriter(directory, _facts(plan, directory.name, clock)) as writer:
+        with ComparisonWriter(directory, _facts(plan, like, directory.name, clock)) as writer:
             return _side_by_side(plan, directory, like, writer)
     except (ConfigError, UsageError):
         shutil.rmtree(directory, ignore_errors=True)
@@ -100,7 +100,7 @@ def _side_by_side(
     if hint is None:
         _refuse(manifests, plan)
     ended = "rounds" if hint is None else "interrupted"
-    writer.tell(ended=ended, ended_wall_s=SystemClock().wall_s())
+    writer.tell(ended=ended, exit_code=hint, ended_wall_s=SystemClock().wall_s())
     return CompareOutcome(directory, 0, ended, hint)
 
 
@@ -125,12 +125,14 @@ def _refuse(manifests: Sequence[tuple[Side, Mapping[str, JsonValue]]], plan: Sto
     refuse_mismatches([(s.name, s.kind, manifest) for s, manifest in manifests], plan.allowed)
 
 
-def _facts(plan: StoredPlan, run_id: str, clock: Clock) -> dict[str, JsonValue]:
+def _facts(plan: StoredPlan, like: SoakPlan, run_id: str, clock: Clock) -> dict[str, JsonValue]:
     return {
         "comparison_id": run_id,
         "started_wall_s": clock.wall_s(),
         "command": list(plan.command),
         "interleaved": False,
+        "model": like.model,
+        "profile": like.profile.name,
         "looks": list(plan.terms.looks),
         "margin": plan.terms.margin,
         "alpha": plan.terms.alpha,

@@ -24,6 +24,8 @@ SAMPLES: Final = "samples.jsonl"
 EVENTS: Final = "events.jsonl"
 VERDICT: Final = "verdict.json"
 DIAGNOSIS: Final = "diagnosis.json"
+# What was compared with what: only the directory of a comparison has it.
+COMPARISON: Final = "comparison.json"
 # What injected defects really did.  Only the self-test reads it: no verdict may rest on it.
 TRUTH: Final = "truth.json"
 # Names the process that writes this run, while it does.
