@@ -15,9 +15,11 @@ from hybridbench.cli import (
     defects,
     diagnose,
     explain,
+    history,
     judge,
     nightly,
     profiles,
+    prune,
     report,
     selftest,
     soak,
@@ -44,6 +46,8 @@ app.add_typer(profiles.app, name="profiles")
 app.add_typer(defects.app, name="defects")
 app.command("explain")(explain.explain)
 app.add_typer(explain.app, name="list")
+app.command("history")(history.history)
+app.command("prune")(prune.prune)
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""``hybridbench explain SLUG``: the story of a defect or control; ``list defects``: all of them."""
+"""``hybridbench explain SLUG``: the story of a defect or control; ``list``: all, or all runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.stored import list_stored
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hybridbench.defects.defect import Defect
 
-app = typer.Typer(help="What there is: `hybridbench list defects`.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """Keep ``defects`` a word of its own, so that other lists can stand beside it."""
+app = typer.Typer(help="What there is: defects and runs.", no_args_is_help=True)
+app.command("runs")(list_stored)
 
 
 @app.command("defects")

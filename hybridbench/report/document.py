@@ -20,6 +20,7 @@ class DocumentKind(StrEnum):
     RUN = "soak report"
     COMPARISON = "comparison"
     NIGHT = "nightly report"
+    HISTORY = "history"
 
 
 class Tone(StrEnum):

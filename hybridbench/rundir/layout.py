@@ -23,6 +23,9 @@ MANIFEST: Final = "manifest.json"
 SAMPLES: Final = "samples.jsonl"
 EVENTS: Final = "events.jsonl"
 VERDICT: Final = "verdict.json"
+# Each marks a directory of its kind, which has no manifest.
+COMPARISON: Final = "comparison.json"
+NIGHT: Final = "night.json"
 DIAGNOSIS: Final = "diagnosis.json"
 # What was compared with what: only the directory of a comparison has it.
 COMPARISON: Final = "comparison.json"

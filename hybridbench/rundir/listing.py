@@ -1,28 +1,46 @@
-"""What lies in a store of runs: one summary each, damaged ones included."""
+"""What lies in a store: runs, comparisons and nights, one summary each, damaged ones included."""
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
-from hybridbench.rundir.layout import MANIFEST, SAMPLES, VERDICT
+from hybridbench.rundir.layout import COMPARISON, LOCK, MANIFEST, NIGHT, SAMPLES, VERDICT
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import SampleLine, decoded_sample, read_manifest
 
 _TAIL_BYTES: Final = 1 << 17
+# A night holds its cells, a cell its attempts, an attempt its runs.
+_DEPTH: Final = 6
+
+
+class EntryKind(StrEnum):
+    """What a directory of a store holds."""
+
+    RUN = "run"
+    COMPARISON = "comparison"
+    NIGHT = "night"
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One line of a list of runs; ``problem`` says why the rest is empty."""
+    """One line of a list; ``problem`` says why the rest is empty.
+
+    Of a comparison, ``model`` and ``profile`` are those of its versions, whose names are in
+    ``defects``; of a night, ``profile`` is the name of its plan.
+    """
 
     path: Path
     run_id: str
+    kind: EntryKind = EntryKind.RUN
     model: str = ""
     profile: str = ""
     defects: tuple[str, ...] = ()
@@ -31,16 +49,36 @@ class RunSummary:
     verdict: str | None = None  # None: not judged yet
     headline: str = ""
     problem: str = ""
+    writer: int | None = None  # the process that writes it now
 
 
 def list_runs(store: Path) -> list[RunSummary]:
-    """The runs under ``store``, newest first; none for a store that does not exist."""
+    """What lies directly in ``store``, newest first; nothing for a store that does not exist."""
+    found = [(kind_of(path), path) for path in _folders(store)]
+    entries = [_summary(kind, path) for kind, path in found if kind is not None]
+    return sorted(entries, key=lambda run: (run.started_wall_s or 0.0, run.run_id), reverse=True)
+
+
+def find_runs(store: Path) -> Iterator[Path]:
+    """The runs in ``store`` and in its nights, each a whole soak; those of comparisons are not.
+
+    Links are not followed.
+    """
+    yield from _runs_below(store, _DEPTH)
+
+
+def kind_of(path: Path) -> EntryKind | None:
+    """What the directory ``path`` holds; None for nothing of ours."""
     try:
-        folders = [path for path in store.iterdir() if path.is_dir()]
+        if (path / COMPARISON).is_file():
+            return EntryKind.COMPARISON
+        if (path / NIGHT).is_file():
+            return EntryKind.NIGHT
+        if (path / MANIFEST).exists() or (path / SAMPLES).exists():
+            return EntryKind.RUN
     except OSError:
-        return []
-    runs = [_summary(path) for path in folders if _looks_like_a_run(path)]
-    return sorted(runs, key=lambda run: (run.started_wall_s or 0.0, run.run_id), reverse=True)
+        return None
+    return None
 
 
 def last_sample(path: Path) -> SampleLine | None:
@@ -59,41 +97,144 @@ def last_sample(path: Path) -> SampleLine | None:
     return None
 
 
-def _looks_like_a_run(path: Path) -> bool:
+def writer_of(path: Path) -> int | None:
+    """The process that writes the run in ``path`` now, as far as its lock file tells."""
     try:
-        return (path / MANIFEST).exists() or (path / SAMPLES).exists()
-    except OSError:
-        return False
-
-
-def _summary(path: Path) -> RunSummary:
-    try:
-        manifest = read_manifest(path)
-        verdict, headline = _stored_verdict(path / VERDICT)
-        last = last_sample(path / SAMPLES)
-        return RunSummary(
-            path=path,
-            run_id=str(manifest["run_id"]),
-            model=str(as_mapping(manifest["model"]).get("name", "")),
-            profile=str(as_mapping(manifest["profile"]).get("name", "")),
-            defects=_texts(manifest["defects"]),
-            started_wall_s=_number(manifest["started_wall_s"]),
-            duration_s=None if last is None else last.t,
-            verdict=verdict,
-            headline=headline,
-        )
-    except (RunDirectoryError, OSError) as error:
-        return RunSummary(path=path, run_id=path.name, problem=str(error))
-
-
-def _stored_verdict(path: Path) -> tuple[str | None, str]:
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        pid = int((path / LOCK).read_text("ascii").strip())
+        os.kill(pid, 0)
+    except PermissionError:
+        return pid
     except (OSError, ValueError):
-        return None, ""
-    if not isinstance(stored, dict) or not isinstance(stored.get("verdict"), str):
-        return None, ""
-    return stored["verdict"], str(stored.get("headline", ""))
+        return None
+    return pid
+
+
+def _folders(store: Path) -> list[Path]:
+    try:
+        folders = [path for path in store.iterdir() if not path.name.startswith(".")]
+        return [path for path in folders if path.is_dir() and not path.is_symlink()]
+    except OSError:
+        return []
+
+
+def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
+    for path in sorted(_folders(folder)):
+        kind = kind_of(path)
+        if kind is EntryKind.RUN:
+            yield path
+        elif kind is not EntryKind.COMPARISON and depth > 1:
+            yield from _runs_below(path, depth - 1)
+
+
+class _Judged(msgspec.Struct):
+    """What a list needs of verdict.json; the rest of it is skipped unread."""
+
+    verdict: str = ""
+    headline: str = ""
+
+
+class _Compared(msgspec.Struct):
+    """The same of comparison.json."""
+
+    started_wall_s: float | None = None
+    model: str = ""
+    profile: str = ""
+    versions: list[_Side] = []
+    ended: str = ""
+
+
+class _Side(msgspec.Struct):
+    name: str = ""
+
+
+class _Night(msgspec.Struct):
+    """The same of night.json."""
+
+    word: str = ""
+    headline: str = ""
+    started_wall_s: float | None = None
+    ended_wall_s: float | None = None
+    plan: _Plan | None = None
+
+
+class _Plan(msgspec.Struct):
+    name: str = ""
+
+
+def _summary(kind: EntryKind, path: Path) -> RunSummary:
+    try:
+        if kind is EntryKind.COMPARISON:
+            return _comparison(path)
+        return _night(path) if kind is EntryKind.NIGHT else _run(path)
+    except (RunDirectoryError, OSError) as error:
+        return RunSummary(path, path.name, kind, problem=str(error))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return RunSummary(path, path.name, kind, problem=f"{path / _MARKER[kind]}: {error}")
+
+
+_MARKER: Final = {
+    EntryKind.RUN: MANIFEST,
+    EntryKind.COMPARISON: COMPARISON,
+    EntryKind.NIGHT: NIGHT,
+}
+
+
+def _run(path: Path) -> RunSummary:
+    manifest = read_manifest(path)
+    judged = _stored_verdict(path / VERDICT)
+    last = last_sample(path / SAMPLES)
+    return RunSummary(
+        path=path,
+        run_id=str(manifest["run_id"]),
+        model=str(as_mapping(manifest["model"]).get("name", "")),
+        profile=str(as_mapping(manifest["profile"]).get("name", "")),
+        defects=_texts(manifest["defects"]),
+        started_wall_s=_number(manifest["started_wall_s"]),
+        duration_s=None if last is None else last.t,
+        verdict=judged.verdict or None,
+        headline=judged.headline,
+        writer=writer_of(path),
+    )
+
+
+def _comparison(path: Path) -> RunSummary:
+    facts = msgspec.json.decode((path / COMPARISON).read_bytes(), type=_Compared)
+    judged = _stored_verdict(path / VERDICT)
+    return RunSummary(
+        path=path,
+        run_id=path.name,
+        kind=EntryKind.COMPARISON,
+        model=facts.model,
+        profile=facts.profile,
+        defects=tuple(side.name for side in facts.versions),
+        started_wall_s=facts.started_wall_s,
+        verdict=judged.verdict or None,
+        headline=judged.headline,
+        writer=writer_of(path),
+    )
+
+
+def _night(path: Path) -> RunSummary:
+    night = msgspec.json.decode((path / NIGHT).read_bytes(), type=_Night)
+    ends = (night.started_wall_s, night.ended_wall_s)
+    return RunSummary(
+        path=path,
+        run_id=path.name,
+        kind=EntryKind.NIGHT,
+        profile="" if night.plan is None else night.plan.name,
+        started_wall_s=night.started_wall_s,
+        duration_s=None if ends[0] is None or ends[1] is None else ends[1] - ends[0],
+        verdict=night.word or None,
+        headline=night.headline,
+        writer=writer_of(path),
+    )
+
+
+def _stored_verdict(path: Path) -> _Judged:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Judged)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return _Judged()
 
 
 def _texts(value: JsonValue) -> tuple[str, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import FakeClock
-from hybridbench.rundir.listing import list_runs
+from hybridbench.rundir.listing import EntryKind, find_runs, list_runs
 from hybridbench.rundir.writer import RunWriter
 
 
@@ -63,3 +64,59 @@ def test_damaged_runs_are_listed_with_what_is_wrong(tmp_path: Path) -> None:
 
 def test_a_store_that_does_not_exist_holds_no_runs(tmp_path: Path) -> None:
     assert list_runs(tmp_path / "nowhere") == []
+
+
+def test_comparisons_and_nights_are_listed_beside_runs(tmp_path: Path) -> None:
+    make_run(tmp_path, "run", 100.0)
+    make_run(tmp_path / "compared", "a-tree", 200.0)
+    facts = {"started_wall_s": 200.0, "versions": [{"name": "."}, {"name": "git:v1"}]}
+    (tmp_path / "compared" / "comparison.json").write_text(json.dumps(facts))
+    judged = {"verdict": "SLOWER", "headline": "b is slower"}
+    (tmp_path / "compared" / "verdict.json").write_text(json.dumps(judged))
+    make_run(tmp_path / "night" / "cells" / "one", "of-night", 300.0)
+    night = {"word": "PASS", "started_wall_s": 300.0, "ended_wall_s": 360.0, "plan": {"name": "p"}}
+    (tmp_path / "night" / "night.json").write_text(json.dumps(night))
+
+    listed = list_runs(tmp_path)
+
+    assert [(one.kind, one.run_id, one.verdict) for one in listed] == [
+        (EntryKind.NIGHT, "night", "PASS"),
+        (EntryKind.COMPARISON, "compared", "SLOWER"),
+        (EntryKind.RUN, "run", None),
+    ]
+    assert listed[0].duration_s == 60.0
+    assert listed[1].defects == (".", "git:v1")
+    assert [path.name for path in find_runs(tmp_path)] == ["of-night", "run"]
+
+
+def test_a_comparison_or_a_night_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    for name, marker in (("a", "comparison.json"), ("b", "night.json")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / marker).write_text('{"word": 3, "versions": 5}')
+
+    listed = list_runs(tmp_path)
+
+    assert sorted(one.problem.partition(":")[0] for one in listed) == [
+        str(tmp_path / "a" / "comparison.json"),
+        str(tmp_path / "b" / "night.json"),
+    ]
+
+
+def test_a_run_names_the_process_that_writes_it_while_that_lives(tmp_path: Path) -> None:
+    going, killed = make_run(tmp_path, "going", 200.0), make_run(tmp_path, "killed", 100.0)
+    (going / "run.lock").write_text(f"{os.getpid()}\n")
+    # No process has a number beyond the largest that the kernel gives.
+    (killed / "run.lock").write_text("999999999\n")
+
+    first, second = list_runs(tmp_path)
+
+    assert (first.writer, second.writer) == (os.getpid(), None)
+
+
+def test_links_and_hidden_folders_are_not_listed(tmp_path: Path) -> None:
+    real = make_run(tmp_path / "elsewhere", "run", 100.0)
+    store = tmp_path / "store"
+    make_run(store, ".hidden", 100.0)
+    (store / "link").symlink_to(real)
+
+    assert list_runs(store) == []

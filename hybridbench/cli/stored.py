@@ -1,0 +1,108 @@
+"""``hybridbench list runs``: what lies in a store, newest first, whatever state it is in."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.units import format_duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hybridbench.rundir.listing import RunSummary
+
+FORMATS = ("console", "json")
+_DAMAGED, _RUNNING, _OPEN = "DAMAGED", "RUNNING", "not judged"
+
+
+def list_stored(
+    store: Annotated[Path, typer.Option(help="Where the results are.")] = Path("results"),
+    model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Only under this profile.")] = None,
+    verdict: Annotated[
+        str | None, typer.Option(help="Only with this answer: LEAK, CLEAN, DAMAGED, RUNNING.")
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", help="console or json.")] = "console",
+) -> None:
+    """Runs, comparisons and nights of a store; what is damaged is listed with the reason."""
+    if format_ not in FORMATS:
+        raise UsageError(f"--format {format_}: choose one of {', '.join(FORMATS)}.")
+    if not store.is_dir():
+        raise RunDirectoryError(f"{store} is no directory: name the store of the runs with --store")
+    from hybridbench.rundir.listing import list_runs
+
+    every = list_runs(store)
+    shown = [
+        entry
+        for entry in every
+        if (model is None or entry.model == model)
+        and (profile is None or entry.profile == profile)
+        and (verdict is None or answer(entry).casefold() == verdict.casefold())
+    ]
+    if format_ == "json":
+        typer.echo(json.dumps([_as_json(entry) for entry in shown], indent=2))
+        return
+    from rich.console import Console
+
+    Console().print(_table(shown))
+    left = len(every) - len(shown)
+    if left or not shown:
+        typer.echo(f"{len(shown)} of {len(every)} shown." if every else f"{store} holds no runs.")
+
+
+def answer(entry: RunSummary) -> str:
+    """The verdict, or why there is none."""
+    if entry.problem:
+        return _DAMAGED
+    if entry.writer is not None:
+        return _RUNNING
+    return entry.verdict or _OPEN
+
+
+def _table(entries: Sequence[RunSummary]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, overflow="fold")
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, justify="right", style="dim")
+    grid.add_column(overflow="fold")
+    for entry in entries:
+        length = "" if entry.duration_s is None else format_duration(entry.duration_s)
+        grid.add_row(Text(entry.run_id), Text(answer(entry)), Text(length), Text(_said(entry)))
+    return grid
+
+
+def _said(entry: RunSummary) -> str:
+    if entry.problem:
+        return entry.problem
+    if entry.headline:
+        return entry.headline.removeprefix(f"{entry.verdict}: ")
+    what = " / ".join(part for part in (entry.model, entry.profile) if part)
+    return f"{entry.kind} of {what}" if what else entry.kind.value
+
+
+def _as_json(entry: RunSummary) -> dict[str, object]:
+    started = entry.started_wall_s
+    stamp = None if started is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started))
+    return {
+        "path": str(entry.path),
+        "kind": entry.kind.value,
+        "run_id": entry.run_id,
+        "answer": answer(entry),
+        "headline": entry.headline,
+        "model": entry.model,
+        "profile": entry.profile,
+        "defects": list(entry.defects),
+        "started": stamp,
+        "duration_s": entry.duration_s,
+        "problem": entry.problem or None,
+    }

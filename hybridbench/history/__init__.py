@@ -1,0 +1,1 @@
+"""Runs of many nights beside each other: trends, changes, and what may be thrown away."""

@@ -1,0 +1,228 @@
+"""A stored run as a point of its history: when, what, and one value for each quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hybridbench.analysis.comparison_mismatches import comparable_facts
+from hybridbench.analysis.levels import run_levels
+from hybridbench.analysis.reading import mapping, number, text, texts
+from hybridbench.analysis.record import JsonValue
+from hybridbench.analysis.window import judged_window
+from hybridbench.errors import RunDirectoryError
+from hybridbench.metrics import declared
+from hybridbench.rundir.layout import VERDICT
+from hybridbench.rundir.listing import find_runs, writer_of
+from hybridbench.rundir.reader import read_manifest, read_run
+from hybridbench.thresholds import Stat
+
+# What an upgrade of the environment changes is told beside the version and splits no history.
+_OF_VERSION: Final = frozenset({"interpreter", "torch", "numpy", "libc"})
+
+
+@dataclass(frozen=True)
+class Value:
+    """One quantity of one run; None for an end without bound or an unknown one."""
+
+    value: float
+    lower: float | None = None
+    upper: float | None = None
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a history follows from run to run.
+
+    Args:
+        name: as a threshold would call it.
+        metric: its declaration.
+        stat: of the metric.
+        least: the smallest change that is worth a word, in its unit; or
+        least_share: as a share of what it was before.
+    """
+
+    name: str
+    metric: str
+    stat: Stat
+    least: float = 0.0
+    least_share: float = 0.0
+
+    @property
+    def higher_is_worse(self) -> bool:
+        return declared(self.metric).higher_is_worse
+
+
+_MIB = 2.0**20
+_MEMORY, _COLLECTIBLE = "rss_anon_swap_bytes", "gc_collectible_bytes"
+QUANTITIES: Final[tuple[Quantity, ...]] = (
+    Quantity("rss.slope", _MEMORY, Stat.SLOPE, 4 * _MIB),
+    Quantity("collectible.slope", _COLLECTIBLE, Stat.SLOPE, 4 * _MIB),
+    Quantity("throughput.mean", "throughput_tokens_per_s", Stat.MEAN, least_share=0.03),
+    Quantity("ttft.p50", "ttft_ms_p50", Stat.P50, least_share=0.05),
+    Quantity("itl.p50", "itl_ms_p50", Stat.P50, least_share=0.05),
+    Quantity("token_ms.mean", "token_ms", Stat.MEAN, least_share=0.03),
+    Quantity("hit_rate.mean", "hit_rate", Stat.MEAN, 0.01),
+    Quantity("rest.last", "rest_anon_swap_bytes", Stat.LAST, 4 * _MIB, 0.02),
+    Quantity("rss.max", _MEMORY, Stat.MAX, 4 * _MIB, 0.02),
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run.
+
+    ``facts`` are those that all runs of one history share; ``version`` is the hash of the engine
+    that ran with what was put into it, ``environment`` its interpreter and libraries.
+    """
+
+    path: Path
+    run_id: str
+    started_wall_s: float
+    facts: Mapping[str, str]
+    model: str
+    profile: str
+    version: str
+    environment: str
+    commit: str = ""
+    verdict: str = ""  # empty: not judged yet
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A run that cannot be part of a history, and why."""
+
+    path: Path
+    problem: str
+
+
+@dataclass(frozen=True)
+class Points:
+    """What a store gave, oldest first."""
+
+    points: tuple[Point, ...]
+    unread: tuple[Unread, ...]
+
+
+def read_points(store: Path) -> Points:
+    """The runs in ``store`` and in its nights; a damaged one is told and stops nothing."""
+    points: list[Point] = []
+    unread: list[Unread] = []
+    for path in find_runs(store):
+        try:
+            points.append(_point(path))
+        except (RunDirectoryError, OSError) as error:
+            unread.append(Unread(path, str(error)))
+    points.sort(key=lambda point: (point.started_wall_s, point.run_id))
+    return Points(tuple(points), tuple(unread))
+
+
+class _Level(msgspec.Struct):
+    metric: str
+    stat: str
+    value: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+
+
+class _Rate(msgspec.Struct):
+    value: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+
+
+class _Metric(msgspec.Struct):
+    metric: str
+    rate_per_hour: _Rate
+
+
+class _Cost(msgspec.Struct):
+    name: str
+    value: float | None = None
+
+
+class _Judged(msgspec.Struct):
+    """What a history needs of verdict.json; fits and findings are skipped unread."""
+
+    verdict: str = ""
+    metrics: list[_Metric] = []
+    decay: list[_Cost] = []
+    levels: list[_Level] | None = None
+
+
+def _point(path: Path) -> Point:
+    manifest = read_manifest(path)
+    judged = _judged(path / VERDICT)
+    if not judged.verdict and writer_of(path) is not None:
+        raise RunDirectoryError(f"{path} is being written")
+    facts = comparable_facts(manifest)
+    return Point(
+        path=path,
+        run_id=str(manifest["run_id"]),
+        started_wall_s=number(manifest, "started_wall_s"),
+        facts={key: value for key, value in facts.items() if key not in _OF_VERSION},
+        model=text(mapping(manifest, "model"), "name"),
+        profile=text(mapping(manifest, "profile"), "name"),
+        version=_version(manifest),
+        environment=", ".join(f"{key} {facts[key]}" for key in sorted(_OF_VERSION) if key in facts),
+        commit=_commit(manifest),
+        verdict=judged.verdict,
+        values=dict(_values(path, judged)),
+    )
+
+
+def _judged(path: Path) -> _Judged:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Judged)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return _Judged()
+
+
+def _values(path: Path, judged: _Judged) -> Iterable[tuple[str, Value]]:
+    levels = judged.levels
+    if judged.verdict and levels is None:
+        # An earlier version judged it: its samples still tell.
+        levels = _levels(path)
+    for quantity in QUANTITIES:
+        found = _value(quantity, judged, levels or [])
+        if found is not None:
+            yield quantity.name, found
+
+
+def _levels(path: Path) -> list[_Level]:
+    record = read_run(path)
+    told = run_levels(record, judged_window(record))
+    return [_Level(r.metric, r.stat, r.value, r.lower, r.upper) for r in told]
+
+
+def _value(quantity: Quantity, judged: _Judged, levels: list[_Level]) -> Value | None:
+    found: _Level | _Rate | _Cost | None
+    if quantity.stat is Stat.SLOPE:
+        rates = [m.rate_per_hour for m in judged.metrics if m.metric == quantity.metric]
+        found = rates[0] if rates else None
+    else:
+        wanted = (quantity.metric, quantity.stat.value)
+        found = next((one for one in levels if (one.metric, one.stat) == wanted), None)
+        if found is None:
+            found = next((one for one in judged.decay if one.name == quantity.metric), None)
+    if found is None or found.value is None:
+        return None
+    if isinstance(found, _Cost):
+        return Value(found.value)
+    return Value(found.value, found.lower, found.upper)
+
+
+def _version(manifest: Mapping[str, JsonValue]) -> str:
+    engine = text(manifest, "engine_hash")[:10] or "unknown engine"
+    return " + ".join((engine, *texts(manifest, "defects")))
+
+
+def _commit(manifest: Mapping[str, JsonValue]) -> str:
+    git = mapping(manifest, "git")
+    commit = text(git, "commit")[:10]
+    return f"{commit} and changes" if commit and git.get("dirty") is True else commit

@@ -1,0 +1,299 @@
+"""A history as a document: per series a row for each run, a trend for each quantity, a chart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from hybridbench.analysis.change_points import ALPHA, FEWEST_BEFORE, FEWEST_ON_A_SIDE, Change
+from hybridbench.errors import ExitCode
+from hybridbench.history.points import Point, Quantity, Unread, Value
+from hybridbench.history.trends import Series, Trend
+from hybridbench.metrics import Unit, declared
+from hybridbench.report.document import (
+    Badge,
+    Chart,
+    ChartGroup,
+    Document,
+    DocumentKind,
+    Gate,
+    GateState,
+    Ink,
+    Line,
+    Table,
+    Tone,
+)
+from hybridbench.report.wording import amount
+from hybridbench.thresholds import Stat
+
+_SPARKS: Final = "▁▂▃▄▅▆▇█"
+_SPARKS_MOST: Final = 40
+_ROWS_MOST: Final = 30
+_WORD: Final = {True: "WORSE", False: "BETTER"}
+_SCALES: Final = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
+
+
+def history_document(series: Sequence[Series], unread: Sequence[Unread], where: str) -> Document:
+    """What the series say, newest first; ``where`` is the store's name."""
+    changes = [
+        (one, trend, change) for one in series for trend in one.trends for change in trend.changes
+    ]
+    worse = [found for found in changes if found[1].is_worse(found[2])]
+    runs = sum(len(one.points) for one in series)
+    return Document(
+        kind=DocumentKind.HISTORY,
+        run_id=where,
+        subtitle=f"{_count(runs, 'run')} in {_count(len(series), 'series', 'series')}",
+        badge=_badge(series, bool(worse)),
+        meaning="Runs are held against each other only where model, profile and machine agree.",
+        exit_code=int(ExitCode.CLEAN),
+        headline=_headline(series, worse),
+        answer=(),
+        gates=tuple(_gate(one, trend) for one in series for trend in one.trends),
+        suite="hybridbench history",
+        tables=tuple(table for one in series for table in _tables(one, series)),
+        notes=tuple(_notes(series, unread)),
+        charts=tuple(_charts(index, one, series) for index, one in enumerate(series)),
+        data_file="",
+    )
+
+
+def value_text(quantity: Quantity, value: Value) -> str:
+    """The value with its unit; a slope an hour."""
+    return _amount(quantity, value.value)
+
+
+def change_text(trend: Trend, change: Change) -> str:
+    """From what to what, at which run, and how sure."""
+    quantity = trend.quantity
+    run, last = trend.points[change.at], trend.points[change.at - 1]
+    sure = (
+        f"one run outside of what the {change.at} before it foretell"
+        if change.p_value is None
+        else f"chance does this in {100 * change.p_value:.2g} % of orders"
+    )
+    versions = "" if run.version == last.version else f", engine {last.version} → {run.version}"
+    environment = "" if run.environment == last.environment else f", now {run.environment}"
+    return (
+        f"{_WORD[trend.is_worse(change)]}: {_amount(quantity, change.before)} → "
+        f"{_amount(quantity, change.after)} since {run.run_id}{versions}{environment} ({sure})"
+    )
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The last values as a row of blocks, lowest to highest."""
+    shown = list(values)[-_SPARKS_MOST:]
+    low, high = min(shown), max(shown)
+    if high <= low:
+        return _SPARKS[0] * len(shown)
+    top = len(_SPARKS) - 1
+    return "".join(_SPARKS[round((value - low) / (high - low) * top)] for value in shown)
+
+
+def series_title(one: Series, every: Sequence[Series]) -> str:
+    """Model and profile, and what tells this series from others of the same."""
+    same = [other for other in every if (other.model, other.profile) == (one.model, one.profile)]
+    title = f"{one.model} / {one.profile}"
+    if len(same) < 2:
+        return title
+    said = [f"{name} {value}" for name, value in list(one.told_apart.items())[:4]]
+    more = len(one.told_apart) - len(said)
+    return f"{title} ({', '.join(said)}{f' and {more} more' if more else ''})"
+
+
+def _is_short(trend: Trend) -> bool:
+    """Whether even a great change could not be told."""
+    return len(trend.points) < min(2 * FEWEST_ON_A_SIDE, FEWEST_BEFORE + 1)
+
+
+def _badge(series: Sequence[Series], worse: bool) -> Badge:
+    if not series:
+        return Badge("NO RUNS", "∅", Tone.VOID)
+    if all(_is_short(trend) for one in series for trend in one.trends):
+        return Badge("TOO FEW RUNS", "?", Tone.OPEN)
+    return Badge("WORSE", "▼", Tone.BAD) if worse else Badge("STEADY", "=", Tone.GOOD)
+
+
+def _headline(series: Sequence[Series], worse: Sequence[tuple[Series, Trend, Change]]) -> str:
+    if not series:
+        return "There is no run here."
+    if all(_is_short(trend) for one in series for trend in one.trends):
+        return f"No series has the {FEWEST_BEFORE + 1} judged runs that a change needs to show."
+    if not worse:
+        return "No quantity of any series changed for the worse."
+    # The first bad run of the most recent series comes first.
+    one, trend, change = worse[0]
+    name = f"{one.model} / {one.profile}: {trend.quantity.name}"
+    more = len(worse) - 1
+    others = f" (and {_count(more, 'more change')})" if more else ""
+    return f"{name} {change_text(trend, change)}{others}"
+
+
+def _tables(one: Series, every: Sequence[Series]) -> Iterable[Table]:
+    title = series_title(one, every)
+    quantities = [trend.quantity for trend in one.trends]
+    shown = one.points[-_ROWS_MOST:]
+    left = len(one.points) - len(shown)
+    yield Table(
+        title,
+        ("started", "version", "verdict", *(quantity.name for quantity in quantities)),
+        tuple(_row(point, quantities) for point in reversed(shown)),
+        frozenset(range(3, 3 + len(quantities))),
+        f"{_count(left, 'older run')} left out." if left else "",
+    )
+    yield Table(
+        f"{title}: trends",
+        ("quantity", "runs", "oldest to newest", "change"),
+        tuple(_trend_row(trend) for trend in one.trends),
+        frozenset({1}),
+    )
+
+
+def _row(point: Point, quantities: Sequence[Quantity]) -> tuple[str, ...]:
+    values = (
+        value_text(quantity, point.values[quantity.name]) if quantity.name in point.values else ""
+        for quantity in quantities
+    )
+    started = time.strftime("%Y-%m-%d %H:%M", time.gmtime(point.started_wall_s))
+    return (started, point.version, point.verdict or "not judged", *values)
+
+
+def _trend_row(trend: Trend) -> tuple[str, ...]:
+    said = "; ".join(change_text(trend, change) for change in trend.changes)
+    quiet = "too few runs to tell" if _is_short(trend) else "none"
+    return (
+        trend.quantity.name,
+        str(len(trend.points)),
+        sparkline(trend.values),
+        said or quiet,
+    )
+
+
+def _gate(one: Series, trend: Trend) -> Gate:
+    worse = [change for change in trend.changes if trend.is_worse(change)]
+    few = _is_short(trend)
+    state = GateState.FAILED if worse else GateState.SKIPPED if few else GateState.PASSED
+    said = "; ".join(change_text(trend, change) for change in worse)
+    quiet = "too few runs to tell" if few else "no change for the worse"
+    apart = ", ".join(f"{name} {value}" for name, value in one.told_apart.items())
+    group = f"{one.model} / {one.profile}" + (f" ({apart})" if apart else "")
+    return Gate(trend.quantity.name, group, state, said or quiet)
+
+
+def _notes(series: Sequence[Series], unread: Sequence[Unread]) -> Iterable[str]:
+    if any(one.trends for one in series):
+        yield (
+            f"A change is believed where fewer than {ALPHA:.0%} of random orders of the same "
+            f"values split as well, with {FEWEST_ON_A_SIDE} runs or more on either side; or, of "
+            f"the newest run alone, where it lies outside of the {1 - ALPHA:.0%} interval that "
+            f"{FEWEST_BEFORE} or more before it foretell."
+        )
+    invalid = sum(point.verdict == "INVALID" for one in series for point in one.points)
+    if invalid:
+        yield f"{_count(invalid, 'INVALID run')} shown, and left out of the trends."
+    for one in unread:
+        yield f"left out: {one.problem}"
+
+
+def _charts(index: int, one: Series, every: Sequence[Series]) -> ChartGroup:
+    charts = tuple(
+        _chart(f"history-{index}-{position}", trend)
+        for position, trend in enumerate(one.trends)
+        if len(trend.points) > 1
+    )
+    return ChartGroup(series_title(one, every), charts)
+
+
+def _chart(key: str, trend: Trend) -> Chart:
+    quantity = trend.quantity
+    found = [point.values[quantity.name] for point in trend.points]
+    largest = max(abs(one.value) for one in found)
+    factor, unit = _scale(quantity, largest)
+    runs = np.arange(1.0, len(found) + 1.0)
+    value = np.array([one.value / factor for one in found])
+    lines = [Line(quantity.name, runs, value, Ink.POINTS)]
+    lower = np.array([_or_nan(one.lower) / factor for one in found])
+    upper = np.array([_or_nan(one.upper) / factor for one in found])
+    if np.isfinite(lower).any() and quantity.stat is Stat.SLOPE:
+        lines += [
+            Line("lower", runs, lower, Ink.SPREAD),
+            Line("upper", runs, upper, Ink.SPREAD),
+        ]
+    note = "; ".join(change_text(trend, change) for change in trend.changes)
+    return Chart(key, quantity.name, unit, tuple(lines), note, from_zero=False, counted="run")
+
+
+def _scale(quantity: Quantity, largest: float) -> tuple[float, str]:
+    unit = declared(quantity.metric).unit
+    per = "/h" if quantity.stat is Stat.SLOPE else ""
+    if unit is Unit.BYTES:
+        factor, name = next((s for s in _SCALES if largest >= s[0]), (1.0, "B"))
+        return factor, f"{name}{per}"
+    return 1.0, f"{unit.value}{per}"
+
+
+def _amount(quantity: Quantity, value: float) -> str:
+    unit = declared(quantity.metric).unit
+    if unit is Unit.RATIO:
+        return f"{100 * value:.3g} %"
+    if unit is Unit.PER_SECOND:
+        return f"{value:,.4g}/s" if abs(value) < 1000 else f"{value:,.0f}/s"
+    signed = quantity.stat is Stat.SLOPE
+    return amount(value, unit.value, signed=signed) + ("/h" if signed else "")
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def history_json(series: Sequence[Series], unread: Sequence[Unread]) -> Mapping[str, object]:
+    """Every point and every change, for machines."""
+    return {
+        "schema": "hybridbench.history/1",
+        "series": [_series_json(one) for one in series],
+        "unread": [{"path": str(one.path), "problem": one.problem} for one in unread],
+    }
+
+
+def _series_json(one: Series) -> Mapping[str, object]:
+    return {
+        "model": one.model,
+        "profile": one.profile,
+        "facts": dict(one.points[0].facts),
+        "runs": [
+            {
+                "run_id": point.run_id,
+                "path": str(point.path),
+                "started_wall_s": point.started_wall_s,
+                "version": point.version,
+                "commit": point.commit,
+                "environment": point.environment,
+                "verdict": point.verdict or None,
+                "values": {
+                    name: {"value": v.value, "lower": v.lower, "upper": v.upper}
+                    for name, v in point.values.items()
+                },
+            }
+            for point in one.points
+        ],
+        "changes": [
+            {
+                "quantity": trend.quantity.name,
+                "first_run": trend.points[change.at].run_id,
+                "last_run_before": trend.points[change.at - 1].run_id,
+                "before": change.before,
+                "after": change.after,
+                "worse": trend.is_worse(change),
+                "p_value": change.p_value,
+            }
+            for trend in one.trends
+            for change in trend.changes
+        ],
+    }

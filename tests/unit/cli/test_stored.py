@@ -1,0 +1,110 @@
+"""``list runs``, ``history`` and ``prune`` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hybridbench.cli.app import app
+from hybridbench.errors import HybridbenchError
+from tests.unit.history.stores import DAY_S, add_comparison, add_run, verdict
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_the_list_shows_every_state_newest_first(tmp_path: Path) -> None:
+    add_run(tmp_path, "judged", 4.0, verdict(kind="LEAK"))
+    (add_run(tmp_path, "running", 3.0) / "run.lock").write_text(f"{os.getpid()}\n")
+    add_comparison(tmp_path, "compared", 2.0, "SAME")
+    add_run(tmp_path, "open", 1.0)
+    (add_run(tmp_path, "bad", 0.0) / "manifest.json").write_text("{")
+
+    listed = json.loads(run("list", "runs", "--store", tmp_path, "--format", "json").output)
+    table = run("list", "runs", "--store", tmp_path).output
+
+    assert [(one["run_id"], one["answer"]) for one in listed] == [
+        ("judged", "LEAK"),
+        ("running", "RUNNING"),
+        ("compared", "SAME"),
+        ("open", "not judged"),
+        ("bad", "DAMAGED"),
+    ]
+    assert [line.split()[0] for line in table.splitlines() if line[:1].strip()] == [
+        one["run_id"] for one in listed
+    ]
+
+
+def test_the_list_can_be_narrowed_and_says_how_much_it_left_out(tmp_path: Path) -> None:
+    add_run(tmp_path, "one", 1.0, verdict(kind="LEAK"))
+    add_run(tmp_path, "two", 2.0, verdict())
+
+    told = run("list", "runs", "--store", tmp_path, "--verdict", "leak", "--model", "qwen3-next")
+
+    assert "one" in told.output
+    assert "1 of 2 shown." in told.output
+
+
+def test_a_thousand_runs_are_listed_while_one_waits(tmp_path: Path) -> None:
+    for number in range(1000):
+        add_run(tmp_path, f"run-{number:04d}", float(number), verdict())
+
+    told = run("list", "runs", "--store", tmp_path, "--format", "json")
+
+    assert len(json.loads(told.output)) == 1000
+
+
+@pytest.mark.parametrize("words", [("list", "runs"), ("history",), ("prune", "--keep", "1")])
+def test_a_store_that_is_not_there_is_one_sentence(tmp_path: Path, words: tuple[str, ...]) -> None:
+    told = run(*words, "--store", tmp_path / "nowhere")
+
+    assert isinstance(told.exception, HybridbenchError)
+    assert "is no directory" in str(told.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("history", "--metric", "wobble"), "choose of rss.slope"),
+        (("history", "--since", "yesterday"), "2026-11-01"),
+        (("history", "--format", "pdf"), "choose one of"),
+        (("prune",), "needs a rule"),
+        (("list", "runs", "--format", "pdf"), "choose one of"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_with_what_would_do(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    told = run(*words, "--store", tmp_path)
+
+    assert isinstance(told.exception, HybridbenchError)
+    assert said in str(told.exception)
+
+
+def test_a_history_begins_where_it_is_told_to(tmp_path: Path) -> None:
+    for day in range(4):
+        add_run(tmp_path, f"run-{day}", day * DAY_S, verdict())
+
+    told = run("history", "--store", tmp_path, "--since", "1970-01-03", "--format", "json")
+
+    (series,) = json.loads(told.output)["series"]
+    assert [one["run_id"] for one in series["runs"]] == ["run-2", "run-3"]
+
+
+def test_a_dry_run_of_prune_names_what_would_go_and_why_the_rest_stays(tmp_path: Path) -> None:
+    add_run(tmp_path, "old", 0.0, verdict())
+    add_run(tmp_path, "new", DAY_S, verdict())
+
+    dry = run("prune", "--store", tmp_path, "--keep", 1, "--dry-run").output
+    done = run("prune", "--store", tmp_path, "--keep", 1).output
+
+    assert "nothing was deleted" in dry
+    assert any(line.startswith("goes  ") and "old" in line for line in dry.splitlines())
+    assert any("among the newest 1" in line and "new" in line for line in dry.splitlines())
+    assert "1 deleted, 1 kept" in done
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]

@@ -1,0 +1,78 @@
+"""Runs as points of a history, from whatever a store holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hybridbench.history.points import read_points
+from tests.unit.history.stores import add_comparison, add_night, add_run, verdict
+
+
+def test_runs_of_a_store_and_of_its_nights_come_oldest_first(tmp_path: Path) -> None:
+    add_run(tmp_path, "late", 300.0, verdict(throughput=900.0))
+    add_night(tmp_path, "night", 200.0, "PASS")
+    add_run(tmp_path, "early", 100.0, verdict())
+
+    points = read_points(tmp_path).points
+
+    assert [point.run_id for point in points] == ["early", "night-smoke", "late"]
+    late = points[-1].values
+    assert late["throughput.mean"].value == 900.0
+    assert (late["rss.slope"].lower, late["hit_rate.mean"].value) == (2**20 - 1e5, 0.5)
+
+
+def test_the_sides_of_a_comparison_are_no_nights(tmp_path: Path) -> None:
+    add_comparison(tmp_path, "compared", 100.0, "SAME")
+
+    assert read_points(tmp_path).points == ()
+
+
+def test_a_damaged_run_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    add_run(tmp_path, "good", 100.0, verdict())
+    bad = add_run(tmp_path, "bad", 200.0, verdict())
+    (bad / "manifest.json").write_text('{"schema": "hybridbench.run/9"}')
+    torn = add_run(tmp_path, "torn", 300.0, verdict())
+    (torn / "verdict.json").write_text('{"verdict": "CLE')
+
+    found = read_points(tmp_path)
+
+    assert [point.run_id for point in found.points] == ["good", "torn"]
+    assert found.points[1].values == {}
+    (unread,) = found.unread
+    assert "hybridbench.run/9" in unread.problem
+
+
+def test_a_run_that_is_being_written_is_not_yet_a_point(tmp_path: Path) -> None:
+    going = add_run(tmp_path, "going", 100.0)
+    (going / "run.lock").write_text(f"{os.getpid()}\n")
+
+    found = read_points(tmp_path)
+
+    assert found.points == ()
+    assert "being written" in found.unread[0].problem
+
+
+def test_a_verdict_of_an_earlier_version_has_its_levels_from_the_samples(tmp_path: Path) -> None:
+    stored = verdict()
+    assert isinstance(stored, dict)
+    run = add_run(tmp_path, "old", 100.0, {**stored, "levels": None})
+    lines = [
+        f'{{"t":{t},"phase":"load","m":{{"throughput_tokens_per_s":{50 + t % 2}}}}}'
+        for t in range(1, 200)
+    ]
+    (run / "samples.jsonl").write_text("\n".join(lines) + "\n")
+
+    (point,) = read_points(tmp_path).points
+
+    assert 50.0 < point.values["throughput.mean"].value < 51.0
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    add_run(elsewhere, "run", 100.0, verdict())
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "link").symlink_to(elsewhere / "run")
+
+    assert read_points(store).points == ()

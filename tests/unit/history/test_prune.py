@@ -1,0 +1,114 @@
+"""What pruning deletes, and everything that it must not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hybridbench.history.prune import Fate, Rules, doomed, remove
+from hybridbench.rundir.lock import locked_run
+from tests.unit.history.stores import DAY_S, add_comparison, add_night, add_run, verdict
+
+NOW_S = 100 * DAY_S
+
+
+def going(store: Path, rules: Rules) -> set[str]:
+    return {d.entry.path.name for d in doomed(store, rules, NOW_S) if d.fate is Fate.GOES}
+
+
+def test_the_newest_of_each_profile_stay(tmp_path: Path) -> None:
+    for day in range(4):
+        add_run(tmp_path, f"smoke-{day}", day * DAY_S, verdict())
+    add_run(tmp_path, "rare", 0.0, verdict(), {"profile": {"name": "overnight"}})
+
+    assert going(tmp_path, Rules(keep=2)) == {"smoke-0", "smoke-1"}
+
+
+def test_days_and_failures_keep_too(tmp_path: Path) -> None:
+    add_run(tmp_path, "young", NOW_S - 2 * DAY_S, verdict())
+    add_run(tmp_path, "old", NOW_S - 20 * DAY_S, verdict())
+    add_run(tmp_path, "old-red", NOW_S - 20 * DAY_S, verdict(kind="DEGRADED"))
+    add_run(tmp_path, "old-unjudged", NOW_S - 20 * DAY_S)
+
+    assert going(tmp_path, Rules(keep_days=10)) == {"old", "old-red", "old-unjudged"}
+    assert going(tmp_path, Rules(keep_days=10, keep_failed=True)) == {"old"}
+
+
+def test_leaks_damaged_pinned_and_running_ones_stay_unless_told(tmp_path: Path) -> None:
+    add_run(tmp_path, "leak", 0.0, verdict(kind="LEAK"))
+    (add_run(tmp_path, "damaged", 0.0) / "manifest.json").write_text("{")
+    (add_run(tmp_path, "pinned", 0.0, verdict()) / "KEEP").touch()
+    (add_run(tmp_path, "running", 0.0) / "run.lock").write_text(f"{os.getpid()}\n")
+
+    assert going(tmp_path, Rules(keep=0)) == set()
+    assert going(tmp_path, Rules(keep=0, leaks=True, damaged=True)) == {"leak", "damaged"}
+
+
+def test_the_last_good_night_of_a_plan_stays(tmp_path: Path) -> None:
+    add_night(tmp_path, "good-1", 1 * DAY_S, "PASS")
+    add_night(tmp_path, "good-2", 2 * DAY_S, "PASS")
+    add_night(tmp_path, "bad-3", 3 * DAY_S, "FAIL")
+
+    assert going(tmp_path, Rules(keep=0)) == {"good-1", "bad-3"}
+
+
+def test_what_goes_is_gone_and_everything_else_is_untouched(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    add_run(store, "old", 0.0, verdict())
+    add_comparison(store, "compared", 0.0, "SAME")
+    add_run(store, "new", DAY_S, verdict())
+    outside = add_run(tmp_path / "outside", "run", 0.0, verdict())
+    (store / "link").symlink_to(outside)
+    (store / "notes").mkdir()
+    (store / "notes" / "mine.txt").write_text("mine")
+
+    gone = list(remove(store, doomed(store, Rules(keep_days=99.5), NOW_S)))
+
+    assert {one.path.name for one in gone} == {"old", "compared"}
+    assert all(one.size_bytes > 0 and not one.problem for one in gone)
+    assert sorted(path.name for path in store.iterdir()) == ["link", "new", "notes"]
+    assert (outside / "manifest.json").exists()
+
+
+def test_a_link_inside_a_run_is_deleted_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    old = add_run(tmp_path / "store", "old", 0.0, verdict())
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("mine")
+    (old / "link").symlink_to(precious)
+
+    (one,) = remove(tmp_path / "store", doomed(tmp_path / "store", Rules(keep=0), NOW_S))
+
+    assert not one.problem
+    assert (precious / "file").read_text() == "mine"
+
+
+def test_a_run_that_somebody_holds_is_not_deleted_though_its_lock_names_nobody(
+    tmp_path: Path,
+) -> None:
+    night = add_night(tmp_path, "night", 0.0, "FAIL")
+    run = next(night.rglob("manifest.json")).parent
+
+    with locked_run(run):
+        dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
+        (one,) = remove(tmp_path, dooms)
+
+    assert "being written by process" in one.problem
+    assert (run / "manifest.json").exists()
+
+
+def test_a_deletion_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> None:
+    add_run(tmp_path, ".pruned-half", 0.0, verdict())
+
+    assert list(remove(tmp_path, doomed(tmp_path, Rules(keep=0), NOW_S))) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rules", [Rules(keep=0), Rules(keep_days=0.0)])
+def test_nothing_is_changed_by_only_asking(tmp_path: Path, rules: Rules) -> None:
+    add_run(tmp_path, "old", 0.0, verdict())
+
+    assert going(tmp_path, rules) == {"old"}
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
