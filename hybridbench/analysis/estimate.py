@@ -43,7 +43,7 @@ from hybridbench.analysis.gls import (
     is_plain,
     rank_models,
 )
-from hybridbench.analysis.guard import measure_pace
+from hybridbench.analysis.guard import measure_pace, stops_at_the_end
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.sawtooth import MIN_TROUGHS, Teeth, find_teeth, usable_troughs
 from hybridbench.analysis.shapes import Beside, ShapeLimits, Trend, build_shapes
@@ -185,7 +185,12 @@ def _from_models(
     all_agree = agreed(fits, phi, blocks, opts.question)
     # An interval that reaches down to the floor and a leak would contradict each other.
     least = max(opts.floor, least_sure(best.model, opts.max_steps, phi) * growth)
-    leak = all_agree and lower > least and goes_on(Paces(pace, left), best, growth)
+    leak = (
+        all_agree
+        and lower > least
+        and goes_on(Paces(pace, left), best, growth)
+        and not stops_at_the_end(progress, blocks.value, problem.gaps)
+    )
     return Estimate(
         growth,
         lower,

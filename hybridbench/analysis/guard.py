@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.analysis.gls import whiten
+from hybridbench.analysis.gls import MAX_PHI, whiten
 from hybridbench.analysis.record import FloatArray
 
 _HALF, _THREE_QUARTERS = 0.5, 0.75
@@ -23,6 +23,10 @@ _TOLERANCE_SE_WARM = 1.0
 # And the growth must show at the end by itself, not only as what a shape leaves over.
 _SURELY_SE = 2.0
 _MIN_BLOCKS = 8
+# An end is looked for at every block, so that a bend must be sure beyond one look.
+_BEND_SE = 4.0
+_STOPPED = 0.5  # of the pace before
+_FEWEST_BEFORE_STOP, _FEWEST_AFTER_STOP = 6, 2
 
 
 @dataclass(frozen=True)
@@ -77,4 +81,37 @@ def measure_pace(
         float(beta[2]),
         float(np.sqrt(max(cov[2, 2], 0.0))),
         float(np.sqrt(max(fade_variance, 0.0))),
+    )
+
+
+def stops_at_the_end(progress: FloatArray, value: FloatArray, gaps: FloatArray) -> bool:
+    """Whether growth that went on through the second half has surely ended before its end.
+
+    A fill at constant speed that ends in the last tenth is a straight line for nine tenths, and no
+    shape tells it from a leak; the few blocks after its end do, wherever that is.
+    """
+    late = progress >= _HALF
+    p, y = progress[late], value[late]
+    if p.size < _MIN_BLOCKS or np.ptp(p) <= 0:
+        return False
+    between = gaps[-(p.size - 1) :]
+    ends = p[_FEWEST_BEFORE_STOP:-_FEWEST_AFTER_STOP]
+    return any(_stops_at(float(end), p, y, between) for end in ends if end >= _THREE_QUARTERS)
+
+
+def _stops_at(end: float, p: FloatArray, y: FloatArray, gaps: FloatArray) -> bool:
+    design = np.column_stack([np.ones(p.size), np.minimum(p, end), np.maximum(p - end, 0.0)])
+    left = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    phi = float(np.clip(left[1:] @ left[:-1] / max(float(left @ left), 1e-300), 0.0, MAX_PHI))
+    white = whiten(np.column_stack([design, y]), phi, gaps)
+    inverse = np.linalg.pinv(white[:, :3].T @ white[:, :3])
+    beta = inverse @ (white[:, :3].T @ white[:, 3])
+    residual = white[:, 3] - white[:, :3] @ beta
+    cov = inverse * float(residual @ residual) / max(p.size - 3, 1)
+    contrast = np.array([0.0, -1.0, 1.0])
+    se_bend = float(np.sqrt(max(contrast @ cov @ contrast, 0.0)))
+    se_after = float(np.sqrt(max(cov[2, 2], 0.0)))
+    before, after = float(beta[1]), float(beta[2])
+    return (
+        before - after > _BEND_SE * se_bend and after + _TOLERANCE_SE * se_after < _STOPPED * before
     )
