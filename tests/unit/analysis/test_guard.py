@@ -22,7 +22,8 @@ def wander(phi: float, rng: np.random.Generator) -> FloatArray:
     out = np.zeros(X.size)
     for i in range(1, X.size):
         out[i] = phi * out[i - 1] + fresh[i]
-    return out / out.std()
+    out /= out.std()
+    return out
 
 
 def test_a_line_keeps_its_pace() -> None:
