@@ -23,12 +23,10 @@ MANIFEST: Final = "manifest.json"
 SAMPLES: Final = "samples.jsonl"
 EVENTS: Final = "events.jsonl"
 VERDICT: Final = "verdict.json"
-# Each marks a directory of its kind, which has no manifest.
+# Each marks a directory of its kind, which has no manifest: what was compared, what a night ran.
 COMPARISON: Final = "comparison.json"
 NIGHT: Final = "night.json"
 DIAGNOSIS: Final = "diagnosis.json"
-# What was compared with what: only the directory of a comparison has it.
-COMPARISON: Final = "comparison.json"
 # What injected defects really did.  Only the self-test reads it: no verdict may rest on it.
 TRUTH: Final = "truth.json"
 # Names the process that writes this run, while it does.
