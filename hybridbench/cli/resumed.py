@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hybridbench.analysis.record import JsonValue
 
 # How a person watches a run and how it ends may change; what it is may not.
-_FREE = frozenset({"resume", "ui", "stop", "diagnose", "on_leak", "format_"})
+_FREE = frozenset({"resume", "ui", "stop", "diagnose", "on_leak", "format_", "listen"})
 _STORED: Mapping[str, tuple[str, ...]] = {
     "model": ("model", "name"),
     "profile": ("profile", "source"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from hybridbench.cli.chosen_defects import chosen_defects
 from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell
+from hybridbench.cli.listening import Listener
 from hybridbench.cli.options import (
     GC_MODES,
     check_choice,
@@ -180,6 +182,16 @@ def soak(
             help=f"Of the answer at the end: {', '.join(FORMATS)}.  Of --dry-run: console or json.",
         ),
     ] = CONSOLE,
+    listen: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            help="Serve the live report on http://127.0.0.1:PORT/ while the run goes on, and its "
+            "last samples for Prometheus on /metrics; 0 is any free port.",
+            show_default=False,
+        ),
+    ] = None,
     store: Annotated[Path, typer.Option(help="Where run directories are made.")] = Path("results"),
     ui: Annotated[
         str,
@@ -200,7 +212,10 @@ def soak(
     hold_s = _hold(on_leak)
     check_format(format_)
     if resume is not None:
-        run_dir, hint = resume_run(resume, _given(context), hold_s)
+        with _listener(listen) as listener:
+            if listener is not None:
+                listener.start(resume)
+            run_dir, hint = resume_run(resume, _given(context), hold_s)
         code = tell(run_dir, Telling(format_))
         raise typer.Exit(code if hint is None else hint)
     if dry_run:
@@ -244,15 +259,21 @@ def soak(
     if dry_run:
         tell_preview(plan, format_)
     else:
-        _run(plan, Telling(format_))
+        _run(plan, Telling(format_), listen)
 
 
-def _run(plan: SoakPlan, telling: Telling) -> None:
+def _run(plan: SoakPlan, telling: Telling, listen: int | None) -> None:
     from hybridbench.runs.soak import run_soak
 
-    outcome = run_soak(plan)
+    with _listener(listen) as listener:
+        outcome = run_soak(plan, on_started=None if listener is None else listener.start)
     code = tell(outcome.run_dir, telling)
     raise typer.Exit(int(outcome.exit_hint or code))
+
+
+def _listener(port: int | None) -> AbstractContextManager[Listener | None]:
+    """The port, taken before anything else is begun."""
+    return nullcontext() if port is None else Listener(port)
 
 
 def _given(context: typer.Context) -> dict[str, object]:

@@ -25,6 +25,8 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
     "happen.",
 }
 
+NEXT: Final = "Next"
+
 _BY_FINDING: Final[Mapping[str, str]] = {
     "instances-wait-for-collector": "Find the place that takes {subject} out of its structure and "
     "clear the references that still form a cycle there; an object unlinked on both sides dies by "
@@ -95,7 +97,7 @@ def next_step(verdict: Verdict, manifest: Mapping[str, JsonValue]) -> Fact:
     elif first is not None and first.kind in _BY_FINDING:
         text = _BY_FINDING[first.kind].format(subject=first.subject)
     again = "" if verdict.kind is VerdictKind.CLEAN else command_text(command)
-    return Fact("Next", text, again)
+    return Fact(NEXT, text, again)
 
 
 def top_finding(verdict: Verdict) -> Finding | None:
@@ -107,11 +109,11 @@ def top_finding(verdict: Verdict) -> Finding | None:
 def _longer(verdict: Verdict, command: JsonValue) -> Fact:
     needed = [result.needed_s for result in verdict.metrics if result.needed_s is not None]
     if not needed:
-        return Fact("Next", _BY_VERDICT[verdict.kind], command_text(command))
+        return Fact(NEXT, _BY_VERDICT[verdict.kind], command_text(command))
     # Whole minutes, rounded up: nobody types seconds for a soak.
     length = format_duration(60.0 * -(-max(needed) // 60))
     text = f"Run {length}: that should decide every metric still open."
-    return Fact("Next", text, command_text(_with_duration(command, length)))
+    return Fact(NEXT, text, command_text(_with_duration(command, length)))
 
 
 def _with_duration(command: JsonValue, length: str) -> JsonValue:

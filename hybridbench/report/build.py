@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.derived import DERIVED
@@ -12,7 +13,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segments import last_segment
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
-from hybridbench.report.advice import MEANING, next_step, top_finding
+from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
 from hybridbench.report.charts import chart_groups
 from hybridbench.report.diagnosis import diagnosis_text
 from hybridbench.report.document import Document, DocumentKind, Fact, FindingText, Measure, Table
@@ -82,6 +83,13 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         profile_text=profile_yaml(manifest),
         diagnosis=diagnosis_text(record),
     )
+
+
+def build_so_far(record: RunRecord, verdict: Verdict) -> Document:
+    """The report of a run that goes on: what it says is not its last word."""
+    document = build_document(record, verdict)
+    answer = tuple(fact for fact in document.answer if fact.label != NEXT)
+    return replace(document, so_far=True, answer=answer, gates=(), measures=())
 
 
 def _subtitle(record: RunRecord, recorded_s: float) -> str:

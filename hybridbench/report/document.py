@@ -240,4 +240,5 @@ class Document:
     profile_text: str = ""
     tool_version: str = __version__
     diagnosis: DiagnosisText | None = None
+    so_far: bool = False  # of a run that goes on: no last word, and no exit code yet
     data_file: str = "verdict.json"  # what beside the page holds all of it for machines

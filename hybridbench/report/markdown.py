@@ -30,7 +30,8 @@ def markdown_lines(document: Document) -> list[list[str]]:
 def _answer(doc: Document) -> Iterator[str]:
     yield f"# {doc.badge.glyph} {doc.badge.word}: {markdown_text(doc.headline)}"
     yield ""
-    yield f"{markdown_text(doc.subtitle)} · exit code {doc.exit_code}"
+    end = "so far; the run goes on" if doc.so_far else f"exit code {doc.exit_code}"
+    yield f"{markdown_text(doc.subtitle)} · {end}"
     yield ""
     yield markdown_text(doc.meaning)
     yield ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from hybridbench.analysis.diagnosis import diagnose
 from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.record import RunRecord
-from hybridbench.report.build import build_document
+from hybridbench.report.build import build_document, build_so_far
 from hybridbench.report.diagnosis import diagnosis_json
 from hybridbench.report.document import Document
 from hybridbench.report.html import render_html
@@ -73,6 +73,6 @@ def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:
     run_id = record.manifest.get("run_id")
     text = render_json(verdict, run_id if isinstance(run_id, str) else None)
     write_atomically(run_dir / VERDICT_SO_FAR, text)
-    document = build_document(record, verdict)
+    document = build_so_far(record, verdict)
     write_atomically(run_dir / REPORT_MARKDOWN_SO_FAR, render_markdown(document))
     write_atomically(run_dir / REPORT_HTML_SO_FAR, render_html(document))

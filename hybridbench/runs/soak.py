@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
@@ -38,10 +40,15 @@ STDERR_FILE = "worker.stderr.log"
 _STOP_PATIENCE_S = 10.0
 
 
-def run_soak(plan: SoakPlan, clock: Clock | None = None) -> SoakOutcome:
+def run_soak(
+    plan: SoakPlan,
+    clock: Clock | None = None,
+    on_started: Callable[[Path], None] | None = None,
+) -> SoakOutcome:
     """Do what ``plan`` says; the run directory is complete when this returns.
 
-    A worker that dies or hangs is an outcome, told in the run's events.
+    ``on_started`` is told the run directory as soon as it can be read.  A worker that dies or hangs
+    is an outcome, told in the run's events.
 
     Raises:
         ConfigError: the worker cannot be built as asked; no run directory is left behind.
@@ -60,6 +67,8 @@ def run_soak(plan: SoakPlan, clock: Clock | None = None) -> SoakOutcome:
             locked_run(run_dir),
             handled_interrupts() as interrupts,
         ):
+            if on_started is not None:
+                on_started(run_dir)
             return _Soak(plan, clock, writer, interrupts, view, manifest).run()
     except ConfigError:
         # Nothing ran: a directory that says so would only be in the way.
