@@ -45,6 +45,7 @@ _PRIMARY_SHARE = 0.8
 # A comparison that would need more rounds than this is not waited for.
 _MOST_PAIRS = 5000
 _LEAST_PAIRS = 3
+_ON_THE_EDGE = 1e-6  # of a log ratio: nearer to the margin no number of pairs can decide
 _LEAST_STEP = 6  # rounds between two looks beyond those of the terms
 _BY_NAME = {metric.name: metric for metric in COMPARED}
 
@@ -272,7 +273,7 @@ def _call(
 ) -> tuple[Call, str]:
     lower, upper = interval
     if plan.interleaved and measured.pairs < _LEAST_PAIRS:
-        return Call.INCONCLUSIVE, f"{measured.pairs} pairs say nothing of their own spread"
+        return Call.INCONCLUSIVE, f"{measured.pairs} pairs do not tell their own spread"
     if plan.slowed and measured.metric.timed:
         return Call.INCONCLUSIVE, plan.slowed
     when_higher, when_lower = Call.BETTER, Call.WORSE
@@ -296,13 +297,13 @@ def _pairs_needed(measured: _Measured, edge: float, plan: _Plan) -> int | None:
     """
     found, have = measured.found, measured.pairs
     if have < _LEAST_PAIRS:
-        return _LEAST_PAIRS - have
+        return None
     room = abs(abs(found.mean) - edge)
     spread = found.se * math.sqrt(have)
     # As wide as at the last look that was planned: a new plan would look as often.
     share = error_shares(plan.looks[-1], plan.looks, 2.0 * measured.alpha)[-1]
     total = have + 1
-    while total <= _MOST_PAIRS:
+    while total <= _MOST_PAIRS and room > _ON_THE_EDGE:
         reach = t_quantile(1.0 - 0.5 * share, max(1, total - 2))
         if reach * spread < room * math.sqrt(total):
             return total - have

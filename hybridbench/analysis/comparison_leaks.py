@@ -80,7 +80,7 @@ def leaks_judged(base: Version, other: Version) -> bool:
     return base.verdict.kind not in void and other.verdict.kind not in void
 
 
-_Key = tuple[str, str, str | None]
+_Key = tuple[str, str]  # kind and subject of a finding
 
 
 class _Side:
@@ -91,8 +91,8 @@ class _Side:
         judged = [f for f in version.verdict.findings if f.verdict in _JUDGED]
         judged = [f for f in judged if f.kind not in _LEFT_OUT]
         exact = [f for f in judged if f.kind not in _STATISTICAL]
-        self.exact: dict[_Key, Finding] = {(f.kind, f.subject, f.driver): f for f in exact}
-        self.trends: dict[tuple[str, str], Finding] = {
+        self.exact: dict[_Key, Finding] = {(f.kind, f.subject): f for f in exact}
+        self.trends: dict[_Key, Finding] = {
             (f.kind, f.subject): f for f in judged if f.kind in _STATISTICAL and f.kind != GROWTH
         }
         self.growth = {f.subject: f for f in judged if f.kind == GROWTH}
@@ -122,27 +122,24 @@ class _Side:
 
 
 def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
-    kind, subject, driver = key
-    before = base.exact.get(key) or _namesake(key, base, other)
-    after = other.exact.get(key) or _namesake(key, other, base)
+    before, after = base.exact.get(key), other.exact.get(key)
     told = after or before
     assert told is not None
     rates = _matching(before, after)
     changed = difference(*rates, terms.leak_alpha)
     change, reason = Change.UNCHANGED, ""
     if before is None or after is None:
-        absent = base if before is None else other
+        present, absent = (other, base) if before is None else (base, other)
         change = Change.INTRODUCED if before is None else Change.FIXED
-        lacking = _no_occasion(told, absent, other if before is None else base)
+        lacking = _no_occasion(told, absent, present)
         if lacking:
             change, reason = Change.UNDECIDED, lacking
-    elif rates[0] is not None and changed is not None:
-        change = _moved(rates[0], changed)
+    else:
+        change, reason = _in_both(before, after, rates[0], changed)
     in_bytes = difference(_bytes_rate(before), _bytes_rate(after), terms.leak_alpha)
     return LeakComparison(
-        kind,
-        subject,
-        driver,
+        *key,
+        told.driver,
         told.title,
         told.verdict,
         change,
@@ -154,14 +151,19 @@ def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
     )
 
 
-def _namesake(key: _Key, here: _Side, there: _Side) -> Finding | None:
-    """The same kind and subject under another driver: which event was named is a guess of each
-    run's own, and a leak is not new for being explained otherwise.
+def _in_both(
+    before: Finding, after: Finding, base: Rate | None, changed: Rate | None
+) -> tuple[Change, str]:
+    """A finding of both runs, by its rate.
+
+    Which event drives it is each run's own guess where several counters move alike, so another
+    name alone makes no new leak; but rates that cannot be compared then leave it open.
     """
-    kind, subject, _ = key
-    found = [f for (k, s, _), f in here.exact.items() if (k, s) == (kind, subject)]
-    # One that the other side has under its own name is matched there.
-    return next((f for f in found if (f.kind, f.subject, f.driver) not in there.exact), None)
+    other_event = before.driver != after.driver
+    said = f"explained by {before.driver} in the first run, by {after.driver} in the second"
+    if base is None or changed is None:
+        return (Change.UNDECIDED, said) if other_event else (Change.UNCHANGED, "")
+    return _moved(base, changed), said if other_event else ""
 
 
 def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> str:
@@ -259,9 +261,7 @@ def _growth_change(
     return Change.UNCHANGED, "differs, but neither run alone is a leak" if apart else ""
 
 
-def _trend(
-    key: tuple[str, str], base: _Side, other: _Side, terms: ComparisonTerms
-) -> LeakComparison:
+def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
     """A decay, a growing container, a missed threshold: new or gone by its change over the run."""
     kind, subject = key
     before, after = base.trends.get(key), other.trends.get(key)

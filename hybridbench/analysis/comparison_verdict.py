@@ -31,7 +31,7 @@ class ComparisonTerms:
             raise ValueError(f"a margin is a share between 0 and 1, not {self.margin}")
         if not 0.0 < self.alpha < 0.5 or not 0.0 < self.leak_alpha < 1.0:
             raise ValueError("alpha is a probability below 0.5, leak_alpha one below 1")
-        if any(look < 1 for look in self.looks) or list(self.looks) != sorted(set(self.looks)):
+        if not self.looks or self.looks[0] < 1 or list(self.looks) != sorted(set(self.looks)):
             raise ValueError(f"looks are rounds in rising order, not {self.looks}")
 
 

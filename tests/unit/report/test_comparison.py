@@ -1,0 +1,118 @@
+"""A comparison as a document: every format, the answer first, what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hybridbench.errors import ExitCode
+from hybridbench.report.comparison import comparison_document
+from hybridbench.report.document import DocumentKind, Tone
+from hybridbench.report.formats import FORMATS
+from tests.unit.report.comparisons import SOURCE, comparison, document, judged
+
+
+def test_the_badge_is_the_word_and_the_headline_does_not_repeat_it() -> None:
+    made = document(comparison(leaks=True))
+
+    assert made.kind is DocumentKind.COMPARISON
+    assert (made.badge.word, made.badge.tone) == ("LEAK INTRODUCED", Tone.BAD)
+    assert made.headline.startswith("+3.70 GiB/h (3.46 to 3.94) in private memory")
+    assert made.exit_code == 12
+
+
+@pytest.mark.parametrize(
+    ("ratio", "word", "tone"),
+    [(1.0, "SAME", Tone.GOOD), (0.8, "SLOWER", Tone.BAD), (1.25, "FASTER", Tone.GOOD)],
+)
+def test_the_tone_follows_the_outcome(ratio: float, word: str, tone: Tone) -> None:
+    made = document(comparison(ratio))
+
+    assert (made.badge.word, made.badge.tone) == (word, tone)
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_every_format_tells_it(name: str) -> None:
+    text = FORMATS[name].render(document(comparison(0.8, leaks=True)))
+
+    assert text
+    if name != "benchmark-json":
+        assert "LEAK INTRODUCED" in text
+
+
+def test_the_console_puts_the_effect_before_the_levels() -> None:
+    text = FORMATS["console"].render(document(comparison(0.8)))
+
+    row = next(line for line in text.splitlines() if line.startswith("throughput"))
+    assert row.split()[1].startswith("\N{MINUS SIGN}20.")
+    assert "±" in row
+    assert "SLOWER" in row
+
+
+def test_an_interrupted_comparison_ends_like_one() -> None:
+    made = comparison()
+    source = replace(SOURCE, ended_by=ExitCode.INTERRUPTED, notes=("interrupted after 12 rounds",))
+
+    found = comparison_document(made, judged(made), source)
+
+    assert found.exit_code == 130
+    assert found.notes[-1] == "interrupted after 12 rounds"
+
+
+def test_a_regression_between_revisions_asks_for_a_bisection() -> None:
+    made = comparison(0.8)
+    first, second = made.versions
+    made = replace(
+        made,
+        versions=(
+            replace(first, name="git:v1", kind="git"),
+            replace(second, name="git:v2", kind="git"),
+        ),
+    )
+
+    (step,) = [f for f in document(made).answer if f.label == "What to do"]
+
+    assert step.code == "hybridbench bisect --good v1 --bad v2"
+
+
+def test_an_undecided_comparison_names_the_rounds_that_would_decide() -> None:
+    made = document(comparison(1.0 / 1.05, count=3))
+
+    (step,) = [f for f in made.answer if f.label == "What to do"]
+
+    assert made.badge.word == "INCONCLUSIVE"
+    assert step.code.startswith("hybridbench compare . defect:x --rounds ")
+    assert int(step.code.rpartition(" ")[2]) > 3
+
+
+def test_the_finding_brings_its_rates_of_both_versions() -> None:
+    (finding,) = document(comparison(leaks=True)).findings
+
+    labels = [fact.label for fact in finding.facts]
+    assert finding.badge.word == "INTRODUCED"
+    assert labels[:4] == ["In", "Rate in A", "Rate in B", "Difference"]
+
+
+def test_three_versions_are_told_apart_by_letters() -> None:
+    made = document(comparison(0.8, several=True))
+
+    said = [fact.text for fact in made.answer if fact.label == "How fast"]
+    assert [text[:2] for text in said] == ["B:", "C:"]
+    assert [table.title for table in made.tables] == [
+        "Versions",
+        "Metrics: B against A",
+        "Leaks: B against A",
+        "Metrics: C against A",
+        "Leaks: C against A",
+    ]
+
+
+def test_a_run_directory_is_called_by_its_name_and_not_by_its_path() -> None:
+    made = comparison()
+    stored = replace(made.versions[1], name="/very/long/results/20261122-run", kind="run")
+
+    text = FORMATS["console"].render(document(replace(made, versions=(made.versions[0], stored))))
+
+    assert "20261122-run" in text
+    assert "/very/long" not in text.replace(" ", "").replace("\n", "")

@@ -1,0 +1,91 @@
+"""The tables of a comparison: words for ratios, levels and rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hybridbench.analysis.comparison_verdict import MetricComparison
+from hybridbench.report.comparison_tables import (
+    change_text,
+    comparison_tables,
+    letter,
+    level_text,
+    percent,
+)
+from hybridbench.report.document import Table
+from tests.unit.report.comparisons import comparison, judged
+
+
+def _metric() -> MetricComparison:
+    return judged(comparison()).sides[0].metrics[0]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [(0.951, "\N{MINUS SIGN}4.9 %"), (1.02, "+2.0 %"), (1.0, "0.0 %"), (0.9999, "0.0 %")],
+)
+def test_a_ratio_is_said_as_a_signed_change(ratio: float, said: str) -> None:
+    assert percent(ratio) == said
+
+
+def test_a_change_has_its_half_width() -> None:
+    metric = replace(_metric(), ratio=0.951, lower=0.943, upper=0.959)
+
+    assert change_text(metric) == "\N{MINUS SIGN}4.9 % ± 0.8 %"
+
+
+def test_an_interval_that_says_nothing_is_not_spelt_out() -> None:
+    metric = replace(_metric(), ratio=1.1, lower=0.001, upper=900.0)
+
+    assert change_text(metric) == "+10.0 % ± over 100 %"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "said"),
+    [(2**30, "B", "1.00 GiB"), (0.6123, "ratio", "61.2 %"), (1234.56, "tok/s", "1,235 tok/s")],
+)
+def test_levels_have_their_units(value: float, unit: str, said: str) -> None:
+    assert level_text(value, unit) == said
+
+
+def test_versions_are_lettered() -> None:
+    assert [letter(i) for i in (0, 1, 25, 26)] == ["A", "B", "Z", "#27"]
+
+
+def _table(title: str, *, leaks: bool = False) -> Table:
+    made = comparison(leaks=leaks)
+    return next(t for t in comparison_tables(made, judged(made)) if t.title.startswith(title))
+
+
+def test_every_metric_that_both_have_is_a_row_with_its_role() -> None:
+    table = _table("Metrics")
+
+    roles = {row[0]: row[-1] for row in table.rows}
+    assert roles["throughput"] == "answers"
+    assert roles["memory at rest"] == "guards"
+    assert roles["ITL p99"] == "shown"
+    assert "12 pairs" in table.note.lower()
+    assert "Same within 3 %" in table.note
+
+
+def test_the_leak_table_has_both_rates_and_the_interval_of_their_difference() -> None:
+    table = _table("Leaks", leaks=True)
+
+    (row,) = table.rows
+    assert row[:5] == (
+        "growth of private memory",
+        "INTRODUCED",
+        "0 B/h",
+        "+3.70 GiB/h",
+        "+3.70 GiB/h",
+    )
+    assert table.columns[5] == "99.9 % interval"
+
+
+def test_the_versions_table_shows_the_engine_that_ran() -> None:
+    table = _table("Versions")
+
+    assert [row[1] for row in table.rows] == [".", "defect:x"]
+    assert table.rows[0][2] == "abababababab"
