@@ -123,6 +123,9 @@ def _suite(record: RunRecord) -> str:
 
 
 def _measures(verdict: Verdict) -> Iterator[Measure]:
+    if verdict.kind is VerdictKind.INVALID:
+        # What proves nothing must not become a point in somebody's trend.
+        return
     for result in verdict.metrics:
         rate = result.rate_per_hour
         if math.isfinite(rate.value):

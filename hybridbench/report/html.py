@@ -26,6 +26,7 @@ from hybridbench.report.wording import BADGES, number
 # Between two letters only: a decimal point or a unit per hour must stay whole.
 _NAME_JOINT: Final = re.compile(r"(?<=[A-Za-z])([._/]|::)(?=[A-Za-z]{2})")
 
+_OPTION: Final = re.compile(r"--[a-z-]{1,30}")
 _STYLES: Final = ("uPlot.min.css", "report.css")
 _SCRIPTS: Final = ("uPlot.iife.min.js", "report.js")
 
@@ -107,6 +108,15 @@ def _breakable(text: object) -> Markup:
     return Markup(_NAME_JOINT.sub(r"\1<wbr>", str(escape(str(text)))))  # noqa: S704
 
 
+def _command(text: str) -> Markup:
+    """A command whose options no line break tears apart; copied, it is the same text."""
+    words = (
+        f'<span class="whole">{escape(word)}</span>' if _OPTION.fullmatch(word) else escape(word)
+        for word in text.split(" ")
+    )
+    return Markup(" ".join(words))  # noqa: S704
+
+
 @cache
 def _asset(name: str) -> str:
     return (resources.files(__package__) / "assets" / name).read_text("utf-8")
@@ -122,4 +132,5 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["breakable"] = _breakable
+    environment.filters["command"] = _command
     return environment

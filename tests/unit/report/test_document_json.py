@@ -47,6 +47,19 @@ def test_an_open_interval_is_null() -> None:
     assert {measure["upper"] for measure in stored["measures"]} == {None}
 
 
+def test_an_invalid_run_leaves_no_number_in_anybodys_trend() -> None:
+    record = synthetic.record_of(300.0)
+
+    invalid = build_document(record, synthetic.invalid_verdict(record))
+    clean = build_document(record, synthetic.clean_verdict(record))
+
+    assert invalid.measures == ()
+    assert [measure.name for measure in clean.measures] == [
+        "rss_anon_swap_bytes growth",
+        "gc_collectible_bytes growth",
+    ]
+
+
 def test_benchmark_numbers_are_those_that_are_better_when_smaller() -> None:
     record = synthetic.record_of(300.0)
     document = build_document(record, synthetic.leak_verdict(record))
