@@ -1,0 +1,59 @@
+"""``soak --listen``: a real run is seen while it goes on, and its port is free when it is over."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 120.0
+
+
+def fetched(address: str) -> str:
+    """The text at ``address``, once it has something to show."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            if error.code != 503 or time.monotonic() > give_up_s:
+                raise
+        time.sleep(0.3)
+
+
+def test_a_run_can_be_watched_until_it_ends(tmp_path: Path) -> None:
+    options = ["--profile", "smoke", "--duration", "600s", "--ballast", "0", "--listen", "0"]
+    soak = subprocess.Popen(
+        [sys.executable, "-m", "hybridbench", "soak", *options, "--ui", "none", "--format", "json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert soak.stderr is not None
+        told = re.match(r"live report: (http://127\.0\.0\.1:\d+/) ", soak.stderr.readline())
+        assert told is not None
+        address = told[1]
+        metrics = fetched(f"{address}metrics")
+        page = fetched(address)
+        soak.send_signal(signal.SIGINT)
+        out, _ = soak.communicate(timeout=PATIENCE_S)
+    finally:
+        soak.kill()
+        soak.wait()
+
+    assert "hybridbench_run_seconds" in metrics
+    assert "so far; the run goes on" in page
+    assert soak.returncode == 130
+    assert '"schema": "hybridbench.report/1"' in out
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        urllib.request.urlopen(address, timeout=PATIENCE_S)
