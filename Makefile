@@ -56,11 +56,12 @@ test-browser: install-test  ## The report in a real browser (Debian: apt-get ins
 	@command -v chromium chromium-browser google-chrome >/dev/null || { echo "there is no chromium here: 'apt-get install chromium' on Debian, then make test-browser again"; exit 2; }
 	$(BIN)/python -m pytest -m browser tests/scenarios
 
-check: install-test  ## Format, lint, types, layers
+check: install-test  ## Format, lint, types, layers, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 bench: install-test  ## The benchmarks whose numbers docs/ quotes
 	$(BIN)/hybridbench bench cache

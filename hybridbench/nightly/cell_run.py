@@ -189,14 +189,16 @@ class CellRun:
         return with_result(attempt, now.run_dir, self.cell_dir)
 
     def _compare(self, attempt: AttemptRecord, store: Path) -> AttemptRecord:
-        # Versions take turns: what was cut off half-way is no half of a comparison.
         command = compare_command(self.rules.cell, attempt.seed, attempt.duration_s, store)
         attempt = msgspec.structs.replace(attempt, command=tuple(command))
+        done = with_comparison(attempt, store, self.cell_dir)
+        if done is not None:
+            return done
         self.told(f"{self.rules.cell.id}: {attempt.why}, seed {attempt.seed}")
         ended = self._start(command, attempt, store)
         if self._was_stopped(ended):
             return attempt
-        done = with_comparison(attempt, ended.exit_code, store, self.cell_dir)
+        done = with_comparison(attempt, store, self.cell_dir)
         return _failed(attempt, ended) if done is None else done
 
     def _start(self, command: list[str], attempt: AttemptRecord, store: Path) -> Ended:

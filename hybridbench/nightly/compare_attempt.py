@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from hybridbench.analysis.findings import VerdictKind
-from hybridbench.errors import ExitCode
+from hybridbench.analysis.comparison import compare
+from hybridbench.analysis.comparison_verdict import (
+    Call,
+    Change,
+    ComparisonVerdict,
+    Outcome,
+    Role,
+    SideComparison,
+)
+from hybridbench.analysis.findings import PRECEDENCE, Finding, VerdictKind
+from hybridbench.compare.store import COMPARISON, StoredComparison, read_comparison
+from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.cells import Cell
-from hybridbench.nightly.records import AttemptRecord
+from hybridbench.nightly.machine_class import machine_words
+from hybridbench.nightly.policy import SLOWER
+from hybridbench.nightly.records import AttemptRecord, FindingRecord, finding_record
 from hybridbench.nightly.soak_attempt import HYBRIDBENCH
-from hybridbench.units import format_duration
 
-COMPARISON: Final = "comparison.json"
-_ANSWERS: Final = {
-    int(ExitCode.CLEAN): (VerdictKind.CLEAN, "nothing is worse"),
-    int(ExitCode.REGRESSION): (VerdictKind.DEGRADED, "a regression"),
-    int(ExitCode.INCONCLUSIVE): (VerdictKind.INCONCLUSIVE, "not decided"),
-    int(ExitCode.CRASHED): (VerdictKind.CRASHED, "a worker could not be started or fell"),
-}
+_ENDED: Final = ("decided", "rounds", "max-time", "lost")
+_WORSE: Final = (Change.INTRODUCED, Change.WORSE)
 
 
 def compare_command(cell: Cell, seed: int, duration_s: float, store: Path) -> list[str]:
@@ -34,6 +41,8 @@ def compare_command(cell: Cell, seed: int, duration_s: float, store: Path) -> li
         words += ["--margin", f"{cell.margin:g}"]
     if cell.gc is not None:
         words += ["--gc", cell.gc]
+    if cell.ballast is not None:
+        words += ["--ballast", str(cell.ballast)]
     for key, value in cell.settings:
         words += ["--set", f"{key}={value}"]
     for threshold in cell.thresholds:
@@ -41,19 +50,81 @@ def compare_command(cell: Cell, seed: int, duration_s: float, store: Path) -> li
     return words
 
 
-def with_comparison(
-    attempt: AttemptRecord, exit_code: int, store: Path, cell_dir: Path
-) -> AttemptRecord | None:
-    """``attempt`` completed from its comparison; None if that came to no answer."""
-    found = sorted(path.parent for path in store.glob(f"*/{COMPARISON}"))
-    answer = _ANSWERS.get(exit_code)
-    if not found or answer is None:
-        return None
-    kind, words = answer
+def with_comparison(attempt: AttemptRecord, store: Path, cell_dir: Path) -> AttemptRecord | None:
+    """``attempt`` completed from the comparison in ``store``; None if that came to no answer.
+
+    One that was cut off is none: its versions took turns, and half of them prove little.
+    """
+    for directory in sorted((path.parent for path in store.glob(f"*/{COMPARISON}")), reverse=True):
+        try:
+            stored = read_comparison(directory)
+        except RunDirectoryError:
+            continue
+        if stored.ended in _ENDED:
+            verdict = compare(stored.comparison, stored.terms)
+            return _completed(attempt, stored, verdict, directory.relative_to(cell_dir))
+    return None
+
+
+def _completed(
+    attempt: AttemptRecord, stored: StoredComparison, verdict: ComparisonVerdict, run: Path
+) -> AttemptRecord:
+    findings = tuple(finding for side in verdict.sides for finding in _findings(side))
+    kinds = {finding.verdict for finding in findings}
+    kind = next((kind for kind in PRECEDENCE if kind in kinds), VerdictKind.CLEAN)
+    manifests = [version.manifest for version in stored.comparison.versions]
     return msgspec.structs.replace(
         attempt,
-        run=found[-1].relative_to(cell_dir).as_posix(),
-        exit_code=exit_code,
+        run=run.as_posix(),
+        exit_code=int(verdict.exit_code),
         verdict=kind.value,
-        headline=f"{words} in {format_duration(attempt.duration_s)}",
+        headline=verdict.headline,
+        findings=findings,
+        judged_s=_length_s(stored),
+        machine_class=machine_words(manifests[0]),
+        engine=" ".join(str(manifest.get("engine_hash", ""))[:16] for manifest in manifests),
     )
+
+
+def _findings(side: SideComparison) -> Iterator[FindingRecord]:
+    """What makes ``side`` worse than the first version; one undecided answer otherwise."""
+    if side.outcome is Outcome.INCONCLUSIVE:
+        said = Finding("undecided", VerdictKind.INCONCLUSIVE, side.name, side.headline)
+        yield finding_record(said, exact=True)
+    if side.outcome is not Outcome.REGRESSION:
+        return
+    found = [*_leaks(side), *_slower(side)]
+    # A version that fell has neither: its end is the finding.
+    fell = Finding("crash", VerdictKind.CRASHED, side.name, side.headline)
+    yield from found or [finding_record(fell, exact=True)]
+
+
+def _leaks(side: SideComparison) -> Iterator[FindingRecord]:
+    for leak in side.leaks:
+        if leak.change in _WORSE:
+            rate = leak.difference or leak.other
+            found = Finding(
+                kind=leak.kind,
+                verdict=leak.verdict,
+                subject=leak.subject,
+                title=f"{leak.change} in {side.name}: {leak.title}",
+                driver=leak.driver,
+                rates=() if rate is None else (rate,),
+            )
+            yield finding_record(found, exact=leak.exact)
+
+
+def _slower(side: SideComparison) -> Iterator[FindingRecord]:
+    for metric in side.metrics:
+        if metric.role is not Role.SHOWN and metric.call is Call.WORSE:
+            said = (
+                f"{metric.label} of {side.name} is {metric.word}: ratio {metric.ratio:.3f} "
+                f"({metric.lower:.3f} to {metric.upper:.3f})"
+            )
+            found = Finding(SLOWER, VerdictKind.DEGRADED, metric.metric, said)
+            yield finding_record(found, exact=False)
+
+
+def _length_s(stored: StoredComparison) -> float:
+    starts = [block.started_s for block in stored.comparison.blocks]
+    return max(starts) - min(starts) if starts else 0.0

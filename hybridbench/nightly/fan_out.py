@@ -21,6 +21,8 @@ from hybridbench.units import format_duration
 
 # GitHub starts no more jobs from one matrix.
 _GITHUB_MAX: Final = 256
+# A fresh runner installs torch before it runs anything.
+_GITHUB_SETUP_MIN: Final = 15
 _CODES_OF_AN_ANSWER: Final = [2, 10, 11, 12, 13, 14, 15, 16]
 _SUSPENDED_HINT: Final = (
     "# The merge waits: when the cells are done, start it with\n"
@@ -122,7 +124,7 @@ def _github(night: Night, wanted: Wanted) -> str:
     include = [
         {
             "id": cell.id,
-            "minutes": minutes_of(cell, night),
+            "minutes": minutes_of(cell, night) + _GITHUB_SETUP_MIN,
             "runs_on": list(cell.needs.labels) or _runner(cell),
         }
         for cell in night.cells

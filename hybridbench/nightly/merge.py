@@ -174,7 +174,7 @@ def _told(record: CellRecord, said: Outcome) -> CellOfNight:
         return _missing(record.id, said.notes[0], record)
     waived = sum(entry.waiver is not None for entry in said.findings)
     headline = attempt.headline
-    if said.word != attempt.verdict:
+    if waived and said.word != attempt.verdict:
         headline = f"{said.word} but for what is waived ({waived}); as it ran: {headline}"
     return CellOfNight(
         id=record.id,

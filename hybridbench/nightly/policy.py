@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.analysis.findings import EXIT_CODE, VerdictKind
-from hybridbench.nightly.cells import Cell
+from hybridbench.errors import ExitCode
+from hybridbench.nightly.cells import Cell, CellKind
 from hybridbench.nightly.plan import Policy, Waiver
 from hybridbench.nightly.records import AttemptRecord, stored_finding
 from hybridbench.nightly.waivers import Judged, judged, kind_left
 
+SLOWER: Final = "slower"  # the kind of finding that a comparison's throughput or cost makes
 # What chance alone can make; everything else is counted.
 STATISTICAL: Final = frozenset(
-    {"growth", "observer-grows", "decay", "below-threshold", "threshold", "slower"}
+    {"growth", "observer-grows", "decay", "below-threshold", "threshold", SLOWER}
 )
 # Far from the seeds that people choose, so that a rerun never repeats another cell.
 _OTHER_SEED: Final = 7919
@@ -131,10 +133,12 @@ def outcome(rules: Rules, attempts: Sequence[AttemptRecord]) -> Outcome:
     unconfirmed = reds[-1] if len(reds) == 1 and reds[0] is not last else None
     deciding = reds[-1] if reds and unconfirmed is None else last
     kind = rules.kind(deciding) or VerdictKind.INVALID
+    # Whatever a comparison found, it is worse than the version beside it.
+    worse = rules.cell.kind is CellKind.COMPARE and _is_red(kind)
     return Outcome(
         state=_state(kind, rules.policy),
-        word=kind.value,
-        exit_code=_exit_code(kind, rules.policy),
+        word="REGRESSION" if worse else kind.value,
+        exit_code=int(ExitCode.REGRESSION) if worse else _exit_code(kind, rules.policy),
         attempt=deciding,
         findings=rules.judged(deciding),
         notes=(*_notes(attempts, unconfirmed), *_undecided(rules, attempts)),

@@ -76,7 +76,7 @@ def _answer(night: NightRecord) -> Iterator[Fact]:
     for cell in night.cells:
         if cell.state in (CellState.FAIL, CellState.MISSING):
             yield Fact(cell.id, f"{cell.word}: {cell.headline}")
-    fresh = [(c, e) for c, e in _entries(night) if e.news.startswith("new") and not e.waived]
+    fresh = [(c, e) for c, e in _entries(night) if e.news.startswith("new") and _counts(e)]
     if fresh:
         said = "; ".join(f"{e.finding.subject} ({e.finding.kind}) in {c.id}" for c, e in fresh)
         yield Fact("New since the last good night", said)
@@ -100,7 +100,7 @@ def _gates(night: NightRecord) -> Iterator[Gate]:
             name="the cell is not red",
             group=cell.id,
             state=state,
-            text=f"{cell.word}: {cell.headline}",
+            text=f"{cell.id}: {cell.word}: {cell.headline}",
             detail="\n".join(lines),
             measured_s=judged_s or None,
         )
@@ -140,7 +140,7 @@ def _findings_table(night: NightRecord) -> Table:
     rows = []
     for cell, entry in _entries(night):
         found = entry.finding
-        if found.verdict == VerdictKind.INCONCLUSIVE:
+        if found.verdict == VerdictKind.INCONCLUSIVE and not entry.waived:
             continue
         rate = full_rate_text(stored_rate(found.rates[0])) if found.rates else ""
         said = entry.waived or entry.why_not
@@ -190,6 +190,10 @@ def _finding(cell: CellOfNight, entry: FindingOfNight) -> FindingText:
             facts.append(Fact(label, text))
     badge = BADGES["WAIVED" if entry.waived else found.verdict]
     return FindingText(badge, found.kind, found.subject, found.title, tuple(facts))
+
+
+def _counts(entry: FindingOfNight) -> bool:
+    return not entry.waived and entry.finding.verdict != VerdictKind.INCONCLUSIVE
 
 
 def _entries(night: NightRecord) -> Iterator[tuple[CellOfNight, FindingOfNight]]:

@@ -1,0 +1,120 @@
+"""Nights with real soaks: one that is killed half-way, and one in pieces under a fake Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridbench.analysis.segments import segments
+from hybridbench.rundir.reader import read_run
+from tests.scenarios.test_soak_run import LIMIT_S, wait_until
+
+ROOT = Path(__file__).parents[2]
+# A soak of seconds on a loaded machine covers little and is undecided; neither is tried here.
+PLAN = """\
+name: scenario
+duration: 20s
+least_duration: 20s
+ballast: 0
+set: {assert_coverage: "{}"}
+policy: {extend_inconclusive: 1, rerun_invalid: false}
+cells:
+  - {id: one, profile: smoke}
+  - {id: two, profile: smoke, version: 'defect:lru-reference-cycle'}
+"""
+NIGHTLY = (sys.executable, "-m", "hybridbench", "nightly")
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN, encoding="utf-8")
+    return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*NIGHTLY, *words], cwd=cwd, env=environment(), capture_output=True, text=True,
+        timeout=2 * LIMIT_S, check=False,
+    )  # fmt: skip
+
+
+def stored(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def requests_were_served(cells: Path) -> bool:
+    samples = list(cells.glob("one/attempt-1/*/samples.jsonl"))
+    return bool(samples) and samples[0].read_bytes().count(b'"requests_per_s"') >= 6
+
+
+def test_a_night_that_is_killed_half_way_does_the_rest_when_started_again(
+    plan: Path, tmp_path: Path
+) -> None:
+    night = tmp_path / "night"
+    words = ("run", str(plan), "--out", str(night))
+    first = subprocess.Popen(
+        [*NIGHTLY, *words], cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: requests_were_served(night / "cells"))
+    finally:
+        first.kill()
+        first.wait()
+    assert not (night / "night.json").exists()
+
+    again = run(*words, cwd=tmp_path)
+
+    assert again.returncode == 10, again.stderr
+    (run_dir,) = (night / "cells" / "one" / "attempt-1").glob("*/")
+    assert len(segments(read_run(run_dir))) == 2
+    cells = stored(night / "night.json")["cells"]
+    assert [cell["word"] for cell in cells][1] == "LEAK"
+    assert "MISSING" not in [cell["word"] for cell in cells]
+    before = (night / "cells" / "one" / "cell.json").read_bytes()
+    third = run(*words, cwd=tmp_path)
+    assert third.returncode == 10
+    assert third.stderr.count("finished before, skipped") == 2
+    assert (night / "cells" / "one" / "cell.json").read_bytes() == before
+
+
+def test_cells_in_pieces_under_slurm_are_one_night_and_a_lost_one_is_missing(
+    plan: Path, tmp_path: Path
+) -> None:
+    script = run("plan", str(plan), "--format", "slurm", "--out", str(tmp_path), cwd=tmp_path)
+    (tmp_path / "night.sh").write_text(script.stdout, encoding="utf-8")
+    (tmp_path / "bin").mkdir()
+    shim = tmp_path / "bin" / "hybridbench"
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m hybridbench "$@"\n', encoding="utf-8")
+    shim.chmod(0o755)
+    task = environment(
+        SLURM_ARRAY_TASK_ID="1",
+        SLURM_ARRAY_JOB_ID="7",
+        PATH=f"{shim.parent}:{os.environ['PATH']}",
+    )
+
+    ended = subprocess.run(
+        ["bash", "night.sh"], cwd=tmp_path, env=task, capture_output=True, timeout=LIMIT_S,
+        check=False,
+    )  # fmt: skip
+
+    # Waivers and policy left nothing to doubt: a counted leak is red after one run.
+    assert ended.returncode == 10, ended.stderr
+    shutil.move(tmp_path / "7-scenario" / "cells" / "two", tmp_path / "elsewhere")
+    merged = run("merge", "elsewhere", "--plan", str(plan), "--out", "merged", cwd=tmp_path)
+    assert merged.returncode == 10, merged.stderr
+    cells = stored(tmp_path / "merged" / "night.json")["cells"]
+    assert [(cell["id"], cell["word"]) for cell in cells] == [("one", "MISSING"), ("two", "LEAK")]
+    assert "TreeNode" in (tmp_path / "merged" / "summary.md").read_text(encoding="utf-8")
