@@ -1,0 +1,176 @@
+"""A comparison as a cell: what was worse becomes its findings, and a cut-off one is no answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hybridbench.analysis.comparison_record import Comparison, Version
+from hybridbench.analysis.comparison_verdict import (
+    Call,
+    Change,
+    ComparisonTerms,
+    ComparisonVerdict,
+    LeakComparison,
+    MetricComparison,
+    Outcome,
+    Role,
+    SideComparison,
+)
+from hybridbench.analysis.findings import Rate, Verdict, VerdictKind
+from hybridbench.analysis.record import RunRecord
+from hybridbench.compare.store import StoredComparison
+from hybridbench.nightly import compare_attempt
+from hybridbench.nightly.compare_attempt import compare_command, with_comparison
+from hybridbench.nightly.policy import CellState, Why, next_attempt, outcome
+from hybridbench.nightly.records import AttemptRecord
+from tests.unit.nightly.nights import attempt, night
+
+PLAN = """\
+name: test
+duration: 60s
+compare:
+  - {id: one, versions: ["git:HEAD~1", "."], profile: smoke, block: 5s, margin: 0.05}
+"""
+LEAK = LeakComparison(
+    kind="instances-wait-for-collector",
+    subject="TreeNode",
+    driver="nodes_evicted",
+    title="tree nodes wait for the collector",
+    verdict=VerdictKind.LEAK,
+    change=Change.INTRODUCED,
+    exact=True,
+    difference=Rate(0.85, 0.84, 0.86, "nodes", "evicted node"),
+)
+SLOWER = MetricComparison(
+    metric="throughput_tokens_per_s",
+    label="throughput",
+    unit="1/s",
+    role=Role.PRIMARY,
+    call=Call.WORSE,
+    word="SLOWER",
+    margin=0.03,
+    base=100.0,
+    other=90.0,
+    ratio=0.9,
+    lower=0.88,
+    upper=0.92,
+    confidence=0.95,
+    pairs=12,
+    sd=0.01,
+    robust_ratio=0.9,
+)
+
+
+def side(
+    kind: Outcome,
+    *,
+    leaks: tuple[LeakComparison, ...] = (),
+    metrics: tuple[MetricComparison, ...] = (),
+) -> SideComparison:
+    return SideComparison(1, "b", kind, kind.value, f"{kind.value} in words", metrics, leaks)
+
+
+def ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *sides: SideComparison, how: str = "decided"
+) -> AttemptRecord | None:
+    """The attempt whose comparison came to ``sides``."""
+    verdict = ComparisonVerdict(
+        sides[0].outcome, "", "the answer", sides, 12, ComparisonTerms(), interleaved=True
+    )
+    directory = folder / "attempt-1" / "comparison"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "comparison.json").touch()
+    nothing = RunRecord({"engine_hash": "e" * 64}, {}, ())
+    clean = Verdict(VerdictKind.CLEAN, "", (), (), None, "")
+    version = Version(".", "tree", nothing.manifest, nothing, clean)
+    comparison = Comparison((version, version), (), interleaved=True)
+    stored = StoredComparison(comparison, ComparisonTerms(), {}, how)
+    monkeypatch.setattr(compare_attempt, "read_comparison", lambda _: stored)
+    monkeypatch.setattr(compare_attempt, "compare", lambda *_: verdict)
+    blank = attempt("", exit_code=None)
+    return with_comparison(blank, folder / "attempt-1", folder)
+
+
+def test_a_leak_that_was_counted_is_a_regression_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = night(tmp_path, PLAN)
+    rules = planned.rules(planned.cells[0])
+
+    made = ended(tmp_path, monkeypatch, side(Outcome.REGRESSION, leaks=(LEAK,), metrics=(SLOWER,)))
+
+    assert made is not None
+    assert made.run == "attempt-1/comparison"
+    assert [finding.subject for finding in made.findings] == ["TreeNode", SLOWER.metric]
+    assert next_attempt(rules, [made]) is None
+    said = outcome(rules, [made])
+    assert (said.word, said.exit_code) == ("REGRESSION", 12)
+
+
+def test_a_slower_version_is_compared_again_with_another_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = night(tmp_path, PLAN)
+    rules = planned.rules(planned.cells[0])
+    shown = replace(SLOWER, role=Role.SHOWN, metric="itl_ms_p50")
+
+    made = ended(tmp_path, monkeypatch, side(Outcome.REGRESSION, metrics=(SLOWER, shown)))
+
+    assert made is not None
+    assert [finding.subject for finding in made.findings] == [SLOWER.metric]
+    wanted = next_attempt(rules, [made])
+    assert wanted is not None
+    assert wanted.why is Why.RERUN
+
+
+def test_what_was_fixed_or_stayed_is_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = night(tmp_path, PLAN)
+    fixed = replace(LEAK, change=Change.FIXED)
+
+    made = ended(tmp_path, monkeypatch, side(Outcome.BETTER, leaks=(fixed,)))
+
+    assert made is not None
+    assert (made.verdict, made.findings) == ("CLEAN", ())
+    assert outcome(planned.rules(planned.cells[0]), [made]).state is CellState.PASS
+
+
+def test_a_version_that_fell_is_the_finding_and_an_undecided_one_is_neutral(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = night(tmp_path, PLAN + "policy: {extend_inconclusive: 1}\n")
+    rules = planned.rules(planned.cells[0])
+
+    fell = ended(tmp_path, monkeypatch, side(Outcome.REGRESSION))
+    open_ = ended(tmp_path, monkeypatch, side(Outcome.INCONCLUSIVE))
+
+    assert fell is not None
+    assert open_ is not None
+    assert fell.findings[0].kind == "crash"
+    assert outcome(rules, [fell]).exit_code == 12
+    assert outcome(rules, [open_]).state is CellState.NEUTRAL
+
+
+@pytest.mark.parametrize("how", ["", "interrupted"])
+def test_a_comparison_that_was_cut_off_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    assert ended(tmp_path, monkeypatch, side(Outcome.SAME), how=how) is None
+
+
+def test_the_command_is_what_compare_understands(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from hybridbench.cli.app import app
+
+    (cell,) = night(tmp_path, PLAN).cells
+    words = compare_command(cell, 3, 60.0, tmp_path)
+
+    shown = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "200"}).output
+    assert words[3:6] == ["compare", "git:HEAD~1", "."]
+    for option in (word for word in words if word.startswith("--")):
+        assert option in shown
