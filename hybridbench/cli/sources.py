@@ -64,9 +64,10 @@ def _run(run_dir: Path) -> Told:
 
 
 def _night(directory: Path) -> Told:
-    from hybridbench.nightly.records import NIGHT, read_night
+    from hybridbench.nightly.records import read_night
     from hybridbench.nightly.report import night_document
     from hybridbench.nightly.write import write_pages
+    from hybridbench.rundir.layout import NIGHT
 
     document = night_document(read_night(directory / NIGHT), directory.resolve().name)
     return Told(document, lambda: write_pages(directory, document))

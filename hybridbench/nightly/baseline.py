@@ -12,7 +12,6 @@ import msgspec
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.policy import CellState
 from hybridbench.nightly.records import (
-    NIGHT,
     CellOfNight,
     FindingRecord,
     NightRecord,
@@ -22,6 +21,7 @@ from hybridbench.nightly.records import (
     write_record,
 )
 from hybridbench.report.wording import full_rate_text, metric_label
+from hybridbench.rundir.layout import NIGHT
 from hybridbench.rundir.lock import locked_run
 
 _THROUGHPUT: Final = "throughput_tokens_per_s"

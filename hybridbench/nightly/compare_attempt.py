@@ -18,13 +18,14 @@ from hybridbench.analysis.comparison_verdict import (
     SideComparison,
 )
 from hybridbench.analysis.findings import PRECEDENCE, Finding, VerdictKind
-from hybridbench.compare.store import COMPARISON, StoredComparison, read_comparison
+from hybridbench.compare.store import StoredComparison, read_comparison
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.cells import Cell
 from hybridbench.nightly.machine_class import machine_words
 from hybridbench.nightly.policy import SLOWER
 from hybridbench.nightly.records import AttemptRecord, FindingRecord, finding_record
 from hybridbench.nightly.soak_attempt import HYBRIDBENCH
+from hybridbench.rundir.layout import COMPARISON
 
 _ENDED: Final = ("decided", "rounds", "max-time", "lost")
 _WORSE: Final = (Change.INTRODUCED, Change.WORSE)

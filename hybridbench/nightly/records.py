@@ -12,7 +12,6 @@ from hybridbench.errors import RunDirectoryError
 from hybridbench.rundir.atomic import write_atomically
 
 CELL: Final = "cell.json"
-NIGHT: Final = "night.json"
 CELL_SCHEMA: Final = "hybridbench.cell/1"
 NIGHT_SCHEMA: Final = "hybridbench.night/1"
 

@@ -9,7 +9,6 @@ from typing import Final
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.nightly.policy import CellState
 from hybridbench.nightly.records import (
-    NIGHT,
     CellOfNight,
     FindingOfNight,
     NightRecord,
@@ -25,6 +24,7 @@ from hybridbench.report.document import (
     Table,
 )
 from hybridbench.report.wording import BADGES, full_rate_text, number
+from hybridbench.rundir.layout import NIGHT
 from hybridbench.units import format_duration
 
 _GATE: Final = {

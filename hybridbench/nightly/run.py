@@ -16,9 +16,10 @@ from hybridbench.nightly.cells import Cell
 from hybridbench.nightly.child import Child
 from hybridbench.nightly.facts import Night
 from hybridbench.nightly.merge import find_cells, merged, plan_of
-from hybridbench.nightly.records import CELL, NIGHT, PlanRecord, read_cell
+from hybridbench.nightly.records import CELL, PlanRecord, read_cell
 from hybridbench.nightly.write import write_night
 from hybridbench.report.document import Document
+from hybridbench.rundir.layout import NIGHT
 from hybridbench.rundir.lock import locked_run
 
 Told = Callable[[str], None]

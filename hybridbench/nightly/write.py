@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import RunDirectoryError
-from hybridbench.nightly.records import NIGHT, NightRecord, write_record
+from hybridbench.nightly.records import NightRecord, write_record
 from hybridbench.nightly.report import night_document
 from hybridbench.report.document import Document
 from hybridbench.report.github import render_summary
 from hybridbench.report.write import write_document
 from hybridbench.rundir.atomic import write_atomically
+from hybridbench.rundir.layout import NIGHT
 
 SUMMARY: Final = "summary.md"
 

@@ -9,13 +9,13 @@ import msgspec
 
 from hybridbench.nightly.baseline import good_nights
 from hybridbench.nightly.records import (
-    NIGHT,
     AttemptRecord,
     CellOfNight,
     NightRecord,
     read_night,
 )
 from hybridbench.nightly.run import merge_night
+from hybridbench.rundir.layout import NIGHT
 from tests.unit.nightly.nights import GROWTH, NODES, at, attempt, finished, night, rate, store
 
 PLAN = "name: test\nduration: 60s\ncells: [{id: one, profile: smoke}]\n"

@@ -10,8 +10,9 @@ import pytest
 
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.merge import find_cells, merged
-from hybridbench.nightly.records import NIGHT, AttemptRecord, NightRecord, read_night
+from hybridbench.nightly.records import AttemptRecord, NightRecord, read_night
 from hybridbench.nightly.run import merge_night
+from hybridbench.rundir.layout import NIGHT
 from tests.unit.nightly.nights import (
     GROWTH,
     NODES,
