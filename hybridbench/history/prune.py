@@ -26,8 +26,6 @@ _DAY_S: Final = 86400.0
 _GOING: Final = ".pruned-"
 # Whoever wants a directory to stay, whatever the rules, puts a file of this name into it.
 KEEP: Final = "KEEP"
-_GOOD: Final = frozenset({"CLEAN", "PASS", "SAME", "FASTER"})
-_LEAKS: Final = frozenset({VerdictKind.LEAK.value, "REGRESSION", "LEAK INTRODUCED"})
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,8 @@ def _protected(entry: RunSummary, rules: Rules, *, last_good: bool) -> Iterator[
         yield "damaged; --damaged lets it go"
     if last_good:
         yield "the last good night of its plan"
-    if entry.verdict in _LEAKS and not rules.leaks:
+    leaks = (entry.verdict or "").startswith(VerdictKind.LEAK.value)
+    if leaks and entry.exit_code != 0 and not rules.leaks:
         yield "a leak; --leaks lets it go"
 
 
@@ -146,7 +145,7 @@ def _ruled(entry: RunSummary, rules: Rules, now_wall_s: float, rank: int) -> Ite
         yield f"among the newest {rules.keep}"
     if rules.keep_days is not None and _is_young(entry.started_wall_s, now_wall_s, rules.keep_days):
         yield f"younger than {rules.keep_days:g} days"
-    if rules.keep_failed and entry.verdict not in _GOOD:
+    if rules.keep_failed and entry.exit_code != 0:
         yield f"its answer is {entry.verdict or 'not known'}"
 
 
@@ -171,7 +170,7 @@ def _last_good_nights(entries: Sequence[RunSummary]) -> set[Path]:
     """The newest good night of each plan: what the next one is compared with."""
     found: dict[str, Path] = {}
     for entry in entries:
-        if entry.kind is EntryKind.NIGHT and entry.verdict in _GOOD:
+        if entry.kind is EntryKind.NIGHT and entry.exit_code == 0:
             found.setdefault(entry.profile, entry.path)
     return set(found.values())
 

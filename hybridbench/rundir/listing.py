@@ -48,6 +48,7 @@ class RunSummary:
     duration_s: float | None = None  # time of the last sample that can be read
     verdict: str | None = None  # None: not judged yet
     headline: str = ""
+    exit_code: int | None = None  # of the answer; 0 is good
     problem: str = ""
     writer: int | None = None  # the process that writes it now
 
@@ -130,7 +131,9 @@ class _Judged(msgspec.Struct):
     """What a list needs of verdict.json; the rest of it is skipped unread."""
 
     verdict: str = ""
+    word: str = ""  # of a comparison
     headline: str = ""
+    exit_code: int | None = None
 
 
 class _Compared(msgspec.Struct):
@@ -152,6 +155,7 @@ class _Night(msgspec.Struct):
 
     word: str = ""
     headline: str = ""
+    exit_code: int | None = None
     started_wall_s: float | None = None
     ended_wall_s: float | None = None
     plan: _Plan | None = None
@@ -193,6 +197,7 @@ def _run(path: Path) -> RunSummary:
         duration_s=None if last is None else last.t,
         verdict=judged.verdict or None,
         headline=judged.headline,
+        exit_code=judged.exit_code,
         writer=writer_of(path),
     )
 
@@ -208,9 +213,10 @@ def _comparison(path: Path) -> RunSummary:
         profile=facts.profile,
         defects=tuple(side.name for side in facts.versions),
         started_wall_s=facts.started_wall_s,
-        verdict=judged.verdict or None,
+        verdict=judged.word or None,
         headline=judged.headline,
-        writer=writer_of(path),
+        exit_code=judged.exit_code,
+        writer=_side_writer(path),
     )
 
 
@@ -226,8 +232,15 @@ def _night(path: Path) -> RunSummary:
         duration_s=None if ends[0] is None or ends[1] is None else ends[1] - ends[0],
         verdict=night.word or None,
         headline=night.headline,
+        exit_code=night.exit_code,
         writer=writer_of(path),
     )
+
+
+def _side_writer(path: Path) -> int | None:
+    """A comparison holds the locks of its sides while it runs."""
+    writers = (writer_of(side) for side in _folders(path))
+    return next((writer for writer in writers if writer is not None), None)
 
 
 def _stored_verdict(path: Path) -> _Judged:

@@ -35,6 +35,7 @@ def verdict(slope: float = MIB, throughput: float = 1000.0, kind: str = "CLEAN")
     return {
         "verdict": kind,
         "headline": f"{kind}: as made up",
+        "exit_code": 0 if kind == "CLEAN" else 10,
         "metrics": [{"metric": "rss_anon_swap_bytes", "rate_per_hour": rate}],
         "decay": [{"name": "hit_rate", "value": 0.5}],
         "levels": [{**level, "value": throughput, "lower": None, "upper": None}],
@@ -59,18 +60,25 @@ def add_run(
     return path
 
 
-def add_comparison(store: Path, name: str, started_s: float, answer: str) -> Path:
+def add_comparison(store: Path, name: str, started_s: float, answer: str, code: int = 0) -> Path:
     path = store / name
     add_run(path, "a-tree", started_s, verdict())
     facts = {"started_wall_s": started_s, "versions": [{"name": "."}, {"name": "git:HEAD~1"}]}
     (path / "comparison.json").write_text(json.dumps(facts))
-    (path / "verdict.json").write_text(json.dumps({"verdict": answer, "headline": "as made up"}))
+    (path / "verdict.json").write_text(
+        json.dumps({"word": answer, "headline": "as made up", "exit_code": code})
+    )
     return path
 
 
 def add_night(store: Path, name: str, started_s: float, word: str) -> Path:
     path = store / name
     add_run(path / "cells" / "smoke" / "runs", f"{name}-smoke", started_s, verdict())
-    night = {"word": word, "started_wall_s": started_s, "plan": {"name": "every night"}}
+    night: dict[str, JsonValue] = {
+        "word": word,
+        "started_wall_s": started_s,
+        "plan": {"name": "every night"},
+    }
+    night["exit_code"] = 0 if word == "PASS" else 11
     (path / "night.json").write_text(json.dumps(night))
     return path

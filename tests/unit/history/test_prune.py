@@ -42,8 +42,16 @@ def test_leaks_damaged_pinned_and_running_ones_stay_unless_told(tmp_path: Path) 
     (add_run(tmp_path, "pinned", 0.0, verdict()) / "KEEP").touch()
     (add_run(tmp_path, "running", 0.0) / "run.lock").write_text(f"{os.getpid()}\n")
 
-    assert going(tmp_path, Rules(keep=0)) == set()
-    assert going(tmp_path, Rules(keep=0, leaks=True, damaged=True)) == {"leak", "damaged"}
+    add_comparison(tmp_path, "introduced", 0.0, "LEAK INTRODUCED", 12)
+    add_comparison(tmp_path, "fixed", 0.0, "LEAK FIXED")
+
+    assert going(tmp_path, Rules(keep=0)) == {"fixed"}
+    assert going(tmp_path, Rules(keep=0, leaks=True, damaged=True)) == {
+        "leak",
+        "damaged",
+        "introduced",
+        "fixed",
+    }
 
 
 def test_the_last_good_night_of_a_plan_stays(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_comparisons_and_nights_are_listed_beside_runs(tmp_path: Path) -> None:
     make_run(tmp_path / "compared", "a-tree", 200.0)
     facts = {"started_wall_s": 200.0, "versions": [{"name": "."}, {"name": "git:v1"}]}
     (tmp_path / "compared" / "comparison.json").write_text(json.dumps(facts))
-    judged = {"verdict": "SLOWER", "headline": "b is slower"}
+    judged = {"word": "SLOWER", "headline": "b is slower", "exit_code": 12}
     (tmp_path / "compared" / "verdict.json").write_text(json.dumps(judged))
     make_run(tmp_path / "night" / "cells" / "one", "of-night", 300.0)
     night = {"word": "PASS", "started_wall_s": 300.0, "ended_wall_s": 360.0, "plan": {"name": "p"}}
