@@ -272,7 +272,9 @@ def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
         yield f"interrupted after {format_duration(interrupted.t_s)}: judged on what there is"
     elif ended_early(record) and coverage(record).missing:
         missing = ", ".join(coverage(record).missing)
-        yield f"the worker died before the traffic had covered: {missing}"
+        full = record.last_event("disk_full") is not None
+        cause = "the disk was full" if full else "the worker died"
+        yield f"{cause} before the traffic had covered: {missing}"
     if window is not None and not window.steady:
         yield (
             "no steady event was seen: warm-up may lie in the judged window, and no trend under "

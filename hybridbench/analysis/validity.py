@@ -20,7 +20,7 @@ from hybridbench.units import format_bytes, format_count, format_duration
 
 MEMORY = "rss_anon_swap_bytes"
 
-_CUTS = ("crash", "worker_gone", "interrupted", "stopped_early")
+_CUTS = ("crash", "worker_gone", "interrupted", "stopped_early", "disk_full")
 _FEWEST_SAMPLES = 10
 _GAP_SHARE = 0.1  # of the window that may be missing
 _GAP_TIMES = 10.0  # the usual interval, and at least ten seconds, is a gap

@@ -267,6 +267,8 @@ def _run(plan: SoakPlan, telling: Telling, listen: int | None) -> None:
 
     with _listener(listen) as listener:
         outcome = run_soak(plan, on_started=None if listener is None else listener.start)
+    if outcome.unwritten:
+        typer.echo(f"hybridbench: stopped, what was written is kept: {outcome.unwritten}", err=True)
     code = tell(outcome.run_dir, telling)
     raise typer.Exit(int(outcome.exit_hint or code))
 

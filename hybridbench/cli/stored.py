@@ -77,7 +77,7 @@ def _table(entries: Sequence[RunSummary]) -> RenderableType:
     grid.add_column(overflow="fold")
     for entry in entries:
         length = "" if entry.duration_s is None else format_duration(entry.duration_s)
-        grid.add_row(Text(entry.run_id), Text(answer(entry)), Text(length), Text(_said(entry)))
+        grid.add_row(Text(entry.path.name), Text(answer(entry)), Text(length), Text(_said(entry)))
     return grid
 
 

@@ -112,8 +112,10 @@ class RunWriter:
 
     def close(self) -> None:
         """Flush to the disk and give the files back; a second call does nothing."""
-        self._samples.close()
-        self._events.close()
+        try:
+            self._samples.close()
+        finally:
+            self._events.close()
 
     def __enter__(self) -> Self:
         return self

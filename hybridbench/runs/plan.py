@@ -180,10 +180,12 @@ class SoakOutcome:
     """Where the evidence is, and how the run ended.
 
     ``exit_hint`` is 130 or 143 for an interrupted run, which no verdict overrules, and None for one
-    that ran to its end or crashed: then the verdict decides.
+    that ran to its end or crashed: then the verdict decides.  ``unwritten`` is what the disk said
+    when it refused the evidence.
     """
 
     run_dir: Path
     interrupted: bool = False
     crashed: bool = False
     exit_hint: ExitCode | None = None
+    unwritten: str = ""

@@ -74,6 +74,11 @@ def run_soak(
         # Nothing ran: a directory that says so would only be in the way.
         shutil.rmtree(run_dir, ignore_errors=True)
         raise
+    except RunDirectoryError:
+        # The disk took not even the manifest: an empty directory would be taken for a run.
+        with contextlib.suppress(OSError):
+            run_dir.rmdir()
+        raise
     finally:
         view.close()
 
@@ -125,6 +130,7 @@ class _Soak:
         begun_s = 0.0 if plan.segment is None else plan.segment.start_s
         self._recorder = Recorder(writer, clock, clock.monotonic_s() - begun_s)
         self._crashed = False
+        self._unwritten = ""
         self._stderr_path = writer.run_dir / STDERR_FILE
         self._evidence = EvidenceWriter(writer.run_dir)
         self._log_watch = LogWatch(self._stderr_path, self._recorder)
@@ -154,7 +160,9 @@ class _Soak:
                 self._log_watch.finish()
         self._end(kills_before)
         code = self._interrupts.exit_code
-        return SoakOutcome(self._writer.run_dir, code is not None, self._crashed, code)
+        return SoakOutcome(
+            self._writer.run_dir, code is not None, self._crashed, code, self._unwritten
+        )
 
     def _soak(self, target: BundledTarget) -> None:
         plan = self._plan
@@ -212,6 +220,7 @@ class _Soak:
     def _cannot_write(self, error: RunDirectoryError) -> None:
         """The disk refuses: what is written stands, and one more short line may still fit."""
         self._view.note(f"stopped: {error}")
+        self._unwritten = str(error)
         with contextlib.suppress(RunDirectoryError):
             self._recorder.event("disk_full", {"text": str(error)})
 

@@ -1,0 +1,194 @@
+"""Bad input and faults as a user meets them: one sentence, an exit code, nothing overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hybridbench.cli.app import app
+from hybridbench.errors import ExitCode, HybridbenchError
+from hybridbench.rundir.lock import locked_run
+from hybridbench.rundir.reader import read_run
+from tests.unit.history.stores import add_run, verdict
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 180.0
+# prctl's name for "never again", and the right by which root writes everywhere.
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+READERS = (("report",), ("diagnose",), ("judge",), ("soak", "--resume"))
+SHORT = ("--profile", "smoke", "--duration", "20s", "--ballast", "0", "--ui", "none")
+
+
+def hybridbench(
+    *words: object, before: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hybridbench", *(str(word) for word in words)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        preexec_fn=before,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def disk_of(size_bytes: int) -> Callable[[], None]:
+    """No file may grow beyond ``size_bytes``: the kernel refuses as a full disk does."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
+
+    return limit
+
+
+def told(done: subprocess.CompletedProcess[str]) -> str:
+    """What a user reads of an error; it is one line and no traceback."""
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("hybridbench: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def as_plain_user() -> None:
+    """Root writes everywhere; without this right it meets permissions as others do."""
+    if os.getuid() == 0:
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    folder.chmod(0o555)
+    try:
+        yield
+    finally:
+        folder.chmod(0o755)
+
+
+def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_it_has(tmp_path: Path) -> None:
+    soak = hybridbench(
+        "soak", *SHORT, "--store", tmp_path, "--set", "probe.sample_every=100ms",
+        before=disk_of(60_000),
+    )  # fmt: skip
+
+    said = soak.stderr.splitlines()
+    (run,) = tmp_path.iterdir()
+    evidence = {name: (run / name).read_bytes() for name in ("manifest.json", "samples.jsonl")}
+    assert "Traceback" not in soak.stderr
+    assert said[0].startswith("hybridbench: stopped, what was written is kept: cannot write")
+    assert soak.returncode == 16
+    record = read_run(run)
+    assert len(record.series["rss_bytes"]) > 10
+    assert not (run / "run.lock").exists()
+
+    again = hybridbench("report", run)
+
+    assert again.returncode == 16
+    assert "could not be written to its end" in again.stdout
+    assert (run / "report.html").exists()
+    assert evidence == {name: (run / name).read_bytes() for name in evidence}
+
+
+def test_a_disk_without_room_for_a_manifest_leaves_nothing_behind(tmp_path: Path) -> None:
+    soak = hybridbench("soak", *SHORT, "--store", tmp_path, before=disk_of(100))
+
+    assert "manifest.json" in told(soak)
+    assert soak.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_process_in_the_same_run_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    run = add_run(tmp_path, "run", 0.0)
+    before = contents(run)
+
+    with locked_run(run):
+        refused = hybridbench("soak", "--resume", run)
+
+    assert f"being written by process {os.getpid()}" in told(refused)
+    assert refused.returncode == 2
+    assert contents(run) == before
+
+
+def test_a_report_of_read_only_results_is_told_all_the_same(tmp_path: Path) -> None:
+    run = add_run(tmp_path, "run", 0.0, verdict())
+    before = contents(run)
+
+    with read_only(run):
+        report = hybridbench("report", run, before=as_plain_user)
+
+    assert "not rebuilt" in told(report)
+    assert "exit code" in report.stdout
+    assert contents(run) == before
+
+
+def test_a_read_only_store_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
+    with read_only(tmp_path):
+        soak = hybridbench("soak", *SHORT, "--store", tmp_path, before=as_plain_user)
+
+    assert "choose another --store" in told(soak)
+    assert soak.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("reader", READERS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("missing", "without manifest.json|has no manifest.json"),
+        ("future", "hybridbench.run/9"),
+        ("torn", "not JSON"),
+        ("samples", "Is a directory"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_one_sentence_and_stays_as_it_is(
+    tmp_path: Path, reader: tuple[str, ...], damage: str, said: str
+) -> None:
+    run = add_run(tmp_path, "run", 0.0)
+    manifest = run / "manifest.json"
+    if damage == "missing":
+        manifest.unlink()
+    elif damage == "future":
+        manifest.write_text(manifest.read_text().replace("hybridbench.run/1", "hybridbench.run/9"))
+    elif damage == "torn":
+        manifest.write_text(manifest.read_text()[:100])
+    else:
+        (run / "samples.jsonl").unlink()
+        (run / "samples.jsonl").mkdir()
+    before = contents(run)
+
+    error = CliRunner().invoke(app, [*reader, str(run)]).exception
+
+    assert isinstance(error, HybridbenchError)
+    assert error.exit_code is ExitCode.USAGE
+    assert any(part in str(error) for part in said.split("|"))
+    assert contents(run) == before
+
+
+def test_a_torn_sample_file_is_judged_without_its_last_line_and_left_alone(tmp_path: Path) -> None:
+    run = add_run(tmp_path, "run", 0.0)
+    samples = run / "samples.jsonl"
+    samples.write_bytes(samples.read_bytes() + b'{"t":2.0,"m":{"rss_by')
+    before = samples.read_bytes()
+
+    done = hybridbench("report", run, "--format", "markdown")
+
+    assert done.stderr == ""
+    assert "the last line of samples.jsonl was torn and is left out" in done.stdout
+    assert samples.read_bytes() == before
