@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hybridbench.report.document import DiagnosisText, Document, Fact, FindingText, Table, Tone
-from hybridbench.report.wording import metric_label
+from hybridbench.report.wording import BADGES, metric_label
 
 _STYLE: Final = {
     Tone.GOOD: "green",
@@ -159,7 +159,9 @@ def _table(table: Table, keep: tuple[int, ...]) -> RichTable:
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in keep:
         side: JustifyMethod = "right" if column in table.numeric else "left"
-        rich.add_column(table.columns[column], justify=side, overflow="fold")
+        # A verdict torn over two lines is hard to find again.
+        whole = any(row[column] in BADGES for row in table.rows)
+        rich.add_column(table.columns[column], justify=side, overflow="fold", no_wrap=whole)
     for row in table.rows:
         rich.add_row(*(Text(row[column]) for column in keep))
     return rich

@@ -23,6 +23,7 @@ _LEVEL: Final = {
     GateState.SKIPPED: "warning",
     GateState.PASSED: "notice",
 }
+_ANSWERS: Final = {"verdict", "answer"}  # of a run or a night, of a comparison
 _MESSAGE_MAX: Final = 4_000
 
 
@@ -54,7 +55,7 @@ def render_annotations(document: Document) -> str:
 
 def _verdict_gate(document: Document) -> Gate:
     """The gate that repeats the answer, or one made of it."""
-    if document.gates and document.gates[0].name == "verdict":
+    if document.gates and document.gates[0].name in _ANSWERS:
         return document.gates[0]
     state = GateState.PASSED if document.exit_code == 0 else GateState.FAILED
     return Gate("answer", "run", state, f"{document.badge.word}: {document.headline}")

@@ -180,10 +180,12 @@
     u.ctx.fillRect(start, top, end - start, height);
   }
 
-  // The interval of each point, from the two lines that follow the points.
+  const isSpread = (line) => line !== undefined && line.ink === "spread";
+
+  // The interval of each point, from two lines right after the points; a fit has its band instead.
   function drawBars(u, ctx, ratio, lines) {
     lines.forEach((line, i) => {
-      if (line.ink !== "points" || !lines[i + 2] || lines[i + 2].ink !== "spread") {
+      if (line.ink !== "points" || !isSpread(lines[i + 1]) || !isSpread(lines[i + 2])) {
         return;
       }
       ctx.strokeStyle = colour(`c${line.colour}`);
@@ -330,7 +332,11 @@
     }
     const all = lines.flatMap((line) => line.t);
     const [first, last] = [Math.min(...all), Math.max(...all)];
-    return { time: false, range: (u, min, max) => (min === max ? [first - 1, last + 1] : [min, max]) };
+    // Room at both ends, so that the first and the last point are seen whole.
+    const spare = 0.03 * (last - first) || 1;
+    const range = (u, min, max) =>
+      min <= first && max >= last ? [first - spare, last + spare] : [min, max];
+    return { time: false, range };
   }
 
   function measured(line) {

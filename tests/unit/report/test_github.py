@@ -85,6 +85,15 @@ def test_no_text_of_a_run_becomes_a_command() -> None:
     )
 
 
+def test_the_answer_of_a_comparison_is_announced_once() -> None:
+    answer = Gate("answer", "comparison", GateState.FAILED, "LEAK INTRODUCED: +1.00 nodes")
+
+    lines = render_annotations(replace(document(), gates=(answer,))).splitlines()
+
+    assert len(lines) == 1
+    assert lines[0].endswith("answer::LEAK INTRODUCED: +1.00 nodes")
+
+
 def test_a_document_without_a_verdict_gate_is_announced_by_its_badge() -> None:
     line = render_annotations(replace(document(), gates=())).splitlines()[0]
 
