@@ -11,6 +11,7 @@ import typer
 from hybridbench import __version__
 from hybridbench.cli import (
     bench,
+    bisect,
     compare,
     defects,
     diagnose,
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 app.command("soak", epilog=soak.EXIT_CODES)(soak.soak)
 app.command("compare", epilog=compare.EXIT_CODES)(compare.compare)
+app.command("bisect", epilog=bisect.EXIT_CODES)(bisect.bisect)
 app.command("report")(report.report)
 app.command("diagnose")(diagnose.diagnose)
 app.command("judge", epilog=judge.EXIT_CODES)(judge.judge)

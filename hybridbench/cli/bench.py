@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli import bench_compare
+
 if TYPE_CHECKING:
     from hybridbench.bench.detectors import Row
 
@@ -15,6 +17,8 @@ app = typer.Typer(
     help="Benchmarks: the bundled engine as ratios from one run, the analysis beside others.",
     no_args_is_help=True,
 )
+
+app.command("compare")(bench_compare.compare)
 
 Rounds = Annotated[int, typer.Option(min=1, help="Pairs measured, in alternating order.")]
 

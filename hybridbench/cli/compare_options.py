@@ -84,6 +84,16 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
     return outcome.directory, outcome.exit_hint
 
 
+def settings_of(versions: Sequence[str], options: CompareOptions) -> str:
+    """What a comparison with these options is known by, whatever its versions are.
+
+    Raises:
+        UsageError, ConfigError: an option cannot be so.
+    """
+    max_time_s = parse_seconds("--max-time", options.max_time)
+    return _live_plan(versions, options, _terms(options), max_time_s)(()).settings_digest()
+
+
 def _live_plan(
     versions: Sequence[str], options: CompareOptions, terms: ComparisonTerms, max_time_s: float
 ) -> Callable[[tuple[Side, ...]], ComparePlan]:

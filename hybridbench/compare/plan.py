@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -74,6 +76,25 @@ class ComparePlan:
             search_path=side.search_path,
             command=self.command,
         )
+
+    def settings_digest(self) -> str:
+        """A hash of everything that was chosen but the versions: of two comparisons with the same
+        one the second says what the first did.
+        """
+        chosen = {
+            "profile": self.profile.resolved(),
+            "model": self.model,
+            "seed": self.seed,
+            "terms": asdict(self.terms),
+            "block_s": self.block_s,
+            "max_time_s": self.max_time_s,
+            "fresh": self.fresh,
+            "device": self.device,
+            "dtype": self.dtype,
+            "malloc": self.malloc,
+        }
+        text = json.dumps(chosen, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _sampled(self) -> Profile:
         """The profile with a cadence for blocks, where it leaves that to us: what suits a soak is

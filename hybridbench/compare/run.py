@@ -249,6 +249,7 @@ def _facts(plan: ComparePlan, run_id: str, clock: Clock) -> dict[str, JsonValue]
         "comparison_id": run_id,
         "started_wall_s": clock.wall_s(),
         "command": list(plan.command),
+        "settings": plan.settings_digest(),
         "interleaved": True,
         "order": "ABBA",
         "model": plan.model,

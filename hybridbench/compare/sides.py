@@ -119,7 +119,11 @@ def _resolved(name: str, made: ExitStack) -> Side:
     if name.startswith(_GIT):
         revision = find_revision(name.removeprefix(_GIT))
         tree = made.enter_context(worktree(revision))
-        facts: dict[str, JsonValue] = {"commit": revision.commit, "subject": revision.subject}
+        facts: dict[str, JsonValue] = {
+            "commit": revision.commit,
+            "subject": revision.subject,
+            "tree": revision.tree,
+        }
         return Side(name, "git", search_path=str(tree), facts=facts)
     if name.startswith(_PYTHON):
         found = find_interpreter(name.removeprefix(_PYTHON))

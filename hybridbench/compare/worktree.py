@@ -13,17 +13,22 @@ from pathlib import Path
 import hybridbench
 from hybridbench.errors import UsageError
 
-_WORKER = "hybridbench/runs/worker.py"
+_PACKAGE = "hybridbench"
+_WORKER = f"{_PACKAGE}/runs/worker.py"
 _GIT_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)
 class Revision:
-    """A commit of the repository at ``root``."""
+    """A commit of the repository at ``root``.
+
+    ``tree`` is git's name of all files of the package: commits that only change others share it.
+    """
 
     root: Path
     commit: str
     subject: str
+    tree: str = ""
 
 
 def find_revision(ref: str, root: Path | None = None) -> Revision:
@@ -49,7 +54,9 @@ def find_revision(ref: str, root: Path | None = None) -> Revision:
                 f"git:{ref}: {commit[:10]} is from before there was an engine worker ({_WORKER}); "
                 "compare with a later revision."
             )
-        return Revision(place, commit, git(place, "log", "-1", "--format=%s", commit) or "")
+        subject = git(place, "log", "-1", "--format=%s", commit) or ""
+        tree = git(place, "rev-parse", f"{commit}:{_PACKAGE}") or ""
+        return Revision(place, commit, subject, tree)
     raise UsageError(
         f"git:{ref}: no such revision; `git rev-parse {ref}` must name a commit of this repository."
     )
@@ -103,6 +110,6 @@ def _candidates() -> list[Path]:
     found: list[Path] = []
     for place in (Path.cwd(), Path(hybridbench.__file__).parents[1]):
         top = git(place, "rev-parse", "--show-toplevel")
-        if top is not None and (Path(top) / "hybridbench").is_dir() and Path(top) not in found:
+        if top is not None and (Path(top) / _PACKAGE).is_dir() and Path(top) not in found:
             found.append(Path(top))
     return found

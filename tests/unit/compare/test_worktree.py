@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from hybridbench.compare.worktree import find_revision, git, worktree
 from hybridbench.errors import UsageError
-
-WORKER = "hybridbench/runs/worker.py"
+from tests.unit.compare.repositories import WORKER, commit, make_repository
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Two commits: the first without a worker, the second with one."""
-    root = tmp_path / "repository"
-    root.mkdir()
-    run(root, "init", "-q", "-b", "main")
-    commit(root, "README.md", "nothing yet")
-    commit(root, WORKER, "first worker")
-    return root
-
-
-def run(root: Path, *arguments: str) -> None:
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", str(root), *who, *arguments], check=True, capture_output=True)
-
-
-def commit(root: Path, path: str, text: str) -> None:
-    file = root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    run(root, "add", "-A")
-    run(root, "commit", "-q", "-m", text)
+    return make_repository(tmp_path / "repository")
 
 
 def test_a_revision_is_found_with_its_subject_and_checked_out_elsewhere(repository: Path) -> None:
@@ -76,3 +55,15 @@ def test_an_unknown_revision_is_refused_in_a_sentence(repository: Path) -> None:
 def test_a_revision_from_before_the_worker_is_refused_by_its_commit(repository: Path) -> None:
     with pytest.raises(UsageError, match="is from before there was an engine worker"):
         find_revision("HEAD~1", repository)
+
+
+def test_commits_that_leave_the_package_alone_share_its_tree(repository: Path) -> None:
+    before = find_revision("HEAD", repository)
+    commit(repository, "README.md", "now there is something")
+    beside = find_revision("HEAD", repository)
+    commit(repository, WORKER, "second worker")
+
+    changed = find_revision("HEAD", repository)
+
+    assert before.tree == beside.tree != changed.tree
+    assert before.commit != beside.commit

@@ -1,0 +1,79 @@
+"""``hybridbench bench compare``: comparisons whose answer is known, again and again."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridbench.cli.compare import Ballast, BlockTime, Margin, MaxTime, Model, ProfileName, Rounds
+from hybridbench.cli.compare_options import CompareOptions, compared
+from hybridbench.errors import ExitCode
+
+if TYPE_CHECKING:
+    from hybridbench.compare.repeat import Repetition
+
+# What is compared, and what the throughput must be called.
+_ROWS = ((".", ".", "SAME"), (".", "defect:slow-step", "SLOWER"))
+
+
+def compare(
+    repeat: Annotated[int, typer.Option(min=1, help="Comparisons of each kind.")] = 20,
+    only: Annotated[
+        str, typer.Option(help="Only the row where the throughput should be SAME or SLOWER.")
+    ] = "",
+    model: Model = None,
+    profile: ProfileName = None,
+    max_time: MaxTime = "20m",
+    block: BlockTime = "2s",
+    rounds: Rounds = None,
+    margin: Margin = "3%",
+    ballast: Ballast = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first; it rises by one.")] = 1,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Keep the comparisons here; default: they are removed."),
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the table to this file.")
+    ] = None,
+) -> None:
+    """Compare the engine with itself, and with itself slowed by 5 %: how often is the answer right?
+
+    Each comparison is one of its own, processes and all.  Ctrl-C ends after the one under way, and
+    the table has what there is.
+    """
+    from hybridbench.compare import repeat as repeated
+
+    rows = []
+    with ExitStack() as held:
+        place = store
+        if place is None:
+            made = tempfile.TemporaryDirectory(prefix="hybridbench-bench-compare-")
+            place = Path(held.enter_context(made))
+
+        def once(versions: Sequence[str], index: int) -> tuple[Path, ExitCode | None]:
+            options = CompareOptions(
+                model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
+                margin=margin, seed=seed + index, ballast=ballast, store=place, ui="none",
+            )  # fmt: skip
+            return compared(versions, options)
+
+        for base, other, expected in _ROWS:
+            if only in ("", expected):
+                rows.append(repeated.repeat((base, other), expected, repeat, once, _told))
+                if len(rows[-1].repetitions) < repeat:
+                    break
+    table = repeated.markdown(rows)
+    typer.echo(table, nl=False)
+    if markdown is not None:
+        markdown.write_text(table, encoding="utf-8")
+
+
+def _told(done: Repetition) -> None:
+    interval = f"{done.ratio:.3f} [{done.lower:.3f}, {done.upper:.3f}]"
+    typer.echo(f"{done.call:13} {interval} after {done.rounds} rounds: {done.answer}", err=True)

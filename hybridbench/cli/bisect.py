@@ -1,0 +1,113 @@
+"""``hybridbench bisect``: the commit that made the engine worse, by comparisons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridbench.cli.compare import (
+    Ballast,
+    BlockTime,
+    Fresh,
+    Gc,
+    Margin,
+    MaxTime,
+    Model,
+    ProfileName,
+    Rounds,
+    Seed,
+    Set,
+    Store,
+    Ui,
+)
+from hybridbench.cli.compare_options import UI_MODES, CompareOptions, compared, settings_of
+from hybridbench.cli.options import check_choice
+from hybridbench.errors import ConfigError, ExitCode, WorkerFailedError
+
+if TYPE_CHECKING:
+    from hybridbench.compare.bisect import Bisected, Tried
+    from hybridbench.compare.worktree import Revision
+
+EXIT_CODES = (
+    "Exit codes: 0 the first bad commit is found, 13 it is one of several, or the bad commit is "
+    "not worse, 2 usage, 130 interrupted."
+)
+
+
+def bisect(
+    good: Annotated[str, typer.Option(metavar="REF", help="A commit that is as it should be.")],
+    bad: Annotated[str, typer.Option(metavar="REF", help="A later one that is worse.")],
+    model: Model = None,
+    profile: ProfileName = None,
+    max_time: MaxTime = "20m",
+    block: BlockTime = "15s",
+    rounds: Rounds = None,
+    margin: Margin = "3%",
+    seed: Seed = None,
+    gc: Gc = None,
+    ballast: Ballast = None,
+    set_: Set = None,
+    fresh: Fresh = False,
+    store: Store = Path("results"),
+    ui: Ui = "auto",
+) -> None:
+    """Find the first commit whose engine is slower than a good one's, or leaks where that did not.
+
+    Every step is a `hybridbench compare git:GOOD git:MIDDLE` with the same options.  Comparisons of
+    the same engines with the same settings that are in the store already are not made again, and a
+    commit that cannot be built or compared is passed over and named.
+    """
+    from hybridbench.compare import bisect as search
+
+    check_choice("--ui", ui, UI_MODES)
+    options = CompareOptions(
+        model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
+        margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()), fresh=fresh,
+        store=store, ui=ui,
+    )  # fmt: skip
+    commits = search.commits_between(good, bad)
+    typer.echo(f"{len(commits) - 1} commits after {_name(commits[0])}", err=True)
+    found = search.bisect(commits, lambda revision: _tried(commits[0], revision, options))
+    raise typer.Exit(int(_tell(found, commits[-1])))
+
+
+def _tried(good: Revision, revision: Revision, options: CompareOptions) -> Tried:
+    from hybridbench.compare.bisect import Answer, Tried, answer_of, finished_comparison
+
+    if revision.tree == good.tree:
+        return _told(Tried(revision, Answer.GOOD, "no file of hybridbench differs"))
+    versions = (f"git:{good.commit[:12]}", f"git:{revision.commit[:12]}")
+    trees = (good.tree, revision.tree)
+    directory = finished_comparison(options.store, trees, settings_of(versions, options))
+    if directory is None:
+        try:
+            directory, hint = compared(versions, options)
+        except (ConfigError, WorkerFailedError) as error:
+            return _told(Tried(revision, Answer.SKIPPED, str(error)))
+        if hint is not None:
+            raise typer.Exit(int(hint))
+    return _told(answer_of(directory, revision))
+
+
+def _told(tried: Tried) -> Tried:
+    typer.echo(f"{tried.answer.value:8} {_name(tried.revision)}: {tried.why}", err=True)
+    return tried
+
+
+def _tell(found: Bisected, bad: Revision) -> ExitCode:
+    if not found.suspects:
+        typer.echo(f"{_name(bad)} is not shown to be worse than the good commit.")
+        return ExitCode.INCONCLUSIVE
+    if len(found.suspects) == 1:
+        typer.echo(f"first bad commit: {_name(found.suspects[0])}")
+        return ExitCode.CLEAN
+    typer.echo("the first bad commit is one of these; those before the last were skipped:")
+    for suspect in found.suspects:
+        typer.echo(f"  {_name(suspect)}")
+    return ExitCode.INCONCLUSIVE
+
+
+def _name(revision: Revision) -> str:
+    return f"{revision.commit[:12]} {revision.subject}"

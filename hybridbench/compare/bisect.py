@@ -1,0 +1,123 @@
+"""The first commit that is worse than a good one, by comparisons with that one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from hybridbench.analysis.comparison import compare
+from hybridbench.analysis.comparison_verdict import Outcome
+from hybridbench.analysis.reading import text
+from hybridbench.analysis.record import JsonValue
+from hybridbench.compare.store import read_comparison, read_facts
+from hybridbench.compare.worktree import Revision, find_revision, git
+from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.rundir.layout import COMPARISON
+from hybridbench.rundir.manifest import as_mapping
+
+# Ends after which a comparison has said what it can.
+_FINISHED = ("decided", "rounds", "max-time", "lost")
+
+
+class Answer(StrEnum):
+    """What a commit is beside the good one."""
+
+    GOOD = "good"
+    BAD = "bad"
+    SKIPPED = "skipped"  # it cannot be built, or the comparison is inconclusive
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One commit with its answer; ``why`` is the comparison's headline, or what went wrong."""
+
+    revision: Revision
+    answer: Answer
+    why: str
+
+
+@dataclass(frozen=True)
+class Bisected:
+    """``suspects`` are the commits that may be the first bad one; a single one is it."""
+
+    suspects: tuple[Revision, ...]
+    tried: tuple[Tried, ...]
+
+
+def commits_between(good: str, bad: str, root: Path | None = None) -> list[Revision]:
+    """The good commit and all after it up to the bad one, oldest first.
+
+    Raises:
+        UsageError: one is no commit, or the bad one does not come after the good one.
+    """
+    first = find_revision(good, root)
+    last = find_revision(bad, first.root)
+    listed = git(first.root, "rev-list", "--reverse", "--ancestry-path", f"{good}..{bad}") or ""
+    commits = listed.split()
+    if not commits:
+        raise UsageError(
+            f"--good {good} --bad {bad}: the bad commit does not come after the good one; "
+            f"`git log {good}..{bad}` must list something."
+        )
+    return [first, *(find_revision(commit, first.root) for commit in commits[:-1]), last]
+
+
+def bisect(commits: Sequence[Revision], try_one: Callable[[Revision], Tried]) -> Bisected:
+    """Halve ``commits``, of which the first is good, until one is left that can be the first bad.
+
+    The last is tried first: where it is not bad there is nothing to look for, and ``suspects`` is
+    empty.  What cannot be answered is passed over for its nearest neighbour.
+    """
+    tried: dict[int, Tried] = {}
+    low, high = 0, len(commits) - 1
+    tried[high] = try_one(commits[high])
+    if tried[high].answer is not Answer.BAD:
+        return Bisected((), tuple(tried.values()))
+    while (middle := _middle(low, high, tried)) is not None:
+        tried[middle] = try_one(commits[middle])
+        if tried[middle].answer is Answer.BAD:
+            high = middle
+        elif tried[middle].answer is Answer.GOOD:
+            low = middle
+    return Bisected(tuple(commits[low + 1 : high + 1]), tuple(tried.values()))
+
+
+def _middle(low: int, high: int, tried: Mapping[int, Tried]) -> int | None:
+    """The untried commit nearest to the middle of those in between."""
+    left = [index for index in range(low + 1, high) if index not in tried]
+    return min(left, key=lambda index: (abs(2 * index - low - high), index), default=None)
+
+
+def answer_of(directory: Path, revision: Revision) -> Tried:
+    """What the finished comparison in ``directory`` says of its second version.
+
+    Raises:
+        RunDirectoryError: it cannot be read.
+    """
+    stored = read_comparison(directory)
+    verdict = compare(stored.comparison, stored.terms)
+    answers = {Outcome.REGRESSION: Answer.BAD, Outcome.INCONCLUSIVE: Answer.SKIPPED}
+    return Tried(revision, answers.get(verdict.outcome, Answer.GOOD), verdict.headline)
+
+
+def finished_comparison(store: Path, trees: Sequence[str], settings: str) -> Path | None:
+    """A comparison in ``store`` of engines with these trees and the same settings that came to its
+    end; None if there is none.
+    """
+    for path in sorted(store.glob(f"*/{COMPARISON}"), reverse=True):
+        try:
+            facts = read_facts(path.parent)
+        except RunDirectoryError:
+            continue
+        of_same = text(facts, "settings") == settings and _trees(facts) == list(trees)
+        if of_same and text(facts, "ended") in _FINISHED:
+            return path.parent
+    return None
+
+
+def _trees(facts: Mapping[str, JsonValue]) -> list[str]:
+    versions = facts.get("versions")
+    entries = versions if isinstance(versions, list) else []
+    return [text(as_mapping(entry), "tree") for entry in entries]

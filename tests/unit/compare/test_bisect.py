@@ -1,0 +1,135 @@
+"""The first bad commit is found by halving, past what cannot be tried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hybridbench.compare.bisect import (
+    Answer,
+    Tried,
+    bisect,
+    commits_between,
+    finished_comparison,
+)
+from hybridbench.compare.plan import ComparePlan
+from hybridbench.compare.store import COMPARISON_SCHEMA
+from hybridbench.compare.worktree import Revision
+from hybridbench.errors import UsageError
+from hybridbench.workload.catalog import load_profile
+from tests.unit.compare.repositories import WORKER, commit, make_repository, run
+
+COMMITS = [Revision(Path(), f"c{n}", f"commit {n}", f"t{n}") for n in range(17)]
+
+
+class Comparer:
+    """Says what a commit is, from the first bad one on and but for some that cannot be tried."""
+
+    def __init__(self, first_bad: int, unusable: tuple[int, ...] = ()) -> None:
+        self.first_bad = first_bad
+        self.unusable = unusable
+        self.asked: list[int] = []
+
+    def __call__(self, revision: Revision) -> Tried:
+        index = COMMITS.index(revision)
+        self.asked.append(index)
+        bad = Answer.BAD if index >= self.first_bad else Answer.GOOD
+        return Tried(revision, Answer.SKIPPED if index in self.unusable else bad, "")
+
+
+@pytest.mark.parametrize("first_bad", range(1, 17))
+def test_wherever_it_is_the_first_bad_commit_is_found_by_halving(first_bad: int) -> None:
+    comparer = Comparer(first_bad)
+
+    found = bisect(COMMITS, comparer)
+
+    assert found.suspects == (COMMITS[first_bad],)
+    assert len(comparer.asked) <= 5
+    assert len(set(comparer.asked)) == len(comparer.asked)
+
+
+def test_a_commit_that_cannot_be_tried_is_passed_over_for_its_neighbour() -> None:
+    found = bisect(COMMITS, Comparer(11, unusable=(8, 4, 12)))
+
+    skipped = [t.revision.commit for t in found.tried if t.answer is Answer.SKIPPED]
+    assert found.suspects == (COMMITS[11],)
+    assert "c8" in skipped
+
+
+def test_what_is_skipped_around_the_first_bad_commit_stays_suspect() -> None:
+    found = bisect(COMMITS, Comparer(9, unusable=(8, 9, 10)))
+
+    assert found.suspects == tuple(COMMITS[8:12])
+
+
+def test_a_bad_commit_that_is_not_worse_ends_the_search_at_once() -> None:
+    comparer = Comparer(99)
+
+    found = bisect(COMMITS, comparer)
+
+    assert found.suspects == ()
+    assert comparer.asked == [16]
+
+
+def test_commits_are_listed_from_the_good_one_to_the_bad_one(tmp_path: Path) -> None:
+    root = make_repository(tmp_path / "repository")
+    for n in range(3):
+        commit(root, WORKER, f"change {n}")
+
+    commits = commits_between("HEAD~3", "HEAD", root)
+
+    assert [c.subject for c in commits] == ["first worker", "change 0", "change 1", "change 2"]
+
+
+def test_a_bad_commit_that_comes_before_the_good_one_is_refused(tmp_path: Path) -> None:
+    root = make_repository(tmp_path / "repository")
+    commit(root, WORKER, "later")
+    run(root, "branch", "elsewhere", "HEAD~1")
+
+    with pytest.raises(UsageError, match="does not come after the good one"):
+        commits_between("HEAD", "elsewhere", root)
+
+
+def stored(store: Path, name: str, **changes: object) -> Path:
+    facts: dict[str, object] = {
+        "schema": COMPARISON_SCHEMA,
+        "settings": "s",
+        "ended": "decided",
+        "versions": [{"tree": "t1"}, {"tree": "t2"}],
+    }
+    directory = store / name
+    directory.mkdir(parents=True)
+    (directory / "comparison.json").write_text(json.dumps({**facts, **changes}))
+    return directory
+
+
+def test_a_finished_comparison_of_the_same_engines_and_settings_is_used_again(
+    tmp_path: Path,
+) -> None:
+    stored(tmp_path, "1-interrupted", ended="interrupted")
+    stored(tmp_path, "2-other-settings", settings="other")
+    stored(tmp_path, "3-other-way-round", versions=[{"tree": "t2"}, {"tree": "t1"}])
+    stored(tmp_path, "4-of-a-later-version", schema="hybridbench.comparison-plan/99")
+    wanted = stored(tmp_path, "0-this-one")
+
+    assert finished_comparison(tmp_path, ("t1", "t2"), "s") == wanted
+    assert finished_comparison(tmp_path, ("t1", "t3"), "s") is None
+    assert finished_comparison(tmp_path / "none", ("t1", "t2"), "s") is None
+
+
+def test_settings_are_known_by_everything_but_the_versions(tmp_path: Path) -> None:
+    def plan(**changes: object) -> str:
+        values: dict[str, object] = {
+            "sides": (),
+            "profile": load_profile("smoke"),
+            "model": "qwen3-next",
+            "store": tmp_path,
+            "seed": 1,
+        }
+        return ComparePlan(**{**values, **changes}).settings_digest()  # type: ignore[arg-type]
+
+    assert plan() == plan(store=tmp_path / "elsewhere", ui="none", command=("x",))
+    assert len({plan(), plan(seed=2), plan(block_s=1.0), plan(fresh=True)}) == 4
+    assert plan() != plan(profile=load_profile("smoke").with_overrides({"seed": "9"}))
