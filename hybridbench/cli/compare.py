@@ -10,6 +10,7 @@ import typer
 from hybridbench.cli.compare_options import UI_MODES, CompareOptions, compared
 from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell
 from hybridbench.cli.options import check_choice
+from hybridbench.cli.thresholds import given_thresholds
 
 EXIT_CODES = (
     "Exit codes: 0 nothing is worse, 12 a regression (slower, or a leak introduced), "
@@ -104,6 +105,14 @@ def compare(
     set_: Set = None,
     fresh: Fresh = False,
     allow_mismatch: Allow = None,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC.STAT<LIMIT",
+            help="What must hold (repeatable): throughput.ratio>0.97 of a version beside the "
+            "first, or rss.slope<200MiB/h of each one's own run.  See docs/thresholds.md.",
+        ),
+    ] = None,
     store: Store = Path("results"),
     format_: Format = CONSOLE,
     ui: Ui = "auto",
@@ -122,7 +131,8 @@ def compare(
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()), fresh=fresh,
-        allowed=tuple(allow_mismatch or ()), store=store, ui=ui,
+        allowed=tuple(allow_mismatch or ()),
+        thresholds=given_thresholds(threshold or [], of_comparison=True), store=store, ui=ui,
     )  # fmt: skip
     directory, hint = compared(versions, options)
     code = tell(directory, Telling(format_))

@@ -44,6 +44,7 @@ class CompareOptions:
     set_: tuple[str, ...] = ()
     fresh: bool = False
     allowed: tuple[str, ...] = ()
+    thresholds: tuple[str, ...] = ()
     store: Path = Path("results")
     ui: str = "auto"
 
@@ -71,7 +72,7 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
         with resolved_sides(versions) as sides:
             stored = StoredPlan(
                 sides, options.store, terms, frozenset(options.allowed), max_time_s,
-                options.ui, command=("hybridbench", *sys.argv[1:]),
+                options.thresholds, options.ui, ("hybridbench", *sys.argv[1:]),
             )  # fmt: skip
             outcome = compare_stored(stored)
         return outcome.directory, outcome.exit_hint
@@ -126,6 +127,7 @@ def _live_plan(
             block_s=block_s,
             max_time_s=max_time_s,
             fresh=options.fresh,
+            thresholds=options.thresholds,
             allowed=frozenset(options.allowed),
             profile_source=source,
             ui="plain" if options.ui == "auto" else options.ui,

@@ -75,19 +75,23 @@ def _night(directory: Path) -> Told:
 
 def _comparison(directory: Path) -> Told:
     from hybridbench.analysis.comparison import compare
+    from hybridbench.analysis.comparison_thresholds import hold_ratios
     from hybridbench.analysis.reading import text, texts
     from hybridbench.compare.store import read_comparison
     from hybridbench.report.comparison import ComparisonSource, comparison_document
     from hybridbench.report.comparison_json import write_comparison
+    from hybridbench.report.comparison_thresholds import with_ratios
 
     stored = read_comparison(directory)
-    verdict = compare(stored.comparison, stored.terms)
+    verdict, held = hold_ratios(
+        compare(stored.comparison, stored.terms), texts(stored.facts, "thresholds")
+    )
     source = ComparisonSource(
         run_id=text(stored.facts, "comparison_id", directory.name),
         command=tuple(texts(stored.facts, "command")),
         ended_by=stored.ended_by,
     )
-    document = comparison_document(stored.comparison, verdict, source)
+    document = with_ratios(comparison_document(stored.comparison, verdict, source), held)
     return Told(document, lambda: write_comparison(directory, stored.comparison, verdict, document))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from hybridbench.analysis.comparison_verdict import ComparisonTerms
 from hybridbench.compare.sides import Side
 from hybridbench.runs.plan import SoakPlan
+from hybridbench.thresholds import Stat, parse_thresholds
 from hybridbench.workload.profile import Profile
 
 BLOCK_S: Final = 15.0
@@ -34,6 +36,7 @@ class ComparePlan:
         block_s: how long a block of the first version should take; decides the requests in it.
         max_time_s: no round begins that would end later than this after the first.
         fresh: a new process for each block.
+        thresholds: as written; what each version's run, and its ratios, are held against.
         allowed: keys of the manifests that may differ.
         command: the arguments as the user gave them.
     """
@@ -47,6 +50,7 @@ class ComparePlan:
     block_s: float = BLOCK_S
     max_time_s: float = MAX_TIME_S
     fresh: bool = False
+    thresholds: tuple[str, ...] = ()
     allowed: frozenset[str] = frozenset()
     device: str = "cpu"
     dtype: str = "float32"
@@ -72,6 +76,7 @@ class ComparePlan:
             malloc=self.malloc,
             ui="none",
             watchdog_s=self.watchdog_s,
+            thresholds=of_one_run(self.thresholds),
             python=side.python,
             search_path=side.search_path,
             command=self.command,
@@ -86,6 +91,7 @@ class ComparePlan:
             "model": self.model,
             "seed": self.seed,
             "terms": asdict(self.terms),
+            "thresholds": self.thresholds,
             "block_s": self.block_s,
             "max_time_s": self.max_time_s,
             "fresh": self.fresh,
@@ -104,6 +110,11 @@ class ComparePlan:
             return self.profile
         every_s = max(_LEAST_SAMPLE_S, self.block_s / _SAMPLES_PER_BLOCK)
         return self.profile.with_overrides({"probe.sample_every": f"{every_s:g}s"})
+
+
+def of_one_run(thresholds: Iterable[str]) -> tuple[str, ...]:
+    """Those of ``thresholds`` that a run alone can be held against: all but ratios."""
+    return tuple(t.text for t in parse_thresholds(thresholds) if t.stat is not Stat.RATIO)
 
 
 def order_of(round_index: int, sides: int) -> tuple[int, ...]:

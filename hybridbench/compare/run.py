@@ -261,6 +261,7 @@ def _facts(plan: ComparePlan, run_id: str, clock: Clock) -> dict[str, JsonValue]
         "block_s": plan.block_s,
         "max_time_s": plan.max_time_s,
         "fresh": plan.fresh,
+        "thresholds": list(plan.thresholds),
         "allowed_mismatches": sorted(plan.allowed),
         "versions": [],
         "rounds": 0,

@@ -12,6 +12,7 @@ from hybridbench.analysis.comparison_verdict import ComparisonTerms
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.compare.comparable import refuse_mismatches
+from hybridbench.compare.plan import of_one_run
 from hybridbench.compare.run import CompareOutcome
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter
@@ -37,6 +38,7 @@ class StoredPlan:
     terms: ComparisonTerms
     allowed: frozenset[str]
     max_time_s: float
+    thresholds: tuple[str, ...] = ()
     ui: str = "auto"
     command: tuple[str, ...] = ()
 
@@ -116,6 +118,7 @@ def _like(like: SoakPlan, side: Side, plan: StoredPlan, directory: Path) -> Soak
         stop="never",
         diagnose="never",
         hold_s=0.0,
+        thresholds=of_one_run(plan.thresholds),
         ui=plan.ui,
         command=plan.command,
     )
@@ -136,6 +139,7 @@ def _facts(plan: StoredPlan, like: SoakPlan, run_id: str, clock: Clock) -> dict[
         "looks": list(plan.terms.looks),
         "margin": plan.terms.margin,
         "alpha": plan.terms.alpha,
+        "thresholds": list(plan.thresholds),
         "allowed_mismatches": sorted(plan.allowed),
         "versions": [],
         "rounds": 0,

@@ -18,7 +18,7 @@ from hybridbench.analysis.record import JsonValue
 from hybridbench.report.document import Gate, GateState, Table
 from hybridbench.units import format_duration
 
-_STATE: Final = {
+STATE: Final = {
     ThresholdOutcome.MET: GateState.PASSED,
     ThresholdOutcome.MISSED: GateState.FAILED,
     ThresholdOutcome.UNDECIDED: GateState.SKIPPED,
@@ -32,7 +32,7 @@ def threshold_gates(verdict: Verdict) -> list[Gate]:
     window = verdict.window_s
     judged_s = None if window is None else window[1] - window[0]
     return [
-        Gate(result.text, "thresholds", _STATE[result.outcome], result.said, "", judged_s)
+        Gate(result.text, "thresholds", STATE[result.outcome], result.said, "", judged_s)
         for result in verdict.thresholds
     ]
 

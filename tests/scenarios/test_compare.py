@@ -25,8 +25,9 @@ REGRESSION, CRASHED, USAGE, INTERRUPTED = 12, 14, 2, 130
 
 
 def command(store: Path, *arguments: str) -> list[str]:
-    words = [sys.executable, "-m", "hybridbench", "compare", *arguments, "--store", str(store)]
-    return [*words, *QUICK]
+    words = [sys.executable, "-m", "hybridbench", "compare", "--store", str(store)]
+    # Of an option that stands there twice the last holds.
+    return [*words, *QUICK, *arguments]
 
 
 def compare(store: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -83,6 +84,7 @@ def test_the_time_of_a_side_is_its_own(tmp_path: Path) -> None:
     assert sum(lengths) < took_s
 
 
+@pytest.mark.slow
 def test_a_leak_of_one_side_is_introduced_and_exits_12(tmp_path: Path) -> None:
     done = compare(tmp_path, ".", "defect:mamba-adder-reject", "--rounds", "2", "--profile",
                    "admission-squeeze")  # fmt: skip
@@ -92,6 +94,7 @@ def test_a_leak_of_one_side_is_introduced_and_exits_12(tmp_path: Path) -> None:
     assert "mamba" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_an_outcome_of_its_version(tmp_path: Path) -> None:
     defect = tmp_path / "falls.py"
     defect.write_text(FALLS)
@@ -129,6 +132,7 @@ DEFECT = Defect(
 """
 
 
+@pytest.mark.slow
 def test_a_first_signal_ends_the_comparison_after_the_round_with_what_there_is(
     tmp_path: Path,
 ) -> None:
@@ -153,6 +157,7 @@ def test_a_first_signal_ends_the_comparison_after_the_round_with_what_there_is(
     assert (directory / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_fresh_process_for_each_block_is_a_segment_of_the_side(tmp_path: Path) -> None:
     done = compare(tmp_path, ".", ".", "--rounds", "1", "--fresh")
 
@@ -168,6 +173,7 @@ def manifest_text(run_dir: Path) -> str:
     return (run_dir / "manifest.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_revision_runs_its_own_engine_and_leaves_no_tree(tmp_path: Path) -> None:
     before = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("hybridbench-tree-*"))
 
@@ -184,6 +190,7 @@ def test_a_revision_runs_its_own_engine_and_leaves_no_tree(tmp_path: Path) -> No
     assert before == set(Path(os.environ.get("TMPDIR", "/tmp")).glob("hybridbench-tree-*"))
 
 
+@pytest.mark.slow
 def test_what_differs_in_more_than_the_engine_is_refused_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
