@@ -53,7 +53,7 @@ test-deep: install-test  ## The slow and soak tests as well (an hour and more)
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not gpu"
 
 test-browser: install-test  ## The report in a real browser (Debian: apt-get install chromium)
-	@command -v chromium chromium-browser google-chrome >/dev/null || { echo "there is no chromium here: 'apt-get install chromium' on Debian, then make test-browser again"; exit 2; }
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { echo "there is no chromium here: 'apt-get install chromium' on Debian, then make test-browser again"; exit 2; }
 	$(BIN)/python -m pytest -m browser tests/scenarios
 
 check: install-test  ## Format, lint, types, layers, workflows

@@ -180,6 +180,17 @@ def test_the_dark_page_is_dark_and_its_curves_are_drawn_anew(tab: Tab, tmp_path:
     assert tab.run(picture_of("rss")) == light[1]
 
 
+def test_nothing_on_the_page_is_wider_than_a_telephone(tab: Tab, tmp_path: Path) -> None:
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    tab.send("Emulation.setDeviceMetricsOverride", **size)
+    try:
+        opened(tab, comparison_document(), tmp_path)
+
+        assert tab.run("document.documentElement.scrollWidth") == 390
+    finally:
+        tab.send("Emulation.setDeviceMetricsOverride", **{**size, "width": 1280, "height": 900})
+
+
 def test_the_page_prints_with_its_charts(tab: Tab, tmp_path: Path) -> None:
     opened(tab, run_document(), tmp_path)
 
