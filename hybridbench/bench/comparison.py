@@ -48,6 +48,30 @@ class Row:
     coverage: float
 
 
+TABLE_HEAD = (
+    "| noise of a block | disturbed blocks | planted | FASTER | SAME | SLOWER | INCONCLUSIVE | "
+    "rounds | interval held it |",
+    "| --: | --: | --: | --: | --: | --: | --: | --: | --: |",
+)
+
+
+def table_row(row: Row) -> str:
+    """One line of the table, shares of its comparisons."""
+    total = row.words.total()
+    shares = [
+        f"{row.words[word] / total:.3f}" for word in ("FASTER", "SAME", "SLOWER", "INCONCLUSIVE")
+    ]
+    cells = [
+        f"{row.machine.noise:.0%}",
+        f"{row.machine.disturbed:.0%}",
+        f"{100.0 * row.effect:+.0f} %" if row.effect else "A/A",
+        *shares,
+        f"{row.rounds:.1f}",
+        f"{row.coverage:.3f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
 def run(repeats: int, seed: int = 5) -> Iterator[Row]:
     """Every effect on every machine."""
     for disturbed in (0.0, DISTURBED):

@@ -161,6 +161,22 @@ def detectors(
         typer.echo(_detector_line((kind, *_figures(row))))
 
 
+@app.command("calls")
+def calls(
+    repeat: Annotated[int, typer.Option(min=1, help="Comparisons of each row.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Of each row's machines.")] = 5,
+) -> None:
+    """How often the calls of `compare` are right: planted speeds on simulated machines.
+
+    The table is Markdown; the looks, margin and intervals are those of a live comparison.
+    """
+    from hybridbench.bench.comparison import TABLE_HEAD, run, table_row
+
+    typer.echo("\n".join(TABLE_HEAD))
+    for row in run(repeat, seed):
+        typer.echo(table_row(row))
+
+
 _DETECTOR_HEAD = (
     "detector",
     "false alarms",

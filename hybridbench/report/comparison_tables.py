@@ -10,7 +10,6 @@ from typing import Final
 from hybridbench.analysis.comparison_leaks import GROWTH
 from hybridbench.analysis.comparison_record import Comparison, Version
 from hybridbench.analysis.comparison_verdict import (
-    Change,
     ComparisonVerdict,
     LeakComparison,
     MetricComparison,
@@ -51,7 +50,7 @@ def change_text(metric: MetricComparison) -> str:
     """``−4.9 % ± 0.8 %``, the half width being that of the interval's ends."""
     half = 50.0 * (metric.upper - metric.lower)
     if not math.isfinite(half) or half > 100.0:
-        return f"{percent(metric.ratio)} ± over 100 %"
+        return f"{percent(metric.ratio)} ± >100 %"
     return f"{percent(metric.ratio)} ± {half:.1f} %"
 
 
@@ -137,7 +136,7 @@ def _leak_table(side: SideComparison, verdict: ComparisonVerdict, against: str) 
 def _leak_row(row: LeakComparison) -> tuple[str, ...]:
     return (
         _leak_name(row),
-        row.change.value if row.change is not Change.UNCHANGED or not row.reason else row.reason,
+        row.change.value,
         _rate(row.base),
         _rate(row.other),
         _rate(row.difference),

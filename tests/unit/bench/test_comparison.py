@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from hybridbench.bench.comparison import DRIFT, Machine, measure, simulate
+from hybridbench.bench.comparison import (
+    DRIFT,
+    TABLE_HEAD,
+    Machine,
+    Row,
+    measure,
+    simulate,
+    table_row,
+)
 
 
 def test_equal_versions_are_hardly_ever_called_different() -> None:
@@ -40,3 +50,10 @@ def test_a_simulated_machine_drifts_and_pairs_take_the_drift_out() -> None:
     assert ratio.mean() == pytest.approx(np.log(0.95), abs=0.003)
     assert level.std() == pytest.approx(DRIFT, rel=0.3)
     assert ratio.std() < 0.6 * DRIFT
+
+
+def test_a_row_of_the_table_has_the_shares_of_its_words() -> None:
+    row = Row(Machine(0.02, 0.1), -0.05, Counter(SLOWER=9, INCONCLUSIVE=1), 18.0, 0.925)
+
+    assert table_row(row) == ("| 2% | 10% | -5 % | 0.000 | 0.000 | 0.900 | 0.100 | 18.0 | 0.925 |")
+    assert table_row(row).count("|") == TABLE_HEAD[0].count("|") == TABLE_HEAD[1].count("|")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from hybridbench.errors import ExitCode
 from hybridbench.report.comparison import comparison_document
-from hybridbench.report.document import DocumentKind, Tone
+from hybridbench.report.console import render_console
+from hybridbench.report.document import DocumentKind, Table, Tone
 from hybridbench.report.formats import FORMATS
 from tests.unit.report.comparisons import SOURCE, comparison, document, judged
 
@@ -116,3 +119,15 @@ def test_a_run_directory_is_called_by_its_name_and_not_by_its_path() -> None:
 
     assert "20261122-run" in text
     assert "/very/long" not in text.replace(" ", "").replace("\n", "")
+
+
+def test_a_call_is_never_broken_on_a_narrow_terminal() -> None:
+    row = ("CPU per token", "+13.4 % ± >100 %", "INCONCLUSIVE", "5,001 tok/s", "5,364 tok/s", "x")
+    table = Table("Metrics", ("metric", "change", "call", "A", "B", "role"), (row,))
+    out = io.StringIO()
+
+    Console(file=out, width=60).print(
+        render_console(replace(document(comparison()), tables=(table,)))
+    )
+
+    assert "INCONCLUSIVE" in out.getvalue()

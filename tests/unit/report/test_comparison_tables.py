@@ -39,7 +39,7 @@ def test_a_change_has_its_half_width() -> None:
 def test_an_interval_that_says_nothing_is_not_spelt_out() -> None:
     metric = replace(_metric(), ratio=1.1, lower=0.001, upper=900.0)
 
-    assert change_text(metric) == "+10.0 % ± over 100 %"
+    assert change_text(metric) == "+10.0 % ± >100 %"
 
 
 @pytest.mark.parametrize(
