@@ -259,7 +259,7 @@ def _common_notes(comparison: Comparison) -> list[str]:
     if not comparison.interleaved:
         notes.append(
             "the runs were not interleaved: what the machine did between them is in the ratio; "
-            "about 7 % either way is allowed for that, so they are never called the same within less"
+            "about 7 % either way is allowed for that, so they are not called the same within less"
         )
     if comparison.allowed_mismatches:
         allowed = ", ".join(sorted(comparison.allowed_mismatches))

@@ -133,7 +133,8 @@ def read_comparison(path: Path) -> StoredComparison:
         looks=looks or ComparisonTerms().looks,
     )
     allowed = frozenset(texts(facts, "allowed_mismatches"))
-    comparison = Comparison(versions, blocks, interleaved, looks, allowed)
+    fresh = facts.get("fresh") is True
+    comparison = Comparison(versions, blocks, interleaved, looks, allowed, fresh)
     return StoredComparison(comparison, terms, facts, text(facts, "ended"))
 
 
