@@ -170,7 +170,7 @@ class LiveSide:
         self._processes += 1
         self._park()
 
-    def warm_up(self, seed: int, calibrate_s: float = 0.0) -> float:
+    def warm_up(self, seed: int, calibrate_s: float) -> float:
         """Serve until the engine is steady; then measure for ``calibrate_s``.
 
         Returns:
@@ -194,7 +194,7 @@ class LiveSide:
         self._finish_block(worker, begun_s, _BLOCK_LEAST_LIMIT_S)
         return rate if calibrate_s > 0 else 0.0
 
-    def serve(self, seed: int, requests: int, tag: str, phase: str = "steady") -> BlockDone:
+    def serve(self, seed: int, requests: int, tag: str, phase: str) -> BlockDone:
         """One block, from parked to parked.
 
         Raises:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from hybridbench.analysis.comparison import look
 from hybridbench.analysis.comparison_metrics import is_open_loop
@@ -18,6 +18,7 @@ from hybridbench.compare.comparable import refuse_mismatches
 from hybridbench.compare.launching import StartRefusedError
 from hybridbench.compare.live_side import BlockDone, LiveSide, Stage
 from hybridbench.compare.plan import ComparePlan, order_of
+from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter
 from hybridbench.errors import ConfigError, ExitCode, UsageError
 from hybridbench.rundir.layout import make_run_dir, new_run_id
@@ -25,6 +26,7 @@ from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_i
 from hybridbench.runs.live import make_view
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.status import View
+from hybridbench.targets.messages import Ready
 from hybridbench.units import format_duration
 
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
@@ -43,7 +45,32 @@ class CompareOutcome:
     exit_hint: ExitCode | None = None
 
 
-def run_comparison(plan: ComparePlan, clock: Clock | None = None) -> CompareOutcome:
+class ComparedSide(Protocol):
+    """One version in its turns; a LiveSide.  What raises WorkerLostError is its version's end."""
+
+    side: Side
+    label: str
+    lost: str | None
+
+    @property
+    def manifest(self) -> Mapping[str, JsonValue]: ...
+    @property
+    def ready(self) -> Ready: ...
+    def open(self) -> None: ...
+    def start(self) -> None: ...
+    def warm_up(self, seed: int, calibrate_s: float) -> float: ...
+    def serve(self, seed: int, requests: int, tag: str, phase: str) -> BlockDone: ...
+    def replace_worker(self) -> None: ...
+    def finish(self) -> None: ...
+    def bury(self, lost: WorkerLostError) -> None: ...
+    def close(self) -> None: ...
+
+
+def run_comparison(
+    plan: ComparePlan,
+    clock: Clock | None = None,
+    make_side: Callable[[Side, str, Stage], ComparedSide] = LiveSide,
+) -> CompareOutcome:
     """Do what ``plan`` says; its directory can be read when this returns, and before.
 
     A worker that dies or hangs is an outcome of its version, told in that version's run.
@@ -64,7 +91,10 @@ def run_comparison(plan: ComparePlan, clock: Clock | None = None) -> CompareOutc
             handled_interrupts() as interrupts,
         ):
             stage = Stage(plan, directory, clock, interrupts)
-            return _Comparison(stage, writer, view).run()
+            sides = [
+                make_side(side, side_label(index), stage) for index, side in enumerate(plan.sides)
+            ]
+            return _Comparison(stage, writer, view).run(sides)
     except (ConfigError, UsageError):
         # Nothing ran: a directory that says so would only be in the way.
         shutil.rmtree(directory, ignore_errors=True)
@@ -91,11 +121,7 @@ class _Comparison:
         self._blocks: list[Block] = []
         self._rounds = 0
 
-    def run(self) -> CompareOutcome:
-        sides = [
-            LiveSide(side, side_label(index), self._stage)
-            for index, side in enumerate(self._plan.sides)
-        ]
+    def run(self, sides: Sequence[ComparedSide]) -> CompareOutcome:
         with ExitStack() as held:
             try:
                 ended = self._compare(sides, held)
@@ -112,7 +138,7 @@ class _Comparison:
             self._stage.directory, self._rounds, ended, self._interrupts.exit_code
         )
 
-    def _compare(self, sides: Sequence[LiveSide], held: ExitStack) -> str:
+    def _compare(self, sides: Sequence[ComparedSide], held: ExitStack) -> str:
         for side in sides:
             self._view.note(f"building {side.side.name} as {side.label}")
             side.open()
@@ -133,7 +159,7 @@ class _Comparison:
                 self._guarded(side, side.finish)
         return ended
 
-    def _warm_up(self, sides: Sequence[LiveSide]) -> int | None:
+    def _warm_up(self, sides: Sequence[ComparedSide]) -> int | None:
         """Every side is warm and has served the block that does not count; requests in a block."""
         plan = self._plan
         requests = 0
@@ -154,7 +180,7 @@ class _Comparison:
                 return None
         return requests
 
-    def _rounds_of(self, sides: Sequence[LiveSide], requests: int) -> str:
+    def _rounds_of(self, sides: Sequence[ComparedSide], requests: int) -> str:
         plan, clock = self._plan, self._stage.clock
         began_s = clock.monotonic_s()
         longest_s = 0.0
@@ -173,7 +199,7 @@ class _Comparison:
                 return "decided"
         return "rounds"
 
-    def _round(self, sides: Sequence[LiveSide], requests: int) -> bool:
+    def _round(self, sides: Sequence[ComparedSide], requests: int) -> bool:
         """One block of each; False when a version was lost, and with it the pair."""
         seed = self._plan.seed + _SEED_STRIDE * (self._rounds + 2)
         tag = f"{self._rounds + 1}."
@@ -191,13 +217,13 @@ class _Comparison:
         self._view.note(self._round_line(sides))
         return True
 
-    def _renewed(self, side: LiveSide) -> bool:
+    def _renewed(self, side: ComparedSide) -> bool:
         """A process of its own for the next block, warm like the one before it."""
         if not self._guarded(side, side.replace_worker):
             return False
         return self._guarded_rate(side, self._plan.seed, 0.0) is not None
 
-    def _answered(self, sides: Sequence[LiveSide]) -> bool:
+    def _answered(self, sides: Sequence[ComparedSide]) -> bool:
         if self._rounds not in self._plan.terms.looks:
             return False
         seen = look(
@@ -211,7 +237,7 @@ class _Comparison:
         self._view.note(f"after {self._rounds} rounds: {seen.said}{more}")
         return seen.decided
 
-    def _round_line(self, sides: Sequence[LiveSide]) -> str:
+    def _round_line(self, sides: Sequence[ComparedSide]) -> str:
         of_round = {b.version: b.values for b in self._blocks if b.round == self._rounds}
         speeds = [
             f"{side.label} {of_round[index].get('throughput_tokens_per_s', 0.0):.0f} tok/s"
@@ -222,7 +248,7 @@ class _Comparison:
 
     # A worker that is lost is an outcome, whatever it was asked.
 
-    def _guarded(self, side: LiveSide, step: Callable[[], None]) -> bool:
+    def _guarded(self, side: ComparedSide, step: Callable[[], None]) -> bool:
         try:
             step()
         except WorkerLostError as lost:
@@ -231,13 +257,13 @@ class _Comparison:
             return False
         return True
 
-    def _guarded_rate(self, side: LiveSide, seed: int, calibrate_s: float) -> float | None:
+    def _guarded_rate(self, side: ComparedSide, seed: int, calibrate_s: float) -> float | None:
         rates: list[float] = []
         self._guarded(side, lambda: rates.append(side.warm_up(seed, calibrate_s)))
         return rates[0] if rates else None
 
     def _guarded_block(
-        self, side: LiveSide, seed: int, requests: int, tag: str, phase: str
+        self, side: ComparedSide, seed: int, requests: int, tag: str, phase: str
     ) -> BlockDone | None:
         done: list[BlockDone] = []
         self._guarded(side, lambda: done.append(side.serve(seed, requests, tag, phase)))
@@ -269,7 +295,7 @@ def _facts(plan: ComparePlan, run_id: str, clock: Clock) -> dict[str, JsonValue]
     }
 
 
-def _version(side: LiveSide) -> dict[str, JsonValue]:
+def _version(side: ComparedSide) -> dict[str, JsonValue]:
     return {
         "name": side.side.name,
         "kind": side.side.kind,
@@ -280,7 +306,7 @@ def _version(side: LiveSide) -> dict[str, JsonValue]:
     }
 
 
-def _identity(side: LiveSide) -> str:
+def _identity(side: ComparedSide) -> str:
     """One line: what really runs there."""
     ready = side.ready
     parts = [f"engine {ready.engine_files_sha256[:12]} ({ready.engine_files} files)"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from hybridbench.clock import Clock
@@ -57,29 +58,30 @@ class StarvationSource:
     Of a process that is parked nothing was kept: what the hypervisor took meanwhile is left out.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         self._pid = pid
+        self._proc = proc
         self._parked_at_s: float | None = None
         self._left_out_s = 0.0
 
     def park(self) -> None:
         """The process rests from now on; what is stolen is stolen from others."""
-        self._parked_at_s = read_steal_s()
+        self._parked_at_s = read_steal_s(self._proc)
 
     def unpark(self) -> None:
         """It is its turn again."""
-        steal_s = read_steal_s()
+        steal_s = read_steal_s(self._proc)
         if steal_s is not None and self._parked_at_s is not None:
             self._left_out_s += steal_s - self._parked_at_s
         self._parked_at_s = None
 
     def read(self) -> Mapping[str, float]:
-        steal_s = read_steal_s()
+        steal_s = read_steal_s(self._proc)
         if steal_s is not None:
             steal_s -= self._left_out_s
         found = {
-            "worker_cpu_s": read_cpu_s(self._pid),
-            "worker_cpu_wait_s": read_cpu_wait_s(self._pid),
+            "worker_cpu_s": read_cpu_s(self._pid, self._proc),
+            "worker_cpu_wait_s": read_cpu_wait_s(self._pid, self._proc),
             "host_steal_s": steal_s,
         }
         return {name: value for name, value in found.items() if value is not None}

@@ -202,7 +202,7 @@ def test_what_differs_in_more_than_the_engine_is_refused_and_leaves_nothing(
 
     assert (first.returncode, second.returncode) < (14, 14)
     assert done.returncode == USAGE, done.stdout
-    assert "gc.mode (default and freeze-after-warmup)" in done.stderr
+    assert "gc (default and freeze-after-warmup)" in done.stderr
     assert not (tmp_path / "both").exists()
 
 

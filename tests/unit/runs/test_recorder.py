@@ -135,3 +135,20 @@ def test_a_violation_in_a_step_names_the_step(recorder: Recorder, sink: FakeSink
             },
         )
     ]
+
+
+def test_time_that_is_left_out_is_in_no_stamp_and_in_no_rate(
+    recorder: Recorder, sink: FakeSink, clock: FakeClock
+) -> None:
+    def counted(tokens: float) -> dict[str, float]:
+        return {"events.output_tokens": tokens, "events.prompt_tokens": 0.0, "events.finishes": 0.0}
+
+    recorder.sample(1010.0, counted(0.0))
+    clock.advance(110.0)
+    recorder.leave_out(100.0)
+    complete = recorder.sample(1112.0, counted(40.0))
+    recorder.event("note")
+
+    assert sink.samples[-1][0] == pytest.approx(12.0)
+    assert complete["throughput_tokens_per_s"] == pytest.approx(20.0)
+    assert sink.events[-1][0] == pytest.approx(10.0)

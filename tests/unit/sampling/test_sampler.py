@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from hybridbench.sampling.sampler import (
     PssSource,
     Sampler,
     Source,
+    StarvationSource,
     TimedSource,
 )
 
@@ -79,3 +81,31 @@ def test_the_real_sources_give_declared_metrics_and_nothing_for_a_process_that_i
     assert {"rss_bytes", "rss_anon_swap_bytes", "threads", "harness_rss_bytes"} <= sample.keys()
     assert ProcessSource(2**30).read() == {}
     assert PssSource(2**30).read() == {}
+
+
+def test_a_sampler_that_was_parked_takes_up_its_beat_without_lateness() -> None:
+    clock = FakeClock()
+    sampler = Sampler([], Beat(1.0, 0.0), clock)
+    clock.advance(90.0)
+
+    sampler.restart(clock.monotonic_s())
+
+    assert sampler.begin()
+    assert sampler.finish({})["sampler_late_s"] == 0.0
+    assert sampler.next_s == 91.0
+
+
+def test_what_was_stolen_while_a_process_was_parked_is_not_its_loss(tmp_path: Path) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def stolen(seconds: int) -> None:
+        (tmp_path / "stat").write_text(f"cpu 0 0 0 0 0 0 0 {seconds * ticks} 0 0\ncpu0 0\n")
+
+    source = StarvationSource(7, tmp_path)
+    stolen(10)
+    source.park()
+    stolen(60)
+    source.unpark()
+    stolen(61)
+
+    assert source.read()["host_steal_s"] == pytest.approx(11.0)

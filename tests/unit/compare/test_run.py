@@ -1,0 +1,217 @@
+"""Rounds: who serves when, with which seed, and what ends a comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from hybridbench.analysis.comparison_verdict import ComparisonTerms
+from hybridbench.analysis.record import JsonValue
+from hybridbench.clock import FakeClock
+from hybridbench.compare.live_side import BlockDone, Stage
+from hybridbench.compare.plan import ComparePlan
+from hybridbench.compare.run import CompareOutcome, run_comparison
+from hybridbench.compare.sides import Side
+from hybridbench.errors import ExitCode, UsageError
+from hybridbench.runs.loop import WorkerLostError
+from hybridbench.targets.messages import Ready
+from hybridbench.workload.catalog import load_profile
+
+READY = Ready(
+    pid=1, capabilities=[], metrics=[], census="fork", engine_files_sha256="f" * 64, engine_files=9,
+    model="tiny", model_note="", pools={}, versions={}, gc={}, malloc={}, max_prompt_tokens=9,
+    vocab_size=9, boot_s=1.0,
+)  # fmt: skip
+BLOCK_S = 10.0
+
+
+class Script:
+    """What the sides of a test do, and all that they were asked, in order."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.asked: list[tuple[str, str, int]] = []  # label, tag, seed
+        self.requests: list[int] = []
+        self.slower = 1.0  # how much longer the second version takes
+        self.lost_in: str | None = None  # the tag of the block in which the second one falls
+        self.signal_in: str | None = None
+        self.manifests: dict[str, dict[str, JsonValue]] = {}
+        self.closed: list[str] = []
+        self.replaced = 0
+
+    def make(self, side: Side, label: str, stage: Stage) -> ScriptedSide:
+        return ScriptedSide(self, side, label)
+
+    def run(self, plan: ComparePlan) -> CompareOutcome:
+        return run_comparison(plan, self.clock, self.make)
+
+
+class ScriptedSide:
+    """A version that serves each block in no time but the fake clock's."""
+
+    def __init__(self, script: Script, side: Side, label: str) -> None:
+        self.script, self.side, self.label = script, side, label
+        self.lost: str | None = None
+        self.ready = READY
+
+    @property
+    def manifest(self) -> Mapping[str, JsonValue]:
+        return self.script.manifests.get(self.label, {})
+
+    def open(self) -> None: ...
+    def start(self) -> None: ...
+    def finish(self) -> None: ...
+
+    def warm_up(self, seed: int, calibrate_s: float) -> float:
+        return 5.0
+
+    def serve(self, seed: int, requests: int, tag: str, phase: str) -> BlockDone:
+        script = self.script
+        script.asked.append((self.label, tag, seed))
+        script.requests.append(requests)
+        if self.label == "b" and tag == script.lost_in:
+            raise WorkerLostError("exit", "it fell")
+        if tag == script.signal_in and self.label == "a":
+            os.kill(os.getpid(), signal.SIGINT)
+        start_s = script.clock.monotonic_s()
+        # A little noise of its own for every block, the same in each test.
+        noise = 1.0 + 0.002 * (len(script.asked) * 7 % 5 - 2)
+        took_s = BLOCK_S * noise * (script.slower if self.label == "b" else 1.0)
+        script.clock.advance(took_s)
+        return BlockDone(start_s, {"throughput_tokens_per_s": 1000.0 / took_s})
+
+    def replace_worker(self) -> None:
+        self.script.replaced += 1
+
+    def bury(self, lost: WorkerLostError) -> None:
+        self.lost = lost.detail
+
+    def close(self) -> None:
+        self.script.closed.append(self.label)
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> ComparePlan:
+    return ComparePlan(
+        sides=(Side(".", "tree"), Side("git:new", "git")),
+        profile=load_profile("smoke"),
+        model="qwen3-next",
+        store=tmp_path,
+        seed=3,
+        terms=ComparisonTerms(looks=(6, 12)),
+        block_s=BLOCK_S,
+        ui="none",
+    )
+
+
+def facts(outcome: CompareOutcome) -> dict[str, JsonValue]:
+    return cast(
+        "dict[str, JsonValue]", json.loads((outcome.directory / "comparison.json").read_text())
+    )
+
+
+def blocks(outcome: CompareOutcome) -> list[dict[str, float]]:
+    lines = (outcome.directory / "blocks.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_versions_swap_turns_and_share_the_seed_and_the_work_of_a_round(
+    script: Script, plan: ComparePlan
+) -> None:
+    script.run(plan)
+
+    rounds = script.asked[2:]  # the first block of each does not count
+    assert [label for label, _, _ in rounds[:8]] == list("abbaabba")
+    for first, second in zip(rounds[::2], rounds[1::2], strict=True):
+        assert first[1:] == second[1:]
+    assert len({seed for _, _, seed in script.asked}) == len(rounds) // 2 + 1
+    assert set(script.requests) == {50}  # five a second were measured, for ten seconds
+
+
+def test_it_ends_at_the_look_that_decides(script: Script, plan: ComparePlan) -> None:
+    script.slower = 1.2
+
+    outcome = script.run(plan)
+
+    assert outcome.ended == "decided"
+    assert outcome.rounds == 6
+    assert len(blocks(outcome)) == 12
+    assert facts(outcome)["rounds"] == 6
+    assert script.closed == ["b", "a"]
+
+
+def test_no_round_begins_that_would_end_after_the_time(script: Script, plan: ComparePlan) -> None:
+    outcome = script.run(replace(plan, max_time_s=65.0))
+
+    assert outcome.ended == "max-time"
+    assert outcome.rounds == 3
+
+
+def test_a_version_that_falls_ends_the_rounds_and_its_half_pair_is_kept(
+    script: Script, plan: ComparePlan
+) -> None:
+    script.lost_in = "3."
+
+    outcome = script.run(plan)
+
+    assert outcome.ended == "lost"
+    assert outcome.rounds == 2
+    versions = facts(outcome)["versions"]
+    assert isinstance(versions, list)
+    assert [cast("dict[str, JsonValue]", v)["lost"] for v in versions] == [None, "it fell"]
+
+
+def test_a_signal_ends_it_after_the_round_under_way(script: Script, plan: ComparePlan) -> None:
+    script.signal_in = "2."
+
+    outcome = script.run(plan)
+
+    assert outcome.ended == "interrupted"
+    assert outcome.exit_hint is ExitCode.INTERRUPTED
+    assert outcome.rounds == 2
+    assert len(blocks(outcome)) == 4
+    assert facts(outcome)["exit_code"] == 130
+
+
+def test_fresh_processes_are_asked_for_before_every_block(
+    script: Script, plan: ComparePlan
+) -> None:
+    outcome = script.run(replace(plan, fresh=True, terms=ComparisonTerms(looks=(2,))))
+
+    assert outcome.rounds == 2
+    assert script.replaced == 4
+
+
+def test_versions_that_differ_in_more_are_refused_before_any_traffic(
+    script: Script, plan: ComparePlan
+) -> None:
+    script.manifests = {"a": {"gc": {"mode": "default"}}, "b": {"gc": {"mode": "frozen"}}}
+
+    with pytest.raises(UsageError, match=r"\. and git:new cannot be compared, they differ in gc"):
+        script.run(plan)
+
+    assert script.asked == []
+    assert list(plan.store.iterdir()) == []
+
+
+def test_a_difference_that_is_allowed_is_no_reason_to_refuse(
+    script: Script, plan: ComparePlan
+) -> None:
+    script.manifests = {"a": {"gc": {"mode": "default"}}, "b": {"gc": {"mode": "frozen"}}}
+
+    outcome = script.run(replace(plan, allowed=frozenset({"gc"})))
+
+    assert outcome.rounds >= 6
+    assert facts(outcome)["allowed_mismatches"] == ["gc"]
