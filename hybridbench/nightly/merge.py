@@ -208,14 +208,18 @@ def _waived(waiver: Waiver) -> str:
 def _headline(cells: Sequence[CellOfNight], reds: Sequence[CellOfNight]) -> str:
     if reds:
         worst = reds[0]
-        more = f" (and {len(reds) - 1} more red)" if len(reds) > 1 else ""
-        return f"{worst.id}: {worst.word}{more}, of {len(cells)} cells"
+        return f"{worst.id}: {worst.word}; {len(reds)} of {_counted(cells)} red"
     neutral = sum(cell.state == CellState.NEUTRAL for cell in cells)
     waived = sum(bool(entry.waived) for cell in cells for entry in cell.findings)
-    said = f"{len(cells) - neutral} of {len(cells)} cells passed"
+    said = f"{len(cells) - neutral} of {_counted(cells)} passed"
     if neutral:
         said += f", {neutral} undecided"
-    return said + (f"; {waived} known findings waived" if waived else "")
+    findings = "finding" if waived == 1 else "findings"
+    return said + (f"; {waived} known {findings} waived" if waived else "")
+
+
+def _counted(cells: Sequence[CellOfNight]) -> str:
+    return "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
 
 
 def _notes(plan: PlanRecord, found: Found, attempts: Sequence[AttemptRecord]) -> Iterable[str]:

@@ -145,14 +145,14 @@ def _findings_table(night: NightRecord) -> Table:
         rate = full_rate_text(stored_rate(found.rates[0])) if found.rates else ""
         said = entry.waived or entry.why_not
         badge = "WAIVED" if entry.waived else found.verdict
-        rows.append((badge, cell.id, found.kind, found.subject, rate, entry.news, said))
+        rows.append((cell.id, badge, found.kind, found.subject, rate, entry.news, said))
     rows += [
-        ("", cell.id, gone.kind, gone.subject, "", f"gone since {cell.baseline}", "")
+        (cell.id, "", gone.kind, gone.subject, "", f"gone since {cell.baseline}", "")
         for cell in night.cells
         for gone in cell.gone
     ]
-    columns = ("", "cell", "kind", "subject", "rate", "since the last good night", "waiver")
-    return Table("Findings", columns, tuple(rows))
+    columns = ("cell", "", "kind", "subject", "rate", "since the last good night", "waiver")
+    return Table("Found, by cell", columns, tuple(rows))
 
 
 def _changes_table(night: NightRecord) -> Table:

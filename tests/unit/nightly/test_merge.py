@@ -74,7 +74,7 @@ def test_a_cell_that_was_cut_off_is_missing_also_between_its_runs(tmp_path: Path
 def test_what_was_found_outranks_what_is_missing(tmp_path: Path) -> None:
     found = tonight(tmp_path, (LEAK,), ())
 
-    assert (found.exit_code, found.headline) == (10, "one: LEAK (and 1 more red), of 2 cells")
+    assert (found.exit_code, found.headline) == (10, "one: LEAK; 2 of 2 cells red")
 
 
 def test_undecided_cells_do_no_harm_but_make_no_night(tmp_path: Path) -> None:

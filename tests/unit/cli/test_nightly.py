@@ -1,0 +1,67 @@
+"""The verbs of the night: what a user did wrong is one sentence, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_cli import hybridbench, one_sentence
+
+PLAN = "name: mine\nduration: 30s\nleast_duration: 20s\ncells: [{id: one, profile: smoke}]\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "plan.yaml").write_text(PLAN, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan", "absent.yaml"], "absent.yaml: there is no such plan; known are nightly."),
+        (["plan", "plan.yaml", "--format", "jenkins"], "console, json, github, slurm, k8s"),
+        (["plan", "plan.yaml", "--budget", "soon"], "write 90s, 5m"),
+        (["plan", "plan.yaml", "--budget", "30s"], "not even the first cell fits"),
+        (["plan", "plan.yaml", "--defect", "lru-cycle"], "lru-reference-cycle"),
+        (["cell", "plan.yaml", "--out", "o"], "either --id or --index"),
+        (["cell", "plan.yaml", "--out", "o", "--id", "oen"], "did you mean one?"),
+        (["cell", "plan.yaml", "--out", "o", "--index", "1"], "the plan has cells 0 to 0"),
+        (["merge", "absent", "--out", "o"], "absent: there is no such directory"),
+        (["merge", ".", "--out", "o"], "no cell.json is in there"),
+        (["merge", ".", "--out", "o", "--budget", "5m"], "belong to --plan"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_call_is_one_sentence(folder: Path, arguments: list[str], said: str) -> None:
+    result = hybridbench("nightly", *arguments, cwd=folder)
+
+    assert said in one_sentence(result)
+    assert [path.name for path in folder.iterdir()] == ["plan.yaml"]
+
+
+def test_a_merge_in_which_all_is_missing_is_red_and_leaves_every_page(folder: Path) -> None:
+    (folder / "cells").mkdir()
+
+    result = hybridbench(
+        "nightly", "merge", "cells", "--plan", "plan.yaml", "--out", "night", cwd=folder
+    )
+
+    assert result.returncode == 16, result.stderr
+    assert "MISSING" in result.stdout
+    pages = {path.name for path in (folder / "night").iterdir()}
+    assert pages == {"night.json", "report.html", "report.md", "junit.xml", "summary.md"}
+    again = hybridbench("report", "night", "--format", "json", cwd=folder)
+    assert again.returncode == 16
+    assert json.loads(again.stdout)
+
+
+def test_the_plan_as_json_has_what_a_scheduler_of_ones_own_needs(folder: Path) -> None:
+    told = json.loads(
+        hybridbench("nightly", "plan", "plan.yaml", "--format", "json", cwd=folder).stdout
+    )
+
+    assert [cell["id"] for cell in told["cells"]] == ["one"]
+    assert 0 < told["false_red"]["share"] < 0.01
