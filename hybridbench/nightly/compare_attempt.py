@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from hybridbench.analysis.comparison import compare
+from hybridbench.analysis.comparison_thresholds import HeldRatio, hold_ratios
 from hybridbench.analysis.comparison_verdict import (
     Call,
     Change,
@@ -17,7 +18,8 @@ from hybridbench.analysis.comparison_verdict import (
     Role,
     SideComparison,
 )
-from hybridbench.analysis.findings import PRECEDENCE, Finding, VerdictKind
+from hybridbench.analysis.findings import PRECEDENCE, Finding, ThresholdOutcome, VerdictKind
+from hybridbench.analysis.reading import texts
 from hybridbench.compare.store import StoredComparison, read_comparison
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.cells import Cell
@@ -62,15 +64,17 @@ def with_comparison(attempt: AttemptRecord, store: Path, cell_dir: Path) -> Atte
         except RunDirectoryError:
             continue
         if stored.ended in _ENDED:
-            verdict = compare(stored.comparison, stored.terms)
-            return _completed(attempt, stored, verdict, directory.relative_to(cell_dir))
+            return _completed(attempt, stored, directory.relative_to(cell_dir))
     return None
 
 
-def _completed(
-    attempt: AttemptRecord, stored: StoredComparison, verdict: ComparisonVerdict, run: Path
-) -> AttemptRecord:
-    findings = tuple(finding for side in verdict.sides for finding in _findings(side))
+def _completed(attempt: AttemptRecord, stored: StoredComparison, run: Path) -> AttemptRecord:
+    thresholds = texts(stored.facts, "thresholds")
+    verdict, held = hold_ratios(compare(stored.comparison, stored.terms), thresholds)
+    findings = (
+        *(finding for side in verdict.sides for finding in _findings(side)),
+        *_ratios(held, verdict),
+    )
     kinds = {finding.verdict for finding in findings}
     kind = next((kind for kind in PRECEDENCE if kind in kinds), VerdictKind.CLEAN)
     manifests = [version.manifest for version in stored.comparison.versions]
@@ -98,6 +102,18 @@ def _findings(side: SideComparison) -> Iterator[FindingRecord]:
     # A version that fell has neither: its end is the finding.
     fell = Finding("crash", VerdictKind.CRASHED, side.name, side.headline)
     yield from found or [finding_record(fell, exact=True)]
+
+
+def _ratios(held: Iterable[HeldRatio], verdict: ComparisonVerdict) -> Iterator[FindingRecord]:
+    """Thresholds on ratios that were missed, or that keep the answer open."""
+    for ratio in held:
+        outcome = None if ratio.result is None else ratio.result.outcome
+        if outcome is ThresholdOutcome.MISSED:
+            missed = Finding("threshold", VerdictKind.DEGRADED, ratio.text, ratio.said)
+            yield finding_record(missed, exact=False)
+        elif outcome is not ThresholdOutcome.MET and verdict.outcome is Outcome.INCONCLUSIVE:
+            open_ = Finding("undecided", VerdictKind.INCONCLUSIVE, ratio.text, ratio.said)
+            yield finding_record(open_, exact=True)
 
 
 def _leaks(side: SideComparison) -> Iterator[FindingRecord]:

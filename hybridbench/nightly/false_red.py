@@ -14,7 +14,8 @@ from hybridbench.nightly.plan import Policy
 # docs/detection.md, "How well it does": 3 false alarms in 552 clean traces on one fresh seed, none
 # in 552 on another.  The worse of the two is used; with none, up to 0.0054 could not be excluded.
 ALARM_RATE: Final = 3 / 552
-# A comparison is built to call identical versions different in one of twenty, half of them slower.
+# A comparison is built to call identical versions different in one of twenty at most, half of them
+# slower; docs/comparison-statistics.md simulated it and saw none.
 COMPARE_RATE: Final = 0.025
 GATED_METRICS: Final = sum(spec.check is Check.TREND for spec in METRICS)
 

@@ -74,7 +74,11 @@ def side(
 
 
 def ended(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *sides: SideComparison, how: str = "decided"
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *sides: SideComparison,
+    how: str = "decided",
+    thresholds: tuple[str, ...] = (),
 ) -> AttemptRecord | None:
     """The attempt whose comparison came to ``sides``."""
     verdict = ComparisonVerdict(
@@ -87,7 +91,7 @@ def ended(
     clean = Verdict(VerdictKind.CLEAN, "", (), (), None, "")
     version = Version(".", "tree", nothing.manifest, nothing, clean)
     comparison = Comparison((version, version), (), interleaved=True)
-    stored = StoredComparison(comparison, ComparisonTerms(), {}, how)
+    stored = StoredComparison(comparison, ComparisonTerms(), {"thresholds": thresholds}, how)
     monkeypatch.setattr(compare_attempt, "read_comparison", lambda _: stored)
     monkeypatch.setattr(compare_attempt, "compare", lambda *_: verdict)
     blank = attempt("", exit_code=None)
@@ -155,6 +159,26 @@ def test_a_version_that_fell_is_the_finding_and_an_undecided_one_is_neutral(
     assert outcome(rules, [open_]).state is CellState.NEUTRAL
 
 
+def test_a_missed_ratio_is_a_finding_of_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = night(tmp_path, PLAN)
+    within = replace(SLOWER, call=Call.SAME, ratio=0.98, lower=0.975, upper=0.985)
+    same = side(Outcome.SAME, metrics=(within,))
+
+    missed = ended(tmp_path, monkeypatch, same, thresholds=("throughput.ratio>0.99",))
+    met = ended(tmp_path, monkeypatch, same, thresholds=("throughput.ratio>0.97",))
+    open_ = ended(tmp_path, monkeypatch, same, thresholds=("throughput.ratio>0.98",))
+
+    assert missed is not None
+    assert met is not None
+    assert open_ is not None
+    assert [(f.kind, f.exact) for f in missed.findings] == [("threshold", False)]
+    assert outcome(planned.rules(planned.cells[0]), [missed, missed]).exit_code == 12
+    assert (met.verdict, met.findings) == ("CLEAN", ())
+    assert open_.verdict == "INCONCLUSIVE"
+
+
 @pytest.mark.parametrize("how", ["", "interrupted"])
 def test_a_comparison_that_was_cut_off_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -168,6 +192,7 @@ def test_the_command_is_what_compare_understands(tmp_path: Path) -> None:
     from hybridbench.cli.app import app
 
     (cell,) = night(tmp_path, PLAN).cells
+    cell = replace(cell, thresholds=("throughput.ratio>0.9",))
     words = compare_command(cell, 3, 60.0, tmp_path)
 
     shown = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "200"}).output
