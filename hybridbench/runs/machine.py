@@ -63,7 +63,8 @@ def git_state() -> dict[str, JsonValue] | None:
 def _git(git: str, root: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            [git, "-C", str(root), *arguments],
+            # Only looking: a status that refreshes the index and is cut off leaves its lock behind.
+            [git, "--no-optional-locks", "-C", str(root), *arguments],
             capture_output=True,
             text=True,
             timeout=_GIT_PATIENCE_S,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.history.prune import Fate, Rules, doomed, remove
+from hybridbench.history.prune import Doom, Fate, Rules, doomed, remove
+from hybridbench.rundir.listing import RunSummary
 from hybridbench.rundir.lock import locked_run
 from tests.unit.history.stores import DAY_S, add_comparison, add_night, add_run, verdict
 
@@ -91,6 +92,20 @@ def test_a_link_inside_a_run_is_deleted_and_not_what_it_leads_to(tmp_path: Path)
 
     assert not one.problem
     assert (precious / "file").read_text() == "mine"
+
+
+def test_what_does_not_lie_in_the_store_is_refused(tmp_path: Path) -> None:
+    outside = add_run(tmp_path / "outside", "run", 0.0, verdict())
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "link").symlink_to(outside)
+    named = [outside, store / "link", store / ".." / "outside" / "run"]
+    dooms = [Doom(RunSummary(path, path.name), Fate.GOES, "") for path in named]
+
+    gone = list(remove(store, dooms))
+
+    assert ["does not lie in" in one.problem for one in gone] == [True] * 3
+    assert (outside / "manifest.json").exists()
 
 
 def test_a_run_that_somebody_holds_is_not_deleted_though_its_lock_names_nobody(

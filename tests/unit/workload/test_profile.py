@@ -27,6 +27,19 @@ FAULTS = {
         "checkpoint: {every_s: 5m}",
         "f.yaml:4: checkpoint: unknown key every_s; did you mean every?",
     ),
+    "a threshold on nothing": (
+        "thresholds:\n  - rsss.slope<1MiB/h",
+        "f.yaml:5: thresholds.0: 'rsss.slope<1MiB/h': no metric is called rsss; did you mean rss?",
+    ),
+    "a threshold that is a number": (
+        "thresholds: [3]",
+        "f.yaml:4: thresholds.0: 3 is no threshold; write 'rss.slope<200MiB/h'.",
+    ),
+    "a threshold for two versions": (
+        "thresholds: [throughput.ratio>0.97]",
+        "f.yaml:4: thresholds.0: 'throughput.ratio>0.97' compares two versions, and a run is one: "
+        "give it to compare.",
+    ),
     "nothing near": (
         "output: {zzz: 1}",
         "f.yaml:4: output: unknown key zzz; known are tokens.",
@@ -357,6 +370,13 @@ def test_an_override_that_cannot_be_names_the_setting(
         base().with_overrides({setting[0]: setting[1]})
 
     assert str(caught.value) == sentence
+
+
+def test_thresholds_are_kept_as_they_are_written() -> None:
+    profile = Profile.from_yaml_text(BASE + "thresholds: [' hit_rate.mean > 60% ']\n")
+
+    assert profile.thresholds == ("hit_rate.mean > 60%",)
+    assert Profile.from_resolved(profile.resolved()).thresholds == profile.thresholds
 
 
 def test_the_promise_is_that_of_the_planned_duration() -> None:
