@@ -27,7 +27,7 @@ from hybridbench.cli.options import check_choice
 from hybridbench.errors import ConfigError, ExitCode, WorkerFailedError
 
 if TYPE_CHECKING:
-    from hybridbench.compare.bisect import Bisected, Tried
+    from hybridbench.compare.bisect import Bisected, Symptom, Tried
     from hybridbench.compare.worktree import Revision
 
 EXIT_CODES = (
@@ -69,26 +69,49 @@ def bisect(
     )  # fmt: skip
     commits = search.commits_between(good, bad)
     typer.echo(f"{len(commits) - 1} commits after {_name(commits[0])}", err=True)
-    found = search.bisect(commits, lambda revision: _tried(commits[0], revision, options))
+    found = search.bisect(commits, _Search(commits[0], options))
     raise typer.Exit(int(_tell(found, commits[-1])))
 
 
-def _tried(good: Revision, revision: Revision, options: CompareOptions) -> Tried:
-    from hybridbench.compare.bisect import Answer, Tried, answer_of, finished_comparison
+class _Search:
+    """Compares commits with the good one; what the bad one shows is what is searched for."""
 
-    if revision.tree == good.tree:
-        return _told(Tried(revision, Answer.GOOD, "no file of hybridbench differs"))
-    versions = (f"git:{good.commit[:12]}", f"git:{revision.commit[:12]}")
-    trees = (good.tree, revision.tree)
-    directory = finished_comparison(options.store, trees, settings_of(versions, options))
-    if directory is None:
+    def __init__(self, good: Revision, options: CompareOptions) -> None:
+        self._good = good
+        self._options = options
+        self._symptoms: frozenset[Symptom] | None = None
+
+    def __call__(self, revision: Revision) -> Tried:
+        from hybridbench.analysis.comparison import compare
+        from hybridbench.compare.bisect import Answer, Tried, answer_of, symptoms_of
+        from hybridbench.compare.store import read_comparison
+
+        if revision.tree == self._good.tree:
+            return _told(Tried(revision, Answer.GOOD, "no file of hybridbench differs"))
         try:
-            directory, hint = compared(versions, options)
+            stored = read_comparison(self._comparison(revision))
         except (ConfigError, WorkerFailedError) as error:
             return _told(Tried(revision, Answer.SKIPPED, str(error)))
+        verdict = compare(stored.comparison, stored.terms)
+        if self._symptoms is None:
+            self._symptoms = symptoms_of(verdict)
+        answer = answer_of(stored.comparison, verdict, self._symptoms)
+        return _told(Tried(revision, answer, verdict.headline))
+
+    def _comparison(self, revision: Revision) -> Path:
+        """The directory of one that is in the store already, or of a new one."""
+        from hybridbench.compare.bisect import finished_comparison
+
+        versions = (f"git:{self._good.commit[:12]}", f"git:{revision.commit[:12]}")
+        trees = (self._good.tree, revision.tree)
+        options = self._options
+        found = finished_comparison(options.store, trees, settings_of(versions, options))
+        if found is not None:
+            return found
+        directory, hint = compared(versions, options)
         if hint is not None:
             raise typer.Exit(int(hint))
-    return _told(answer_of(directory, revision))
+        return directory
 
 
 def _told(tried: Tried) -> Tried:

@@ -6,17 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeAlias
 
-from hybridbench.analysis.comparison import compare
-from hybridbench.analysis.comparison_verdict import Outcome
+from hybridbench.analysis.comparison_record import Comparison
+from hybridbench.analysis.comparison_verdict import Change, ComparisonVerdict, Outcome
+from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import JsonValue
-from hybridbench.compare.store import read_comparison, read_facts
+from hybridbench.compare.store import read_facts
 from hybridbench.compare.worktree import Revision, find_revision, git
 from hybridbench.errors import RunDirectoryError, UsageError
 from hybridbench.rundir.layout import COMPARISON
 from hybridbench.rundir.manifest import as_mapping
 
+# A leak that is searched for: kind and subject of its finding.
+Symptom: TypeAlias = tuple[str, str]
+
+_WORSE = (Change.INTRODUCED, Change.WORSE)
+_PROVES_NOTHING = (VerdictKind.INVALID, VerdictKind.CRASHED)
 # Ends after which a comparison has said what it can.
 _FINISHED = ("decided", "rounds", "max-time", "lost")
 
@@ -90,16 +97,30 @@ def _middle(low: int, high: int, tried: Mapping[int, Tried]) -> int | None:
     return min(left, key=lambda index: (abs(2 * index - low - high), index), default=None)
 
 
-def answer_of(directory: Path, revision: Revision) -> Tried:
-    """What the finished comparison in ``directory`` says of its second version.
+def symptoms_of(verdict: ComparisonVerdict) -> frozenset[Symptom]:
+    """The leaks by which the second version is worse; none where it only is slower."""
+    leaks = verdict.sides[0].leaks
+    return frozenset((leak.kind, leak.subject) for leak in leaks if leak.change in _WORSE)
 
-    Raises:
-        RunDirectoryError: it cannot be read.
+
+def answer_of(
+    comparison: Comparison, verdict: ComparisonVerdict, symptoms: frozenset[Symptom]
+) -> Answer:
+    """What a comparison says of its second version.
+
+    Where leaks are searched for, they alone decide: a commit is not passed over because its speed
+    was hard to tell.
     """
-    stored = read_comparison(directory)
-    verdict = compare(stored.comparison, stored.terms)
-    answers = {Outcome.REGRESSION: Answer.BAD, Outcome.INCONCLUSIVE: Answer.SKIPPED}
-    return Tried(revision, answers.get(verdict.outcome, Answer.GOOD), verdict.headline)
+    changes = {(leak.kind, leak.subject): leak.change for leak in verdict.sides[0].leaks}
+    if any(changes.get(symptom) in _WORSE for symptom in symptoms):
+        return Answer.BAD
+    run_proves = comparison.versions[1].verdict.kind not in _PROVES_NOTHING
+    undecided = any(changes.get(symptom) is Change.UNDECIDED for symptom in symptoms)
+    if symptoms and run_proves and not undecided:
+        return Answer.GOOD
+    if symptoms or verdict.outcome is Outcome.INCONCLUSIVE:
+        return Answer.SKIPPED
+    return Answer.BAD if verdict.outcome is Outcome.REGRESSION else Answer.GOOD
 
 
 def finished_comparison(store: Path, trees: Sequence[str], settings: str) -> Path | None:

@@ -21,6 +21,7 @@ MAX_TIME_S: Final = 1200.0
 SHORTEST_BLOCK_S: Final = 2.0
 _SAMPLES_PER_BLOCK = 15.0
 _LEAST_SAMPLE_S = 0.5
+_LONGEST_SETTLE_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class ComparePlan:
     def of_side(self, side: Side, directory: Path) -> SoakPlan:
         """The soak that one version serves in its own time; its length is known at the end."""
         return SoakPlan(
-            profile=self._sampled(),
+            profile=self._in_blocks(),
             model=self.model,
             store=directory,
             duration_s=self.terms.looks[0] * self.block_s,
@@ -102,14 +103,20 @@ class ComparePlan:
         text = json.dumps(chosen, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _sampled(self) -> Profile:
-        """The profile with a cadence for blocks, where it leaves that to us: what suits a soak is
-        a share of its length, and nobody knows yet how long this one lasts.
+    def _in_blocks(self) -> Profile:
+        """The profile with a cadence for blocks.
+
+        Where it leaves the sampling to us: what suits a soak is a share of its length, and nobody
+        knows yet how long this one lasts.  And a rest after every block, not every ten minutes,
+        must be short.
         """
-        if self.profile.probe.sample_every_s is not None:
-            return self.profile
-        every_s = max(_LEAST_SAMPLE_S, self.block_s / _SAMPLES_PER_BLOCK)
-        return self.profile.with_overrides({"probe.sample_every": f"{every_s:g}s"})
+        changes: dict[str, str] = {}
+        if self.profile.probe.sample_every_s is None:
+            every_s = max(_LEAST_SAMPLE_S, self.block_s / _SAMPLES_PER_BLOCK)
+            changes["probe.sample_every"] = f"{every_s:g}s"
+        if self.profile.checkpoint.settle_s > _LONGEST_SETTLE_S:
+            changes["checkpoint.settle"] = f"{_LONGEST_SETTLE_S:g}s"
+        return self.profile.with_overrides(changes) if changes else self.profile
 
 
 def of_one_run(thresholds: Iterable[str]) -> tuple[str, ...]:

@@ -31,7 +31,9 @@ from hybridbench.units import format_duration
 
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _CALIBRATE_SHARE = 0.5  # of a block
-_FEWEST_REQUESTS = 8
+_CALIBRATE_LEAST_S = 3.0
+# With fewer a block is all beginning and end.
+_FEWEST_REQUESTS = 32
 _SEED_STRIDE = 7919
 
 
@@ -165,7 +167,8 @@ class _Comparison:
         requests = 0
         for index, side in enumerate(sides):
             self._view.note(f"warming up {side.label}")
-            calibrate_s = _CALIBRATE_SHARE * plan.block_s if index == 0 else 0.0
+            wanted_s = max(_CALIBRATE_LEAST_S, _CALIBRATE_SHARE * plan.block_s)
+            calibrate_s = wanted_s if index == 0 else 0.0
             rate = self._guarded_rate(side, plan.seed, calibrate_s)
             if rate is None or self._interrupts.first is not None:
                 return None

@@ -7,12 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from hybridbench.analysis.comparison_record import Comparison, Version
+from hybridbench.analysis.comparison_verdict import (
+    Change,
+    ComparisonTerms,
+    ComparisonVerdict,
+    LeakComparison,
+    Outcome,
+    SideComparison,
+)
+from hybridbench.analysis.findings import Verdict, VerdictKind
+from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.bisect import (
     Answer,
     Tried,
+    answer_of,
     bisect,
     commits_between,
     finished_comparison,
+    symptoms_of,
 )
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.store import COMPARISON_SCHEMA
@@ -133,3 +146,61 @@ def test_settings_are_known_by_everything_but_the_versions(tmp_path: Path) -> No
     assert plan() == plan(store=tmp_path / "elsewhere", ui="none", command=("x",))
     assert len({plan(), plan(seed=2), plan(block_s=1.0), plan(fresh=True)}) == 4
     assert plan() != plan(profile=load_profile("smoke").with_overrides({"seed": "9"}))
+
+
+def leak(change: Change) -> LeakComparison:
+    return LeakComparison("residual", "kv", None, "lost", VerdictKind.LEAK, change, True)
+
+
+def compared(
+    outcome: Outcome, *leaks: LeakComparison, of_run: VerdictKind = VerdictKind.CLEAN
+) -> tuple[Comparison, ComparisonVerdict]:
+    versions = tuple(
+        Version(name, "git", {}, RunRecord({}, {}, ()), Verdict(kind, "", (), (), None, ""))
+        for name, kind in (("git:a", VerdictKind.CLEAN), ("git:b", of_run))
+    )
+    side = SideComparison(1, "git:b", outcome, outcome.value, "", (), leaks)
+    verdict = ComparisonVerdict(outcome, outcome.value, "", (side,), 2, ComparisonTerms(), True)
+    return Comparison(versions, (), True), verdict
+
+
+LOST = frozenset({("residual", "kv")})
+UNDECIDED = Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("outcome", "leaks", "symptoms", "answer"),
+    [
+        # A leak that is searched for decides, whatever the speed is called.
+        (Outcome.REGRESSION, [leak(Change.INTRODUCED)], LOST, Answer.BAD),
+        (UNDECIDED, [], LOST, Answer.GOOD),
+        (UNDECIDED, [leak(Change.UNDECIDED)], LOST, Answer.SKIPPED),
+        # Without one the whole answer does.
+        (Outcome.REGRESSION, [], frozenset(), Answer.BAD),
+        (UNDECIDED, [], frozenset(), Answer.SKIPPED),
+        (Outcome.SAME, [], frozenset(), Answer.GOOD),
+    ],
+)
+def test_a_commit_is_answered_by_what_the_bad_one_showed(
+    outcome: Outcome,
+    leaks: list[LeakComparison],
+    symptoms: frozenset[tuple[str, str]],
+    answer: Answer,
+) -> None:
+    comparison, verdict = compared(outcome, *leaks)
+
+    assert answer_of(comparison, verdict, symptoms) is answer
+
+
+def test_a_run_that_proves_nothing_does_not_show_that_a_leak_is_not_there() -> None:
+    comparison, verdict = compared(UNDECIDED, of_run=VerdictKind.INVALID)
+
+    assert answer_of(comparison, verdict, LOST) is Answer.SKIPPED
+
+
+def test_what_the_bad_commit_leaks_is_what_is_searched_for() -> None:
+    _, verdict = compared(Outcome.REGRESSION, leak(Change.INTRODUCED))
+    _, slower = compared(Outcome.REGRESSION, leak(Change.UNCHANGED))
+
+    assert symptoms_of(verdict) == LOST
+    assert symptoms_of(slower) == frozenset()
