@@ -138,17 +138,17 @@ def _tables(one: Series, every: Sequence[Series]) -> Iterable[Table]:
     shown = one.points[-_ROWS_MOST:]
     left = len(one.points) - len(shown)
     yield Table(
+        f"{title}: trends",
+        ("quantity", "runs", "oldest to newest", "change"),
+        tuple(_trend_row(trend) for trend in one.trends),
+        frozenset({1}),
+    )
+    yield Table(
         title,
         ("started", "version", "verdict", *(quantity.name for quantity in quantities)),
         tuple(_row(point, quantities) for point in reversed(shown)),
         frozenset(range(3, 3 + len(quantities))),
         f"{_count(left, 'older run')} left out." if left else "",
-    )
-    yield Table(
-        f"{title}: trends",
-        ("quantity", "runs", "oldest to newest", "change"),
-        tuple(_trend_row(trend) for trend in one.trends),
-        frozenset({1}),
     )
 
 
