@@ -48,3 +48,16 @@ def test_the_plans_own_budget_holds_unless_another_is_given(tmp_path: Path) -> N
 
     assert len(night(tmp_path, text).cells) == 2
     assert len(night(tmp_path, text, budget_s=1500.0).cells) == 4
+
+
+def test_a_cell_at_its_least_leaves_the_shortening_to_the_others(tmp_path: Path) -> None:
+    text = (
+        "name: test\nduration: 10m\ncells:\n"
+        "  - {id: firm, profile: smoke, least_duration: 5m}\n"
+        "  - {id: soft, profile: smoke, least_duration: 1m}\n"
+    )
+
+    firm, soft = night(tmp_path, text, budget_s=700.0).cells
+
+    assert firm.duration_s == 300.0
+    assert 218.0 <= soft.duration_s <= 220.0
