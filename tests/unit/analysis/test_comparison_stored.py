@@ -75,11 +75,15 @@ def test_windows_are_of_the_steady_part_and_count_served_tokens() -> None:
 
 
 def test_a_pause_for_a_checkpoint_is_not_time_of_the_engine() -> None:
-    values = [b.values["throughput_tokens_per_s"] for b in stored_blocks(_run(pause=True), 0)
-              if "throughput_tokens_per_s" in b.values]  # fmt: skip
+    values = [
+        b.values["throughput_tokens_per_s"]
+        for b in stored_blocks(_run(pause=True), 0)
+        if b.values.get("throughput_tokens_per_s", 0.0) > 0.0
+    ]
 
-    assert np.median(values) == pytest.approx(1000.0, rel=1e-6)
-    assert max(values) < 1100.0
+    # The windows that lie in the pause have no tokens; those that touch it have their usual speed.
+    assert len(values) >= MOST_WINDOWS - 3
+    assert values == pytest.approx([1000.0] * len(values), rel=0.05)
 
 
 def test_memory_at_rest_is_what_was_measured_at_rest() -> None:
