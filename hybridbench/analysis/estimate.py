@@ -44,6 +44,7 @@ from hybridbench.analysis.gls import (
     rank_models,
 )
 from hybridbench.analysis.guard import measure_pace, stops_at_the_end
+from hybridbench.analysis.load_blocks import block_load, block_peak
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.sawtooth import MIN_TROUGHS, Teeth, find_teeth, usable_troughs
 from hybridbench.analysis.shapes import Beside, ShapeLimits, Trend, build_shapes
@@ -62,7 +63,6 @@ _TROUGHS_FOR_MODELS = 16
 # Noise above the first is mostly misfit; the later half counts instead if its own is below the
 # second.
 _HARDLY_FORGETS, _FORGETS_AGAIN = 0.75, 0.6
-_PEAK_RISES = 0.1  # of its last height
 _WORK_DIFFERS = 0.03  # work closer than this to time, or to other work, is no rival
 
 
@@ -277,9 +277,9 @@ def _problem(
         rivals = (blocks.x, *(other for _, other in works))
         if scaled is not None and all(_differ(scaled, rival) for rival in rivals):
             works.append((index, scaled))
-    load = None if samples.load is None else _block_load(samples.t_s, samples.load, blocks)
+    load = None if samples.load is None else block_load(samples.t_s, samples.load, blocks)
     beside = [] if load is None else [Beside((load,), 1)]
-    peak = None if samples.load is None else _block_peak(samples.t_s, samples.load, blocks)
+    peak = None if samples.load is None else block_peak(samples.t_s, samples.load, blocks)
     if peak is not None:
         beside.append(Beside((peak,), 1))
     if dips is not None:
@@ -304,36 +304,6 @@ def _progress(t_s: FloatArray, work: FloatArray, blocks: Blocks) -> FloatArray |
 
 def _differ(one: FloatArray, other: FloatArray) -> bool:
     return float(np.abs(one - other).max()) > _WORK_DIFFERS
-
-
-def _block_load(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray | None:
-    """Mean load of each block about its average; None where it hardly varies."""
-    total = np.concatenate([[0.0], np.cumsum(load)])
-    edges = blocks.start_s + (blocks.end_s - blocks.start_s) * np.stack(
-        [blocks.index, blocks.index + 1]
-    ) / (blocks.index[-1] + 1)
-    first, last = np.searchsorted(t_s, edges[0]), np.searchsorted(t_s, edges[1])
-    last = np.maximum(last, first + 1)
-    mean = (total[np.minimum(last, load.size)] - total[np.minimum(first, load.size - 1)]) / (
-        last - first
-    )
-    centred: FloatArray = mean - mean.mean()
-    varies = float(np.abs(centred).max()) > 0.1 * float(np.abs(mean).max())
-    return centred if varies else None
-
-
-def _block_peak(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray | None:
-    """The highest load so far, about its average; None where it hardly rises in the window.
-
-    An allocator keeps what the highest load took, so that memory follows the peaks and not the
-    load.  While they still rise, growth is told from a leak only if it is not theirs.
-    """
-    highest = np.maximum.accumulate(load)
-    peak = np.interp(blocks.t_s, t_s, highest)
-    if float(np.ptp(peak)) <= _PEAK_RISES * float(peak[-1]):
-        return None
-    centred: FloatArray = peak - peak.mean()
-    return centred
 
 
 def _growth(fit: ModelFit, problem: Problem, confidence: float) -> tuple[float, float, float]:
