@@ -43,7 +43,7 @@ from hybridbench.analysis.student import t_quantile
 # less sure for the alarms beside it.
 _PRIMARY_SHARE = 0.8
 # A comparison that would need more rounds than this is not waited for.
-_MOST_PAIRS = 5000
+_MOST_PAIRS = 500
 _LEAST_PAIRS = 3
 _ON_THE_EDGE = 1e-6  # of a log ratio: nearer to the margin no number of pairs can decide
 _LEAST_STEP = 6  # rounds between two looks beyond those of the terms
