@@ -109,7 +109,9 @@ def _outcome(
         return Outcome.REGRESSION, red
     primary = next((m for m in metrics if m.role is Role.PRIMARY), None)
     undecided = primary is None or primary.call is Call.INCONCLUSIVE
-    if undecided or any(row.change is Change.UNDECIDED for row in leaks):
+    # Pairs share what disturbed them, and their speed stands; that nothing leaks does not.
+    unjudged = VerdictKind.INVALID in (base.verdict.kind, version.verdict.kind)
+    if undecided or unjudged or any(row.change is Change.UNDECIDED for row in leaks):
         return Outcome.INCONCLUSIVE, Outcome.INCONCLUSIVE.value
     gone = next((row for row in leaks if row.change in (Change.FIXED, Change.LESS)), None)
     if gone is not None:

@@ -8,7 +8,12 @@ import pytest
 
 from hybridbench.analysis.comparison import compare
 from hybridbench.analysis.comparison_record import Comparison
-from hybridbench.analysis.comparison_verdict import ComparisonTerms, ComparisonVerdict, Outcome
+from hybridbench.analysis.comparison_verdict import (
+    Call,
+    ComparisonTerms,
+    ComparisonVerdict,
+    Outcome,
+)
 from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.errors import ExitCode
 from tests.unit.analysis.comparisons import (
@@ -128,10 +133,16 @@ def test_a_crash_of_the_first_version_alone_is_no_fault_of_the_second() -> None:
     assert "the first version is CRASHED" in found.headline
 
 
-def test_an_invalid_run_leaves_the_speed_standing_and_says_that_leaks_were_not_judged() -> None:
-    found = _answer(pair(SAME, version(".", CLEAN), version("b", verdict(VerdictKind.INVALID))))
+@pytest.mark.parametrize("kinds", [("CLEAN", "INVALID"), ("INVALID", "CLEAN")])
+def test_an_invalid_run_leaves_the_speed_standing_and_the_leaks_open(kinds: list[str]) -> None:
+    base, other = (verdict(VerdictKind(kind)) for kind in kinds)
 
-    assert found.outcome is Outcome.SAME
+    found = _answer(pair(SAME, version(".", base), version("b", other)))
+
+    primary = found.sides[0].primary()
+    assert primary is not None
+    assert primary.call is Call.SAME
+    assert found.outcome is Outcome.INCONCLUSIVE
     assert "leaks not judged" in found.headline
 
 
