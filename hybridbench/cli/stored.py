@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +51,12 @@ def list_stored(
         return
     from rich.console import Console
 
-    Console().print(_table(shown))
+    console = Console()
+    if console.is_terminal:
+        console.print(_table(shown))
+    else:
+        for line in _lines(shown):
+            typer.echo(line)
     left = len(every) - len(shown)
     if left or not shown:
         typer.echo(f"{len(shown)} of {len(every)} shown." if every else f"{store} holds no runs.")
@@ -67,6 +72,7 @@ def answer(entry: RunSummary) -> str:
 
 
 def _table(entries: Sequence[RunSummary]) -> RenderableType:
+    """One line a run, cut to the width of the terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -74,11 +80,30 @@ def _table(entries: Sequence[RunSummary]) -> RenderableType:
     grid.add_column(no_wrap=True, overflow="fold")
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, justify="right", style="dim")
-    grid.add_column(overflow="fold")
-    for entry in entries:
-        length = "" if entry.duration_s is None else format_duration(entry.duration_s)
-        grid.add_row(Text(entry.path.name), Text(answer(entry)), Text(length), Text(_said(entry)))
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    for row in _rows(entries):
+        grid.add_row(*map(Text, row))
     return grid
+
+
+def _lines(entries: Sequence[RunSummary]) -> Iterator[str]:
+    """The same for a pipe: one line a run, whole."""
+    rows = _rows(entries)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
+    for name, said, length, headline in rows:
+        yield f"{name:{widths[0]}}  {said:{widths[1]}}  {length:>{widths[2]}}  {headline}"
+
+
+def _rows(entries: Sequence[RunSummary]) -> list[tuple[str, str, str, str]]:
+    return [
+        (
+            entry.path.name,
+            answer(entry),
+            "" if entry.duration_s is None else format_duration(entry.duration_s),
+            _said(entry),
+        )
+        for entry in entries
+    ]
 
 
 def _said(entry: RunSummary) -> str:
