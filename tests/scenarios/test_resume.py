@@ -102,7 +102,8 @@ def test_a_killed_soak_goes_on_as_a_second_segment_with_one_verdict(tmp_path: Pa
     assert np.all(np.diff(rss.t_s) > 0)
     finishes = record.series["events.finishes"]
     assert np.any(np.diff(finishes.value) < 0), "the new worker counts from zero"
-    assert phases(early)[-1] in {"warmup", "steady"}
+    # The cut may fall into a checkpoint.
+    assert phases(early)[-1] in {"warmup", "steady", "drain", "idle", "resume"}
     assert phases(late)[:2] == ["boot", "warmup"]
     assert phases(late)[-1] == "done"
     first, next_one = manifest["segments"]
