@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.compare import Ballast, BlockTime, Margin, MaxTime, Model, ProfileName, Rounds
+from hybridbench.cli.compare import (
+    Ballast,
+    BlockTime,
+    Margin,
+    MaxTime,
+    Model,
+    ProfileName,
+    Rounds,
+    SliceTime,
+)
 from hybridbench.cli.compare_options import CompareOptions, compared
 from hybridbench.errors import ExitCode
 
@@ -30,6 +39,7 @@ def compare(
     profile: ProfileName = None,
     max_time: MaxTime = "20m",
     block: BlockTime = "2s",
+    slice_: SliceTime = "50ms",
     rounds: Rounds = None,
     margin: Margin = "3%",
     ballast: Ballast = 0,
@@ -58,8 +68,9 @@ def compare(
 
         def once(versions: Sequence[str], index: int) -> tuple[Path, ExitCode | None]:
             options = CompareOptions(
-                model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
-                margin=margin, seed=seed + index, ballast=ballast, store=place, ui="none",
+                model=model, profile=profile, max_time=max_time, block=block, slice_=slice_,
+                rounds=rounds, margin=margin, seed=seed + index, ballast=ballast, store=place,
+                ui="none",
             )  # fmt: skip
             return compared(versions, options)
 

@@ -39,6 +39,15 @@ BlockTime = Annotated[
         "--block", help="How long a block of the first version takes; fixes the requests in one."
     ),
 ]
+SliceTime = Annotated[
+    str,
+    typer.Option(
+        "--slice",
+        help="How long a turn within a block is: the other versions stand still meanwhile, and the "
+        "machine's ups and downs meet all alike.  0 serves whole blocks in turn, as scheduled "
+        "arrivals always are.",
+    ),
+]
 Rounds = Annotated[
     int | None,
     typer.Option(
@@ -97,6 +106,7 @@ def compare(
     profile: ProfileName = None,
     max_time: MaxTime = "20m",
     block: BlockTime = "15s",
+    slice_: SliceTime = "50ms",
     rounds: Rounds = None,
     margin: Margin = "3%",
     seed: Seed = None,
@@ -119,9 +129,9 @@ def compare(
 ) -> None:
     """Run versions of the engine side by side and say which is slower and which leaks.
 
-    Live versions take turns, a block of the same requests each, in the order AB BA AB ...; a look
-    after 6, 12, 18 and 24 rounds ends it as soon as the throughput is decided.  Stored runs are
-    compared as they are.
+    Live versions serve blocks of the same requests, in turns of milliseconds within each block and
+    in the order AB BA AB ...; a look after 6, 12, 18 and 24 rounds ends it as soon as the
+    throughput is decided.  Stored runs are compared as they are.
 
     The directory under --store holds the raw blocks and a run directory for each version.  Ctrl-C
     ends after the round under way and reports; a second one stops at once.
@@ -129,7 +139,7 @@ def compare(
     check_choice("--ui", ui, UI_MODES)
     check_format(format_)
     options = CompareOptions(
-        model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
+        model=model, profile=profile, max_time=max_time, block=block, slice_=slice_, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()), fresh=fresh,
         allowed=tuple(allow_mismatch or ()),
         thresholds=given_thresholds(threshold or [], of_comparison=True), store=store, ui=ui,

@@ -36,6 +36,7 @@ class CompareOptions:
     profile: str | None = None
     max_time: str = "20m"
     block: str = "15s"
+    slice_: str = "50ms"
     rounds: int | None = None
     margin: str = "3%"
     seed: int | None = None
@@ -108,6 +109,7 @@ def _live_plan(
             f"--block {options.block}: a block below {format_duration(SHORTEST_BLOCK_S)} has too "
             "few requests to say anything; give more."
         )
+    slice_s = parse_seconds("--slice", options.slice_)
     if options.gc is not None:
         check_choice("--gc", options.gc, GC_MODES)
     defects = chosen_defects(defect_words(versions))
@@ -125,6 +127,7 @@ def _live_plan(
             seed=profile.seed if options.seed is None else options.seed,
             terms=terms,
             block_s=block_s,
+            slice_s=slice_s,
             max_time_s=max_time_s,
             fresh=options.fresh,
             thresholds=options.thresholds,

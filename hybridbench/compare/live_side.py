@@ -1,15 +1,17 @@
 """One version while it is compared: its worker, its run directory, and the blocks it serves.
 
-Between its turns it is parked: drained, looked at, and asked nothing.  The time of its run is its
-own, parked time left out, so that the run is judged like a soak.
+Between its blocks it is parked: drained, looked at, and asked nothing.  Within a block it may be
+frozen while another version has its slice.  The time of its run is its own, parked and frozen time
+left out, so that the run is judged like a soak.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hybridbench.analysis.record import JsonValue
@@ -22,6 +24,7 @@ from hybridbench.compare.meter import (
     Tally,
     block_values,
 )
+from hybridbench.compare.own_time import OwnTime
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.sides import Side
 from hybridbench.compare.traffic import BlockTraffic
@@ -54,6 +57,7 @@ _WARM_UP_LIMIT_S = 120.0
 # What has not ended by then is cut: a version that slow is measured by what it did.
 _BLOCK_TIMES_MAX = 8.0
 _BLOCK_LEAST_LIMIT_S = 60.0
+_CUT = "a block was cut after {:.0f} s: this version is slow"
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,17 @@ class BlockDone:
 
     start_s: float
     values: Mapping[str, float]
+
+
+@dataclass
+class _Block:
+    """The block under way."""
+
+    begun_s: float
+    before: Mapping[str, float]
+    own: OwnTime = field(default_factory=OwnTime)
+    draining: bool = False  # all of it was submitted
+    give_up_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -103,6 +118,7 @@ class LiveSide:
             stage.plan.of_side(side, stage.directory), stop="never", diagnose="never"
         )
         self._traffic = BlockTraffic()
+        self._block = _Block(0.0, {})
         self._held = ExitStack()
         self._worker: _Worker | None = None
         self._parked_at_s: float | None = None
@@ -191,11 +207,14 @@ class LiveSide:
         loop.run_until(lambda: loop.interrupted, measured_s + calibrate_s)
         rate = (driver.tally.ended - before) / max(loop.now_s - measured_s, 1e-9)
         self._traffic.stop()
-        self._finish_block(worker, begun_s, _BLOCK_LEAST_LIMIT_S)
+        self._block = _Block(begun_s, {})
+        self._serve_on(worker, math.inf)
+        self._served_s += loop.now_s - begun_s
+        self._rest(worker)
         return rate if calibrate_s > 0 else 0.0
 
-    def serve(self, seed: int, requests: int, tag: str, phase: str) -> BlockDone:
-        """One block, from parked to parked.
+    def begin_block(self, seed: int, requests: int, tag: str, phase: str) -> None:
+        """Stand ready for a block, frozen; ``go_on`` serves it.
 
         Raises:
             WorkerLostError: the worker died or hangs; see ``bury``.
@@ -205,18 +224,45 @@ class LiveSide:
         before = self._reading(worker)
         self._sink.peak_rss_bytes = 0.0
         worker.driver.tally = Tally()
-        begun_s = worker.loop.now_s
+        self._block = _Block(worker.loop.now_s, before)
         self._begin(requests, seed, tag)
-        limit_s = max(_BLOCK_LEAST_LIMIT_S, _BLOCK_TIMES_MAX * self._stage.plan.block_s)
-        after = self._finish_block(worker, begun_s, limit_s)
+        self._freeze(worker)
+
+    def go_on(self, slice_s: float) -> bool:
+        """Serve the block for so long and freeze; whether all of it has ended.
+
+        Raises:
+            WorkerLostError: the worker died or hangs; see ``bury``.
+        """
+        worker = self._at_work()
+        self._thaw(worker)
+        over = self._serve_on(worker, worker.loop.now_s + slice_s)
+        self._freeze(worker)
+        return over
+
+    def end_block(self) -> BlockDone:
+        """Rest, look and park after a block; what it came to.
+
+        Raises:
+            WorkerLostError: the worker died or hangs; see ``bury``.
+        """
+        worker, block = self._at_work(), self._block
+        self._thaw(worker)
+        start_s = self._traffic.first_submit_s or block.begun_s
+        tally = worker.driver.tally
+        lasted_s = block.own.between(start_s, tally.last_end_s) if tally.ended else 0.0
+        self._served_s += block.own.between(block.begun_s, worker.loop.now_s)
         edges = Edges(
-            start_s=self._traffic.first_submit_s or begun_s,
-            before=before,
-            after=after,
+            lasted_s=lasted_s,
+            own_share=lasted_s / (tally.last_end_s - start_s) if lasted_s > 0 else 1.0,
+            before=block.before,
+            after=self._reading(worker),
             peak_rss_bytes=self._sink.peak_rss_bytes,
-            rest_bytes=self._sink.rest_bytes,
+            rest_bytes=None,
         )
-        return BlockDone(edges.start_s, block_values(worker.driver.tally, edges))
+        self._rest(worker)
+        edges = replace(edges, rest_bytes=self._sink.rest_bytes)
+        return BlockDone(start_s, block_values(tally, edges))
 
     def replace_worker(self) -> None:
         """Let this process go in order and start another."""
@@ -239,6 +285,8 @@ class LiveSide:
         self.lost = lost.detail
         if self._worker is not None:
             target = self._worker.started.target
+            # It could not say where it hangs.
+            target.thaw()
             bury(target, self._recorder, self._stage.clock, lost, self._kills_before)
 
     def close(self) -> None:
@@ -262,27 +310,53 @@ class LiveSide:
         vocab = worker.started.ready.vocab_size
         self._traffic.begin(build_workload(self._plan.profile, vocab, None, seed), requests, tag)
 
-    def _finish_block(self, worker: _Worker, begun_s: float, limit_s: float) -> Mapping[str, float]:
-        """Until everything has ended; then rest, look, and park."""
-        loop, traffic = worker.loop, self._traffic
-        if not loop.run_until(lambda: traffic.all_submitted, begun_s + limit_s):
-            self._recorder.event(
-                "note", {"text": f"a block was cut after {limit_s:.0f} s: this version is slow"}
-            )
-            traffic.stop()
-        # What an operator paused would never end by itself.
-        worker.parts.target.post(Drain())
-        loop.run_until(lambda: traffic.done, loop.now_s + self._plan.drain_limit_s)
-        self._served_s += loop.now_s - begun_s
-        after = self._reading(worker)
-        # The block is measured; still under traffic by its phase, so that the count is part of the
-        # judged time.
+    def _serve_on(self, worker: _Worker, until_s: float) -> bool:
+        """Serve until all has ended, at most until the monotonic time ``until_s``."""
+        loop, traffic, block = worker.loop, self._traffic, self._block
+        if not block.draining:
+            cut_s = loop.now_s + self._limit_s - block.own.between(block.begun_s, loop.now_s)
+            if not loop.run_until(lambda: traffic.all_submitted, min(until_s, cut_s)):
+                if loop.now_s < cut_s:
+                    return False
+                self._recorder.event("note", {"text": _CUT.format(self._limit_s)})
+                traffic.stop()
+            # What an operator paused would never end by itself.
+            worker.parts.target.post(Drain())
+            block.draining = True
+            block.give_up_s = loop.now_s + self._plan.drain_limit_s
+        over = loop.run_until(lambda: traffic.done, min(until_s, block.give_up_s))
+        return over or loop.now_s >= block.give_up_s
+
+    @property
+    def _limit_s(self) -> float:
+        """Of a block, in the version's own time."""
+        return max(_BLOCK_LEAST_LIMIT_S, _BLOCK_TIMES_MAX * self._stage.plan.block_s)
+
+    def _rest(self, worker: _Worker) -> None:
+        """What follows a block and is not measured: count, look, park."""
+        loop = worker.loop
+        # Still under traffic by its phase, so that the count is part of the judged time.
         loop.post_census()
         loop.run_until(loop.no_census_open, loop.now_s + _CENSUS_PATIENCE_S)
         worker.steps.look_at_rest(audit=False)
-        self._manifest = with_counts(self._manifest, traffic.counts())
+        self._manifest = with_counts(self._manifest, self._traffic.counts())
         self._park()
-        return after
+
+    def _freeze(self, worker: _Worker) -> None:
+        worker.started.target.freeze()
+        worker.starvation.park()
+        self._block.own.freeze(worker.loop.now_s)
+
+    def _thaw(self, worker: _Worker) -> None:
+        """Go on where it was frozen; the stop is no time of the run."""
+        own = self._block.own
+        if not own.is_frozen:
+            return
+        now_s = worker.loop.now_s
+        self._recorder.leave_out(own.thaw(now_s))
+        worker.starvation.unpark()
+        worker.parts.watchdog.heard(now_s)
+        worker.started.target.thaw()
 
     def _reading(self, worker: _Worker) -> Mapping[str, float]:
         """Fresh counters of the worker, by a sample of this moment."""
@@ -300,6 +374,8 @@ class LiveSide:
 
     def _unparked(self, phase: str) -> _Worker:
         worker, now_s = self._at_work(), self._stage.clock.monotonic_s()
+        # Another version was lost while this one waited for its turn.
+        self._thaw(worker)
         if self._parked_at_s is not None:
             self._recorder.leave_out(now_s - self._parked_at_s)
             worker.starvation.unpark()

@@ -92,19 +92,25 @@ class RememberingSink:
 class Edges:
     """What is known of a block besides its tally.
 
-    ``before`` and ``after`` are counters of the worker at its ends, ``start_s`` is the first
-    request, on the worker's clock.
+    ``before`` and ``after`` are counters of the worker at its ends.  ``lasted_s`` is from the first
+    request to the end of the last in the version's own time, and ``own_share`` that as a share of
+    the time that passed: below 1 where versions take turns within the block.
     """
 
-    start_s: float
+    lasted_s: float
+    own_share: float
     before: Mapping[str, float]
     after: Mapping[str, float]
     peak_rss_bytes: float
     rest_bytes: float | None
 
 
-# Time of the worker per token served: counter, and the value of the block.
-_COSTS = (("step_s", "step_ms_per_token"), ("worker_cpu_s", "cpu_ms_per_token"))
+# Time of the worker per token served: counter, the value of the block, and whether the counter
+# runs on while another version has its turn.
+_COSTS = (
+    ("step_s", "step_ms_per_token", True),
+    ("worker_cpu_s", "cpu_ms_per_token", False),
+)
 
 
 def block_values(tally: Tally, edges: Edges) -> dict[str, float]:
@@ -116,11 +122,12 @@ def block_values(tally: Tally, edges: Edges) -> dict[str, float]:
     values = {"peak_rss_bytes": edges.peak_rss_bytes}
     if edges.rest_bytes is not None:
         values[_AT_REST] = edges.rest_bytes
-    values.update(_quantiles("ttft", tally.ttft_s))
-    values.update(_quantiles("itl", tally.itl_s))
+    # The worker's clock runs on while another version has its turn.
+    values.update(_quantiles("ttft", tally.ttft_s, edges.own_share))
+    values.update(_quantiles("itl", tally.itl_s, edges.own_share))
     if tally.prompt_tokens:
         values["hit_rate"] = tally.cached_tokens / tally.prompt_tokens
-    lasted_s = tally.last_end_s - edges.start_s
+    lasted_s = edges.lasted_s
     if not tally.tokens or lasted_s <= 0:
         return values
     values["block_s"] = lasted_s
@@ -128,15 +135,16 @@ def block_values(tally: Tally, edges: Edges) -> dict[str, float]:
     values["requests"] = tally.ended
     values["throughput_tokens_per_s"] = tally.tokens / lasted_s
     values["requests_per_s"] = tally.ended / lasted_s
-    for counter, name in _COSTS:
+    for counter, name, runs_on in _COSTS:
         if counter in edges.before and counter in edges.after:
             spent_s = edges.after[counter] - edges.before[counter]
+            spent_s *= edges.own_share if runs_on else 1.0
             values[name] = _MS * spent_s / tally.tokens
     return values
 
 
-def _quantiles(name: str, durations_s: list[float]) -> dict[str, float]:
+def _quantiles(name: str, durations_s: list[float], own_share: float) -> dict[str, float]:
     if not durations_s:
         return {}
-    p50, p99 = np.quantile(durations_s, [0.5, 0.99])
-    return {f"{name}_ms_p50": _MS * float(p50), f"{name}_ms_p99": _MS * float(p99)}
+    p50, p99 = _MS * own_share * np.quantile(durations_s, [0.5, 0.99])
+    return {f"{name}_ms_p50": float(p50), f"{name}_ms_p99": float(p99)}

@@ -17,6 +17,7 @@ from hybridbench.workload.profile import Profile
 
 BLOCK_S: Final = 15.0
 MAX_TIME_S: Final = 1200.0
+SLICE_S: Final = 0.05
 # A block of the least length still has enough requests for quantiles on a slow machine.
 SHORTEST_BLOCK_S: Final = 2.0
 _SAMPLES_PER_BLOCK = 15.0
@@ -35,6 +36,8 @@ class ComparePlan:
         terms: margin, error probabilities and the looks after which it may end; the last look is
             the most rounds there are.
         block_s: how long a block of the first version should take; decides the requests in it.
+        slice_s: how long a version's turn within a block is; 0 is the whole block.  The shorter,
+            the less of the machine's ups and downs is in the difference.
         max_time_s: no round begins that would end later than this after the first.
         fresh: a new process for each block.
         thresholds: as written; what each version's run, and its ratios, are held against.
@@ -49,6 +52,7 @@ class ComparePlan:
     seed: int
     terms: ComparisonTerms = field(default_factory=ComparisonTerms)
     block_s: float = BLOCK_S
+    slice_s: float = SLICE_S
     max_time_s: float = MAX_TIME_S
     fresh: bool = False
     thresholds: tuple[str, ...] = ()
@@ -83,6 +87,11 @@ class ComparePlan:
             command=self.command,
         )
 
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether requests follow answers, and wait while their version has no turn."""
+        return self.profile.arrival.process == "closed"
+
     def settings_digest(self) -> str:
         """A hash of everything that was chosen but the versions: of two comparisons with the same
         one the second says what the first did.
@@ -94,6 +103,7 @@ class ComparePlan:
             "terms": asdict(self.terms),
             "thresholds": self.thresholds,
             "block_s": self.block_s,
+            "slice_s": self.slice_s,
             "max_time_s": self.max_time_s,
             "fresh": self.fresh,
             "device": self.device,

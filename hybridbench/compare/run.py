@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from hybridbench.analysis.comparison import look
 from hybridbench.analysis.comparison_metrics import is_open_loop
@@ -29,6 +31,7 @@ from hybridbench.runs.status import View
 from hybridbench.targets.messages import Ready
 from hybridbench.units import format_duration
 
+T = TypeVar("T")
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _CALIBRATE_SHARE = 0.5  # of a block
 _CALIBRATE_LEAST_S = 3.0
@@ -61,7 +64,9 @@ class ComparedSide(Protocol):
     def open(self) -> None: ...
     def start(self) -> None: ...
     def warm_up(self, seed: int, calibrate_s: float) -> float: ...
-    def serve(self, seed: int, requests: int, tag: str, phase: str) -> BlockDone: ...
+    def begin_block(self, seed: int, requests: int, tag: str, phase: str) -> None: ...
+    def go_on(self, slice_s: float) -> bool: ...
+    def end_block(self) -> BlockDone: ...
     def replace_worker(self) -> None: ...
     def finish(self) -> None: ...
     def bury(self, lost: WorkerLostError) -> None: ...
@@ -158,7 +163,7 @@ class _Comparison:
         ended = self._rounds_of(sides, requests)
         for side in sides:
             if side.lost is None:
-                self._guarded(side, side.finish)
+                self._asked(side, side.finish)
         return ended
 
     def _warm_up(self, sides: Sequence[ComparedSide]) -> int | None:
@@ -169,16 +174,16 @@ class _Comparison:
             self._view.note(f"warming up {side.label}")
             wanted_s = max(_CALIBRATE_LEAST_S, _CALIBRATE_SHARE * plan.block_s)
             calibrate_s = wanted_s if index == 0 else 0.0
-            rate = self._guarded_rate(side, plan.seed, calibrate_s)
-            if rate is None or self._interrupts.first is not None:
+            rates = self._asked(side, partial(side.warm_up, plan.seed, calibrate_s))
+            if not rates or self._interrupts.first is not None:
                 return None
             if index == 0:
-                requests = max(_FEWEST_REQUESTS, round(rate * plan.block_s))
+                requests = max(_FEWEST_REQUESTS, round(rates[0] * plan.block_s))
         self._writer.tell(block_requests=requests)
         took = f"about {format_duration(plan.block_s)} of {sides[0].label}"
         self._view.note(f"{requests} requests a block, {took}")
         for side in sides:
-            first = self._guarded_block(side, plan.seed + _SEED_STRIDE, requests, "0.", "warmup")
+            first = self._served([side], plan.seed + _SEED_STRIDE, requests, ("0.", "warmup"))
             if first is None or self._interrupts.first is not None:
                 return None
         return requests
@@ -205,26 +210,61 @@ class _Comparison:
     def _round(self, sides: Sequence[ComparedSide], requests: int) -> bool:
         """One block of each; False when a version was lost, and with it the pair."""
         seed = self._plan.seed + _SEED_STRIDE * (self._rounds + 2)
+        order = order_of(self._rounds, len(sides))
+        # All at once in slices, or one after the other.
+        together = [order] if self._slice_s() < math.inf else [(index,) for index in order]
         tag = f"{self._rounds + 1}."
-        for position, index in enumerate(order_of(self._rounds, len(sides))):
-            side = sides[index]
-            if self._plan.fresh and not self._renewed(side):
+        for indices in together:
+            group = [sides[index] for index in indices]
+            if self._plan.fresh and not all(self._renewed(side) for side in group):
                 return False
-            done = self._guarded_block(side, seed, requests, tag, "steady")
-            if done is None:
+            served = self._served(group, seed, requests, (tag, "steady"))
+            if served is None:
                 return False
-            started_s = done.start_s - self._start_s
-            block = Block(index, self._rounds, position, started_s, done.values)
-            self._blocks.append(block)
-            self._writer.block(block)
+            for index, done in zip(indices, served, strict=True):
+                started_s = done.start_s - self._start_s
+                block = Block(index, self._rounds, order.index(index), started_s, done.values)
+                self._blocks.append(block)
+                self._writer.block(block)
         self._view.note(self._round_line(sides))
         return True
 
+    def _served(
+        self, group: Sequence[ComparedSide], seed: int, requests: int, name: tuple[str, str]
+    ) -> list[BlockDone] | None:
+        """A block of each in ``group``, slice by slice, with the tag and phase in ``name``; None
+        when a version was lost.
+        """
+        for side in group:
+            if not self._asked(side, partial(side.begin_block, seed, requests, *name)):
+                return None
+        slice_s = self._slice_s() if len(group) > 1 else math.inf
+        left = list(group)
+        while left:
+            for side in tuple(left):
+                over = self._asked(side, partial(side.go_on, slice_s))
+                if not over:
+                    return None
+                if over[0]:
+                    left.remove(side)
+        served: list[BlockDone] = []
+        for side in group:
+            done = self._asked(side, side.end_block)
+            if not done:
+                return None
+            served += done
+        return served
+
+    def _slice_s(self) -> float:
+        """How long a turn within a block is; without end where a schedule would run on."""
+        slice_s = self._plan.slice_s
+        return slice_s if slice_s > 0 and self._plan.is_closed_loop else math.inf
+
     def _renewed(self, side: ComparedSide) -> bool:
         """A process of its own for the next block, warm like the one before it."""
-        if not self._guarded(side, side.replace_worker):
+        if not self._asked(side, side.replace_worker):
             return False
-        return self._guarded_rate(side, self._plan.seed, 0.0) is not None
+        return bool(self._asked(side, partial(side.warm_up, self._plan.seed, 0.0)))
 
     def _answered(self, sides: Sequence[ComparedSide]) -> bool:
         if self._rounds not in self._plan.terms.looks:
@@ -251,26 +291,14 @@ class _Comparison:
 
     # A worker that is lost is an outcome, whatever it was asked.
 
-    def _guarded(self, side: ComparedSide, step: Callable[[], None]) -> bool:
+    def _asked(self, side: ComparedSide, step: Callable[[], T]) -> list[T]:
+        """What ``step`` returns, alone in a list; an empty one where the worker was lost."""
         try:
-            step()
+            return [step()]
         except WorkerLostError as lost:
             self._view.note(f"{side.label}: {lost.detail}")
             side.bury(lost)
-            return False
-        return True
-
-    def _guarded_rate(self, side: ComparedSide, seed: int, calibrate_s: float) -> float | None:
-        rates: list[float] = []
-        self._guarded(side, lambda: rates.append(side.warm_up(seed, calibrate_s)))
-        return rates[0] if rates else None
-
-    def _guarded_block(
-        self, side: ComparedSide, seed: int, requests: int, tag: str, phase: str
-    ) -> BlockDone | None:
-        done: list[BlockDone] = []
-        self._guarded(side, lambda: done.append(side.serve(seed, requests, tag, phase)))
-        return done[0] if done else None
+            return []
 
 
 def _facts(plan: ComparePlan, run_id: str, clock: Clock) -> dict[str, JsonValue]:
@@ -288,6 +316,7 @@ def _facts(plan: ComparePlan, run_id: str, clock: Clock) -> dict[str, JsonValue]
         "margin": plan.terms.margin,
         "alpha": plan.terms.alpha,
         "block_s": plan.block_s,
+        "slice_s": plan.slice_s,
         "max_time_s": plan.max_time_s,
         "fresh": plan.fresh,
         "thresholds": list(plan.thresholds),

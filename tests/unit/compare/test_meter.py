@@ -14,7 +14,8 @@ def ended(outputs: int, ttft_s: float | None = 0.1, cached: int = 0) -> Ended:
 
 def edges(**changes: object) -> Edges:
     values: dict[str, object] = {
-        "start_s": 100.0,
+        "lasted_s": 10.0,
+        "own_share": 1.0,
         "before": {"step_s": 1.0, "worker_cpu_s": 2.0},
         "after": {"step_s": 1.5, "worker_cpu_s": 2.8},
         "peak_rss_bytes": 5e6,
@@ -57,10 +58,26 @@ def test_a_worker_that_does_not_tell_its_step_time_has_none_and_keeps_the_rest()
     tally = Tally()
     tally.add(ended(outputs=2), 101.0)
 
-    values = block_values(tally, edges(before={}, after={}))
+    values = block_values(tally, edges(lasted_s=1.0, before={}, after={}))
 
     assert "step_ms_per_token" not in values
     assert values["throughput_tokens_per_s"] == pytest.approx(12.0)
+
+
+def test_what_the_clock_counted_while_another_version_had_its_turn_is_taken_out() -> None:
+    tally = Tally()
+    for _ in range(10):
+        tally.add(ended(outputs=10), 120.0)
+
+    whole = block_values(tally, edges())
+    sliced = block_values(tally, edges(own_share=0.5))
+
+    assert sliced["ttft_ms_p50"] == pytest.approx(0.5 * whole["ttft_ms_p50"])
+    assert sliced["itl_ms_p99"] == pytest.approx(0.5 * whole["itl_ms_p99"])
+    assert sliced["step_ms_per_token"] == pytest.approx(0.5 * whole["step_ms_per_token"])
+    # A processor's time stands still with its process.
+    assert sliced["cpu_ms_per_token"] == whole["cpu_ms_per_token"]
+    assert sliced["throughput_tokens_per_s"] == whole["throughput_tokens_per_s"]
 
 
 class Nowhere:

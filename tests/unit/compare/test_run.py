@@ -39,6 +39,7 @@ class Script:
         self.clock = FakeClock()
         self.asked: list[tuple[str, str, int]] = []  # label, tag, seed
         self.requests: list[int] = []
+        self.turns: list[str] = []  # who served, slice by slice
         self.slower = 1.0  # how much longer the second version takes
         self.lost_in: str | None = None  # the tag of the block in which the second one falls
         self.signal_in: str | None = None
@@ -72,7 +73,7 @@ class ScriptedSide:
     def warm_up(self, seed: int, calibrate_s: float) -> float:
         return 5.0
 
-    def serve(self, seed: int, requests: int, tag: str, phase: str) -> BlockDone:
+    def begin_block(self, seed: int, requests: int, tag: str, phase: str) -> None:
         script = self.script
         script.asked.append((self.label, tag, seed))
         script.requests.append(requests)
@@ -80,12 +81,21 @@ class ScriptedSide:
             raise WorkerLostError("exit", "it fell")
         if tag == script.signal_in and self.label == "a":
             os.kill(os.getpid(), signal.SIGINT)
-        start_s = script.clock.monotonic_s()
+        self.start_s = script.clock.monotonic_s()
         # A little noise of its own for every block, the same in each test.
         noise = 1.0 + 0.002 * (len(script.asked) * 7 % 5 - 2)
-        took_s = BLOCK_S * noise * (script.slower if self.label == "b" else 1.0)
-        script.clock.advance(took_s)
-        return BlockDone(start_s, {"throughput_tokens_per_s": 1000.0 / took_s})
+        self.took_s = BLOCK_S * noise * (script.slower if self.label == "b" else 1.0)
+        self.left_s = self.took_s
+
+    def go_on(self, slice_s: float) -> bool:
+        served_s = min(slice_s, self.left_s)
+        self.left_s -= served_s
+        self.script.clock.advance(served_s)
+        self.script.turns.append(self.label)
+        return self.left_s <= 0
+
+    def end_block(self) -> BlockDone:
+        return BlockDone(self.start_s, {"throughput_tokens_per_s": 1000.0 / self.took_s})
 
     def replace_worker(self) -> None:
         self.script.replaced += 1
@@ -215,3 +225,39 @@ def test_a_difference_that_is_allowed_is_no_reason_to_refuse(
 
     assert outcome.rounds >= 6
     assert facts(outcome)["allowed_mismatches"] == ["gc"]
+
+
+def test_versions_take_turns_within_a_block_and_whoever_ends_first_waits(
+    script: Script, plan: ComparePlan
+) -> None:
+    script.slower = 1.5
+
+    script.run(replace(plan, slice_s=4.0, terms=ComparisonTerms(looks=(1,))))
+
+    # The block that does not count is served alone, each version's in one piece.
+    assert script.turns[:2] == ["a", "b"]
+    assert script.turns[2:] == ["a", "b", "a", "b", "a", "b", "b"]
+
+
+@pytest.mark.parametrize("changes", [{"slice_s": 0.0}, {"profile": "mamba-churn"}])
+def test_without_slices_or_with_scheduled_arrivals_whole_blocks_are_served_in_turn(
+    changes: dict[str, object], script: Script, plan: ComparePlan
+) -> None:
+    profile = load_profile(str(changes.pop("profile", "smoke")))
+    changed = replace(plan, profile=profile, terms=ComparisonTerms(looks=(2,)), **changes)  # type: ignore[arg-type]
+
+    script.run(changed)
+
+    assert changed.slice_s == 0.0 or not changed.is_closed_loop
+    assert script.turns == ["a", "b", "a", "b", "b", "a"]
+
+
+def test_a_version_that_falls_while_another_is_frozen_leaves_that_to_finish(
+    script: Script, plan: ComparePlan
+) -> None:
+    script.lost_in = "2."
+
+    outcome = script.run(replace(plan, slice_s=1.0))
+
+    assert outcome.ended == "lost"
+    assert script.closed == ["b", "a"]
