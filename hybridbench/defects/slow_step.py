@@ -19,7 +19,10 @@ _BURNED = LOST / (1.0 - LOST)
 
 
 class Burden:
-    """Spins after each step for a fixed share of the time since the last one."""
+    """Spins after each step for a fixed share of the processor time since the last one.
+
+    Not of the clock's: that runs on while a process is frozen or waits for its turn.
+    """
 
     def __init__(self) -> None:
         self._working_since_s: float | None = None
@@ -27,18 +30,18 @@ class Burden:
     def begin_step(self) -> None:
         """A step begins; what passed since the last one was work if there was more to do."""
         if self._working_since_s is None:
-            self._working_since_s = time.perf_counter()
+            self._working_since_s = time.thread_time()
 
     def end_step(self, *, more: bool) -> None:
-        """Burn the share of the time that this step took, the loop around it included."""
+        """Burn the share of what this step took, the loop around it included."""
         assert self._working_since_s is not None, "a step that did not begin"
-        now_s = time.perf_counter()
+        now_s = time.thread_time()
         until_s = now_s + _BURNED * (now_s - self._working_since_s)
-        while time.perf_counter() < until_s:
+        while time.thread_time() < until_s:
             pass
         TRUTH.add("steps")
         TRUTH.add("burned_us", round(1e6 * (until_s - now_s)))
-        self._working_since_s = time.perf_counter() if more else None
+        self._working_since_s = time.thread_time() if more else None
 
 
 _BURDEN = Burden()

@@ -30,14 +30,14 @@ def test_what_is_burned_is_the_share_that_takes_a_twentieth_of_the_throughput() 
     TRUTH.clear()
     burden = Burden()
 
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     for _ in range(20):
         burden.begin_step()
-        until_s = time.perf_counter() + 0.005
-        while time.perf_counter() < until_s:
+        until_s = time.thread_time() + 0.005
+        while time.thread_time() < until_s:
             pass
         burden.end_step(more=True)
-    took_s = time.perf_counter() - began_s
+    took_s = time.thread_time() - began_s
 
     burned_s = TRUTH.counts()["burned_us"] / 1e6
     assert TRUTH.counts()["steps"] == 20
