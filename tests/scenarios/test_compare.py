@@ -65,7 +65,8 @@ def test_the_same_engine_twice_serves_the_same_work_in_turns(tmp_path: Path) -> 
     ], done.stderr  # fmt: skip
     for first, second in (stored.blocks[:2], stored.blocks[2:]):
         assert first.values["requests"] == pytest.approx(second.values["requests"], rel=0.1)
-        assert first.values["tokens"] == pytest.approx(second.values["tokens"], rel=0.1)
+        # Which conversation goes on next depends on which answer came first.
+        assert first.values["tokens"] == pytest.approx(second.values["tokens"], rel=0.3)
     hashes = {version.manifest["engine_hash"] for version in stored.versions}
     assert len(hashes) == 1
     for version in stored.versions:
