@@ -38,7 +38,7 @@ def compare(
     model: Model = None,
     profile: ProfileName = None,
     max_time: MaxTime = "20m",
-    block: BlockTime = "2s",
+    block: BlockTime = "5s",
     slice_: SliceTime = "50ms",
     rounds: Rounds = None,
     margin: Margin = "3%",
