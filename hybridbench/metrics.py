@@ -369,7 +369,7 @@ METRICS: tuple[MetricSpec, ...] = (
         Unit.SECONDS,
         Kind.COUNTER,
         Check.SHOWN,
-        "run time of forked probe children",
+        "processor time of forked probe children",
     ),
     MetricSpec(
         "observer_held_bytes",

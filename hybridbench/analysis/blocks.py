@@ -57,16 +57,22 @@ def make_blocks(
     count = block_count(t_s.size, limit)
     position = (t_s - start_s) / max(end_s - start_s, 1e-9) * count
     block = np.minimum(position.astype(np.int64), count - 1)
-    order = np.lexsort((value, block))
-    ranked = value[order]
     first = np.searchsorted(block, np.arange(count + 1))
     size = np.diff(first)
     filled = np.flatnonzero(size)
     # Linear interpolation between the two neighbouring ranks, as np.quantile does it.
-    rank = first[:-1][filled] + quantile * (size[filled] - 1)
+    rank = quantile * (size[filled] - 1)
     below = np.floor(rank).astype(np.int64)
-    above = np.minimum(below + 1, first[1:][filled] - 1)
-    low = ranked[below] + (rank - below) * (ranked[above] - ranked[below])
+    above = np.minimum(below + 1, size[filled] - 1)
+    neighbours = np.array(
+        [
+            np.partition(value[start:end], (low, high))[[low, high]]
+            for start, end, low, high in zip(
+                first[:-1][filled], first[1:][filled], below, above, strict=True
+            )
+        ]
+    )
+    low = neighbours[:, 0] + (rank - below) * (neighbours[:, 1] - neighbours[:, 0])
     total = np.add.reduceat(t_s, first[:-1][filled])
     return Blocks(total / size[filled], low, filled.astype(np.float64), start_s, end_s)
 

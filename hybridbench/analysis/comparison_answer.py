@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from hybridbench.analysis.comparison_leaks import GROWTH
+from hybridbench.analysis.comparison_leaks import GROWTH, leaks_judged
 from hybridbench.analysis.comparison_record import Comparison, Version
 from hybridbench.analysis.comparison_verdict import (
     OUTCOME_PRECEDENCE,
@@ -110,7 +111,7 @@ def _outcome(
     primary = next((m for m in metrics if m.role is Role.PRIMARY), None)
     undecided = primary is None or primary.call is Call.INCONCLUSIVE
     # Pairs share what disturbed them, and their speed stands; that nothing leaks does not.
-    unjudged = VerdictKind.INVALID in (base.verdict.kind, version.verdict.kind)
+    unjudged = not leaks_judged(base, version)
     if undecided or unjudged or any(row.change is Change.UNDECIDED for row in leaks):
         return Outcome.INCONCLUSIVE, Outcome.INCONCLUSIVE.value
     gone = next((row for row in leaks if row.change in (Change.FIXED, Change.LESS)), None)
@@ -208,12 +209,13 @@ def _metric_part(metric: MetricComparison) -> str:
 
 def _run_parts(base: Version, version: Version) -> list[str]:
     """Crashes, and what keeps the leak side from being judged."""
-    parts = []
-    for letter, one in (("the first version", base), (version.name, version)):
-        if one.verdict.kind in (VerdictKind.CRASHED, VerdictKind.INVALID):
-            judged = "" if one.verdict.kind is VerdictKind.CRASHED else "leaks not judged, "
-            parts.append(f"{judged}{letter} is {one.verdict.headline}")
-    return parts
+    told = (("the first version", base), (version.name, version))
+    void = (VerdictKind.CRASHED, VerdictKind.INVALID)
+    return [
+        f"leaks not judged, {name} is {one.verdict.headline}"
+        for name, one in told
+        if one.verdict.kind in void
+    ]
 
 
 def _notes(
@@ -253,10 +255,13 @@ def _memory_bound(base: Version, version: Version) -> str:
 
 def _common_notes(comparison: Comparison) -> list[str]:
     notes = []
-    if comparison.interleaved and not comparison.fresh:
+    if comparison.interleaved and comparison.renew_every != 1:
+        rounds = 1 + max((block.round for block in comparison.blocks), default=0)
+        processes = math.ceil(rounds / comparison.renew_every) if comparison.renew_every else 1
+        ran = "one process" if processes == 1 else f"{processes} processes"
         notes.append(
-            "each version ran in one process: what differs from one start of a process to the next "
-            "is in the ratio, and the margin has to cover it"
+            f"each version ran in {ran}: what differs from one start of a process to the next is "
+            "in the ratio, and the margin has to cover it"
         )
     if not comparison.interleaved:
         notes.append(

@@ -51,8 +51,8 @@ class Comparison:
 
     ``interleaved`` is False for stored runs: their blocks are windows of each run's own time and no
     pairs, and what the machine did in between is in the difference.  ``looks`` are the numbers of
-    rounds after which the answer was looked at, planned before the first of them.  ``fresh``: every
-    block had a process of its own.
+    rounds after which the answer was looked at, planned before the first of them.  Each version
+    got a new process after ``renew_every`` rounds, 0 never.
     """
 
     versions: tuple[Version, ...]
@@ -60,4 +60,4 @@ class Comparison:
     interleaved: bool
     looks: tuple[int, ...] = ()
     allowed_mismatches: frozenset[str] = field(default_factory=frozenset)
-    fresh: bool = False
+    renew_every: int = 0

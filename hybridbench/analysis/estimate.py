@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hybridbench.analysis.accumulating import Accumulated, fit_accumulating
 from hybridbench.analysis.agreement import (
     Paces,
     Question,
@@ -33,6 +34,7 @@ from hybridbench.analysis.blocks import (
     without_load,
 )
 from hybridbench.analysis.dips import find_dips
+from hybridbench.analysis.fit_parts import warmup_size, without_steps, without_warmup
 from hybridbench.analysis.gls import (
     Model,
     ModelFit,
@@ -47,7 +49,7 @@ from hybridbench.analysis.guard import measure_pace, stops_at_the_end
 from hybridbench.analysis.load_blocks import block_load, block_peak
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.sawtooth import MIN_TROUGHS, Teeth, find_teeth, usable_troughs
-from hybridbench.analysis.shapes import Beside, ShapeLimits, Trend, build_shapes
+from hybridbench.analysis.shapes import Beside, ShapeLimits, build_shapes
 from hybridbench.analysis.student import t_quantile
 from hybridbench.analysis.swings import find_swing
 
@@ -132,11 +134,27 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
     if teeth is not None and teeth.fall.size >= 2:
         troughs = _from_troughs(teeth, blocks, opts)
         if troughs is not None:
-            return troughs
+            return _surer(troughs, samples, blocks, opts, teeth)
     found = _from_models(samples, blocks, opts, teeth)
     if found.phi >= _HARDLY_FORGETS and not found.leak:
         return _from_later_half(samples, opts, found, teeth)
     return _despite(teeth, found)
+
+
+def _surer(
+    troughs: Estimate, samples: Samples, blocks: Blocks, opts: Options, teeth: Teeth
+) -> Estimate:
+    """What the troughs say, or the blocks, where those say it more exactly.
+
+    Teeth as short as a few blocks are noise that forgets, and of teeth that differ the feet are
+    less alike than the stretches between them.
+    """
+    if troughs.leak:
+        return troughs
+    found = _despite(teeth, _from_models(samples, blocks, opts, teeth))
+    forgets = found.phi <= _FORGETS_AGAIN
+    narrower = found.upper - found.lower < troughs.upper - troughs.lower
+    return found if forgets and narrower else troughs
 
 
 def _despite(teeth: Teeth | None, found: Estimate) -> Estimate:
@@ -148,10 +166,12 @@ def _despite(teeth: Teeth | None, found: Estimate) -> Estimate:
 
 def _teeth_rise(teeth: Teeth, found: Estimate) -> bool:
     """Whether few teeth leave the growth to stand: each trough as much above the one before as
-    the growth says, or a single fall that gives little back.
+    the growth says, a single fall that gives little back, or no fall for longer than a tooth lasts.
     """
+    if teeth.outgrown:
+        return True
     if teeth.fall.size < 2:
-        return teeth.outgrown or not teeth.gives_back
+        return not teeth.gives_back
     blocks = found.blocks
     pace = np.diff(teeth.trough) / np.diff(teeth.trough_s) * (blocks.end_s - blocks.start_s)
     return bool(np.all(pace >= _TROUGHS_KEEP * found.growth))
@@ -176,12 +196,12 @@ def _from_models(
     fits = [fit_model(problem, model, wide) for model in near]
     best = fits[0]
     growth, lower, upper = _united(fits, problem, opts.confidence)
-    work_index = _work_of(best.model, problem, works)
-    progress = blocks.x if work_index is None else works[work_index][1]
-    pace = measure_pace(progress, _without_steps(best, problem, dips), problem.gaps, phi)
+    work = best.model.candidate.work
+    progress = blocks.x if work is None else works[work][1]
+    pace = measure_pace(progress, without_steps(best, problem, dips), problem.gaps, phi)
     left = None
     if not is_plain(best.model) and trend_is_needed(ranked):
-        left = measure_pace(progress, _without_warmup(best, problem), problem.gaps, phi)
+        left = measure_pace(progress, without_warmup(best, problem), problem.gaps, phi)
     all_agree = agreed(fits, phi, blocks, opts.question)
     # An interval that reaches down to the floor and a leak would contradict each other.
     least = max(opts.floor, least_sure(best.model, opts.max_steps, phi) * growth)
@@ -191,7 +211,7 @@ def _from_models(
         and goes_on(Paces(pace, left), best, growth)
         and not stops_at_the_end(progress, blocks.value, problem.gaps)
     )
-    return Estimate(
+    found = Estimate(
         growth,
         lower,
         upper,
@@ -199,13 +219,38 @@ def _from_models(
         "" if leak else reason(all_agree, best),
         best.model.label,
         phi,
-        None if work_index is None else works[work_index][0],
+        None if work is None else works[work][0],
         None if pace is None else (pace.third_quarter, pace.last_quarter),
         blocks,
         best.fitted,
         t_quantile(0.5 + opts.confidence / 2, best.df) * best.fitted_se,
         max(p_value(fit, opts.floor) for fit in deciding(fits)),
         dips is not None and all(_returns(fit.model, dips, problem) for fit in deciding(fits)),
+    )
+    walk = None if leak else fit_accumulating(problem, best, phi)
+    if walk is None or not (walk.plausible and walk.surely_grows(opts.floor, opts.alpha)):
+        return found
+    return _by_chance(found, walk, None if walk.work is None else works[walk.work][0], opts)
+
+
+def _by_chance(
+    found: Estimate, walk: Accumulated, work_index: int | None, opts: Options
+) -> Estimate:
+    """A leak whose bends and steps are no more than the luck of a loss that comes by chance."""
+    lower, upper = walk.interval(opts.confidence)
+    return replace(
+        found,
+        growth=walk.growth,
+        lower=lower,
+        upper=upper,
+        leak=True,
+        reason="",
+        model=f"trend {'in time' if work_index is None else 'with work done'}, losses by chance",
+        work_index=work_index,
+        fitted=walk.fitted,
+        band=t_quantile(0.5 + opts.confidence / 2, walk.df) * walk.fitted_se,
+        p_value=tail(walk.growth - opts.floor, walk.se, walk.df),
+        returns=False,
     )
 
 
@@ -262,7 +307,7 @@ def _united(
     """The best model's growth, and the union of the intervals of all models near it."""
     spans = [_growth(fit, problem, confidence) for fit in fits]
     growth = spans[0][0]
-    least = _LEAST_WIDTH * abs(growth) + _LEAST_OF_WARMUP * _warmup_size(fits[0], problem)
+    least = _LEAST_WIDTH * abs(growth) + _LEAST_OF_WARMUP * warmup_size(fits[0], problem)
     lower = min(low for _, low, _ in spans)
     upper = max(high for _, _, high in spans)
     return growth, min(lower, growth - least), max(upper, growth + least)
@@ -315,60 +360,6 @@ def _growth(fit: ModelFit, problem: Problem, confidence: float) -> tuple[float, 
     se = float(np.sqrt(max(float(weights @ fit.cov @ weights), 0.0)))
     half = t_quantile(0.5 + confidence / 2, fit.df) * se
     return value, value - half, value + half
-
-
-def _work_of(model: Model, problem: Problem, works: Sequence[tuple[int, FloatArray]]) -> int | None:
-    """Position in ``works`` of the counter that the model's trend follows."""
-    if model.candidate.trend is not Trend.WORK or model.candidate.trend_column is None:
-        return None
-    column = problem.shapes.columns[:, model.candidate.trend_column]
-    return next(i for i, (_, work) in enumerate(works) if np.array_equal(work, column))
-
-
-def _without_warmup(fit: ModelFit, problem: Problem) -> FloatArray:
-    """The blocks less all of the fit but its level and its trend."""
-    candidate = fit.model.candidate
-    keep = np.zeros(fit.beta.size, dtype=bool)
-    keep[0] = True
-    if candidate.trend_column is not None:
-        keep[1 + candidate.columns.index(candidate.trend_column)] = True
-    design = np.column_stack(
-        [
-            np.ones(problem.y.size),
-            problem.shapes.columns[:, list(candidate.columns)],
-            problem.shapes.steps[:, list(fit.model.steps)],
-        ]
-    )
-    less: FloatArray = problem.y - design[:, ~keep] @ fit.beta[~keep]
-    return less
-
-
-def _without_steps(fit: ModelFit, problem: Problem, dips: Beside | None) -> FloatArray:
-    """The blocks less what is neither pace nor its loss: fitted steps, and what comes back."""
-    less: FloatArray = problem.y
-    passing = () if dips is None else dips.columns
-    for place in range(fit.model.candidate.beside):
-        column = problem.shapes.columns[:, fit.model.candidate.columns[place]]
-        if any(np.array_equal(column, dip) for dip in passing):
-            less = less - fit.beta[1 + place] * column
-    if fit.model.steps:
-        heights = fit.beta[-len(fit.model.steps) :]
-        less = less - problem.shapes.steps[:, list(fit.model.steps)] @ heights
-    return less
-
-
-def _warmup_size(fit: ModelFit, problem: Problem) -> float:
-    """How much the fitted warm-up shape moves over the window."""
-    candidate = fit.model.candidate
-    shape = [
-        (1 + i, column)
-        for i, column in enumerate(candidate.columns)
-        if column != candidate.trend_column
-    ]
-    if is_plain(fit.model) or not shape:
-        return 0.0
-    places, columns = zip(*shape, strict=True)
-    return float(np.ptp(problem.shapes.columns[:, list(columns)] @ fit.beta[list(places)]))
 
 
 def _from_troughs(teeth: Teeth, blocks: Blocks, opts: Options) -> Estimate | None:

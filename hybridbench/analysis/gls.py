@@ -7,7 +7,6 @@ all: fitting a candidate, and finding its best step, is arithmetic on a few of t
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,6 +51,11 @@ class Model:
     bic: float
 
     @property
+    def parameters(self) -> int:
+        """What it costs in the BIC."""
+        return self.candidate.parameters + _STEP_PARAMETERS * len(self.steps)
+
+    @property
     def label(self) -> str:
         """The model in words."""
         if not self.steps:
@@ -82,14 +86,18 @@ class ModelFit:
 
 def rank_models(problem: Problem, phi: float, max_steps: int) -> list[Model]:
     """Every candidate with its best number of greedy steps, best BIC first."""
-    gram = _gram(problem, phi)
-    by_size: dict[int, list[Candidate]] = defaultdict(list)
-    for candidate in problem.shapes.candidates:
-        by_size[len(candidate.columns)].append(candidate)
-    models: list[Model] = []
-    for group in by_size.values():
-        models.extend(_fit_group(gram, group, max_steps))
+    models = [
+        scored.model(i)
+        for scored in _score_groups(problem, phi, max_steps)
+        for i in range(scored.bic.size)
+    ]
     return sorted(models, key=lambda model: model.bic)
+
+
+def best_model(problem: Problem, phi: float, max_steps: int) -> Model:
+    """The first of ``rank_models``, without making the others."""
+    scored = min(_score_groups(problem, phi, max_steps), key=lambda one: float(one.bic.min()))
+    return scored.model(int(np.argmin(scored.bic)))
 
 
 def choose_phi(problem: Problem, max_steps: int) -> float:
@@ -98,10 +106,10 @@ def choose_phi(problem: Problem, max_steps: int) -> float:
     A first pass without steps keeps correlated noise from being explained as steps; correlation
     and model are then improved in turn, at most three times.
     """
-    best = rank_models(problem, FIRST_PHI, 0)[0]
+    best = best_model(problem, FIRST_PHI, 0)
     phi = estimate_phi(fit_model(problem, best, FIRST_PHI))
     for _ in range(_PHI_ROUNDS):
-        best = rank_models(problem, phi, max_steps)[0]
+        best = best_model(problem, phi, max_steps)
         previous, phi = phi, estimate_phi(fit_model(problem, best, phi))
         if abs(phi - previous) < _PHI_CLOSE:
             break
@@ -185,58 +193,94 @@ def _gram(problem: Problem, phi: float) -> _Gram:
     return _Gram(white.T @ white, problem.shapes.columns.shape[1], problem.y.size)
 
 
-def _fit_group(gram: _Gram, group: Sequence[Candidate], max_steps: int) -> list[Model]:
-    """The candidates of one size, solved together; each keeps its best number of steps."""
-    chosen = np.array([c.columns for c in group], dtype=np.int64).reshape(len(group), -1)
-    cost = np.array([c.parameters for c in group], dtype=np.float64)
-    log_n = float(np.log(gram.blocks))
-    best_bic = np.full(len(group), np.inf)
-    best_steps = np.zeros(len(group), dtype=np.int64)
-    for count in range(max_steps + 1):
-        left, gain = _residual_and_gains(gram, chosen, gains=count < max_steps)
-        # Another step per block than this many and the fit has no residual left to judge by.
-        if cost.max() + _STEP_PARAMETERS * count >= gram.blocks - 2:
-            break
-        bic = gram.blocks * np.log(left) + (cost + _STEP_PARAMETERS * count) * log_n
-        better = bic < best_bic
-        best_bic = np.where(better, bic, best_bic)
-        best_steps = np.where(better, count, best_steps)
-        if gain is not None:
-            step = gram.columns + np.argmax(gain, axis=1)
-            chosen = np.column_stack([chosen, step])
-    size = len(group[0].columns)
+@dataclass(frozen=True)
+class _Scored:
+    """The candidates of one size, each with its best number of steps."""
+
+    group: Sequence[Candidate]
+    bic: FloatArray
+    steps: NDArray[np.int64]  # [candidates, most steps]: in the order in which they were chosen
+    count: NDArray[np.int64]  # of those steps, how many are kept
+
+    def model(self, i: int) -> Model:
+        """The candidate in place ``i``, as ranked."""
+        kept = tuple(self.steps[i, : self.count[i]].tolist())
+        return Model(self.group[i], kept, float(self.bic[i]))
+
+
+def _score_groups(problem: Problem, phi: float, max_steps: int) -> list[_Scored]:
+    gram = _gram(problem, phi)
     return [
-        Model(c, tuple(int(s) - gram.columns for s in chosen[i, size : size + best_steps[i]]), b)
-        for i, (c, b) in enumerate(zip(group, best_bic.tolist(), strict=True))
+        _score_group(gram, group, places, max_steps) for group, places in problem.shapes.by_size
     ]
 
 
-def _residual_and_gains(
-    gram: _Gram, chosen: NDArray[np.int64], *, gains: bool
-) -> tuple[FloatArray, FloatArray | None]:
-    """Share of y that each model leaves [models], and what each further step would take of it;
-    None without ``gains``, which cost most of the time.
+def _score_group(
+    gram: _Gram, group: Sequence[Candidate], places: NDArray[np.int64], max_steps: int
+) -> _Scored:
+    """The candidates of one size, solved together; each keeps its best number of steps."""
+    cost = np.array([c.parameters for c in group], dtype=np.float64)
+    log_n = float(np.log(gram.blocks))
+    # Another step per block than this many and the fit has no residual left to judge by.
+    room = int((gram.blocks - 3 - cost.max()) // _STEP_PARAMETERS)
+    most = min(max_steps, room)
+    best_bic = np.full(len(group), np.inf)
+    best_count = np.zeros(len(group), dtype=np.int64)
+    search = _StepSearch(gram, places, steps=most > 0)
+    chosen = np.zeros((len(group), max(most, 0)), dtype=np.int64)
+    for count in range(most + 1):
+        left = np.maximum(search.left, _LEAST_LEFT)
+        bic = gram.blocks * np.log(left) + (cost + _STEP_PARAMETERS * count) * log_n
+        better = bic < best_bic
+        best_bic = np.where(better, bic, best_bic)
+        best_count = np.where(better, count, best_count)
+        if count < most:
+            chosen[:, count] = search.add_best(more=count + 1 < most)
+    return _Scored(group, best_bic, chosen, best_count)
+
+
+class _StepSearch:
+    """What each of some models leaves of y, and the best step to add to each, again and again.
+
+    The steps and y are kept as they are beside the columns of their model: an added step only takes
+    its own direction out of them (Gram and Schmidt), and nothing is solved a second time.
     """
-    p, y = gram.products, gram.y
-    steps = slice(gram.columns, y)
-    size = chosen.shape[1]
-    if size == 0:
-        left = np.ones(chosen.shape[0])
-        if not gains:
-            return left, None
-        return left, np.broadcast_to(p[steps, y] ** 2, (chosen.shape[0], y - gram.columns))
-    inner = p[chosen[:, :, None], chosen[:, None, :]] + _RIDGE * np.eye(size)
-    if not gains:
-        onto = p[chosen, y]
-        solved_y = np.linalg.solve(inner, onto[:, :, None])[:, :, 0]
-        return np.maximum(1.0 - np.einsum("mk,mk->m", onto, solved_y), _LEAST_LEFT), None
-    targets = p[chosen][:, :, gram.columns :]  # [models, size, steps + y]
-    solved = np.linalg.solve(inner, targets)
-    left = 1.0 - np.einsum("mk,mk->m", targets[:, :, -1], solved[:, :, -1])
-    cross = p[steps, y] - np.einsum("mks,mk->ms", targets[:, :, :-1], solved[:, :, -1])
-    norm = 1.0 - np.einsum("mks,mks->ms", targets[:, :, :-1], solved[:, :, :-1])
-    gain = np.where(norm > _STEP_LEFT, cross**2 / np.maximum(norm, _STEP_LEFT), 0.0)
-    return np.maximum(left, _LEAST_LEFT), gain
+
+    def __init__(self, gram: _Gram, places: NDArray[np.int64], *, steps: bool) -> None:
+        """``places`` [models, columns]; without ``steps`` only ``left`` is known, and sooner."""
+        self._products = gram.products[gram.columns :, gram.columns :] if steps else None
+        models, size = places.shape
+        first = gram.columns if steps else gram.y
+        onto = np.zeros((models, 0, gram.y + 1 - first))
+        if size:
+            p = gram.products
+            inner = p[places[:, :, None], places[:, None, :]] + _RIDGE * np.eye(size)
+            root = np.linalg.inv(np.linalg.cholesky(inner))
+            onto = root @ p[places, first:]
+        self._onto = onto
+        self.left: FloatArray = 1.0 - np.einsum("mk,mk->m", onto[:, :, -1], onto[:, :, -1])
+        if self._products is not None:
+            own = np.diagonal(self._products)[:-1]
+            to_y = self._products[:-1, -1]
+            self._norm = own - np.einsum("mks,mks->ms", onto[:, :, :-1], onto[:, :, :-1])
+            self._cross = to_y - np.einsum("mks,mk->ms", onto[:, :, :-1], onto[:, :, -1])
+
+    def add_best(self, *, more: bool) -> NDArray[np.int64]:
+        """Add to each model the step that takes most; ``more`` if another is wanted after it."""
+        assert self._products is not None
+        told = self._norm > _STEP_LEFT
+        gain = np.where(told, self._cross**2 / np.maximum(self._norm, _STEP_LEFT), 0.0)
+        best: NDArray[np.int64] = np.argmax(gain, axis=1)
+        rows = np.arange(best.size)
+        self.left = self.left - gain[rows, best]
+        if more:
+            length = np.sqrt(np.maximum(self._norm[rows, best], _STEP_LEFT))
+            taken = np.einsum("mk,mks->ms", self._onto[rows, :, best], self._onto)
+            new = (self._products[best] - taken) / length[:, None]
+            self._onto = np.concatenate([self._onto, new[:, None, :]], axis=1)
+            self._norm = self._norm - new[:, :-1] ** 2
+            self._cross = self._cross - new[:, :-1] * new[:, -1:]
+        return best
 
 
 def _solve(design: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, int]:

@@ -13,7 +13,7 @@ import numpy as np
 from hybridbench.analysis.gls import MAX_PHI, whiten
 from hybridbench.analysis.record import FloatArray
 
-_HALF, _THREE_QUARTERS = 0.5, 0.75
+HALF, THREE_QUARTERS = 0.5, 0.75
 _KEEPS_PACE = 0.88
 _KEEPS_CLAIM = 0.6
 # Where a warm-up shape is part of the explanation, fading is what one expects: less doubt is given
@@ -26,7 +26,7 @@ _MIN_BLOCKS = 8
 # An end is looked for at every block, so that a bend must be sure beyond one look.
 _BEND_SE = 4.0
 _STOPPED = 0.5  # of the pace before
-_FEWEST_BEFORE_STOP, _FEWEST_AFTER_STOP = 6, 2
+_FEWEST_BEFORE_STOP, FEWEST_AFTER_STOP = 6, 2
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ def measure_pace(
     """The pace of ``value`` in the last two quarters of ``progress`` (time or work, 0 to 1); None
     if too few.
     """
-    late = progress >= _HALF
+    late = progress >= HALF
     p = progress[late]
     if p.size < _MIN_BLOCKS or np.ptp(p) <= 0:
         return None
     design = np.column_stack(
         [
             np.ones(p.size),
-            np.minimum(p, _THREE_QUARTERS) - _HALF,
-            np.maximum(p - _THREE_QUARTERS, 0.0),
+            np.minimum(p, THREE_QUARTERS) - HALF,
+            np.maximum(p - THREE_QUARTERS, 0.0),
         ]
     )
     white = whiten(np.column_stack([design, value[late]]), phi, gaps[-(p.size - 1) :])
@@ -90,13 +90,13 @@ def stops_at_the_end(progress: FloatArray, value: FloatArray, gaps: FloatArray) 
     A fill at constant speed that ends in the last tenth is a straight line for nine tenths, and no
     shape tells it from a leak; the few blocks after its end do, wherever that is.
     """
-    late = progress >= _HALF
+    late = progress >= HALF
     p, y = progress[late], value[late]
     if p.size < _MIN_BLOCKS or np.ptp(p) <= 0:
         return False
     between = gaps[-(p.size - 1) :]
-    ends = p[_FEWEST_BEFORE_STOP:-_FEWEST_AFTER_STOP]
-    return any(_stops_at(float(end), p, y, between) for end in ends if end >= _THREE_QUARTERS)
+    ends = p[_FEWEST_BEFORE_STOP:-FEWEST_AFTER_STOP]
+    return any(_stops_at(float(end), p, y, between) for end in ends if end >= THREE_QUARTERS)
 
 
 def _stops_at(end: float, p: FloatArray, y: FloatArray, gaps: FloatArray) -> bool:
@@ -108,10 +108,14 @@ def _stops_at(end: float, p: FloatArray, y: FloatArray, gaps: FloatArray) -> boo
     beta = inverse @ (white[:, :3].T @ white[:, 3])
     residual = white[:, 3] - white[:, :3] @ beta
     cov = inverse * float(residual @ residual) / max(p.size - 3, 1)
-    contrast = np.array([0.0, -1.0, 1.0])
+    return surely_ends(float(beta[1]), float(beta[2]), cov[1:, 1:])
+
+
+def surely_ends(before: float, after: float, cov: FloatArray) -> bool:
+    """Whether of two paces, with their covariance, the second is surely hardly any of the first."""
+    contrast = np.array([-1.0, 1.0])
     se_bend = float(np.sqrt(max(contrast @ cov @ contrast, 0.0)))
-    se_after = float(np.sqrt(max(cov[2, 2], 0.0)))
-    before, after = float(beta[1]), float(beta[2])
+    se_after = float(np.sqrt(max(cov[1, 1], 0.0)))
     return (
         before - after > _BEND_SE * se_bend and after + _TOLERANCE_SE * se_after < _STOPPED * before
     )

@@ -40,6 +40,22 @@ def last_segment(record: RunRecord) -> RunRecord:
     return segments(record)[-1]
 
 
+def judged_length_s(record: RunRecord, window: tuple[float, float]) -> float:
+    """How much of ``window`` was judged: not the gaps between segments, nor warm-ups after one."""
+    start_s, end_s = window
+    parts = segments(record)
+    if len(parts) == 1:
+        return end_s - start_s
+    lengths = []
+    for part in parts:
+        times = [float(t) for series in part.series.values() for t in series.t_s[[0, -1]]]
+        if times:
+            steady = part.last_event("steady")
+            begun_s = min(times) if steady is None else steady.t_s
+            lengths.append(min(end_s, max(times)) - max(start_s, begun_s))
+    return sum(max(0.0, length) for length in lengths)
+
+
 def _part(
     record: RunRecord, start_s: float, end_s: float, manifest: dict[str, JsonValue]
 ) -> RunRecord:

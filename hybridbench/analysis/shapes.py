@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray
 
@@ -52,6 +54,8 @@ class Trend(StrEnum):
     WORK = "trend with work done"
     ONSET = "trend that sets in late"
     FASTER = "trend that gets faster"
+    WORK_ONSET = "trend with work done that sets in late"
+    WORK_FASTER = "trend with work done that gets faster"
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Candidate:
     trend_column: int | None
     parameters: int
     beside: int = 0  # so many of the first columns are no growth whatever their shape
+    work: int | None = None  # which work the trend follows; None for time
 
     @property
     def label(self) -> str:
@@ -87,6 +92,20 @@ class Shapes:
     growth: FloatArray  # [columns]
     candidates: tuple[Candidate, ...]
     steps: FloatArray  # [blocks, blocks - 1]: one step up before each block but the first
+
+    @cached_property
+    def by_size(self) -> tuple[tuple[tuple[Candidate, ...], NDArray[np.int64]], ...]:
+        """The candidates with as many columns each, and [candidates, columns] which they are."""
+        groups: dict[int, list[Candidate]] = {}
+        for candidate in self.candidates:
+            groups.setdefault(len(candidate.columns), []).append(candidate)
+        return tuple(
+            (
+                tuple(group),
+                np.array([c.columns for c in group], dtype=np.int64).reshape(len(group), size),
+            )
+            for size, group in groups.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -126,15 +145,16 @@ def build_shapes(
     candidates = tuple(
         Candidate(
             warmup,
-            trend,
-            extra + columns + (() if column is None else (column,)),
-            column,
-            1 + extra_cost + cost + trend_cost,
+            trend.kind,
+            extra + columns + (() if trend.column is None else (trend.column,)),
+            trend.column,
+            1 + extra_cost + cost + trend.parameters,
             len(extra),
+            trend.work,
         )
         for extra, extra_cost in extras
         for warmup, columns, cost in warmups
-        for trend, column, trend_cost in trends
+        for trend in trends
     )
     steps = (np.arange(x.size)[:, None] >= np.arange(1, x.size)[None, :]).astype(np.float64)
     return Shapes(np.column_stack(book.columns), np.array(book.growth), candidates, steps)
@@ -196,13 +216,32 @@ def _exponential(book: _Columns, tau: float) -> tuple[Warmup, tuple[int, ...], i
     return Warmup.EXPONENTIAL, (main, slope), 3
 
 
-def _trends(book: _Columns, works: Sequence[FloatArray]) -> Iterable[tuple[Trend, int | None, int]]:
-    yield Trend.NONE, None, 0
-    yield Trend.TIME, book.add(book.x, 1.0), 1
-    for work in works:
-        yield Trend.WORK, book.add(work, 1.0), 1
+@dataclass(frozen=True)
+class _Trend:
+    kind: Trend
+    column: int | None
+    parameters: int
+    work: int | None = None
+
+
+def _trends(book: _Columns, works: Sequence[FloatArray]) -> Iterable[_Trend]:
+    yield _Trend(Trend.NONE, None, 0)
+    yield _Trend(Trend.TIME, book.add(book.x, 1.0), 1)
+    yield from _changing(book, book.x, None)
+    for place, work in enumerate(works):
+        yield _Trend(Trend.WORK, book.add(work, 1.0), 1, place)
+        yield from _changing(book, work, place)
+
+
+def _changing(book: _Columns, progress: FloatArray, work: int | None) -> Iterable[_Trend]:
+    """A pace that sets in late, or that rises with all that was done before."""
+    onset_kind, faster_kind = (
+        (Trend.ONSET, Trend.FASTER) if work is None else (Trend.WORK_ONSET, Trend.WORK_FASTER)
+    )
     for onset in ONSETS:
-        yield Trend.ONSET, book.add(np.maximum(0.0, book.x - onset), 1.0), _BREAK_PARAMETERS
+        column = book.add(np.maximum(0.0, progress - onset), 1.0)
+        yield _Trend(onset_kind, column, _BREAK_PARAMETERS, work)
     for power in POWERS:
         last = (1.0 - 0.75**power) / 0.25
-        yield Trend.FASTER, book.add(np.maximum(book.x, 0.0) ** power, last), 2
+        column = book.add(np.maximum(progress, 0.0) ** power, last)
+        yield _Trend(faster_kind, column, 2, work)

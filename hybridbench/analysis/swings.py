@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridbench.analysis.gls import FIRST_PHI, Problem, fit_model, rank_models
+from hybridbench.analysis.gls import FIRST_PHI, Problem, best_model, fit_model
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.shapes import Beside
 
@@ -23,7 +23,7 @@ _PARAMETERS = 5
 
 def find_swing(problem: Problem) -> Beside | None:
     """The sine that explains most of what the best shape leaves, if it is half of it."""
-    best = rank_models(problem, FIRST_PHI, 0)[0]
+    best = best_model(problem, FIRST_PHI, 0)
     left = fit_model(problem, best, FIRST_PHI).residuals
     if float(left @ left) <= 0:
         return None

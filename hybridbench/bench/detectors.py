@@ -18,7 +18,7 @@ from hybridbench.analysis.counters import event_counters
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend import Effort, judge_trend
 from hybridbench.analysis.window import judged_window
-from hybridbench.bench import corpus, simulated
+from hybridbench.bench import corpus, services, simulated
 from hybridbench.bench.corpus import LabelledTrace
 from hybridbench.bench.rival_detectors import (
     CLEAN,
@@ -62,6 +62,12 @@ CORPORA: Mapping[str, Corpus] = {
         simulated.HELD_OUT_LEAK_KINDS,
         simulated.clean_trace,
         simulated.leaking_trace,
+    ),
+    "services": Corpus(
+        services.CLEAN_KINDS,
+        services.LEAK_KINDS,
+        services.clean_trace,
+        services.leaking_trace,
     ),
 }
 

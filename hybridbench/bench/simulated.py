@@ -18,8 +18,8 @@ from hybridbench.bench.corpus import WARMUP, LabelledTrace
 from hybridbench.bench.corpus_noise import record_noise
 from hybridbench.bench.simulated_parts import PARTS, RANDOM, Clock, Random, arrivals, poisson_times
 
-_TICKS = 3000
-_RESOLVABLE_Z = 8.0
+TICKS = 3000
+RESOLVABLE_Z = 8.0
 _LEAST_RATE, _LEAST_SHARE = 1.0, 0.0004  # MB/h, and of the base
 _POINTS = 120
 _STRETCHES = 16
@@ -75,6 +75,8 @@ LEAKS: Mapping[str, LeakEvents] = {
     "per entry": per_entry,
 }
 
+_BY_CHANCE = ("per abort", "per session")
+
 _PAIRS = list(product(enumerate(LEAKS), enumerate(PARTS)))
 _BESIDE = list(product(enumerate(PARTS), enumerate(PARTS)))
 # The pairs that may be looked at while the analysis is changed, and those that may not.
@@ -103,9 +105,9 @@ def leaking_trace(kind: str, seed: int) -> LabelledTrace:
 def _trace(rng: Random, kind: str, parts: list[str], leak: str | None) -> LabelledTrace:
     base = float(np.exp(rng.uniform(np.log(400.0), np.log(24_000.0))))
     hours = float(rng.uniform(1.0, 9.0))
-    clock = arrivals(rng, hours * 3600.0, _TICKS)
+    clock = arrivals(rng, hours * 3600.0, TICKS)
     held = [PARTS[name](rng, clock) * base for name in parts]
-    rate, lost, lumps = 0.0, np.zeros(_TICKS), 0.0
+    rate, lost, lumps = 0.0, np.zeros(TICKS), 0.0
     if leak is not None:
         rate = float(np.exp(rng.uniform(0.0, np.log(10_000.0))))
         events = LEAKS[leak](rng, clock)
@@ -124,22 +126,34 @@ def _trace(rng: Random, kind: str, parts: list[str], leak: str | None) -> Labell
         density = 2.0 * tau_s * sd * sd
         # What comes by chance cannot be known beside the leak: it is noise.
         chance = [h for name, h in zip(parts, held, strict=True) if _by_chance(name, clock)]
-        density += sum(_density_at_zero(clock, part) for part in chance)
+        density += sum(density_at_zero(clock, part) for part in chance)
         known = [h for name, h in zip(parts, held, strict=True) if not _by_chance(name, clock)]
-        error = float(np.hypot(lumps, _least_error(clock, lost, known, density)))
-        matters = rate >= max(_LEAST_RATE, _LEAST_SHARE * base)
-        resolvable = matters and _judged(clock, lost) > _RESOLVABLE_Z * error
-    work = load = None
-    if clock.told:
-        work = np.interp(t, clock.t_s, np.cumsum(clock.requests))
-        load = np.round(np.interp(t, clock.t_s, clock.in_flight))
-    growing = _going_rate(clock, lost, by_time=leak == "by timer")
+        error = float(np.hypot(lumps, least_error(clock, lost, known, density)))
+        resolvable = matters(rate, base) and judged(clock, lost) > RESOLVABLE_Z * error
+    work, load = traffic(clock, t)
+    growing = going_rate(clock, lost, by_time=leak == "by timer")
+    if leak in _BY_CHANCE:
+        # Nobody can know that luck changes: it goes on at the rate of the whole window.
+        growing = mean_rate(clock, lost)
     if "unloading" in parts:
-        growing += _going_rate(clock, held[parts.index("unloading")], by_time=True)
+        growing += going_rate(clock, held[parts.index("unloading")], by_time=True)
     return LabelledTrace(kind, base, t, value, rate, growing, resolvable, work, load)
 
 
-def _judged(clock: Clock, lost: FloatArray) -> float:
+def traffic(clock: Clock, t: FloatArray) -> tuple[FloatArray | None, FloatArray | None]:
+    """Requests done and in flight at ``t``, if the sampler records them."""
+    if not clock.told:
+        return None, None
+    work = np.interp(t, clock.t_s, np.cumsum(clock.requests))
+    return work, np.round(np.interp(t, clock.t_s, clock.in_flight))
+
+
+def matters(rate: float, base: float) -> bool:
+    """Whether anybody would look for a leak of ``rate`` MB/h in a process of ``base`` MB."""
+    return rate >= max(_LEAST_RATE, _LEAST_SHARE * base)
+
+
+def judged(clock: Clock, lost: FloatArray) -> float:
     """MB lost in the judged window."""
     return float(lost[-1] - np.interp(WARMUP * clock.duration_s, clock.t_s, lost))
 
@@ -148,7 +162,7 @@ def _by_chance(part: str, clock: Clock) -> bool:
     return part in RANDOM or (part == "load memory" and not clock.told)
 
 
-def _density_at_zero(clock: Clock, part: FloatArray) -> float:
+def density_at_zero(clock: Clock, part: FloatArray) -> float:
     """MB^2 s of a part that comes by chance, from the means of stretches of the judged window."""
     late = part[clock.t_s >= WARMUP * clock.duration_s]
     means = np.array([stretch.mean() for stretch in np.array_split(late, _STRETCHES)])
@@ -159,7 +173,7 @@ def _density_at_zero(clock: Clock, part: FloatArray) -> float:
     return float(left @ left) / (_STRETCHES - 2) * length_s
 
 
-def _going_rate(clock: Clock, lost: FloatArray, *, by_time: bool) -> float:
+def going_rate(clock: Clock, lost: FloatArray, *, by_time: bool) -> float:
     """MB/h over the last quarter of the judged window's hours, or of its requests at their mean
     pace, which is what a leak per request will go on at.
     """
@@ -169,6 +183,11 @@ def _going_rate(clock: Clock, lost: FloatArray, *, by_time: bool) -> float:
     at = np.interp([start + 0.75 * (1.0 - start), 1.0], done, lost)
     hours = (1.0 - WARMUP) * clock.duration_s / 3600.0
     return float(at[1] - at[0]) / 0.25 / hours
+
+
+def mean_rate(clock: Clock, lost: FloatArray) -> float:
+    """MB/h over the judged window."""
+    return judged(clock, lost) / ((1.0 - WARMUP) * clock.duration_s / 3600.0)
 
 
 def _sample_times(rng: Random, duration_s: float) -> tuple[FloatArray, float]:
@@ -181,7 +200,7 @@ def _sample_times(rng: Random, duration_s: float) -> tuple[FloatArray, float]:
     return t[t < duration_s], interval_s
 
 
-def _least_error(clock: Clock, lost: FloatArray, held: list[FloatArray], density: float) -> float:
+def least_error(clock: Clock, lost: FloatArray, held: list[FloatArray], density: float) -> float:
     """The standard error in MB of all that was lost, in the judged window, for an estimator that
     knows when the leak proceeds and what each part looks like, though not how large they are.
     """

@@ -80,13 +80,13 @@ def key_cache(rng: Random, clock: Clock) -> FloatArray:
     capacity = rng.uniform(0.3, 0.95) * float(np.interp(_FULL_BY, clock.done, seen))
     filled: FloatArray = np.minimum(seen, capacity) / capacity
     # Once full, entries of other sizes replace those evicted.
-    churn = rng.uniform(0.0, 0.01) * _reverting(rng, clock, 0.01) * (filled >= 1.0)
+    churn = rng.uniform(0.0, 0.01) * reverting(rng, clock, 0.01) * (filled >= 1.0)
     return rng.uniform(0.02, 0.4) * (filled + churn)
 
 
 def arenas(rng: Random, clock: Clock) -> FloatArray:
     """Live objects come and go; an arena goes back only when all of it happens to be free."""
-    live = 1.0 + 0.3 * _reverting(rng, clock, rng.uniform(0.005, 0.03))
+    live = 1.0 + 0.3 * reverting(rng, clock, rng.uniform(0.005, 0.03))
     held = np.empty_like(live)
     top, returns = live[0], rng.uniform(0.0, 0.02)
     for i, now in enumerate(live.tolist()):
@@ -211,7 +211,7 @@ def _level(rng: Random, x: FloatArray) -> FloatArray:
     return np.ones_like(x)
 
 
-def _reverting(rng: Random, clock: Clock, tau: float) -> FloatArray:
+def reverting(rng: Random, clock: Clock, tau: float) -> FloatArray:
     """Noise of standard deviation 1 that forgets within the share ``tau`` of the run."""
     keep = float(np.exp(-1.0 / (tau * clock.t_s.size)))
     fresh = rng.normal(size=clock.t_s.size) * np.sqrt(1.0 - keep * keep)

@@ -136,13 +136,14 @@ def detectors(
     jobs: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
     kinds: Annotated[bool, typer.Option("--kinds", help="This analysis kind by kind too.")] = False,
     corpus: Annotated[
-        str, typer.Option(help="curves, processes or processes-held-out.")
+        str, typer.Option(help="curves, processes, processes-held-out or services.")
     ] = "curves",
 ) -> None:
     """The analysis against lines, ranks and rules of thumb, on labelled traces of memory.
 
     Curves: 23 healthy and 19 leaking kinds.  Processes: simulated mechanisms in pairs, half of the
-    pairs held out.  Every detector sees every trace, none gets a steady event.
+    pairs held out.  Services: other mechanisms, never looked at.  Every detector sees every trace,
+    none gets a steady event.
     """
     from hybridbench.bench.detectors import CORPORA, by_kind, judge_corpus, rows
 

@@ -17,6 +17,7 @@ from hybridbench.cli.compare import (
     MaxTime,
     Model,
     ProfileName,
+    Renew,
     Rounds,
     SliceTime,
 )
@@ -41,6 +42,7 @@ def compare(
     block: BlockTime = "5s",
     slice_: SliceTime = "50ms",
     rounds: Rounds = None,
+    renew: Renew = 6,
     margin: Margin = "3%",
     ballast: Ballast = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of the first; it rises by one.")] = 1,
@@ -69,8 +71,8 @@ def compare(
         def once(versions: Sequence[str], index: int) -> tuple[Path, ExitCode | None]:
             options = CompareOptions(
                 model=model, profile=profile, max_time=max_time, block=block, slice_=slice_,
-                rounds=rounds, margin=margin, seed=seed + index, ballast=ballast, store=place,
-                ui="none",
+                rounds=rounds, renew_every=renew, margin=margin, seed=seed + index, ballast=ballast,
+                store=place, ui="none",
             )  # fmt: skip
             return compared(versions, options)
 

@@ -16,6 +16,7 @@ from hybridbench.cli.compare import (
     MaxTime,
     Model,
     ProfileName,
+    Renew,
     Rounds,
     Seed,
     Set,
@@ -50,6 +51,7 @@ def bisect(
     ballast: Ballast = None,
     set_: Set = None,
     fresh: Fresh = False,
+    renew: Renew = 0,
     store: Store = Path("results"),
     ui: Ui = "auto",
 ) -> None:
@@ -64,8 +66,8 @@ def bisect(
     check_choice("--ui", ui, UI_MODES)
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
-        margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()), fresh=fresh,
-        store=store, ui=ui,
+        margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),
+        renew_every=1 if fresh else renew, store=store, ui=ui,
     )  # fmt: skip
     commits = search.commits_between(good, bad)
     typer.echo(f"{len(commits) - 1} commits after {_name(commits[0])}", err=True)

@@ -81,6 +81,15 @@ Set = Annotated[
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="A new process for each block, warmed up each time.")
 ]
+Renew = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="ROUNDS",
+        help="A new process for each version after so many rounds, warmed up: what differs from "
+        "one start of a program to the next averages out.  0: one process for all.",
+    ),
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option(
@@ -114,6 +123,7 @@ def compare(
     ballast: Ballast = None,
     set_: Set = None,
     fresh: Fresh = False,
+    renew: Renew = 0,
     allow_mismatch: Allow = None,
     threshold: Annotated[
         list[str] | None,
@@ -140,7 +150,8 @@ def compare(
     check_format(format_)
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, slice_=slice_, rounds=rounds,
-        margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()), fresh=fresh,
+        margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),
+        renew_every=1 if fresh else renew,
         allowed=tuple(allow_mismatch or ()),
         thresholds=given_thresholds(threshold or [], of_comparison=True), store=store, ui=ui,
     )  # fmt: skip

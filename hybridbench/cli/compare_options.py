@@ -43,7 +43,7 @@ class CompareOptions:
     gc: str | None = None
     ballast: int | None = None
     set_: tuple[str, ...] = ()
-    fresh: bool = False
+    renew_every: int = 0
     allowed: tuple[str, ...] = ()
     thresholds: tuple[str, ...] = ()
     store: Path = Path("results")
@@ -129,7 +129,7 @@ def _live_plan(
             block_s=block_s,
             slice_s=slice_s,
             max_time_s=max_time_s,
-            fresh=options.fresh,
+            renew_every=options.renew_every,
             thresholds=options.thresholds,
             allowed=frozenset(options.allowed),
             profile_source=source,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.errors import UsageError
+from hybridbench.told import say
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ app = typer.Typer(
 EXIT_CODES = (
     "Exit codes: 0 green; red with the worst cell's: 10 LEAK, 15 INVARIANT, 12 REGRESSION, "
     "14 CRASHED, 11 DEGRADED, 16 MISSING or INVALID, 13 INCONCLUSIVE where the plan lets that "
-    "fail; 2 usage, 130 interrupted, 143 terminated."
+    "fail or nothing passed; 2 usage, 130 interrupted, 143 terminated."
 )
 
 _Plan = Annotated[
@@ -180,19 +182,22 @@ def run(
 ) -> None:
     """Run all cells of a plan one after another on this machine, and merge them.
 
-    Killed half-way and started again with the same words, it does the rest.
+    Killed half-way and started again with the same words, it does the rest, unless the engine's
+    files have changed since: then a new night begins.
     """
+    from hybridbench.nightly.merge import counted
     from hybridbench.nightly.run import merge_night, night_directory, run_cells
+    from hybridbench.rundir.layout import CELLS
 
     night = _night(plan, budget, defect)
     directory = out or night_directory(Path("results") / "nightly", night)
-    _say(f"night {directory}: {len(night.cells)} cells")
+    _say(f"night {directory}: {counted(len(night.cells))}")
     with _signals() as child:
-        stopped = run_cells(night, directory / "cells", child, _say)
+        stopped = run_cells(night, directory / CELLS, child, _say)
     if stopped is not None:
         _say("cut off; start it again with the same words and it does the rest")
         raise typer.Exit(stopped)
-    document = merge_night([directory / "cells"], directory, night.record, baseline, None)
+    document = merge_night([directory / CELLS], directory, night.record, baseline, None)
     _tell(document, directory)
     raise typer.Exit(document.exit_code)
 
@@ -248,7 +253,7 @@ def _signals() -> Iterator[Child]:
 
 
 def _say(text: str) -> None:
-    typer.echo(f"nightly: {text}", err=True)
+    say(sys.stderr, f"nightly: {text}\n")
 
 
 def _tell(document: object, out: Path) -> None:

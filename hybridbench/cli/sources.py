@@ -65,11 +65,10 @@ def _run(run_dir: Path) -> Told:
 
 def _night(directory: Path) -> Told:
     from hybridbench.nightly.records import read_night
-    from hybridbench.nightly.report import night_document
-    from hybridbench.nightly.write import write_pages
+    from hybridbench.nightly.write import document_below, write_pages
     from hybridbench.rundir.layout import NIGHT
 
-    document = night_document(read_night(directory / NIGHT), directory.resolve().name)
+    document = document_below(directory, read_night(directory / NIGHT))
     return Told(document, lambda: write_pages(directory, document))
 
 

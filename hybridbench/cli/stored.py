@@ -36,9 +36,9 @@ def list_stored(
         raise UsageError(f"--format {format_}: choose one of {', '.join(FORMATS)}.")
     if not store.is_dir():
         raise RunDirectoryError(f"{store} is no directory: name the store of the runs with --store")
-    from hybridbench.rundir.listing import list_runs
+    from hybridbench.rundir.listing import list_store
 
-    every = list_runs(store)
+    every = list_store(store)
     shown = [
         entry
         for entry in every
@@ -53,9 +53,9 @@ def list_stored(
 
     console = Console()
     if console.is_terminal:
-        console.print(_table(shown))
+        console.print(_table(store, shown))
     else:
-        for line in _lines(shown):
+        for line in _lines(store, shown):
             typer.echo(line)
     left = len(every) - len(shown)
     if left or not shown:
@@ -71,7 +71,7 @@ def answer(entry: RunSummary) -> str:
     return entry.verdict or _OPEN
 
 
-def _table(entries: Sequence[RunSummary]) -> RenderableType:
+def _table(store: Path, entries: Sequence[RunSummary]) -> RenderableType:
     """One line a run, cut to the width of the terminal."""
     from rich.table import Table
     from rich.text import Text
@@ -81,23 +81,23 @@ def _table(entries: Sequence[RunSummary]) -> RenderableType:
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, justify="right", style="dim")
     grid.add_column(no_wrap=True, overflow="ellipsis")
-    for row in _rows(entries):
+    for row in _rows(store, entries):
         grid.add_row(*map(Text, row))
     return grid
 
 
-def _lines(entries: Sequence[RunSummary]) -> Iterator[str]:
+def _lines(store: Path, entries: Sequence[RunSummary]) -> Iterator[str]:
     """The same for a pipe: one line a run, whole."""
-    rows = _rows(entries)
+    rows = _rows(store, entries)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     for name, said, length, headline in rows:
         yield f"{name:{widths[0]}}  {said:{widths[1]}}  {length:>{widths[2]}}  {headline}"
 
 
-def _rows(entries: Sequence[RunSummary]) -> list[tuple[str, str, str, str]]:
+def _rows(store: Path, entries: Sequence[RunSummary]) -> list[tuple[str, str, str, str]]:
     return [
         (
-            entry.path.name,
+            str(entry.path.relative_to(store)),
             answer(entry),
             "" if entry.duration_s is None else format_duration(entry.duration_s),
             _said(entry),

@@ -81,7 +81,12 @@ def _ask(executable: Path, search_path: str, path: str) -> tuple[str, str, str]:
             timeout=_PATIENCE_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(
+            f"python:{path}: it did not say what it has within {_PATIENCE_S:.0f} s; try whether it "
+            'answers to `-c "import torch"`, or when the machine has less to do.'
+        ) from error
+    except OSError as error:
         raise ConfigError(f"python:{path}: it cannot be started: {error}.") from error
     lines = done.stdout.splitlines()
     if done.returncode != 0 or len(lines) < 2:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from hybridbench.clock import Clock
+from hybridbench.compare.one_cpu import children_on
 from hybridbench.compare.sides import Side
 from hybridbench.engine.config import EngineConfig
 from hybridbench.errors import ConfigError, WorkerFailedError
@@ -41,13 +42,16 @@ class StartedWorker:
 
 @dataclass(frozen=True)
 class Launch:
-    """How workers of one version are started, again and again if need be."""
+    """How workers of one version are started, again and again if need be; on ``cpu`` alone unless
+    that is None.
+    """
 
     side: Side
     plan: SoakPlan
     stderr_path: Path
     clock: Clock
     interrupts: Interrupts
+    cpu: int | None = None
 
     def start(self) -> StartedWorker:
         """A worker that is ready.
@@ -72,7 +76,8 @@ class Launch:
                 raise ConfigError(f"{self.side.name}: {error}") from error
 
     def _try(self, message: Start) -> StartedWorker:
-        target = BundledTarget(self.plan.worker_launch(self.stderr_path))
+        with children_on(self.cpu):
+            target = BundledTarget(self.plan.worker_launch(self.stderr_path))
         ready: Ready | None = None
         try:
             ready = boot_worker(target, self.plan, self.clock, self.interrupts, message)

@@ -31,6 +31,7 @@ from hybridbench.compare.traffic import BlockTraffic
 from hybridbench.errors import RunDirectoryError
 from hybridbench.rundir.layout import SEGMENT
 from hybridbench.rundir.lock import locked_run
+from hybridbench.rundir.manifest import plain_mapping
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.crash import bury
@@ -49,6 +50,7 @@ from hybridbench.sampling.cgroup import oom_kills
 from hybridbench.sampling.sampler import StarvationSource
 from hybridbench.targets.messages import Drain, Ready, Resume
 from hybridbench.workload.build import build_workload
+from hybridbench.workload.in_steps import InSteps, lives_in_steps
 
 _STOP_PATIENCE_S = 10.0
 _SAMPLE_PATIENCE_S = 10.0
@@ -68,6 +70,7 @@ class Stage:
     directory: Path
     clock: Clock
     interrupts: Interrupts
+    cpu: int | None = None  # of all workers
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,9 @@ class LiveSide:
         if self._processes:
             self._recorder.event(SEGMENT, {"index": self._processes})
         stderr_path = self.run_dir / STDERR_FILE
-        launch = Launch(self.side, self._plan, stderr_path, stage.clock, stage.interrupts)
+        launch = Launch(
+            self.side, self._plan, stderr_path, stage.clock, stage.interrupts, stage.cpu
+        )
         started = launch.start()
         self._held.callback(self._stop_process, started)
         self._describe(started)
@@ -307,8 +312,11 @@ class LiveSide:
 
     def _begin(self, requests: int | None, seed: int, tag: str) -> None:
         worker = self._at_work()
-        vocab = worker.started.ready.vocab_size
-        self._traffic.begin(build_workload(self._plan.profile, vocab, None, seed), requests, tag)
+        profile, vocab = self._plan.profile, worker.started.ready.vocab_size
+        workload = build_workload(profile, vocab, None, seed)
+        if lives_in_steps(profile):
+            workload = InSteps(workload)
+        self._traffic.begin(workload, requests, tag)
 
     def _serve_on(self, worker: _Worker, until_s: float) -> bool:
         """Serve until all has ended, at most until the monotonic time ``until_s``."""
@@ -340,6 +348,8 @@ class LiveSide:
         loop.run_until(loop.no_census_open, loop.now_s + _CENSUS_PATIENCE_S)
         worker.steps.look_at_rest(audit=False)
         self._manifest = with_counts(self._manifest, self._traffic.counts())
+        described = self._traffic.describe()
+        self._manifest["workload"] = plain_mapping(described)  # type: ignore[arg-type]  # plain JSON
         self._park()
 
     def _freeze(self, worker: _Worker) -> None:

@@ -39,7 +39,8 @@ class ComparePlan:
         slice_s: how long a version's turn within a block is; 0 is the whole block.  The shorter,
             the less of the machine's ups and downs is in the difference.
         max_time_s: no round begins that would end later than this after the first.
-        fresh: a new process for each block.
+        renew_every: rounds after which each version gets a new process; 1 is one for each block, 0
+            none.
         thresholds: as written; what each version's run, and its ratios, are held against.
         allowed: keys of the manifests that may differ.
         command: the arguments as the user gave them.
@@ -54,7 +55,7 @@ class ComparePlan:
     block_s: float = BLOCK_S
     slice_s: float = SLICE_S
     max_time_s: float = MAX_TIME_S
-    fresh: bool = False
+    renew_every: int = 0
     thresholds: tuple[str, ...] = ()
     allowed: frozenset[str] = frozenset()
     device: str = "cpu"
@@ -105,7 +106,7 @@ class ComparePlan:
             "block_s": self.block_s,
             "slice_s": self.slice_s,
             "max_time_s": self.max_time_s,
-            "fresh": self.fresh,
+            "renew_every": self.renew_every,
             "device": self.device,
             "dtype": self.dtype,
             "malloc": self.malloc,

@@ -19,6 +19,7 @@ from hybridbench.clock import Clock, SystemClock
 from hybridbench.compare.comparable import refuse_mismatches
 from hybridbench.compare.launching import StartRefusedError
 from hybridbench.compare.live_side import BlockDone, LiveSide, Stage
+from hybridbench.compare.one_cpu import cpu_for_workers
 from hybridbench.compare.plan import ComparePlan, order_of
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter
@@ -97,7 +98,8 @@ def run_comparison(
             ComparisonWriter(directory, _facts(plan, directory.name, clock)) as writer,
             handled_interrupts() as interrupts,
         ):
-            stage = Stage(plan, directory, clock, interrupts)
+            stage = Stage(plan, directory, clock, interrupts, cpu_for_workers())
+            writer.tell(worker_cpu=stage.cpu)
             sides = [
                 make_side(side, side_label(index), stage) for index, side in enumerate(plan.sides)
             ]
@@ -172,8 +174,8 @@ class _Comparison:
         requests = 0
         for index, side in enumerate(sides):
             self._view.note(f"warming up {side.label}")
-            wanted_s = max(_CALIBRATE_LEAST_S, _CALIBRATE_SHARE * plan.block_s)
-            calibrate_s = wanted_s if index == 0 else 0.0
+            # All serve alike long; what the first one says counts.
+            calibrate_s = max(_CALIBRATE_LEAST_S, _CALIBRATE_SHARE * plan.block_s)
             rates = self._asked(side, partial(side.warm_up, plan.seed, calibrate_s))
             if not rates or self._interrupts.first is not None:
                 return None
@@ -216,7 +218,7 @@ class _Comparison:
         tag = f"{self._rounds + 1}."
         for indices in together:
             group = [sides[index] for index in indices]
-            if self._plan.fresh and not all(self._renewed(side) for side in group):
+            if not all(self._renewed(sides[i]) for i in self._due_for_renewal(indices)):
                 return False
             served = self._served(group, seed, requests, (tag, "steady"))
             if served is None:
@@ -260,8 +262,18 @@ class _Comparison:
         slice_s = self._plan.slice_s
         return slice_s if slice_s > 0 and self._plan.is_closed_loop else math.inf
 
+    def _due_for_renewal(self, indices: Sequence[int]) -> list[int]:
+        """Those of ``indices`` that get a new process now, in the order of their starts."""
+        every = self._plan.renew_every
+        # The first processes have served the block that does not count: good for several rounds,
+        # but not for a round that is to begin like every other.
+        if every == 0 or self._rounds % every or (self._rounds == 0 and every > 1):
+            return []
+        # What starts first finds other memory than what starts last: that is swapped too.
+        return sorted(indices, reverse=bool(self._rounds // every % 2))
+
     def _renewed(self, side: ComparedSide) -> bool:
-        """A process of its own for the next block, warm like the one before it."""
+        """A new process for the next block, warm like the one before it."""
         if not self._asked(side, side.replace_worker):
             return False
         return bool(self._asked(side, partial(side.warm_up, self._plan.seed, 0.0)))
@@ -318,7 +330,7 @@ def _facts(plan: ComparePlan, run_id: str, clock: Clock) -> dict[str, JsonValue]
         "block_s": plan.block_s,
         "slice_s": plan.slice_s,
         "max_time_s": plan.max_time_s,
-        "fresh": plan.fresh,
+        "renew_every": plan.renew_every,
         "thresholds": list(plan.thresholds),
         "allowed_mismatches": sorted(plan.allowed),
         "versions": [],

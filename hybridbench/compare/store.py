@@ -133,8 +133,9 @@ def read_comparison(path: Path) -> StoredComparison:
         looks=looks or ComparisonTerms().looks,
     )
     allowed = frozenset(texts(facts, "allowed_mismatches"))
-    fresh = facts.get("fresh") is True
-    comparison = Comparison(versions, blocks, interleaved, looks, allowed, fresh)
+    # What was stored before processes could serve some rounds knows every block or none.
+    renew_every = int(number(facts, "renew_every", float(facts.get("fresh") is True)))
+    comparison = Comparison(versions, blocks, interleaved, looks, allowed, renew_every)
     return StoredComparison(comparison, terms, facts, text(facts, "ended"))
 
 

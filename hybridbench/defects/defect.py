@@ -54,6 +54,7 @@ class Signature:
         per: name of the truth's count that ``harm`` is divided by to give the rate for each event.
         exact: found by arithmetic, not by statistics: seconds suffice.
         duration_s: how long a run must be for the finding.
+        quick_s: how long the quick self-test runs it; 45 where half a minute has too few events.
     """
 
     verdicts: tuple[str, ...]
@@ -66,6 +67,7 @@ class Signature:
     per: str = ""
     exact: bool = True
     duration_s: float = 45.0
+    quick_s: float = 30.0
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ DEFECT = Defect(
         drivers=("session_retries", "session_retracts"),
         harm="tokens_lost",
         per="tails_overwritten",
+        quick_s=45.0,
     ),
     patches=(
         Patch(StreamingSession, "_prefix_len", _prefix_len, fingerprint="72cd2dd03625"),

@@ -50,6 +50,7 @@ DEFECT = Defect(
         subject="mamba",
         event="request on a row beyond the number of state slots",
         rate="no growth; at most one request on another's state for each such row in use",
+        quick_s=45.0,
     ),
     patches=(
         Patch(HybridReqToTokenPool, "_map_state", _map_state, fingerprint="368aa2f7fd2b"),

@@ -36,6 +36,7 @@ DEFECT = Defect(
         drivers=("requests_rejected",),
         harm="entries_orphaned",
         per="requests_unserved",
+        quick_s=45.0,
     ),
     patches=(Patch(FrontEnd, "forget_unserved", _forget_unserved, fingerprint="691d86bd2bf0"),),
     harmed="Servers whose clients send prompts that are too long, or whole batches with one bad "

@@ -46,6 +46,7 @@ DEFECT = Defect(
         drivers=("finishes",),
         harm="requests_in_a_cycle",
         per="requests_with_payload",
+        quick_s=45.0,
     ),
     patches=(
         Patch(Req, "_keep_hasher", _keep_hasher, fingerprint="d8014cd85aa0"),

@@ -40,6 +40,7 @@ DEFECT = Defect(
         drivers=("kv_blocks_stored", "prompt_tokens"),
         harm="entries_undrained",
         per="blocks_stored",
+        quick_s=45.0,
     ),
     patches=(Patch(KvEventRecorder, "stored", _stored, fingerprint="dbd0a2836cd8"),),
     harmed="A plain attention model under short classification requests: +0.57 GiB in 12 h.",

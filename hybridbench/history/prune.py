@@ -18,7 +18,7 @@ from typing import Final
 
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.errors import RunDirectoryError
-from hybridbench.rundir.layout import LOCK
+from hybridbench.rundir.layout import CELLS, LOCK
 from hybridbench.rundir.listing import EntryKind, RunSummary, find_runs, list_runs
 from hybridbench.rundir.lock import locked_run
 
@@ -179,8 +179,9 @@ def _remove(path: Path) -> int:
     """Delete ``path`` while nobody can begin to write in it; returns the bytes that were freed."""
     size = size_of(path)
     with contextlib.ExitStack() as locks:
-        for run in (path, *find_runs(path)):
-            locks.enter_context(locked_run(run))
+        cells = path / CELLS
+        for written in (path, *([cells] if cells.is_dir() else []), *find_runs(path)):
+            locks.enter_context(locked_run(written))
         # Under a name that no listing shows: half a directory would look like a damaged run.
         going = path.with_name(f"{_GOING}{path.name}")
         path.rename(going)

@@ -9,10 +9,12 @@ from typing import Final
 
 import msgspec
 
+from hybridbench.analysis.findings import VerdictKind
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.policy import CellState
 from hybridbench.nightly.records import (
     CellOfNight,
+    FindingOfNight,
     FindingRecord,
     NightRecord,
     RateRecord,
@@ -80,8 +82,8 @@ def against(cell: CellOfNight, nights: Sequence[GoodNight], least_ratio: float) 
     """``cell`` with what is new, grown, gone or slower than in the last good night.
 
     That is the newest green night in which this cell did the same work on a machine of the same
-    class and passed.  Findings keep their verdict; only throughput below ``least_ratio`` makes a
-    cell red that was not.
+    class and was not red: an undecided run found nothing either.  Findings keep their verdict; only
+    throughput below ``least_ratio`` makes a cell red that was not.
     """
     for good in nights:
         base = next((c for c in good.night.cells if _comparable(c, cell)), None)
@@ -102,19 +104,21 @@ def _files(places: Sequence[Path]) -> Iterator[Path]:
 def _comparable(base: CellOfNight, cell: CellOfNight) -> bool:
     return (
         base.id == cell.id
-        and base.state == CellState.PASS
+        and base.state in (CellState.PASS, CellState.NEUTRAL)
         and base.machine_class == cell.machine_class
         and base.cell.get("work") == cell.cell.get("work")
     )
 
 
 def _compared(cell: CellOfNight, base: CellOfNight, name: str, least_ratio: float) -> CellOfNight:
-    known = {entry.finding.signature: entry.finding for entry in base.findings}
+    known = {entry.finding.signature: entry.finding for entry in base.findings if _says(entry)}
     findings = tuple(
         msgspec.structs.replace(
             entry,
             news=f"known in {name}" if entry.finding.signature in known else f"new since {name}",
         )
+        if _says(entry)
+        else entry
         for entry in cell.findings
     )
     seen = {entry.finding.signature for entry in cell.findings}
@@ -136,6 +140,11 @@ def _compared(cell: CellOfNight, base: CellOfNight, name: str, least_ratio: floa
         exit_code=12,
         headline=f"throughput is {ratio:.3f} of {name}, and the plan asks for {least_ratio:g}",
     )
+
+
+def _says(entry: FindingOfNight) -> bool:
+    """Whether something was found: what stayed undecided is neither new, known nor gone."""
+    return entry.finding.verdict != VerdictKind.INCONCLUSIVE
 
 
 def _changes(

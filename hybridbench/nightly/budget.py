@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hybridbench.errors import UsageError
 from hybridbench.nightly.cells import Cell
 from hybridbench.units import format_duration
 
@@ -30,6 +32,9 @@ def within(cells: Sequence[Cell], budget_s: float | None) -> Budgeted:
 
     A fifth of the budget is kept for what the policy runs again.  Where even the least lengths do
     not fit, the last cells of the plan are left out: order a plan by importance.
+
+    Raises:
+        UsageError: not even the first cell fits.
     """
     full_s = sum(cell.duration_s + OVERHEAD_S for cell in cells)
     if budget_s is None or full_s <= budget_s * (1 - _RESERVE):
@@ -38,6 +43,12 @@ def within(cells: Sequence[Cell], budget_s: float | None) -> Budgeted:
     kept = list(cells)
     while kept and sum(cell.least_s + OVERHEAD_S for cell in kept) > usable_s:
         kept.pop()
+    if not kept:
+        enough_s = math.ceil((cells[0].least_s + OVERHEAD_S) / (1 - _RESERVE))
+        raise UsageError(
+            f"budget {format_duration(budget_s)}: not even the first cell fits, {cells[0].id}; "
+            f"give {format_duration(enough_s)} or more."
+        )
     left_out = tuple(cells[len(kept) :])
     traffic_s = usable_s - OVERHEAD_S * len(kept)
     shortened = tuple(_shortened(cell, _scale(kept, traffic_s)) for cell in kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +17,11 @@ from hybridbench.nightly.child import Child, Ended
 from hybridbench.nightly.compare_attempt import compare_command, with_comparison
 from hybridbench.nightly.policy import Next, Outcome, Rules, Why, next_attempt, outcome
 from hybridbench.nightly.records import (
-    CELL,
     CELL_SCHEMA,
     AttemptRecord,
     CellRecord,
     PlanRecord,
+    another_engine,
     read_cell,
     write_record,
 )
@@ -33,12 +33,15 @@ from hybridbench.nightly.soak_attempt import (
     stored_run,
     with_result,
 )
+from hybridbench.rundir.layout import CELL
 from hybridbench.rundir.lock import locked_run
 
 # Boot, drains, checkpoints, diagnosis and judging on a busy machine, beside the traffic.
 _PATIENCE_S: Final = 900.0
 # A soak that we were killed beside drains and reports before it lets go of its directory.
 _LETTING_GO_S: Final = 90.0
+# An undecided run says how much longer it should have been: mostly this much, or several times.
+_LONGER_AT_LEAST: Final = 1.25
 _SIGNALLED = (int(ExitCode.INTERRUPTED), int(ExitCode.TERMINATED))
 _CONSOLE: Final = "console.txt"
 
@@ -53,6 +56,7 @@ class CellRun:
         cell_dir: holds cell.json and a folder for each attempt; made here.
         child: runs the commands; whoever stops it stops the cell.
         told: hears a line now and then.
+        engine: hash of the engine's files; what another one came to is not gone on with.
         deadline_s: an undecided cell is not run longer beyond this moment of the clock.
     """
 
@@ -62,13 +66,15 @@ class CellRun:
     child: Child
     clock: Clock
     told: Callable[[str], None]
+    engine: str = ""
     deadline_s: float = float("inf")
 
     def run(self) -> CellRecord:
         """The cell's record; not ``finished`` if a signal ended it.
 
         Raises:
-            RunDirectoryError: the directory holds a cell of another plan, or cannot be written.
+            RunDirectoryError: the directory holds a cell of another plan or engine, or cannot be
+            written.
         """
         try:
             self.cell_dir.mkdir(parents=True, exist_ok=True)
@@ -92,6 +98,11 @@ class CellRun:
                 f"{path} is cell {record.id} of plan {record.plan.name} {record.plan.hash}, not "
                 f"{self.rules.cell.id} of {self.plan.name} {self.plan.hash}: name another --out"
             )
+        if any(a.verdict for a in record.attempts) and another_engine(record.engine, self.engine):
+            raise RunDirectoryError(
+                f"{path} is what engine {record.engine[:12]} came to, and the engine's files have "
+                f"changed since (now {self.engine[:12]}): name another --out"
+            )
         # Waivers may have changed since; they are no part of what runs.
         return msgspec.structs.replace(record, plan=self.plan)
 
@@ -104,7 +115,9 @@ class CellRun:
                 attempt = under_way.pop()
             else:
                 wanted = next_attempt(self.rules, ended)
-                if wanted is None or not self._has_time(wanted):
+                if wanted is not None and wanted.why is Why.EXTENDED:
+                    wanted = self._in_time(wanted, ended[-1])
+                if wanted is None:
                     return self._write(ended, finished=True)
                 attempt = self._planned(wanted, len(ended) + 1)
             self._write([*ended, attempt], finished=False)
@@ -120,12 +133,17 @@ class CellRun:
             return None
         return outcome(self.rules, record.attempts)
 
-    def _has_time(self, wanted: Next) -> bool:
-        """Only what was undecided stays so for want of time: a red is always made sure of."""
-        if wanted.why is not Why.EXTENDED:
-            return True
-        needed_s = wanted.duration_s + OVERHEAD_S
-        return self.clock.monotonic_s() + needed_s <= self.deadline_s
+    def _in_time(self, longer: Next, last: AttemptRecord) -> Next | None:
+        """``longer``, or as much of it as there is time for; None if that would decide little more.
+
+        Only what was undecided stays so for want of time: a red is always made sure of.
+        """
+        left_s = self.deadline_s - self.clock.monotonic_s() - OVERHEAD_S
+        if left_s >= longer.duration_s:
+            return longer
+        if left_s < _LONGER_AT_LEAST * last.duration_s:
+            return None
+        return replace(longer, duration_s=float(int(left_s)))
 
     def _planned(self, wanted: Next, number: int) -> AttemptRecord:
         return AttemptRecord(
@@ -144,6 +162,7 @@ class CellRun:
             cell=cell_to_json(self.rules.cell),
             attempts=tuple(attempts),
             finished=finished,
+            engine=self.engine,
         )
         write_record(self.cell_dir / CELL, record)
         return record
@@ -169,8 +188,11 @@ class CellRun:
         attempt = msgspec.structs.replace(attempt, command=tuple(command))
         ended = Ended(0, "")
         if stored.run_dir is not None and stored.progress is Progress.CUT:
-            self.told(f"{self.rules.cell.id}: goes on with {stored.run_dir.name}")
             self._wait_for(stored.run_dir)
+            # What was just before its end has come to it meanwhile.
+            stored = stored_run(store)
+        if stored.run_dir is not None and stored.progress is Progress.CUT:
+            self.told(f"{self.rules.cell.id}: goes on with {stored.run_dir.name}")
             ended = self._start(resume_command(stored.run_dir), attempt, store)
             if ended.exit_code == int(ExitCode.USAGE):
                 # Cut off before its engine was built, or the engine has changed since.

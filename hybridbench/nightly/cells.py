@@ -88,16 +88,24 @@ def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[Cell, ...
         place = loaded.place(*where)
         cell = _cell(entry, loaded.plan, known, place)
         if cell.id in cells:
-            raise ConfigError(
-                f"{place}: there are two cells {cell.id} (the other at {places[cell.id]}); give "
-                "one of them an id of its own."
-            )
+            raise ConfigError(_twice(cell, cells[cell.id], place, places[cell.id]))
         places[cell.id] = place
         if cell.kind is CellKind.SOAK:
             extra = tuple(f"{DEFECT}{name}" for name in defects)
             cell = replace(cell, versions=(*cell.versions, *extra))
         cells[cell.id] = cell
     return tuple(cells.values())
+
+
+def _twice(cell: Cell, other: Cell, place: str, other_place: str) -> str:
+    said = f"{place}: there are two cells {cell.id} (the other at {other_place}); "
+    if cell.profile != other.profile:
+        # A copy of a shipped profile, mostly; what stands in a matrix cannot have an id.
+        return (
+            f"{said}the profiles {other.profile} and {cell.profile} bear one name: give one of "
+            "them another `name`."
+        )
+    return f"{said}give one of them an id of its own."
 
 
 def find_cell(cells: tuple[Cell, ...], cell_id: str) -> Cell:

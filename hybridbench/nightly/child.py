@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
+from hybridbench.told import say
+
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 _LAST_LINES: Final = 3
@@ -82,8 +84,7 @@ class Child:
         assert process.stderr is not None
         with process.stderr as lines:
             for line in lines:
-                self._words.write(line)
-                self._words.flush()
+                say(self._words, line)
                 if line.strip():
                     last.append(line.strip())
         return " | ".join(last)

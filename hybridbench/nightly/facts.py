@@ -11,6 +11,7 @@ from hybridbench.nightly.false_red import FalseRed, expected_false_red
 from hybridbench.nightly.plan import LoadedPlan, Policy, Waiver, load_plan
 from hybridbench.nightly.policy import Rules
 from hybridbench.nightly.records import PlanRecord
+from hybridbench.runs.engine_files import installed_engine_files
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Night:
     defects: tuple[str, ...]
     false_red: FalseRed
     record: PlanRecord
+    engine: str  # hash of its files: what one engine came to says nothing of another
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -40,6 +42,7 @@ def planned_night(
 
     Raises:
         ConfigError: the plan is wrong: one sentence with file and line.
+        UsageError: not one cell fits into the budget.
     """
     loaded = load_plan(name_or_path)
     plan = loaded.plan
@@ -56,7 +59,7 @@ def planned_night(
         policy=asdict(plan.policy),
         waivers=tuple(_waiver(waiver) for waiver in plan.waivers),
     )
-    return Night(loaded, budgeted, budget_s, defects, false_red, record)
+    return Night(loaded, budgeted, budget_s, defects, false_red, record, installed_engine_files())
 
 
 def stored_policy(record: PlanRecord) -> Policy:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import posixpath
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import yaml
@@ -17,6 +19,7 @@ from hybridbench.errors import UsageError
 from hybridbench.nightly.budget import OVERHEAD_S
 from hybridbench.nightly.cells import Cell, cell_to_json
 from hybridbench.nightly.facts import Night
+from hybridbench.nightly.merge import counted
 from hybridbench.units import format_duration
 
 # GitHub starts no more jobs from one matrix.
@@ -55,14 +58,8 @@ def rendered(night: Night, form: str, wanted: Wanted) -> str:
     """The plan in the format called ``form``.
 
     Raises:
-        UsageError: the engine cannot take that many cells, or there are none.
+        UsageError: the engine cannot take that many cells.
     """
-    if not night.cells:
-        least_s = night.budgeted.left_out[0].least_s
-        raise UsageError(
-            f"--budget: not even the first cell fits, of {format_duration(least_s)} at least; "
-            "give more."
-        )
     return FORMATS[form](night, wanted)
 
 
@@ -77,7 +74,7 @@ def minutes_of(cell: Cell, night: Night) -> int:
 def _console(night: Night, wanted: Wanted) -> str:
     del wanted
     width = max(len(cell.id) for cell in night.cells)
-    lines = [f"plan {night.record.name} {night.record.hash}: {len(night.cells)} cells"]
+    lines = [f"plan {night.record.name} {night.record.hash}: {counted(len(night.cells))}"]
     lines += [_line(index, cell, width) for index, cell in enumerate(night.cells)]
     lines.append(f"one after another: {format_duration(night.budgeted.needed_s)}")
     lines += [night.budgeted.note] if night.budgeted.note else []
@@ -176,19 +173,52 @@ def _environment() -> Environment:
 def _k8s(night: Night, wanted: Wanted) -> str:
     # Jobs cannot be changed: every night has one of its own.
     name = f"hybridbench-{night.record.name}-{wanted.stamp}".replace("_", "-").replace(".", "-")
-    text = night.loaded.path.read_text(encoding="utf-8")
+    files = _plan_files(night)
     plan = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name},
-        "data": {"plan.yaml": text},
+        "data": {file.key: file.text for file in files},
     }
+    items = [{"key": file.key, "path": file.path} for file in files]
+    volume = {"name": "plan", "configMap": {"name": name, "items": items}}
     comment = f"# The plan {night.record.name} ({night.record.hash}) as a Kubernetes Indexed Job.\n"
-    documents = [plan, _cells_job(name, night, wanted), _merge_job(name, night, wanted)]
+    cells, merge = _cells_job(name, night, wanted, volume), _merge_job(name, night, wanted, volume)
+    documents = [plan, cells, merge]
     dumped = yaml.dump_all(
         documents, Dumper=_Manifest, sort_keys=False, allow_unicode=True, width=100
     )
     return comment + _SUSPENDED_HINT.format(name=name) + dumped
+
+
+_Volume = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the plan: its key in the ConfigMap, which may hold no slash, and where it goes."""
+
+    key: str
+    path: str
+    text: str
+
+
+def _plan_files(night: Night) -> list[_File]:
+    """The plan, and the profiles that it names by a path: cells look for them beside it."""
+    files = [_File("plan.yaml", "plan.yaml", night.loaded.path.read_text(encoding="utf-8"))]
+    beside = {
+        posixpath.normpath(cell.profile): cell.profile_source
+        for cell in night.cells
+        if cell.profile != cell.profile_source and not posixpath.isabs(cell.profile)
+    }
+    for index, (path, source) in enumerate(beside.items()):
+        if path.startswith("../"):
+            raise UsageError(
+                f"--format k8s: the profile {path} lies above the plan, where no volume reaches; "
+                "put it beside the plan, or name it by its whole path in the image."
+            )
+        files.append(_File(f"profile-{index}.yaml", path, Path(source).read_text(encoding="utf-8")))
+    return files
 
 
 class _Manifest(yaml.SafeDumper):
@@ -206,7 +236,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Manifest.add_representer(str, _text)
 
 
-def _cells_job(name: str, night: Night, wanted: Wanted) -> dict[str, object]:
+def _cells_job(name: str, night: Night, wanted: Wanted, plan: _Volume) -> dict[str, object]:
     words = [*_VERB, "cell", _PLAN_FILE, *wanted.options]
     out = shlex.quote(_cells_dir(night, wanted))
     script = f'exec {shlex.join(words)} --index "$JOB_COMPLETION_INDEX" --out {out}'
@@ -231,15 +261,15 @@ def _cells_job(name: str, night: Night, wanted: Wanted) -> dict[str, object]:
                 }
             ]
         },
-        "template": _pod(name, "cell", script, night, wanted),
+        "template": _pod("cell", script, plan, wanted, _resources(night, cells=True)),
     }
     return _job(name, spec)
 
 
-def _merge_job(name: str, night: Night, wanted: Wanted) -> dict[str, object]:
+def _merge_job(name: str, night: Night, wanted: Wanted, plan: _Volume) -> dict[str, object]:
     words = [*_VERB, "merge", _cells_dir(night, wanted), "--plan", _PLAN_FILE, *wanted.options]
     script = f"exec {shlex.join([*words, '--out', _night_dir(night, wanted)])}"
-    template = _pod(name, "merge", script, night, wanted, cells=False)
+    template = _pod("merge", script, plan, wanted, _resources(night, cells=False))
     return _job(f"{name}-merge", {"suspend": True, "backoffLimit": 0, "template": template})
 
 
@@ -260,7 +290,7 @@ def _job(name: str, spec: Mapping[str, object]) -> dict[str, object]:
 
 
 def _pod(
-    name: str, container: str, script: str, night: Night, wanted: Wanted, *, cells: bool = True
+    container: str, script: str, plan: _Volume, wanted: Wanted, resources: Mapping[str, str]
 ) -> dict[str, object]:
     return {
         "spec": {
@@ -273,8 +303,8 @@ def _pod(
                     "image": wanted.image,
                     "command": ["sh", "-c", script],
                     "resources": {
-                        "requests": (limits := _resources(night, cells)),
-                        "limits": limits,
+                        "requests": resources,
+                        "limits": resources,
                     },
                     "volumeMounts": [
                         {"name": "plan", "mountPath": "/plan"},
@@ -283,14 +313,14 @@ def _pod(
                 }
             ],
             "volumes": [
-                {"name": "plan", "configMap": {"name": name}},
+                plan,
                 {"name": "nights", "persistentVolumeClaim": {"claimName": wanted.claim}},
             ],
         }
     }
 
 
-def _resources(night: Night, cells: bool) -> dict[str, str]:
+def _resources(night: Night, *, cells: bool) -> dict[str, str]:
     if not cells:
         return {"cpu": "1", "memory": "1Gi"}
     needs = [cell.needs for cell in night.cells]

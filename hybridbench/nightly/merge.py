@@ -17,7 +17,6 @@ from hybridbench.nightly.facts import stored_policy, stored_waivers
 from hybridbench.nightly.plan import Needs, Waiver
 from hybridbench.nightly.policy import CellState, Outcome, Rules, day_of, outcome
 from hybridbench.nightly.records import (
-    CELL,
     NIGHT_SCHEMA,
     AttemptRecord,
     CellOfNight,
@@ -25,9 +24,11 @@ from hybridbench.nightly.records import (
     FindingOfNight,
     NightRecord,
     PlanRecord,
+    another_engine,
     read_cell,
 )
 from hybridbench.nightly.waivers import expired
+from hybridbench.rundir.layout import CELL
 
 # The first of these that a red cell says is the night's.
 PRECEDENCE: Final = (
@@ -54,7 +55,7 @@ def find_cells(places: Sequence[Path]) -> Found:
     """All cells below ``places``; of one that is there twice the finished, then the later one.
 
     Raises:
-        RunDirectoryError: a directory does not exist, or the cells are of two plans.
+        RunDirectoryError: a directory does not exist, or the cells are of two plans or engines.
     """
     cells: dict[str, CellRecord] = {}
     notes = []
@@ -70,6 +71,11 @@ def find_cells(places: Sequence[Path]) -> Found:
                 f"{path} is of plan {record.plan.name} {record.plan.hash}, and other cells are of "
                 f"{other.plan.name} {other.plan.hash}: merge the cells of one night"
             )
+        if another_engine(other.engine, record.engine):
+            raise RunDirectoryError(
+                f"{path} is of engine {record.engine[:12]}, and {other.id} is of "
+                f"{other.engine[:12]}: merge the cells of one engine"
+            )
         before = cells.get(record.id)
         if before is not None:
             notes.append(f"{record.id} was found twice; the finished and later one counts")
@@ -82,24 +88,29 @@ def merged(plan: PlanRecord, found: Found, nights: Sequence[GoodNight]) -> Night
     """The night of ``plan`` from the cells that were found, told against the last good ones."""
     policy = stored_policy(plan)
     cells = [_cell(name, plan, found.cells.get(name)) for name in plan.cells]
-    cells = [against(cell, nights, policy.throughput_ratio) for cell in cells]
+    attempts = [a for cell in cells for a in cell.attempts]
+    started_s = min((a.started_wall_s for a in attempts), default=0.0)
+    # A night that is merged again must not meet itself, nor one that came after it.
+    before = [good for good in nights if good.night.started_wall_s < started_s]
+    cells = [against(cell, before, policy.throughput_ratio) for cell in cells]
     reds = [cell for cell in cells if cell.state in (CellState.FAIL, CellState.MISSING)]
     reds.sort(key=lambda cell: PRECEDENCE.index(cell.word))
-    attempts = [a for cell in cells for a in cell.attempts]
     passed = any(cell.state == CellState.PASS for cell in cells)
     undecided = int(ExitCode.INCONCLUSIVE)
+    rehearsed = _rehearsed(cells)
     return NightRecord(
         schema=NIGHT_SCHEMA,
         plan=plan,
-        started_wall_s=min((a.started_wall_s for a in attempts), default=0.0),
+        started_wall_s=started_s,
         ended_wall_s=max((a.ended_wall_s for a in attempts), default=0.0),
-        good=passed and not reds,
+        good=passed and not reds and not rehearsed,
         # Neutral cells do no harm to a night, but no night is made of nothing else.
         exit_code=reds[0].exit_code if reds else int(ExitCode.CLEAN) if passed else undecided,
         word="FAIL" if reds else "PASS" if passed else "INCONCLUSIVE",
-        headline=_headline(cells, reds),
+        headline=_headline(cells, reds, len(plan.left_out)),
         cells=tuple(cells),
         notes=tuple(_notes(plan, found, attempts)),
+        rehearsed=rehearsed,
     )
 
 
@@ -116,6 +127,28 @@ def plan_of(found: Found, places: Sequence[Path]) -> PlanRecord:
         f"{names}: no {CELL} is in there; name the directories that `hybridbench nightly cell "
         "--out` wrote, or --plan to have every cell told as MISSING"
     )
+
+
+def _rehearsed(cells: Sequence[CellOfNight]) -> tuple[str, ...]:
+    """The defects that ``--defect`` put into the soaks, beside the version that the plan names."""
+    soaks = (c.cell["versions"] for c in cells if c.cell.get("kind") == CellKind.SOAK)
+    return tuple(dict.fromkeys(str(name) for versions in soaks for name in versions[1:]))
+
+
+def headline_of(said: Outcome) -> str:
+    """What a cell says in a sentence; of a leak that is waived, that it is."""
+    attempt = said.attempt
+    if attempt is None:
+        return said.notes[0]
+    waived = sum(entry.waiver is not None for entry in said.findings)
+    if waived and said.word != attempt.verdict:
+        return f"{said.word} but for what is waived ({waived}); as it ran: {attempt.headline}"
+    return attempt.headline
+
+
+def counted(cells: int) -> str:
+    """``1 cell``, ``4 cells``."""
+    return "1 cell" if cells == 1 else f"{cells} cells"
 
 
 def _cell_files(places: Sequence[Path]) -> Iterable[Path]:
@@ -172,16 +205,12 @@ def _told(record: CellRecord, said: Outcome) -> CellOfNight:
     attempt = said.attempt
     if attempt is None:
         return _missing(record.id, said.notes[0], record)
-    waived = sum(entry.waiver is not None for entry in said.findings)
-    headline = attempt.headline
-    if waived and said.word != attempt.verdict:
-        headline = f"{said.word} but for what is waived ({waived}); as it ran: {headline}"
     return CellOfNight(
         id=record.id,
         state=said.state.value,
         word=said.word,
         exit_code=said.exit_code,
-        headline=headline,
+        headline=headline_of(said),
         cell=record.cell,
         run=attempt.run,
         attempts=record.attempts,
@@ -205,21 +234,19 @@ def _waived(waiver: Waiver) -> str:
     return f"until {waiver.expires.isoformat()}: {waiver.reason} ({waiver.link})"
 
 
-def _headline(cells: Sequence[CellOfNight], reds: Sequence[CellOfNight]) -> str:
+def _headline(cells: Sequence[CellOfNight], reds: Sequence[CellOfNight], left_out: int) -> str:
+    # A green night of half a plan must not read as one of all of it.
+    short = f"; {left_out} more left out by the budget" if left_out else ""
     if reds:
         worst = reds[0]
-        return f"{worst.id}: {worst.word}; {len(reds)} of {_counted(cells)} red"
+        return f"{worst.id}: {worst.word}; {len(reds)} of {counted(len(cells))} red{short}"
     neutral = sum(cell.state == CellState.NEUTRAL for cell in cells)
     waived = sum(bool(entry.waived) for cell in cells for entry in cell.findings)
-    said = f"{len(cells) - neutral} of {_counted(cells)} passed"
+    said = f"{len(cells) - neutral} of {counted(len(cells))} passed"
     if neutral:
         said += f", {neutral} undecided"
     findings = "finding" if waived == 1 else "findings"
-    return said + (f"; {waived} known {findings} waived" if waived else "")
-
-
-def _counted(cells: Sequence[CellOfNight]) -> str:
-    return "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+    return said + (f"; {waived} known {findings} waived" if waived else "") + short
 
 
 def _notes(plan: PlanRecord, found: Found, attempts: Sequence[AttemptRecord]) -> Iterable[str]:

@@ -199,4 +199,10 @@ def _notes(attempts: Sequence[AttemptRecord], unconfirmed: AttemptRecord | None)
         Why.EXTENDED: "run longer, as the run before was undecided",
     }
     notes += [words[Why(a.why)] for a in attempts if a.why in words]
+    notes += [
+        f"cut off and gone on with, run {a.number} in {a.segments} segments: each has a worker of "
+        "its own, and no slope crosses a cut"
+        for a in attempts
+        if a.segments > 1
+    ]
     return tuple(notes)

@@ -11,7 +11,6 @@ from hybridbench.analysis.findings import Finding, Rate, VerdictKind
 from hybridbench.errors import RunDirectoryError
 from hybridbench.rundir.atomic import write_atomically
 
-CELL: Final = "cell.json"
 CELL_SCHEMA: Final = "hybridbench.cell/1"
 NIGHT_SCHEMA: Final = "hybridbench.night/1"
 
@@ -62,6 +61,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}  # medians over the judged window
     growth: dict[str, RateRecord] = {}  # of the gated metrics, an hour
     judged_s: float = 0.0
+    segments: int = 1  # more than one: it was cut off and gone on with
     machine_class: str = ""
     engine: str = ""  # hash of the engine files that ran
     ended_wall_s: float = 0.0
@@ -88,6 +88,7 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
     cell: dict[str, Any]
     attempts: tuple[AttemptRecord, ...] = ()
     finished: bool = False
+    engine: str = ""  # hash of all files of the engine; empty: an older version did not say
 
     @property
     def id(self) -> str:
@@ -138,6 +139,7 @@ class NightRecord(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     cells: tuple[CellOfNight, ...] = ()
     notes: tuple[str, ...] = ()
+    rehearsed: tuple[str, ...] = ()  # defects that were put into every soak: never a baseline
 
 
 _Record = TypeVar("_Record", CellRecord, NightRecord)
@@ -169,6 +171,11 @@ def write_record(path: Path, record: CellRecord | NightRecord) -> None:
     """
     text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
     write_atomically(path, text + "\n")
+
+
+def another_engine(one: str, other: str) -> bool:
+    """Whether two cells tell of different engines; one that does not say is as any other."""
+    return bool(one and other) and one != other
 
 
 def finding_record(finding: Finding, *, exact: bool) -> FindingRecord:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from hybridbench.analysis.findings import VerdictKind
+from hybridbench.nightly.merge import counted
 from hybridbench.nightly.policy import CellState
 from hybridbench.nightly.records import (
     CellOfNight,
@@ -23,7 +25,7 @@ from hybridbench.report.document import (
     GateState,
     Table,
 )
-from hybridbench.report.wording import BADGES, full_rate_text, number
+from hybridbench.report.wording import BADGES, full_rate_text, number, rate_text
 from hybridbench.rundir.layout import NIGHT
 from hybridbench.units import format_duration
 
@@ -35,15 +37,22 @@ _GATE: Final = {
 }
 # There is no answer of the engine's in these.
 _NO_ANSWER: Final = ("CRASHED", "INVALID", "MISSING")
+NOWHERE: Final[Mapping[str, str]] = {}
 _MEANING: Final = {
-    "PASS": "Every planned cell came to a verdict, and none of them is red.",
-    "FAIL": "A planned cell is red or came to no verdict; the exit code is that of the worst.",
+    "PASS": "Every cell of this night came to a verdict, and none of them is red.",
+    "FAIL": "A cell is red or came to no verdict; the exit code is that of the worst.",
     "INCONCLUSIVE": "No cell is red, and none of them was decided: this night proves nothing.",
 }
 
 
-def night_document(night: NightRecord, name: str) -> Document:
-    """The report of ``night``; ``name`` is that of its directory.  Paths are below it."""
+def night_document(night: NightRecord, name: str, pages: Mapping[str, str] = NOWHERE) -> Document:
+    """The report of ``night``.
+
+    Args:
+        night: what was merged.
+        name: of its directory.
+        pages: of a cell's id: the report of the run that decided, as a path from that directory.
+    """
     return Document(
         kind=DocumentKind.NIGHT,
         run_id=name,
@@ -54,7 +63,7 @@ def night_document(night: NightRecord, name: str) -> Document:
         headline=night.headline,
         answer=tuple(_answer(night)),
         gates=tuple(_gates(night)),
-        tables=(_cells_table(night), _findings_table(night), _changes_table(night)),
+        tables=(_cells_table(night, pages), _findings_table(night), _changes_table(night)),
         findings=tuple(_finding(cell, entry) for cell, entry in _entries(night)),
         notes=(*night.notes, *(f"{c.id}: {note}" for c in night.cells for note in c.notes)),
         provenance=(_provenance(night),),
@@ -73,19 +82,33 @@ def _subtitle(night: NightRecord) -> str:
 
 
 def _answer(night: NightRecord) -> Iterator[Fact]:
+    if night.rehearsed:
+        said = f"{', '.join(night.rehearsed)} put into every soak; no baseline for another night"
+        yield Fact("Rehearsal", said)
     for cell in night.cells:
         if cell.state in (CellState.FAIL, CellState.MISSING):
             yield Fact(cell.id, f"{cell.word}: {cell.headline}")
-    fresh = [(c, e) for c, e in _entries(night) if e.news.startswith("new") and _counts(e)]
+    entries = list(_entries(night))
+    fresh = [
+        (f"{entry.finding.subject} ({entry.finding.kind})", "", cell.id)
+        for cell, entry in entries
+        if entry.news.startswith("new") and _counts(entry)
+    ]
     if fresh:
-        said = "; ".join(f"{e.finding.subject} ({e.finding.kind}) in {c.id}" for c, e in fresh)
-        yield Fact("New since the last good night", said)
-    waived = [(c, e) for c, e in _entries(night) if e.waived]
+        yield Fact("New since the last good night", _by_cells(fresh))
+    waived = [(e.finding.subject, f" {e.waived}", cell.id) for cell, e in entries if e.waived]
     if waived:
-        said = "; ".join(f"{e.finding.subject} in {c.id} {e.waived}" for c, e in waived)
-        yield Fact("Waived", said)
+        yield Fact("Waived", _by_cells(waived))
     if night.plan.false_red:
         yield Fact("Red by chance", night.plan.false_red)
+
+
+def _by_cells(found: Iterable[tuple[str, str, str]]) -> str:
+    """``TreeNode in one, two until 2027-01-31``, from what, its end and the cell of each."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for what, end, cell in found:
+        cells.setdefault((what, end), []).append(cell)
+    return "; ".join(f"{what} in {', '.join(where)}{end}" for (what, end), where in cells.items())
 
 
 def _gates(night: NightRecord) -> Iterator[Gate]:
@@ -97,8 +120,8 @@ def _gates(night: NightRecord) -> Iterator[Gate]:
         judged_s = sum(attempt.judged_s for attempt in cell.attempts)
         lines = [*(entry.finding.title for entry in cell.findings), *cell.changes, *cell.notes]
         yield Gate(
-            name="the cell is not red",
-            group=cell.id,
+            name=cell.id,
+            group="cell",
             state=state,
             text=f"{cell.id}: {cell.word}: {cell.headline}",
             detail="\n".join(lines),
@@ -114,11 +137,21 @@ def _gates(night: NightRecord) -> Iterator[Gate]:
                 yield Gate(gate, cell.id, GateState.SKIPPED, text)
 
 
-def _cells_table(night: NightRecord) -> Table:
+def _cells_table(night: NightRecord, pages: Mapping[str, str]) -> Table:
     rows = tuple(_cell_row(cell) for cell in night.cells)
     columns = ("cell", "", "verdict", "judged", "runs", "tokens/s", "of last good")
     note = "A cell that came to no verdict is MISSING and never a pass."
-    return Table("Cells", columns, rows, frozenset({3, 4, 5, 6}), note)
+    links = tuple(pages.get(cell.id, "") for cell in night.cells)
+    return _filled(Table("Cells", columns, rows, frozenset({3, 4, 5, 6}), note, links=links))
+
+
+def _filled(table: Table) -> Table:
+    """``table`` without its last column where that is empty in every row."""
+    if any(row[-1] for row in table.rows):
+        return table
+    rows = tuple(row[:-1] for row in table.rows)
+    numeric = table.numeric - {len(table.columns) - 1}
+    return replace(table, columns=table.columns[:-1], rows=rows, numeric=numeric)
 
 
 def _cell_row(cell: CellOfNight) -> tuple[str, ...]:
@@ -142,8 +175,10 @@ def _findings_table(night: NightRecord) -> Table:
         found = entry.finding
         if found.verdict == VerdictKind.INCONCLUSIVE and not entry.waived:
             continue
-        rate = full_rate_text(stored_rate(found.rates[0])) if found.rates else ""
-        said = entry.waived or entry.why_not
+        # The interval is told with the finding; here it would tear the table on a terminal.
+        rate = rate_text(stored_rate(found.rates[0])) if found.rates else ""
+        # Until when; why and where is told with the finding.
+        said = entry.waived.partition(":")[0] or entry.why_not
         badge = "WAIVED" if entry.waived else found.verdict
         rows.append((cell.id, badge, found.kind, found.subject, rate, entry.news, said))
     rows += [
@@ -152,7 +187,7 @@ def _findings_table(night: NightRecord) -> Table:
         for gone in cell.gone
     ]
     columns = ("cell", "", "kind", "subject", "rate", "since the last good night", "waiver")
-    return Table("Found, by cell", columns, tuple(rows))
+    return _filled(Table("Found, by cell", columns, tuple(rows)))
 
 
 def _changes_table(night: NightRecord) -> Table:
@@ -162,7 +197,7 @@ def _changes_table(night: NightRecord) -> Table:
             said = "; ".join(cell.changes) or "nothing grew"
             rows.append((cell.id, cell.baseline, said))
     alone = len(night.cells) - len(rows)
-    note = f"{alone} cells have no good night to be compared with. " if alone else ""
+    note = f"Without a good night to be compared with: {counted(alone)}. " if alone else ""
     note += (
         "Compared only with a green night of the same work on the same class of machine. Rates are "
         "told where their intervals do not meet. Two nights are not interleaved: the machine's own "
@@ -173,8 +208,7 @@ def _changes_table(night: NightRecord) -> Table:
 
 def _finding(cell: CellOfNight, entry: FindingOfNight) -> FindingText:
     found = entry.finding
-    facts = [Fact("Cell", cell.id)]
-    facts += [
+    facts = [
         Fact("Growth" if r.per == "h" else "Per event", full_rate_text(stored_rate(r)))
         for r in found.rates
     ]
@@ -184,12 +218,12 @@ def _finding(cell: CellOfNight, entry: FindingOfNight) -> FindingText:
         ("Since", entry.news),
         ("Waived", entry.waived),
         ("Not waived", entry.why_not),
-        ("Run", cell.run),
+        ("Run", f"{cell.id}/{cell.run}" if cell.run else ""),
     ):
         if text:
             facts.append(Fact(label, text))
     badge = BADGES["WAIVED" if entry.waived else found.verdict]
-    return FindingText(badge, found.kind, found.subject, found.title, tuple(facts))
+    return FindingText(badge, found.kind, found.subject, f"{cell.id}: {found.title}", tuple(facts))
 
 
 def _counts(entry: FindingOfNight) -> bool:
@@ -197,9 +231,13 @@ def _counts(entry: FindingOfNight) -> bool:
 
 
 def _entries(night: NightRecord) -> Iterator[tuple[CellOfNight, FindingOfNight]]:
-    """All findings with their cells, those that count first."""
+    """All findings with their cells: those that count, those that are waived, what is open."""
     every = [(cell, entry) for cell in night.cells for entry in cell.findings]
-    return iter(sorted(every, key=lambda pair: bool(pair[1].waived)))
+
+    def place(pair: tuple[CellOfNight, FindingOfNight]) -> tuple[bool, bool]:
+        return pair[1].finding.verdict == VerdictKind.INCONCLUSIVE, bool(pair[1].waived)
+
+    return iter(sorted(every, key=place))
 
 
 def _provenance(night: NightRecord) -> Table:

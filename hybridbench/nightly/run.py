@@ -15,11 +15,11 @@ from hybridbench.nightly.cell_run import CellRun
 from hybridbench.nightly.cells import Cell
 from hybridbench.nightly.child import Child
 from hybridbench.nightly.facts import Night
-from hybridbench.nightly.merge import find_cells, merged, plan_of
-from hybridbench.nightly.records import CELL, PlanRecord, read_cell
+from hybridbench.nightly.merge import find_cells, headline_of, merged, plan_of
+from hybridbench.nightly.records import PlanRecord, another_engine, read_cell
 from hybridbench.nightly.write import write_night
 from hybridbench.report.document import Document
-from hybridbench.rundir.layout import NIGHT
+from hybridbench.rundir.layout import CELL, CELLS, NIGHT
 from hybridbench.rundir.lock import locked_run
 
 Told = Callable[[str], None]
@@ -54,7 +54,14 @@ class _Place:
 def _cell(night: Night, cell: Cell, out: Path, place: _Place) -> int:
     child, told = place.child, place.told
     cell_run = CellRun(
-        night.rules(cell), night.record, out / cell.id, child, place.clock, told, place.deadline_s()
+        night.rules(cell),
+        night.record,
+        out / cell.id,
+        child,
+        place.clock,
+        told,
+        night.engine,
+        place.deadline_s(),
     )
     record = cell_run.run()
     stopped = stopped_code(child)
@@ -64,8 +71,7 @@ def _cell(night: Night, cell: Cell, out: Path, place: _Place) -> int:
     if said is None:
         told(f"{cell.id}: its run was ended from outside; start it again and it goes on")
         return int(ExitCode.TERMINATED)
-    headline = said.attempt.headline if said.attempt is not None else said.notes[0]
-    told(f"{cell.id}: {said.state.value}, {said.word}: {headline}")
+    told(f"{cell.id}: {said.state.value}, {said.word}: {headline_of(said)}")
     return said.exit_code
 
 
@@ -116,7 +122,8 @@ def merge_night(
     if strangers:
         raise RunDirectoryError(
             f"the cells are of plan {strangers[0].plan.name} {strangers[0].plan.hash}, and --plan "
-            f"is {wanted.name} {wanted.hash}: give the plan and --budget that they were run with"
+            f"is {wanted.name} {wanted.hash}: give the plan, --budget and --defect that they were "
+            "run with"
         )
     beside = [out.resolve().parent] if baselines is None else list(baselines)
     night = merged(wanted, found, good_nights(beside, but=out))
@@ -128,18 +135,25 @@ def merge_night(
 
 
 def night_directory(store: Path, night: Night) -> Path:
-    """The newest night of this plan below ``store`` that was cut off, else a new one's name."""
+    """The newest night of this plan below ``store`` that was cut off, else a new one's name.
+
+    One whose engine has changed since is none: its answers would stand for an engine that they
+    never saw.
+    """
     for folder in sorted(store.glob("*/"), reverse=True):
-        if not (folder / NIGHT).exists() and _is_of(folder, night.record.hash):
+        if not (folder / NIGHT).exists() and _is_of(folder, night):
             return folder
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return store / f"{stamp}-{night.record.name}"
 
 
-def _is_of(folder: Path, plan_hash: str) -> bool:
-    for path in folder.glob(f"cells/*/{CELL}"):
+def _is_of(folder: Path, night: Night) -> bool:
+    cells = []
+    for path in folder.glob(f"{CELLS}/*/{CELL}"):
         try:
-            return read_cell(path).plan.hash == plan_hash
+            cells.append(read_cell(path))
         except RunDirectoryError:
             continue
-    return False
+    return any(cell.plan.hash == night.record.hash for cell in cells) and not any(
+        another_engine(cell.engine, night.engine) for cell in cells
+    )

@@ -14,7 +14,7 @@ import numpy as np
 
 from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.record import JsonValue, RunRecord
-from hybridbench.analysis.segments import last_segment
+from hybridbench.analysis.segments import judged_length_s, last_segment, segments
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, Cell
 from hybridbench.nightly.machine_class import machine_words
@@ -127,7 +127,8 @@ def with_result(attempt: AttemptRecord, run_dir: Path, cell_dir: Path) -> Attemp
         ),
         metrics=_medians(record, window),
         growth={result.metric: rate_record(result.rate_per_hour) for result in verdict.metrics},
-        judged_s=0.0 if window is None else window[1] - window[0],
+        judged_s=0.0 if window is None else judged_length_s(record, window),
+        segments=len(segments(record)),
         machine_class=machine_words(record.manifest),
         engine=str(record.manifest.get("engine_hash", "")),
     )

@@ -12,7 +12,7 @@ from hybridbench.report.document import Document
 from hybridbench.report.github import render_summary
 from hybridbench.report.write import write_document
 from hybridbench.rundir.atomic import write_atomically
-from hybridbench.rundir.layout import NIGHT
+from hybridbench.rundir.layout import CELLS, NIGHT, REPORT_HTML
 
 SUMMARY: Final = "summary.md"
 
@@ -28,9 +28,23 @@ def write_night(out: Path, night: NightRecord) -> Document:
     except OSError as error:
         raise RunDirectoryError(f"cannot make {out}: {error.strerror}") from error
     write_record(out / NIGHT, night)
-    document = night_document(night, out.resolve().name)
+    document = document_below(out, night)
     write_pages(out, document)
     return document
+
+
+def document_below(out: Path, night: NightRecord) -> Document:
+    """The report of the night in ``out``; cells that lie in there lead to their runs' reports.
+
+    What a night says is the same wherever its cells were run; only these links are of the place.
+    """
+    pages = {
+        cell.id: Path(CELLS, cell.id, cell.run, REPORT_HTML).as_posix()
+        for cell in night.cells
+        if cell.run
+    }
+    there = {name: page for name, page in pages.items() if (out / page).is_file()}
+    return night_document(night, out.resolve().name, there)
 
 
 def write_pages(out: Path, document: Document) -> None:

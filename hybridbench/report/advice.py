@@ -9,7 +9,7 @@ from hybridbench.analysis.counters import singular
 from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
 from hybridbench.analysis.record import JsonValue
 from hybridbench.report.document import Fact
-from hybridbench.report.wording import command_text
+from hybridbench.report.wording import command_text, without_options
 from hybridbench.units import format_duration
 
 MEANING: Final[Mapping[VerdictKind, str]] = {
@@ -120,14 +120,5 @@ def _with_duration(command: JsonValue, length: str) -> JsonValue:
     """``command`` with its ``--duration`` replaced, or added at the end."""
     if not isinstance(command, Sequence) or isinstance(command, str):
         return command
-    parts = [str(part) for part in command]
-    kept = []
-    skip = False
-    for part in parts:
-        if skip:
-            skip = False
-        elif part == "--duration":
-            skip = True
-        elif not part.startswith("--duration="):
-            kept.append(part)
+    kept = without_options([str(part) for part in command], "--duration")
     return [*kept, "--duration", length]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +41,7 @@ from hybridbench.report.document import (
 )
 from hybridbench.report.provenance import model_note, provenance_tables, started_text
 from hybridbench.report.timeline import last_moment_s
-from hybridbench.report.wording import BADGES, full_rate_text, plain_text
+from hybridbench.report.wording import BADGES, full_rate_text, plain_text, without_options
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.manifest import as_mapping
 
@@ -59,6 +60,7 @@ _MEANING: Final[Mapping[Outcome, str]] = {
     "finding is new.",
     Outcome.BETTER: "Nothing is worse, and a version is faster beyond the margin or leaks less.",
 }
+_ROOM: Final = 1.3  # of the time that so many rounds took so far
 _TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
 
 
@@ -91,7 +93,7 @@ def comparison_document(
         meaning=_MEANING[verdict.outcome],
         exit_code=int(code),
         headline=verdict.headline.removeprefix(f"{verdict.word}: "),
-        answer=tuple(_answer(comparison, verdict)),
+        answer=tuple(_answer(comparison, verdict, source.command)),
         gates=comparison_gates(comparison, verdict, code),
         suite=f"hybridbench compare {_suite(comparison)}",
         measures=comparison_measures(comparison, verdict),
@@ -127,7 +129,9 @@ def _subtitle(comparison: Comparison, verdict: ComparisonVerdict) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _answer(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[Fact]:
+def _answer(
+    comparison: Comparison, verdict: ComparisonVerdict, command: Sequence[str]
+) -> Iterator[Fact]:
     """Per version: speed, leaks, memory; then what to do."""
     several = len(verdict.sides) > 1
     for side in verdict.sides:
@@ -142,7 +146,7 @@ def _answer(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[Fact
         if memory:
             said = "; ".join(f"{m.label} {change_text(m)} {m.word}" for m in memory)
             yield Fact("Memory", who + said)
-    yield _next_step(comparison, verdict)
+    yield _next_step(comparison, verdict, command)
 
 
 def _metric_sentence(metric: MetricComparison, verdict: ComparisonVerdict) -> str:
@@ -162,12 +166,12 @@ def _leak_sentence(row: LeakComparison) -> str:
     return said + (f"; {row.reason}" if row.reason else "")
 
 
-def _next_step(comparison: Comparison, verdict: ComparisonVerdict) -> Fact:
+def _next_step(comparison: Comparison, verdict: ComparisonVerdict, command: Sequence[str]) -> Fact:
     base = comparison.versions[0]
     worst = next((s for s in verdict.sides if s.outcome is verdict.outcome), verdict.sides[0])
     other = comparison.versions[worst.version]
     if verdict.outcome is Outcome.INCONCLUSIVE:
-        return _more_rounds(worst, base, other)
+        return _more_rounds(comparison, worst, command)
     if verdict.outcome is not Outcome.REGRESSION:
         return Fact("What to do", "Nothing is worse; keep this as the record of it.")
     if base.kind == "git" and other.kind in ("git", "tree"):
@@ -183,19 +187,25 @@ def _next_step(comparison: Comparison, verdict: ComparisonVerdict) -> Fact:
     return Fact("What to do", "Compare the charts of what work costs in the two runs.")
 
 
-def _more_rounds(side: SideComparison, base: Version, other: Version) -> Fact:
+def _more_rounds(comparison: Comparison, side: SideComparison, command: Sequence[str]) -> Fact:
     primary = side.primary()
-    if primary is not None and primary.pairs_needed is not None:
-        rounds = primary.pairs + primary.pairs_needed
-        if "run" in (base.kind, other.kind):
-            return Fact("What to do", "Stored runs say no more than this: compare live versions.")
-        command = ("hybridbench", "compare", base.name, other.name, "--rounds", str(rounds))
-        return Fact("What to do", "Compare for longer.", shlex.join(command))
-    return Fact(
-        "What to do",
-        "Look at the reasons in the tables; quieter machines and longer blocks narrow the "
-        "intervals.",
-    )
+    if primary is None or primary.pairs_needed is None:
+        return Fact(
+            "What to do",
+            "Look at the reasons in the tables; quieter machines and longer blocks narrow the "
+            "intervals.",
+        )
+    versions = comparison.versions
+    if any(version.kind == "run" for version in versions):
+        return Fact("What to do", "Stored runs say no more than this: compare live versions.")
+    rounds = primary.pairs + primary.pairs_needed
+    begun = sorted(block.started_s for block in comparison.blocks)
+    per_round_s = (begun[-1] - begun[0]) / max(1.0, len(begun) / len(versions) - 1.0)
+    minutes = math.ceil(_ROOM * rounds * per_round_s / 60.0)
+    names = [version.name for version in versions]
+    given = without_options(command or ["hybridbench", "compare", *names], "--rounds", "--max-time")
+    longer = [*given, "--rounds", str(rounds), "--max-time", f"{minutes}m"]
+    return Fact("What to do", "Compare for longer.", shlex.join(longer))
 
 
 def _ruling(verdict: ComparisonVerdict) -> str:

@@ -5,13 +5,20 @@ Rich leaves out colours where NO_COLOR is set; nothing here is said by a colour 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from rich import box
-from rich.console import Group, JustifyMethod, RenderableType
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    Group,
+    JustifyMethod,
+    RenderableType,
+    RenderResult,
+)
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table as RichTable
@@ -27,6 +34,9 @@ _STYLE: Final = {
     Tone.VOID: "magenta",
 }
 _EVIDENCE_MAX: Final = 3
+# What names and sentences in a table may be folded to, and what lies between two columns.
+_FOLDED: Final = 16
+_PADDING: Final = 3
 _FINDINGS_MAX: Final = 5
 
 
@@ -69,7 +79,8 @@ def _panel(document: Document) -> RenderableType:
 
 def _facts(facts: tuple[Fact, ...]) -> RichTable:
     grid = RichTable.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", max_width=20)
+    # Folded, never cut: labels may differ at their ends only, as names of cells do.
+    grid.add_column(style="dim", max_width=20, overflow="fold")
     grid.add_column(overflow="fold")
     for fact in facts:
         grid.add_row(Text(fact.label), Text(fact.text))
@@ -83,8 +94,41 @@ def _tables(document: Document) -> Iterator[RenderableType]:
         if table.rows or table.empty:
             yield _heading(table.title)
             if table.rows:
-                yield _table(table, tuple(range(len(table.columns))))
+                yield _Fitted(table)
             yield from (Text(text, style="dim") for text in (_empty(table), table.note) if text)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A table with as many of its numbers as the terminal is wide: torn ones say nothing."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del console
+        keep = list(range(len(self.table.columns)))
+        while keep[-1] in self.table.numeric and _width(self.table, keep) > options.max_width:
+            keep.pop()
+        fits = _width(self.table, keep) <= options.max_width
+        yield _table(self.table, tuple(keep), whole_numbers=fits)
+        left = self.table.columns[len(keep) :]
+        if left:
+            yield Text(f"not on so narrow a terminal: {', '.join(left)}", style="dim")
+
+
+def _width(table: Table, keep: Sequence[int]) -> int:
+    """The least width at which no number and no answer is torn; other words may be folded."""
+    widths = []
+    for column in keep:
+        words = [table.columns[column], *(row[column] for row in table.rows)]
+        longest = max(len(word) for word in words)
+        torn = column in table.numeric or _has_answers(table, column)
+        widths.append(longest if torn else min(longest, _FOLDED))
+    return sum(widths) + _PADDING * (len(keep) - 1)
+
+
+def _has_answers(table: Table, column: int) -> bool:
+    return any(row[column] in BADGES for row in table.rows)
 
 
 def _empty(table: Table) -> str:
@@ -155,12 +199,12 @@ def _coverage(document: Document) -> Iterator[RenderableType]:
         yield _table(table, keep=(0, 1, 2, 3) if asserted else (0, 2))
 
 
-def _table(table: Table, keep: tuple[int, ...]) -> RichTable:
+def _table(table: Table, keep: tuple[int, ...], *, whole_numbers: bool = False) -> RichTable:
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in keep:
         side: JustifyMethod = "right" if column in table.numeric else "left"
-        # A verdict torn over two lines is hard to find again.
-        whole = any(row[column] in BADGES for row in table.rows)
+        # Torn over two lines a verdict is hard to find again, and a number says nothing.
+        whole = (whole_numbers and column in table.numeric) or _has_answers(table, column)
         rich.add_column(table.columns[column], justify=side, overflow="fold", no_wrap=whole)
     for row in table.rows:
         rich.add_row(*(Text(row[column]) for column in keep))

@@ -154,6 +154,18 @@ def command_text(command: JsonValue) -> str:
     return shlex.join(str(part) for part in command)
 
 
+def without_options(command: Sequence[str], *options: str) -> list[str]:
+    """``command`` as given, but for these options and their values."""
+    kept: list[str] = []
+    words = iter(command)
+    for word in words:
+        if word in options:
+            next(words, None)
+        elif word.partition("=")[0] not in options:
+            kept.append(word)
+    return kept
+
+
 def plain_text(value: JsonValue) -> str:
     """Any manifest value in one line."""
     if value is None:

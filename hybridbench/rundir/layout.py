@@ -26,6 +26,9 @@ VERDICT: Final = "verdict.json"
 # Each marks a directory of its kind, which has no manifest: what was compared, what a night ran.
 COMPARISON: Final = "comparison.json"
 NIGHT: Final = "night.json"
+# A night in the making has only these: a folder with a directory a cell, and a file in each.
+CELLS: Final = "cells"
+CELL: Final = "cell.json"
 DIAGNOSIS: Final = "diagnosis.json"
 # What injected defects really did.  Only the self-test reads it: no verdict may rest on it.
 TRUTH: Final = "truth.json"

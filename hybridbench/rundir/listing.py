@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,13 +14,23 @@ import msgspec
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
-from hybridbench.rundir.layout import COMPARISON, LOCK, MANIFEST, NIGHT, SAMPLES, VERDICT
+from hybridbench.rundir.layout import (
+    CELL,
+    CELLS,
+    COMPARISON,
+    LOCK,
+    MANIFEST,
+    NIGHT,
+    SAMPLES,
+    VERDICT,
+)
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import SampleLine, decoded_sample, read_manifest
 
 _TAIL_BYTES: Final = 1 << 17
 # A night holds its cells, a cell its attempts, an attempt its runs.
 _DEPTH: Final = 6
+_CELL_OF_NIGHT: Final = f"{CELLS}/*/{CELL}"
 
 
 class EntryKind(StrEnum):
@@ -57,7 +68,14 @@ def list_runs(store: Path) -> list[RunSummary]:
     """What lies directly in ``store``, newest first; nothing for a store that does not exist."""
     found = [(kind_of(path), path) for path in _folders(store)]
     entries = [_summary(kind, path) for kind, path in found if kind is not None]
-    return sorted(entries, key=lambda run: (run.started_wall_s or 0.0, run.run_id), reverse=True)
+    return _newest_first(entries)
+
+
+def list_store(store: Path) -> list[RunSummary]:
+    """What lies in ``store`` or in a plain folder of it, as nights do in results/nightly."""
+    plain = [path for path in _folders(store) if kind_of(path) is None]
+    entries = [entry for folder in (store, *plain) for entry in list_runs(folder)]
+    return _newest_first(entries)
 
 
 def find_runs(store: Path) -> Iterator[Path]:
@@ -77,6 +95,8 @@ def kind_of(path: Path) -> EntryKind | None:
             return EntryKind.NIGHT
         if (path / MANIFEST).exists() or (path / SAMPLES).exists():
             return EntryKind.RUN
+        if any(path.glob(_CELL_OF_NIGHT)):
+            return EntryKind.NIGHT
     except OSError:
         return None
     return None
@@ -108,6 +128,10 @@ def writer_of(path: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return pid
+
+
+def _newest_first(entries: Iterable[RunSummary]) -> list[RunSummary]:
+    return sorted(entries, key=lambda run: (run.started_wall_s or 0.0, run.run_id), reverse=True)
 
 
 def _folders(store: Path) -> list[Path]:
@@ -220,7 +244,20 @@ def _comparison(path: Path) -> RunSummary:
     )
 
 
+class _Cell(msgspec.Struct):
+    """The same of cell.json: what is known of a night that was not merged."""
+
+    plan: _Plan | None = None
+    attempts: list[_Attempt] = []
+
+
+class _Attempt(msgspec.Struct):
+    started_wall_s: float | None = None
+
+
 def _night(path: Path) -> RunSummary:
+    if not (path / NIGHT).is_file():
+        return _unmerged_night(path)
     night = msgspec.json.decode((path / NIGHT).read_bytes(), type=_Night)
     ends = (night.started_wall_s, night.ended_wall_s)
     return RunSummary(
@@ -233,7 +270,24 @@ def _night(path: Path) -> RunSummary:
         verdict=night.word or None,
         headline=night.headline,
         exit_code=night.exit_code,
-        writer=writer_of(path),
+        writer=writer_of(path / CELLS),
+    )
+
+
+def _unmerged_night(path: Path) -> RunSummary:
+    cells = []
+    for file in sorted(path.glob(_CELL_OF_NIGHT)):
+        # A torn cell is made again when the night goes on.
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            cells.append(msgspec.json.decode(file.read_bytes(), type=_Cell))
+    starts = [a.started_wall_s for cell in cells for a in cell.attempts if a.started_wall_s]
+    return RunSummary(
+        path=path,
+        run_id=path.name,
+        kind=EntryKind.NIGHT,
+        profile=next((cell.plan.name for cell in cells if cell.plan is not None), ""),
+        started_wall_s=min(starts, default=None),
+        writer=writer_of(path / CELLS),
     )
 
 

@@ -1,27 +1,41 @@
-"""Which engine really ran: a hash of the source files that this process imported."""
+"""Which engine it is: a hash of the files that a process imported, or of all that are installed."""
 
 from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+import hybridbench
 
 _PACKAGES = ("hybridbench.engine", "hybridbench.kernels")
 
 
 def imported_engine_files() -> tuple[str, int]:
     """SHA-256 over names and contents of all imported engine modules, and their number."""
+    sources = (
+        (name, sys.modules[name].__file__) for name in sorted(sys.modules) if _is_engine(name)
+    )
+    files = [(name, Path(source)) for name, source in sources if source is not None]
+    return _hash(files), len(files)
+
+
+def installed_engine_files() -> str:
+    """SHA-256 over names and contents of all the engine's source files; none is imported."""
+    root = Path(hybridbench.__file__).parent
+    folders = (root / package.rpartition(".")[2] for package in _PACKAGES)
+    files = (path for folder in folders for path in sorted(folder.rglob("*.py")))
+    return _hash((path.relative_to(root).as_posix(), path) for path in files)
+
+
+def _hash(files: Iterable[tuple[str, Path]]) -> str:
     digest = hashlib.sha256()
-    files = 0
-    for name in sorted(sys.modules):
-        source = sys.modules[name].__file__ if _is_engine(name) else None
-        if source is None:
-            continue
-        content = Path(source).read_bytes()
+    for name, path in files:
+        content = path.read_bytes()
         digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
-        files += 1
-    return digest.hexdigest(), files
+    return digest.hexdigest()
 
 
 def _is_engine(name: str) -> bool:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridbench.runs.status import PoolLevel, RunStatus, View
+from hybridbench.told import give_up
 from hybridbench.units import format_bytes, format_count, format_duration
 
 _REFRESH_S = 0.25
@@ -30,12 +31,55 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 def make_view(ui: str, stream: TextIO | None = None) -> View:
     """The view called ``ui``: "live", "plain" or "none"; "auto" chooses by the terminal."""
-    console = Console(file=stream if stream is not None else sys.stderr, highlight=False)
+    stream = stream if stream is not None else sys.stderr
+    console = _Console(file=stream, highlight=False)
     if ui == "none":
         return SilentView()
     if ui == "live" or (ui == "auto" and console.is_terminal and not console.is_dumb_terminal):
-        return LiveView(console)
-    return PlainView(console)
+        return LastingView(LiveView(console), stream)
+    return LastingView(PlainView(console), stream)
+
+
+class LastingView:
+    """Shows through another view while somebody looks, and nothing from then on.
+
+    A terminal that was closed, or a pipe whose reader died, must not end a soak of hours.
+    """
+
+    def __init__(self, view: View, stream: TextIO) -> None:
+        self.shown: View = view
+        self._stream = stream
+
+    def update(self, status: RunStatus) -> None:
+        """Show ``status`` if anybody looks."""
+        try:
+            self.shown.update(status)
+        except OSError:
+            self._give_up()
+
+    def note(self, text: str) -> None:
+        """Say ``text`` if anybody looks."""
+        try:
+            self.shown.note(text)
+        except OSError:
+            self._give_up()
+
+    def close(self) -> None:
+        """Close what still shows."""
+        try:
+            self.shown.close()
+        except OSError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.shown = SilentView()
+        give_up(self._stream)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process here, and with it the run."""
+        raise BrokenPipeError
 
 
 class SilentView:

@@ -263,7 +263,7 @@ class SoakLoop:
     def _learn_price(self, census: CensusReply) -> None:
         parts, pace = self._parts, self._parts.census_pace
         before = pace.given_up
-        pace.learn(census.stop_s, census.child_s)
+        pace.learn(census.stop_s, census.child_s, census.stop_cpu_s)
         if pace.given_up and not before and pace.stall_max_s is not None:
             parts.recorder.event(
                 "probe_left_out",

@@ -49,7 +49,7 @@ class WorkerProbes:
         self._requests: deque[Census | Checkpoint] = deque()
         self._current: Census | CheckpointReply | None = None
         self._started_s = 0.0
-        self._stop_s = 0.0
+        self._stop_s = self._stop_cpu_s = 0.0
         self._polled_s = 0.0
 
     @property
@@ -84,8 +84,10 @@ class WorkerProbes:
         current = request if isinstance(request, Census) else self._look(request)
         self._started_s = time.monotonic()
         self._current = current
+        began_cpu_s = time.thread_time()
         try:
             self._stop_s = self._census.start()
+            self._stop_cpu_s = time.thread_time() - began_cpu_s
         except OSError as error:
             return self._answer(CensusReport(method=self._census.method, error=f"no fork: {error}"))
         finally:
@@ -160,6 +162,7 @@ class WorkerProbes:
             method=report.method,
             error=report.error,
             stop_s=self._stop_s,
+            stop_cpu_s=self._stop_cpu_s,
             child_s=report.child_s,
             tracked_objects=report.tracked_objects,
             collectible_objects=report.collectible_objects,

@@ -41,8 +41,10 @@ class CensusPace:
     """When the next census is due: as planned, or more seldom where each one is felt.
 
     A stop grows with the heap (a fork copies page tables), and so does the child's work.  The
-    interval stretches so that stops stay below ``STOP_SHARE_MAX`` of the time and children below
-    ``CHILD_SHARE_MAX`` of a processor.
+    interval stretches so that stops stay below ``STOP_SHARE_MAX`` of a processor and children below
+    ``CHILD_SHARE_MAX`` of one.  Both are counted in processor time: on a machine with other work a
+    fork waits for its turn several times as long as it runs, as any step of the engine does, and
+    censuses that were spaced by that would become too few to judge by.
     """
 
     planned_s: float
@@ -51,13 +53,15 @@ class CensusPace:
     given_up: bool = field(default=False, init=False)
     _last_stop_s: float | None = field(default=None, init=False)
     _asked_s: float = field(default=0.0, init=False)
-    _stop_s: float = field(default=0.0, init=False)
+    _stop_cpu_s: float = field(default=0.0, init=False)
     _child_s: float = field(default=0.0, init=False)
 
     @property
     def interval_s(self) -> float:
         """Seconds from one census to the next."""
-        return max(self.planned_s, self._stop_s / STOP_SHARE_MAX, self._child_s / CHILD_SHARE_MAX)
+        return max(
+            self.planned_s, self._stop_cpu_s / STOP_SHARE_MAX, self._child_s / CHILD_SHARE_MAX
+        )
 
     def due(self, now_s: float) -> bool:
         """Whether to ask for a census now."""
@@ -68,12 +72,19 @@ class CensusPace:
         self._asked_s = now_s
         self.next_s = now_s + self.interval_s
 
-    def learn(self, stop_s: float, child_s: float) -> None:
-        """A census held the loop for ``stop_s``, and its child ran for ``child_s``."""
+    def learn(self, stop_s: float, child_s: float, stop_cpu_s: float | None = None) -> None:
+        """What a census took.
+
+        Args:
+            stop_s: for so long it held the loop.
+            child_s: processor time of its child.
+            stop_cpu_s: processor time of the stop; None if nobody knows, then all of ``stop_s``.
+        """
         if self.stall_max_s is not None and self._last_stop_s is not None:
             self.given_up |= min(stop_s, self._last_stop_s) > self.stall_max_s
         self._last_stop_s = stop_s
-        self._stop_s = _smoothed(self._stop_s, stop_s)
+        stop_cpu_s = stop_s if stop_cpu_s is None else stop_cpu_s
+        self._stop_cpu_s = _smoothed(self._stop_cpu_s, stop_cpu_s)
         self._child_s = _smoothed(self._child_s, child_s)
         self.next_s = max(self.next_s, self._asked_s + self.interval_s)
 

@@ -108,7 +108,7 @@ def survey_of(child: ForkedChild) -> HeapSurvey:
 
 def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> HeapSurvey:
     """Look at this process and leave the collector in ruins: only for a forked child."""
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     gc.disable()
     gc.callbacks.clear()
     # Frozen objects are in no list that the collector or get_objects looks at.
@@ -131,7 +131,7 @@ def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> HeapSur
     )
     compared = () if baseline is None else retained_growth(live, baseline.paths, baseline.classes)
     return HeapSurvey(
-        child_s=time.perf_counter() - started_s,
+        child_s=time.process_time() - started_s,
         tracked_objects=tracked,
         garbage_objects=len(garbage),
         garbage_bytes=size.total_bytes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hybridbench.defects.defect import Defect, Role, Signature
@@ -66,7 +66,13 @@ class Row:
 def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
     """The defects that arithmetic finds, and one healthy twin for each of their profiles."""
     chosen = [d for d in defects if d.role is Role.DEFECT and d.signature.exact]
-    rows = [_row(defect, ballast=_QUICK_BALLAST) for defect in chosen]
+    rows = [
+        replace(
+            _row(defect, ballast=_QUICK_BALLAST),
+            duration_s=min(defect.signature.duration_s, defect.signature.quick_s),
+        )
+        for defect in chosen
+    ]
     first = {row.profile: row for row in reversed(rows)}
     return rows + _twins(first.values(), most_s=_QUICK_TWIN_S)
 

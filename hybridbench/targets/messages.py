@@ -249,13 +249,14 @@ class CensusReply(_Message, frozen=True):
     method: str
     error: str
     stop_s: float  # the engine loop stood still
-    child_s: float
+    child_s: float  # processor time
     tracked_objects: int = 0
     collectible_objects: int = 0
     collectible_bytes: int = 0
     exact_bytes: bool = True  # False: bytes are scaled up from a part of the objects
     types: list[TypeCount] = []
     instances: dict[str, InstanceCount] = {}
+    stop_cpu_s: float | None = None  # processor time of the stop; an older worker does not say
 
 
 class ViolationRecord(Record, frozen=True):

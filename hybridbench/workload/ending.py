@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from random import Random
+from typing import Final
 
 from hybridbench.workload.settings import Aborts
+
+# The reasons of an end that is an answer; any other is that of an abort.
+ANSWERED: Final = frozenset({"length", "stop"})
 
 
 class Ending(StrEnum):

@@ -28,7 +28,7 @@ from hybridbench.workload.client_sessions import ClientSession
 from hybridbench.workload.controls import ControlPlan
 from hybridbench.workload.conversations import ConversationPool, Turn
 from hybridbench.workload.draws import TokenSource, draw_tokens, stream
-from hybridbench.workload.ending import Ending, EndingPlan, TokenPace
+from hybridbench.workload.ending import ANSWERED, Ending, EndingPlan, TokenPace
 from hybridbench.workload.payloads import PayloadDraws
 from hybridbench.workload.priorities import PriorityDraws
 from hybridbench.workload.profile import Profile
@@ -144,7 +144,7 @@ class Scenario:
             return
         # A session forgets a turn that was aborted; another conversation goes on from what was put
         # out, which is nothing if the abort came before the first token.
-        kept = self._session_of(live) is None or reason in _ANSWERED
+        kept = self._session_of(live) is None or reason in ANSWERED
         self._forget(rid, live, list(output_ids) if kept else [], now_s)
 
     def on_rejected(self, rid: str, reason: str) -> None:
@@ -381,5 +381,3 @@ _COUNTS: Final = (
     "sessions_closed",
     "session_overlong",
 )
-# The reasons of an end that is an answer; any other is that of an abort.
-_ANSWERED: Final = frozenset({"length", "stop"})

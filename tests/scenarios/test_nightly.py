@@ -74,13 +74,18 @@ def test_a_night_that_is_killed_half_way_does_the_rest_when_started_again(
         first.kill()
         first.wait()
     assert not (night / "night.json").exists()
+    # Its soak is told by the kernel, and comes to an orderly end though nobody reads its words.
+    (run_dir,) = (night / "cells" / "one" / "attempt-1").glob("*/")
+    wait_until((run_dir / "report.html").exists)
+    last_words = read_run(run_dir).events[-1]
+    assert (last_words.kind, last_words.data.get("name")) == ("phase", "done")
 
     again = run(*words, cwd=tmp_path)
 
     assert again.returncode == 10, again.stderr
-    (run_dir,) = (night / "cells" / "one" / "attempt-1").glob("*/")
     assert len(segments(read_run(run_dir))) == 2
     cells = stored(night / "night.json")["cells"]
+    assert "in 2 segments" in " ".join(cells[0]["notes"])
     assert [cell["word"] for cell in cells][1] == "LEAK"
     assert "MISSING" not in [cell["word"] for cell in cells]
     before = (night / "cells" / "one" / "cell.json").read_bytes()

@@ -3,6 +3,7 @@
 A state changes in place with every token, so one worth caching must be copied at the moment it is
 right.  A prefill copies at the last multiple of the chunk size within its step, or where the prompt
 leaves what is cached; a decode step copies where a request reaches a multiple of the interval.
+A session keeps what its turns compute after the first prompt, so that nobody would read a copy.
 
 Source: SGLang's extra_buffer strategy; its prefill counts multiples from where the step starts,
 ours from the beginning of the request, so that short steps and odd prefixes reach them, too.
@@ -87,7 +88,10 @@ class StateTracker:
         interval = self._limits.interval
         if all(length % interval for length in seq_lens):
             return NOTHING
-        seqlens = [length if length % interval == 0 else NOT_TRACKED for length in seq_lens]
+        seqlens = [
+            length if length % interval == 0 and req.session is None else NOT_TRACKED
+            for req, length in zip(reqs, seq_lens, strict=True)
+        ]
         return self._with_slots(self._rows, reqs, seqlens)
 
     def complete(self, batch: ScheduleBatch) -> None:
@@ -122,7 +126,8 @@ class StateTracker:
             zip(batch.reqs, batch.forward.prefix_lens, taken, strict=True)
         ):
             seqlen = (prefix_len + count) // interval * interval
-            slot = self._take_slot(self._rows, req) if seqlen > prefix_len else None
+            is_due = seqlen > prefix_len and req.session is None
+            slot = self._take_slot(self._rows, req) if is_due else None
             if slot is not None:
                 due.append((slot, place, seqlen - prefix_len - 1))
                 self._rows.complete_track(req, seqlen)
@@ -133,6 +138,8 @@ class StateTracker:
 
     def _due_in_prefill(self, req: Req, prefix_len: int) -> int:
         """The length in (prefix, end of this step] to save the state at, or NOT_TRACKED."""
+        if self._pools.sessions.find_active_slot(req) is not None:
+            return NOT_TRACKED
         end = prefix_len + req.extend_input_len
         branching = req.mamba_branching_seqlen
         if self._limits.branching and branching is not None and prefix_len < branching <= end:

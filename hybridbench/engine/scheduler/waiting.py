@@ -43,14 +43,16 @@ class WaitingRules:
         somebody waits who matters less: then the least important goes, and of several the last that
         came.  Those whose end was asked for no longer count.  Source: SGLang's
         ``_abort_on_queued_limit``; retracted requests may overfill our queue, since they have been
-        served in part.
+        served in part.  For the same reason none of them is refused: newcomers would take the
+        places that are beyond the limit, and the next retracts overfill it once more.
         """
         if self._max_queued is None or len(waiting_queue) <= self._max_queued:
             return None
         staying = [req for req in waiting_queue if req.to_abort is None]
         if len(staying) <= self._max_queued:
             return None
-        last = max(staying, key=lambda req: (self.rank(req), req.arrival))
+        unserved = [req for req in staying if not req.is_retracted]
+        last = max(unserved, key=lambda req: (self.rank(req), req.arrival))
         refused = last if self.rank(last) > self.rank(newest) else newest
         message = QUEUE_FULL if refused is newest else DISPLACED
         refused.to_abort = FinishReason(FinishKind.ABORT, message)

@@ -124,13 +124,13 @@ def test_a_crash_of_the_second_version_alone_is_a_regression_that_is_named() -> 
     assert both.word != "CRASHED"
 
 
-def test_a_crash_of_the_first_version_alone_is_no_fault_of_the_second() -> None:
+def test_a_crash_of_the_first_version_is_no_fault_of_the_second_and_leaves_its_leaks_open() -> None:
     dead = version(".", verdict(VerdictKind.CRASHED))
 
     found = _answer(pair(SAME, dead, version("git:HEAD", CLEAN)))
 
-    assert found.outcome is Outcome.SAME
-    assert "the first version is CRASHED" in found.headline
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "leaks not judged, the first version is CRASHED" in found.headline
 
 
 @pytest.mark.parametrize("kinds", [("CLEAN", "INVALID"), ("INVALID", "CLEAN")])
@@ -164,9 +164,11 @@ def test_a_bound_on_memory_is_told_without_a_leak() -> None:
 def test_what_one_process_per_version_cannot_tell_is_said_unless_each_block_had_its_own() -> None:
     comparison = pair(SAME)
 
-    usual, fresh = _answer(comparison), _answer(replace(comparison, fresh=True))
+    usual, fresh = _answer(comparison), _answer(replace(comparison, renew_every=1))
+    some = _answer(replace(comparison, renew_every=6))
 
     assert any("one process" in note for note in usual.notes)
+    assert any("ran in 2 processes" in note for note in some.notes)
     assert not any("one process" in note for note in fresh.notes)
 
 

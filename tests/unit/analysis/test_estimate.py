@@ -189,3 +189,50 @@ def test_too_few_samples_are_refused() -> None:
 
     with pytest.raises(ValueError, match="too few"):
         estimate(Samples(t, t))
+
+
+def test_two_falls_long_outgrown_are_no_teeth_that_store_the_growth() -> None:
+    t = np.arange(1.0, 7200.0)
+    rng = np.random.default_rng(4)
+
+    def with_falls(rate: float) -> Estimate:
+        """A helper that dies twice in the first third, and fills again within three minutes."""
+        missing = sum(np.exp(-np.maximum(t - at, 0) / 170) * (t > at) for at in (900, 2100))
+        value = 1000 + rate * t - 90 * missing + rng.normal(size=t.size)
+        return estimate(Samples(t, value), Options(floor=10.0))
+
+    assert with_falls(0.05).leak
+    assert not with_falls(0.0).leak
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_blocks_speak_where_they_know_more_than_uneven_troughs(seed: int) -> None:
+    t = np.arange(1.0, 14_400.0, 4.0)
+    rng = np.random.default_rng(seed)
+    lives = 2500.0 * rng.uniform(0.8, 1.2, 4)
+    ages = np.mod(t[:, None] + lives * rng.uniform(size=4), lives)
+    helpers = 40 * (1 - np.exp(-ages / 120.0)).sum(axis=1) + rng.normal(size=t.size)
+
+    found = estimate(Samples(t, 1000 + helpers), Options(floor=5.0))
+
+    # The feet of such teeth lie up to 40 apart, and which is lowest is chance.
+    assert not found.leak
+    assert found.lower < 0.0 < found.upper
+    assert found.upper - found.lower < 60.0
+
+
+def test_a_leak_that_gets_faster_with_the_work_is_told_by_the_work() -> None:
+    t = np.arange(1.0, 14_400.0, 5.0)
+    rng = np.random.default_rng(8)
+    busy = np.where((t / 2400.0) % 1.0 < 0.5, 1.0, 0.1)
+    work = np.cumsum(busy)
+    done = work / work[-1]
+    value = 1000 + 200 * (0.3 * done + 0.7 * done**2) + rng.normal(size=t.size)
+
+    found = estimate(Samples(t, value, [work]), Options(floor=10.0))
+
+    # The pace per request over the last quarter of all requests.
+    truth = 200 * (0.3 * 0.25 + 0.7 * (1 - 0.75**2)) / 0.25
+    assert found.leak
+    assert found.work_index == 0
+    assert found.lower < truth < found.upper

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from hybridbench.analysis.record import RunEvent
-from hybridbench.analysis.segments import borders, last_segment, segments
+from hybridbench.analysis.segments import borders, judged_length_s, last_segment, segments
 from hybridbench.analysis.validity import coverage, ended_early
 from tests.unit.analysis.records import Run, healthy_record, with_events, with_manifest
 from tests.unit.analysis.resumed import GAP_S, cut_at, last_moment_s, resumed
@@ -61,3 +62,13 @@ def test_only_the_end_of_the_last_segment_is_the_end_of_the_run() -> None:
     assert ended_early(crashed)
     assert not ended_early(resumed(crashed, healthy_record(RUN)))
     assert ended_early(resumed(healthy_record(RUN), crashed))
+
+
+def test_neither_a_gap_nor_a_second_warm_up_counts_as_judged() -> None:
+    first = cut_at(healthy_record(RUN), 100.0)
+    whole = resumed(first, healthy_record(RUN))
+    border_s = borders(whole)[0]
+
+    assert judged_length_s(healthy_record(RUN), (60.0, 240.0)) == 180.0
+    judged_s = judged_length_s(whole, (60.0, border_s + 240.0))
+    assert judged_s == pytest.approx(last_moment_s(first) - 60.0 + 180.0, abs=5.0)

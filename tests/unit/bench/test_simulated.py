@@ -15,6 +15,7 @@ from hybridbench.bench.simulated import (
     leaking_trace,
 )
 from hybridbench.bench.simulated_parts import PARTS, arrivals, poisson_times
+from tests.unit.bench.generated import check_rises, check_seeded, check_share, held_by
 
 FILLS = ("key cache", "connections", "code cache")
 
@@ -22,19 +23,15 @@ FILLS = ("key cache", "connections", "code cache")
 @pytest.mark.parametrize("name", PARTS)
 def test_a_part_is_a_finite_share_of_the_process(name: str) -> None:
     for seed in range(5):
-        rng = np.random.default_rng(seed)
-        held = PARTS[name](rng, arrivals(rng, 7200.0, 1500))
+        held = held_by(PARTS[name], seed)
 
-        assert held.shape == (1500,)
-        assert np.all(np.isfinite(held))
-        assert np.abs(held).max() < 1.0
+        check_share(held)
 
 
 @pytest.mark.parametrize("name", FILLS)
 def test_a_fill_is_over_long_before_the_end(name: str) -> None:
     for seed in range(20):
-        rng = np.random.default_rng(seed)
-        held = PARTS[name](rng, arrivals(rng, 7200.0, 1500))
+        held = held_by(PARTS[name], seed)
         late = np.median(held[-100:]) - np.median(held[1000:1100])
 
         assert late < 0.08 * np.ptp(held)
@@ -42,11 +39,7 @@ def test_a_fill_is_over_long_before_the_end(name: str) -> None:
 
 @pytest.mark.parametrize("leak", LEAKS)
 def test_a_leak_only_ever_rises(leak: str) -> None:
-    rng = np.random.default_rng(1)
-    lost = LEAKS[leak](rng, arrivals(rng, 7200.0, 1500))
-
-    assert np.all(np.diff(lost) >= 0)
-    assert lost[-1] > lost[1000] > lost[0]
+    check_rises(held_by(LEAKS[leak], 1))
 
 
 @pytest.mark.parametrize("kind", [LEAK_KINDS[0], HELD_OUT_LEAK_KINDS[-1]])
@@ -79,10 +72,7 @@ def test_no_kind_is_both_looked_at_and_held_out() -> None:
 
 
 def test_the_same_seed_makes_the_same_trace() -> None:
-    once, again = leaking_trace(LEAK_KINDS[3], 5), leaking_trace(LEAK_KINDS[3], 5)
-
-    assert np.array_equal(once.value, again.value)
-    assert not np.array_equal(once.value[:50], leaking_trace(LEAK_KINDS[3], 6).value[:50])
+    check_seeded(leaking_trace, LEAK_KINDS[3])
 
 
 def test_events_come_with_the_requests() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from hybridbench.cli.app import app
 from hybridbench.errors import HybridbenchError
-from tests.unit.history.stores import DAY_S, add_comparison, add_run, verdict
+from tests.unit.history.stores import DAY_S, add_comparison, add_night, add_run, verdict
 
 
 def run(*words: object) -> Result:
@@ -36,6 +36,14 @@ def test_the_list_shows_every_state_newest_first(tmp_path: Path) -> None:
         ("bad", "DAMAGED"),
     ]
     assert [line.split()[0] for line in table.splitlines()] == [one["run_id"] for one in listed]
+
+
+def test_the_list_shows_nights_where_they_are_put_by_default(tmp_path: Path) -> None:
+    add_night(tmp_path / "nightly", "tonight", 1.0, "PASS")
+
+    told = run("list", "runs", "--store", tmp_path)
+
+    assert told.output.split()[:2] == ["nightly/tonight", "PASS"]
 
 
 def test_the_list_can_be_narrowed_and_says_how_much_it_left_out(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_settings_are_known_by_everything_but_the_versions(tmp_path: Path) -> No
         return ComparePlan(**{**values, **changes}).settings_digest()  # type: ignore[arg-type]
 
     assert plan() == plan(store=tmp_path / "elsewhere", ui="none", command=("x",))
-    assert len({plan(), plan(seed=2), plan(block_s=1.0), plan(fresh=True)}) == 4
+    assert len({plan(), plan(seed=2), plan(block_s=1.0), plan(renew_every=1)}) == 4
     assert plan() != plan(profile=load_profile("smoke").with_overrides({"seed": "9"}))
 
 

@@ -45,7 +45,7 @@ class Script:
         self.signal_in: str | None = None
         self.manifests: dict[str, dict[str, JsonValue]] = {}
         self.closed: list[str] = []
-        self.replaced = 0
+        self.replaced: list[str] = []
 
     def make(self, side: Side, label: str, stage: Stage) -> ScriptedSide:
         return ScriptedSide(self, side, label)
@@ -98,7 +98,7 @@ class ScriptedSide:
         return BlockDone(self.start_s, {"throughput_tokens_per_s": 1000.0 / self.took_s})
 
     def replace_worker(self) -> None:
-        self.script.replaced += 1
+        self.script.replaced.append(self.label)
 
     def bury(self, lost: WorkerLostError) -> None:
         self.lost = lost.detail
@@ -198,10 +198,19 @@ def test_a_signal_ends_it_after_the_round_under_way(script: Script, plan: Compar
 def test_fresh_processes_are_asked_for_before_every_block(
     script: Script, plan: ComparePlan
 ) -> None:
-    outcome = script.run(replace(plan, fresh=True, terms=ComparisonTerms(looks=(2,))))
+    outcome = script.run(replace(plan, renew_every=1, terms=ComparisonTerms(looks=(2,))))
 
     assert outcome.rounds == 2
-    assert script.replaced == 4
+    assert len(script.replaced) == 4
+
+
+def test_processes_are_renewed_between_groups_of_rounds(script: Script, plan: ComparePlan) -> None:
+    outcome = script.run(replace(plan, renew_every=2, terms=ComparisonTerms(looks=(5,))))
+
+    assert outcome.rounds == 5
+    # Both, after the second round and after the fourth, and not always the same one first.
+    assert script.replaced == ["b", "a", "a", "b"]
+    assert facts(outcome)["renew_every"] == 2
 
 
 def test_versions_that_differ_in_more_are_refused_before_any_traffic(

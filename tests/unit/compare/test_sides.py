@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hybridbench.compare import interpreters
 from hybridbench.compare.interpreters import find_interpreter
 from hybridbench.compare.plan import order_of
 from hybridbench.compare.sides import AS_OF, defect_words, is_stored, resolved_sides
@@ -92,6 +93,18 @@ def test_what_is_no_interpreter_is_refused_with_its_last_words(tmp_path: Path) -
 
     with pytest.raises(ConfigError, match="it does not run Python code: out of order"):
         find_interpreter(str(broken))
+
+
+def test_an_interpreter_that_does_not_answer_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = tmp_path / "python"
+    silent.write_text("#!/bin/sh\nexec sleep 60\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(interpreters, "_PATIENCE_S", 0.2)
+
+    with pytest.raises(ConfigError, match="it did not say what it has within 0 s; try"):
+        find_interpreter(str(silent))
 
 
 def test_turns_swap_from_round_to_round() -> None:

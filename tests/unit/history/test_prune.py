@@ -55,6 +55,32 @@ def test_leaks_damaged_pinned_and_running_ones_stay_unless_told(tmp_path: Path) 
     }
 
 
+def test_a_night_in_the_making_stays_and_one_that_was_cut_off_may_go(tmp_path: Path) -> None:
+    for name in ("going", "cut"):
+        cell = tmp_path / name / "cells" / "one" / "cell.json"
+        cell.parent.mkdir(parents=True)
+        cell.write_text('{"plan": {"name": "p"}, "attempts": [{"started_wall_s": 1.0}]}')
+    with locked_run(tmp_path / "going" / "cells"):
+        dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
+        gone = [one.path.name for one in remove(tmp_path, dooms)]
+
+    assert gone == ["cut"]
+    assert {path.name for path in tmp_path.iterdir()} == {"going"}
+
+
+def test_what_began_to_be_written_after_the_look_stays(tmp_path: Path) -> None:
+    cell = tmp_path / "night" / "cells" / "one" / "cell.json"
+    cell.parent.mkdir(parents=True)
+    cell.write_text("{}")
+    dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
+
+    with locked_run(tmp_path / "night" / "cells"):
+        (left,) = remove(tmp_path, dooms)
+
+    assert "is being written" in left.problem
+    assert cell.exists()
+
+
 def test_the_last_good_night_of_a_plan_stays(tmp_path: Path) -> None:
     add_night(tmp_path, "good-1", 1 * DAY_S, "PASS")
     add_night(tmp_path, "good-2", 2 * DAY_S, "PASS")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import msgspec
 
 from hybridbench.nightly.facts import Night, planned_night
 from hybridbench.nightly.records import (
-    CELL,
     CELL_SCHEMA,
     AttemptRecord,
     CellRecord,
@@ -17,6 +17,8 @@ from hybridbench.nightly.records import (
     RateRecord,
     write_record,
 )
+from hybridbench.rundir.layout import CELL
+from hybridbench.workload.catalog import list_profiles
 
 # 2026-11-20, 12:00 UTC.
 NOON_S = 1_795_176_000.0
@@ -37,6 +39,13 @@ def night(folder: Path, text: str = PLAN, **options: Any) -> Night:
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     return planned_night(path, **options)
+
+
+def profile_file(path: Path, name: str) -> None:
+    """A profile called ``name`` in the file at ``path``."""
+    text = list_profiles()["smoke"].read_text(encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(re.sub("(?m)^name: .*", f"name: {name}", text), encoding="utf-8")
 
 
 def rate(value: float, per: str = "h", unit: str = "B", width: float = 0.1) -> RateRecord:

@@ -16,9 +16,20 @@ from hybridbench.nightly.records import (
 )
 from hybridbench.nightly.run import merge_night
 from hybridbench.rundir.layout import NIGHT
-from tests.unit.nightly.nights import GROWTH, NODES, at, attempt, finished, night, rate, store
+from tests.unit.nightly.nights import (
+    GROWTH,
+    NODES,
+    UNDECIDED,
+    at,
+    attempt,
+    finished,
+    night,
+    rate,
+    store,
+)
 
 PLAN = "name: test\nduration: 60s\ncells: [{id: one, profile: smoke}]\n"
+TWO_CELLS = PLAN.replace("}]", "}, {id: two, profile: smoke}]")
 WAIVED = PLAN + (
     "waivers: [{kind: instances-wait-for-collector, subject: TreeNode, expires: 2027-01-01, "
     "link: tracker/1, reason: known}]\n"
@@ -48,6 +59,25 @@ def test_a_second_night_says_what_is_new(tmp_path: Path) -> None:
     assert cell.baseline == "night-0"
     assert cell.findings[0].news == "new since night-0"
     assert cell.exit_code == 10
+
+
+def test_an_undecided_cell_of_a_green_night_is_a_baseline_and_finds_nothing(tmp_path: Path) -> None:
+    short = attempt("INCONCLUSIVE", UNDECIDED)
+    told = {}
+    for day, ended in enumerate((short, attempt("LEAK", NODES), short, attempt())):
+        place = tmp_path / f"night-{day}"
+        place.mkdir()
+        planned = night(place, TWO_CELLS)
+        for name, record in (("one", ended), ("two", attempt())):
+            ends = (at(record, day), at(msgspec.structs.replace(record, why="extended"), day))
+            undecided = record is short
+            store(finished(planned, name, *ends[: 1 + undecided]), place / "cells")
+        merge_night([place / "cells"], place, None, None, None)
+        told[day] = read_night(place / NIGHT).cells[0]
+
+    assert [entry.news for entry in told[1].findings] == ["new since night-0"]
+    assert (told[2].baseline, [entry.news for entry in told[2].findings]) == ("night-0", [""])
+    assert (told[3].baseline, told[3].gone) == ("night-2", ())
 
 
 def test_a_known_finding_that_grew_is_told_with_both_rates(tmp_path: Path) -> None:
@@ -80,6 +110,14 @@ def test_a_red_night_is_no_baseline(tmp_path: Path) -> None:
 
     assert cell.baseline == "night-0"
     assert {entry.news for entry in cell.findings} == {"new since night-0"}
+
+
+def test_a_night_that_is_merged_again_meets_neither_itself_nor_a_later_one(tmp_path: Path) -> None:
+    nights(tmp_path, attempt(), attempt(), attempt())
+
+    merge_night([tmp_path / "night-1" / "cells"], tmp_path / "again", None, None, None)
+
+    assert read_night(tmp_path / "again" / NIGHT).cells[0].baseline == "night-0"
 
 
 def test_another_machine_or_other_work_is_not_compared(tmp_path: Path) -> None:

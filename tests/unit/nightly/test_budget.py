@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from hybridbench.errors import UsageError
 from hybridbench.nightly.budget import OVERHEAD_S
 from tests.unit.nightly.nights import night
 
@@ -61,3 +64,12 @@ def test_a_cell_at_its_least_leaves_the_shortening_to_the_others(tmp_path: Path)
 
     assert firm.duration_s == 300.0
     assert 218.0 <= soft.duration_s <= 220.0
+
+
+def test_a_budget_in_which_nothing_fits_is_refused_with_one_that_is_enough(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"budget 2m: not even the first cell fits, .*; give 2m55s"
+    ):
+        night(tmp_path, PLAN, budget_s=120.0)
+
+    assert [cell.duration_s for cell in night(tmp_path, PLAN, budget_s=175.0).cells] == [120.0]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hybridbench.clock import FakeClock
@@ -75,6 +77,7 @@ def runner(folder: Path, child: Child, text: str = PLAN, deadline_s: float = 1e9
         child,
         FakeClock(),
         lambda _: None,
+        "this engine",
         deadline_s,
     )
 
@@ -113,6 +116,35 @@ def test_a_cell_of_another_plan_is_refused_and_left_alone(tmp_path: Path) -> Non
     assert place.read_bytes() == before
 
 
+def test_what_another_engine_came_to_is_not_skipped_but_refused(tmp_path: Path) -> None:
+    of_another = msgspec.structs.replace(
+        finished(night(tmp_path), "one", attempt()), engine="another engine"
+    )
+    place = store(of_another, tmp_path / "cells") / "cell.json"
+    before = place.read_bytes()
+    child = ScriptedChild()
+
+    with pytest.raises(RunDirectoryError, match=r"files have changed since.*name another --out"):
+        runner(tmp_path, child).run()
+    assert place.read_bytes() == before
+    assert child.commands == []
+
+
+def test_a_cell_that_another_engine_left_without_a_verdict_is_begun_with_this_one(
+    tmp_path: Path, stores: Callable[..., None]
+) -> None:
+    stores([none(), done(tmp_path)], [attempt()])
+    under_way = attempt("", exit_code=None, run="")
+    of_another = msgspec.structs.replace(
+        finished(night(tmp_path), "one", under_way, done=False), engine="another engine"
+    )
+    store(of_another, tmp_path / "cells")
+
+    record = runner(tmp_path, ScriptedChild(0)).run()
+
+    assert (record.finished, record.engine) == (True, "this engine")
+
+
 def test_a_leak_of_statistics_is_run_again_in_a_folder_of_its_own(
     tmp_path: Path, stores: Callable[..., None]
 ) -> None:
@@ -136,7 +168,7 @@ def test_a_leak_of_statistics_is_run_again_in_a_folder_of_its_own(
 def test_a_run_that_was_cut_off_goes_on_as_a_segment(
     tmp_path: Path, stores: Callable[..., None]
 ) -> None:
-    stores([cut(tmp_path), done(tmp_path)], [attempt()])
+    stores([cut(tmp_path), cut(tmp_path), done(tmp_path)], [attempt()])
     child = ScriptedChild(0)
 
     record = runner(tmp_path, child).run()
@@ -145,8 +177,20 @@ def test_a_run_that_was_cut_off_goes_on_as_a_segment(
     assert record.finished
 
 
+def test_a_run_that_came_to_its_end_while_it_was_waited_for_is_not_made_again(
+    tmp_path: Path, stores: Callable[..., None]
+) -> None:
+    stores([cut(tmp_path), done(tmp_path), done(tmp_path)], [attempt()])
+    child = ScriptedChild()
+
+    record = runner(tmp_path, child).run()
+
+    assert child.commands == []
+    assert record.finished
+
+
 def test_a_run_that_cannot_go_on_is_begun_anew(tmp_path: Path, stores: Callable[..., None]) -> None:
-    stores([cut(tmp_path), done(tmp_path)], [attempt()])
+    stores([cut(tmp_path), cut(tmp_path), done(tmp_path)], [attempt()])
     child = ScriptedChild(2, 0)
 
     record = runner(tmp_path, child).run()
@@ -169,7 +213,7 @@ def test_a_run_that_ended_before_its_verdict_is_only_judged(
 def test_a_signal_leaves_the_cell_to_be_gone_on_with(
     tmp_path: Path, stores: Callable[..., None]
 ) -> None:
-    stores([none(), cut(tmp_path), done(tmp_path)], [attempt()])
+    stores([none(), cut(tmp_path), cut(tmp_path), done(tmp_path)], [attempt()])
     cell = runner(tmp_path, ScriptedChild(143, stopped_at=1))
 
     record = cell.run()
@@ -204,10 +248,15 @@ def test_an_undecided_cell_is_run_longer_only_if_there_is_time(
     with_time = runner(tmp_path, ScriptedChild(13, 13)).run()
     (tmp_path / "late").mkdir()
     stores([none(), done(tmp_path)], [short])
-    late = runner(tmp_path / "late", ScriptedChild(13), deadline_s=100.0)
+    late = runner(tmp_path / "late", ScriptedChild(13), deadline_s=94.0)
     record = late.run()
 
+    (tmp_path / "later").mkdir()
+    stores([none(), done(tmp_path), none(), done(tmp_path)], [short, short])
+    some_time = runner(tmp_path / "later", ScriptedChild(13, 13), deadline_s=115.0).run()
+
     assert [a.duration_s for a in with_time.attempts] == [60.0, 120.0]
+    assert [a.duration_s for a in some_time.attempts] == [60.0, 95.0]
     assert len(record.attempts) == 1
     said = late.outcome(record)
     assert said is not None
@@ -223,6 +272,17 @@ def test_a_child_passes_words_on_and_keeps_the_last(tmp_path: Path) -> None:
     assert ended == Ended(7, "2 | 3 | 4")
     assert words.getvalue() == "0\n1\n2\n3\n4\n"
     assert (tmp_path / "console").read_text() == "out\n"
+
+
+def test_a_child_comes_to_its_end_though_nobody_reads_its_words(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    script = "import sys; [print(n, file=sys.stderr) for n in range(5)]; sys.exit(7)"
+
+    with os.fdopen(write, "w", encoding="utf-8") as words:
+        ended = Child(words).run([sys.executable, "-c", script], tmp_path / "console", 60.0)
+
+    assert ended == Ended(7, "2 | 3 | 4")
 
 
 def test_a_child_that_hangs_is_killed(tmp_path: Path) -> None:

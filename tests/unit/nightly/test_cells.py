@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import UsageError
+from hybridbench.errors import ConfigError, UsageError
 from hybridbench.nightly.cells import find_cell
 from hybridbench.nightly.soak_attempt import soak_command
-from tests.unit.nightly.nights import PLAN, night
+from tests.unit.nightly.nights import PLAN, night, profile_file
 
 MATRIX = """\
 name: test
@@ -107,3 +107,13 @@ def test_an_unknown_id_offers_the_nearest(tmp_path: Path) -> None:
         UsageError, match=r"--id tow: the plan has no such cell; did you mean two\?"
     ):
         find_cell(night(tmp_path).cells, "tow")
+
+
+def test_a_copy_of_a_profile_with_the_same_name_inside_is_told_of(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        profile_file(tmp_path / f"{name}.yaml", "mine")
+
+    with pytest.raises(ConfigError, match=r"the profiles a.yaml and b.yaml bear one name"):
+        night(tmp_path, "name: t\nmatrix: {profiles: [a.yaml, b.yaml]}\n")
+    with pytest.raises(ConfigError, match="an id of its own"):
+        night(tmp_path, "name: t\ncells: [{profile: smoke}, {profile: smoke}]\n")

@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from hybridbench.errors import UsageError
+from hybridbench.nightly.facts import planned_night
 from hybridbench.nightly.fan_out import Wanted, rendered
-from tests.unit.nightly.nights import PLAN, night
+from tests.unit.nightly.nights import PLAN, night, profile_file
 
 WANTED = Wanted(
     "my plans/p.yaml", ["--budget", "20m"], "nights here", "20261120-120000", "img:1", "vol"
@@ -155,13 +156,36 @@ def test_the_command_of_a_pod_is_the_cell_of_its_index(tmp_path: Path) -> None:
     ]
 
 
-def test_a_budget_in_which_nothing_fits_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not even the first cell fits, of 30s at least"):
-        rendered(night(tmp_path, budget_s=30.0), "console", WANTED)
-
-
 def test_the_console_says_how_often_chance_makes_it_red(tmp_path: Path) -> None:
     text = rendered(night(tmp_path), "console", WANTED)
 
     assert "red by chance: 0.09% of nights, about one in 1100" in text
     assert "= 1 - (1 - (1 - (1 - 0.0054)^4)^2)^2," in text
+
+
+def test_profiles_that_lie_beside_the_plan_come_with_it_to_kubernetes(tmp_path: Path) -> None:
+    profile_file(tmp_path / "traffic" / "mine.yaml", "mine")
+    text = "name: test\nduration: 60s\ncells: [{profile: smoke}, {profile: traffic/mine.yaml}]\n"
+    found = manifests(tmp_path, text)
+    config = next(d for d in found.values() if d["kind"] == "ConfigMap")
+    # What a pod sees below /plan.
+    pod = tmp_path / "pod"
+    for job in (d for d in found.values() if d["kind"] == "Job"):
+        volume = job["spec"]["template"]["spec"]["volumes"][0]["configMap"]
+        for item in volume["items"]:
+            (pod / item["path"]).parent.mkdir(parents=True, exist_ok=True)
+            (pod / item["path"]).write_text(config["data"][item["key"]], encoding="utf-8")
+
+    there, here = planned_night(pod / "plan.yaml"), planned_night(tmp_path / "plan.yaml")
+
+    assert there.record.hash == here.record.hash
+    assert [cell.id for cell in there.cells][1].endswith("mine")
+
+
+def test_a_profile_above_the_plan_is_refused_for_kubernetes(tmp_path: Path) -> None:
+    profile_file(tmp_path / "mine.yaml", "mine")
+    (tmp_path / "plans").mkdir()
+    planned = night(tmp_path / "plans", "name: t\ncells: [{profile: ../mine.yaml}]\n")
+
+    with pytest.raises(UsageError, match="lies above the plan"):
+        rendered(planned, "k8s", WANTED)

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from hybridbench.errors import RunDirectoryError
-from hybridbench.nightly.merge import find_cells, merged
+from hybridbench.nightly.merge import find_cells, headline_of, merged
+from hybridbench.nightly.policy import outcome
 from hybridbench.nightly.records import AttemptRecord, NightRecord, read_night
 from hybridbench.nightly.run import merge_night
 from hybridbench.rundir.layout import NIGHT
@@ -126,6 +127,16 @@ def test_of_a_cell_that_is_there_twice_the_finished_one_counts(tmp_path: Path) -
     assert "found twice" in found.notes[0]
 
 
+def test_a_green_night_says_how_much_of_the_plan_the_budget_left_out(tmp_path: Path) -> None:
+    planned = night(tmp_path, budget_s=63.0)
+    store(finished(planned, "one", CLEAN), tmp_path / "cells")
+
+    found = merged(planned.record, find_cells([tmp_path / "cells"]), [])
+
+    assert found.word == "PASS"
+    assert found.headline == "1 of 1 cell passed; 1 more left out by the budget"
+
+
 def test_cells_of_two_plans_are_refused(tmp_path: Path) -> None:
     store(finished(night(tmp_path), "one", CLEAN), tmp_path / "a")
     other = night(tmp_path, PLAN.replace("60s", "90s"))
@@ -133,8 +144,19 @@ def test_cells_of_two_plans_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(RunDirectoryError, match="merge the cells of one night"):
         find_cells([tmp_path / "a", tmp_path / "b"])
-    with pytest.raises(RunDirectoryError, match="give the plan and --budget"):
+    with pytest.raises(RunDirectoryError, match="give the plan, --budget and --defect"):
         merge_night([tmp_path / "a"], tmp_path / "night", other.record, [], None)
+
+
+def test_cells_of_two_engines_are_refused(tmp_path: Path) -> None:
+    planned = night(tmp_path)
+    for name in ("one", "two"):
+        cell = msgspec.structs.replace(finished(planned, name, CLEAN), engine=f"engine {name}")
+        store(cell, tmp_path / "cells")
+
+    with pytest.raises(RunDirectoryError, match="merge the cells of one engine"):
+        merge_night([tmp_path / "cells"], tmp_path / "out", planned.record, None, None)
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_cell_at_all_needs_a_plan(tmp_path: Path) -> None:
@@ -156,3 +178,14 @@ def test_a_damaged_cell_is_missing_and_named(tmp_path: Path) -> None:
 
     assert [cell.word for cell in found.cells] == ["CLEAN", "MISSING"]
     assert any("damaged" in note for note in found.notes)
+
+
+def test_a_waived_leak_is_not_told_as_one(tmp_path: Path) -> None:
+    waiver = (
+        "waivers: [{kind: instances-wait-for-collector, subject: TreeNode, expires: 2027-01-01, "
+        "link: tracker/1, reason: known}]\n"
+    )
+    rules = night(tmp_path, PLAN + waiver).rules(night(tmp_path, PLAN + waiver).cells[0])
+
+    assert headline_of(outcome(rules, [LEAK])).startswith("CLEAN but for what is waived (1); as")
+    assert headline_of(outcome(rules, [CLEAN])) == CLEAN.headline

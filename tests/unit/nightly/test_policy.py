@@ -134,3 +134,11 @@ def test_a_waived_leak_is_neither_red_nor_run_again(tmp_path: Path) -> None:
     assert next_attempt(rules, [FALSE_LEAK]) is None
     assert outcome(rules, [FALSE_LEAK]).state is CellState.PASS
     assert outcome(rules, [attempt("LEAK", GROWTH, NODES)]).state is CellState.FAIL
+
+
+def test_a_run_that_was_cut_off_and_went_on_is_told(rules: Rules) -> None:
+    once = outcome(rules, [attempt()])
+    twice = outcome(rules, [attempt(segments=2)])
+
+    assert once.notes == ()
+    assert "in 2 segments" in twice.notes[0]

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+from rich.console import Console
+
+from hybridbench.nightly.baseline import GoodNight
 from hybridbench.nightly.merge import find_cells, merged
 from hybridbench.nightly.records import AttemptRecord
 from hybridbench.nightly.report import night_document
+from hybridbench.nightly.write import document_below
 from hybridbench.report.console import render_console
 from hybridbench.report.document import Document, GateState
 from hybridbench.report.html import render_html
 from hybridbench.report.junit import render_junit
 from hybridbench.report.markdown import render_markdown
-from tests.unit.nightly.nights import GROWTH, NODES, PLAN, attempt, finished, night, store
+from tests.unit.nightly.nights import (
+    GROWTH,
+    NODES,
+    PLAN,
+    UNDECIDED,
+    at,
+    attempt,
+    finished,
+    night,
+    store,
+)
 
 WAIVER = (
     "waivers: [{kind: instances-wait-for-collector, subject: TreeNode, expires: 2027-01-01, "
@@ -39,17 +54,16 @@ def test_a_red_cell_is_the_answer_and_a_failure_in_junit(tmp_path: Path) -> None
     failed = [
         case.get("classname") for case in suite.iter("testcase") if case.find("failure") is not None
     ]
-    assert len(failed) == 2  # the night and the cell
-    assert any("one" in str(name) for name in failed)
+    assert failed == ["night test.test", "night test.cell"]
 
 
 def test_a_missing_cell_is_an_error_and_a_waived_finding_is_skipped(tmp_path: Path) -> None:
     told = document(tmp_path, attempt("LEAK", NODES), text=PLAN + WAIVER)
 
     states = {(gate.group, gate.name): gate.state for gate in told.gates}
-    assert states["one", "the cell is not red"] is GateState.PASSED
+    assert states["cell", "one"] is GateState.PASSED
     assert states["one", "instances-wait-for-collector of TreeNode"] is GateState.SKIPPED
-    assert states["two", "the cell is not red"] is GateState.ERROR
+    assert states["cell", "two"] is GateState.ERROR
     assert len(states) == len(told.gates)
 
 
@@ -60,3 +74,98 @@ def test_the_pages_name_every_cell_and_every_waiver(tmp_path: Path) -> None:
         for said in ("one", "two", "tracker/1", "private memory grows", "FAIL", "WAIVED"):
             assert said in page
     assert render_console(told) is not None
+
+
+def test_a_cell_leads_to_the_report_of_its_run_where_that_lies_below_the_night(
+    tmp_path: Path,
+) -> None:
+    planned = night(tmp_path)
+    for name in ("one", "two"):
+        store(finished(planned, name, attempt("LEAK", NODES)), tmp_path / "cells")
+    page = tmp_path / "cells" / "one" / "attempt-1" / "run" / "report.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("<p>a run</p>", encoding="utf-8")
+
+    told = document_below(tmp_path, merged(planned.record, find_cells([tmp_path / "cells"]), []))
+
+    assert told.tables[0].links == ("cells/one/attempt-1/run/report.html", "")
+    assert 'href="cells/one/attempt-1/run/report.html"' in render_html(told)
+    assert "two/attempt-1/run" in render_markdown(told)
+
+
+def test_the_share_of_the_last_good_night_has_a_column_only_where_there_is_one(
+    tmp_path: Path,
+) -> None:
+    planned = night(tmp_path)
+    store(finished(planned, "one", attempt()), tmp_path / "before")
+    store(finished(planned, "one", at(attempt(), 1)), tmp_path / "cells")
+    alone = merged(planned.record, find_cells([tmp_path / "before"]), [])
+    beside = merged(planned.record, find_cells([tmp_path / "cells"]), [GoodNight("last", alone)])
+
+    columns = [night_document(one, "x").tables[0].columns for one in (alone, beside)]
+    rows = [night_document(one, "x").tables[0].rows for one in (alone, beside)]
+
+    assert [c[-1] for c in columns] == ["tokens/s", "of last good"]
+    assert [len(r[0]) for r in rows] == [len(c) for c in columns]
+    assert rows[1][0][-1] == "1.000"
+
+
+def test_what_is_new_is_told_once_with_all_its_cells_and_what_is_open_comes_last(
+    tmp_path: Path,
+) -> None:
+    planned = night(tmp_path)
+    ended = {"one": attempt("LEAK", UNDECIDED, NODES), "two": attempt("LEAK", NODES)}
+    for name, record in ended.items():
+        store(finished(planned, name, attempt()), tmp_path / "before")
+        store(finished(planned, name, at(record, 1)), tmp_path / "cells")
+    before = merged(planned.record, find_cells([tmp_path / "before"]), [])
+    found = merged(
+        planned.record, find_cells([tmp_path / "cells"]), [GoodNight("last night", before)]
+    )
+
+    told = night_document(found, "tonight")
+
+    said = {fact.label: fact.text for fact in told.answer}
+    assert said["New since the last good night"] == (
+        "TreeNode (instances-wait-for-collector) in one, two"
+    )
+    assert [finding.title.partition(":")[0] for finding in told.findings] == ["one", "two", "one"]
+    assert told.findings[-1].kind == "undecided"
+
+
+def test_a_rehearsal_says_so_and_is_no_baseline_even_if_it_is_green(tmp_path: Path) -> None:
+    planned = night(tmp_path, PLAN + WAIVER, defects=("lru-reference-cycle",))
+    for name in ("one", "two"):
+        store(finished(planned, name, attempt("LEAK", NODES)), tmp_path / "cells")
+
+    found = merged(planned.record, find_cells([tmp_path / "cells"]), [])
+
+    assert (found.word, found.exit_code, found.good) == ("PASS", 0, False)
+    told = night_document(found, "tonight")
+    assert told.answer[0].label == "Rehearsal"
+    assert "defect:lru-reference-cycle" in told.answer[0].text
+
+
+def test_a_defect_that_the_plan_itself_names_is_no_rehearsal(tmp_path: Path) -> None:
+    text = "name: t\ncells: [{id: one, profile: smoke, version: 'defect:lru-reference-cycle'}]\n"
+    planned = night(tmp_path, text)
+    store(finished(planned, "one", attempt()), tmp_path / "cells")
+
+    found = merged(planned.record, find_cells([tmp_path / "cells"]), [])
+
+    assert found.good
+    assert found.rehearsed == ()
+
+
+def test_names_of_cells_are_folded_on_a_terminal_and_never_cut(tmp_path: Path) -> None:
+    text = "name: t\ncells: [{id: qwen3-next.chat-churn.freeze-after-warmup, profile: smoke}]\n"
+    planned = night(tmp_path, text)
+    store(finished(planned, planned.cells[0].id, attempt("LEAK", NODES)), tmp_path / "cells")
+    told = night_document(merged(planned.record, find_cells([tmp_path / "cells"]), []), "x")
+    stream = io.StringIO()
+
+    Console(file=stream, width=80).print(render_console(told))
+
+    panel = stream.getvalue().partition("╰")[0]
+    assert "…" not in panel
+    assert "warmup" in panel.replace("LEAK", "")

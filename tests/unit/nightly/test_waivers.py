@@ -72,6 +72,31 @@ def test_what_is_left_decides() -> None:
     assert kind_left(judged([LEAK, growth], [KNOWN], CELL, TODAY)) is VerdictKind.LEAK
 
 
+def test_a_growth_that_is_waived_may_stay_undecided_below_its_rate() -> None:
+    growth = stored_finding(GROWTH)
+    of_growth = replace(
+        KNOWN, kind="growth", subject=growth.subject, driver="finishes", max_rate="2GiB/h"
+    )
+    (rate,) = growth.rates
+    open_ = replace(
+        growth,
+        kind="undecided",
+        verdict=VerdictKind.INCONCLUSIVE,
+        rates=(replace(rate, upper=2e9),),
+    )
+
+    assert waived(open_, of_growth) == ""
+    assert "may grow faster" in waived(
+        replace(open_, rates=(replace(rate, upper=2.2e9),)), of_growth
+    )
+    assert "may grow faster" in waived(
+        replace(open_, rates=(replace(rate, upper=float("nan")),)), of_growth
+    )
+    assert waived(open_, replace(of_growth, max_rate=None)) == ""
+    assert waived(replace(open_, subject="threads"), of_growth) == "not named"
+    assert waived(open_, replace(of_growth, kind="decay")) == "not named"
+
+
 @pytest.mark.parametrize(
     ("text", "rate"),
     [

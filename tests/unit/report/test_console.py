@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.record import RunRecord
 from hybridbench.report.build import build_document
 from hybridbench.report.console import render_console
+from hybridbench.report.document import Table
 from tests.unit.report import synthetic
 
 REPORT = Path("results/20261120-101500-qwen3-next-chat-churn-lru-reference-cycle/report.html")
@@ -72,3 +74,26 @@ def test_the_path_of_the_report_is_never_cut() -> None:
 def test_without_colours_no_escape_is_written() -> None:
     assert "\x1b" not in printed(synthetic.leak_verdict)
     assert "\x1b" in printed(synthetic.leak_verdict, colour=True)
+
+
+def printed_table(table: Table, width: int) -> str:
+    record = synthetic.record_of(300.0)
+    document = build_document(record, synthetic.clean_verdict(record))
+    out = io.StringIO()
+    Console(file=out, width=width).print(render_console(replace(document, tables=(table,))))
+    return out.getvalue()
+
+
+def test_numbers_for_which_a_terminal_is_too_narrow_are_named_and_not_torn() -> None:
+    names = tuple(f"quantity.{index}" for index in range(9))
+    row = ("2026-11-22 09:55", "CLEAN", *(f"+12{index}.5 KiB/h" for index in range(9)))
+    table = Table("Runs", ("started", "verdict", *names), (row,), frozenset(range(2, 11)))
+
+    narrow, wide = printed_table(table, 80), printed_table(table, 200)
+
+    assert "+120.5 KiB/h   +121.5 KiB/h" in narrow
+    assert "+128.5 KiB/h" not in narrow
+    assert "not on so narrow a terminal" in narrow
+    assert "quantity.8" in narrow
+    assert "+128.5 KiB/h" in wide
+    assert "narrow" not in wide

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import FakeClock
-from hybridbench.rundir.listing import EntryKind, find_runs, list_runs
+from hybridbench.rundir.listing import EntryKind, find_runs, list_runs, list_store
 from hybridbench.rundir.writer import RunWriter
 
 
@@ -120,3 +120,25 @@ def test_links_and_hidden_folders_are_not_listed(tmp_path: Path) -> None:
     (store / "link").symlink_to(real)
 
     assert list_runs(store) == []
+
+
+def test_a_night_in_the_making_is_listed_with_who_makes_it(tmp_path: Path) -> None:
+    cell = {"plan": {"name": "p"}, "attempts": [{"started_wall_s": 300.0}]}
+    for name in ("going", "cut"):
+        make_run(tmp_path / name / "cells" / "one" / "attempt-1", "of-night", 300.0)
+        (tmp_path / name / "cells" / "one" / "cell.json").write_text(json.dumps(cell))
+    (tmp_path / "going" / "cells" / "run.lock").write_text(f"{os.getpid()}\n")
+
+    going, cut = list_runs(tmp_path)
+
+    assert (going.kind, going.profile, going.writer) == (EntryKind.NIGHT, "p", os.getpid())
+    assert (cut.kind, cut.started_wall_s, cut.writer) == (EntryKind.NIGHT, 300.0, None)
+
+
+def test_a_store_shows_what_lies_in_a_plain_folder_of_it_and_no_deeper(tmp_path: Path) -> None:
+    make_run(tmp_path, "run", 100.0)
+    make_run(tmp_path / "nightly", "newer", 200.0)
+    make_run(tmp_path / "nightly" / "deep", "deeper", 300.0)
+
+    assert [entry.run_id for entry in list_store(tmp_path)] == ["newer", "run"]
+    assert [entry.run_id for entry in list_runs(tmp_path)] == ["run"]

@@ -203,6 +203,8 @@ def test_a_checkpoint_is_the_state_before_the_requests_that_follow_it() -> None:
     assert reply.locks == {"full": 0, "mamba": 0}
     assert reply.pools["req"]["available"] == 4
     assert reply.census.error == ""
+    assert reply.census.stop_cpu_s is not None
+    assert reply.census.stop_cpu_s > 0.0
     nodes = reply.census.instances["TreeNode"]
     assert nodes.live >= nodes.expected > 0
 

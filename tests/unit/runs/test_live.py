@@ -1,12 +1,22 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 
+import pytest
 from rich.console import Console
 
-from hybridbench.runs.live import LiveView, PlainView, SilentView, make_view, picture, sparkline
-from hybridbench.runs.status import PoolLevel, RunStatus
+from hybridbench.runs.live import (
+    LastingView,
+    LiveView,
+    PlainView,
+    SilentView,
+    make_view,
+    picture,
+    sparkline,
+)
+from hybridbench.runs.status import PoolLevel, RunStatus, View
 
 
 def make_status() -> RunStatus:
@@ -17,12 +27,35 @@ def make_status() -> RunStatus:
     return status
 
 
+def shown(ui: str) -> View:
+    view = make_view(ui, io.StringIO())
+    view.close()
+    return view.shown if isinstance(view, LastingView) else view
+
+
 def test_without_a_terminal_there_are_plain_lines_and_with_none_there_is_nothing() -> None:
-    assert isinstance(make_view("auto", io.StringIO()), PlainView)
-    assert isinstance(make_view("none", io.StringIO()), SilentView)
-    live = make_view("live", io.StringIO())
-    assert isinstance(live, LiveView)
-    live.close()
+    assert isinstance(shown("auto"), PlainView)
+    assert isinstance(shown("none"), SilentView)
+    assert isinstance(shown("live"), LiveView)
+
+
+@pytest.mark.parametrize("ui", ["plain", "live"])
+def test_a_view_whose_reader_died_goes_silent_and_the_run_goes_on(ui: str) -> None:
+    read, write = os.pipe()
+    with os.fdopen(write, "w", encoding="utf-8") as stream:
+        view = make_view(ui, stream)
+        view.update(make_status())
+        os.close(read)
+
+        for second in range(3):
+            view.note(f"nobody reads this: {second}")
+            view.update(make_status())
+        view.close()
+
+        # The pipe is left: what others write to the same stream goes nowhere, and fails nowhere.
+        stream.write("the last words\n" * 10_000)
+    assert isinstance(view, LastingView)
+    assert isinstance(view.shown, SilentView)
 
 
 def test_a_line_has_a_time_and_what_matters_and_no_colour() -> None:

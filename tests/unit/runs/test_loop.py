@@ -61,6 +61,14 @@ def test_an_expensive_census_is_asked_for_more_seldom() -> None:
     assert soak.parts.census_pace.interval_s > 20
 
 
+def test_a_census_that_only_waited_for_a_processor_is_asked_for_as_often() -> None:
+    soak, other = make_soak(), make_soak()
+    turn(soak, census_reply(99, 500.0, stop_s=0.6, stop_cpu_s=0.003))
+    turn(other)
+
+    assert soak.parts.census_pace.interval_s == other.parts.census_pace.interval_s
+
+
 def test_a_reply_that_comes_after_its_sample_was_closed_is_dropped() -> None:
     soak = make_soak()
     soak.target.silent = True

@@ -46,6 +46,22 @@ def test_a_long_stop_stretches_the_pace_at_once_and_keeps_its_share() -> None:
     assert not pace.due(10.0 + 0.06 / STOP_SHARE_MAX - 0.01)
 
 
+def test_waiting_for_a_processor_does_not_stretch_the_pace() -> None:
+    pace = CensusPace(planned_s=2.0, next_s=0.0)
+    for _ in range(5):
+        pace.asked(0.0)
+        pace.learn(stop_s=0.06, child_s=0.3, stop_cpu_s=0.01)
+
+    assert pace.interval_s == 2.0
+
+
+def test_a_stop_that_is_all_work_stretches_the_pace() -> None:
+    pace = CensusPace(planned_s=2.0, next_s=0.0)
+    pace.learn(stop_s=0.06, child_s=0.3, stop_cpu_s=0.05)
+
+    assert pace.interval_s == pytest.approx(0.05 / STOP_SHARE_MAX)
+
+
 def test_a_busy_child_stretches_the_pace_too() -> None:
     pace = CensusPace(planned_s=2.0, next_s=0.0)
     pace.asked(0.0)

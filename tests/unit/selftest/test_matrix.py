@@ -34,6 +34,17 @@ def test_quick_has_every_exact_defect_once_and_a_twin_for_each_of_their_profiles
     assert not any(row.expect is Expect.SILENT for row in rows)
 
 
+def test_quick_rows_are_half_a_minute_unless_their_defect_needs_more() -> None:
+    rows = {row.defect.slug: row for row in quick_matrix(KNOWN) if row.defect is not None}
+
+    assert {row.duration_s for row in rows.values()} == {30.0, 45.0}
+    for slug in ("rid-state-orphan", "request-partial-cycle", "undrained-recorder"):
+        # In the full matrix these are found after more than half a minute.
+        assert rows[slug].duration_s == 45.0
+    full = {r.defect.slug: r.duration_s for r in full_matrix(KNOWN) if r.defect is not None}
+    assert all(row.duration_s <= full[slug] for slug, row in rows.items())
+
+
 def test_full_has_a_twin_of_the_very_traffic_of_every_defective_row() -> None:
     rows = full_matrix(KNOWN)
 

@@ -8,9 +8,16 @@ import pytest
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import NOT_TRACKED, ForwardBatch
-from hybridbench.engine.memory.owners import TRACK
+from hybridbench.engine.memory.owners import TRACK, TREE
 from hybridbench.engine.sampling_params import SamplingParams
-from tests.builders import assert_idle_and_clean, make_engine, make_tracking_engine
+from tests.builders import (
+    NANO_MODEL,
+    assert_idle_and_clean,
+    make_engine,
+    make_tracking_engine,
+    run_to_idle,
+)
+from tests.drafters import HalfRightDrafter
 
 ONE_TOKEN = SamplingParams(max_new_tokens=1)
 PROMPT = [(5 * i) % 48 for i in range(60)]
@@ -113,6 +120,54 @@ def test_a_batch_names_a_slot_of_the_buffer_for_each_state_that_is_due() -> None
     assert none == 0
     # It is the tree's by now.
     assert engine.pools.tree_cache.tree_slots().mamba_slots == [slot]
+
+
+def _turn(engine: Engine, rid: str, prompt: list[int]) -> None:
+    engine.submit(rid, prompt, SamplingParams(max_new_tokens=40, ignore_eos=True), session_id="s")
+    run_to_idle(engine)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"drafter": HalfRightDrafter(NANO_MODEL.vocab_size)},
+        {"enable_overlap_schedule": True},
+        {"enable_overlap_schedule": True, "mamba_scheduler_strategy": "extra_buffer_lazy"},
+    ],
+    ids=["one", "drafts", "two", "lazy"],
+)
+def test_of_a_session_only_the_first_prompt_has_states_for_the_tree(
+    changes: dict[str, Any],
+) -> None:
+    engine = make_tracking_engine(chunked_prefill_size=None, **changes)
+    engine.open_session("s")
+
+    _turn(engine, "first", PROMPT[:20])
+    assert engine.counters.states_tracked == engine.pools.tree_cache.events.track_donations == 1
+
+    _turn(engine, "second", PROMPT[:20])
+    assert engine.counters.session_restores == 1
+    assert engine.counters.states_tracked == 1
+
+
+def test_a_turn_of_a_session_evicts_no_state_for_a_copy_that_nobody_would_read() -> None:
+    engine = make_tracking_engine(
+        mamba_slots=4,
+        enable_overlap_schedule=True,
+        mamba_scheduler_strategy="extra_buffer_lazy",
+        chunked_prefill_size=None,
+    )
+    for prompt in (PROMPT[:20], PROMPT[20:40]):
+        engine.generate([prompt], ONE_TOKEN)
+    engine.open_session("s")
+
+    _turn(engine, "first", [7, 8, 9])
+    _turn(engine, "second", PROMPT[40:])
+
+    # The session holds two slots and the tree the others: none is left for a second copy.
+    assert engine.pools.mamba_allocator.held(TREE) == 2
+    assert engine.counters.evict_calls == 0
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,16 @@ def test_with_priorities_a_full_queue_refuses_the_least_important_that_came_last
     assert _refused(rules, _queue(1, 2, 3, 1)) == ("r3", QUEUE_FULL)
 
 
+def test_a_retracted_request_gives_no_place_beyond_the_limit_to_a_newcomer() -> None:
+    rules = _rules(max_queued_requests=2, enable_priority_scheduling=True)
+    queue = _queue(0, 1, 0, 9)
+    for req in (queue[0], queue[2]):
+        req.is_retracted = True
+
+    assert _refused(rules, queue) == ("r1", DISPLACED)
+    assert _refused(rules, [queue[0], queue[2], queue[3]]) == ("r3", QUEUE_FULL)
+
+
 def test_who_is_leaving_anyway_takes_no_place_in_the_queue() -> None:
     rules = _rules(max_queued_requests=2, enable_priority_scheduling=True)
     queue = _queue(5, 0, 5)

@@ -1,0 +1,226 @@
+"""A closed loop that counts in steps instead of seconds: what it sends is no matter of speed.
+
+Which conversation a client takes up next depends on who has been answered by then, so two engines
+that serve the same seed at different speeds, or one engine twice, soon serve different requests.
+Versions that are to be compared must be asked the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from hybridbench.workload.actions import Abort, Action, Disconnect, Submit, WaitUntil, Workload
+from hybridbench.workload.ending import ANSWERED
+from hybridbench.workload.profile import Profile
+
+_PROMPT_STEPS: Final = 1.0
+
+
+class _Stage(IntEnum):
+    """How far a request is, by the steps counted or in the engine."""
+
+    SUBMITTED = 0
+    ADMITTED = 1
+    FIRST_TOKEN = 2
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A request under way: how far the workload was told it is, and how far it is in truth."""
+
+    rid: str
+    admitted_at: float
+    first_token_at: float
+    ends_at: float
+    told: _Stage = _Stage.SUBMITTED
+    reached: _Stage = _Stage.SUBMITTED
+    submissions: int = 1
+    # What the engine said of each submission: output and reason, or no output and a refusal.
+    answers: list[tuple[Sequence[int] | None, str]] = field(default_factory=list)
+    was_cut: bool = False
+    pending: Abort | Disconnect | None = None  # the cut that waits for the engine to get so far
+
+    @property
+    def next_at(self) -> float:
+        """When the workload is to be told the next thing."""
+        if self.told is _Stage.SUBMITTED:
+            return self.admitted_at
+        if self.told is _Stage.ADMITTED and self.first_token_at < self.ends_at:
+            return self.first_token_at
+        return self.ends_at
+
+    @property
+    def is_answered(self) -> bool:
+        return len(self.answers) >= self.submissions
+
+
+def lives_in_steps(profile: Profile) -> bool:
+    """Whether nothing in the traffic of ``profile`` hangs on a clock."""
+    arrival, controls = profile.arrival, profile.controls
+    return (
+        arrival.process == "closed"
+        and arrival.bursts is None
+        and arrival.ramp is None
+        and not profile.sessions.share
+        and profile.aborts.queue_timeout_s is None
+        and controls.pause_every_s is None
+        and controls.abort_all_every_s is None
+    )
+
+
+class InSteps:
+    """A ``Workload`` around one that ``lives_in_steps``: the same seed submits the same requests.
+
+    A request takes one step for its prompt and one for each further token it may put out; a batch
+    advances like that, so ends come in nearly the engine's order.  The workload within is told of
+    an end when its step has come *and* the engine is there; until then nothing follows.  A cut is
+    carried out when the engine has the request as far as the workload believes, and what was put
+    out by then is not gone on from: how much that is depends on speed.
+    """
+
+    def __init__(self, inner: Workload) -> None:
+        self._inner = inner
+        self._step = 0.0
+        self._flights: dict[str, _Flight] = {}
+        # Whose client is gone for the workload, and not yet for the engine.
+        self._left: dict[str, _Flight] = {}
+        self._cuts: deque[Abort | Disconnect] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        return self._inner.in_flight
+
+    def next_action(self, now_s: float) -> Action:
+        del now_s
+        while True:
+            if self._cuts:
+                return self._cuts.popleft()
+            action = self._inner.next_action(self._step)
+            match action:
+                case WaitUntil(due_s=due):
+                    if not self._advance(math.inf if due is None else due):
+                        return WaitUntil(None)
+                case Abort() | Disconnect():
+                    self._cut(action)
+                case Submit():
+                    self._submitted(action)
+                    return action
+                case _:
+                    return action
+
+    def pause(self, now_s: float) -> None:
+        del now_s
+        self._inner.pause(self._step)
+
+    def resume(self, now_s: float) -> None:
+        del now_s
+        self._inner.resume(self._step)
+
+    def on_admitted(self, rid: str) -> None:
+        self._reached(rid, _Stage.ADMITTED)
+
+    def on_first_token(self, rid: str, now_s: float) -> None:
+        del now_s
+        self._reached(rid, _Stage.FIRST_TOKEN)
+
+    def on_finished(self, rid: str, output_ids: Sequence[int], reason: str, now_s: float) -> None:
+        del now_s
+        self._answered(rid, output_ids, reason)
+
+    def on_rejected(self, rid: str, reason: str) -> None:
+        self._answered(rid, None, reason)
+
+    def counts(self) -> dict[str, int]:
+        return self._inner.counts()
+
+    def describe(self) -> dict[str, object]:
+        return {**self._inner.describe(), "time": "steps"}
+
+    def _submitted(self, request: Submit) -> None:
+        flight = self._flights.get(request.rid)
+        if flight is not None:
+            flight.submissions += 1
+            return
+        first_at = self._step + _PROMPT_STEPS
+        ends_at = first_at + request.sampling["max_new_tokens"] - 1
+        self._flights[request.rid] = _Flight(request.rid, self._step, first_at, ends_at)
+
+    def _cut(self, action: Abort | Disconnect) -> None:
+        """It ends with the next step, and in the engine once that has got so far."""
+        flight = self._flights.get(action.rid)
+        if flight is None:
+            self._cuts.append(action)
+            return
+        flight.was_cut = True
+        flight.ends_at = min(flight.ends_at, self._step + 1.0)
+        if isinstance(action, Disconnect):
+            del self._flights[action.rid]
+        if flight.is_answered:
+            return  # the engine was faster
+        flight.pending = action
+        if isinstance(action, Disconnect):
+            self._left[action.rid] = flight
+        self._carry_out_cut(flight)
+
+    def _reached(self, rid: str, stage: _Stage) -> None:
+        flight = self._flights.get(rid) or self._left.get(rid)
+        if flight is not None:
+            flight.reached = max(flight.reached, stage)
+            self._carry_out_cut(flight)
+
+    def _carry_out_cut(self, flight: _Flight) -> None:
+        if flight.pending is not None and flight.reached >= flight.told:
+            self._cuts.append(flight.pending)
+            flight.pending = None
+            self._left.pop(flight.rid, None)
+
+    def _answered(self, rid: str, output_ids: Sequence[int] | None, reason: str) -> None:
+        """The engine has ended a submission; the workload hears of it in its step."""
+        if self._left.pop(rid, None) is not None:
+            return
+        flight = self._flights.get(rid)
+        if flight is not None:
+            flight.answers.append((output_ids, reason))
+            if flight.is_answered:
+                flight.pending = None  # too late for that
+        else:
+            self._tell_end(rid, output_ids, reason)
+
+    def _advance(self, due: float) -> bool:
+        """Go to what comes next, at most to the step ``due``; False if the engine is not there."""
+        flight = min(self._flights.values(), key=lambda flight: flight.next_at, default=None)
+        next_at = math.inf if flight is None else flight.next_at
+        if self._step < due <= next_at and due < math.inf:
+            self._step = due
+            return True
+        if flight is None:
+            return False
+        if flight.told is _Stage.SUBMITTED:
+            self._step = max(self._step, next_at)
+            flight.told = _Stage.ADMITTED
+            self._inner.on_admitted(flight.rid)
+        elif flight.told is _Stage.ADMITTED and next_at < flight.ends_at:
+            self._step = max(self._step, next_at)
+            flight.told = _Stage.FIRST_TOKEN
+            self._inner.on_first_token(flight.rid, self._step)
+        elif flight.is_answered:
+            self._step = max(self._step, next_at)
+            del self._flights[flight.rid]
+            for output_ids, reason in flight.answers:
+                is_void = flight.was_cut and output_ids is not None
+                self._tell_end(flight.rid, () if is_void else output_ids, reason)
+        else:
+            return False
+        return True
+
+    def _tell_end(self, rid: str, output_ids: Sequence[int] | None, reason: str) -> None:
+        if output_ids is None:
+            self._inner.on_rejected(rid, reason)
+        else:
+            kept = output_ids if reason in ANSWERED else ()
+            self._inner.on_finished(rid, kept, reason, self._step)

@@ -1,0 +1,38 @@
+"""What is true of every part and every leak that a simulated corpus is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hybridbench.analysis.record import FloatArray
+from hybridbench.bench.corpus import LabelledTrace
+from hybridbench.bench.simulated_parts import Part, arrivals
+
+
+def held_by(part: Part, seed: int) -> FloatArray:
+    """What ``part`` holds in two hours of traffic."""
+    rng = np.random.default_rng(seed)
+    return part(rng, arrivals(rng, 7200.0, 1500))
+
+
+def check_share(held: FloatArray) -> None:
+    """It is finite, and less than the process."""
+    assert held.shape == (1500,)
+    assert np.all(np.isfinite(held))
+    assert np.abs(held).max() < 1.0
+
+
+def check_rises(lost: FloatArray) -> None:
+    """It never falls, and goes on to the end."""
+    assert np.all(np.diff(lost) >= 0)
+    assert lost[-1] > lost[1000] > lost[0]
+
+
+def check_seeded(make: Callable[[str, int], LabelledTrace], kind: str) -> None:
+    """One seed makes one trace, and another another."""
+    once, again = make(kind, 5), make(kind, 5)
+
+    assert np.array_equal(once.value, again.value)
+    assert not np.array_equal(once.value[:50], make(kind, 6).value[:50])

@@ -1,0 +1,60 @@
+"""Where a night goes: on with the one that was cut off, or into a new directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hybridbench.nightly.facts import Night
+from hybridbench.nightly.run import night_directory
+from hybridbench.rundir.layout import NIGHT
+from tests.unit.nightly.nights import PLAN, attempt, finished, night, store
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Night:
+    return night(tmp_path)
+
+
+def cut_off(store_dir: Path, name: str, of: Night, engine: str | None = None) -> Path:
+    """A night of which one cell has ended."""
+    cell = finished(of, "one", attempt())
+    store(msgspec.structs.replace(cell, engine=engine or of.engine), store_dir / name / "cells")
+    return store_dir / name
+
+
+def test_the_newest_night_that_was_cut_off_goes_on(tmp_path: Path, planned: Night) -> None:
+    nights = tmp_path / "nights"
+    cut_off(nights, "20261118-020000-test", planned)
+    newest = cut_off(nights, "20261119-020000-test", planned)
+
+    assert night_directory(nights, planned) == newest
+
+
+def test_a_night_that_was_merged_or_is_of_another_plan_does_not_go_on(
+    tmp_path: Path, planned: Night
+) -> None:
+    nights = tmp_path / "nights"
+    (cut_off(nights, "20261118-020000-test", planned) / NIGHT).write_text("{}", encoding="utf-8")
+    longer = night(tmp_path, PLAN.replace("60s", "90s"))
+    cut_off(nights, "20261119-020000-test", longer)
+
+    assert not night_directory(nights, planned).exists()
+
+
+def test_a_night_of_another_engine_does_not_go_on(tmp_path: Path, planned: Night) -> None:
+    """Its finished cells would be skipped, and the engine of tonight never be looked at."""
+    nights = tmp_path / "nights"
+    cut_off(nights, "20261119-020000-test", planned, engine="yesterday's engine")
+
+    assert not night_directory(nights, planned).exists()
+
+
+def test_a_night_that_does_not_say_its_engine_goes_on(tmp_path: Path, planned: Night) -> None:
+    nights = tmp_path / "nights"
+    cell = finished(planned, "one", attempt())
+    store(cell, nights / "20261119-020000-test" / "cells")
+
+    assert night_directory(nights, planned) == nights / "20261119-020000-test"
