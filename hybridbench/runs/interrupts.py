@@ -6,13 +6,17 @@ SIGUSR1 asks for the evidence so far, and the run goes on.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
 from hybridbench.errors import ExitCode
 
-_HANDLED = (signal.SIGINT, signal.SIGTERM)
+_HANDLED: Final = (signal.SIGINT, signal.SIGTERM)
+# The kernel tells a process of its parent's death once for each of the parent's threads that dies.
+_ONE_DEATH_S: Final = 2.0
 
 
 class SecondSignalError(BaseException):
@@ -20,9 +24,14 @@ class SecondSignalError(BaseException):
 
 
 class Interrupts:
-    """What has been asked for so far.  The loop looks at ``first``; a second signal raises."""
+    """What has been asked for so far.  The loop looks at ``first``; a second signal raises.
 
-    def __init__(self) -> None:
+    A SIGTERM right after another is the same wish: so a night that is killed tells its soaks.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first_s = 0.0
         self.first: signal.Signals | None = None
         self.evidence_wanted = False
 
@@ -36,9 +45,12 @@ class Interrupts:
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """The handler: notes the first signal, raises SecondSignalError on the next."""
         del frame
-        if self.first is not None:
+        now_s = self._clock()
+        if self.first is None:
+            self.first = signal.Signals(number)
+            self._first_s = now_s
+        elif not self.first == number == signal.SIGTERM or now_s - self._first_s > _ONE_DEATH_S:
             raise SecondSignalError
-        self.first = signal.Signals(number)
 
     def on_evidence_signal(self, number: int, frame: FrameType | None) -> None:
         """The handler of SIGUSR1: only notes it, as writing files is the loop's own business."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -26,6 +27,29 @@ def test_the_first_signal_is_noted_and_the_second_raises(
             signal.raise_signal(signal.SIGINT)
 
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize(
+    ("numbers", "times", "is_second"),
+    [
+        ((signal.SIGTERM, signal.SIGTERM), (10.0, 10.1), False),
+        ((signal.SIGTERM, signal.SIGTERM), (10.0, 13.0), True),
+        ((signal.SIGTERM, signal.SIGINT), (10.0, 10.1), True),
+        ((signal.SIGINT, signal.SIGTERM), (10.0, 10.1), True),
+        ((signal.SIGINT, signal.SIGINT), (10.0, 10.1), True),
+    ],
+)
+def test_a_parent_of_many_threads_dies_once_and_a_user_may_ask_twice_at_once(
+    numbers: tuple[signal.Signals, ...], times: tuple[float, ...], is_second: bool
+) -> None:
+    clock = iter(times)
+    interrupts = Interrupts(lambda: next(clock))
+    interrupts.on_signal(numbers[0], None)
+
+    with pytest.raises(SecondSignalError) if is_second else nullcontext():
+        interrupts.on_signal(numbers[1], None)
+
+    assert interrupts.first is numbers[0]
 
 
 def test_sigusr1_asks_for_the_evidence_and_ends_nothing() -> None:
