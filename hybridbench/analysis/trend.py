@@ -14,6 +14,7 @@ from hybridbench.analysis.counters import EventCounters
 from hybridbench.analysis.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
 from hybridbench.analysis.findings import MetricResult, Rate
 from hybridbench.analysis.floors import FEWEST_FLOORS, Floors, floors_after_collections
+from hybridbench.analysis.pools import in_flight
 from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.shapes import ShapeLimits
@@ -178,10 +179,12 @@ def _promises(record: RunRecord) -> dict[str, float]:
 
 
 def _load(record: RunRecord, t: FloatArray) -> FloatArray | None:
-    series = record.series.get("running_requests")
-    if series is None or len(series) < 2 or not np.ptp(series.value):
-        return None
-    return np.interp(t, series.t_s, series.value)
+    """Requests in flight: what waits holds its prompt as what runs does."""
+    load = np.zeros(t.size)
+    for series in in_flight(record):
+        if len(series) >= 2:
+            load += np.interp(t, series.t_s, series.value)
+    return load if np.ptp(load) else None
 
 
 def _requests(counters: EventCounters, found: Estimate) -> float:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.estimate import Estimate, Options, Samples, estimate
-from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from tests.unit.analysis.records import Run, healthy_record, with_series
 
 T = np.arange(0.0, 300.0)
 MB = 1e6
@@ -46,3 +48,28 @@ def test_a_leak_far_above_what_the_peaks_explain_is_one_though_the_load_still_ri
     load = np.where((T > 100) & (T < 220), 14.0, ramp(1))
 
     assert judged(load, kept_mb=1.2, leak_mb_per_s=1.5, seed=1).leak
+
+
+def private_memory(record: RunRecord) -> str:
+    outcome = {m.metric: m.outcome for m in judge(record).metrics}
+    return outcome["rss_anon_swap_bytes"]
+
+
+def test_what_waits_is_in_flight_as_what_runs_is() -> None:
+    running_only: list[str] = []
+    with_waiting: list[str] = []
+    for seed in range(4):
+        record = healthy_record(Run(420.0, 60.0, promise=None, seed=seed))
+        t = record.series["running_requests"].t_s
+        load = 10 + 70 * t / t[-1] + np.random.default_rng(seed).normal(0, 3.0, t.size)
+        running = np.minimum(load, 16.0)
+        memory = record.series["rss_anon_swap_bytes"].value + 3 * MB * np.maximum.accumulate(load)
+        record = with_series(record, Series("rss_anon_swap_bytes", t, memory))
+        record = with_series(record, Series("running_requests", t, running))
+        running_only.append(private_memory(record))
+        waiting = Series("waiting_requests", t, load - running)
+        with_waiting.append(private_memory(with_series(record, waiting)))
+
+    # Seen running alone, a queue that grows is taken for a leak.
+    assert running_only.count("LEAK") >= 2
+    assert "LEAK" not in with_waiting
