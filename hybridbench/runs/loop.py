@@ -289,9 +289,6 @@ class SoakLoop:
     def _finish_sample(self, stamp_s: float, told: dict[str, float]) -> None:
         parts = self._parts
         values = parts.sampler.finish(told)
-        if self._censuses_open:
-            # The pipe to the process that counts is ours, not the engine's.
-            values.pop("open_fds", None)
         late_s = values["sampler_late_s"]
         if late_s > max(_GAP_S_MIN, _GAP_INTERVALS * parts.sampler.interval_s):
             parts.recorder.event("gap", {"seconds": late_s})

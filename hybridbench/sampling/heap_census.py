@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import time
 import weakref
 from collections import Counter
@@ -100,6 +101,7 @@ class ForkCensus:
         self.close_in_child = tuple(close_in_child)
         self._timeout_s = timeout_s
         self._child: ForkedChild | None = None
+        self._reserve: int | None = None
 
     @property
     def running(self) -> bool:
@@ -117,6 +119,7 @@ class ForkCensus:
             raise RuntimeError("a census is running; poll it to its end before the next")
         started_s = time.perf_counter()
         self._child = fork_child(self._answer, self.close_in_child, self._timeout_s)
+        self._let_go()
         return time.perf_counter() - started_s
 
     def poll(self) -> CensusReport | None:
@@ -125,6 +128,7 @@ class ForkCensus:
         if child is None or not child.is_done():
             return None
         self._child = None
+        self._hold()
         return _report_of(child)
 
     def wait(self, timeout_s: float) -> CensusReport | None:
@@ -141,6 +145,19 @@ class ForkCensus:
         if self._child is not None:
             self._child.kill()
             self._child = None
+        self._let_go()
+
+    def _hold(self) -> None:
+        """A descriptor in place of the pipe until the next census needs one: who counts the open
+        files of this process then sees as many during a census as between two.
+        """
+        with contextlib.suppress(OSError):
+            self._reserve = os.open(os.devnull, os.O_RDONLY)
+
+    def _let_go(self) -> None:
+        if self._reserve is not None:
+            os.close(self._reserve)
+            self._reserve = None
 
     def _answer(self) -> bytes:
         try:

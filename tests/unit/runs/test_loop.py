@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from hybridbench.runs.loop import WorkerLostError
-from hybridbench.sampling.sampler import TimedSource
 from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import census_reply
 from tests.unit.runs.soaks import FakeSoak, make_soak
@@ -133,29 +130,3 @@ def test_a_loop_that_takes_no_samples_sleeps_as_long_as_it_may() -> None:
     soak.loop.run_until(count, soak.loop.now_s + 60.0)
 
     assert turns < 1000
-
-
-class Descriptors:
-    """Five descriptors and three threads."""
-
-    def read(self) -> Mapping[str, float]:
-        return {"open_fds": 5.0, "threads": 3.0}
-
-
-def test_the_pipe_to_a_census_is_not_counted_among_the_engines_descriptors() -> None:
-    soak = make_soak(sources=[TimedSource(Descriptors())])
-    soak.loop.censuses_wanted = False
-    turn(soak, turns=20)
-    before = soak.sink.samples[-1][2]
-    assert soak.loop.no_census_open()
-
-    soak.loop.post_census()
-    soak.target.silent = True
-    turn(soak, turns=20)
-    soak.clock.advance(20.0)
-    turn(soak, turns=20)
-
-    during = soak.sink.samples[-1][2]
-    assert (before["open_fds"], before["threads"]) == (5.0, 3.0)
-    assert "open_fds" not in during
-    assert during["threads"] == 3.0

@@ -21,6 +21,7 @@ from hybridbench.sampling.fork_exclusion import (
     include_in_forks,
 )
 from hybridbench.sampling.heap_census import CensusReport, ForkCensus, InstanceCounts
+from hybridbench.sampling.process_memory import count_open_fds
 from tests.unit.sampling.garbage import Node, drop_pair, undisturbed
 
 PATIENCE_S = 120.0
@@ -35,6 +36,7 @@ def census(**settings: object) -> CensusReport:
     assert taker.start() > 0.0
     report = taker.wait(PATIENCE_S)
     assert report is not None
+    taker.close()
     return report
 
 
@@ -226,6 +228,21 @@ def test_only_one_census_runs_at_a_time_and_closing_reaps_its_child() -> None:
     assert taker.poll() is None
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+def test_who_counts_open_files_sees_as_many_during_a_census_as_between_two() -> None:
+    taker = ForkCensus(no_nodes, timeout_s=PATIENCE_S)
+    before = count_open_fds(os.getpid())
+    counts: list[int | None] = []
+    for _ in range(3):
+        taker.start()
+        counts.append(count_open_fds(os.getpid()))
+        assert taker.wait(PATIENCE_S) is not None
+        counts.append(count_open_fds(os.getpid()))
+    taker.close()
+
+    assert len(set(counts)) == 1
+    assert count_open_fds(os.getpid()) == before
 
 
 def test_descriptors_named_are_closed_in_the_child() -> None:
