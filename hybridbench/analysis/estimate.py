@@ -46,7 +46,7 @@ from hybridbench.analysis.gls import (
     rank_models,
 )
 from hybridbench.analysis.guard import measure_pace, stops_at_the_end
-from hybridbench.analysis.load_blocks import block_load, block_peak
+from hybridbench.analysis.load_blocks import block_load, block_peak, climbs_alike
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.sawtooth import MIN_TROUGHS, Teeth, find_teeth, usable_troughs
 from hybridbench.analysis.shapes import Beside, ShapeLimits, build_shapes
@@ -121,9 +121,20 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
     Raises:
         ValueError: with fewer than 24 samples; the caller says so in its own words.
     """
-    opts = options or Options()
     if samples.t_s.size < MIN_SAMPLES:
         raise ValueError(f"{samples.t_s.size} samples are too few; {MIN_SAMPLES} are needed")
+    found = _estimate(samples, options or Options())
+    load = samples.load
+    if (
+        found.leak
+        and load is not None
+        and climbs_alike(samples.t_s, load, found.blocks, found.fitted, found.growth)
+    ):
+        return replace(found, leak=False, reason="load-climbs")
+    return found
+
+
+def _estimate(samples: Samples, opts: Options) -> Estimate:
     value = samples.value
     if samples.load is not None:
         value = without_load(value, samples.load)

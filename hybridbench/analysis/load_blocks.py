@@ -8,6 +8,8 @@ from hybridbench.analysis.blocks import Blocks
 from hybridbench.analysis.record import FloatArray
 
 _PEAK_RISES = 0.1  # of its last height
+# A climb as even as the growth: so much of the variance of one is that of the other.
+_CLIMBS, _ALIKE = 0.2, 0.95
 
 
 def block_load(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray | None:
@@ -38,3 +40,21 @@ def block_peak(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray 
         return None
     centred: FloatArray = peak - peak.mean()
     return centred
+
+
+def climbs_alike(
+    t_s: FloatArray, load: FloatArray, blocks: Blocks, fitted: FloatArray, growth: float
+) -> bool:
+    """Whether the highest load so far rose as evenly as ``fitted`` [blocks] did, and far enough.
+
+    Then nothing tells the two apart.  What the load takes is at most in proportion to it: growth by
+    a larger share than the load's is not the load's.
+    """
+    peak = block_peak(t_s, load, blocks)
+    if peak is None or not np.ptp(fitted):
+        return False
+    climb = float(np.ptp(peak)) / float(load.max())
+    share = growth / max(float(np.abs(blocks.value).max()), 1e-300)
+    if climb < _CLIMBS or share > climb:
+        return False
+    return float(np.corrcoef(peak, fitted)[0, 1]) ** 2 > _ALIKE

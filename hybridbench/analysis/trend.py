@@ -253,6 +253,8 @@ def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> str:
         hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
         early, late = (_per_hour(part / hours, terms.spec) for part in found.fade)
         return f"still-filling: growth went from {early} to {late} in the second half"
+    if reason == "load-climbs":
+        return "load-climbs: the requests in flight rose as evenly; growth at an even load tells"
     if reason == "few-cycles":
         return "few-cycles: too few troughs to see what grows under the sawtooth"
     if reason == "few-steps":

@@ -50,6 +50,22 @@ def test_a_leak_far_above_what_the_peaks_explain_is_one_though_the_load_still_ri
     assert judged(load, kept_mb=1.2, leak_mb_per_s=1.5, seed=1).leak
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_growth_as_even_as_the_climb_of_the_load_is_told_from_neither(seed: int) -> None:
+    climbing = judged(ramp(seed), kept_mb=0.0, leak_mb_per_s=0.12, seed=seed)
+    even = judged(steady(seed), kept_mb=0.0, leak_mb_per_s=0.12, seed=seed)
+
+    assert even.leak
+    assert (climbing.leak, climbing.reason) == (False, "load-climbs")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_growth_by_a_larger_share_than_the_loads_is_a_leak(seed: int) -> None:
+    load = np.round(20 + 8 * T / T[-1] + np.random.default_rng(seed).normal(0, 1.0, T.size))
+
+    assert judged(load, kept_mb=0.0, leak_mb_per_s=1.5, seed=seed).leak
+
+
 def private_memory(record: RunRecord) -> str:
     outcome = {m.metric: m.outcome for m in judge(record).metrics}
     return outcome["rss_anon_swap_bytes"]
