@@ -22,6 +22,7 @@ def _sentences(found: Diagnosis) -> Iterable[str]:
     yield from _waiting(found)
     yield from _held(found)
     yield from _calls(found)
+    yield from _allocated(found)
     yield from _rest(found)
 
 
@@ -88,6 +89,19 @@ def _calls(found: Diagnosis) -> Iterable[str]:
             f"{kinds[0]} objects leave their structure in {', '.join(site.calls)} "
             f"(counter {site.counter}): what is left pointing there is the place to look."
         )
+
+
+def _allocated(found: Diagnosis) -> Iterable[str]:
+    record = found.allocations
+    if record is None or not record.sites:
+        return
+    first = record.sites[0]
+    callers = f", called by {', '.join(first.stack[1:4])}" if first.stack[1:] else ""
+    yield (
+        f"Of what {format_duration(record.seconds)} more of traffic ({record.requests:,} requests) "
+        f"allocated and a flush left, the most, {format_bytes(first.size_bytes)} in "
+        f"{first.count:,} blocks, was allocated in {first.stack[0]}{callers}."
+    )
 
 
 def _told_sites(found: Diagnosis) -> list[Site]:

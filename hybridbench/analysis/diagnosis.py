@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hybridbench.analysis.allocations import Allocations, read_allocations
 from hybridbench.analysis.reading import mapping, number, text
 from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
 
@@ -122,6 +123,7 @@ class Diagnosis:
     holdings: tuple[Holding, ...]
     rungs: tuple[RungRow, ...]
     sites: Mapping[str, Site] = field(default_factory=dict)  # by class that is removed
+    allocations: Allocations | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -149,6 +151,7 @@ def diagnose(record: RunRecord) -> Diagnosis | None:
         holdings=holdings,
         rungs=tuple(readings.rows()),
         sites=_sites(record, event, baseline.t_s),
+        allocations=read_allocations(record),
         notes=tuple(_notes(survey, mapping(baseline.data, "survey"), readings, parts)),
     )
 

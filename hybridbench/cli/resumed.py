@@ -26,8 +26,9 @@ _STORED: Mapping[str, tuple[str, ...]] = {
     "malloc": ("malloc", "mode"),
     "census": ("options", "census"),
     "watchdog": ("options", "watchdog_s"),
+    "memray": ("options", "memray_s"),
 }
-_DURATIONS = frozenset({"duration", "watchdog"})
+_DURATIONS = frozenset({"duration", "watchdog", "memray"})
 
 
 def resume(run_dir: Path, given: Mapping[str, object], hold_s: float) -> tuple[Path, int | None]:

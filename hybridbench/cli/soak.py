@@ -161,6 +161,15 @@ def soak(
             show_default=False,
         ),
     ] = None,
+    memray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Once a diagnosis is made, serve TIME more with every allocation recorded, and "
+            "name the calls whose memory nobody gave back; needs hybridbench[memray].",
+            show_default=False,
+        ),
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -220,6 +229,7 @@ def soak(
         raise typer.Exit(code if hint is None else hint)
     if dry_run:
         check_choice("--dry-run --format", format_, PREVIEW_FORMATS)
+    memray_s = _memray(memray, diagnose)
     thresholds = given_thresholds(threshold or [])
     check_choice("--malloc", malloc, MALLOC_MODES)
     check_choice("--dtype", dtype, DTYPES)
@@ -253,6 +263,7 @@ def soak(
         stop=stop,
         diagnose=diagnose,
         hold_s=hold_s,
+        memray_s=memray_s,
         thresholds=thresholds,
         command=("hybridbench", *sys.argv[1:]),
     )
@@ -325,3 +336,18 @@ def _hold(on_leak: str | None) -> float:
     if action != "hold" or not equals:
         raise UsageError(f"--on-leak {on_leak}: write hold=TIME, for example hold=2h.")
     return parse_seconds("--on-leak", text)
+
+
+def _memray(given: str | None, diagnose: str) -> float:
+    """Seconds; 0 without the option."""
+    if given is None:
+        return 0.0
+    if diagnose == "never":
+        raise UsageError("--memray is part of a diagnosis: --diagnose never leaves it no place.")
+    from hybridbench.sampling.allocations import is_installed
+
+    if not is_installed():
+        raise UsageError(
+            "--memray: memray is not installed here; pip install 'hybridbench[memray]' first."
+        )
+    return parse_seconds("--memray", given)

@@ -160,7 +160,7 @@ def _finding(position: int, finding: FindingText) -> Iterator[RenderableType]:
 def render_diagnosis(found: DiagnosisText) -> RenderableType:
     """The diagnosis alone, in full."""
     parts: list[RenderableType] = [Text(found.paragraph)]
-    for table in (found.split, found.holders, found.rungs):
+    for table in found.tables:
         if table.rows:
             parts += [_heading(table.title), _table(table, tuple(range(len(table.columns))))]
             parts += [Text(table.note, style="dim")] if table.note else []

@@ -7,14 +7,16 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from hybridbench import __version__
+from hybridbench.analysis.allocations import Allocations
 from hybridbench.analysis.bug_report import bug_report
 from hybridbench.analysis.diagnosis import Diagnosis, Holding, RungRow, diagnose
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import JsonValue, RunRecord
 from hybridbench.report.document import DiagnosisText, Table
 from hybridbench.report.wording import amount, clock_text, command_text
-from hybridbench.rundir.layout import DIAGNOSIS_SCHEMA
+from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
 from hybridbench.rundir.manifest import plain_mapping
+from hybridbench.units import format_duration
 
 _RUNG_WORDS = {
     "rest": "settled, nothing done",
@@ -35,6 +37,7 @@ def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
         split=_split_table(found),
         rungs=_rungs_table(found.rungs),
         holders=_holders_table(found.holdings),
+        calls=_calls_table(found.allocations),
         cycles=tuple(f"{cycle.share:.0%}: {cycle}" for cycle in found.garbage.cycles),
         notes=found.notes,
     )
@@ -58,6 +61,9 @@ def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
         "holdings": [plain_mapping(asdict(row)) for row in found.holdings],
         "rungs": [plain_mapping(asdict(row)) for row in found.rungs],
         "sites": {name: plain_mapping(asdict(site)) for name, site in found.sites.items()},
+        "allocations": None
+        if found.allocations is None
+        else plain_mapping(asdict(found.allocations)),
         "notes": list(found.notes),
     }
     return json.dumps(stored, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
@@ -140,6 +146,21 @@ def _holders_table(holdings: Iterable[Holding]) -> Table:
     )
     columns = ("class", "more", "bytes", "held by")
     return Table("Held, and not held at the baseline", columns, rows, frozenset({1, 2}))
+
+
+def _calls_table(found: Allocations | None) -> Table:
+    sites = () if found is None else found.sites
+    rows = tuple(
+        (amount(site.size_bytes, "B"), f"{site.count:,}", " < ".join(site.stack)) for site in sites
+    )
+    note = ""
+    if found is not None:
+        note = (
+            f"{format_duration(found.seconds)} more of traffic, {found.requests:,} requests, then "
+            f"a flush; for every stack: memray flamegraph --leaks {ALLOCATIONS}"
+        )
+    columns = ("bytes", "blocks", "allocated in, called by")
+    return Table("Allocated and never given back", columns, rows, frozenset({0, 1}), note)
 
 
 def _held_how(row: Holding) -> str:

@@ -206,8 +206,14 @@ class DiagnosisText:
     split: Table
     rungs: Table
     holders: Table
+    calls: Table
     cycles: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """In reading order; those without rows are left out of a report."""
+        return self.split, self.holders, self.calls, self.rungs
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def _diagnosis(doc: Document) -> Iterator[str]:
     # Whole, however long: it is there to be copied.
     yield _SPECIAL.sub(r"\\\1", found.paragraph)
     yield ""
-    for table in (found.split, found.holders, found.rungs):
+    for table in found.tables:
         yield from _section(table.title, table, level="###")
     if found.cycles:
         yield "### Cycles"

@@ -30,6 +30,8 @@ NIGHT: Final = "night.json"
 CELLS: Final = "cells"
 CELL: Final = "cell.json"
 DIAGNOSIS: Final = "diagnosis.json"
+# As memray writes it; `memray flamegraph --leaks` reads it.
+ALLOCATIONS: Final = "allocations.bin"
 # What injected defects really did.  Only the self-test reads it: no verdict may rest on it.
 TRUTH: Final = "truth.json"
 # Names the process that writes this run, while it does.

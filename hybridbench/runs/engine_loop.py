@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from hybridbench.defects.defect import Defect
@@ -19,12 +20,14 @@ from hybridbench.runs.step_report import StepReport
 from hybridbench.runs.wire_reader import Inbox, LoopPulse, WireReader
 from hybridbench.runs.worker_metrics import Snapshot, WorkerMetrics
 from hybridbench.runs.worker_probes import WorkerProbes, violation_records
+from hybridbench.sampling.allocations import AllocationTracker
 from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.process_memory import read_process_memory
 from hybridbench.sampling.reclaim import reclaim
 from hybridbench.targets.messages import (
     Abort,
     AbortAll,
+    AllocationsTracked,
     Census,
     Checkpoint,
     CloseSession,
@@ -48,6 +51,7 @@ from hybridbench.targets.messages import (
     Steady,
     Submit,
     ToWorker,
+    TrackAllocations,
     Violation,
     ViolationRecord,
 )
@@ -91,6 +95,7 @@ class EngineLoop:
         self._leaving = False
         self._steady_told = False
         self._violations_seen = engine.counters.invariant_violations
+        self._tracker = AllocationTracker()
         self._reader = WireReader(wire, self._inbox, self._pulse, self._snapshot, metrics)
 
     def run(self) -> None:
@@ -166,6 +171,8 @@ class EngineLoop:
                 self._wire.send(Flushed(time.monotonic(), self._engine.flush_cache()))
             case Reclaim():
                 self._wire.send(self._reclaim())
+            case TrackAllocations(path):
+                self._wire.send(self._track(path))
             case Shutdown():
                 self._leaving = True
 
@@ -203,6 +210,16 @@ class EngineLoop:
             given.after_flush_bytes,
             given.after_collect_bytes,
         )
+
+    def _track(self, path: str) -> AllocationsTracked:
+        try:
+            if path:
+                self._tracker.start(Path(path))
+            else:
+                self._tracker.stop()
+        except (ImportError, OSError, RuntimeError) as error:
+            return AllocationsTracked(time.monotonic(), f"{type(error).__name__}: {error}")
+        return AllocationsTracked(time.monotonic())
 
     def _submit(self, message: Submit) -> None:
         try:

@@ -16,6 +16,7 @@ from hybridbench.runs.watchdog import Watchdog
 from hybridbench.sampling.cadence import CensusPace
 from hybridbench.sampling.sampler import Sampler
 from hybridbench.targets.messages import (
+    AllocationsTracked,
     Census,
     CensusReply,
     Checkpoint,
@@ -90,6 +91,7 @@ class SoakLoop:
         self.truth: dict[str, dict[str, int]] = {}
         self.reclaimed: Reclaimed | None = None
         self.flushed: Flushed | None = None
+        self.tracked: AllocationsTracked | None = None
         self.diagnoses: dict[int, Diagnosis] = {}  # by probe id, until somebody takes them
         self.samples_wanted = True
         self._censuses_open = 0
@@ -239,6 +241,8 @@ class SoakLoop:
                 self.flushed = message
             case Reclaimed():
                 self.reclaimed = message
+            case AllocationsTracked():
+                self.tracked = message
             case Diagnosis():
                 self.diagnoses[message.probe_id] = message
             case Goodbye():

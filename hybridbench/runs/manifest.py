@@ -47,6 +47,7 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict
             "stop": plan.stop,
             "diagnose": plan.diagnose,
             "hold_s": plan.hold_s,
+            "memray_s": plan.memray_s,
         },
         "cadence": {
             "sample_s": plan.cadence.sample_every_s,

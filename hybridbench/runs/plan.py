@@ -59,6 +59,8 @@ class SoakPlan:
             "never" only when the machine is about to run out of memory or disk.
         diagnose: "auto" asks a worker that leaks what it holds, "always" each one, "never" none.
         hold_s: how long a worker that leaks is kept alive before anything of it is destroyed.
+        memray_s: how much more traffic a diagnosed worker gets with its allocations recorded; 0 is
+            none.
         thresholds: what the run is held against besides those of its profile, as written.
         segment: where a run goes on that was cut off; None for a new one.
         python: the worker's interpreter.
@@ -86,6 +88,7 @@ class SoakPlan:
     stop: str = "never"
     diagnose: str = "auto"
     hold_s: float = 0.0
+    memray_s: float = 0.0
     thresholds: tuple[str, ...] = ()
     segment: Segment | None = None
     python: str = sys.executable

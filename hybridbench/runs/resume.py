@@ -110,6 +110,7 @@ def plan_of_manifest(manifest: Mapping[str, JsonValue], run_dir: Path) -> SoakPl
         stop=str(options.get("stop", "never")),
         diagnose=str(options.get("diagnose", "auto")),
         hold_s=_or(options.get("hold_s"), 0.0),
+        memray_s=_or(options.get("memray_s"), 0.0),
     )
 
 

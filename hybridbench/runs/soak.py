@@ -10,10 +10,11 @@ from pathlib import Path
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ConfigError, RunDirectoryError
-from hybridbench.rundir.layout import SEGMENT, make_run_dir, new_run_id
+from hybridbench.rundir.layout import ALLOCATIONS, SEGMENT, make_run_dir, new_run_id
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
+from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.boot import boot_worker
 from hybridbench.runs.crash import bury
 from hybridbench.runs.driver import Driver
@@ -23,7 +24,7 @@ from hybridbench.runs.ladder import Ladder, LadderTerms
 from hybridbench.runs.live import make_view
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.look import Looker
-from hybridbench.runs.loop import SoakLoop, WorkerLostError
+from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
 from hybridbench.runs.manifest import planned_manifest, with_worker
 from hybridbench.runs.parts import RunRoom, loop_parts
 from hybridbench.runs.plan import Segment, SoakOutcome, SoakPlan
@@ -187,12 +188,19 @@ class _Soak:
             recorder = self._recorder
             terms = LadderTerms(plan.diagnose, plan.hold_s)
             ladder = Ladder(terms, loop, parts, Looker(self._writer.run_dir))
+            allocations = self._allocations(loop, parts)
             with make_stopper(plan, self._writer.run_dir, lambda: recorder.now_s) as stopper:
-                SoakSteps(plan, loop, parts, stopper, ladder).run()
+                SoakSteps(plan, loop, parts, stopper, ladder, allocations).run()
         finally:
             self._manifest = with_counts(self._manifest, workload.counts())
             if loop.truth:
                 add_truth(self._writer.run_dir, loop.truth)
+
+    def _allocations(self, loop: SoakLoop, parts: LoopParts) -> AllocationRecord | None:
+        if not self._plan.memray_s:
+            return None
+        path = self._writer.run_dir / ALLOCATIONS
+        return AllocationRecord(self._plan.memray_s, path, loop, parts)
 
     def _room(self) -> RunRoom:
         return RunRoom(

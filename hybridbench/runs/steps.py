@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.ladder import Ladder
 from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
 from hybridbench.runs.plan import SoakPlan
@@ -29,16 +30,18 @@ class SoakSteps:
         parts: LoopParts,
         stop_rule: StopRule | None = None,
         ladder: Ladder | None = None,
+        allocations: AllocationRecord | None = None,
     ) -> None:
         self._plan = plan
         self._stop_rule: StopRule = stop_rule if stop_rule is not None else NeverStops()
         self._stop: Stop | None = None
         self._loop = loop
         self._ladder = ladder
+        self._allocations = allocations
         self._parts = parts
         self._start_s = loop.now_s
         self._checkpoints = 0
-        self._steady_recorded = False
+        self._steady_recorded = self._climbed = False
 
     def run(self) -> None:
         """The whole soak.
@@ -52,6 +55,7 @@ class SoakSteps:
         self.drain()
         self.last_checkpoint()
         self.reclaim()
+        self.record_allocations()
         self.stop()
         self._parts.recorder.enter("done")
 
@@ -134,6 +138,7 @@ class SoakSteps:
         if not self._drained or self._loop.interrupted:
             return
         if self._ladder is not None and self._ladder.climb():
+            self._climbed = True
             return
         self._loop.samples_wanted = False
         self._parts.target.post(Reclaim())
@@ -151,6 +156,11 @@ class SoakSteps:
                     "after_collect_bytes": given.after_collect_bytes,
                 },
             )
+
+    def record_allocations(self) -> None:
+        """Where the ladder was climbed, see which calls allocate what is kept."""
+        if self._allocations is not None and self._climbed and not self._loop.interrupted:
+            self._allocations.record(self._drain)
 
     def stop(self) -> None:
         """The worker leaves in order."""

@@ -139,6 +139,14 @@ class Reclaim(_Message, frozen=True):
     """Give back what can be given back, for good; answered by Reclaimed.  The last act of a run."""
 
 
+class TrackAllocations(_Message, frozen=True):
+    """Record every allocation into the file ``path`` from now on, or stop if it is empty; answered
+    by AllocationsTracked.  Slows the engine several times: only after all that is measured.
+    """
+
+    path: str = ""
+
+
 class Shutdown(_Message, frozen=True):
     """Leave; answered by Goodbye."""
 
@@ -316,6 +324,13 @@ class Reclaimed(_Message, frozen=True):
     after_collect_bytes: int
 
 
+class AllocationsTracked(_Message, frozen=True):
+    """The answer to TrackAllocations: it was done, or ``error`` says why not."""
+
+    t_s: float
+    error: str = ""
+
+
 class Violation(_Message, frozen=True):
     """The engine's own check objected, or it raised an ownership error."""
 
@@ -402,6 +417,7 @@ ToWorker: TypeAlias = (
     | Census
     | Checkpoint
     | Diagnose
+    | TrackAllocations
 )
 FromWorker: TypeAlias = (
     Ready
@@ -419,4 +435,5 @@ FromWorker: TypeAlias = (
     | Goodbye
     | InjectedTruth
     | Diagnosis
+    | AllocationsTracked
 )

@@ -9,15 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hybridbench.analysis.allocations import read_allocations
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ConfigError
 from hybridbench.rundir.reader import read_run
 from hybridbench.runs.soak import STDERR_FILE, run_soak
+from hybridbench.sampling.allocations import is_installed
 from tests.scenarios.one_soak import short_plan
 
 ROOT = Path(__file__).parents[2]
@@ -146,6 +149,21 @@ def test_a_healthy_soak_goes_through_all_phases_and_everything_balances(tmp_path
     malloc = manifest["malloc"]
     assert isinstance(malloc, dict)
     assert malloc["MALLOC_ARENA_MAX"] == "1"
+
+
+@pytest.mark.skipif(not is_installed(), reason="needs hybridbench[memray]")
+def test_the_allocations_of_a_diagnosed_run_name_the_calls_that_leak(tmp_path: Path) -> None:
+    plan = short_plan(tmp_path, 15.0, defects=("lru-reference-cycle",))
+    outcome = run_soak(replace(plan, diagnose="always", memray_s=8.0))
+
+    record = read_run(outcome.run_dir)
+    found = read_allocations(record)
+    assert found is not None, [event.data for event in record.all_events("note")]
+    assert found.requests > 0
+    engine = [site for site in found.sites if "hybridbench/engine/cache/" in site.stack[0]]
+    assert engine, found.sites
+    begun_s = next(e.t_s for e in record.all_events("phase") if e.data["name"] == "allocations")
+    assert max(series.t_s[-1] for series in record.series.values()) <= begun_s
 
 
 def test_a_killed_worker_is_told_with_its_signal_and_leaves_a_run(tmp_path: Path) -> None:

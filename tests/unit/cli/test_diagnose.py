@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from hybridbench.cli.app import app
 from hybridbench.clock import FakeClock
+from hybridbench.errors import UsageError
 from hybridbench.rundir.writer import RunWriter
+from hybridbench.sampling import allocations
+from hybridbench.sampling.allocations import is_installed
 from tests.unit.analysis.diagnoses import MIB, ladder_record, survey
 from tests.unit.cli.test_cli import hybridbench, one_sentence
 from tests.unit.report.synthetic import manifest
@@ -62,6 +67,12 @@ def test_the_evidence_so_far_is_written_beside_and_decides_no_exit_code(tmp_path
         (["--diagnose", "maybe"], "auto, always, never"),
         (["--on-leak", "stop"], "write hold=TIME"),
         (["--on-leak", "hold=long"], "write 90s, 5m"),
+        (["--memray", "2m", "--diagnose", "never"], "--diagnose never leaves it no place"),
+        pytest.param(
+            ["--memray", "soon"],
+            "write 90s, 5m",
+            marks=pytest.mark.skipif(not is_installed(), reason="needs hybridbench[memray]"),
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
@@ -71,3 +82,13 @@ def test_wrong_options_are_told_in_one_sentence(
     result = hybridbench("soak", "--ui", "none", *arguments, cwd=tmp_path)
 
     assert said in one_sentence(result)
+
+
+def test_memray_that_is_not_installed_is_said_before_anything_is_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(allocations, "is_installed", lambda: False)
+    result = CliRunner().invoke(app, ["soak", "--memray", "2m", "--ui", "none"])
+
+    assert isinstance(result.exception, UsageError)
+    assert "pip install 'hybridbench[memray]'" in str(result.exception)

@@ -47,6 +47,7 @@ def test_options_that_say_what_the_manifest_says_may_stay() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"memray": "2m"}, "--memray 2m"),
         ({"model": "qwen3-moe"}, "--model qwen3-moe: this run has qwen3-next"),
         ({"duration": "3h"}, "--duration 3h: this run has 7200"),
         ({"duration": "1x"}, "--duration: "),

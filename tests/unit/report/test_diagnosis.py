@@ -67,6 +67,37 @@ def test_a_run_without_a_ladder_has_no_such_section(kind: str) -> None:
     assert "Diagnosis" not in said
 
 
+def with_allocations(record: RunRecord) -> RunRecord:
+    stack: JsonValue = ["_add_leaf (engine/cache.py:267)", "insert (engine/cache.py:103)"]
+    site: JsonValue = {"size_bytes": 3 * MIB, "count": 1859, "stack": stack}
+    data: dict[str, JsonValue] = {"seconds": 120.0, "requests": 392, "sites": [site]}
+    events = [*record.events, RunEvent(record.events[-1].t_s + 200, "allocations", data)]
+    return RunRecord(record.manifest, record.series, events)
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_who_allocated_what_is_kept_stands_beside_who_holds_it(kind: str) -> None:
+    document = build_document(with_allocations(leaking()), VERDICT)
+    said = {
+        "html": lambda: render_html(document).replace("<wbr>", "").replace("&lt;", "<"),
+        "markdown": lambda: render_markdown(document).replace("\\", ""),
+    }[kind]()
+
+    assert "Allocated and never given back" in said
+    assert "_add_leaf (engine/cache.py:267) < insert (engine/cache.py:103)" in said
+    assert "2m more of traffic, 392 requests" in said
+    assert document.diagnosis is not None
+    assert "3.00 MiB in 1,859 blocks, was allocated in _add_leaf" in document.diagnosis.paragraph
+
+
+def test_the_file_for_machines_has_the_allocations(tmp_path: Path) -> None:
+    write_reports(tmp_path, with_allocations(leaking()), VERDICT)
+
+    stored = json.loads((tmp_path / "diagnosis.json").read_text("utf-8"))
+    jsonschema.validate(stored, published_schema("diagnosis"))
+    assert stored["allocations"]["sites"][0]["count"] == 1859
+
+
 def test_diagnosis_json_follows_its_schema_and_goes_with_the_report(tmp_path: Path) -> None:
     write_reports(tmp_path, leaking(), VERDICT)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+from hybridbench.analysis.findings import Verdict, VerdictKind
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import FakeClock
 from hybridbench.runs.status import RunStatus
 from hybridbench.targets import messages as m
+from hybridbench.targets.records import RungReading, SurveyRecord
 from hybridbench.targets.target import ExitStatus
 from hybridbench.targets.wire import WireClosedError
 from hybridbench.workload.actions import Action, SamplingValues, WaitUntil
@@ -273,3 +276,42 @@ class FakeView:
 
     def close(self) -> None:
         pass
+
+
+@dataclass
+class FakeJudge:
+    """Has its verdict at once."""
+
+    kind: VerdictKind
+    asked: int = 0
+    busy: bool = True
+
+    def start(self) -> None:
+        self.asked += 1
+
+    def collect(self) -> Verdict:
+        return Verdict(self.kind, "", (), (), None, "")
+
+    def close(self) -> None:
+        pass
+
+
+class Resting(FakeTarget):
+    """Answers diagnoses: 100 bytes go with each rung."""
+
+    def post(self, message: m.ToWorker) -> None:
+        super().post(message)
+        if isinstance(message, m.Diagnose):
+            left = 1000 if "rest" in message.rungs else 800
+            names = [rung for rung in message.rungs if rung not in {"survey", "rehearse", "device"}]
+            readings = [
+                RungReading(name, left - 100 * place, 0, 0, 0, 0, 0.1)
+                for place, name in enumerate(names)
+            ]
+            survey = SurveyRecord("", paths={"Engine": (1, 50)}, classes={"Engine": 1})
+            now_s = self.clock.monotonic_s()
+            wanted = survey if "survey" in message.rungs else None
+            self.extra.append(m.Diagnosis(message.probe_id, now_s, readings, wanted))
+
+    def diagnoses(self) -> list[m.Diagnose]:
+        return [message for message in self.posted if isinstance(message, m.Diagnose)]

@@ -76,3 +76,11 @@ def make_soak(
     loop = SoakLoop(parts)
     steps = SoakSteps(plan, loop, parts)
     return FakeSoak(clock, target, workload, sink, interrupts, view, parts, loop, steps)
+
+
+def with_target(soak: FakeSoak, target: FakeTarget) -> None:
+    """``target`` in place of the one that ``soak`` was made with."""
+    # The parts are frozen for everybody else.
+    object.__setattr__(soak.parts, "target", target)
+    object.__setattr__(soak.parts.driver, "_target", target)
+    soak.target = target

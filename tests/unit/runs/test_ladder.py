@@ -3,57 +3,16 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 
 import pytest
 
-from hybridbench.analysis.findings import Verdict, VerdictKind
+from hybridbench.analysis.findings import VerdictKind
 from hybridbench.runs.ladder import Ladder, LadderTerms
 from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.targets import messages as m
-from hybridbench.targets.records import RungReading, SurveyRecord
-from tests.unit.runs.fakes import FakeTarget, FakeView
-from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak
-
-
-@dataclass
-class FakeJudge:
-    """Has its verdict at once."""
-
-    kind: VerdictKind
-    asked: int = 0
-    busy: bool = True
-
-    def start(self) -> None:
-        self.asked += 1
-
-    def collect(self) -> Verdict:
-        return Verdict(self.kind, "", (), (), None, "")
-
-    def close(self) -> None:
-        pass
-
-
-class Resting(FakeTarget):
-    """Answers diagnoses: 100 bytes go with each rung."""
-
-    def post(self, message: m.ToWorker) -> None:
-        super().post(message)
-        if isinstance(message, m.Diagnose):
-            left = 1000 if "rest" in message.rungs else 800
-            names = [rung for rung in message.rungs if rung not in {"survey", "rehearse", "device"}]
-            readings = [
-                RungReading(name, left - 100 * place, 0, 0, 0, 0, 0.1)
-                for place, name in enumerate(names)
-            ]
-            survey = SurveyRecord("", paths={"Engine": (1, 50)}, classes={"Engine": 1})
-            now_s = self.clock.monotonic_s()
-            wanted = survey if "survey" in message.rungs else None
-            self.extra.append(m.Diagnosis(message.probe_id, now_s, readings, wanted))
-
-    def diagnoses(self) -> list[m.Diagnose]:
-        return [message for message in self.posted if isinstance(message, m.Diagnose)]
+from tests.unit.runs.fakes import FakeJudge, FakeTarget, FakeView, Resting
+from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak, with_target
 
 
 def soak_with_ladder(
@@ -61,10 +20,7 @@ def soak_with_ladder(
 ) -> tuple[FakeSoak, Resting, SoakSteps]:
     soak = make_soak(make_plan(duration_s=100.0), view)
     target = Resting(soak.clock)
-    # The parts are frozen for everybody else.
-    object.__setattr__(soak.parts, "target", target)
-    object.__setattr__(soak.parts.driver, "_target", target)
-    soak.target = target
+    with_target(soak, target)
     ladder = Ladder(terms, soak.loop, soak.parts, judge)
     steps = SoakSteps(make_plan(duration_s=100.0), soak.loop, soak.parts, None, ladder)
     return soak, target, steps

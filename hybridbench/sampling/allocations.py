@@ -1,0 +1,102 @@
+"""Which calls allocated what was never given back: memray, for a stretch of a worker's life.
+
+A survey of the heap sees who holds what is left; only a record of the allocations says which call
+made it.  memray is an optional extra (``hybridbench[memray]``), as it makes the process it watches
+several times slower: nothing that is measured may run meanwhile.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import memray
+
+_FRAMES: Final = 5
+_ROOT: Final = str(Path(__file__).parents[2])
+
+
+def is_installed() -> bool:
+    """Whether memray can be imported here."""
+    return importlib.util.find_spec("memray") is not None
+
+
+class AllocationTracker:
+    """Records the allocations of this process between ``start`` and ``stop``, all threads.
+
+    Forked children are left out.
+    """
+
+    def __init__(self) -> None:
+        self._tracker: memray.Tracker | None = None
+
+    def start(self, path: Path) -> None:
+        """Record into ``path`` from now on.
+
+        Raises:
+            ImportError: memray is not installed.
+            OSError: the file cannot be written.
+            RuntimeError: something else in this process records already.
+        """
+        import memray
+
+        self._tracker = memray.Tracker(
+            destination=memray.FileDestination(path, overwrite=True),
+            # Small objects come from Python's own arenas, which malloc is seldom asked for.
+            trace_python_allocators=True,
+            # A record for each call stack and not for each allocation: kilobytes, not gigabytes.
+            file_format=memray.FileFormat.AGGREGATED_ALLOCATIONS,
+        )
+        self._tracker.__enter__()
+
+    def stop(self) -> None:
+        """Complete the file; nothing happens if nothing was started."""
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
+            tracker.__exit__(None, None, None)
+
+
+@dataclass(frozen=True)
+class KeptSite:
+    """What one function allocated and nobody freed."""
+
+    size_bytes: int
+    count: int
+    stack: tuple[str, ...]  # "function (file:line)" from it outwards, where most of it came from
+
+
+def kept_sites(path: Path, limit: int) -> list[KeptSite]:
+    """The ``limit`` functions that left most behind in the record at ``path``, largest first.
+
+    Raises:
+        OSError: ``path`` is no complete record.
+    """
+    import memray
+
+    by_function: dict[tuple[str, str], list[memray.AllocationRecord]] = {}
+    stacks: dict[int, list[tuple[str, str, int]]] = {}
+    with memray.FileReader(path) as reader:
+        for record in reader.get_leaked_allocation_records(merge_threads=True):
+            stack = record.stack_trace(_FRAMES)
+            if stack:
+                stacks[id(record)] = stack
+                by_function.setdefault(stack[0][:2], []).append(record)
+    found = []
+    for records in by_function.values():
+        most = max(records, key=lambda record: record.size)
+        found.append(
+            KeptSite(
+                sum(record.size for record in records),
+                sum(record.n_allocations for record in records),
+                tuple(_frame(*frame) for frame in stacks[id(most)]),
+            )
+        )
+    return sorted(found, key=lambda site: -site.size_bytes)[:limit]
+
+
+def _frame(function: str, file: str, line: int) -> str:
+    short = file.removeprefix(_ROOT).lstrip("/") if file.startswith(_ROOT) else file
+    return f"{function} ({short.rpartition('site-packages/')[2]}:{line})"
