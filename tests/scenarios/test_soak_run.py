@@ -154,7 +154,7 @@ def test_a_healthy_soak_goes_through_all_phases_and_everything_balances(tmp_path
 @pytest.mark.skipif(not is_installed(), reason="needs hybridbench[memray]")
 def test_the_allocations_of_a_diagnosed_run_name_the_calls_that_leak(tmp_path: Path) -> None:
     plan = short_plan(tmp_path, 15.0, defects=("lru-reference-cycle",))
-    outcome = run_soak(replace(plan, diagnose="always", memray_s=8.0))
+    outcome = run_soak(replace(plan, diagnose="always", memray_s=12.0))
 
     record = read_run(outcome.run_dir)
     found = read_allocations(record)
