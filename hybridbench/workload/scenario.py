@@ -87,8 +87,9 @@ class Scenario:
         return len(self._live)
 
     def next_action(self, now_s: float) -> Action:
-        if self._urgent:
-            return self._urgent.popleft()
+        urgent = self._next_urgent()
+        if urgent is not None:
+            return urgent
         ended = self._due_timeout(now_s) or self._due_cut(now_s)
         if ended is not None:
             return ended
@@ -99,12 +100,21 @@ class Scenario:
         if control is not None:
             return control
         self._close(self._conversations.sessions_to_close(time_s))
-        if self._urgent:
-            return self._urgent.popleft()
+        urgent = self._next_urgent()
+        if urgent is not None:
+            return urgent
         has_turn = self._conversations.ready_s(time_s) <= time_s
         if has_turn and self._arrivals.due(time_s, self.in_flight):
             return self._in_session(self._with_patience(self._submit(), now_s))
         return WaitUntil(self._next_due_s(now_s))
+
+    def _next_urgent(self) -> Action | None:
+        """What may not wait; an abort that its request's end has overtaken is left unsaid."""
+        while self._urgent:
+            action = self._urgent.popleft()
+            if not isinstance(action, Abort) or action.rid in self._live:
+                return action
+        return None
 
     def pause(self, now_s: float) -> None:
         self._clock.pause(now_s)

@@ -93,6 +93,20 @@ def test_a_queued_abort_follows_its_submission_at_once() -> None:
     assert second == Abort(first.rid)
 
 
+def test_an_abort_that_the_end_of_its_request_overtakes_is_left_unsaid() -> None:
+    profile = churn(aborts="{prefill: 1.0}", bad_input="{}", arrival__concurrency="1")
+    scenario = Scenario(profile, VOCAB)
+    first = scenario.next_action(0.0)
+    assert isinstance(first, Submit)
+
+    scenario.on_admitted(first.rid)
+    scenario.on_finished(first.rid, [1], "length", 0.1)
+
+    following = scenario.next_action(0.1)
+    assert isinstance(following, Submit)
+    assert following.rid != first.rid
+
+
 def test_a_prefill_abort_waits_for_the_admission_and_is_asked_once() -> None:
     profile = churn(aborts="{prefill: 1.0}", bad_input="{}", arrival__concurrency="1")
     scenario = Scenario(profile, VOCAB)
