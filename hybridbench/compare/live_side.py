@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock
-from hybridbench.compare.launching import Launch, StartedWorker
+from hybridbench.compare.launching import Launch, StartedWorker, with_started
 from hybridbench.compare.meter import (
     BlockDriver,
     Edges,
@@ -39,7 +39,7 @@ from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.live import SilentView
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
-from hybridbench.runs.manifest import planned_manifest, with_worker
+from hybridbench.runs.manifest import planned_manifest
 from hybridbench.runs.parts import RunRoom, loop_parts
 from hybridbench.runs.plan import Segment, SoakPlan
 from hybridbench.runs.recorder import Recorder
@@ -48,6 +48,7 @@ from hybridbench.runs.soak import STDERR_FILE
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.sampling.cgroup import oom_kills
 from hybridbench.sampling.sampler import StarvationSource
+from hybridbench.targets.bundled import BundledTarget
 from hybridbench.targets.messages import Drain, Ready, Resume
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.in_steps import InSteps, lives_in_steps
@@ -123,6 +124,7 @@ class LiveSide:
         self._traffic = BlockTraffic()
         self._block = _Block(0.0, {})
         self._held = ExitStack()
+        self._launched: tuple[Launch, BundledTarget] | None = None
         self._worker: _Worker | None = None
         self._parked_at_s: float | None = None
         self._served_s = 0.0
@@ -161,23 +163,36 @@ class LiveSide:
         """What the worker declared."""
         return self._at_work().started.ready
 
+    def launch(self) -> None:
+        """Begin a worker, or the one after it; ``start`` waits until it is ready.
+
+        Raises:
+            WorkerFailedError: the system cannot start it.
+        """
+        stage, stderr_path = self._stage, self.run_dir / STDERR_FILE
+        launch = Launch(
+            self.side, self._plan, stderr_path, stage.clock, stage.interrupts, stage.cpu
+        )
+        begun = launch.begin()
+        self._held.callback(self._stop_process, begun)
+        self._launched = (launch, begun)
+
     def start(self) -> None:
-        """Start a worker; a later one is a segment of its own.
+        """The worker that was launched is ready; a later one is a segment of its own.
 
         Raises:
             ConfigError: it cannot be built as asked; the worker's own sentence.
             WorkerFailedError: it cannot be started, or speaks another wire.
             StartRefusedError: somebody asked for the end meanwhile.
         """
-        stage = self._stage
+        assert self._launched is not None, "nothing was launched"
+        stage, (launch, begun) = self._stage, self._launched
+        self._launched = None
         if self._processes:
             self._recorder.event(SEGMENT, {"index": self._processes})
-        stderr_path = self.run_dir / STDERR_FILE
-        launch = Launch(
-            self.side, self._plan, stderr_path, stage.clock, stage.interrupts, stage.cpu
-        )
-        started = launch.start()
-        self._held.callback(self._stop_process, started)
+        started = launch.finish(begun)
+        if started.target is not begun:
+            self._held.callback(self._stop_process, started.target)
         self._describe(started)
         room = RunRoom(stage.clock, self._recorder, stage.interrupts, SilentView(), self._log_watch)
         driver = BlockDriver(self._traffic, started.target)
@@ -269,11 +284,10 @@ class LiveSide:
         edges = replace(edges, rest_bytes=self._sink.rest_bytes)
         return BlockDone(start_s, block_values(tally, edges))
 
-    def replace_worker(self) -> None:
-        """Let this process go in order and start another."""
+    def retire(self) -> None:
+        """Let this process go in order; another may be launched."""
         self._leave(self._at_work())
         self._worker = None
-        self.start()
 
     def finish(self) -> None:
         """Account for every slot, see what can be given back, let the worker go."""
@@ -401,23 +415,10 @@ class LiveSide:
     # The process.
 
     def _describe(self, started: StartedWorker) -> None:
-        """The manifest tells what really runs, and of whose tree."""
-        plan, ready, side = self._plan, started.ready, self.side
-        if self._processes:
-            plan = replace(plan, segment=self._segment())
-        described = with_worker(self._manifest, plan, ready, self._traffic.describe())
-        described["versions"] = dict(ready.versions)
-        if side.kind == "python":
-            described["interpreter"] = {
-                "implementation": ready.versions.get("implementation", ""),
-                "version": ready.versions.get("python", ""),
-            }
-        commit = side.facts.get("commit")
-        if commit is not None:
-            described["git"] = {"commit": commit, "branch": side.name, "dirty": False}
-        if started.left_to_engine:
-            described["left_to_engine"] = list(started.left_to_engine)
-        self._manifest = with_segment(described, plan, ready, self._started_wall_s)
+        segment = self._segment() if self._processes else None
+        plan = self._plan if segment is None else replace(self._plan, segment=segment)
+        described = with_started(self._manifest, plan, self.side, started, self._traffic.describe())
+        self._manifest = with_segment(described, plan, started.ready, self._started_wall_s)
         self._writer.update_manifest(self._manifest)
 
     def _segment(self) -> Segment:
@@ -436,10 +437,10 @@ class LiveSide:
             add_truth(self.run_dir, worker.loop.truth)
         worker.started.target.stop(_STOP_PATIENCE_S)
 
-    def _stop_process(self, started: StartedWorker) -> None:
+    def _stop_process(self, target: BundledTarget) -> None:
         """Whatever happened, no process stays; one that left already is no matter."""
-        if started.target.exit_status() is None:
-            started.target.kill()
+        if target.exit_status() is None:
+            target.kill()
 
     def _at_work(self) -> _Worker:
         assert self._worker is not None, "the side was not started"

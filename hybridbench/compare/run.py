@@ -63,12 +63,13 @@ class ComparedSide(Protocol):
     @property
     def ready(self) -> Ready: ...
     def open(self) -> None: ...
+    def launch(self) -> None: ...
     def start(self) -> None: ...
     def warm_up(self, seed: int, calibrate_s: float) -> float: ...
     def begin_block(self, seed: int, requests: int, tag: str, phase: str) -> None: ...
     def go_on(self, slice_s: float) -> bool: ...
     def end_block(self) -> BlockDone: ...
-    def replace_worker(self) -> None: ...
+    def retire(self) -> None: ...
     def finish(self) -> None: ...
     def bury(self, lost: WorkerLostError) -> None: ...
     def close(self) -> None: ...
@@ -152,6 +153,8 @@ class _Comparison:
             self._view.note(f"building {side.side.name} as {side.label}")
             side.open()
             held.callback(side.close)
+            side.launch()
+        for side in sides:
             side.start()
             self._view.note(f"{side.label}: {_identity(side)}")
         refuse_mismatches(
@@ -216,10 +219,10 @@ class _Comparison:
         # All at once in slices, or one after the other.
         together = [order] if self._slice_s() < math.inf else [(index,) for index in order]
         tag = f"{self._rounds + 1}."
+        if self._is_renewal_due() and not self._renewed(self._in_order_of_starts(sides)):
+            return False
         for indices in together:
             group = [sides[index] for index in indices]
-            if not all(self._renewed(sides[i]) for i in self._due_for_renewal(indices)):
-                return False
             served = self._served(group, seed, requests, (tag, "steady"))
             if served is None:
                 return False
@@ -262,21 +265,35 @@ class _Comparison:
         slice_s = self._plan.slice_s
         return slice_s if slice_s > 0 and self._plan.is_closed_loop else math.inf
 
-    def _due_for_renewal(self, indices: Sequence[int]) -> list[int]:
-        """Those of ``indices`` that get a new process now, in the order of their starts."""
+    def _is_renewal_due(self) -> bool:
+        """Whether all versions get new processes before this round."""
         every = self._plan.renew_every
         # The first processes have served the block that does not count: good for several rounds,
         # but not for a round that is to begin like every other.
-        if every == 0 or self._rounds % every or (self._rounds == 0 and every > 1):
-            return []
-        # What starts first finds other memory than what starts last: that is swapped too.
-        return sorted(indices, reverse=bool(self._rounds // every % 2))
+        return every > 0 and self._rounds % every == 0 and (self._rounds > 0 or every == 1)
 
-    def _renewed(self, side: ComparedSide) -> bool:
-        """A new process for the next block, warm like the one before it."""
-        if not self._asked(side, side.replace_worker):
+    def _in_order_of_starts(self, sides: Sequence[ComparedSide]) -> list[ComparedSide]:
+        """What starts first has another place than what starts last: that is swapped, too."""
+        swapped = bool(self._rounds // self._plan.renew_every % 2)
+        return list(reversed(sides)) if swapped else list(sides)
+
+    def _renewed(self, sides: Sequence[ComparedSide]) -> bool:
+        """New processes for the next round, warm like those before; False if one was lost.
+
+        All leave before any is built, and are built at the same time: see ``Launch``.
+        """
+        steps: list[Callable[[ComparedSide], object]] = [
+            lambda side: side.retire(),
+            lambda side: side.launch(),
+            lambda side: side.start(),
+        ]
+        for step in steps:
+            for side in sides:
+                if side.lost is None:
+                    self._asked(side, partial(step, side))
+        if any(side.lost is not None for side in sides):
             return False
-        return bool(self._asked(side, partial(side.warm_up, self._plan.seed, 0.0)))
+        return all(self._asked(side, partial(side.warm_up, self._plan.seed, 0.0)) for side in sides)
 
     def _answered(self, sides: Sequence[ComparedSide]) -> bool:
         if self._rounds not in self._plan.terms.looks:

@@ -22,9 +22,19 @@ def boot_worker(
     interrupts: Interrupts,
     start: Start | None = None,
 ) -> Ready | None:
-    """The worker's first word, or None when somebody asked for the end meanwhile.
+    """Tell the worker what the plan says, or what ``start`` does, and await its first word.
 
-    It is told what the plan says, or what ``start`` does.
+    Raises: as ``await_ready`` does.
+    """
+    target.post(plan.start_message() if start is None else start)
+    return await_ready(target, plan, clock, interrupts)
+
+
+def await_ready(
+    target: Target, plan: SoakPlan, clock: Clock, interrupts: Interrupts
+) -> Ready | None:
+    """The first word of a worker that was told what to build; None when somebody asked for the end
+    meanwhile.
 
     Raises:
         ConfigError: what was asked for cannot be built, in the worker's own sentence, or its engine
@@ -32,7 +42,6 @@ def boot_worker(
         WorkerLostError: it died, or was not ready in time.
         WorkerFailedError: it speaks another version of the wire.
     """
-    target.post(plan.start_message() if start is None else start)
     limit_s = clock.monotonic_s() + plan.boot_limit_s
     while interrupts.first is None:
         if clock.monotonic_s() > limit_s:

@@ -45,7 +45,9 @@ class Script:
         self.signal_in: str | None = None
         self.manifests: dict[str, dict[str, JsonValue]] = {}
         self.closed: list[str] = []
-        self.replaced: list[str] = []
+        self.finished: list[str] = []
+        self.processes: list[str] = []  # what became of them, in order
+        self.lost_at: str | None = None  # the step of a renewal in which the second one falls
 
     def make(self, side: Side, label: str, stage: Stage) -> ScriptedSide:
         return ScriptedSide(self, side, label)
@@ -67,8 +69,22 @@ class ScriptedSide:
         return self.script.manifests.get(self.label, {})
 
     def open(self) -> None: ...
-    def start(self) -> None: ...
-    def finish(self) -> None: ...
+    def launch(self) -> None:
+        self._process("launch")
+
+    def start(self) -> None:
+        self._process("start")
+
+    def retire(self) -> None:
+        self._process("retire")
+
+    def _process(self, step: str) -> None:
+        self.script.processes.append(f"{step} {self.label}")
+        if self.label == "b" and step == self.script.lost_at and self.script.asked:
+            raise WorkerLostError("exit", "it fell")
+
+    def finish(self) -> None:
+        self.script.finished.append(self.label)
 
     def warm_up(self, seed: int, calibrate_s: float) -> float:
         return 5.0
@@ -96,9 +112,6 @@ class ScriptedSide:
 
     def end_block(self) -> BlockDone:
         return BlockDone(self.start_s, {"throughput_tokens_per_s": 1000.0 / self.took_s})
-
-    def replace_worker(self) -> None:
-        self.script.replaced.append(self.label)
 
     def bury(self, lost: WorkerLostError) -> None:
         self.lost = lost.detail
@@ -201,16 +214,35 @@ def test_fresh_processes_are_asked_for_before_every_block(
     outcome = script.run(replace(plan, renew_every=1, terms=ComparisonTerms(looks=(2,))))
 
     assert outcome.rounds == 2
-    assert len(script.replaced) == 4
+    assert [step.partition(" ")[0] for step in script.processes].count("start") == 6
 
 
 def test_processes_are_renewed_between_groups_of_rounds(script: Script, plan: ComparePlan) -> None:
     outcome = script.run(replace(plan, renew_every=2, terms=ComparisonTerms(looks=(5,))))
 
     assert outcome.rounds == 5
-    # Both, after the second round and after the fourth, and not always the same one first.
-    assert script.replaced == ["b", "a", "a", "b"]
+    # All are built at the same time, after the last of the old ones has gone; after the second
+    # round and after the fourth, and not always the same one first.
+    assert script.processes == [
+        *("launch a", "launch b", "start a", "start b"),
+        *("retire b", "retire a", "launch b", "launch a", "start b", "start a"),
+        *("retire a", "retire b", "launch a", "launch b", "start a", "start b"),
+    ]
     assert facts(outcome)["renew_every"] == 2
+
+
+@pytest.mark.parametrize("step", ["retire", "start"])
+def test_a_version_that_falls_while_it_is_renewed_leaves_the_others_whole(
+    script: Script, plan: ComparePlan, step: str
+) -> None:
+    script.lost_at = step
+
+    outcome = script.run(replace(plan, renew_every=2))
+
+    assert (outcome.ended, outcome.rounds) == ("lost", 2)
+    assert script.processes[-1] == "start a"
+    assert script.finished == ["a"]
+    assert script.closed == ["b", "a"]
 
 
 def test_versions_that_differ_in_more_are_refused_before_any_traffic(
