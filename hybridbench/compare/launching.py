@@ -48,9 +48,7 @@ class Launch:
     that is None.
 
     ``begin`` and ``finish`` are two steps so that the workers of all versions can be built at the
-    same time.  Who is built first gets the scattered pages that others left behind, and works on
-    them for all its life: on a machine that had run for an hour no four pages of it lay side by
-    side, against 8 % of the second one's, and it took 1 % more processor time a token.
+    same time, and none of them is the first to get what memory others left behind: see ``pages``.
     """
 
     side: Side

@@ -27,7 +27,7 @@ from hybridbench.compare.meter import (
 from hybridbench.compare.own_time import OwnTime
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.sides import Side
-from hybridbench.compare.traffic import BlockTraffic
+from hybridbench.compare.traffic import BlockTraffic, block_workload
 from hybridbench.errors import RunDirectoryError
 from hybridbench.rundir.layout import SEGMENT
 from hybridbench.rundir.lock import locked_run
@@ -50,8 +50,6 @@ from hybridbench.sampling.cgroup import oom_kills
 from hybridbench.sampling.sampler import StarvationSource
 from hybridbench.targets.bundled import BundledTarget
 from hybridbench.targets.messages import Drain, Ready, Resume
-from hybridbench.workload.build import build_workload
-from hybridbench.workload.in_steps import InSteps, lives_in_steps
 
 _STOP_PATIENCE_S = 10.0
 _SAMPLE_PATIENCE_S = 10.0
@@ -152,6 +150,7 @@ class LiveSide:
         self._recorder = Recorder(self._sink, clock, clock.monotonic_s())
         self._log_watch = LogWatch(self.run_dir / STDERR_FILE, self._recorder)
         self._recorder.enter("boot")
+        self._parked_at_s = clock.monotonic_s()
 
     @property
     def manifest(self) -> Mapping[str, JsonValue]:
@@ -188,6 +187,8 @@ class LiveSide:
         assert self._launched is not None, "nothing was launched"
         stage, (launch, begun) = self._stage, self._launched
         self._launched = None
+        # While others were built it was theirs.
+        self._leave_out_rest()
         if self._processes:
             self._recorder.event(SEGMENT, {"index": self._processes})
         started = launch.finish(begun)
@@ -286,8 +287,10 @@ class LiveSide:
 
     def retire(self) -> None:
         """Let this process go in order; another may be launched."""
+        self._leave_out_rest()
         self._leave(self._at_work())
         self._worker = None
+        self._parked_at_s = self._stage.clock.monotonic_s()
 
     def finish(self) -> None:
         """Account for every slot, see what can be given back, let the worker go."""
@@ -326,11 +329,8 @@ class LiveSide:
 
     def _begin(self, requests: int | None, seed: int, tag: str) -> None:
         worker = self._at_work()
-        profile, vocab = self._plan.profile, worker.started.ready.vocab_size
-        workload = build_workload(profile, vocab, None, seed)
-        if lives_in_steps(profile):
-            workload = InSteps(workload)
-        self._traffic.begin(workload, requests, tag)
+        vocab = worker.started.ready.vocab_size
+        self._traffic.begin(block_workload(self._plan.profile, vocab, seed), requests, tag)
 
     def _serve_on(self, worker: _Worker, until_s: float) -> bool:
         """Serve until all has ended, at most until the monotonic time ``until_s``."""
@@ -396,14 +396,18 @@ class LiveSide:
         self._at_work().starvation.park()
         self._parked_at_s = self._stage.clock.monotonic_s()
 
+    def _leave_out_rest(self) -> None:
+        if self._parked_at_s is not None:
+            self._recorder.leave_out(self._stage.clock.monotonic_s() - self._parked_at_s)
+            self._parked_at_s = None
+
     def _unparked(self, phase: str) -> _Worker:
         worker, now_s = self._at_work(), self._stage.clock.monotonic_s()
         # Another version was lost while this one waited for its turn.
         self._thaw(worker)
         if self._parked_at_s is not None:
-            self._recorder.leave_out(now_s - self._parked_at_s)
+            self._leave_out_rest()
             worker.starvation.unpark()
-            self._parked_at_s = None
         worker.parts.watchdog.heard(now_s)
         worker.parts.sampler.restart(now_s)
         if phase != "idle":
@@ -423,12 +427,7 @@ class LiveSide:
 
     def _segment(self) -> Segment:
         return Segment(
-            self.run_dir,
-            self._processes,
-            self._recorder.now_s,
-            0.0,
-            self._served_s,
-            self._manifest,
+            self.run_dir, self._processes, self._recorder.now_s, 0.0, self._served_s, self._manifest
         )
 
     def _leave(self, worker: _Worker) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from hybridbench.compare.comparable import refuse_mismatches
 from hybridbench.compare.launching import StartRefusedError
 from hybridbench.compare.live_side import BlockDone, LiveSide, Stage
 from hybridbench.compare.one_cpu import cpu_for_workers
+from hybridbench.compare.pages import scattered_pages_held
 from hybridbench.compare.plan import ComparePlan, order_of
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter
@@ -79,10 +80,12 @@ def run_comparison(
     plan: ComparePlan,
     clock: Clock | None = None,
     make_side: Callable[[Side, str, Stage], ComparedSide] = LiveSide,
+    alike: Callable[[], AbstractContextManager[None]] = scattered_pages_held,
 ) -> CompareOutcome:
     """Do what ``plan`` says; its directory can be read when this returns, and before.
 
-    A worker that dies or hangs is an outcome of its version, told in that version's run.
+    A worker that dies or hangs is an outcome of its version, told in that version's run.  Workers
+    are built within ``alike``, which sees to it that they find memory alike.
 
     Raises:
         UsageError: the versions cannot be compared; the differing keys are named.
@@ -104,7 +107,7 @@ def run_comparison(
             sides = [
                 make_side(side, side_label(index), stage) for index, side in enumerate(plan.sides)
             ]
-            return _Comparison(stage, writer, view).run(sides)
+            return _Comparison(stage, writer, view, alike).run(sides)
     except (ConfigError, UsageError):
         # Nothing ran: a directory that says so would only be in the way.
         shutil.rmtree(directory, ignore_errors=True)
@@ -121,12 +124,19 @@ def side_label(index: int) -> str:
 class _Comparison:
     """Owns the sides from the first boot to the last word."""
 
-    def __init__(self, stage: Stage, writer: ComparisonWriter, view: View) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        writer: ComparisonWriter,
+        view: View,
+        alike: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._stage = stage
         self._plan = stage.plan
         self._interrupts: Interrupts = stage.interrupts
         self._writer = writer
         self._view = view
+        self._alike = alike
         self._start_s = stage.clock.monotonic_s()
         self._blocks: list[Block] = []
         self._rounds = 0
@@ -153,10 +163,12 @@ class _Comparison:
             self._view.note(f"building {side.side.name} as {side.label}")
             side.open()
             held.callback(side.close)
-            side.launch()
-        for side in sides:
-            side.start()
-            self._view.note(f"{side.label}: {_identity(side)}")
+        with self._alike():
+            for side in sides:
+                side.launch()
+            for side in sides:
+                side.start()
+                self._view.note(f"{side.label}: {_identity(side)}")
         refuse_mismatches(
             [(side.side.name, side.side.kind, side.manifest) for side in sides],
             self._plan.allowed,
@@ -282,18 +294,18 @@ class _Comparison:
 
         All leave before any is built, and are built at the same time: see ``Launch``.
         """
-        steps: list[Callable[[ComparedSide], object]] = [
-            lambda side: side.retire(),
-            lambda side: side.launch(),
-            lambda side: side.start(),
-        ]
-        for step in steps:
-            for side in sides:
-                if side.lost is None:
-                    self._asked(side, partial(step, side))
+        self._each(sides, lambda side: side.retire())
+        with self._alike():
+            self._each(sides, lambda side: side.launch())
+            self._each(sides, lambda side: side.start())
         if any(side.lost is not None for side in sides):
             return False
         return all(self._asked(side, partial(side.warm_up, self._plan.seed, 0.0)) for side in sides)
+
+    def _each(self, sides: Sequence[ComparedSide], step: Callable[[ComparedSide], None]) -> None:
+        for side in sides:
+            if side.lost is None:
+                self._asked(side, partial(step, side))
 
     def _answered(self, sides: Sequence[ComparedSide]) -> bool:
         if self._rounds not in self._plan.terms.looks:

@@ -15,6 +15,17 @@ from hybridbench.workload.actions import (
     WaitUntil,
     Workload,
 )
+from hybridbench.workload.build import build_workload
+from hybridbench.workload.in_steps import InSteps, lives_in_steps
+from hybridbench.workload.profile import Profile
+
+
+def block_workload(profile: Profile, vocab_size: int, seed: int) -> Workload:
+    """What a block serves of ``profile``; whoever waits for answers counts in steps, so that all
+    versions are asked the same whatever their speed.
+    """
+    workload = build_workload(profile, vocab_size, None, seed)
+    return InSteps(workload) if lives_in_steps(profile) else workload
 
 
 class BlockTraffic:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -49,11 +50,17 @@ class Script:
         self.processes: list[str] = []  # what became of them, in order
         self.lost_at: str | None = None  # the step of a renewal in which the second one falls
 
+    @contextmanager
+    def alike(self) -> Iterator[None]:
+        self.processes.append("(")
+        yield
+        self.processes.append(")")
+
     def make(self, side: Side, label: str, stage: Stage) -> ScriptedSide:
         return ScriptedSide(self, side, label)
 
     def run(self, plan: ComparePlan) -> CompareOutcome:
-        return run_comparison(plan, self.clock, self.make)
+        return run_comparison(plan, self.clock, self.make, self.alike)
 
 
 class ScriptedSide:
@@ -224,9 +231,9 @@ def test_processes_are_renewed_between_groups_of_rounds(script: Script, plan: Co
     # All are built at the same time, after the last of the old ones has gone; after the second
     # round and after the fourth, and not always the same one first.
     assert script.processes == [
-        *("launch a", "launch b", "start a", "start b"),
-        *("retire b", "retire a", "launch b", "launch a", "start b", "start a"),
-        *("retire a", "retire b", "launch a", "launch b", "start a", "start b"),
+        *("(", "launch a", "launch b", "start a", "start b", ")"),
+        *("retire b", "retire a", "(", "launch b", "launch a", "start b", "start a", ")"),
+        *("retire a", "retire b", "(", "launch a", "launch b", "start a", "start b", ")"),
     ]
     assert facts(outcome)["renew_every"] == 2
 
@@ -240,7 +247,7 @@ def test_a_version_that_falls_while_it_is_renewed_leaves_the_others_whole(
     outcome = script.run(replace(plan, renew_every=2))
 
     assert (outcome.ended, outcome.rounds) == ("lost", 2)
-    assert script.processes[-1] == "start a"
+    assert script.processes[-2:] == ["start a", ")"]
     assert script.finished == ["a"]
     assert script.closed == ["b", "a"]
 
