@@ -42,7 +42,7 @@ def compare(
     block: BlockTime = "5s",
     slice_: SliceTime = "50ms",
     rounds: Rounds = None,
-    renew: Renew = 6,
+    renew: Renew = 3,
     margin: Margin = "3%",
     ballast: Ballast = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of the first; it rises by one.")] = 1,
