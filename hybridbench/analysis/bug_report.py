@@ -128,7 +128,8 @@ def _of_growth(found: Diagnosis, kind: PartKind) -> str:
     share = next(part.share for part in found.parts if part.kind is kind)
     if found.explained is None:
         return "There were " if kind is PartKind.COLLECTOR else "There are "
-    return f"{share:.0%} of the growth is "
+    # Next to nothing is "0%", whichever sign it has.
+    return f"{round(share, 2) + 0.0:.0%} of the growth is "
 
 
 def _plural(counter: str) -> str:

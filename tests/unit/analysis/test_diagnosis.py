@@ -161,6 +161,18 @@ def test_the_paragraph_names_the_list_and_its_owner() -> None:
     assert "evict" not in said.replace("evicted", "")
 
 
+def test_next_to_nothing_has_no_sign() -> None:
+    # The collector gives back one MiB less than at the baseline, of 400 that came.
+    record = ladder_record(
+        base=(100, 90, 89, 70), end=(500, 490, 490, 470), now=survey(MIB, 200, [])
+    )
+
+    said = bug_report(diagnosed(record))
+
+    assert "0% of the growth is 200 objects" in said
+    assert "-0%" not in said
+
+
 def test_counters_are_those_between_the_two_looks() -> None:
     record = ladder_record(base=(100, 90, 90, 70), end=(160, 150, 90, 70), now=survey())
     assert isinstance(record.series["events.nodes_evicted"], Series)
