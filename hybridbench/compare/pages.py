@@ -18,7 +18,7 @@ import numpy as np
 
 from hybridbench.sampling.cgroup import available_bytes, memory_limit
 
-# Twice what was scattered over a machine of 24 GiB that had run for two hours.
+# Twice what was free in blocks of 128 KiB and less on a machine of 24 GiB after two hours.
 _MOST_BYTES: Final = 2**30
 _LEAST_BYTES: Final = 2**24
 _SHARE: Final = 1 / 16  # of what there is, at most
