@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridbench.analysis.counters import EventCounters, singular
 from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.analysis.pools import in_flight
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.step_drivers import StepDriver, find_rise_driver
@@ -162,9 +163,8 @@ def _last_climb(series: Series) -> tuple[int, int]:
 def _population(record: RunRecord, start_s: float, end_s: float) -> float:
     """The most requests that were in the engine at once."""
     most = 0.0
-    for name in ("running_requests", "waiting_requests"):
-        series = record.series.get(name)
-        if series is not None and len(series):
+    for series in in_flight(record):
+        if len(series):
             inside = series.between(start_s, end_s).value
             most += float(inside.max()) if inside.size else 0.0
     return most

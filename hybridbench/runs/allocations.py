@@ -14,7 +14,7 @@ from typing import Final
 from hybridbench.analysis.allocations import ALLOCATIONS_EVENT
 from hybridbench.runs.loop import LoopParts, SoakLoop
 from hybridbench.sampling.allocations import kept_sites
-from hybridbench.targets.messages import AllocationsTracked, Flush, Resume, TrackAllocations
+from hybridbench.targets.messages import AllocationsTracked, Resume, TrackAllocations
 from hybridbench.units import format_duration
 
 _PATIENCE_S: Final = 60.0
@@ -31,8 +31,8 @@ class AllocationRecord:
         self._loop = loop
         self._parts = parts
 
-    def record(self, drain: Callable[[], bool]) -> None:
-        """Traffic for a while, ``drain``, flush; what is left becomes an event of the run.
+    def record(self, drain: Callable[[], bool], flush: Callable[[], None]) -> None:
+        """Traffic for a while, ``drain``, ``flush``; what is left becomes an event of the run.
 
         Raises:
             WorkerLostError: the worker died of it; what was recorded stands.
@@ -51,9 +51,7 @@ class AllocationRecord:
         loop.run_until(lambda: loop.interrupted, begun_s + self._seconds)
         served_s = loop.now_s - begun_s
         at_rest = drain()
-        loop.flushed = None
-        parts.target.post(Flush())
-        loop.run_until(lambda: loop.flushed is not None, loop.now_s + _PATIENCE_S)
+        flush()
         if not self._told("") or not at_rest:
             return
         try:

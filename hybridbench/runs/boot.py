@@ -8,7 +8,7 @@ from hybridbench.runs.demands import check_takes
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.plan import SoakPlan
-from hybridbench.targets.messages import Fatal, Ready, Start
+from hybridbench.targets.messages import Fatal, Ready
 from hybridbench.targets.target import Target
 from hybridbench.targets.wire import WireClosedError
 
@@ -16,17 +16,13 @@ _TURN_S = 0.25
 
 
 def boot_worker(
-    target: Target,
-    plan: SoakPlan,
-    clock: Clock,
-    interrupts: Interrupts,
-    start: Start | None = None,
+    target: Target, plan: SoakPlan, clock: Clock, interrupts: Interrupts
 ) -> Ready | None:
-    """Tell the worker what the plan says, or what ``start`` does, and await its first word.
+    """Tell the worker what the plan says, and await its first word.
 
     Raises: as ``await_ready`` does.
     """
-    target.post(plan.start_message() if start is None else start)
+    target.post(plan.start_message())
     return await_ready(target, plan, clock, interrupts)
 
 

@@ -160,7 +160,7 @@ class SoakSteps:
     def record_allocations(self) -> None:
         """Where the ladder was climbed, see which calls allocate what is kept."""
         if self._allocations is not None and self._climbed and not self._loop.interrupted:
-            self._allocations.record(self._drain)
+            self._allocations.record(self._drain, self._flush)
 
     def stop(self) -> None:
         """The worker leaves in order."""
