@@ -251,6 +251,7 @@
   function drawMarks(u, ctx, ratio) {
     const tick = (manyCollections ? 3 : 7) * ratio;
     const { left, top, width, height } = u.bbox;
+    const labels = [];
     for (const [kind, t, label] of time.marks) {
       const x = Math.round(u.valToPos(t, "x", true));
       if (x < left || x > left + width) {
@@ -265,15 +266,33 @@
       ctx.lineTo(x, top + height);
       ctx.stroke();
       if (!quiet) {
-        const flip = x > left + width - 70 * ratio;
-        ctx.font = `${10 * ratio}px system-ui, sans-serif`;
-        ctx.fillStyle = colour("steady");
-        ctx.textAlign = flip ? "right" : "left";
-        ctx.textBaseline = "top";
-        ctx.fillText(label, x + (flip ? -4 : 4) * ratio, top + 3 * ratio);
+        labels.push([x, label]);
       }
     }
     ctx.setLineDash([]);
+    drawLabels(u, ctx, ratio, labels);
+  }
+
+  // Each label in the first row where it touches no other: marks of one second stand close.
+  function drawLabels(u, ctx, ratio, labels) {
+    const end = u.bbox.left + u.bbox.width;
+    const gap = 4 * ratio;
+    const rows = [];
+    ctx.font = `${10 * ratio}px system-ui, sans-serif`;
+    ctx.fillStyle = colour("steady");
+    ctx.textAlign = "left";
+    ctx.textBaseline = "top";
+    for (const [x, label] of labels) {
+      const width = ctx.measureText(label).width;
+      const from = x + gap + width > end ? x - gap - width : x + gap;
+      const free = (row) => row.every(([a, b]) => from > b + gap || from + width < a - gap);
+      let at = rows.findIndex(free);
+      if (at < 0) {
+        at = rows.push([]) - 1;
+      }
+      rows[at].push([from, from + width]);
+      ctx.fillText(label, from, u.bbox.top + (3 + 12 * at) * ratio);
+    }
   }
 
   const wholeSteps = [...Array(13).keys()]
