@@ -176,7 +176,8 @@ def _exhaustion_text(result: MetricResult, ends: tuple[Exhaustion, Limit]) -> st
 def _undecided(result: MetricResult) -> Finding:
     longer = ""
     if result.needed_s is not None:
-        longer = f"; a judged window of about {format_duration(result.needed_s)} would decide"
+        more_s = max(result.needed_s - (result.window_s[1] - result.window_s[0]), 1.0)
+        longer = f"; about {format_duration(more_s)} more would decide"
     return Finding(
         kind="undecided",
         verdict=VerdictKind.INCONCLUSIVE,

@@ -22,6 +22,7 @@ from hybridbench.analysis.impossible import impossible_findings
 from hybridbench.analysis.instances import instance_findings
 from hybridbench.analysis.joining import join_segments
 from hybridbench.analysis.levels import run_levels
+from hybridbench.analysis.limits import planned_s
 from hybridbench.analysis.liveness import liveness_findings
 from hybridbench.analysis.log_words import log_findings
 from hybridbench.analysis.multiplicity import with_q_values
@@ -78,6 +79,7 @@ def _judge_one(record: RunRecord) -> Verdict:
     findings = [
         *validity_findings(record, window),
         *_cut_short(record, window),
+        *_once_clean(record, results),
         *with_split(_exact(record, counters), results),
         *growth_findings(record, results, counters),
         *observer_findings(record, results),
@@ -126,7 +128,7 @@ def _over_segments(record: RunRecord, judge_one: Callable[[RunRecord], Verdict])
 def _judge_one_so_far(record: RunRecord) -> Verdict:
     window = judged_window(record)
     counters = event_counters(record)
-    planned = number(record.manifest, "duration_s")
+    planned = planned_s(record)
     elapsed = max((float(s.t_s[-1]) for s in record.series.values() if len(s)), default=0.0)
     results = _trends(record, window, counters, _QUICK)
     if elapsed < _FIRST_LOOK * planned:
@@ -181,6 +183,19 @@ def _cut_short(record: RunRecord, window: Window | None) -> Iterable[Finding]:
             yield Finding("interrupted", VerdictKind.INCONCLUSIVE, "coverage", said)
     if window is None:
         yield _no_window()
+
+
+def _once_clean(record: RunRecord, results: Sequence[MetricResult]) -> Iterable[Finding]:
+    """An extension that ended unsettled: one clean look at its end is not two."""
+    ended = last_segment(record).last_event("extension_ended")
+    if ended is None or ended.data.get("settled") is True:
+        return
+    if all(result.outcome == "CLEAN" for result in results):
+        said = (
+            "the extension ended before two interim analyses at clearly different data agreed; "
+            "run it for longer"
+        )
+        yield Finding("undecided", VerdictKind.INCONCLUSIVE, "run", said, since_s=ended.t_s)
 
 
 def _no_window() -> Finding:
@@ -275,6 +290,7 @@ def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
         full = record.last_event("disk_full") is not None
         cause = "the disk was full" if full else "the worker died"
         yield f"{cause} before the traffic had covered: {missing}"
+    yield from _extended(record)
     if window is not None and not window.steady:
         yield (
             "no steady event was seen: warm-up may lie in the judged window, and no trend under "
@@ -287,6 +303,21 @@ def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
         yield f"{busy} checkpoint{'s' * (busy > 1)} met requests in the engine and prove nothing"
     yield from _reclaimed(record)
     yield from _looking(record)
+
+
+def _extended(record: RunRecord) -> Iterable[str]:
+    """That the run went on beyond its planned time, and why."""
+    began = record.last_event("extended")
+    if began is None:
+        return
+    ended = last_segment(record).last_event("extension_ended")
+    by = "" if ended is None else f" by {format_duration(ended.t_s - began.t_s)}"
+    allowed = format_duration(number(began.data, "limit_s"))
+    planned = format_duration(planned_s(record))
+    yield (
+        f"extended{by} (at most {allowed}) beyond the planned {planned}, "
+        f"as the verdict was open: {text(began.data, 'text')}"
+    )
 
 
 def _reclaimed(record: RunRecord) -> Iterable[str]:

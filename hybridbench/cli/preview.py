@@ -76,10 +76,9 @@ def _plan(preview: Preview) -> list[str]:
     ]
     for one in preview.resolutions:
         smallest = format_byte_rate(one.smallest_per_h)
-        promised = format_byte_rate(one.promise_per_h)
-        lines.append(
-            f"Resolution     {one.metric}: a leak from {smallest} on; promised below {promised}"
-        )
+        limit = one.promise_per_h
+        allowed = "no limit at this length" if limit is None else f"limit {format_byte_rate(limit)}"
+        lines.append(f"Resolution     {one.metric}: a leak from {smallest} on; {allowed}")
     return lines
 
 

@@ -137,6 +137,15 @@ def soak(
             "growth is bounded as promised, never only when memory or disk are about to run out."
         ),
     ] = "auto",
+    extend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Keep an undecided run going for up to this long beyond --duration; 0 ends it on "
+            "time.  Default: as long as --duration, at least 10m.",
+            show_default=False,
+        ),
+    ] = None,
     diagnose: Annotated[
         str,
         typer.Option(
@@ -243,12 +252,13 @@ def soak(
     chosen = profile_with(source, {**needed, **parse_overrides(set_ or [], gc, ballast)})
     from hybridbench.runs.plan import SoakPlan
 
+    duration_s = _duration(duration, chosen.duration_s)
     replay = _trace(trace, length_scale, speedup)
     plan = SoakPlan(
         profile=chosen.for_replay() if replay is not None else chosen,
         model=chosen.model if model is None else model,
         store=store,
-        duration_s=_duration(duration, chosen.duration_s),
+        duration_s=duration_s,
         seed=chosen.seed if seed is None else seed,
         device=device,
         dtype=dtype,
@@ -261,6 +271,7 @@ def soak(
         census=census,
         watchdog_s=parse_seconds("--watchdog", watchdog),
         stop=stop,
+        extend_s=_extend(extend, duration_s),
         diagnose=diagnose,
         hold_s=hold_s,
         memray_s=memray_s,
@@ -326,6 +337,14 @@ def _duration(given: str | None, of_profile_s: float) -> float:
             f"{format_duration(_SHORTEST_S)}; give more."
         )
     return duration_s
+
+
+def _extend(given: str | None, duration_s: float) -> float:
+    from hybridbench.runs.plan import default_extend_s
+
+    if given is None:
+        return default_extend_s(duration_s)
+    return 0.0 if given == "0" else parse_seconds("--extend", given)
 
 
 def _hold(on_leak: str | None) -> float:

@@ -45,6 +45,7 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict
             "census": plan.census,
             "watchdog_s": plan.watchdog_s,
             "stop": plan.stop,
+            "extend_s": plan.extend_s,
             "diagnose": plan.diagnose,
             "hold_s": plan.hold_s,
             "memray_s": plan.memray_s,
@@ -102,6 +103,8 @@ def _profile(plan: SoakPlan) -> dict[str, JsonValue]:
     profile = plan.profile
     promise = profile.promise_for(plan.duration_s)
     return {
+        # An extended run is held to the limits of the length that it reached.
+        "limits": [{"from_s": e.from_s, **_promised(e)} for e in profile.promise],
         "name": profile.name,
         "source": plan.profile_source,
         "resolved": plain_mapping(profile.resolved()),  # type: ignore[arg-type]  # plain JSON
@@ -111,13 +114,14 @@ def _profile(plan: SoakPlan) -> dict[str, JsonValue]:
 
 
 def _promised(promise: Promise) -> dict[str, JsonValue]:
-    """Growth an hour by metric; the least hit rate and most evict_ms where there is a promise."""
-    levels = {"hit_rate": promise.hit_rate, "evict_ms": promise.evict_ms}
-    return {
+    """Growth an hour by metric, the least hit rate and most evict_ms: what has a limit of them."""
+    limits = {
         "rss_anon_swap_bytes": promise.rss_bytes_per_h,
         "gc_collectible_bytes": promise.collectible_bytes_per_h,
-        **{name: value for name, value in levels.items() if value is not None},
+        "hit_rate": promise.hit_rate,
+        "evict_ms": promise.evict_ms,
     }
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def _trace(plan: SoakPlan) -> dict[str, JsonValue] | None:

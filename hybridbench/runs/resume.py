@@ -108,6 +108,7 @@ def plan_of_manifest(manifest: Mapping[str, JsonValue], run_dir: Path) -> SoakPl
         census=str(options.get("census", "auto")),
         watchdog_s=_or(options.get("watchdog_s"), WATCHDOG_S),
         stop=str(options.get("stop", "never")),
+        extend_s=_or(options.get("extend_s"), 0.0),
         diagnose=str(options.get("diagnose", "auto")),
         hold_s=_or(options.get("hold_s"), 0.0),
         memray_s=_or(options.get("memray_s"), 0.0),

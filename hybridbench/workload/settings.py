@@ -315,12 +315,15 @@ class Probe:
 class Promise:
     """What CLEAN means for a run of ``from_s`` and longer: growth below these rates.
 
+    A rate that is None has no limit at this length: the metric stays undecided, and a soak extends
+    itself to a length that has one.  Limits are measured: ``hybridbench bench limits``.
+
     A profile for work that decays also promises the least share of prompt tokens that the cache
     serves (``hit_rate``), or the most that an eviction takes (``evict_ms``).
     """
 
     from_s: DurationS = 0.0
-    rss_bytes_per_h: BytesPerHour
-    collectible_bytes_per_h: BytesPerHour
+    rss_bytes_per_h: BytesPerHour | None = None
+    collectible_bytes_per_h: BytesPerHour | None = None
     hit_rate: Share | None = None
     evict_ms: Amount | None = None
