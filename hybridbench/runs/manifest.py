@@ -14,7 +14,6 @@ from hybridbench.sampling.cgroup import memory_limit
 from hybridbench.targets.messages import Ready
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.targets.wire import PROTOCOL_VERSION
-from hybridbench.workload.settings import Promise
 
 
 def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict[str, JsonValue]:
@@ -104,24 +103,13 @@ def _profile(plan: SoakPlan) -> dict[str, JsonValue]:
     promise = profile.promise_for(plan.duration_s)
     return {
         # An extended run is held to the limits of the length that it reached.
-        "limits": [{"from_s": e.from_s, **_promised(e)} for e in profile.promise],
+        "limits": [{"from_s": e.from_s, **e.by_metric()} for e in profile.promise],
         "name": profile.name,
         "source": plan.profile_source,
         "resolved": plain_mapping(profile.resolved()),  # type: ignore[arg-type]  # plain JSON
-        "promise": _promised(promise),
+        "promise": dict(promise.by_metric()),
         "assert_coverage": dict(profile.coverage_minimums(plan.duration_s)),
     }
-
-
-def _promised(promise: Promise) -> dict[str, JsonValue]:
-    """Growth an hour by metric, the least hit rate and most evict_ms: what has a limit of them."""
-    limits = {
-        "rss_anon_swap_bytes": promise.rss_bytes_per_h,
-        "gc_collectible_bytes": promise.collectible_bytes_per_h,
-        "hit_rate": promise.hit_rate,
-        "evict_ms": promise.evict_ms,
-    }
-    return {name: value for name, value in limits.items() if value is not None}
 
 
 def _trace(plan: SoakPlan) -> dict[str, JsonValue] | None:

@@ -183,7 +183,8 @@ def _resolutions(plan: SoakPlan, memory_bytes: int, judged_s: float) -> Iterator
     promise = plan.profile.promise_for(plan.duration_s)
     promised = {
         "rss_anon_swap_bytes": promise.rss_bytes_per_h,
-        "gc_collectible_bytes": promise.collectible_bytes_per_h,
+        # What waits for the collector is part of the process.
+        "gc_collectible_bytes": promise.collectible_bytes_per_h or promise.rss_bytes_per_h,
     }
     for spec in METRICS:
         if spec.check is Check.TREND and spec.name in promised:

@@ -327,3 +327,13 @@ class Promise:
     collectible_bytes_per_h: BytesPerHour | None = None
     hit_rate: Share | None = None
     evict_ms: Amount | None = None
+
+    def by_metric(self) -> dict[str, float]:
+        """The limits that there are, by the names of what they limit; rates are per hour."""
+        limits = {
+            "rss_anon_swap_bytes": self.rss_bytes_per_h,
+            "gc_collectible_bytes": self.collectible_bytes_per_h,
+            "hit_rate": self.hit_rate,
+            "evict_ms": self.evict_ms,
+        }
+        return {name: value for name, value in limits.items() if value is not None}
