@@ -257,7 +257,7 @@ def _growing(terms: _Terms, found: Estimate, rate: Rate) -> str:
     if found.leak and not terms.window.steady:
         return f"no-steady-state: {said}, and no steady event tells a leak from a fill"
     if found.leak or not found.reason or found.reason == "too-short":
-        return f"growing: {said.removeprefix('growing ')}"
+        return said
     return f"{_undecided(terms, found, rate)}; {said}"
 
 

@@ -7,9 +7,9 @@ import pytest
 from hybridbench.analysis.findings import MetricResult, VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.limits import growth_limits, run_length_s
-from hybridbench.analysis.record import JsonValue
+from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
 from hybridbench.analysis.trend import MEMORY
-from tests.unit.analysis.records import GIB, Run, healthy_record, with_manifest
+from tests.unit.analysis.records import GIB, Run, healthy_record, with_events, with_manifest
 
 GB, MIB = 1e9, 2.0**20
 SCHEDULE: JsonValue = [
@@ -38,7 +38,7 @@ def test_growth_above_what_settles_is_never_clean_under_any_limit(
 
     assert result.rate_per_hour.upper < 20 * GIB
     assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert result.reason.startswith("growing: by ")
+    assert result.reason.startswith("growing by ")
     assert "more would decide" in verdict.findings[0].title
 
 
@@ -83,3 +83,29 @@ def test_a_flat_run_that_has_a_limit_is_clean_with_its_bound() -> None:
     assert kind is VerdictKind.CLEAN
     assert result.promise_per_hour == 800 * MIB
     assert "under the profile's limit of 800 MiB/h" in result.reason
+
+
+def extended(*, settled: bool) -> RunRecord:
+    ended: dict[str, JsonValue] = {"settled": settled}
+    record = with_events(
+        healthy_record(Run(600.0, 20.0)),
+        RunEvent(301.0, "extended", {"limit_s": 600.0, "text": "private memory: growing"}),
+        RunEvent(590.0, "extension_ended", ended),
+    )
+    return with_manifest(record, planned_duration_s=300.0)
+
+
+def test_an_extension_that_was_settled_is_clean_and_says_how_long_it_took() -> None:
+    verdict = judge(extended(settled=True))
+
+    assert verdict.kind is VerdictKind.CLEAN
+    (said,) = [note for note in verdict.notes if note.startswith("extended")]
+    assert "by 4m49s (at most 10m) beyond the planned 5m" in said
+    assert "private memory: growing" in said
+
+
+def test_one_clean_look_at_the_end_of_an_extension_is_not_clean() -> None:
+    verdict = judge(extended(settled=False))
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "two interim analyses" in verdict.findings[0].title

@@ -47,7 +47,7 @@ class ScriptedLooks:
 
 
 def _verdict(kind: VerdictKind) -> Verdict:
-    said = "growing: by 1.00 GiB/h"
+    said = "growing by 1.00 GiB/h"
     open_ = Finding("undecided", OPEN, "rss_anon_swap_bytes", said, data={"needed_s": 600.0})
     return Verdict(kind, f"{kind}: {said}", (open_,) if kind is OPEN else (), (), None, "")
 
@@ -82,7 +82,7 @@ def test_an_open_run_goes_on_until_two_looks_agree_that_it_is_clean() -> None:
 
     # Looks at 100, 130, 160, 190 and 220 s; the last is a minute after the first clean one.
     assert traffic_s(soak) == pytest.approx(221.0, abs=2.0)
-    assert soak.sink.data_of("extended") == [{"limit_s": 600.0, "text": "growing: by 1.00 GiB/h"}]
+    assert soak.sink.data_of("extended") == [{"limit_s": 600.0, "text": "growing by 1.00 GiB/h"}]
     assert soak.sink.data_of("extension_ended") == [{"settled": True}]
     assert any("undecided, extending by up to 10m" in note for note in soak.view.notes)
     assert soak.parts.status.duration_s == 700.0
