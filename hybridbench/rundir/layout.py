@@ -50,6 +50,7 @@ STEADY: Final = "steady"  # data: {"reason": sentence}
 CHECKPOINT: Final = "checkpoint"  # a quiescent moment; data: what was found there
 GC: Final = "gc"  # a full collection
 SEGMENT: Final = "segment"  # a new worker goes on with a run that was cut off
+WORKLOAD_FAILED: Final = "workload_failed"  # data: {"text": sentence}; no request came after it
 NOTE: Final = "note"  # data: {"text": sentence}; shown beneath the verdict
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.]+")

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ConfigError, RunDirectoryError
-from hybridbench.rundir.layout import ALLOCATIONS, SEGMENT, make_run_dir, new_run_id
+from hybridbench.rundir.layout import (
+    ALLOCATIONS,
+    EVENTS,
+    MANIFEST,
+    SAMPLES,
+    SEGMENT,
+    WORKLOAD_FAILED,
+    make_run_dir,
+    new_run_id,
+)
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
@@ -52,7 +60,8 @@ def run_soak(
     is an outcome, told in the run's events.
 
     Raises:
-        ConfigError: the worker cannot be built as asked; no run directory is left behind.
+        ConfigError: the worker cannot be built as asked; nothing was measured, and no run directory
+            is left behind.
         WorkerFailedError: the worker process cannot be started.
         RunDirectoryError: the store cannot be written.
     """
@@ -73,7 +82,7 @@ def run_soak(
             return _Soak(plan, clock, writer, interrupts, view, manifest).run()
     except ConfigError:
         # Nothing ran: a directory that says so would only be in the way.
-        shutil.rmtree(run_dir, ignore_errors=True)
+        _remove_unused(run_dir)
         raise
     except RunDirectoryError:
         # The disk took not even the manifest: an empty directory would be taken for a run.
@@ -103,10 +112,24 @@ def continue_soak(plan: SoakPlan, segment: Segment, clock: Clock) -> SoakOutcome
             try:
                 return _Soak(plan, clock, writer, interrupts, view, manifest).run()
             except ConfigError:
-                writer.take_back()
+                if not writer.has_samples:
+                    writer.take_back()
                 raise
     finally:
         view.close()
+
+
+def _remove_unused(run_dir: Path) -> None:
+    """Take away the directory of a run that did not begin; one with a sample in it stays, and so
+    does one that somebody else has put a file into.
+    """
+    samples = run_dir / SAMPLES
+    with contextlib.suppress(OSError):
+        if samples.exists() and samples.stat().st_size:
+            return
+        for name in (SAMPLES, EVENTS, STDERR_FILE, MANIFEST):
+            (run_dir / name).unlink(missing_ok=True)
+        run_dir.rmdir()
 
 
 class _Soak:
@@ -153,6 +176,13 @@ class _Soak:
         except RunDirectoryError as error:
             target.kill()
             self._cannot_write(error)
+        except ConfigError as error:
+            if not self._writer.has_samples:
+                raise
+            # Too late for a refusal: what was measured is kept and judged.
+            target.kill()
+            self._view.note(f"stopped: {error}")
+            self._recorder.event(WORKLOAD_FAILED, {"text": str(error)})
         finally:
             target.stop(_STOP_PATIENCE_S)
             self._evidence.close()

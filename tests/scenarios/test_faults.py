@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import resource
 import subprocess
@@ -104,6 +105,52 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_it_has(tmp_path: Path
     assert "could not be written to its end" in again.stdout
     assert (run / "report.html").exists()
     assert evidence == {name: (run / name).read_bytes() for name in evidence}
+
+
+def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {"timestamp": 40 * i, "input_length": 600, "output_length": 64, "hash_ids": [i, i + 1]}
+        for i in range(200)
+    ]
+    trace, store = tmp_path / "bad.jsonl", tmp_path / "store"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{bad row\n")
+    soak = hybridbench(
+        "soak", *SHORT, "--store", store, "--trace", trace, "--length-scale", "1/32"
+    )  # fmt: skip
+
+    (run,) = store.iterdir()
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert soak.returncode == 16
+    assert "Traceback" not in soak.stderr
+    assert f"{trace}:201: not JSON" in verdict["headline"]
+    assert len(read_run(run).series["rss_bytes"]) > 10
+    assert (run / "report.html").exists()
+    assert not (run / "run.lock").exists()
+    before = {name: (run / name).read_bytes() for name in ("samples.jsonl", "events.jsonl")}
+
+    # The rest of the run meets the same row: what it recorded until then stays as well.
+    again = hybridbench("soak", "--resume", run, "--ui", "none")
+
+    assert again.returncode == 16
+    record = read_run(run)
+    assert all((run / name).read_bytes().startswith(text) for name, text in before.items())
+    assert len(record.all_events("workload_failed")) == 2
+    assert len(record.all_events("segment")) == 1
+
+
+def test_a_configuration_error_before_any_traffic_leaves_no_run_and_no_foreign_file_is_touched(
+    tmp_path: Path,
+) -> None:
+    trace, store = tmp_path / "bad.jsonl", tmp_path / "store"
+    trace.write_text("{bad row\n")
+
+    soak = hybridbench("soak", *SHORT, "--store", store, "--trace", trace)
+
+    assert soak.returncode == 2
+    assert f"{trace}:1: not JSON" in told(soak)
+    assert not store.exists() or list(store.iterdir()) == []
 
 
 def test_a_disk_without_room_for_a_manifest_leaves_nothing_behind(tmp_path: Path) -> None:
