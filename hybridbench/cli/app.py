@@ -68,6 +68,8 @@ def main() -> None:
     # The analysis works on small matrices beside a busy engine: one thread is fastest.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    # Whatever Python this process starts (pools of processes, too) leaves the working directory be.
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         app()
     except HybridbenchError as error:
