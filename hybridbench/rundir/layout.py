@@ -25,6 +25,8 @@ EVENTS: Final = "events.jsonl"
 VERDICT: Final = "verdict.json"
 # Each marks a directory of its kind, which has no manifest: what was compared, what a night ran.
 COMPARISON: Final = "comparison.json"
+# A line for each block of a live comparison.
+BLOCKS: Final = "blocks.jsonl"
 NIGHT: Final = "night.json"
 # A night in the making has only these: a folder with a directory a cell, and a file in each.
 CELLS: Final = "cells"
@@ -34,6 +36,7 @@ DIAGNOSIS: Final = "diagnosis.json"
 ALLOCATIONS: Final = "allocations.bin"
 # What injected defects really did.  Only the self-test reads it: no verdict may rest on it.
 TRUTH: Final = "truth.json"
+WORKER_STDERR: Final = "worker.stderr.log"
 # Names the process that writes this run, while it does.
 LOCK: Final = "run.lock"
 REPORT_HTML: Final = "report.html"

@@ -11,16 +11,15 @@ from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ConfigError, RunDirectoryError
 from hybridbench.rundir.layout import (
     ALLOCATIONS,
-    EVENTS,
-    MANIFEST,
-    SAMPLES,
     SEGMENT,
+    WORKER_STDERR,
     WORKLOAD_FAILED,
     make_run_dir,
     new_run_id,
 )
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
+from hybridbench.rundir.unused import remove_unused
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.boot import boot_worker
@@ -45,7 +44,6 @@ from hybridbench.sampling.cgroup import oom_kills
 from hybridbench.targets.bundled import BundledTarget
 from hybridbench.workload.build import build_workload
 
-STDERR_FILE = "worker.stderr.log"
 _STOP_PATIENCE_S = 10.0
 
 
@@ -82,7 +80,7 @@ def run_soak(
             return _Soak(plan, clock, writer, interrupts, view, manifest).run()
     except ConfigError:
         # Nothing ran: a directory that says so would only be in the way.
-        _remove_unused(run_dir)
+        remove_unused(run_dir)
         raise
     except RunDirectoryError:
         # The disk took not even the manifest: an empty directory would be taken for a run.
@@ -119,19 +117,6 @@ def continue_soak(plan: SoakPlan, segment: Segment, clock: Clock) -> SoakOutcome
         view.close()
 
 
-def _remove_unused(run_dir: Path) -> None:
-    """Take away the directory of a run that did not begin; one with a sample in it stays, and so
-    does one that somebody else has put a file into.
-    """
-    samples = run_dir / SAMPLES
-    with contextlib.suppress(OSError):
-        if samples.exists() and samples.stat().st_size:
-            return
-        for name in (SAMPLES, EVENTS, STDERR_FILE, MANIFEST):
-            (run_dir / name).unlink(missing_ok=True)
-        run_dir.rmdir()
-
-
 class _Soak:
     """Owns the worker from its start to its end, and the manifest in between."""
 
@@ -155,7 +140,7 @@ class _Soak:
         self._recorder = Recorder(writer, clock, clock.monotonic_s() - begun_s)
         self._crashed = False
         self._unwritten = ""
-        self._stderr_path = writer.run_dir / STDERR_FILE
+        self._stderr_path = writer.run_dir / WORKER_STDERR
         self._evidence = EvidenceWriter(writer.run_dir)
         self._log_watch = LogWatch(self._stderr_path, self._recorder)
 
