@@ -18,14 +18,12 @@ from typing import Final
 
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.errors import RunDirectoryError
-from hybridbench.rundir.layout import CELLS, LOCK
+from hybridbench.rundir.layout import CELLS, KEEP, LOCK
 from hybridbench.rundir.listing import EntryKind, RunSummary, find_runs, list_runs
 from hybridbench.rundir.lock import locked_run
 
 _DAY_S: Final = 86400.0
 _GOING: Final = ".pruned-"
-# Whoever wants a directory to stay, whatever the rules, puts a file of this name into it.
-KEEP: Final = "KEEP"
 
 
 @dataclass(frozen=True)

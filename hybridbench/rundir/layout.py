@@ -42,10 +42,24 @@ LOCK: Final = "run.lock"
 REPORT_HTML: Final = "report.html"
 REPORT_MARKDOWN: Final = "report.md"
 JUNIT: Final = "junit.xml"
+# Whoever wants a directory to stay, whatever `prune` is told, puts a file of this name into it.
+KEEP: Final = "KEEP"
 # What SIGUSR1 asks for while a run goes on; the end of the run leaves them as they are.
 VERDICT_SO_FAR: Final = "verdict-so-far.json"
 REPORT_HTML_SO_FAR: Final = "report-so-far.html"
 REPORT_MARKDOWN_SO_FAR: Final = "report-so-far.md"
+
+# By these a directory is known as one of ours at first sight; what they hold must prove it.
+MARKERS: Final = (MANIFEST, SAMPLES, COMPARISON, NIGHT, CELL)
+# What was recorded, found or agreed on: no report may be written over it.  The pages (report.html,
+# report.md, junit.xml) are made anew from these at any time.
+RECORDED: Final = frozenset(
+    {
+        *MARKERS,
+        *(EVENTS, BLOCKS, VERDICT, VERDICT_SO_FAR, DIAGNOSIS, ALLOCATIONS, TRUTH),
+        *(WORKER_STDERR, LOCK, KEEP),
+    }
+)
 
 # Kinds of events with a meaning of their own; any other kind is kept and drawn as a plain mark.
 PHASE: Final = "phase"  # data: {"phase": name}, from this moment on
