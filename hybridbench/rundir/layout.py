@@ -42,6 +42,7 @@ LOCK: Final = "run.lock"
 REPORT_HTML: Final = "report.html"
 REPORT_MARKDOWN: Final = "report.md"
 JUNIT: Final = "junit.xml"
+SUMMARY: Final = "summary.md"
 # Whoever wants a directory to stay, whatever `prune` is told, puts a file of this name into it.
 KEEP: Final = "KEEP"
 # What SIGUSR1 asks for while a run goes on; the end of the run leaves them as they are.
@@ -58,6 +59,14 @@ RECORDED: Final = frozenset(
         *MARKERS,
         *(EVENTS, BLOCKS, VERDICT, VERDICT_SO_FAR, DIAGNOSIS, ALLOCATIONS, TRUTH),
         *(WORKER_STDERR, LOCK, KEEP),
+    }
+)
+
+# Of runs, comparisons and nights; made of what was recorded.
+WRITTEN_PAGES: Final = frozenset(
+    {
+        *(REPORT_HTML, REPORT_MARKDOWN, JUNIT, SUMMARY),
+        *(REPORT_HTML_SO_FAR, REPORT_MARKDOWN_SO_FAR),
     }
 )
 
