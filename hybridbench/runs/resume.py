@@ -15,6 +15,7 @@ from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import read_manifest
 from hybridbench.runs.defect_files import defects_to_resume
+from hybridbench.runs.interrupts import handled_interrupts
 from hybridbench.runs.plan import WATCHDOG_S, Segment, SoakOutcome, SoakPlan
 from hybridbench.runs.soak import continue_soak
 from hybridbench.workload.profile import Profile
@@ -58,9 +59,9 @@ def resume_soak(wanted: Resumption, clock: Clock | None = None) -> SoakOutcome:
     clock = clock if clock is not None else SystemClock()
     # Before the lock: a directory that holds no run must not get a file either.
     read_manifest(wanted.run_dir)
-    with locked_run(wanted.run_dir):
+    with handled_interrupts() as interrupts, locked_run(wanted.run_dir):
         segment = read_segment(wanted.run_dir, clock.wall_s())
-        return continue_soak(resumed_plan(wanted, segment), segment, clock)
+        return continue_soak(resumed_plan(wanted, segment), segment, clock, interrupts)
 
 
 def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:

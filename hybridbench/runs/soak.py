@@ -70,10 +70,11 @@ def run_soak(
     manifest = planned_manifest(plan, run_dir.name, started_wall_s)
     view = make_view(plan.ui)
     try:
+        # Signals first: none may find a lock or a directory that nobody takes away.
         with (
+            handled_interrupts() as interrupts,
             RunWriter(run_dir, manifest, clock) as writer,
             locked_run(run_dir),
-            handled_interrupts() as interrupts,
         ):
             if on_started is not None:
                 on_started(run_dir)
@@ -91,7 +92,9 @@ def run_soak(
         view.close()
 
 
-def continue_soak(plan: SoakPlan, segment: Segment, clock: Clock) -> SoakOutcome:
+def continue_soak(
+    plan: SoakPlan, segment: Segment, clock: Clock, interrupts: Interrupts
+) -> SoakOutcome:
     """Go on with the run that ``segment`` names, whose lock the caller holds.
 
     Raises:
@@ -103,10 +106,7 @@ def continue_soak(plan: SoakPlan, segment: Segment, clock: Clock) -> SoakOutcome
     manifest = {key: value for key, value in segment.manifest.items() if key not in ended}
     view = make_view(plan.ui)
     try:
-        with (
-            RunWriter(segment.run_dir, manifest, clock, goes_on=True) as writer,
-            handled_interrupts() as interrupts,
-        ):
+        with RunWriter(segment.run_dir, manifest, clock, goes_on=True) as writer:
             try:
                 return _Soak(plan, clock, writer, interrupts, view, manifest).run()
             except ConfigError:
