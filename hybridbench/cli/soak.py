@@ -20,7 +20,7 @@ from hybridbench.cli.options import (
     profile_with,
 )
 from hybridbench.cli.preview import FORMATS as PREVIEW_FORMATS
-from hybridbench.cli.preview import tell_preview
+from hybridbench.cli.preview import check_store, tell_preview
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
@@ -128,7 +128,10 @@ def soak(
         typer.Option(help="How garbage is counted: fork, walk, or auto (fork unless on CUDA)."),
     ] = "auto",
     watchdog: Annotated[
-        str, typer.Option(help="This long without an engine step, with work pending, is a hang.")
+        str,
+        typer.Option(
+            help="This long without an engine step, with work pending, is a hang; 15s or more."
+        ),
     ] = "30s",
     stop: Annotated[
         str,
@@ -239,9 +242,10 @@ def soak(
     defects = chosen_defects(defect or [])
     # Only its own profile needs what the defect sets; who names another knows what to set.
     needed = defects.needs if profile is None else {}
-    source = profile or defects.profile or _DEFAULT_PROFILE
+    source = profile if profile is not None else defects.profile or _DEFAULT_PROFILE
     chosen = profile_with(source, {**needed, **parse_overrides(set_ or [], gc, ballast)})
     from hybridbench.runs.plan import SoakPlan
+    from hybridbench.workload.trace_replay import check_trace
 
     replay = _trace(trace, length_scale, speedup)
     plan = SoakPlan(
@@ -259,7 +263,7 @@ def soak(
         malloc=malloc,
         ui=ui,
         census=census,
-        watchdog_s=parse_seconds("--watchdog", watchdog),
+        watchdog_s=_watchdog(watchdog),
         stop=stop,
         diagnose=diagnose,
         hold_s=hold_s,
@@ -268,8 +272,12 @@ def soak(
         command=("hybridbench", *sys.argv[1:]),
     )
     if dry_run:
-        tell_preview(plan, format_)
+        with _listener(listen):
+            check_trace(replay, whole=True)
+            check_store(store)
+            tell_preview(plan, format_)
     else:
+        check_trace(replay, whole=False)
         _run(plan, Telling(format_), listen)
 
 
@@ -326,6 +334,22 @@ def _duration(given: str | None, of_profile_s: float) -> float:
             f"{format_duration(_SHORTEST_S)}; give more."
         )
     return duration_s
+
+
+# A worker that has nothing to do speaks when it is asked, every 10 s in a long run, and a probe may
+# hold it for 5 s (probe.max_stall_ms).  Under load, 70 s of `smoke` and of `chat-churn` on two busy
+# cores: no step older than 0.06 s, no silence longer than 1 s.
+_WATCHDOG_LEAST_S = 15.0
+
+
+def _watchdog(given: str) -> float:
+    watchdog_s = parse_seconds("--watchdog", given)
+    if watchdog_s < _WATCHDOG_LEAST_S:
+        raise UsageError(
+            f"--watchdog {given}: a healthy worker may be silent between two samples and while its "
+            f"heap is scanned; give {format_duration(_WATCHDOG_LEAST_S)} or more."
+        )
+    return watchdog_s
 
 
 def _hold(on_leak: str | None) -> float:
