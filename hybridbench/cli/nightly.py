@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.output import check_directory
 from hybridbench.errors import UsageError
 from hybridbench.told import drop_the_dead, say
 from hybridbench.units import parse_duration_s
@@ -110,6 +111,7 @@ def cell(
     from hybridbench.nightly.cells import find_cell
     from hybridbench.nightly.run import run_cell
 
+    check_directory("--out", out)
     night = _night(plan, budget, defect)
     if (cell_id is None) == (index is None):
         raise UsageError(
@@ -152,6 +154,8 @@ def merge(
     """One report and one exit code from all cells; a lost cell is MISSING and never a pass."""
     from hybridbench.nightly.run import merge_night
 
+    check_directory("--out", out)
+    check_directory("--keep-baseline", keep_baseline)
     # Where a green night is to be stored, none need be yet.
     _check_baselines([place for place in baseline or [] if place != keep_baseline])
     night = None if plan is None else _night(plan, budget, defect)
@@ -191,6 +195,7 @@ def run(
     from hybridbench.nightly.run import merge_night, night_directory, run_cells
     from hybridbench.rundir.layout import CELLS
 
+    check_directory("--out", out)
     _check_baselines(baseline or [])
     night = _night(plan, budget, defect)
     directory = out or night_directory(Path("results") / "nightly", night)

@@ -37,6 +37,35 @@ def write_output(path: Path, text: str) -> None:
         _replace(path, text)
 
 
+def check_place(option: str, path: Path | None) -> None:
+    """Refuse a file that could not be written once hours have passed.
+
+    Raises:
+        UsageError: it is a directory, or would lie in none.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: that is a directory; name a file in it.")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no directory {path.parent}.")
+
+
+def check_directory(option: str, path: Path | None) -> None:
+    """Refuse a directory that cannot be made, as there is a file in its place or above it.
+
+    Raises:
+        UsageError: naming that file.
+    """
+    if path is None:
+        return
+    place = path.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UsageError(f"{option} {path}: {place} is no directory; name another one.")
+
+
 def _refuse_results(path: Path) -> None:
     from hybridbench.rundir.layout import EVENTS, MANIFEST, MARKERS, RECORDED, SAMPLES
 

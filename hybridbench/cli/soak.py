@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -41,6 +42,7 @@ DTYPES = ("float32", "float64", "bfloat16")
 CENSUS_MODES = ("auto", "fork", "walk")
 STOP_MODES = ("auto", "early", "never")
 _DEFAULT_PROFILE = "chat-churn"
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 def soak(
@@ -237,6 +239,8 @@ def soak(
     check_choice("--malloc", malloc, MALLOC_MODES)
     check_choice("--dtype", dtype, DTYPES)
     check_choice("--census", census, CENSUS_MODES)
+    if _DEVICE.fullmatch(device) is None:
+        raise UsageError(f"--device {device}: write cpu, cuda or, of several, cuda:1.")
     if gc is not None:
         check_choice("--gc", gc, GC_MODES)
     defects = chosen_defects(defect or [])
