@@ -16,6 +16,18 @@ def say(stream: TextIO, text: str) -> None:
         give_up(stream)
 
 
+def drop_the_dead(*streams: TextIO) -> None:
+    """Have nothing more go to those of ``streams`` whose terminal has hung up."""
+    for stream in streams:
+        try:
+            os.write(stream.fileno(), b"")
+        except OSError:
+            give_up(stream)
+        except ValueError:
+            # Replaced by one without a descriptor, as tests do.
+            continue
+
+
 def give_up(stream: TextIO) -> None:
     """What is written to ``stream`` from now on, and what its buffer holds, goes nowhere.
 

@@ -36,10 +36,12 @@ from hybridbench.analysis.thresholds import hold_thresholds
 from hybridbench.analysis.trend import Effort, gated_metrics, judge_trend, probes_left_out
 from hybridbench.analysis.validity import (
     MEMORY,
+    WORKLOAD_FAILED,
     coverage,
     coverage_findings,
     ended_early,
     validity_findings,
+    workload_findings,
 )
 from hybridbench.analysis.waiting import waiting_findings
 from hybridbench.analysis.window import Window, judged_window
@@ -61,9 +63,10 @@ def judge(record: RunRecord) -> Verdict:
     part, window = max(windows, key=lambda pair: 0.0 if pair[1] is None else pair[1].duration_s)
     held = hold_thresholds(part, verdict, window)
     verdict = replace(verdict, thresholds=held.results, levels=run_levels(part, window))
-    if not held.findings:
+    found = [*verdict.findings, *held.findings]
+    findings = tuple(sorted([*found, *workload_findings(record, found)], key=_rank))
+    if len(findings) == len(verdict.findings):
         return verdict
-    findings = tuple(sorted([*verdict.findings, *held.findings], key=_rank))
     memory = next((result for result in verdict.metrics if result.metric == MEMORY), None)
     kind = findings[0].verdict
     return replace(
@@ -282,13 +285,18 @@ def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
     if stopped is not None:
         said = text(stopped.data, "text")
         yield f"stopped early, after {format_duration(stopped.t_s)}: {said}"
+    failed = record.last_event(WORKLOAD_FAILED)
+    if failed is not None:
+        why = text(failed.data, "text").rstrip(".")
+        yield f"no request was sent after {format_duration(failed.t_s)}: {why}"
     interrupted = record.last_event("interrupted")
     if interrupted is not None:
         yield f"interrupted after {format_duration(interrupted.t_s)}: judged on what there is"
     elif ended_early(record) and coverage(record).missing:
         missing = ", ".join(coverage(record).missing)
-        full = record.last_event("disk_full") is not None
-        cause = "the disk was full" if full else "the worker died"
+        causes = {"disk_full": "the disk was full", WORKLOAD_FAILED: "the workload failed"}
+        known = [cause for kind, cause in causes.items() if record.last_event(kind) is not None]
+        cause = known[0] if known else "the worker died"
         yield f"{cause} before the traffic had covered: {missing}"
     yield from _extended(record)
     if window is not None and not window.steady:

@@ -4,7 +4,7 @@ covered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,15 +12,23 @@ import numpy as np
 from hybridbench.analysis.counters import event_counters
 from hybridbench.analysis.disturbance import disk_full, disturbances
 from hybridbench.analysis.findings import Finding, VerdictKind
-from hybridbench.analysis.reading import mapping, number, numbers
+from hybridbench.analysis.reading import mapping, number, numbers, text
 from hybridbench.analysis.record import FloatArray, JsonValue, RunRecord
 from hybridbench.analysis.segments import last_segment, segments
 from hybridbench.analysis.window import Window
 from hybridbench.units import format_bytes, format_count, format_duration
 
 MEMORY = "rss_anon_swap_bytes"
+# Of an event: the workload could send no further request, a trace that became unreadable for one.
+WORKLOAD_FAILED = "workload_failed"
 
-_CUTS = ("crash", "worker_gone", "interrupted", "stopped_early", "disk_full")
+_STANDS = (
+    VerdictKind.LEAK,
+    VerdictKind.INVARIANT,
+    VerdictKind.CRASHED,
+    VerdictKind.DEGRADED,
+)
+_CUTS = ("crash", "worker_gone", "interrupted", "stopped_early", "disk_full", WORKLOAD_FAILED)
 _FEWEST_SAMPLES = 10
 _GAP_SHARE = 0.1  # of the window that may be missing
 _GAP_TIMES = 10.0  # the usual interval, and at least ten seconds, is a gap
@@ -102,6 +110,25 @@ def coverage_findings(record: RunRecord) -> list[Finding]:
         return []
     said = "the traffic never took the paths that this profile is for: " + ", ".join(missing)
     return _invalid([("coverage", "coverage", said)])
+
+
+def workload_findings(record: RunRecord, others: Sequence[Finding]) -> list[Finding]:
+    """The traffic ended before its time because the workload could not go on.
+
+    INVALID, as the run exercised less than was asked for; but what ``others`` found was measured
+    before and stands: beside a leak this is only what the run leaves open.
+    """
+    event = last_segment(record).last_event(WORKLOAD_FAILED)
+    if event is None:
+        return []
+    stands = any(finding.verdict in _STANDS for finding in others)
+    kind = VerdictKind.INCONCLUSIVE if stands else VerdictKind.INVALID
+    planned_s = number(record.manifest, "planned_duration_s")
+    of_planned = f" (planned traffic: {format_duration(planned_s)})" if planned_s else ""
+    said = text(event.data, "text", "the workload failed").rstrip(".")
+    title = f"no request was sent after {format_duration(event.t_s)}{of_planned}: {said}"
+    subject = "trace" if record.manifest.get("trace") else "workload"
+    return [Finding("workload-failed", kind, subject, title, since_s=event.t_s)]
 
 
 def _invalid(reasons: Iterable[tuple[str, str, str]]) -> list[Finding]:

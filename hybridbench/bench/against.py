@@ -18,7 +18,7 @@ from pathlib import Path
 from hybridbench.bench.cache import TimedCache
 from hybridbench.bench.cache_pattern import Block, CachePattern, block_from
 from hybridbench.errors import UsageError
-from hybridbench.targets.own_process import with_environment
+from hybridbench.targets.own_process import SAFE_PATH, with_environment
 
 KINDS = ("match", "insert", "evict", "lock")
 _PATIENCE_S = 120.0
@@ -146,6 +146,7 @@ def _other(python: str) -> Iterator[_OtherProcess]:
     settings = {
         # This package alone: everything else must come from the other environment.
         "PYTHONPATH": str(Path(__file__).parents[2]),
+        **SAFE_PATH,
         "SGLANG_USE_CPU_ENGINE": "1",
         "OMP_NUM_THREADS": "1",
     }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -25,7 +28,7 @@ from hybridbench.cli import (
     selftest,
     soak,
 )
-from hybridbench.errors import HybridbenchError
+from hybridbench.errors import HybridbenchError, UsageError
 
 app = typer.Typer(
     name="hybridbench",
@@ -52,15 +55,27 @@ app.command("history")(history.history)
 app.command("prune")(prune.prune)
 
 
+def _tell_version(wanted: bool) -> None:  # typer passes the value by position
+    # In the option's own callback: the command's runs only once a sub-command is named.
+    if wanted:
+        typer.echo(f"hybridbench {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            "-V",
+            help="Print the version and exit.",
+            callback=_tell_version,
+            is_eager=True,
+        ),
     ] = False,
 ) -> None:
-    if version:
-        typer.echo(f"hybridbench {__version__}")
-        raise typer.Exit
+    del version
 
 
 def main() -> None:
@@ -68,9 +83,28 @@ def main() -> None:
     # The analysis works on small matrices beside a busy engine: one thread is fastest.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    # Whatever Python this process starts (pools of processes, too) leaves the working directory be.
+    os.environ["PYTHONSAFEPATH"] = "1"
+    # A soak has evidence to show once it has a run directory; asked before, it goes on.
+    signal.signal(signal.SIGUSR1, _nothing_yet)
     try:
+        _check_working_directory()
         app()
     except HybridbenchError as error:
         # What a user caused is one sentence; tracebacks are for our own bugs.
         typer.echo(f"hybridbench: {error}", err=True)
         sys.exit(int(error.exit_code))
+
+
+def _nothing_yet(number: int, frame: FrameType | None) -> None:
+    """A handler that does nothing; to ignore the signal would be passed on to every child."""
+    del number, frame
+
+
+def _check_working_directory() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UsageError(
+            "the working directory no longer exists: change to one that does."
+        ) from error

@@ -22,6 +22,8 @@ from hybridbench.cli.compare import (
     SliceTime,
 )
 from hybridbench.cli.compare_options import CompareOptions, compared
+from hybridbench.cli.options import check_choice
+from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -61,6 +63,9 @@ def compare(
     """
     from hybridbench.compare import repeat as repeated
 
+    check_place("--markdown", markdown)
+    if only:
+        check_choice("--only", only, tuple(expected for _, _, expected in _ROWS))
     rows = []
     with ExitStack() as held:
         place = store

@@ -70,6 +70,8 @@ def bisect(
         renew_every=1 if fresh else renew, store=store, ui=ui,
     )  # fmt: skip
     commits = search.commits_between(good, bad)
+    # What cannot be for any commit is no reason to pass each of them over.
+    settings_of((f"git:{good}", f"git:{bad}"), options)
     typer.echo(f"{len(commits) - 1} commits after {_name(commits[0])}", err=True)
     found = search.bisect(commits, _Search(commits[0], options))
     raise typer.Exit(int(_tell(found, commits[-1])))

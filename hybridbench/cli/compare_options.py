@@ -114,7 +114,9 @@ def _live_plan(
         check_choice("--gc", options.gc, GC_MODES)
     defects = chosen_defects(defect_words(versions))
     needed = defects.needs if options.profile is None else {}
-    source = options.profile or defects.profile or _DEFAULT_PROFILE
+    source = options.profile
+    if source is None:
+        source = defects.profile or _DEFAULT_PROFILE
     overrides = parse_overrides(list(options.set_), options.gc, options.ballast)
     profile = profile_with(source, {**needed, **overrides})
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.output import write_output
 from hybridbench.errors import RunDirectoryError, UsageError
 from hybridbench.units import parse_duration_s
 
@@ -37,7 +38,11 @@ def history(
     ] = None,
     format_: Annotated[str, typer.Option("--format", help=f"As {', '.join(FORMATS)}.")] = "console",
     output: Annotated[
-        Path | None, typer.Option(help="The file to write into.  Default: standard output.")
+        Path | None,
+        typer.Option(
+            help="The file to write into; a pipe, a terminal or the target of a symbolic link is "
+            "written into.  Default: standard output."
+        ),
     ] = None,
 ) -> None:
     """Stored runs by model, profile and machine: a trend for each quantity, and what changed when.
@@ -74,9 +79,7 @@ def history(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        from hybridbench.rundir.atomic import write_atomically
-
-        write_atomically(output, text)
+        write_output(output, text)
 
 
 def _wanted(point: Point, model: str | None, profile: str | None, since_s: float) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hybridbench.cli.output import write_output
 from hybridbench.cli.sources import Told, tell_directory
 from hybridbench.errors import RunDirectoryError, UsageError
 
@@ -143,21 +144,7 @@ def _say(document: Document, telling: Telling, page: Path | None) -> None:
     if telling.output is None:
         typer.echo(text, nl=False)
     else:
-        _write_output(telling.output, text)
-
-
-def _write_output(path: Path, text: str) -> None:
-    from hybridbench.rundir.atomic import write_atomically
-    from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
-
-    if path.name in {MANIFEST, SAMPLES, EVENTS}:
-        raise UsageError(f"--output {path}: that is the name of a run's evidence; choose another.")
-    if path.is_dir():
-        raise UsageError(f"--output {path}: that is a directory; name a file in it.")
-    try:
-        write_atomically(path, text)
-    except RunDirectoryError as error:
-        raise UsageError(f"--output: {error}.") from error
+        write_output(telling.output, text)
 
 
 def _open(document: Document, page: Path | None) -> None:

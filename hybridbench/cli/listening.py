@@ -49,19 +49,18 @@ class Listener:
 
     def start(self, run_dir: Path) -> None:
         """Serve the run in ``run_dir``, and tell the address on standard error."""
-        from hybridbench.targets.own_process import import_path, with_environment
+        from hybridbench.targets.own_process import own_command
 
         number = self._socket.fileno()
         serve = [sys.executable, "-m", "hybridbench.report.serve", str(run_dir.resolve())]
         settings = {
-            "PYTHONPATH": import_path(),
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
         try:
             # A session of its own: a Ctrl-C is for the soak.
             self._process = subprocess.Popen(
-                with_environment(settings, [*serve, str(number)]),
+                own_command([*serve, str(number)], settings),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.output import check_directory
 from hybridbench.errors import UsageError
-from hybridbench.told import say
+from hybridbench.told import drop_the_dead, say
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def cell(
     from hybridbench.nightly.cells import find_cell
     from hybridbench.nightly.run import run_cell
 
+    check_directory("--out", out)
     night = _night(plan, budget, defect)
     if (cell_id is None) == (index is None):
         raise UsageError(
@@ -152,6 +154,10 @@ def merge(
     """One report and one exit code from all cells; a lost cell is MISSING and never a pass."""
     from hybridbench.nightly.run import merge_night
 
+    check_directory("--out", out)
+    check_directory("--keep-baseline", keep_baseline)
+    # Where a green night is to be stored, none need be yet.
+    _check_baselines([place for place in baseline or [] if place != keep_baseline])
     night = None if plan is None else _night(plan, budget, defect)
     if night is None and (budget or defect):
         raise UsageError("--budget and --defect belong to --plan, which is missing.")
@@ -189,6 +195,8 @@ def run(
     from hybridbench.nightly.run import merge_night, night_directory, run_cells
     from hybridbench.rundir.layout import CELLS
 
+    check_directory("--out", out)
+    _check_baselines(baseline or [])
     night = _night(plan, budget, defect)
     directory = out or night_directory(Path("results") / "nightly", night)
     _say(f"night {directory}: {counted(len(night.cells))}")
@@ -218,6 +226,15 @@ def _night(plan: str, budget: str | None, defects: list[str] | None) -> Night:
     return planned_night(plan, _budget_s(budget), tuple(defects or ()))
 
 
+def _check_baselines(places: list[Path]) -> None:
+    missing = next((place for place in places if not place.is_dir()), None)
+    if missing is not None:
+        raise UsageError(
+            f"--baseline {missing}: there is no such directory; name a night or a directory of "
+            "nights, or leave the option out."
+        )
+
+
 def _budget_s(budget: str | None) -> float | None:
     if budget is None:
         return None
@@ -233,18 +250,23 @@ def _repeated(budget: str | None, defects: list[str] | None) -> list[str]:
     return words + [word for name in defects or () for word in ("--defect", name)]
 
 
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
 @contextmanager
 def _signals() -> Iterator[Child]:
-    """A child to whom Ctrl-C and SIGTERM are passed on inside the block."""
+    """A child to whom Ctrl-C, SIGTERM, SIGHUP and SIGQUIT are passed on inside the block."""
     from hybridbench.nightly.child import Child
 
     child = Child()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         del frame
+        if number == signal.SIGHUP:
+            drop_the_dead(sys.stdout, sys.stderr)
         child.stop(signal.Signals(number))
 
-    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: signal.signal(n, pass_on) for n in _PASSED_ON}
     try:
         yield child
     finally:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from hybridbench.errors import RunDirectoryError
 from hybridbench.units import format_byte_rate, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -15,6 +18,24 @@ if TYPE_CHECKING:
     from hybridbench.runs.preview import Preview
 
 FORMATS = ("console", "json")
+
+
+def check_store(store: Path) -> None:
+    """Nothing, if run directories can be made in ``store``; what is made to see that is gone again.
+
+    Raises:
+        RunDirectoryError: they cannot.
+    """
+    place = store.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryDirectory(prefix=".hybridbench-", dir=place):
+            pass
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot make a run directory in {store}: {error.strerror}; choose another --store"
+        ) from error
 
 
 def tell_preview(plan: SoakPlan, output: str) -> None:

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 def prune(
     keep: Annotated[
         int | None,
-        typer.Option(min=0, help="Keep the newest so many of each model and profile."),
+        typer.Option(
+            min=0,
+            help="Keep the newest so many of each model, profile and setting that decides what a "
+            "run measures; runs with a defect count apart.",
+        ),
     ] = None,
     keep_days: Annotated[
         float | None, typer.Option(min=0.0, help="Keep what began less than so many days ago.")
@@ -40,7 +44,8 @@ def prune(
     """Delete runs, comparisons and nights that no rule keeps; give one rule or more.
 
     What is being written, leaks, what cannot be read, and the last good night of each plan stay.
-    Directories of anything else are never touched.
+    Only what proves by its content to be a result of hybridbench is touched, and nothing that has
+    another file in it.
     """
     if keep is None and keep_days is None and not keep_failed:
         raise UsageError("prune needs a rule: --keep N, --keep-days D or --keep-failed.")
@@ -58,6 +63,9 @@ def prune(
             _say(doom, size)
         typer.echo(f"{format_bytes(freed)} would be freed; nothing was deleted.")
         return
+    for doom in dooms:
+        if doom.is_foreign:
+            typer.echo(f"kept     {doom.entry.path}  ({doom.why})")
     freed, failed, gone = 0, 0, 0
     for one in remove(store, dooms):
         freed += one.size_bytes

@@ -39,7 +39,10 @@ def report(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="The file to write --format into.  Default: standard output."),
+        typer.Option(
+            help="The file to write --format into; a pipe, a terminal or the target of a symbolic "
+            "link is written into.  Default: standard output."
+        ),
     ] = None,
     open_page: Annotated[
         bool, typer.Option("--open", help="Show the page with the charts in your browser.")

@@ -59,6 +59,7 @@ def resume(run_dir: Path, given: Mapping[str, object], hold_s: float) -> tuple[P
             stop=str(stop) if stop is not None else None,
             diagnose=str(diagnose) if diagnose is not None else None,
             hold_s=hold_s if "on_leak" in given else None,
+            defects=_texts(given.get("defect")),
             command=("hybridbench", *sys.argv[1:]),
         )
     )
@@ -95,11 +96,19 @@ def _same(name: str, value: object, stored: object) -> bool:
             return parse_duration_s(str(value)) == stored
         except ValueError as error:
             raise UsageError(f"--{name}: {error}.") from error
-    if isinstance(value, list | tuple):
-        return isinstance(stored, list | tuple) and sorted(map(str, value)) == sorted(
-            map(str, stored)
-        )
+    if name == "defect":
+        # Files are compared by what they hold, and may be all that is named: see defect_files.
+        given, recorded = (_slugs(names) for names in (value, stored))
+        return given == recorded or (not given and bool(_texts(value)))
     return value == stored
+
+
+def _slugs(names: object) -> list[str]:
+    return sorted(name for name in _texts(names) if not name.endswith(".py"))
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else ()
 
 
 def _lookup(manifest: Mapping[str, JsonValue], path: tuple[str, ...]) -> JsonValue:

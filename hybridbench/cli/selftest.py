@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def selftest(
     if dry_run:
         _list(rows)
         return
+    check_place("--markdown", markdown)
     if resume and store is None:
         raise UsageError("--resume: name with --store the directory in which to go on.")
     outcomes = _run(rows, jobs or _jobs(full=full), store, resume=resume)

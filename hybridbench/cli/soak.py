@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,7 +21,7 @@ from hybridbench.cli.options import (
     profile_with,
 )
 from hybridbench.cli.preview import FORMATS as PREVIEW_FORMATS
-from hybridbench.cli.preview import tell_preview
+from hybridbench.cli.preview import check_store, tell_preview
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
@@ -41,6 +42,7 @@ DTYPES = ("float32", "float64", "bfloat16")
 CENSUS_MODES = ("auto", "fork", "walk")
 STOP_MODES = ("auto", "early", "never")
 _DEFAULT_PROFILE = "chat-churn"
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 def soak(
@@ -128,7 +130,10 @@ def soak(
         typer.Option(help="How garbage is counted: fork, walk, or auto (fork unless on CUDA)."),
     ] = "auto",
     watchdog: Annotated[
-        str, typer.Option(help="This long without an engine step, with work pending, is a hang.")
+        str,
+        typer.Option(
+            help="This long without an engine step, with work pending, is a hang; 15s or more."
+        ),
     ] = "30s",
     stop: Annotated[
         str,
@@ -243,14 +248,17 @@ def soak(
     check_choice("--malloc", malloc, MALLOC_MODES)
     check_choice("--dtype", dtype, DTYPES)
     check_choice("--census", census, CENSUS_MODES)
+    if _DEVICE.fullmatch(device) is None:
+        raise UsageError(f"--device {device}: write cpu, cuda or, of several, cuda:1.")
     if gc is not None:
         check_choice("--gc", gc, GC_MODES)
     defects = chosen_defects(defect or [])
     # Only its own profile needs what the defect sets; who names another knows what to set.
     needed = defects.needs if profile is None else {}
-    source = profile or defects.profile or _DEFAULT_PROFILE
+    source = profile if profile is not None else defects.profile or _DEFAULT_PROFILE
     chosen = profile_with(source, {**needed, **parse_overrides(set_ or [], gc, ballast)})
     from hybridbench.runs.plan import SoakPlan
+    from hybridbench.workload.trace_replay import check_trace
 
     duration_s = _duration(duration, chosen.duration_s)
     replay = _trace(trace, length_scale, speedup)
@@ -269,7 +277,7 @@ def soak(
         malloc=malloc,
         ui=ui,
         census=census,
-        watchdog_s=parse_seconds("--watchdog", watchdog),
+        watchdog_s=_watchdog(watchdog),
         stop=stop,
         extend_s=_extend(extend, duration_s),
         diagnose=diagnose,
@@ -279,8 +287,12 @@ def soak(
         command=("hybridbench", *sys.argv[1:]),
     )
     if dry_run:
-        tell_preview(plan, format_)
+        with _listener(listen):
+            check_trace(replay, whole=True)
+            check_store(store)
+            tell_preview(plan, format_)
     else:
+        check_trace(replay, whole=False)
         _run(plan, Telling(format_), listen)
 
 
@@ -345,6 +357,22 @@ def _extend(given: str | None, duration_s: float) -> float:
     if given is None:
         return default_extend_s(duration_s)
     return 0.0 if given == "0" else parse_seconds("--extend", given)
+
+
+# A worker that has nothing to do speaks when it is asked, every 10 s in a long run, and a probe may
+# hold it for 5 s (probe.max_stall_ms).  Under load, 70 s of `smoke` and of `chat-churn` on two busy
+# cores: no step older than 0.06 s, no silence longer than 1 s.
+_WATCHDOG_LEAST_S = 15.0
+
+
+def _watchdog(given: str) -> float:
+    watchdog_s = parse_seconds("--watchdog", given)
+    if watchdog_s < _WATCHDOG_LEAST_S:
+        raise UsageError(
+            f"--watchdog {given}: a healthy worker may be silent between two samples and while its "
+            f"heap is scanned; give {format_duration(_WATCHDOG_LEAST_S)} or more."
+        )
+    return watchdog_s
 
 
 def _hold(on_leak: str | None) -> float:

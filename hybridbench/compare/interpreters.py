@@ -8,7 +8,7 @@ from pathlib import Path
 
 import hybridbench
 from hybridbench.errors import ConfigError, UsageError
-from hybridbench.targets.own_process import with_environment
+from hybridbench.targets.own_process import SAFE_PATH, with_environment
 
 _PATIENCE_S = 120.0
 _OWN, _CHECKOUT = "installed there", "this checkout"
@@ -71,7 +71,7 @@ def _missing(path: str, module: str) -> ConfigError:
 
 
 def _ask(executable: Path, search_path: str, path: str) -> tuple[str, str, str]:
-    settings = {"PYTHONPATH": search_path, "PYTHONSAFEPATH": "1"}
+    settings = {"PYTHONPATH": search_path, **SAFE_PATH}
     try:
         done = subprocess.run(
             with_environment(settings, [str(executable), "-c", _ASK]),

@@ -29,7 +29,7 @@ from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.sides import Side
 from hybridbench.compare.traffic import BlockTraffic, block_workload
 from hybridbench.errors import RunDirectoryError
-from hybridbench.rundir.layout import SEGMENT
+from hybridbench.rundir.layout import SEGMENT, WORKER_STDERR
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.manifest import plain_mapping
 from hybridbench.rundir.truth import add_truth
@@ -44,7 +44,6 @@ from hybridbench.runs.parts import RunRoom, loop_parts
 from hybridbench.runs.plan import Segment, SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.segment import with_counts, with_segment
-from hybridbench.runs.soak import STDERR_FILE
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.sampling.cgroup import oom_kills
 from hybridbench.sampling.sampler import StarvationSource
@@ -148,7 +147,7 @@ class LiveSide:
         self._held.enter_context(locked_run(self.run_dir))
         self._sink = RememberingSink(self._writer)
         self._recorder = Recorder(self._sink, clock, clock.monotonic_s())
-        self._log_watch = LogWatch(self.run_dir / STDERR_FILE, self._recorder)
+        self._log_watch = LogWatch(self.run_dir / WORKER_STDERR, self._recorder)
         self._recorder.enter("boot")
         self._parked_at_s = clock.monotonic_s()
 
@@ -168,7 +167,7 @@ class LiveSide:
         Raises:
             WorkerFailedError: the system cannot start it.
         """
-        stage, stderr_path = self._stage, self.run_dir / STDERR_FILE
+        stage, stderr_path = self._stage, self.run_dir / WORKER_STDERR
         launch = Launch(
             self.side, self._plan, stderr_path, stage.clock, stage.interrupts, stage.cpu
         )

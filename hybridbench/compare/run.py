@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter
 from hybridbench.errors import ConfigError, ExitCode, UsageError
 from hybridbench.rundir.layout import make_run_dir, new_run_id
+from hybridbench.rundir.unused import remove_unused
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
 from hybridbench.runs.live import make_view
 from hybridbench.runs.loop import WorkerLostError
@@ -108,10 +108,11 @@ def run_comparison(
                 make_side(side, side_label(index), stage) for index, side in enumerate(plan.sides)
             ]
             return _Comparison(stage, writer, view, alike).run(sides)
-    except (ConfigError, UsageError):
+    except (ConfigError, UsageError) as error:
         # Nothing ran: a directory that says so would only be in the way.
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
+        if remove_unused(directory):
+            raise
+        raise type(error)(f"{error} What has run is kept in {directory}.") from error
     finally:
         view.close()
 

@@ -22,11 +22,10 @@ from hybridbench.analysis.reading import number, numbers, text, texts
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ExitCode, RunDirectoryError
 from hybridbench.rundir.atomic import write_atomically
-from hybridbench.rundir.layout import COMPARISON
+from hybridbench.rundir.layout import BLOCKS, COMPARISON
 from hybridbench.rundir.manifest import as_mapping, plain_mapping
 from hybridbench.rundir.reader import read_run
 
-BLOCKS: Final = "blocks.jsonl"
 COMPARISON_SCHEMA: Final = "hybridbench.comparison-plan/1"
 
 

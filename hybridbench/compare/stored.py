@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from hybridbench.compare.store import ComparisonWriter
 from hybridbench.errors import ConfigError, ExitCode, UsageError
 from hybridbench.rundir.layout import make_run_dir, new_run_id
 from hybridbench.rundir.reader import read_manifest
+from hybridbench.rundir.unused import remove_unused
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.resume import plan_of_manifest
 from hybridbench.runs.soak import run_soak
@@ -67,9 +67,10 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
     try:
         with ComparisonWriter(directory, _facts(plan, like, directory.name, clock)) as writer:
             return _side_by_side(plan, directory, like, writer)
-    except (ConfigError, UsageError):
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
+    except (ConfigError, UsageError) as error:
+        if remove_unused(directory):
+            raise
+        raise type(error)(f"{error} What has run is kept in {directory}.") from error
 
 
 def _side_by_side(

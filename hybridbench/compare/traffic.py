@@ -69,6 +69,10 @@ class BlockTraffic:
     def in_flight(self) -> int:
         return 0 if self._inner is None else self._inner.in_flight
 
+    @property
+    def failure(self) -> str:
+        return "" if self._inner is None else self._inner.failure
+
     def next_action(self, now_s: float) -> Action:
         inner = self._inner
         if inner is None:

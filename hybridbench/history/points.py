@@ -122,6 +122,12 @@ def read_points(store: Path) -> Points:
     return Points(tuple(points), tuple(unread))
 
 
+def history_facts(manifest: Mapping[str, JsonValue]) -> dict[str, str]:
+    """What all runs of one history share, by key, in words."""
+    facts = comparable_facts(manifest)
+    return {key: value for key, value in facts.items() if key not in _OF_VERSION}
+
+
 class _Level(msgspec.Struct):
     metric: str
     stat: str
@@ -165,7 +171,7 @@ def _point(path: Path) -> Point:
         path=path,
         run_id=str(manifest["run_id"]),
         started_wall_s=number(manifest, "started_wall_s"),
-        facts={key: value for key, value in facts.items() if key not in _OF_VERSION},
+        facts=history_facts(manifest),
         model=text(mapping(manifest, "model"), "name"),
         profile=text(mapping(manifest, "profile"), "name"),
         version=_version(manifest),

@@ -193,7 +193,7 @@ class CellRun:
             stored = stored_run(store)
         if stored.run_dir is not None and stored.progress is Progress.CUT:
             self.told(f"{self.rules.cell.id}: goes on with {stored.run_dir.name}")
-            ended = self._start(resume_command(stored.run_dir), attempt, store)
+            ended = self._start(resume_command(self.rules.cell, stored.run_dir), attempt, store)
             if ended.exit_code == int(ExitCode.USAGE):
                 # Cut off before its engine was built, or the engine has changed since.
                 self.told(f"{self.rules.cell.id}: begins anew, as that run cannot go on")

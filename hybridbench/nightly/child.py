@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
+from hybridbench.targets.own_process import own_command
 from hybridbench.told import say
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -54,7 +55,7 @@ class Child:
         """
         with output.open("a", encoding="utf-8") as file:
             process = subprocess.Popen(
-                command,
+                own_command(command),
                 stdout=file,
                 stderr=subprocess.PIPE,
                 text=True,

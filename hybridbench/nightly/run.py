@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,8 +94,10 @@ def run_cells(night: Night, out: Path, child: Child, told: Told) -> int | None:
 
 
 def stopped_code(child: Child) -> int | None:
-    """The exit code of a process that ``child.stop`` ended."""
-    return None if child.stopped_by is None else 128 + int(child.stopped_by)
+    """The exit code of a process that ``child.stop`` ended; as of a soak, 143 but for Ctrl-C."""
+    if child.stopped_by is None:
+        return None
+    return int(ExitCode.INTERRUPTED if child.stopped_by is signal.SIGINT else ExitCode.TERMINATED)
 
 
 def merge_night(

@@ -76,9 +76,13 @@ def soak_command(cell: Cell, seed: int, duration_s: float, store: Path) -> list[
     return words
 
 
-def resume_command(run_dir: Path) -> list[str]:
+def resume_command(cell: Cell, run_dir: Path) -> list[str]:
     """Go on with a run that was cut off, as a segment of its own."""
-    return [*HYBRIDBENCH, "soak", "--resume", str(run_dir), "--ui", "plain"]
+    words = [*HYBRIDBENCH, "soak", "--resume", str(run_dir), "--ui", "plain"]
+    for version in cell.versions:
+        # No code is run because a manifest names it: files are given again.
+        words += _version_words(version) if version.endswith(".py") else []
+    return words
 
 
 def judge_command(run_dir: Path) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.records import NightRecord, write_record
@@ -12,9 +11,7 @@ from hybridbench.report.document import Document
 from hybridbench.report.github import render_summary
 from hybridbench.report.write import write_document
 from hybridbench.rundir.atomic import write_atomically
-from hybridbench.rundir.layout import CELLS, NIGHT, REPORT_HTML
-
-SUMMARY: Final = "summary.md"
+from hybridbench.rundir.layout import CELLS, NIGHT, REPORT_HTML, SUMMARY
 
 
 def write_night(out: Path, night: NightRecord) -> Document:

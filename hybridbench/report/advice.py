@@ -57,6 +57,8 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "path, and what it follows (leaves of the tree, live objects) what that path walks over.",
     "below-threshold": "Compare with a healthy run of the same profile: the level of {subject} was "
     "wrong from the start, so no trend will show where it comes from.",
+    "workload-failed": "Correct the {subject} at the place named above, then repeat the run, or go "
+    "on with it by --resume; --dry-run reads a whole trace beforehand.",
     "crash": "Read the last lines of the worker in the evidence; the samples up to that moment are "
     "complete.",
 }

@@ -48,7 +48,7 @@ _TIME_UNITS = frozenset({"h", "min", "s"})
 _EVENTS_MAX = 200
 
 _HIGHER_IS_BETTER: Final = {derived.name for derived in DERIVED if not derived.higher_is_worse}
-_BY_SIGNAL: Final = {"SIGTERM": ExitCode.TERMINATED}
+_BY_SIGNAL: Final = dict.fromkeys(("SIGTERM", "SIGHUP", "SIGQUIT"), ExitCode.TERMINATED)
 
 
 def build_document(record: RunRecord, verdict: Verdict) -> Document:

@@ -9,7 +9,7 @@ from pathlib import Path
 from hybridbench.analysis.record import JsonValue, RunRecord
 from hybridbench.analysis.segments import borders, last_segment, segments
 from hybridbench.errors import RunDirectoryError
-from hybridbench.rundir.layout import SAMPLES
+from hybridbench.rundir.layout import SAMPLES, WORKLOAD_FAILED
 from hybridbench.rundir.listing import last_sample
 from hybridbench.rundir.reader import read_run
 
@@ -61,10 +61,12 @@ def read_cut_run(run_dir: Path) -> CutRun:
 
 
 def is_finished(record: RunRecord) -> bool:
-    """Whether the run came to an end of its own: an interrupted one may go on."""
+    """Whether the run came to an end of its own: one that was interrupted, or whose trace could not
+    be read any further, may go on.
+    """
     part = last_segment(record)
     phase = part.last_event("phase")
-    if phase is None or part.last_event("interrupted") is not None:
+    if phase is None or any(part.last_event(kind) for kind in ("interrupted", WORKLOAD_FAILED)):
         return False
     return phase.data.get("name", phase.data.get("phase")) == "done"
 
@@ -74,7 +76,7 @@ def _served_s(part: RunRecord) -> float:
     begun = [e.t_s for e in part.all_events("phase") if e.data.get("name") == "warmup"]
     if not begun:
         return 0.0
-    interrupted = part.last_event("interrupted")
+    ended = part.last_event("interrupted") or part.last_event(WORKLOAD_FAILED)
     ends = [float(series.t_s[-1]) for series in part.series.values() if len(series)]
-    end = interrupted.t_s if interrupted is not None else max(ends, default=begun[0])
+    end = ended.t_s if ended is not None else max(ends, default=begun[0])
     return max(0.0, end - begun[0])

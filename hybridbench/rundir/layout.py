@@ -25,6 +25,8 @@ EVENTS: Final = "events.jsonl"
 VERDICT: Final = "verdict.json"
 # Each marks a directory of its kind, which has no manifest: what was compared, what a night ran.
 COMPARISON: Final = "comparison.json"
+# A line for each block of a live comparison.
+BLOCKS: Final = "blocks.jsonl"
 NIGHT: Final = "night.json"
 # A night in the making has only these: a folder with a directory a cell, and a file in each.
 CELLS: Final = "cells"
@@ -34,15 +36,39 @@ DIAGNOSIS: Final = "diagnosis.json"
 ALLOCATIONS: Final = "allocations.bin"
 # What injected defects really did.  Only the self-test reads it: no verdict may rest on it.
 TRUTH: Final = "truth.json"
+WORKER_STDERR: Final = "worker.stderr.log"
 # Names the process that writes this run, while it does.
 LOCK: Final = "run.lock"
 REPORT_HTML: Final = "report.html"
 REPORT_MARKDOWN: Final = "report.md"
 JUNIT: Final = "junit.xml"
+SUMMARY: Final = "summary.md"
+# Whoever wants a directory to stay, whatever `prune` is told, puts a file of this name into it.
+KEEP: Final = "KEEP"
 # What SIGUSR1 asks for while a run goes on; the end of the run leaves them as they are.
 VERDICT_SO_FAR: Final = "verdict-so-far.json"
 REPORT_HTML_SO_FAR: Final = "report-so-far.html"
 REPORT_MARKDOWN_SO_FAR: Final = "report-so-far.md"
+
+# By these a directory is known as one of ours at first sight; what they hold must prove it.
+MARKERS: Final = (MANIFEST, SAMPLES, COMPARISON, NIGHT, CELL)
+# What was recorded, found or agreed on: no report may be written over it.  The pages (report.html,
+# report.md, junit.xml) are made anew from these at any time.
+RECORDED: Final = frozenset(
+    {
+        *MARKERS,
+        *(EVENTS, BLOCKS, VERDICT, VERDICT_SO_FAR, DIAGNOSIS, ALLOCATIONS, TRUTH),
+        *(WORKER_STDERR, LOCK, KEEP),
+    }
+)
+
+# Of runs, comparisons and nights; made of what was recorded.
+WRITTEN_PAGES: Final = frozenset(
+    {
+        *(REPORT_HTML, REPORT_MARKDOWN, JUNIT, SUMMARY),
+        *(REPORT_HTML_SO_FAR, REPORT_MARKDOWN_SO_FAR),
+    }
+)
 
 # Kinds of events with a meaning of their own; any other kind is kept and drawn as a plain mark.
 PHASE: Final = "phase"  # data: {"phase": name}, from this moment on
@@ -50,6 +76,7 @@ STEADY: Final = "steady"  # data: {"reason": sentence}
 CHECKPOINT: Final = "checkpoint"  # a quiescent moment; data: what was found there
 GC: Final = "gc"  # a full collection
 SEGMENT: Final = "segment"  # a new worker goes on with a run that was cut off
+WORKLOAD_FAILED: Final = "workload_failed"  # data: {"text": sentence}; no request came after it
 NOTE: Final = "note"  # data: {"text": sentence}; shown beneath the verdict
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.]+")

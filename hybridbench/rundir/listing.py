@@ -18,12 +18,12 @@ from hybridbench.rundir.layout import (
     CELL,
     CELLS,
     COMPARISON,
-    LOCK,
     MANIFEST,
     NIGHT,
     SAMPLES,
     VERDICT,
 )
+from hybridbench.rundir.lock import holder_of
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import SampleLine, decoded_sample, read_manifest
 
@@ -120,14 +120,7 @@ def last_sample(path: Path) -> SampleLine | None:
 
 def writer_of(path: Path) -> int | None:
     """The process that writes the run in ``path`` now, as far as its lock file tells."""
-    try:
-        pid = int((path / LOCK).read_text("ascii").strip())
-        os.kill(pid, 0)
-    except PermissionError:
-        return pid
-    except (OSError, ValueError):
-        return None
-    return pid
+    return holder_of(path)
 
 
 def _newest_first(entries: Iterable[RunSummary]) -> list[RunSummary]:

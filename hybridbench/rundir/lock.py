@@ -7,9 +7,13 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from hybridbench.errors import RunDirectoryError
 from hybridbench.rundir.layout import LOCK
+
+# Of /proc/PID/stat, counted from what follows the name: field 22 in proc(5).
+_BEGUN_FIELD: Final = 19
 
 
 @contextlib.contextmanager
@@ -25,13 +29,42 @@ def locked_run(run_dir: Path) -> Iterator[None]:
     handle = _locked_handle(path)
     try:
         os.ftruncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+        os.write(handle, f"{os.getpid()}\n{_begun(os.getpid())}\n".encode())
         yield
     finally:
         # While it is still locked: whoever waits for this file finds that it is no longer the one.
         with contextlib.suppress(OSError):
             path.unlink()
         os.close(handle)
+
+
+def holder_of(run_dir: Path) -> int | None:
+    """The process that the lock file of ``run_dir`` names, if that very process still lives.
+
+    Only looks: to try the lock would refuse it to whoever wants it at this moment.  Numbers of
+    processes come again, so the file also tells when its own began.
+    """
+    try:
+        pid_line, _, begun = (run_dir / LOCK).read_text("ascii").partition("\n")
+        pid = int(pid_line)
+        os.kill(pid, 0)
+    except PermissionError:
+        pass
+    except (OSError, OverflowError, ValueError):
+        return None
+    now = _begun(pid)
+    return None if begun.strip() and now and begun.strip() != now else pid
+
+
+def _begun(pid: int) -> str:
+    """When the process ``pid`` began, in ticks since the machine did; empty if nothing says."""
+    try:
+        told = Path("/proc", str(pid), "stat").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    # The name in brackets may hold anything, brackets and spaces included.
+    fields = told.rpartition(")")[2].split()
+    return fields[_BEGUN_FIELD] if len(fields) > _BEGUN_FIELD else ""
 
 
 def _locked_handle(path: Path) -> int:
@@ -43,7 +76,7 @@ def _locked_handle(path: Path) -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = os.read(handle, 32).decode("ascii", "replace").strip()
+            owner = os.read(handle, 64).decode("ascii", "replace").partition("\n")[0]
             os.close(handle)
             raise _refusal(path, owner, error) from error
         if _is_same_file(path, handle):

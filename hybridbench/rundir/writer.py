@@ -49,6 +49,7 @@ class RunWriter:
         """
         self.run_dir = run_dir
         self._clock = clock
+        self.has_samples = False  # whether this writer stored one: then nothing may be taken back
         self.repaired_bytes: dict[str, int] = {}
         self._sizes: dict[Path, int] = {}
         if goes_on:
@@ -89,6 +90,7 @@ class RunWriter:
             "phase": phase,
             "m": values,
         }
+        self.has_samples = True
         self._samples.append(line)
 
     def event(self, t_s: float, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
@@ -103,8 +105,9 @@ class RunWriter:
 
     def take_back(self) -> None:
         """Undo a continuation that was refused: the run is again what was found, less its torn
-        lines.
+        lines.  Only before the first sample: what was measured stays, whatever comes after it.
         """
+        assert not self.has_samples, "what was measured is never taken back"
         self.close()
         for path, size in self._sizes.items():
             os.truncate(path, size)

@@ -51,6 +51,11 @@ class Driver:
         """Requests that have not ended, by the client's account."""
         return self._workload.in_flight
 
+    @property
+    def failure(self) -> str:
+        """Why the workload can send nothing more; empty while it can."""
+        return self._workload.failure
+
     def pump(self, now_s: float) -> float | None:
         """Post everything that is due; return when to pump again at the latest, or None."""
         for _ in range(_ACTIONS_PER_PUMP_MAX):

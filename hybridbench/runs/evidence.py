@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hybridbench.targets.own_process import import_path, with_environment
+from hybridbench.targets.own_process import own_command
 
 _PATIENCE_S = 30.0
 
@@ -48,4 +48,4 @@ class EvidenceWriter:
 
 def _command(run_dir: Path) -> list[str]:
     report = [sys.executable, "-m", "hybridbench", "report", str(run_dir.resolve()), "--so-far"]
-    return with_environment({"PYTHONPATH": import_path()}, ["nice", *report])
+    return own_command(["nice", *report])

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM: the first asks for an orderly end, the second for an immediate one.
+"""Ctrl-C, SIGTERM, SIGQUIT, a terminal that closes: the first asks for an orderly end, the second
+for an immediate one.
 
 SIGUSR1 asks for the evidence so far, and the run goes on.
 """
@@ -6,6 +7,7 @@ SIGUSR1 asks for the evidence so far, and the run goes on.
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +15,11 @@ from types import FrameType
 from typing import Final
 
 from hybridbench.errors import ExitCode
+from hybridbench.told import drop_the_dead
 
-_HANDLED: Final = (signal.SIGINT, signal.SIGTERM)
+_HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# Who starts a run with nohup wants it to outlive the terminal.
+_MAY_BE_IGNORED: Final = (signal.SIGHUP, signal.SIGQUIT)
 # The kernel tells a process of its parent's death once for each of the parent's threads that dies.
 _ONE_DEATH_S: Final = 2.0
 
@@ -26,7 +31,8 @@ class SecondSignalError(BaseException):
 class Interrupts:
     """What has been asked for so far.  The loop looks at ``first``; a second signal raises.
 
-    A SIGTERM right after another is the same wish: so a night that is killed tells its soaks.
+    A SIGTERM right after another is the same wish: so a night that is killed tells its soaks.  And
+    whoever hangs up is gone: the kernel says so, and the shell says it once more.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,14 +43,19 @@ class Interrupts:
 
     @property
     def exit_code(self) -> ExitCode | None:
-        """130 after SIGINT, 143 after SIGTERM."""
+        """130 after SIGINT, 143 after SIGTERM, SIGHUP and SIGQUIT: who ends it from outside."""
         if self.first is None:
             return None
-        return ExitCode.TERMINATED if self.first is signal.SIGTERM else ExitCode.INTERRUPTED
+        return ExitCode.INTERRUPTED if self.first is signal.SIGINT else ExitCode.TERMINATED
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """The handler: notes the first signal, raises SecondSignalError on the next."""
         del frame
+        if number == signal.SIGHUP:
+            # Nothing that is written to a terminal that is gone arrives, and all of it fails.
+            drop_the_dead(sys.stdout, sys.stderr)
+            if self.first is not None:
+                return
         now_s = self._clock()
         if self.first is None:
             self.first = signal.Signals(number)
@@ -66,7 +77,11 @@ def handled_interrupts() -> Iterator[Interrupts]:
     """
     interrupts = Interrupts()
     try:
-        before = {number: signal.signal(number, interrupts.on_signal) for number in _HANDLED}
+        before = {
+            number: signal.signal(number, interrupts.on_signal)
+            for number in _HANDLED
+            if number not in _MAY_BE_IGNORED or signal.getsignal(number) != signal.SIG_IGN
+        }
         before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, interrupts.on_evidence_signal)
     except ValueError:
         before = {}
@@ -74,4 +89,6 @@ def handled_interrupts() -> Iterator[Interrupts]:
         yield interrupts
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # The answer is still to be judged and written, and a shell may hang up twice.
+            hung_up = number == signal.SIGHUP and interrupts.first is signal.SIGHUP
+            signal.signal(number, signal.SIG_IGN if hung_up else handler)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from hybridbench.analysis.findings import Verdict
-from hybridbench.targets.own_process import import_path, with_environment
+from hybridbench.targets.own_process import own_command
 
 _NICE = 10
 _PATIENCE_S = 5.0
@@ -87,13 +87,12 @@ def main(run_dir: Path, *, final: bool = False) -> int:
 
 def _command(run_dir: Path, *, final: bool) -> list[str]:
     settings = {
-        "PYTHONPATH": import_path(),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
     look = [sys.executable, "-m", "hybridbench.runs.look", str(run_dir.resolve())]
     look += ["final"] * final
-    return with_environment(settings, look)
+    return own_command(look, settings)
 
 
 def _unpickled(data: bytes) -> Verdict | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from hybridbench import __version__
 from hybridbench.analysis.record import JsonValue
 from hybridbench.rundir.manifest import plain_mapping
+from hybridbench.runs.defect_files import DEFECT_FILES, hashes_of
 from hybridbench.runs.machine import git_state, interpreter_facts, machine_facts
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.sampling.cgroup import memory_limit
@@ -33,6 +34,7 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict
         "seed": plan.seed,
         "defects": list(plan.defects),
         "defects_as_of": list(plan.defects_as_of),
+        DEFECT_FILES: hashes_of(plan.defects),
         "trace": _trace(plan),
         "versions": {"hybridbench": __version__},
         "git": git_state(),

@@ -14,6 +14,8 @@ from hybridbench.rundir.layout import MANIFEST
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import read_manifest
+from hybridbench.runs.defect_files import defects_to_resume
+from hybridbench.runs.interrupts import handled_interrupts
 from hybridbench.runs.plan import WATCHDOG_S, Segment, SoakOutcome, SoakPlan
 from hybridbench.runs.soak import continue_soak
 from hybridbench.workload.profile import Profile
@@ -33,7 +35,8 @@ _GAP_S_MIN = 1.0
 class Resumption:
     """What a person may choose anew when a run goes on; everything else is the manifest's.
 
-    None means: as it began.
+    None means: as it began.  ``defects`` are those that the command line names: files among the
+    recorded ones must be there.
     """
 
     run_dir: Path
@@ -41,6 +44,7 @@ class Resumption:
     stop: str | None = None
     diagnose: str | None = None
     hold_s: float | None = None
+    defects: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
 
 
@@ -55,9 +59,9 @@ def resume_soak(wanted: Resumption, clock: Clock | None = None) -> SoakOutcome:
     clock = clock if clock is not None else SystemClock()
     # Before the lock: a directory that holds no run must not get a file either.
     read_manifest(wanted.run_dir)
-    with locked_run(wanted.run_dir):
+    with handled_interrupts() as interrupts, locked_run(wanted.run_dir):
         segment = read_segment(wanted.run_dir, clock.wall_s())
-        return continue_soak(resumed_plan(wanted, segment), segment, clock)
+        return continue_soak(resumed_plan(wanted, segment), segment, clock, interrupts)
 
 
 def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
@@ -66,10 +70,12 @@ def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
     Raises:
         RunDirectoryError: the manifest lacks a part of the plan.
         ConfigError: its profile is none for this version.
+        UsageError: a defect of the run is a file, which is not named again.
     """
     plan = plan_of_manifest(segment.manifest, wanted.run_dir)
     return replace(
         plan,
+        defects=defects_to_resume(segment.manifest, plan.defects, wanted.defects),
         ui=wanted.ui,
         stop=wanted.stop or plan.stop,
         diagnose=wanted.diagnose or plan.diagnose,

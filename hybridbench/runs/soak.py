@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ConfigError, RunDirectoryError
-from hybridbench.rundir.layout import ALLOCATIONS, SEGMENT, make_run_dir, new_run_id
+from hybridbench.rundir.layout import (
+    ALLOCATIONS,
+    SEGMENT,
+    WORKER_STDERR,
+    WORKLOAD_FAILED,
+    make_run_dir,
+    new_run_id,
+)
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
+from hybridbench.rundir.unused import remove_unused
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.boot import boot_worker
@@ -38,7 +45,6 @@ from hybridbench.sampling.cgroup import oom_kills
 from hybridbench.targets.bundled import BundledTarget
 from hybridbench.workload.build import build_workload
 
-STDERR_FILE = "worker.stderr.log"
 _STOP_PATIENCE_S = 10.0
 
 
@@ -53,7 +59,8 @@ def run_soak(
     is an outcome, told in the run's events.
 
     Raises:
-        ConfigError: the worker cannot be built as asked; no run directory is left behind.
+        ConfigError: the worker cannot be built as asked; nothing was measured, and no run directory
+            is left behind.
         WorkerFailedError: the worker process cannot be started.
         RunDirectoryError: the store cannot be written.
     """
@@ -64,17 +71,18 @@ def run_soak(
     manifest = planned_manifest(plan, run_dir.name, started_wall_s)
     view = make_view(plan.ui)
     try:
+        # Signals first: none may find a lock or a directory that nobody takes away.
         with (
+            handled_interrupts() as interrupts,
             RunWriter(run_dir, manifest, clock) as writer,
             locked_run(run_dir),
-            handled_interrupts() as interrupts,
         ):
             if on_started is not None:
                 on_started(run_dir)
             return _Soak(plan, clock, writer, interrupts, view, manifest).run()
     except ConfigError:
         # Nothing ran: a directory that says so would only be in the way.
-        shutil.rmtree(run_dir, ignore_errors=True)
+        remove_unused(run_dir)
         raise
     except RunDirectoryError:
         # The disk took not even the manifest: an empty directory would be taken for a run.
@@ -85,7 +93,9 @@ def run_soak(
         view.close()
 
 
-def continue_soak(plan: SoakPlan, segment: Segment, clock: Clock) -> SoakOutcome:
+def continue_soak(
+    plan: SoakPlan, segment: Segment, clock: Clock, interrupts: Interrupts
+) -> SoakOutcome:
     """Go on with the run that ``segment`` names, whose lock the caller holds.
 
     Raises:
@@ -97,14 +107,12 @@ def continue_soak(plan: SoakPlan, segment: Segment, clock: Clock) -> SoakOutcome
     manifest = {key: value for key, value in segment.manifest.items() if key not in ended}
     view = make_view(plan.ui)
     try:
-        with (
-            RunWriter(segment.run_dir, manifest, clock, goes_on=True) as writer,
-            handled_interrupts() as interrupts,
-        ):
+        with RunWriter(segment.run_dir, manifest, clock, goes_on=True) as writer:
             try:
                 return _Soak(plan, clock, writer, interrupts, view, manifest).run()
             except ConfigError:
-                writer.take_back()
+                if not writer.has_samples:
+                    writer.take_back()
                 raise
     finally:
         view.close()
@@ -133,7 +141,7 @@ class _Soak:
         self._recorder = Recorder(writer, clock, clock.monotonic_s() - begun_s)
         self._crashed = False
         self._unwritten = ""
-        self._stderr_path = writer.run_dir / STDERR_FILE
+        self._stderr_path = writer.run_dir / WORKER_STDERR
         self._evidence = EvidenceWriter(writer.run_dir)
         self._log_watch = LogWatch(self._stderr_path, self._recorder)
 
@@ -154,6 +162,13 @@ class _Soak:
         except RunDirectoryError as error:
             target.kill()
             self._cannot_write(error)
+        except ConfigError as error:
+            if not self._writer.has_samples:
+                raise
+            # Too late for a refusal: what was measured is kept and judged.
+            target.kill()
+            self._view.note(f"stopped: {error}")
+            self._recorder.event(WORKLOAD_FAILED, {"text": str(error)})
         finally:
             target.stop(_STOP_PATIENCE_S)
             self._evidence.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hybridbench.rundir.layout import WORKLOAD_FAILED
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.extension import Extends
 from hybridbench.runs.ladder import Ladder
@@ -54,6 +55,7 @@ class SoakSteps:
         self._start_s = self._checkpoint_due_s = loop.now_s
         self._checkpoints = 0
         self._steady_recorded = self._climbed = False
+        self._workload_failed = False
 
     def run(self) -> None:
         """The whole soak.
@@ -191,7 +193,9 @@ class SoakSteps:
 
     def record_allocations(self) -> None:
         """Where the ladder was climbed, see which calls allocate what is kept."""
-        if self._allocations is not None and self._climbed and not self._loop.interrupted:
+        if self._loop.interrupted or self._workload_failed:
+            return
+        if self._allocations is not None and self._climbed:
             self._allocations.record(self._drain, self._flush)
 
     def stop(self) -> None:
@@ -264,7 +268,7 @@ class SoakSteps:
 
     def _is_over(self) -> bool:
         """Whether the traffic ends before its time."""
-        if self._loop.interrupted:
+        if self._loop.interrupted or self._has_no_traffic():
             return True
         if self._stop is None:
             self._stop = self._stop_rule.check(self._loop.now_s)
@@ -272,6 +276,17 @@ class SoakSteps:
                 self._parts.recorder.event("stopped_early", self._stop.data())
                 self._parts.view.note(f"stopping early: {self._stop.sentence}")
         return self._stop is not None
+
+    def _has_no_traffic(self) -> bool:
+        """Whether the workload failed; said once.  Nothing more comes, so there is nothing to wait
+        for: what was measured is judged.
+        """
+        failure = self._parts.driver.failure
+        if failure and not self._workload_failed:
+            self._workload_failed = True
+            self._parts.recorder.event(WORKLOAD_FAILED, {"text": failure})
+            self._parts.view.note(f"ending early, no further request can be sent: {failure}")
+        return self._workload_failed
 
     def _steady_is_news(self) -> bool:
         return self._loop.steady is not None and not self._steady_recorded

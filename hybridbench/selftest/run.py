@@ -17,6 +17,7 @@ from hybridbench.rundir.truth import read_truth
 from hybridbench.selftest.compare import Outcome, compare
 from hybridbench.selftest.detect import time_to_detect_s
 from hybridbench.selftest.matrix import Expect, Row
+from hybridbench.targets.own_process import own_command
 
 # Boot, drains and checkpoints on a busy machine; a soak that takes longer than this hangs.
 _PATIENCE_S = 600.0
@@ -85,7 +86,7 @@ class SelfTest:
             if self._stopped:
                 return -1, "stopped"
             process = subprocess.Popen(
-                command(row, store),
+                own_command(command(row, store)),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,

@@ -14,7 +14,7 @@ from pathlib import Path
 from hybridbench.errors import WorkerFailedError
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
 from hybridbench.targets.messages import FromWorker, ToWorker
-from hybridbench.targets.own_process import import_path, with_environment
+from hybridbench.targets.own_process import SAFE_PATH, import_path, with_environment
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import ExitStatus
 from hybridbench.targets.wire import ParentWire
@@ -37,8 +37,8 @@ class WorkerLaunch:
 
     ``malloc`` is "pinned" (see ``sampling/malloc.py``) or "system", which leaves the settings of
     the caller's environment.  ``search_path`` is the worker's PYTHONPATH; None imports what this
-    process would, and any other keeps the working directory out of it, which may hold another
-    engine.
+    process would.  The working directory is never searched: it may hold another engine, or a file
+    with the name of a module.
     """
 
     stderr_path: Path
@@ -50,11 +50,8 @@ class WorkerLaunch:
     def environment(self) -> dict[str, str]:
         """What is set in the worker's environment on top of the caller's."""
         pinned = PINNED_ENVIRONMENT if self.malloc == "pinned" else {}
-        if self.search_path is None:
-            return {**_ENVIRONMENT, **pinned, "PYTHONPATH": import_path()}
-        # `python -m` would look in the working directory first.
-        own = {"PYTHONPATH": self.search_path, "PYTHONSAFEPATH": "1"}
-        return {**_ENVIRONMENT, **pinned, **own}
+        path = import_path() if self.search_path is None else self.search_path
+        return {**_ENVIRONMENT, **pinned, **SAFE_PATH, "PYTHONPATH": path}
 
 
 class BundledTarget:

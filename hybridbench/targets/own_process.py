@@ -6,12 +6,39 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
+
+import hybridbench
+
+# `python -m` and `-c` would look in the working directory before the standard library: whatever
+# lies there under the name of one of our modules would be run in its place.
+SAFE_PATH: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
+
+
+def own_command(command: Sequence[str], settings: Mapping[str, str] | None = None) -> list[str]:
+    """``command``, a Python of ours, so that it imports what this process does and nothing of the
+    working directory; with ``settings`` on top of the caller's environment.
+    """
+    return with_environment({**SAFE_PATH, "PYTHONPATH": import_path(), **(settings or {})}, command)
 
 
 def import_path() -> str:
-    """A PYTHONPATH with which a child imports what this process would, also from a checkout."""
-    return os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
+    """A PYTHONPATH with which a child imports what this process would, also from a checkout.
+
+    Without the directory that Python puts in front by itself: that of the script, or the working
+    one.
+    """
+    entries = [str(Path(entry).resolve()) for entry in _without_start() if entry]
+    root = str(Path(hybridbench.__file__).resolve().parents[1])
+    found = PathFinder.find_spec("hybridbench", entries)
+    if found is None or found.origin is None:
+        entries.append(root)
+    elif Path(found.origin).resolve().parents[1] != Path(root):
+        # Another release is installed here, and this process runs a checkout.
+        at = entries.index(str(Path(found.origin).parents[1]))
+        entries.insert(at, root)
+    return os.pathsep.join(entries)
 
 
 def with_environment(settings: Mapping[str, str], command: Sequence[str]) -> list[str]:
@@ -21,3 +48,11 @@ def with_environment(settings: Mapping[str, str], command: Sequence[str]) -> lis
     """
     env = shutil.which("env") or "/usr/bin/env"
     return [env, *(f"{name}={value}" for name, value in settings.items()), *command]
+
+
+def _without_start() -> list[str]:
+    first, *rest = sys.path
+    if sys.flags.safe_path:
+        return [first, *rest]
+    start = {Path.cwd().resolve(), Path(sys.argv[0] if sys.argv else "").resolve().parent}
+    return rest if Path(first).resolve() in start else [first, *rest]

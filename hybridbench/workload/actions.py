@@ -123,6 +123,11 @@ class Workload(Protocol):
         """Requests submitted and not yet ended."""
         ...
 
+    @property
+    def failure(self) -> str:
+        """Why no further request can come, in one sentence; empty while requests can come."""
+        ...
+
     def next_action(self, now_s: float) -> Action:
         """What to do now."""
         ...

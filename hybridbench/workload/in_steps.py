@@ -95,6 +95,10 @@ class InSteps:
     def in_flight(self) -> int:
         return self._inner.in_flight
 
+    @property
+    def failure(self) -> str:
+        return self._inner.failure
+
     def next_action(self, now_s: float) -> Action:
         del now_s
         while True:

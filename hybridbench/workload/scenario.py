@@ -86,6 +86,11 @@ class Scenario:
     def in_flight(self) -> int:
         return len(self._live)
 
+    @property
+    def failure(self) -> str:
+        # Drawn from a seed: there is nothing to run out of.
+        return ""
+
     def next_action(self, now_s: float) -> Action:
         urgent = self._next_urgent()
         if urgent is not None:

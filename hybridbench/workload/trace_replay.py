@@ -14,7 +14,7 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import UsageError
+from hybridbench.errors import ConfigError, UsageError
 from hybridbench.workload.actions import Action, Submit, WaitUntil
 from hybridbench.workload.draws import stream, token_block
 from hybridbench.workload.profile import Profile
@@ -62,6 +62,21 @@ def parse_speedup(text: str) -> float:
     return speedup
 
 
+def check_trace(options: TraceOptions | None, *, whole: bool) -> None:
+    """Nothing, if the trace can be replayed: its first row, or every row of it.
+
+    A pipe is left alone: what is read of it is gone.
+
+    Raises:
+        ConfigError: with file and line, for what cannot be read.
+    """
+    if options is None or (options.path.exists() and not options.path.is_file()):
+        return
+    for _ in TraceFile(options.path).rows():
+        if not whole:
+            return
+
+
 class TraceTokens:
     """Prompts of scaled rows.  Nothing is kept: a block is drawn anew from its name each time."""
 
@@ -98,6 +113,9 @@ class TraceReplay:
     While ``arrival.max_in_flight`` requests of the profile are unfinished, the next one is held
     back and all later ones with it: a machine that is too slow replays late (``held_back``,
     ``late_ms_max``) and loses nothing.  Memory: requests in flight, and one row.
+
+    A row that cannot be read while the run goes on ends the traffic (``failure``) and raises
+    nothing: what was measured up to then is still to be judged.
     """
 
     def __init__(
@@ -126,6 +144,7 @@ class TraceReplay:
         self._lap = 0
         self._lap_start_s = 0.0  # in recorded time, all laps laid end to end
         self._lag_s = 0.0  # traffic time by which being held back has moved the rest
+        self._failure = ""
         self._rows = self._file.rows()
         self._row = next(self._rows)
 
@@ -133,8 +152,12 @@ class TraceReplay:
     def in_flight(self) -> int:
         return len(self._live)
 
+    @property
+    def failure(self) -> str:
+        return self._failure
+
     def next_action(self, now_s: float) -> Action:
-        if self._clock.paused:
+        if self._clock.paused or self._failure:
             return WaitUntil(None)
         time_s = self._clock.at(now_s)
         due_s = self._due_s()
@@ -211,6 +234,14 @@ class TraceReplay:
         return Submit(rid, prompt, self._sampling.draw(output))
 
     def _advance(self) -> None:
+        try:
+            self._read_row()
+        except ConfigError as error:
+            self._failure = str(error)
+        except OSError as error:
+            self._failure = f"{self._file.path}: the trace cannot be read: {error.strerror}."
+
+    def _read_row(self) -> None:
         row = next(self._rows, None)
         if row is None:
             # One second between the last row and the first of the next lap: any gap would do.

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
+import json
 import os
+import pty
 import resource
+import select
 import subprocess
 import sys
+import termios
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -107,6 +114,138 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_what_it_has(tmp_path: Path
     assert "could not be written to its end" in again.stdout
     assert (run / "report.html").exists()
     assert evidence == {name: (run / name).read_bytes() for name in evidence}
+
+
+def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {"timestamp": 40 * i, "input_length": 600, "output_length": 64, "hash_ids": [i, i + 1]}
+        for i in range(200)
+    ]
+    trace, store = tmp_path / "bad.jsonl", tmp_path / "store"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{bad row\n")
+    soak = hybridbench(
+        "soak", *SHORT, "--store", store, "--trace", trace, "--length-scale", "1/32"
+    )  # fmt: skip
+
+    (run,) = store.iterdir()
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert soak.returncode == 16
+    assert "Traceback" not in soak.stderr
+    assert f"{trace}:201: not JSON" in verdict["headline"]
+    assert len(read_run(run).series["rss_bytes"]) > 10
+    assert (run / "report.html").exists()
+    assert not (run / "run.lock").exists()
+    before = {name: (run / name).read_bytes() for name in ("samples.jsonl", "events.jsonl")}
+
+    # The rest of the run meets the same row: what it recorded until then stays as well.
+    again = hybridbench("soak", "--resume", run, "--ui", "none")
+
+    assert again.returncode == 16
+    record = read_run(run)
+    assert all((run / name).read_bytes().startswith(text) for name, text in before.items())
+    assert len(record.all_events("workload_failed")) == 2
+    assert len(record.all_events("segment")) == 1
+
+
+def test_a_configuration_error_before_any_traffic_leaves_no_run_and_no_foreign_file_is_touched(
+    tmp_path: Path,
+) -> None:
+    trace, store = tmp_path / "bad.jsonl", tmp_path / "store"
+    trace.write_text("{bad row\n")
+
+    soak = hybridbench("soak", *SHORT, "--store", store, "--trace", trace)
+
+    assert soak.returncode == 2
+    assert f"{trace}:1: not JSON" in told(soak)
+    assert not store.exists() or list(store.iterdir()) == []
+
+
+def test_a_terminal_that_closes_ends_a_run_in_order(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+    command = [sys.executable, "-m", "hybridbench", "soak", "--profile", "smoke", "--ballast", "0"]
+    soak = subprocess.Popen(
+        [*command, "--duration", "10m", "--store", str(tmp_path)],
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=take_terminal,  # noqa: PLW1509  # before this process has threads
+    )
+    os.close(theirs)
+    reader = threading.Thread(target=_read_until_hangup, args=(ours,), daemon=True)
+    reader.start()
+    try:
+        limit_s = time.monotonic() + LIMIT_S
+        while not any(b'"steady"' in path.read_bytes() for path in tmp_path.rglob("samples.jsonl")):
+            assert time.monotonic() < limit_s
+            assert soak.poll() is None
+            time.sleep(0.2)
+        _HANGUP.set()
+        reader.join(LIMIT_S)
+        code = soak.wait(LIMIT_S)
+    finally:
+        soak.kill()
+        soak.wait()
+
+    (run,) = tmp_path.iterdir()
+    record = read_run(run)
+    interrupted = record.last_event("interrupted")
+    assert code == 143
+    assert interrupted is not None
+    assert interrupted.data["signal"] == "SIGHUP"
+    assert (run / "report.html").exists()
+    assert json.loads((run / "verdict.json").read_text())["verdict"]
+    assert not (run / "run.lock").exists()
+
+
+_HANGUP = threading.Event()
+
+
+def _read_until_hangup(terminal: int) -> None:
+    """Take what is shown, as a terminal does, until its window is closed."""
+    while not _HANGUP.is_set():
+        ready, _, _ = select.select([terminal], [], [], 0.1)
+        if ready:
+            os.read(terminal, 65536)
+    os.close(terminal)
+
+
+def test_a_request_for_evidence_before_there_is_a_run_ends_nothing(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from hybridbench.cli import app\n"
+        "app.app = lambda: (os.kill(os.getpid(), signal.SIGUSR1), print('goes on'))\n"
+        "app.main()\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (0, "goes on\n")
+
+
+def test_a_working_directory_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = 'cd "$0" && rmdir "$0" && exec "$1" -m hybridbench list runs'
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, str(gone), sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "the working directory no longer exists" in told(done)
 
 
 def test_a_disk_without_room_for_a_manifest_leaves_nothing_behind(tmp_path: Path) -> None:

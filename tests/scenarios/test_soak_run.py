@@ -18,8 +18,9 @@ import pytest
 from hybridbench.analysis.allocations import read_allocations
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ConfigError
+from hybridbench.rundir.layout import WORKER_STDERR
 from hybridbench.rundir.reader import read_run
-from hybridbench.runs.soak import STDERR_FILE, run_soak
+from hybridbench.runs.soak import run_soak
 from hybridbench.sampling.allocations import is_installed
 from tests.scenarios.one_soak import short_plan
 
@@ -260,7 +261,7 @@ def test_an_engine_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) -
     assert outcome.crashed
     assert crash.data["reason"] == "exit"
     assert "the engine loop failed: LookupError('the pool is gone')" in str(crash.data["detail"])
-    assert "schedule_with_a_fault" in (outcome.run_dir / STDERR_FILE).read_text()
+    assert "schedule_with_a_fault" in (outcome.run_dir / WORKER_STDERR).read_text()
 
 
 def test_what_cannot_be_built_is_one_sentence_and_leaves_no_run(tmp_path: Path) -> None:

@@ -91,3 +91,30 @@ def test_a_handful_of_samples_is_too_few() -> None:
     few = with_series(record, Series(memory.name, memory.t_s[:5], memory.value[:5]))
 
     assert kinds(few) == ["too-few-samples"]
+
+
+FAILED = RunEvent(200.0, "workload_failed", {"text": "a.jsonl:301: not JSON."})
+
+
+def test_a_trace_that_became_unreadable_makes_the_run_invalid_and_is_told_with_its_line() -> None:
+    record = with_manifest(
+        healthy_record(RUN), planned_duration_s=7200.0, trace={"path": "a.jsonl"}
+    )
+
+    verdict = judge(with_events(record, FAILED))
+
+    assert verdict.kind is VerdictKind.INVALID
+    assert verdict.exit_code == 16
+    finding = next(f for f in verdict.findings if f.kind == "workload-failed")
+    assert finding.subject == "trace"
+    assert "no request was sent after 3m20s (planned traffic: 2h): a.jsonl:301" in finding.title
+
+
+def test_a_leak_that_was_found_before_the_trace_failed_stands() -> None:
+    record = healthy_record(Run(duration_s=1800.0, leak_bytes_per_h=4000 * MB))
+    assert judge(record).kind is VerdictKind.LEAK
+
+    verdict = judge(with_events(record, replace(FAILED, t_s=1790.0)))
+
+    assert verdict.kind is VerdictKind.LEAK
+    assert [f.verdict for f in verdict.findings if f.kind == "workload-failed"] == ["INCONCLUSIVE"]

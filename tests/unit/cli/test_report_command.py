@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -86,6 +89,107 @@ def test_what_cannot_be_is_one_sentence_and_harms_nothing(
 
     assert said in one_sentence(result)
     assert {path.name: path.read_bytes() for path in run_dir.iterdir()} == before
+
+
+def test_a_pipe_is_written_into_and_stays_a_pipe(run_dir: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # Held open at both ends, so that neither side waits for the other.
+    reader = os.open(pipe, os.O_RDWR)
+    try:
+        tell(run_dir, Telling("markdown", pipe), rebuild=False)
+        written = os.read(reader, 1 << 20)
+    finally:
+        os.close(reader)
+
+    assert pipe.is_fifo()
+    assert b"INVALID" in written
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["to a file", "to nothing yet"])
+def test_a_symbolic_link_is_followed_and_stays_a_link(
+    run_dir: Path, tmp_path: Path, *, exists: bool
+) -> None:
+    target, link = tmp_path / "target.md", tmp_path / "link.md"
+    if exists:
+        target.write_text("older and much longer" * 1000)
+    link.symlink_to(target)
+
+    tell(run_dir, Telling("json", link), rebuild=False)
+
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["answer"] == "INVALID"
+
+
+def test_a_link_to_standard_output_prints(run_dir: Path, tmp_path: Path) -> None:
+    # As /dev/stdout is one; with standard output in a file, a second way into it would clash.
+    link, out = tmp_path / "stdout", tmp_path / "out"
+    link.symlink_to("/proc/self/fd/1")
+    command = [sys.executable, "-m", "hybridbench", "report", str(run_dir)]
+    words = [*command, "--format", "json", "--output", str(link)]
+
+    with out.open("w") as file:
+        file.write("before\n")
+        file.flush()
+        done = subprocess.run(words, stdout=file, check=False)
+
+    assert done.returncode == 16
+    assert link.is_symlink()
+    before, _, text = out.read_text().partition("\n")
+    assert before == "before"
+    assert json.loads(text)["answer"] == "INVALID"
+
+
+@pytest.mark.parametrize("name", ["verdict.json", "run.lock", "diagnosis.json", "blocks.jsonl"])
+@pytest.mark.parametrize("by_link", [False, True], ids=["named", "through a link"])
+def test_what_a_stored_result_consists_of_is_no_output(
+    run_dir: Path, tmp_path: Path, name: str, *, by_link: bool
+) -> None:
+    (run_dir / name).write_text("recorded")
+    path = run_dir / name
+    if by_link:
+        path = tmp_path / "innocent.json"
+        path.symlink_to(run_dir / name)
+
+    with pytest.raises(UsageError, match=f"{name} belongs to the stored result"):
+        tell(run_dir, Telling("json", path), rebuild=False)
+
+    assert (run_dir / name).read_text() == "recorded"
+
+
+@pytest.mark.parametrize("name", ["night.json", "cell.json", "comparison.json"])
+def test_a_night_and_a_comparison_are_no_output_either(
+    run_dir: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("recorded")
+
+    with pytest.raises(UsageError, match=f"{name} belongs to the stored result"):
+        tell(run_dir, Telling("json", tmp_path / name), rebuild=False)
+
+    assert (tmp_path / name).read_text() == "recorded"
+
+
+def test_the_same_name_elsewhere_and_the_pages_of_a_run_may_be_written(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    for path in (tmp_path / "verdict.json", run_dir / "junit.xml"):
+        tell(run_dir, Telling("junit", path), rebuild=False)
+
+        assert path.read_text().startswith("<?xml")
+
+
+def test_a_history_goes_through_the_same_door(run_dir: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "target.json")
+    words = ["--store", str(run_dir.parent), "--format", "json", "--output"]
+
+    written = hybridbench("history", *words, str(link))
+    refused = hybridbench("history", *words, str(run_dir / "samples.jsonl"))
+
+    assert written.returncode == 0
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "target.json").read_text())
+    assert "evidence" in one_sentence(refused)
 
 
 def test_a_directory_that_refuses_writing_is_told_all_the_same(run_dir: Path) -> None:

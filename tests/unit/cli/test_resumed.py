@@ -44,6 +44,13 @@ def test_options_that_say_what_the_manifest_says_may_stay() -> None:
     )
 
 
+def test_a_defect_that_is_a_file_may_be_named_without_the_slugs() -> None:
+    manifest: dict[str, JsonValue] = {**MANIFEST, "defects": ["lru-reference-cycle", "mine.py"]}
+
+    check_agrees(manifest, {"defect": ["mine.py"]})
+    check_agrees(manifest, {"defect": ["moved/mine.py", "lru-reference-cycle"]})
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -52,6 +59,7 @@ def test_options_that_say_what_the_manifest_says_may_stay() -> None:
         ({"duration": "3h"}, "--duration 3h: this run has 7200"),
         ({"duration": "1x"}, "--duration: "),
         ({"seed": 2}, "--seed 2: this run has 1"),
+        ({"defect": ["slow-step", "mine.py"]}, "--defect slow-step, mine.py: this run has lru"),
         ({"defect": []}, "--defect none: this run has lru-reference-cycle"),
         ({"set_": ["pools.mamba_slots=8"]}, "--set cannot stand beside --resume"),
         ({"length_scale": "1/2"}, "--length-scale cannot stand beside --resume"),

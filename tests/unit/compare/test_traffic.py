@@ -28,6 +28,10 @@ class Scripted:
         self.finished: list[str] = []
         self.paused = False
 
+    @property
+    def failure(self) -> str:
+        return ""
+
     def next_action(self, now_s: float) -> Action:
         if self.paused or not self.actions:
             return WaitUntil(None)

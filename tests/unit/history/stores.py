@@ -63,7 +63,12 @@ def add_run(
 def add_comparison(store: Path, name: str, started_s: float, answer: str, code: int = 0) -> Path:
     path = store / name
     add_run(path, "a-tree", started_s, verdict())
-    facts = {"started_wall_s": started_s, "versions": [{"name": "."}, {"name": "git:HEAD~1"}]}
+    facts = {
+        "schema": "hybridbench.comparison-plan/1",
+        "comparison_id": name,
+        "started_wall_s": started_s,
+        "versions": [{"name": "."}, {"name": "git:HEAD~1"}],
+    }
     (path / "comparison.json").write_text(json.dumps(facts))
     (path / "verdict.json").write_text(
         json.dumps({"word": answer, "headline": "as made up", "exit_code": code})
@@ -73,8 +78,9 @@ def add_comparison(store: Path, name: str, started_s: float, answer: str, code: 
 
 def add_night(store: Path, name: str, started_s: float, word: str) -> Path:
     path = store / name
-    add_run(path / "cells" / "smoke" / "runs", f"{name}-smoke", started_s, verdict())
+    add_run(path / "cells" / "smoke" / "attempt-1", f"{name}-smoke", started_s, verdict())
     night: dict[str, JsonValue] = {
+        "schema": "hybridbench.night/1",
         "word": word,
         "started_wall_s": started_s,
         "plan": {"name": "every night"},

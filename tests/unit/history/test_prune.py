@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from hybridbench.analysis.record import JsonValue
 from hybridbench.history.prune import Doom, Fate, Rules, doomed, remove
+from hybridbench.rundir.layout import RECORDED, WRITTEN_PAGES
 from hybridbench.rundir.listing import RunSummary
 from hybridbench.rundir.lock import locked_run
 from tests.unit.history.stores import DAY_S, add_comparison, add_night, add_run, verdict
 
 NOW_S = 100 * DAY_S
+CELL = (
+    '{"schema": "hybridbench.cell/1", "plan": {"name": "p"}, "attempts": [{"started_wall_s": 1.0}]}'
+)
 
 
 def going(store: Path, rules: Rules) -> set[str]:
@@ -59,7 +65,7 @@ def test_a_night_in_the_making_stays_and_one_that_was_cut_off_may_go(tmp_path: P
     for name in ("going", "cut"):
         cell = tmp_path / name / "cells" / "one" / "cell.json"
         cell.parent.mkdir(parents=True)
-        cell.write_text('{"plan": {"name": "p"}, "attempts": [{"started_wall_s": 1.0}]}')
+        cell.write_text(CELL)
     with locked_run(tmp_path / "going" / "cells"):
         dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
         gone = [one.path.name for one in remove(tmp_path, dooms)]
@@ -71,7 +77,7 @@ def test_a_night_in_the_making_stays_and_one_that_was_cut_off_may_go(tmp_path: P
 def test_what_began_to_be_written_after_the_look_stays(tmp_path: Path) -> None:
     cell = tmp_path / "night" / "cells" / "one" / "cell.json"
     cell.parent.mkdir(parents=True)
-    cell.write_text("{}")
+    cell.write_text(CELL)
     dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
 
     with locked_run(tmp_path / "night" / "cells"):
@@ -107,17 +113,117 @@ def test_what_goes_is_gone_and_everything_else_is_untouched(tmp_path: Path) -> N
     assert (outside / "manifest.json").exists()
 
 
-def test_a_link_inside_a_run_is_deleted_and_not_what_it_leads_to(tmp_path: Path) -> None:
+def test_a_run_with_a_link_in_it_stays_and_so_does_what_it_leads_to(tmp_path: Path) -> None:
     old = add_run(tmp_path / "store", "old", 0.0, verdict())
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("mine")
     (old / "link").symlink_to(precious)
 
-    (one,) = remove(tmp_path / "store", doomed(tmp_path / "store", Rules(keep=0), NOW_S))
+    (doom,) = doomed(tmp_path / "store", Rules(keep=0), NOW_S)
 
-    assert not one.problem
+    assert (doom.fate, doom.is_foreign) == (Fate.KEPT, True)
+    assert "did not write link in it" in doom.why
+    assert list(remove(tmp_path / "store", [doom])) == []
     assert (precious / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "marker",
+    ["comparison.json", "night.json", "cells/one/cell.json", "manifest.json", "samples.jsonl"],
+)
+@pytest.mark.parametrize(
+    "text", ['{"title":"my study"}', '{"schema":"hybridbench.other/1"}', "[]", "", "\x00"]
+)
+def test_a_name_of_ours_proves_nothing(tmp_path: Path, marker: str, text: str) -> None:
+    for study in ("one", "two", "three"):
+        file = tmp_path / study / marker
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        (tmp_path / study / "thesis.tex").write_text("years of work")
+    before = sorted(tmp_path.rglob("*"))
+
+    dooms = doomed(tmp_path, Rules(keep=0, leaks=True, damaged=True), NOW_S)
+    gone = list(remove(tmp_path, dooms))
+
+    assert gone == []
+    assert {doom.why for doom in dooms} == {"its content does not prove that hybridbench made it"}
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "place", ["thesis.tex", "paper/report.md", "cells/one/notes.txt", "a/x.png"]
+)
+@pytest.mark.parametrize("make", [add_run, add_comparison, add_night])
+def test_a_file_of_somebody_else_keeps_the_whole_directory(
+    tmp_path: Path, make: Callable[..., Path], place: str
+) -> None:
+    path = make(tmp_path, "mixed", 0.0, *(["FAIL"] if make is not add_run else []))
+    (path / place).parent.mkdir(parents=True, exist_ok=True)
+    (path / place).write_text("years of work")
+    before = sorted(tmp_path.rglob("*"))
+
+    (doom,) = doomed(tmp_path, Rules(keep=0, leaks=True, damaged=True), NOW_S)
+    gone = list(remove(tmp_path, [doom]))
+
+    assert (doom.fate, doom.is_foreign) == (Fate.KEPT, True)
+    assert f"hybridbench did not write {place} in it" in doom.why
+    assert gone == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_that_is_put_there_after_the_look_keeps_the_directory_too(tmp_path: Path) -> None:
+    run = add_run(tmp_path, "run", 0.0, verdict())
+    dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
+    (run / "thesis.tex").write_text("years of work")
+
+    (left,) = remove(tmp_path, dooms)
+
+    assert "did not write thesis.tex" in left.problem
+    assert (run / "thesis.tex").exists()
+
+
+def test_everything_that_we_write_may_go(tmp_path: Path) -> None:
+    run = add_run(tmp_path, "run", 0.0, verdict())
+    for name in (
+        *RECORDED - {"KEEP", "comparison.json", "night.json", "cell.json"},
+        *WRITTEN_PAGES,
+    ):
+        if not (run / name).exists():
+            (run / name).touch()
+    (run / ".report.html.4711-0a1b2c.part").write_text("half a page")
+    add_comparison(tmp_path, "compared", 0.0, "SAME")
+    night = add_night(tmp_path, "night", 0.0, "FAIL")
+    (night / "cells" / "smoke" / "cell.json").write_text(CELL)
+    (night / "cells" / "smoke" / "attempt-1" / "console.txt").write_text("said")
+
+    gone = list(remove(tmp_path, doomed(tmp_path, Rules(keep=0), NOW_S)))
+
+    assert [one.problem for one in gone] == ["", "", ""]
+    assert list(tmp_path.iterdir()) == []
+
+
+INCOMPARABLE: list[dict[str, JsonValue]] = [
+    {"defects": ["lru-reference-cycle"]},
+    {"trace": {"path": "traces/night.jsonl"}},
+    {"gc": {"mode": "freeze-after-warmup"}},
+    {"malloc": {"mode": "system"}},
+    {"model": {"name": "qwen3-next", "device": "cuda", "dtype": "float32"}},
+    {"model": {"name": "qwen3-next", "device": "cpu", "dtype": "bfloat16"}},
+    {"profile": {"name": "smoke", "resolved": {"arrival": {"concurrency": 64}}}},
+]
+
+
+@pytest.mark.parametrize("changes", INCOMPARABLE, ids=str)
+def test_a_baseline_is_kept_beside_newer_runs_that_are_not_comparable(
+    tmp_path: Path, changes: dict[str, JsonValue]
+) -> None:
+    add_run(tmp_path, "older", 0.0, verdict())
+    add_run(tmp_path, "baseline", DAY_S, verdict())
+    for day in (2, 3):
+        add_run(tmp_path, f"other-{day}", day * DAY_S, verdict(), changes)
+
+    assert going(tmp_path, Rules(keep=1, leaks=True)) == {"older", "other-2"}
 
 
 def test_what_does_not_lie_in_the_store_is_refused(tmp_path: Path) -> None:
@@ -148,11 +254,39 @@ def test_a_run_that_somebody_holds_is_not_deleted_though_its_lock_names_nobody(
     assert (run / "manifest.json").exists()
 
 
-def test_a_deletion_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> None:
-    add_run(tmp_path, ".pruned-half", 0.0, verdict())
+def test_a_deletion_that_was_cut_off_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_night(tmp_path, "night", 0.0, "FAIL")
+    dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
+
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            list(remove(tmp_path, dooms))
+    assert [path.name for path in tmp_path.iterdir()] == [".pruned-night"]
+    (tmp_path / ".pruned-night" / "night.json").unlink(missing_ok=True)
 
     assert list(remove(tmp_path, doomed(tmp_path, Rules(keep=0), NOW_S))) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_earlier_version_left_of_a_deletion_goes_if_it_proves_to_be_ours(
+    tmp_path: Path,
+) -> None:
+    add_run(tmp_path, ".pruned-half", 0.0, verdict())
+    mine = tmp_path / ".pruned-mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years of work")
+    mixed = add_run(tmp_path, ".pruned-mixed", 0.0, verdict())
+    (mixed / "thesis.tex").write_text("years of work")
+
+    assert list(remove(tmp_path, doomed(tmp_path, Rules(keep=0), NOW_S))) == []
+    assert {path.name for path in tmp_path.iterdir()} == {".pruned-mine", ".pruned-mixed"}
+    assert (mixed / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("rules", [Rules(keep=0), Rules(keep_days=0.0)])

@@ -94,9 +94,19 @@ def test_a_continuation_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path)
         samples.write(b'{"t":26,"wa')
     writer = RunWriter(tmp_path / "run", {**MANIFEST, "seed": 2}, clock, goes_on=True)
     writer.event(30.0, "segment", {"index": 1})
-    writer.sample(31.0, "boot", {"rss_bytes": 1.0})
 
     assert writer.repaired_bytes == {"samples.jsonl": 11, "events.jsonl": 0}
     writer.take_back()
     assert [(tmp_path / "run" / name).read_bytes() for name in files] == before
     assert read_run(tmp_path / "run").last_event("segment") is None
+
+
+def test_a_continuation_that_measured_something_is_never_taken_back(tmp_path: Path) -> None:
+    clock = cut_run(tmp_path / "run")
+    with RunWriter(tmp_path / "run", MANIFEST, clock, goes_on=True) as writer:
+        writer.event(30.0, "segment", {"index": 1})
+        writer.sample(31.0, "warmup", {"rss_bytes": 1.0})
+        with pytest.raises(AssertionError):
+            writer.take_back()
+
+    assert read_run(tmp_path / "run").last_event("segment") is not None

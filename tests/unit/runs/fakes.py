@@ -186,6 +186,7 @@ class FakeWorkload:
         self.actions: list[Action] = []
         self.live: set[str] = set()
         self.paused = False
+        self.failure = ""
         self._next = 0
 
     @property
@@ -196,7 +197,7 @@ class FakeWorkload:
         del now_s
         if self.actions:
             return self.actions.pop(0)
-        if self.paused or len(self.live) >= self.concurrency:
+        if self.paused or self.failure or len(self.live) >= self.concurrency:
             return WaitUntil(None)
         self._next += 1
         rid = f"r{self._next}"

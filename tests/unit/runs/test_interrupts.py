@@ -12,7 +12,12 @@ from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_i
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)],
+    [
+        (signal.SIGINT, ExitCode.INTERRUPTED),
+        (signal.SIGTERM, ExitCode.TERMINATED),
+        (signal.SIGHUP, ExitCode.TERMINATED),
+        (signal.SIGQUIT, ExitCode.TERMINATED),
+    ],
 )
 def test_the_first_signal_is_noted_and_the_second_raises(
     number: signal.Signals, code: ExitCode
@@ -26,7 +31,29 @@ def test_the_first_signal_is_noted_and_the_second_raises(
         with pytest.raises(SecondSignalError):
             signal.raise_signal(signal.SIGINT)
 
-    assert signal.getsignal(number) is before
+    hung_up = number == signal.SIGHUP
+    assert signal.getsignal(number) == (signal.SIG_IGN if hung_up else before)
+    signal.signal(number, before)
+
+
+def test_a_terminal_that_hangs_up_twice_is_one_wish() -> None:
+    interrupts = Interrupts()
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGHUP):
+        interrupts.on_signal(number, None)
+
+    assert interrupts.first is signal.SIGTERM
+
+
+def test_who_starts_a_run_with_nohup_has_it_outlive_the_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with handled_interrupts() as interrupts:
+            signal.raise_signal(signal.SIGHUP)
+        assert interrupts.first is None
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(

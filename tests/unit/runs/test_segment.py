@@ -9,7 +9,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from hybridbench.errors import ConfigError
+from hybridbench.errors import ConfigError, UsageError
 from hybridbench.rundir.layout import published_schema
 from hybridbench.rundir.manifest import checked_manifest
 from hybridbench.runs.manifest import planned_manifest, with_worker
@@ -103,3 +103,15 @@ def test_what_the_workload_did_adds_up_over_segments() -> None:
     twice = with_counts(once, {"submitted": 7, "late": 2})
 
     assert twice["workload_counts"] == {"submitted": 12, "aborts": 1, "late": 2}
+
+
+def test_a_resumed_plan_runs_no_file_that_only_the_manifest_names(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("DEFECT = 1")
+    segment = segment_of(replace(make_plan(), defects=(str(file),)))
+    place = Path("results/run-1")
+
+    with pytest.raises(UsageError, match="no code is run because a manifest names it"):
+        resumed_plan(Resumption(place), segment)
+
+    assert resumed_plan(Resumption(place, defects=(str(file),)), segment).defects == (str(file),)

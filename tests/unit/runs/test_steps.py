@@ -85,6 +85,24 @@ def test_the_first_signal_ends_the_run_in_order_with_a_last_checkpoint() -> None
     assert "once more" in soak.view.notes[0]
 
 
+@pytest.mark.parametrize("after_s", [2.0, 30.0], ids=["in the warm-up", "in the judged part"])
+def test_a_workload_that_fails_ends_the_run_in_order_and_says_why_once(after_s: float) -> None:
+    def fail(status: RunStatus) -> None:
+        if status.elapsed_s > after_s:
+            soak.workload.failure = "a.jsonl:301: not JSON."
+
+    soak = make_soak(make_plan(duration_s=1000.0), FakeView(fail))
+    soak.target.steady_at_s = soak.clock.monotonic_s() + 15.0
+    soak.steps.run()
+
+    assert soak.sink.data_of("workload_failed") == [{"text": "a.jsonl:301: not JSON."}]
+    assert soak.sink.phases()[-3:] == ["drain", "idle", "done"]
+    assert soak.sink.events[-1][0] < after_s + 20
+    assert len(soak.sink.data_of("checkpoint")) >= 1
+    assert soak.sink.data_of("reclaim")
+    assert "a.jsonl:301" in soak.view.notes[0]
+
+
 def test_an_engine_that_cannot_be_drained_is_a_note_and_has_no_checkpoint() -> None:
     soak = make_soak(make_plan(duration_s=60.0))
     soak.target.service_s = 10_000.0

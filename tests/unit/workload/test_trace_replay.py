@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 from fractions import Fraction
 from itertools import islice
@@ -279,6 +280,38 @@ def test_a_malformed_first_row_is_told_before_the_run_begins(tmp_path: Path) -> 
 
     with pytest.raises(ConfigError, match=r"t:1: timestamp is missing"):
         build_workload(base(), VOCAB, TraceOptions(path))
+
+
+BAD_ROWS = {
+    "{bad row": "not JSON",
+    json.dumps(row(3, [1, 2], 2000)): "2 hash_ids for 2000 tokens",
+    "[1]": "not an object",
+}
+
+
+@pytest.mark.parametrize("bad", BAD_ROWS, ids=range(len(BAD_ROWS)))
+def test_a_bad_row_in_the_middle_ends_the_traffic_and_is_named(tmp_path: Path, bad: str) -> None:
+    path = mooncake(tmp_path / "t.jsonl", row(0, [1], 512), row(10, [2], 512))
+    path.write_text(path.read_text().rstrip("\n") + f"\n{bad}\n")
+    workload = replay(path)
+
+    sent = submits(workload, 0.0) + submits(workload, 100.0)
+
+    assert len(sent) == 2
+    assert workload.failure.startswith(f"{path}:3: {BAD_ROWS[bad]}")
+    assert workload.next_action(200.0) == WaitUntil(None)
+    assert workload.counts()["submitted"] == 2
+
+
+def test_a_trace_that_is_gone_before_its_second_lap_ends_the_traffic(tmp_path: Path) -> None:
+    path = mooncake(tmp_path / "t.jsonl", row(0, [1], 512), row(10, [2], 512))
+    workload = replay(path)
+    path.unlink()
+
+    sent = submits(workload, 0.0) + submits(workload, 100.0)
+
+    assert len(sent) == 2
+    assert workload.failure == f"{path}: the trace cannot be read: No such file or directory."
 
 
 def test_the_manifest_says_how_the_trace_was_changed() -> None:

@@ -1,0 +1,110 @@
+"""``--output FILE``: a report into a file, pipe or terminal, and never over what was measured."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import typer
+
+from hybridbench.errors import RunDirectoryError, UsageError
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write ``text`` to what ``path`` names.
+
+    A regular file is replaced as a whole.  Anything else is written into, as a shell's ``>`` does,
+    and stays what it is: a pipe, a terminal, what a symbolic link leads to.
+
+    Raises:
+        UsageError: ``path`` is part of a stored result, a directory or a disk, or refuses writing.
+    """
+    _refuse_results(path)
+    try:
+        found = path.stat()
+    except OSError:
+        found = None
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise UsageError(f"--output {path}: that is a directory; name a file in it.")
+    if found is not None and stat.S_ISBLK(found.st_mode):
+        raise UsageError(f"--output {path}: that is a block device; name a file.")
+    if found is not None and _is_stdout(found):
+        typer.echo(text, nl=False)
+    elif path.is_symlink() or (found is not None and not stat.S_ISREG(found.st_mode)):
+        _write_into(path, text)
+    else:
+        _replace(path, text)
+
+
+def check_place(option: str, path: Path | None) -> None:
+    """Refuse a file that could not be written once hours have passed.
+
+    Raises:
+        UsageError: it is a directory, or would lie in none.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: that is a directory; name a file in it.")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no directory {path.parent}.")
+
+
+def check_directory(option: str, path: Path | None) -> None:
+    """Refuse a directory that cannot be made, as there is a file in its place or above it.
+
+    Raises:
+        UsageError: naming that file.
+    """
+    if path is None:
+        return
+    place = path.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UsageError(f"{option} {path}: {place} is no directory; name another one.")
+
+
+def _refuse_results(path: Path) -> None:
+    from hybridbench.rundir.layout import EVENTS, MANIFEST, MARKERS, RECORDED, SAMPLES
+
+    # As named, and where the name leads to.
+    for place in (path, Path(os.path.realpath(path))):
+        if place.name in {MANIFEST, SAMPLES, EVENTS}:
+            raise UsageError(
+                f"--output {path}: that is the name of a run's evidence; choose another."
+            )
+        if place.name in RECORDED and any((place.parent / name).exists() for name in MARKERS):
+            raise UsageError(
+                f"--output {path}: {place.name} belongs to the stored result in {place.parent}; "
+                "choose another name."
+            )
+
+
+def _is_stdout(found: os.stat_result) -> bool:
+    """Whether it is where standard output goes: two ways into one file would overwrite each other.
+
+    /dev/stdout is one.
+    """
+    try:
+        return os.path.samestat(found, os.fstat(1))
+    except OSError:
+        return False
+
+
+def _write_into(path: Path, text: str) -> None:
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"--output: cannot write {path}: {error.strerror}.") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    from hybridbench.rundir.atomic import write_atomically
+
+    try:
+        write_atomically(path, text)
+    except RunDirectoryError as error:
+        raise UsageError(f"--output: {error}.") from error

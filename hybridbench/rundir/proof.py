@@ -1,0 +1,133 @@
+"""What proves a directory to be one of ours, and what in it is not; asked before a deletion.
+
+The name of a file proves nothing: others have a comparison.json, too.  Its content must say so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hybridbench.metrics import spec_of
+from hybridbench.rundir.layout import (
+    CELL,
+    CELLS,
+    COMPARISON,
+    LOCK,
+    MANIFEST,
+    NIGHT,
+    RECORDED,
+    SAMPLES,
+    WRITTEN_PAGES,
+)
+from hybridbench.rundir.reader import decoded_sample
+
+_ATTEMPT: Final = "attempt-"
+_CONSOLE: Final = "console.txt"
+# A cell and its attempts hold results, and besides these only a lock and what commands have said.
+_OF_CELLS: Final = frozenset({LOCK, _CONSOLE})
+_KNOWN: Final = RECORDED | WRITTEN_PAGES
+# What a kill in the middle of write_atomically leaves.
+_PART: Final = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{6}\.part")
+_FIRST_BYTES: Final = 1 << 20
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _RunHead(msgspec.Struct):
+    schema: str
+    run_id: str
+
+
+class _ComparisonHead(msgspec.Struct):
+    schema: str
+    comparison_id: str
+
+
+class _NightHead(msgspec.Struct):
+    schema: str
+    plan: _Named
+
+
+def is_ours(path: Path) -> bool:
+    """Whether the content of ``path`` says that it is a run, a comparison or a night of ours.
+
+    A run whose manifest is damaged is known by its samples.
+    """
+    return (
+        _says(path / MANIFEST, _RunHead, "hybridbench.run/")
+        or _has_samples(path / SAMPLES)
+        or _says(path / COMPARISON, _ComparisonHead, "hybridbench.comparison-plan/")
+        or _says(path / NIGHT, _NightHead, "hybridbench.night/")
+        or any(is_cell(cell.parent) for cell in path.glob(f"{CELLS}/*/{CELL}"))
+    )
+
+
+def is_cell(path: Path) -> bool:
+    """Whether ``path`` is the directory of one cell of a night."""
+    return _says(path / CELL, _NightHead, "hybridbench.cell/")
+
+
+def foreign_files(path: Path) -> Iterator[Path]:
+    """What lies below ``path``, which is ours, and was not written by us; relative to it.
+
+    A file is ours by its name in a directory that proves to be ours; a link never is.
+    """
+    for folder, folders, files in os.walk(path):
+        place = Path(folder)
+        known = _known_in(place, is_top=place == path)
+        for name in sorted(files):
+            ours = name in known or _is_part(name, known)
+            if not ours or (place / name).is_symlink():
+                yield (place / name).relative_to(path)
+        links = (name for name in sorted(folders) if (place / name).is_symlink())
+        yield from ((place / name).relative_to(path) for name in links)
+
+
+def _known_in(place: Path, *, is_top: bool) -> frozenset[str]:
+    if is_top or is_ours(place) or is_cell(place):
+        return _KNOWN
+    in_night = place.name == CELLS or (place.name.startswith(_ATTEMPT) and is_cell(place.parent))
+    return _OF_CELLS if in_night else frozenset()
+
+
+def _is_part(name: str, known: frozenset[str]) -> bool:
+    match = _PART.fullmatch(name)
+    return match is not None and match["name"] in known
+
+
+def _says(file: Path, head: type[_RunHead | _ComparisonHead | _NightHead], schema: str) -> bool:
+    data = _content(file)
+    if data is None:
+        return False
+    try:
+        return msgspec.json.decode(data, type=head).schema.startswith(schema)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _has_samples(file: Path) -> bool:
+    data = _content(file, _FIRST_BYTES)
+    if data is None:
+        return False
+    sample = decoded_sample(data.partition(b"\n")[0])
+    return sample is not None and bool(sample.m) and all(spec_of(name) for name in sample.m)
+
+
+def _content(file: Path, size: int = -1) -> bytes | None:
+    """What ``file`` holds; None unless it is a regular file: a pipe would have us wait."""
+    try:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            return None
+        with file.open("rb") as opened:
+            return opened.read(size)
+    except OSError:
+        return None

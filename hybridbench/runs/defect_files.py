@@ -1,0 +1,76 @@
+"""Defects that are files of the user's: their code is run only when the command line names them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hybridbench.analysis.record import JsonValue
+from hybridbench.errors import ConfigError, UsageError
+from hybridbench.rundir.manifest import as_mapping
+
+# In a manifest: the SHA-256 of each file, by the path that was given.
+DEFECT_FILES = "defect_files"
+
+
+def is_file(defect: str) -> bool:
+    """Whether ``defect`` is the path of a file, and no slug."""
+    return defect.endswith(".py")
+
+
+def hashes_of(defects: Sequence[str]) -> dict[str, JsonValue]:
+    """For the manifest: what each file among ``defects`` holds."""
+    files = [Path(defect) for defect in defects if is_file(defect)]
+    return {str(path): _hash(path) for path in files if path.is_file()}
+
+
+def defects_to_resume(
+    manifest: Mapping[str, JsonValue], recorded: Sequence[str], given: Sequence[str]
+) -> tuple[str, ...]:
+    """The defects with which a run goes on: its slugs, and the files that ``given`` names again.
+
+    A manifest is data, and may come from anywhere: no code is run because it names a file.  A file
+    that was moved will do if its content is what was recorded.
+
+    Raises:
+        UsageError: a file is not named again, or is another one.
+        ConfigError: a file that is named does not exist.
+    """
+    files = [Path(name) for name in given if is_file(name)]
+    absent = next((path for path in files if not path.is_file()), None)
+    if absent is not None:
+        raise ConfigError(f"--defect {absent}: no such file.")
+    hashes = as_mapping(manifest.get(DEFECT_FILES))
+    taken = []
+    for name in (name for name in recorded if is_file(name)):
+        same = [path for path in files if _is_same(path, name, hashes.get(str(Path(name))))]
+        if not same:
+            if files:
+                raise UsageError(
+                    f"--defect {files[0]}: this run was made with another file, {name}, and "
+                    "--resume changes nothing; give that one, or start a new run."
+                )
+            raise UsageError(
+                f"--resume: this run was made with the Python file {name} as a defect, and no code "
+                f"is run because a manifest names it; add --defect {name} to run it again."
+            )
+        taken.append(str(same[0]))
+    extra = [str(path) for path in files if str(path) not in taken]
+    if extra:
+        raise UsageError(
+            f"--defect {extra[0]}: this run was made without it, and --resume changes nothing; "
+            "leave the option out, or start a new run."
+        )
+    return (*(name for name in recorded if not is_file(name)), *taken)
+
+
+def _is_same(path: Path, recorded: str, digest: JsonValue) -> bool:
+    """By content where the manifest has it; one from before that, by path."""
+    if isinstance(digest, str):
+        return _hash(path) == digest
+    return path.resolve() == Path(recorded).resolve()
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,461 @@
+"""Every command and option is started once with a good value and once with a bad one.
+
+A good value reaches the door behind which the work begins, or does the work where that is quick.
+A bad one is one sentence and exit code 2.  A new option without a row here fails.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hybridbench.cli.app import app
+from hybridbench.compare.worktree import Revision
+from hybridbench.errors import ExitCode, HybridbenchError
+from tests.unit.history.stores import DAY_S, add_run, verdict
+
+RUN = "results/one"
+CSV = "series.csv"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What follows an option: ``good`` words, and ``bad`` ones or None where any text is allowed.
+
+    ``beside`` are words that the option needs; a flag has no words of its own.
+    """
+
+    good: tuple[str, ...] = ()
+    bad: tuple[str, ...] | None = None
+    beside: tuple[str, ...] = ()
+
+
+def takes(good: str, bad: str | None = None, *beside: str) -> Case:
+    return Case((good,), None if bad is None else (bad,), beside)
+
+
+FLAG: Final = Case()
+COUNT: Final = takes("3", "0")
+SEED: Final = takes("3", "x")
+BALLAST: Final = takes("0", "-1")
+PROFILE: Final = takes("smoke", "")
+MODEL: Final = takes("qwen3-next-tiny")  # only the worker knows: test_cli has what it refuses
+BUDGET: Final = takes("20m", "soon")
+DEFECT: Final = takes("lru-reference-cycle", "no-such-slug")
+
+_COMPARED: Final = {
+    "--model": MODEL,
+    "--profile": PROFILE,
+    "--max-time": takes("5m", "soon"),
+    "--block": takes("5s", "1ms"),
+    "--rounds": takes("6", "x"),
+    "--margin": takes("5%", "wide"),
+    "--ballast": BALLAST,
+    "--renew": takes("2", "-1"),
+}
+_LIVE: Final = {
+    **_COMPARED,
+    "--seed": SEED,
+    "--gc": takes("default", "off"),
+    "--set": takes("pools.mamba_slots=64", "pools.mamba_slots"),
+    "--fresh": FLAG,
+    "--store": takes("results"),
+    "--ui": takes("none", "fancy"),
+}
+
+# By command: the words that make it complete, then each of its options and arguments.
+COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
+    "": (
+        (),
+        {
+            "--version": FLAG,
+            # Typer's own, which look for the shell that started them.
+            "--install-completion": FLAG,
+            "--show-completion": FLAG,
+        },
+    ),
+    "soak": (
+        ("--dry-run",),
+        {
+            "--model": MODEL,
+            "--profile": PROFILE,
+            "--duration": takes("90s", "1h30"),
+            "--defect": DEFECT,
+            "--trace": takes("good.jsonl", "late.jsonl"),
+            "--length-scale": takes("1/32", "2", "--trace", "good.jsonl"),
+            "--speedup": takes("20", "0", "--trace", "good.jsonl"),
+            "--device": takes("cpu", "tpu"),
+            "--dtype": takes("bfloat16", "int8"),
+            "--seed": SEED,
+            "--gc": takes("default", "off"),
+            "--ballast": BALLAST,
+            "--set": takes("pools.mamba_slots=64", "pools.mamba_slot=64"),
+            "--malloc": takes("system", "jemalloc"),
+            "--census": takes("walk", "never"),
+            "--watchdog": takes("1m", "0"),
+            "--stop": takes("never", "late"),
+            "--diagnose": takes("never", "maybe"),
+            "--threshold": takes("rss.slope<200MiB/h", "rss.slope<"),
+            "--on-leak": takes("hold=2h", "hold"),
+            "--memray": takes("2m", "x"),
+            "--resume": takes(RUN, "absent"),
+            "--dry-run": FLAG,
+            "--format": takes("json", "pdf"),
+            "--listen": takes("0", "99999999"),
+            "--store": takes("results", f"{CSV}/below"),
+            "--ui": takes("none", "fancy"),
+        },
+    ),
+    "compare": (
+        (".", ".", "--profile", "smoke"),
+        {
+            **_LIVE,
+            "versions": takes("defect:slow-step", "defect:no-such-slug"),
+            "--slice": takes("20ms", "x"),
+            "--allow-mismatch": takes("torch"),
+            "--threshold": takes("throughput.ratio>0.97", "throughput.ratio>"),
+            "--format": takes("json", "pdf"),
+        },
+    ),
+    "bisect": (
+        ("--good", "GOOD", "--bad", "BAD", "--profile", "smoke"),
+        {**_LIVE, "--good": takes("GOOD", "no-such-ref"), "--bad": takes("BAD", "no-such-ref")},
+    ),
+    "report": (
+        (RUN,),
+        {
+            "directory": takes(RUN, "absent"),
+            "--format": takes("junit", "pdf"),
+            "--output": takes("out.json", f"{RUN}/verdict.json", "--format", "json"),
+            "--open": FLAG,
+            "--so-far": FLAG,
+            "--threshold": takes("rss.slope<200MiB/h", "rss.slope<"),
+        },
+    ),
+    "diagnose": ((RUN,), {"run": takes(RUN, "absent")}),
+    "judge": (
+        (CSV,),
+        {
+            "files": takes(CSV, "absent.csv"),
+            "--metric": takes("rss", "absent"),
+            "--work-column": takes("requests", "absent"),
+            "--unit": takes("bytes", "furlongs"),
+            "--threshold": takes("rss<200/h", "rss<"),
+            "--steady-at": takes("10s", "soon"),
+            "--lower-is-worse": takes("rss", "absent"),
+            "--time-column": takes("time", "absent"),
+            "--never-restarted": FLAG,
+            "--format": takes("json", "pdf"),
+        },
+    ),
+    "selftest": (
+        (),
+        {
+            "--full": FLAG,
+            "--only": takes("mamba-adder-reject", "no-such-slug"),
+            "--jobs": COUNT,
+            "--store": takes("new", "results"),
+            "--resume": Case(beside=("--store", "results")),
+            "--markdown": takes("table.md", "absent/table.md"),
+            "--dry-run": FLAG,
+        },
+    ),
+    "explain": (("slow-step",), {"slug": takes("slow-step", "no-such-slug")}),
+    "history": (
+        (),
+        {
+            "--store": takes("results", "absent"),
+            "--model": takes("any name"),
+            "--profile": takes("any name"),
+            "--metric": takes("rss", "absent"),
+            "--since": takes("30d", "soon"),
+            "--format": takes("junit", "pdf"),
+            "--output": takes("out.json", f"{RUN}/samples.jsonl", "--format", "json"),
+        },
+    ),
+    "prune": (
+        ("--dry-run", "--keep", "1"),
+        {
+            "--keep": takes("3", "-1"),
+            "--keep-days": takes("3", "-1"),
+            "--keep-failed": FLAG,
+            "--leaks": FLAG,
+            "--damaged": FLAG,
+            "--dry-run": FLAG,
+            "--store": takes("results", "absent"),
+        },
+    ),
+    "nightly plan": (
+        ("nightly",),
+        {
+            "plan": takes("nightly", "absent.yaml"),
+            "--format": takes("json", "jenkins"),
+            "--budget": takes("60m", "soon"),
+            "--defect": DEFECT,
+            "--out": takes("/nights", None, "--format", "slurm"),
+            "--image": takes("any:tag", None, "--format", "k8s"),
+            "--claim": takes("any-claim", None, "--format", "k8s"),
+        },
+    ),
+    "nightly cell": (
+        ("nightly", "--out", "cells", "--index", "0"),
+        {
+            "plan": takes("nightly", "absent.yaml"),
+            "--out": takes("cells", f"{CSV}/cells"),
+            "--id": Case(("qwen3-next+chat-churn",), ("no-such-cell",)),
+            "--index": takes("1", "99999"),
+            "--budget": BUDGET,
+            "--defect": DEFECT,
+        },
+    ),
+    "nightly merge": (
+        ("results", "--out", "night"),
+        {
+            "dirs": takes("results"),
+            "--out": takes("night", CSV),
+            "--plan": takes("nightly", "absent.yaml"),
+            "--budget": takes("60m", "soon", "--plan", "nightly"),
+            "--defect": takes("lru-reference-cycle", "no-such-slug", "--plan", "nightly"),
+            "--baseline": takes("results", "absent"),
+            "--keep-baseline": takes("good", CSV),
+        },
+    ),
+    "nightly run": (
+        ("nightly",),
+        {
+            "plan": takes("nightly", "absent.yaml"),
+            "--budget": takes("60m", "soon"),
+            "--out": takes("night", CSV),
+            "--baseline": takes("results", "absent"),
+            "--defect": DEFECT,
+        },
+    ),
+    "nightly schema": ((), {}),
+    "bench compare": (
+        (),
+        {
+            **_COMPARED,
+            "--slice": takes("20ms", "x"),
+            "--repeat": COUNT,
+            "--only": takes("SAME", "FASTER"),
+            "--seed": takes("3", "-1"),
+            "--store": takes("results"),
+            "--markdown": takes("table.md", "absent/table.md"),
+        },
+    ),
+    "bench engine": ((), {"--rounds": COUNT}),
+    "bench cache": (
+        (),
+        {
+            "--turns": takes("200", "1"),
+            "--against": takes(sys.executable),  # another environment: test_against has the rest
+            "--blocks": COUNT,
+        },
+    ),
+    "bench step": ((), {"--steps": takes("20", "1")}),
+    "bench detectors": (
+        (),
+        {
+            "--traces": COUNT,
+            "--seed": takes("3", "-1"),
+            "--jobs": COUNT,
+            "--kinds": FLAG,
+            "--corpus": takes("services", "absent"),
+        },
+    ),
+    "bench calls": ((), {"--repeat": COUNT, "--seed": takes("3", "-1")}),
+    "profiles list": ((), {}),
+    "profiles show": (("smoke",), {"profile": takes("smoke", "absent")}),
+    "profiles validate": (("smoke",), {"files": takes("smoke", "absent")}),
+    "profiles schema": ((), {}),
+    "defects list": ((), {}),
+    "defects show": (("slow-step",), {"slug": takes("slow-step", "no-such-slug")}),
+    "list runs": (
+        (),
+        {
+            "--store": takes("results", "absent"),
+            "--model": takes("any name"),
+            "--profile": takes("any name"),
+            "--verdict": takes("LEAK"),
+            "--format": takes("json", "pdf"),
+        },
+    ),
+    "list defects": ((), {}),
+}
+GROUPS: Final = ("nightly", "bench", "profiles", "defects", "list")
+
+# Behind these the work begins that takes long: an engine, a repository, a night.
+DOORS: Final = (
+    "hybridbench.cli.soak.tell_preview",
+    "hybridbench.runs.resume.resume_soak",
+    "hybridbench.compare.run.run_comparison",
+    "hybridbench.compare.bisect.finished_comparison",
+    "hybridbench.selftest.run.SelfTest.run",
+    "hybridbench.nightly.run.run_cell",
+    "hybridbench.nightly.run.run_cells",
+    "hybridbench.nightly.run.merge_night",
+    "hybridbench.bench.engine.run",
+    "hybridbench.bench.cache.bench_cache",
+    "hybridbench.bench.against.bench_against",
+    "hybridbench.bench.step.bench_step",
+    "hybridbench.bench.detectors.judge_corpus",
+    "hybridbench.bench.comparison.run",
+)
+
+
+class ReachedError(Exception):
+    """The command understood everything and began its work."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory with a run, a trace, a trace with a late bad row, and a series."""
+    here = tmp_path_factory.mktemp("options")
+    add_run(here / "results", "one", DAY_S, verdict())
+    row = '{"timestamp": 0, "input_length": 600, "output_length": 4, "hash_ids": [1, 2]}\n'
+    (here / "good.jsonl").write_text(row * 3)
+    (here / "late.jsonl").write_text(row * 3 + "{bad row\n")
+    lines = [f"{t},{100_000_000 + t % 7},{5 * t}" for t in range(120)]
+    (here / CSV).write_text("\n".join(["time,rss,requests", *lines]) + "\n")
+    return here
+
+
+@pytest.fixture
+def doors(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in ``place``, and let no work begin."""
+    monkeypatch.chdir(place)
+
+    def reached(*arguments: object, **named: object) -> NoReturn:
+        raise ReachedError
+
+    for door in DOORS:
+        monkeypatch.setattr(door, reached)
+    monkeypatch.setattr("hybridbench.sampling.allocations.is_installed", lambda: True)
+    monkeypatch.setattr("webbrowser.open", lambda url: True)
+    from hybridbench.compare import bisect
+
+    between = bisect.commits_between
+
+    def commits(good: str, bad: str) -> list[Revision]:
+        if (good, bad) == ("GOOD", "BAD"):
+            return [Revision(place, name * 40, name, tree=name) for name in ("a", "b")]
+        return between(good, bad)
+
+    monkeypatch.setattr("hybridbench.compare.bisect.commits_between", commits)
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command that can be typed, with those that only hold others."""
+    yield " ".join(path), command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+def words(name: str, option: str, case: Case, values: tuple[str, ...]) -> list[str]:
+    """The command line: what the command needs, with ``values`` for ``option`` in it."""
+    complete, _ = COMMANDS[name]
+    needed = list(complete)
+    if option in APART:
+        needed = needed[: APART[option]]
+    if not option.startswith("-"):
+        # An argument comes first in what a command needs.
+        needed[:1] = values
+        return [*name.split(), *needed, *case.beside]
+    if option in needed:
+        at = needed.index(option)
+        del needed[at : at + 1 + len(case.good)]
+    return [*name.split(), *needed, *case.beside, option, *values]
+
+
+# These stand without the last of what a command otherwise needs: a cell has a name or a number, and
+# a run that goes on is no trial.
+APART: Final = {"--id": -2, "--resume": 0}
+ROWS: Final = [(name, *row) for name, (_, table) in COMMANDS.items() for row in table.items()]
+GOOD: Final = [row for row in ROWS if row[1] not in ("--install-completion", "--show-completion")]
+BAD: Final = [row for row in ROWS if row[2].bad is not None]
+
+
+def test_every_option_of_every_command_has_a_row() -> None:
+    tree = dict(commands(typer.main.get_command(app)))
+
+    there = {(name, parameter.opts[0]) for name, one in tree.items() for parameter in one.params}
+    rows = {(name, option) for name, option, _ in ROWS}
+
+    assert there - rows == set(), "a new option needs a good and a bad value here"
+    assert rows - there == set()
+    assert set(tree) - set(COMMANDS) == set(GROUPS), "a new command needs its options here"
+
+
+def identity(value: object) -> str:
+    return value or "(root)" if isinstance(value, str) else ""
+
+
+@pytest.mark.usefixtures("doors")
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name], ids=identity)
+def test_a_complete_command_begins_its_work(name: str) -> None:
+    complete, _ = COMMANDS[name]
+
+    begins([*name.split(), *complete])
+
+
+@pytest.mark.usefixtures("doors")
+@pytest.mark.parametrize(("name", "option", "case"), GOOD, ids=identity)
+def test_a_good_value_is_taken(name: str, option: str, case: Case) -> None:
+    begins(words(name, option, case, case.good))
+
+
+@pytest.mark.usefixtures("doors")
+@pytest.mark.parametrize(("name", "option", "case"), BAD, ids=identity)
+def test_a_bad_value_is_one_sentence(name: str, option: str, case: Case) -> None:
+    assert case.bad is not None
+
+    said = refusal(words(name, option, case, case.bad))
+
+    assert "\n" not in said
+    assert said
+
+
+@pytest.mark.usefixtures("doors")
+@pytest.mark.parametrize("name", ["", *GROUPS])
+def test_a_group_alone_says_what_it_has(name: str) -> None:
+    result = CliRunner().invoke(app, name.split())
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize("name", ["no-such-command", "bench no-such", "soak --no-such"])
+def test_a_word_that_means_nothing_is_one_sentence(name: str) -> None:
+    assert "o such" in refusal(name.split())
+
+
+def begins(command: list[str]) -> None:
+    """``command`` reaches a door, or ends with an answer."""
+    result = CliRunner().invoke(app, command)
+
+    if not isinstance(result.exception, ReachedError):
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        assert result.exit_code != ExitCode.USAGE, result.output
+        assert result.exit_code != ExitCode.INTERNAL, result.output
+
+
+def refusal(command: list[str]) -> str:
+    """The sentence with which ``command`` is refused, with exit code 2."""
+    result = CliRunner().invoke(app, command)
+
+    error = result.exception
+    if isinstance(error, HybridbenchError):
+        assert error.exit_code == ExitCode.USAGE
+        return str(error)
+    assert isinstance(error, SystemExit), f"not refused: {error!r} {result.output}"
+    assert result.exit_code == ExitCode.USAGE, result.output
+    said = [line for line in result.output.splitlines() if line.startswith("Error: ")]
+    assert len(said) == 1, result.output
+    return said[0]
