@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -25,7 +26,28 @@ from hybridbench.cli import (
     selftest,
     soak,
 )
-from hybridbench.errors import HybridbenchError
+from hybridbench.errors import ExitCode, HybridbenchError
+from hybridbench.told import echo, give_up, one_line, take_any_character
+
+# What a disk or a file system refuses whoever asks: no bug of ours, and no traceback.
+_OF_THE_MACHINE = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.EMFILE,
+        errno.ENAMETOOLONG,
+        errno.ENFILE,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ESTALE,
+    }
+)
 
 app = typer.Typer(
     name="hybridbench",
@@ -59,7 +81,7 @@ def _options(
     ] = False,
 ) -> None:
     if version:
-        typer.echo(f"hybridbench {__version__}")
+        echo(f"hybridbench {__version__}")
         raise typer.Exit
 
 
@@ -68,9 +90,18 @@ def main() -> None:
     # The analysis works on small matrices beside a busy engine: one thread is fastest.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    take_any_character()
     try:
         app()
     except HybridbenchError as error:
         # What a user caused is one sentence; tracebacks are for our own bugs.
-        typer.echo(f"hybridbench: {error}", err=True)
+        echo(f"hybridbench: {one_line(str(error))}", err=True)
         sys.exit(int(error.exit_code))
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
+            raise
+        # Standard output has no name.
+        where = "standard output" if error.filename is None else str(error.filename)
+        echo(f"hybridbench: {one_line(where)}: {error.strerror}", err=True)
+        give_up(sys.stdout)
+        sys.exit(int(ExitCode.USAGE))

@@ -6,8 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
-
+from hybridbench.told import echo, emit, one_line
 from hybridbench.units import format_byte_rate, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -27,7 +26,10 @@ def tell_preview(plan: SoakPlan, output: str) -> None:
     from hybridbench.runs.preview import preview_soak
 
     preview = preview_soak(plan)
-    typer.echo(_json(preview) if output == "json" else "\n".join(_lines(preview)))
+    if output == "json":
+        emit(_json(preview) + "\n")
+    else:
+        echo("\n".join(map(one_line, _lines(preview))))
 
 
 def _json(preview: Preview) -> str:

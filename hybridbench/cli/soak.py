@@ -24,6 +24,7 @@ from hybridbench.cli.preview import tell_preview
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
+from hybridbench.told import echo
 from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def _run(plan: SoakPlan, telling: Telling, listen: int | None) -> None:
     with _listener(listen) as listener:
         outcome = run_soak(plan, on_started=None if listener is None else listener.start)
     if outcome.unwritten:
-        typer.echo(f"hybridbench: stopped, what was written is kept: {outcome.unwritten}", err=True)
+        echo(f"hybridbench: stopped, what was written is kept: {outcome.unwritten}", err=True)
     code = tell(outcome.run_dir, telling)
     raise typer.Exit(int(outcome.exit_hint or code))
 
