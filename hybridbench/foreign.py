@@ -21,6 +21,13 @@ KIB: Final = 2**10
 MIB: Final = 2**20
 GIB: Final = 2**30
 
+# A document that describes something, and the records of a night that it rests on.
+DOCUMENT_BYTES_MAX: Final = 64 * MIB
+RECORDS_BYTES_MAX: Final = GIB
+# Seconds since 1970 up to the year 9999, and seconds of a run up to about 300 years.
+WALL_S_MAX: Final = 253_402_300_799.0
+TIME_S_MAX: Final = 1e10
+
 DEPTH_MAX: Final = 100
 # What is an int to everything behind us: msgspec, NumPy, torch and the wire.
 INT_MIN: Final = -(2**63)

@@ -172,6 +172,6 @@ def _open(document: Document, page: Path | None) -> None:
     if page is None:
         folder = Path(tempfile.mkdtemp(prefix="hybridbench-"))
         page = folder / "report.html"
-        page.write_text(render_html(document), "utf-8")
+        page.write_text(render_html(document), "utf-8", "backslashreplace")
     if not webbrowser.open(page.resolve().as_uri()):
         echo(f"hybridbench: no browser was found; the page is {page}", err=True)

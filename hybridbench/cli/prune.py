@@ -74,6 +74,5 @@ def prune(
 
 
 def _say(doom: Doom, size_bytes: int) -> None:
-    echo(
-        f"{doom.fate:<5} {one_line(str(doom.entry.path))}  {format_bytes(size_bytes)}  ({one_line(doom.why)})"
-    )
+    path, why = one_line(str(doom.entry.path)), one_line(doom.why)
+    echo(f"{doom.fate:<5} {path}  {format_bytes(size_bytes)}  ({why})")

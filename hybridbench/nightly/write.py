@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.records import NightRecord, write_record
 from hybridbench.nightly.report import night_document
 from hybridbench.report.document import Document
 from hybridbench.report.github import render_summary
 from hybridbench.report.write import write_document
 from hybridbench.rundir.atomic import write_atomically
-from hybridbench.rundir.layout import CELLS, NIGHT, REPORT_HTML
+from hybridbench.rundir.layout import CELLS, NIGHT, REPORT_HTML, make_directory
 
 SUMMARY: Final = "summary.md"
 
@@ -23,10 +22,7 @@ def write_night(out: Path, night: NightRecord) -> Document:
     Raises:
         RunDirectoryError: ``out`` cannot be written.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunDirectoryError(f"cannot make {out}: {error.strerror}") from error
+    make_directory(out)
     write_record(out / NIGHT, night)
     document = document_below(out, night)
     write_pages(out, document)
