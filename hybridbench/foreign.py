@@ -7,6 +7,7 @@ numbers of 64 bits.  Each refusal is half a sentence that follows the name of th
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -24,6 +25,7 @@ GIB: Final = 2**30
 # A document that describes something, and the records of a night that it rests on.
 DOCUMENT_BYTES_MAX: Final = 64 * MIB
 RECORDS_BYTES_MAX: Final = GIB
+LINE_BYTES_MAX: Final = MIB
 # Seconds since 1970 up to the year 9999, and seconds of a run up to about 300 years.
 WALL_S_MAX: Final = 253_402_300_799.0
 TIME_S_MAX: Final = 1e10
@@ -37,7 +39,6 @@ _CHUNK: Final = MIB
 # A pipe that nobody writes to must not hold a command for ever.
 _PATIENCE_S: Final = 60.0
 _KINDS: Final = (
-    (stat.S_ISDIR, "is a directory"),
     (stat.S_ISFIFO, "is a named pipe"),
     (stat.S_ISSOCK, "is a socket"),
     (stat.S_ISCHR, "is a device"),
@@ -240,6 +241,8 @@ def check_plain(value: object) -> None:
 
 
 def _refuse_special(mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     for is_kind, said in _KINDS:
         if is_kind(mode):
             raise ForeignDataError(f"{said}, not a regular file")
