@@ -34,6 +34,7 @@ DEPTH_MAX: Final = 100
 # What is an int to everything behind us: msgspec, NumPy, torch and the wire.
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
+SEED_MAX: Final = 2**62
 _INT_DIGITS: Final = 20
 _CHUNK: Final = MIB
 # A pipe that nobody writes to must not hold a command for ever.

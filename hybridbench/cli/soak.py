@@ -24,6 +24,7 @@ from hybridbench.cli.preview import tell_preview
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
+from hybridbench.foreign import SEED_MAX
 from hybridbench.told import echo
 from hybridbench.units import format_duration
 
@@ -91,7 +92,12 @@ def soak(
     dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
     seed: Annotated[
         int | None,
-        typer.Option(help="Of weights and traffic.  Default: the profile's.", show_default=False),
+        typer.Option(
+            min=0,
+            max=SEED_MAX,
+            help="Of weights and traffic.  Default: the profile's.",
+            show_default=False,
+        ),
     ] = None,
     gc: Annotated[
         str | None,
