@@ -14,7 +14,6 @@ import os
 import select
 import stat
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -94,6 +93,8 @@ def open_regular(path: Path) -> BinaryIO:
         ForeignDataError: it is no regular file.
         OSError: it cannot be opened.
     """
+    if "\0" in str(path):
+        raise ForeignDataError("is no name of a file")
     # Without waiting: to open a named pipe would block until somebody writes to it.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -102,6 +103,14 @@ def open_regular(path: Path) -> BinaryIO:
     except BaseException:
         os.close(handle)
         raise
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file lies there; False also for what can be no path, as names in a file may be."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def read_piped(path: Path, most: int) -> bytes:
@@ -156,20 +165,6 @@ def unpacked(data: bytes, most: int) -> bytes:
     return out.getvalue()
 
 
-def bounded_lines(file: BinaryIO, most: int) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers from 1.
-
-    Raises:
-        ForeignDataError: a line has more than ``most`` bytes; says which.
-    """
-    number = 0
-    while line := file.readline(most + 1):
-        number += 1
-        if len(line) > most:
-            raise ForeignDataError(f"line {number} is longer than {_size(most)}")
-        yield number, line
-
-
 def longest_line(data: bytes) -> tuple[int, int]:
     """Number (from 1) and length of the longest line."""
     longest = number = at = length = 0
@@ -210,7 +205,7 @@ def check_depth(value: object) -> None:
         ForeignDataError: it is nested more than ``DEPTH_MAX`` deep.
     """
     level = [value]
-    for _ in range(DEPTH_MAX + 1):
+    for _ in range(DEPTH_MAX):
         below: list[object] = []
         for here in level:
             if isinstance(here, dict):

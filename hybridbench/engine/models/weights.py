@@ -18,7 +18,7 @@ from torch import Tensor
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.schema import checkpoint_schema
 from hybridbench.errors import ConfigError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, read_bytes
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, is_file, read_bytes
 
 _INDEX_NAME = "model.safetensors.index.json"
 _PACKED_DIMS = 3
@@ -163,7 +163,7 @@ def _locate_by_index(index: Path) -> dict[str, Path]:
     present: dict[Path, set[str]] = {}
     for name, path in located.items():
         if path not in present:
-            if "\0" in str(path) or not path.is_file():
+            if not is_file(path):
                 raise ConfigError(f"{index}: lists {path.name}, which is not there.")
             present[path] = set(_tensor_names(path))
         if name not in present[path]:
