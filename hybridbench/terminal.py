@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.segment import Segment
 
-from hybridbench.told import no_commands, visible
+from hybridbench.told import named_output, no_commands, visible
 
 
 class Terminal(Console):
@@ -19,6 +19,10 @@ class Terminal(Console):
     def on_broken_pipe(self) -> None:
         """Rich would end the process here, and with it the run and its exit code."""
         raise BrokenPipeError
+
+    def _write_buffer(self) -> None:
+        with named_output():
+            super()._write_buffer()
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         shown = (

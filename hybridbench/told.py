@@ -39,8 +39,9 @@ def emit(text: str) -> None:
     Raises:
         OSError: standard output takes no more.
     """
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    with named_output():
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -54,6 +55,17 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
         say(sys.stderr, text + end)
     else:
         emit(no_commands(visible(text)) + end)
+
+
+@contextlib.contextmanager
+def named_output() -> Iterator[None]:
+    """An OSError of what is written inside says that it is of standard output."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 @contextlib.contextmanager

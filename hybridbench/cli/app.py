@@ -100,8 +100,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:
             raise
-        # Standard output has no name.
-        where = "standard output" if error.filename is None else str(error.filename)
-        echo(f"hybridbench: {one_line(where)}: {error.strerror}", err=True)
+        where = "" if error.filename is None else f"{one_line(str(error.filename))}: "
+        echo(f"hybridbench: {where}{error.strerror}", err=True)
         give_up(sys.stdout)
         sys.exit(int(ExitCode.USAGE))

@@ -35,6 +35,7 @@ from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import COMPARISON
 from hybridbench.rundir.manifest import as_mapping, plain_mapping
 from hybridbench.rundir.reader import read_run
+from hybridbench.thresholds import parse_threshold
 
 BLOCKS: Final = "blocks.jsonl"
 _COUNT_MAX: Final = 10**9
@@ -144,6 +145,8 @@ def read_comparison(path: Path) -> StoredComparison:
             margin=number(facts, "margin", ComparisonTerms().margin),
             looks=looks or ComparisonTerms().looks,
         )
+        for threshold in texts(facts, "thresholds"):
+            parse_threshold(threshold)
     except ValueError as error:
         raise RunDirectoryError(f"{path / COMPARISON} is damaged: {error}") from error
     allowed = frozenset(texts(facts, "allowed_mismatches"))

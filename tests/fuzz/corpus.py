@@ -75,7 +75,13 @@ def _run(folder: Path) -> None:
     profile: dict[str, JsonValue] = {"name": "smoke", "source": "smoke", "resolved": resolved}
     trace: dict[str, JsonValue] = {"path": "/nowhere", "length_scale": "1/32", "speedup": 2.0}
     record = record_of(
-        _LENGTH_S, profile=profile, planned_duration_s=300.0, engine_hash="ab" * 32, trace=trace
+        _LENGTH_S,
+        profile=profile,
+        planned_duration_s=300.0,
+        engine_hash="ab" * 32,
+        trace=trace,
+        thresholds=["rss.slope<200MiB/h", "throughput.p50>900/s"],
+        options={"watchdog_s": 30.0},
     )
     write_run(folder / "store" / "a-run", record)
 
