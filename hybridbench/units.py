@@ -10,7 +10,11 @@ import re
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# Ten years.  What is planned for longer has no end that anybody waits for.
+DURATION_MAX_S = 3650 * 86400.0
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[kKMGT]B|[KMGT]iB)")
+_BYTES_MAX = 2.0**62
+_SHOWN_CHARS = 40
 _BYTE_UNITS = {
     "B": 1,
     "kB": 10**3,
@@ -33,11 +37,17 @@ def parse_duration_s(text: str) -> float:
     """
     stripped = text.strip()
     if re.fullmatch(r"\d+(\.\d+)?", stripped):
-        return float(stripped)
+        return _bounded(float(stripped), text)
     parts = _DURATION_PART.findall(stripped)
     if not parts or "".join(number + unit for number, unit in parts) != stripped:
         raise ValueError(f"{text!r} is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d")
-    return sum(float(number) * _DURATION_S[unit] for number, unit in parts)
+    return _bounded(sum(float(number) * _DURATION_S[unit] for number, unit in parts), text)
+
+
+def _bounded(duration_s: float, text: str) -> float:
+    if duration_s > DURATION_MAX_S:
+        raise ValueError(f"{text[:_SHOWN_CHARS]!r} is longer than 3650d, the longest duration")
+    return duration_s
 
 
 def parse_bytes(text: str) -> int:
@@ -49,7 +59,10 @@ def parse_bytes(text: str) -> int:
     match = _BYTES.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size; write 512MiB (2^20) or 512MB (10^6)")
-    return round(float(match.group(1)) * _BYTE_UNITS[match.group(2)])
+    size = float(match.group(1)) * _BYTE_UNITS[match.group(2)]
+    if size >= _BYTES_MAX:
+        raise ValueError(f"{text[:_SHOWN_CHARS]!r} is beyond any memory; write 512MiB or less")
+    return round(size)
 
 
 def parse_byte_rate(text: str) -> float:

@@ -11,6 +11,7 @@ from hybridbench.cli.compare_options import UI_MODES, CompareOptions, compared
 from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell
 from hybridbench.cli.options import check_choice
 from hybridbench.cli.thresholds import given_thresholds
+from hybridbench.foreign import SEED_MAX
 
 EXIT_CODES = (
     "Exit codes: 0 nothing is worse, 12 a regression (slower, or a leak introduced), "
@@ -59,7 +60,12 @@ Margin = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(help="Of weights and traffic.  Default: the profile's.", show_default=False),
+    typer.Option(
+        min=0,
+        max=SEED_MAX,
+        help="Of weights and traffic.  Default: the profile's.",
+        show_default=False,
+    ),
 ]
 Gc = Annotated[
     str | None,

@@ -16,7 +16,7 @@ import typer
 
 from hybridbench.cli.output import check_directory
 from hybridbench.errors import UsageError
-from hybridbench.told import drop_the_dead, say
+from hybridbench.told import answer_of_verdict, drop_the_dead, echo, emit, one_line, say
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -86,7 +86,11 @@ def plan(
     root = "/nights" if output == "k8s" else "nights"
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     wanted = Wanted(plan, _repeated(budget, defect), out or root, stamp, image, claim)
-    typer.echo(rendered(night, output, wanted), nl=False)
+    text = rendered(night, output, wanted)
+    if output == "console":
+        echo(text, nl=False)
+    else:
+        emit(text)
 
 
 @app.command("cell", epilog=EXIT_CODES)
@@ -215,7 +219,7 @@ def schema() -> None:
     """Print the JSON Schema of a plan, for editors."""
     from hybridbench.nightly.plan import plan_json_schema
 
-    typer.echo(json.dumps(plan_json_schema(), indent=2))
+    emit(json.dumps(plan_json_schema(), indent=2) + "\n")
 
 
 def _night(plan: str, budget: str | None, defects: list[str] | None) -> Night:
@@ -275,15 +279,15 @@ def _signals() -> Iterator[Child]:
 
 
 def _say(text: str) -> None:
-    say(sys.stderr, f"nightly: {text}\n")
+    say(sys.stderr, f"nightly: {one_line(text)}\n")
 
 
 def _tell(document: object, out: Path) -> None:
-    from rich.console import Console
-
     from hybridbench.report.console import render_console
     from hybridbench.report.document import Document
     from hybridbench.rundir.layout import REPORT_HTML
+    from hybridbench.terminal import Terminal
 
     assert isinstance(document, Document)
-    Console().print(render_console(document, out / REPORT_HTML))
+    with answer_of_verdict():
+        Terminal().print(render_console(document, out / REPORT_HTML))

@@ -8,9 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from hybridbench.errors import RunDirectoryError
+from hybridbench.told import echo, emit, one_line
 from hybridbench.units import format_byte_rate, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -48,7 +47,10 @@ def tell_preview(plan: SoakPlan, output: str) -> None:
     from hybridbench.runs.preview import preview_soak
 
     preview = preview_soak(plan)
-    typer.echo(_json(preview) if output == "json" else "\n".join(_lines(preview)))
+    if output == "json":
+        emit(_json(preview) + "\n")
+    else:
+        echo("\n".join(map(one_line, _lines(preview))))
 
 
 def _json(preview: Preview) -> str:

@@ -25,6 +25,8 @@ from hybridbench.cli.preview import check_store, tell_preview
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
+from hybridbench.foreign import SEED_MAX
+from hybridbench.told import echo
 from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
@@ -92,7 +94,12 @@ def soak(
     dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
     seed: Annotated[
         int | None,
-        typer.Option(help="Of weights and traffic.  Default: the profile's.", show_default=False),
+        typer.Option(
+            min=0,
+            max=SEED_MAX,
+            help="Of weights and traffic.  Default: the profile's.",
+            show_default=False,
+        ),
     ] = None,
     gc: Annotated[
         str | None,
@@ -302,7 +309,7 @@ def _run(plan: SoakPlan, telling: Telling, listen: int | None) -> None:
     with _listener(listen) as listener:
         outcome = run_soak(plan, on_started=None if listener is None else listener.start)
     if outcome.unwritten:
-        typer.echo(f"hybridbench: stopped, what was written is kept: {outcome.unwritten}", err=True)
+        echo(f"hybridbench: stopped, what was written is kept: {outcome.unwritten}", err=True)
     code = tell(outcome.run_dir, telling)
     raise typer.Exit(int(outcome.exit_hint or code))
 

@@ -15,6 +15,7 @@ from hybridbench.analysis.reading import mapping, number, text, texts
 from hybridbench.analysis.record import JsonValue
 from hybridbench.analysis.window import judged_window
 from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.metrics import declared
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs, writer_of
@@ -184,8 +185,8 @@ def _point(path: Path) -> Point:
 
 def _judged(path: Path) -> _Judged:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Judged)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=_Judged)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):
         return _Judged()
 
 

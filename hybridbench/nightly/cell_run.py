@@ -33,7 +33,7 @@ from hybridbench.nightly.soak_attempt import (
     stored_run,
     with_result,
 )
-from hybridbench.rundir.layout import CELL
+from hybridbench.rundir.layout import CELL, make_directory
 from hybridbench.rundir.lock import locked_run
 
 # Boot, drains, checkpoints, diagnosis and judging on a busy machine, beside the traffic.
@@ -76,10 +76,7 @@ class CellRun:
             RunDirectoryError: the directory holds a cell of another plan or engine, or cannot be
             written.
         """
-        try:
-            self.cell_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunDirectoryError(f"cannot make {self.cell_dir}: {error.strerror}") from error
+        make_directory(self.cell_dir)
         with locked_run(self.cell_dir):
             record = self._stored()
             if record.finished:
@@ -170,7 +167,7 @@ class CellRun:
     def _one(self, attempt: AttemptRecord) -> AttemptRecord:
         """Make the attempt, or go on with it; its exit code stays None if a signal ended it."""
         store = self.cell_dir / f"attempt-{attempt.number}"
-        store.mkdir(exist_ok=True)
+        make_directory(store)
         try:
             if self.rules.cell.kind is CellKind.COMPARE:
                 done = self._compare(attempt, store)

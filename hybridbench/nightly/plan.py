@@ -16,7 +16,16 @@ from pydantic.dataclasses import dataclass
 from hybridbench.errors import ConfigError
 from hybridbench.thresholds import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans
-from hybridbench.workload.fields import Count, CountOrZero, DurationS, Flag, Share, SizeBytes
+from hybridbench.workload.fields import (
+    Count,
+    CountOrZero,
+    DurationS,
+    Flag,
+    Objects,
+    Seed,
+    Share,
+    SizeBytes,
+)
 from hybridbench.workload.settings import SETTINGS
 from hybridbench.workload.validation import full_stop, nearest, validated
 from hybridbench.workload.yaml_source import KeyPath, Source, read_yaml
@@ -104,7 +113,7 @@ class Matrix:
     profiles: tuple[Text, ...] = ()
     models: tuple[Text, ...] = ()
     versions: tuple[Text, ...] = (".",)
-    seeds: tuple[CountOrZero, ...] = ()
+    seeds: tuple[Seed, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -113,7 +122,7 @@ class Common:
 
     duration_s: DurationS | None = None
     least_duration_s: DurationS | None = None
-    ballast: CountOrZero | None = None
+    ballast: Objects | None = None
     gc: Literal["default", "freeze-after-warmup"] | None = None
     device: Text | None = None
     set: Settings = Field(default_factory=dict)
@@ -129,7 +138,7 @@ class SoakEntry(Common):
     profile: Text
     model: Text | None = None
     version: Text = "."
-    seed: CountOrZero | None = None
+    seed: Seed | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -140,7 +149,7 @@ class CompareEntry(Common):
     versions: Annotated[tuple[Text, ...], Field(min_length=2)]
     profile: Text | None = None
     model: Text | None = None
-    seed: CountOrZero | None = None
+    seed: Seed | None = None
     block_s: DurationS | None = None
     margin: Annotated[float, Strict(), Field(gt=0.0, lt=1.0)] | None = None
 

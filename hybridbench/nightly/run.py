@@ -20,7 +20,7 @@ from hybridbench.nightly.merge import find_cells, headline_of, merged, plan_of
 from hybridbench.nightly.records import PlanRecord, another_engine, read_cell
 from hybridbench.nightly.write import write_night
 from hybridbench.report.document import Document
-from hybridbench.rundir.layout import CELL, CELLS, NIGHT
+from hybridbench.rundir.layout import CELL, CELLS, NIGHT, make_directory
 from hybridbench.rundir.lock import locked_run
 
 Told = Callable[[str], None]
@@ -78,7 +78,7 @@ def _cell(night: Night, cell: Cell, out: Path, place: _Place) -> int:
 
 def run_cells(night: Night, out: Path, child: Child, told: Told) -> int | None:
     """Run all cells that are not finished; 130 or 143 if a signal ended that, else None."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     with locked_run(out):
         clock = SystemClock()
         budget_s = float("inf") if night.budget_s is None else night.budget_s

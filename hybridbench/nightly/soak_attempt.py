@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import numpy as np
@@ -16,6 +15,7 @@ from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.record import JsonValue, RunRecord
 from hybridbench.analysis.segments import judged_length_s, last_segment, segments
 from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, read_json
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, Cell
 from hybridbench.nightly.machine_class import machine_words
 from hybridbench.nightly.policy import STATISTICAL
@@ -156,10 +156,9 @@ def _verdict(run_dir: Path) -> Verdict:
 
 def _json(path: Path) -> JsonValue:
     try:
-        stored: JsonValue = json.loads(path.read_text(encoding="utf-8"))
+        return cast("JsonValue", read_json(path, DOCUMENT_BYTES_MAX))
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"cannot read {path}: {error}") from error
-    return stored
 
 
 def _medians(record: RunRecord, window: tuple[float, float] | None) -> dict[str, float]:

@@ -17,6 +17,7 @@ from hybridbench.analysis.record import JsonValue
 from hybridbench.metrics import Unit
 from hybridbench.report.series_verdict import FileVerdict, worst
 from hybridbench.report.wording import BADGES
+from hybridbench.told import one_line
 from hybridbench.units import format_bytes, format_count, format_duration
 
 SCHEMA = "hybridbench.judge/1"
@@ -30,27 +31,30 @@ def series_console(files: Sequence[FileVerdict]) -> RenderableType:
     kind = worst([file.kind for file in files])
     parts: list[RenderableType] = [
         Text.assemble(
-            (f"{BADGES[kind].glyph} {kind.value}", f"bold {_ink(kind)}"), f"  {_summary(files)}"
+            (f"{BADGES[kind].glyph} {kind.value}", f"bold {_ink(kind)}"),
+            f"  {one_line(_summary(files))}",
         )
     ]
     for file in files:
-        parts.append(Padding(Text(file.source, style="bold", overflow="fold"), (1, 0, 0, 0)))
+        parts.append(
+            Padding(Text(one_line(file.source), style="bold", overflow="fold"), (1, 0, 0, 0))
+        )
         parts.append(_table(file.rows))
-        parts += [Padding(Text(f"· {line}"), (0, 0, 0, 1)) for line in _said(file)]
+        parts += [Padding(Text(f"· {one_line(line)}"), (0, 0, 0, 1)) for line in _said(file)]
     return Group(*parts)
 
 
 def series_markdown(files: Sequence[FileVerdict]) -> str:
     """The same as a Markdown document."""
     kind = worst([file.kind for file in files])
-    lines = [f"# {kind.value}: {_summary(files)}", ""]
+    lines = [f"# {kind.value}: {one_line(_summary(files))}", ""]
     for file in files:
-        lines += [f"## {file.source}", "", "| " + " | ".join(_HEADING) + " |"]
+        lines += [f"## {one_line(file.source)}", "", "| " + " | ".join(_HEADING) + " |"]
         lines.append("|" + "---|" * len(_HEADING))
         for row in file.rows:
             cells = (cell.replace("|", "\\|") for cell in _cells(row))
             lines.append("| " + " | ".join(cells) + " |")
-        lines += ["", *(f"- {line}" for line in _said(file)), ""]
+        lines += ["", *(f"- {one_line(line)}" for line in _said(file)), ""]
     return "\n".join(lines)
 
 
@@ -136,7 +140,7 @@ def _cells(row: JudgedSeries) -> tuple[str, ...]:
     start, end = result.window_s
     return (
         row.verdict.value,
-        row.name,
+        one_line(row.name),
         _amount(rate.value, rate, row) + "/h",
         f"{_amount(rate.lower, rate, row)} to {_amount(rate.upper, rate, row)}",
         format_duration(end - start),

@@ -118,6 +118,20 @@ def make_run_dir(store: Path, run_id: str) -> Path:
     raise RunDirectoryError(f"{store} already holds {_COLLISIONS_MAX} runs named {run_id}")
 
 
+def make_directory(path: Path) -> None:
+    """Make ``path`` and what is above it; one that is there is taken.
+
+    Raises:
+        RunDirectoryError: the place cannot be written, or is a file.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot make the directory {path}: {error.strerror}; name another place"
+        ) from error
+
+
 def published_schema(name: str) -> dict[str, JsonValue]:
     """The JSON Schema ``manifest`` or ``verdict`` as shipped with the package."""
     text = (resources.files(__package__) / "schemas" / f"{name}.schema.json").read_text("utf-8")

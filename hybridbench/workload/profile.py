@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from hybridbench.errors import ConfigError
 from hybridbench.workload.consistency import check_consistency, max_prompt_tokens
 from hybridbench.workload.coverage import CoverageFloor
-from hybridbench.workload.fields import CountOrZero, DurationS, ThresholdText
+from hybridbench.workload.fields import DurationS, Seed, ThresholdText
 from hybridbench.workload.settings import (
     SETTINGS,
     Aborts,
@@ -68,7 +68,7 @@ class Profile:
     name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
     description: str = ""
     model: Annotated[str, StringConstraints(strict=True, min_length=1)] = DEFAULT_MODEL
-    seed: CountOrZero = 1
+    seed: Seed = 1
     duration_s: DurationS = DEFAULT_DURATION_S
     warmup: Warmup = Warmup()
     checkpoint: Checkpoint = Checkpoint()

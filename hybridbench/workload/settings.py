@@ -18,6 +18,7 @@ from hybridbench.workload.fields import (
     CountOrZero,
     DurationS,
     Flag,
+    Objects,
     PerSecond,
     Share,
     SizeBytes,
@@ -287,7 +288,7 @@ class BadInput:
 class Ballast:
     """Long-lived Python objects in the worker; the collector waits for a quarter of them."""
 
-    objects: CountOrZero = 1_000_000
+    objects: Objects = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)

@@ -489,7 +489,7 @@ def test_an_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
 
     for path, sentence in (
         (tmp_path, "the profile cannot be read: Is a directory."),
-        (binary, "not a text file in UTF-8; a profile is YAML."),
+        (binary, "is not text in UTF-8 (byte 0); a profile is a file of YAML."),
         (empty, "the profile is empty; it must hold keys such as name:."),
         (listed, "the profile is not a mapping; it must hold keys such as name:."),
     ):
