@@ -247,7 +247,7 @@ def _memory_bound(base: Version, version: Version) -> str:
     sides = []
     for one in (base, version):
         result = next((m for m in one.verdict.metrics if m.metric == MEMORY), None)
-        if result is None:
+        if result is None or result.rate_per_hour is None:
             return ""
         sides.append(format_byte_rate(max(0.0, result.rate_per_hour.upper)))
     return f"growth of private memory: no more than {sides[0]} and {sides[1]} (95 % each)"

@@ -37,7 +37,6 @@ _ENOUGH_TIME = 0.5
 # The same finding in both has changed when its rate did by this share.
 _LEAST_CHANGE = 0.10
 
-_NO_MODEL = "none"
 _NORMAL = NormalDist()
 
 
@@ -109,7 +108,7 @@ class _Side:
     def measured(self, name: str) -> MetricResult | None:
         """The growth of a metric, if there were samples enough for any model."""
         result = self.metrics.get(name)
-        return None if result is None or result.model == _NO_MODEL else result
+        return None if result is None or result.rate_per_hour is None else result
 
     def duration_s(self) -> float:
         return max(
@@ -249,6 +248,7 @@ def _growth_change(
         return Change.UNDECIDED, "the other run has no rate to compare with"
     apart = changed.lower > 0 or changed.upper < 0
     if leaks == [True, True]:
+        assert before.rate_per_hour is not None, "nothing is called a leak without a rate"
         return _moved(before.rate_per_hour, changed), ""
     if leaks == [False, True]:
         if changed.lower > 0:

@@ -80,11 +80,11 @@ def _split_text(results: Sequence[MetricResult]) -> str:
 
 def _driver(record: RunRecord, result: MetricResult, counters: EventCounters) -> Driver | None:
     """The event with which the metric rises in the judged window; None if time does as well."""
-    window = judged_window(record)
-    if window is None:
+    window, rate = judged_window(record), result.rate_per_hour
+    if window is None or rate is None:
         return None
     t, value = window.samples(record.series[result.metric])
-    sign = 1.0 if result.rate_per_hour.value >= 0 else -1.0
+    sign = 1.0 if rate.value >= 0 else -1.0
     emptied = result.metric == COLLECTIBLE
     hints = Hints(load=in_flight(record), emptied=emptied)
     return find_driver(t, sign * value, counters, hints)
@@ -96,9 +96,11 @@ def _leak(
     results: Sequence[MetricResult],
     driver: Driver | None,
 ) -> Finding:
-    rates: tuple[Rate, ...] = (result.rate_per_hour,)
+    rate = result.rate_per_hour
+    assert rate is not None, "nothing is called a leak without a rate"
+    rates: tuple[Rate, ...] = (rate,)
     if driver is not None:
-        rates = (*rates, driver.rate(result.rate_per_hour.unit))
+        rates = (*rates, driver.rate(rate.unit))
     if result.rate_per_request is not None and (driver is None or driver.counter != "finishes"):
         rates = (*rates, result.rate_per_request)
     per_event = "" if driver is None else f"; {rate_text(rates[1])}"
@@ -106,7 +108,7 @@ def _leak(
         kind="growth",
         verdict=VerdictKind.LEAK,
         subject=result.metric,
-        title=f"{label_of(result.metric)} grows by {rate_text(result.rate_per_hour)}{per_event}",
+        title=f"{label_of(result.metric)} grows by {rate_text(rate)}{per_event}",
         driver=None if driver is None else driver.counter,
         rates=rates,
         cause=_cause(result, results),
@@ -160,15 +162,16 @@ def _odds(result: MetricResult) -> str:
 
 def _runs_out(record: RunRecord, result: MetricResult) -> tuple[Exhaustion, Limit] | None:
     limit = limit_of(record, result.metric)
-    if limit is None or not result.fit_value:
+    rate = result.rate_per_hour
+    if limit is None or rate is None or not result.fit_value:
         return None
-    left = time_to_exhaustion(limit.size, result.fit_value[-1], result.rate_per_hour)
+    left = time_to_exhaustion(limit.size, result.fit_value[-1], rate)
     return None if left is None else (left, limit)
 
 
 def _exhaustion_text(result: MetricResult, ends: tuple[Exhaustion, Limit]) -> str:
     left, limit = ends
-    in_bytes = result.rate_per_hour.unit == Unit.BYTES.value
+    in_bytes = result.unit == Unit.BYTES.value
     size = format_bytes(limit.size) if in_bytes else format_count(limit.size)
     return f"at this rate the limit of {size} is reached in {left} ({limit.said})"
 
@@ -182,7 +185,7 @@ def _undecided(result: MetricResult) -> Finding:
         verdict=VerdictKind.INCONCLUSIVE,
         subject=result.metric,
         title=f"{label_of(result.metric)}: {result.reason}{longer}",
-        rates=(result.rate_per_hour,),
+        rates=() if result.rate_per_hour is None else (result.rate_per_hour,),
         since_s=result.window_s[0],
         data={"needed_s": result.needed_s},
     )

@@ -232,6 +232,8 @@ def _headline(kind: VerdictKind, findings: Sequence[Finding], memory: MetricResu
         if memory is None:
             return f"{kind}: no finding; the worker's memory was not judged"
         length = format_duration(memory.window_s[1] - memory.window_s[0])
+        if memory.rate_per_hour is None:
+            return f"{kind}: no finding in {length}; too few samples to bound memory growth"
         bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
         return f"{kind}: no finding in {length}; memory grows by no more than {bound} (95 %)"
     more = sum(f.verdict is kind for f in findings) - 1

@@ -12,7 +12,7 @@ import numpy as np
 from hybridbench.analysis.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.counters import EventCounters
 from hybridbench.analysis.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
-from hybridbench.analysis.findings import MetricResult, Rate
+from hybridbench.analysis.findings import NO_MODEL, MetricResult, Rate
 from hybridbench.analysis.floors import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.pools import in_flight
 from hybridbench.analysis.reading import text
@@ -103,7 +103,7 @@ def judge_trend(
             return _by_floors(terms, floors)
     needed = MIN_PROBES if spec.name == COLLECTIBLE else MIN_SAMPLES
     if t.size < needed:
-        return _too_few(terms, t, value, needed)
+        return _too_few(terms, t, needed)
     works = [name for name in _WORKS if name in counters.series][:_MOST_WORKS]
     found = estimate(
         Samples(t, sign * value, [counters.at(name, t) for name in works], _load(record, t)),
@@ -306,11 +306,8 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     )
 
 
-def _too_few(terms: _Terms, t: FloatArray, value: FloatArray, needed: int) -> MetricResult:
-    """Without a model the growth is only known to lie within the range of the samples."""
-    hours = terms.window.duration_s / 3600.0
-    span = float(np.ptp(value)) / hours if value.size else 0.0
-    rate = float(value[-1] - value[0]) / hours if value.size else 0.0
+def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
+    """Without a model there is no rate: the range of a few samples is not an interval."""
     longer = terms.window.duration_s * needed / max(t.size, 1)
     return MetricResult(
         metric=terms.spec.name,
@@ -318,11 +315,11 @@ def _too_few(terms: _Terms, t: FloatArray, value: FloatArray, needed: int) -> Me
         reason=f"too-short: {t.size} samples in {format_duration(terms.window.duration_s)}, "
         f"{needed} are needed",
         window_s=(terms.window.start_s, terms.window.end_s),
-        rate_per_hour=Rate(rate, -span, span, terms.spec.unit.value, "h"),
+        rate_per_hour=None,
         rate_per_request=None,
         floor_per_hour=terms.floor,
         promise_per_hour=terms.promise,
-        model="none",
+        model=NO_MODEL,
         needed_s=min(longer, _LONGEST_ADVICE * terms.window.duration_s),
     )
 

@@ -20,7 +20,7 @@ from hybridbench.analysis.findings import (
 from hybridbench.errors import ExitCode
 from hybridbench.report.document import Gate, GateState
 from hybridbench.report.thresholds import has_threshold_gate, threshold_gates
-from hybridbench.report.wording import full_rate_text, metric_label, plain_text
+from hybridbench.report.wording import NO_RATE, full_rate_text, metric_label, plain_text
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.units import format_duration
 
@@ -117,7 +117,7 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
 
 def _metric_gate(result: MetricResult) -> Gate:
     state = _STATE[VerdictKind(result.outcome)]
-    parts = [full_rate_text(result.rate_per_hour)]
+    parts = [NO_RATE if result.rate_per_hour is None else full_rate_text(result.rate_per_hour)]
     if state is GateState.SKIPPED:
         parts.insert(0, f"not decided ({result.reason})")
     if result.needed_s is not None:

@@ -55,6 +55,9 @@ BADGES: Final[Mapping[str, Badge]] = {
     for word, glyph in signs.items()
 }
 
+# In place of a growth that too few samples were taken of.
+NO_RATE: Final = "not measured"
+
 # What rounding leaves of an exact zero.
 _TINY: Final = 1e-6
 
@@ -123,7 +126,7 @@ def full_rate_text(rate: Rate) -> str:
 def bound_text(result: MetricResult) -> str:
     """What a result excludes: ``no growth above 38 MiB/h (95 %)``; empty when it bounds nothing."""
     rate = result.rate_per_hour
-    if not math.isfinite(rate.upper):
+    if rate is None or not math.isfinite(rate.upper):
         return ""
     upper = amount(max(0.0, rate.upper), rate.unit)
     return f"no growth above {upper}{per_text(rate.per)} ({100 * rate.confidence:.4g} %)"
