@@ -14,7 +14,14 @@ from statistics import NormalDist
 from hybridbench.analysis.comparison_record import Version
 from hybridbench.analysis.comparison_verdict import Change, ComparisonTerms, LeakComparison
 from hybridbench.analysis.counters import event_counters
-from hybridbench.analysis.findings import DecayResult, Finding, MetricResult, Rate, VerdictKind
+from hybridbench.analysis.findings import (
+    DecayResult,
+    Finding,
+    MetricResult,
+    Rate,
+    VerdictKind,
+    leak_kind,
+)
 from hybridbench.analysis.trend import COLLECTIBLE
 from hybridbench.analysis.validity import MEMORY
 from hybridbench.metrics import Unit, label_of
@@ -90,7 +97,7 @@ class _Side:
         judged = [f for f in version.verdict.findings if f.verdict in _JUDGED]
         judged = [f for f in judged if f.kind not in _LEFT_OUT]
         exact = [f for f in judged if f.kind not in _STATISTICAL]
-        self.exact: dict[_Key, Finding] = {(f.kind, f.subject): f for f in exact}
+        self.exact: dict[_Key, Finding] = {(leak_kind(f.kind), f.subject): f for f in exact}
         self.trends: dict[_Key, Finding] = {
             (f.kind, f.subject): f for f in judged if f.kind in _STATISTICAL and f.kind != GROWTH
         }
@@ -137,7 +144,8 @@ def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
         change, reason = _in_both(before, after, rates[0], changed)
     in_bytes = difference(_bytes_rate(before), _bytes_rate(after), terms.leak_alpha)
     return LeakComparison(
-        *key,
+        told.kind,
+        told.subject,
         told.driver,
         told.title,
         told.verdict,

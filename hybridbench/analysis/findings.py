@@ -48,6 +48,17 @@ EXIT_CODE: Mapping[VerdictKind, ExitCode] = {
 # verdict.json still says one.
 NO_MODEL = "none"
 
+WAITING, RETAINED = "instances-wait-for-collector", "instances-retained"
+
+
+def leak_kind(kind: str) -> str:
+    """``kind`` as it stands in the signature by which a finding is known again in another run.
+
+    Dead instances of one class are one leak: which kind it has follows what most of them do, and
+    that may change from one run to the next.
+    """
+    return WAITING if kind == RETAINED else kind
+
 
 @dataclass(frozen=True)
 class Rate:

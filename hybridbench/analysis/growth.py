@@ -8,7 +8,7 @@ from dataclasses import replace
 from hybridbench.analysis.counters import EventCounters
 from hybridbench.analysis.drivers import Driver, Hints, find_driver
 from hybridbench.analysis.exhaustion import Exhaustion, Limit, limit_of, time_to_exhaustion
-from hybridbench.analysis.findings import Finding, MetricResult, Rate, VerdictKind
+from hybridbench.analysis.findings import WAITING, Finding, MetricResult, Rate, VerdictKind
 from hybridbench.analysis.pools import in_flight
 from hybridbench.analysis.record import JsonValue, RunRecord
 from hybridbench.analysis.trend import COLLECTIBLE
@@ -39,7 +39,7 @@ def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
     said = _split_text(results)
     return [
         replace(finding, evidence=(*finding.evidence, said))
-        if said and finding.kind == "instances-wait-for-collector"
+        if said and finding.kind == WAITING
         else finding
         for finding in findings
     ]

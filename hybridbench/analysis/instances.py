@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.counters import EventCounters, singular
 from hybridbench.analysis.drivers import Driver, Hints, find_driver
-from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.analysis.findings import RETAINED, WAITING, Finding, Rate, VerdictKind
 from hybridbench.analysis.production import (
     Probes,
     make_probes,
@@ -96,7 +96,7 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
     if int(seen.sum()) < _MIN_PROBES:
         return None
     first = int(np.argmax(seen))
-    waits = bool(np.any(census.collectible[seen] > _TOLERANCE))
+    fate = _fate(census, seen)
     found = _found(census, counters)
     driver = found.counter if found is not None else _likely(census, counters)
     probes = make_probes(
@@ -104,31 +104,23 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
     )
     rates = list(_rates(record, counters, census, probes, driver))
     most = float(np.max(census.stray))
-    kind = "instances-wait-for-collector" if waits else "instances-retained"
-    retained = _most(census.retained)
-    if not waits:
-        where = "held from outside the engine"
-    elif retained > _TOLERANCE:
-        where = f"outside the engine, {format_count(retained)} of them beyond a full collection"
-    else:
-        where = "waiting for the garbage collector"
     per = ""
     if driver is not None and rates and rates[0].per == singular(driver):
         rate = rates[0]
         per = f"; {rate.value:.2f} [{rate.lower:.2f}, {rate.upper:.2f}] {rate.unit} per {rate.per}"
     return Finding(
-        kind=kind,
+        kind=WAITING if fate.waits else RETAINED,
         verdict=VerdictKind.LEAK,
         subject=census.name,
         title=(
             f"up to {format_count(most)} {census.name} objects that should have died by reference "
-            f"count were found {where}{per}"
+            f"count were found outside the engine: {fate.said()}{per}"
         ),
         driver=driver,
         rates=tuple(rates),
-        cause=_cause(waits, retained, most),
+        cause=fate.cause(),
         evidence=(
-            *_evidence(record, census, seen, probes),
+            *_evidence(record, census, seen, probes, fate),
             *(found.evidence() if found is not None else ()),
         ),
         since_s=float(census.t_s[first]),
@@ -137,20 +129,55 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
             "probes_with_strays": int(seen.sum()),
             "most": most,
             "last": float(census.stray[-1]),
-            "retained_most": _most(census.retained),
+            "retained_most": fate.retained,
+            "collectible_most": fate.collectible,
         },
     )
 
 
-def _cause(waits: bool, retained: float, most: float) -> str:
-    if not waits:
-        return "something still refers to objects that the engine has removed"
-    if retained < most / 2:
-        return "removed objects still refer to each other: only a full collection frees them"
-    return (
-        "removed objects still refer to each other and to objects in use: some form cycles, which "
-        "only a full collection frees, and most hang from objects still in use, which nothing frees"
-    )
+@dataclass(frozen=True)
+class _Fate:
+    """What a full collection would do to the instances: free some, leave others (the most of each).
+
+    ``waits`` says which of the two most instances do.
+    """
+
+    waits: bool
+    collectible: float
+    retained: float
+
+    def said(self) -> str:
+        """How many survive a collection, and how many wait for it."""
+        kept = f"{format_count(self.retained)} survive a full gc.collect()"
+        freed = f"{format_count(self.collectible)} wait for the garbage collector"
+        if self.retained <= _TOLERANCE:
+            return freed if self.waits else "held from outside the engine"
+        if self.collectible <= _TOLERANCE:
+            return kept
+        return f"{freed}, {kept}" if self.waits else f"{kept}, {freed}"
+
+    def cause(self) -> str:
+        if self.collectible <= _TOLERANCE:
+            return "something still refers to objects that the engine has removed"
+        if self.waits:
+            return "removed objects still refer to each other: only a full collection frees them"
+        return (
+            "removed objects still refer to each other and to objects in use: some form cycles, "
+            "which only a full collection frees, and most hang from objects still in use, which "
+            "nothing frees"
+        )
+
+
+def _fate(census: _Census, seen: NDArray[np.bool_]) -> _Fate:
+    """By the probes that found strays; where none tried a collection, by what it could free."""
+    collectible, retained = census.collectible[seen], census.retained[seen]
+    tried = np.isfinite(collectible) & np.isfinite(retained)
+    if tried.any():
+        waits = float(collectible[tried].sum()) >= float(retained[tried].sum())
+    else:
+        waits = True
+    waits = waits and _most(collectible) > _TOLERANCE
+    return _Fate(waits, _most(collectible), _most(retained))
 
 
 def _found(census: _Census, counters: EventCounters) -> Driver | None:
@@ -203,16 +230,17 @@ def _present(rate: Rate | None) -> Iterable[Rate]:
 
 
 def _evidence(
-    record: RunRecord, census: _Census, seen: NDArray[np.bool_], probes: Probes
+    record: RunRecord, census: _Census, seen: NDArray[np.bool_], probes: Probes, fate: _Fate
 ) -> Iterable[str]:
     yield (
         f"strays in {int(seen.sum())} of {census.t_s.size} probes, first at "
         f"{format_duration(float(census.t_s[int(np.argmax(seen))]))}, "
         f"{format_count(float(census.stray[-1]))} in the last"
     )
-    retained = _most(census.retained)
-    if retained > _TOLERANCE:
-        yield f"up to {format_count(retained)} {census.unit} survive even a full collection"
+    if fate.retained > _TOLERANCE:
+        yield f"up to {format_count(fate.retained)} {census.unit} survive even a full collection"
+        if fate.collectible > _TOLERANCE:
+            yield f"up to {format_count(fate.collectible)} {census.unit} are freed by one"
     elif np.any(np.isfinite(census.retained)):
         yield "a full collection would free them all: none is held from outside"
     runs = probes.stretches()

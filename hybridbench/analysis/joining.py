@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.analysis.findings import (
+    Finding,
+    MetricResult,
+    Rate,
+    Verdict,
+    VerdictKind,
+    leak_kind,
+)
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.student import t_quantile
 from hybridbench.analysis.window import Window
@@ -212,7 +219,9 @@ def _once(findings: Sequence[Finding]) -> Iterable[Finding]:
     """The same finding in several segments is one; the last has seen it longest or latest."""
     by_key: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
-        by_key.setdefault((finding.verdict, finding.kind, finding.subject), []).append(finding)
+        by_key.setdefault((finding.verdict, leak_kind(finding.kind), finding.subject), []).append(
+            finding
+        )
     for same in by_key.values():
         strongest = max(same, key=lambda finding: (len(finding.rates), finding.since_s or 0.0))
         others = [f"{f.evidence[-1]} as well: {f.title}" for f in same if f is not strongest]

@@ -12,6 +12,8 @@ from hybridbench.analysis.decay import judge_decay
 from hybridbench.analysis.engine_words import crash_findings, violation_findings
 from hybridbench.analysis.findings import (
     PRECEDENCE,
+    RETAINED,
+    WAITING,
     Finding,
     MetricResult,
     Verdict,
@@ -212,8 +214,8 @@ def _verdict(
 
 # The findings that name a mechanism come before those that only say that something grows.
 _NAMES_A_MECHANISM = (
-    "instances-wait-for-collector",
-    "instances-retained",
+    WAITING,
+    RETAINED,
     "waiting-holds-slots",
     "residual",
     "running-without-client",

@@ -107,6 +107,26 @@ def test_strays_that_only_something_else_holds_are_another_finding() -> None:
     assert finding.kind == "instances-retained"
 
 
+@pytest.mark.parametrize(
+    ("survives", "kind"), [(0.98, "instances-retained"), (0.02, "instances-wait-for-collector")]
+)
+def test_the_kind_follows_what_most_of_the_instances_do(survives: float, kind: str) -> None:
+    record = reference_cycles(healthy_record(RUN), "ballast")
+    stray = record.series["instances.TreeNode.stray"]
+    waits = Series("instances.TreeNode.collectible", stray.t_s, (1 - survives) * stray.value)
+    held = Series("instances.TreeNode.retained", stray.t_s, survives * stray.value)
+
+    (finding,) = found(with_series(record, waits, held))
+
+    assert finding.kind == kind
+    assert "survive a full gc.collect()" in finding.title
+    assert "wait for the garbage collector" in finding.title
+    retained, freed = finding.data["retained_most"], finding.data["collectible_most"]
+    assert isinstance(retained, float)
+    assert isinstance(freed, float)
+    assert (retained > freed) == (survives > 0.5)
+
+
 def test_checkpoints_count_as_probes() -> None:
     record = healthy_record(RUN)
     seen = [
