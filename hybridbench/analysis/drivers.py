@@ -29,6 +29,7 @@ from hybridbench.analysis.findings import Rate
 from hybridbench.analysis.mean_rate import MeanRate, mean_rate
 from hybridbench.analysis.record import FloatArray, Series
 from hybridbench.analysis.student import wilson_interval
+from hybridbench.units import digits_apart
 
 TIME = "time"
 _WORK = "finishes"  # the common measure of work: it must be beaten too, or is named itself
@@ -107,8 +108,10 @@ class Driver:
 
     def words(self, unit: str) -> str:
         """``+3.00 state slots per session close (2.99 to 3.01)``."""
-        per = f"{self.per_event:+.2f} {unit} per {singular(self.counter)}"
-        return f"{per}, exactly" if self.exact else f"{per} ({self.lower:.2f} to {self.upper:.2f})"
+        digits = digits_apart(_plain, (self.per_event, self.lower, self.upper))
+        value, low, high = (_plain(v, digits) for v in (self.per_event, self.lower, self.upper))
+        per = f"{'+' * (self.per_event >= 0)}{value} {unit} per {singular(self.counter)}"
+        return f"{per}, exactly" if self.exact else f"{per} ({low} to {high})"
 
     def evidence(self) -> Iterable[str]:
         """What a person can check in the samples."""
@@ -122,6 +125,11 @@ class Driver:
             more = len(self.rivals) - 4
             others = f" and {more} more" if more > 0 else ""
             yield f"{self.counter} cannot be told apart in this run from {names}{others}"
+
+
+def _plain(value: float, digits: int) -> str:
+    """Two places, as counts per event have, and more where they are needed."""
+    return f"{value:.{digits - 1}f}"
 
 
 def find_driver(

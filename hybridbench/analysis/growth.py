@@ -15,7 +15,7 @@ from hybridbench.analysis.trend import COLLECTIBLE
 from hybridbench.analysis.validity import MEMORY
 from hybridbench.analysis.window import judged_window
 from hybridbench.metrics import Unit, label_of
-from hybridbench.units import format_byte_rate, format_bytes, format_count, format_duration
+from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
 
 _EXPLAINS = 0.05
 
@@ -47,13 +47,12 @@ def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
 
 def rate_text(rate: Rate) -> str:
     """``+3.45 GiB/h [3.40 GiB/h, 3.50 GiB/h]``, or the same in counts."""
+    form = format_bytes if rate.unit == Unit.BYTES.value else format_count
+    unit = "" if rate.unit == Unit.BYTES.value else f" {rate.unit}"
+    digits = digits_apart(form, (rate.value, rate.lower, rate.upper))
 
     def one(value: float) -> str:
-        if rate.unit != Unit.BYTES.value:
-            return f"{format_count(value)} {rate.unit}/{rate.per}"
-        if rate.per == "h":
-            return format_byte_rate(value)
-        return f"{format_bytes(value)}/{rate.per}"
+        return f"{form(value, digits)}{unit}/{rate.per}"
 
     return f"{'+' * (rate.value >= 0)}{one(rate.value)} [{one(rate.lower)}, {one(rate.upper)}]"
 
@@ -75,6 +74,11 @@ def _split_text(results: Sequence[MetricResult]) -> str:
     if explained is None:
         return ""
     share, collectible = explained
+    if share > 1.0:
+        return (
+            f"collectible memory grows by {rate_text(collectible)}, faster than private memory: "
+            "it accounts for all of the growth and reuses memory that was freed before"
+        )
     return f"collectible {rate_text(collectible)} explains {share:.0%} of the memory growth"
 
 

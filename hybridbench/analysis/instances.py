@@ -24,7 +24,7 @@ from hybridbench.analysis.production import (
 )
 from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import FloatArray, RunRecord
-from hybridbench.units import format_bytes, format_count, format_duration
+from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 
@@ -107,7 +107,11 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
     per = ""
     if driver is not None and rates and rates[0].per == singular(driver):
         rate = rates[0]
-        per = f"; {rate.value:.2f} [{rate.lower:.2f}, {rate.upper:.2f}] {rate.unit} per {rate.per}"
+        digits = digits_apart(format_count, (rate.value, rate.lower, rate.upper))
+        value, lower, upper = (
+            format_count(end, digits) for end in (rate.value, rate.lower, rate.upper)
+        )
+        per = f"; {value} [{lower}, {upper}] {rate.unit} per {rate.per}"
     return Finding(
         kind=WAITING if fate.waits else RETAINED,
         verdict=VerdictKind.LEAK,

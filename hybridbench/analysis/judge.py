@@ -28,6 +28,7 @@ from hybridbench.analysis.liveness import liveness_findings
 from hybridbench.analysis.log_words import log_findings
 from hybridbench.analysis.multiplicity import with_q_values
 from hybridbench.analysis.observer import observer_findings
+from hybridbench.analysis.parts import with_whole
 from hybridbench.analysis.pools import quiescent_checkpoints
 from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import RunRecord
@@ -85,7 +86,7 @@ def _judge_one(record: RunRecord) -> Verdict:
         *observer_findings(record, results),
         *decay.findings,
     ]
-    verdict = _verdict(record, window, results, findings)
+    verdict = _verdict(record, window, results, with_whole(findings, results))
     return replace(verdict, decay=decay.results, notes=(*verdict.notes, *decay.notes))
 
 
