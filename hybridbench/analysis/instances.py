@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.counters import EventCounters, singular
-from hybridbench.analysis.drivers import Driver, Hints, find_driver
+from hybridbench.analysis.drivers import FEWEST_SAMPLES, Driver, Hints, correlates, find_driver
 from hybridbench.analysis.findings import RETAINED, WAITING, Finding, Rate, VerdictKind
 from hybridbench.analysis.production import (
     Probes,
@@ -32,6 +32,7 @@ _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 # still name the object that was removed last, and another the one it hung from.
 _TOLERANCE = 2.0
 _MIN_PROBES = 2
+_WAVERS = 0.4  # of the changes are falls
 # What ends the life of an instance, likeliest first.
 _END_OF_NODES = ("nodes_evicted",)
 _END_OF_OTHERS = ("finishes",)
@@ -98,10 +99,12 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
     first = int(np.argmax(seen))
     fate = _fate(census, seen)
     found = _found(census, counters)
-    driver = found.counter if found is not None else _likely(census, counters)
     probes = make_probes(
         census.t_s[first:], census.stray[first:], record.series.get("gc_gen2_collections")
     )
+    driver = found.counter if found is not None else _likely(census, counters)
+    if driver is not None and not _drives(driver, counters, census, probes):
+        driver, found = None, None
     rates = list(_rates(record, counters, census, probes, driver))
     most = float(np.max(census.stray))
     per = ""
@@ -191,12 +194,33 @@ def _found(census: _Census, counters: EventCounters) -> Driver | None:
 
 
 def _likely(census: _Census, counters: EventCounters) -> str | None:
-    """Where the probes tell nothing, the event that ends the life of such an instance."""
+    """Where the probes are too few for a fit, the event that ends the life of such an instance."""
+    if census.t_s.size >= FEWEST_SAMPLES:
+        return None
     for part in census.ends:
         for name in counters.names:
             if name == part and counters.total(name) > 0:
                 return name
     return None
+
+
+def _drives(driver: str, counters: EventCounters, census: _Census, probes: Probes) -> bool:
+    """Whether the instances rise with the event: without a correlation no event is named."""
+    at = counters.at(driver, probes.t_s)
+    rate = production_rate(probes, at, census.unit, singular(driver))
+    return rate is not None and correlates(rate) and not _wavers(probes)
+
+
+def _wavers(probes: Probes) -> bool:
+    """Whether the count falls about as often as it rises, with no full collection in between.
+
+    Rises between falls are then noise, whatever moved meanwhile; a sawtooth of younger collections
+    rises more often than it falls.
+    """
+    same = probes.collections_after[1:] <= probes.collections_before[:-1]
+    steps = np.diff(probes.value)[same]
+    moves = int(np.count_nonzero(steps))
+    return moves >= FEWEST_SAMPLES and int((steps < 0).sum()) > _WAVERS * moves
 
 
 def _rates(

@@ -88,6 +88,19 @@ def test_bytes_beyond_the_bound_of_the_whole_process_are_explained() -> None:
     assert "not growth of the process" in nodes.evidence[0]
 
 
+def test_without_a_correlation_no_event_is_named() -> None:
+    """Strays that were there from the start and stay as many: evictions have no part in it."""
+    record = healthy_record(RUN)
+    t = record.series["instances.TreeNode.stray"].t_s
+    wavering = 500.0 + np.random.default_rng(1).integers(-3, 4, t.size)
+
+    (finding,) = found(with_series(record, Series("instances.TreeNode.stray", t, wavering)))
+
+    assert finding.driver is None
+    assert "per evicted node" not in finding.title
+    assert all(rate.per == "h" for rate in finding.rates)
+
+
 def test_three_probes_are_enough() -> None:
     record = reference_cycles(healthy_record(RUN), "ballast")
     few = [
