@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from hybridbench.analysis.at_rest import AT_REST, judged_samples
 from hybridbench.analysis.counters import EventCounters
 from hybridbench.analysis.drivers import Driver, Hints, find_driver
 from hybridbench.analysis.exhaustion import Exhaustion, Limit, limit_of, time_to_exhaustion
@@ -87,10 +88,11 @@ def _driver(record: RunRecord, result: MetricResult, counters: EventCounters) ->
     window, rate = judged_window(record), result.rate_per_hour
     if window is None or rate is None:
         return None
-    t, value = window.samples(record.series[result.metric])
+    t, value = judged_samples(window, record.series[result.metric])
     sign = 1.0 if rate.value >= 0 else -1.0
     emptied = result.metric == COLLECTIBLE
-    hints = Hints(load=in_flight(record), emptied=emptied)
+    load = () if result.metric == AT_REST else in_flight(record)
+    hints = Hints(load=load, emptied=emptied)
     return find_driver(t, sign * value, counters, hints)
 
 

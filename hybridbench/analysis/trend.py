@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridbench.analysis.at_rest import AT_REST, judged_samples, rests_are_alike
 from hybridbench.analysis.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.counters import EventCounters
 from hybridbench.analysis.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
@@ -76,7 +77,12 @@ def gated_metrics(record: RunRecord) -> list[MetricSpec]:
     absent = probes_left_out(record)
     sampled = sorted(n for n, series in record.series.items() if len(series) and n not in absent)
     specs = (spec_of(name) for name in sampled)
-    return [spec for spec in specs if spec is not None and spec.check is Check.TREND]
+    alike = rests_are_alike(record)
+    return [
+        spec
+        for spec in specs
+        if spec is not None and (spec.check is Check.TREND or (alike and spec.name == AT_REST))
+    ]
 
 
 def probes_left_out(record: RunRecord) -> frozenset[str]:
@@ -93,7 +99,7 @@ def judge_trend(
     record: RunRecord, spec: MetricSpec, window: Window, counters: EventCounters, effort: Effort
 ) -> MetricResult:
     """The result of one metric."""
-    t, value = window.samples(record.series[spec.name])
+    t, value = judged_samples(window, record.series[spec.name])
     sign = 1.0 if spec.higher_is_worse else -1.0
     base = float(np.median(value[: max(3, value.size // 20)])) if value.size else 0.0
     terms = _Terms(record, spec, window, base)
@@ -105,8 +111,9 @@ def judge_trend(
     if t.size < needed:
         return _too_few(terms, t, needed)
     works = [name for name in _WORKS if name in counters.series][:_MOST_WORKS]
+    load = None if spec.name == AT_REST else _load(record, t)  # nothing runs at a rest
     found = estimate(
-        Samples(t, sign * value, [counters.at(name, t) for name in works], _load(record, t)),
+        Samples(t, sign * value, [counters.at(name, t) for name in works], load),
         terms.options(effort),
     )
     return _result(terms, found, sign, _requests(counters, found))
