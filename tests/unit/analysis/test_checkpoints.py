@@ -52,7 +52,7 @@ def test_slots_that_came_back_are_not() -> None:
 
 def test_missing_slots_are_named_with_their_last_holder() -> None:
     slots: list[JsonValue] = list(range(3, 15))
-    owners: list[JsonValue] = ["REQ"] + ["TREE"] * 11
+    owners: list[JsonValue] = ["REQ", *(["TREE"] * 11)]
     data: dict[str, JsonValue] = {"kind": "residual", "pool": "mamba", "slots": slots, "count": 12}
     named = RunEvent(61.0, "engine_violation", {**data, "owners": owners})
     unnamed = RunEvent(61.0, "engine_violation", data)

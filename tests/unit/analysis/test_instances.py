@@ -92,7 +92,7 @@ def test_without_a_correlation_no_event_is_named() -> None:
     """Strays that were there from the start and stay as many: evictions have no part in it."""
     record = healthy_record(RUN)
     t = record.series["instances.TreeNode.stray"].t_s
-    wavering = 500.0 + np.random.default_rng(1).integers(-3, 4, t.size)
+    wavering = 500.0 + np.random.default_rng(1).integers(-3, 4, t.size).astype(np.float64)
 
     (finding,) = found(with_series(record, Series("instances.TreeNode.stray", t, wavering)))
 
