@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -15,6 +16,7 @@ DURATION_MAX_S = 3650 * 86400.0
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[kKMGT]B|[KMGT]iB)")
 _BYTES_MAX = 2.0**62
 _SHOWN_CHARS = 40
+_MOST_DIGITS = 8
 _BYTE_UNITS = {
     "B": 1,
     "kB": 10**3,
@@ -91,9 +93,10 @@ def format_duration(duration_s: float) -> str:
     return "".join(parts[:2]) or "0s"
 
 
-def format_bytes(size: float) -> str:
+def format_bytes(size: float, digits: int = 3) -> str:
     """``size`` in the binary unit that keeps one to three digits before the point: ``1.44 GiB``."""
-    return _scaled(size, (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)), "B")
+    units = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+    return _scaled(size, units, "B", digits)
 
 
 def format_byte_rate(bytes_per_hour: float) -> str:
@@ -101,23 +104,52 @@ def format_byte_rate(bytes_per_hour: float) -> str:
     return f"{format_bytes(bytes_per_hour)}/h"
 
 
-def format_count(value: float) -> str:
+def format_count(value: float, digits: int = 3) -> str:
     """A count for people: ``987``, ``12.3 k``, ``1.20 M``."""
-    return _scaled(value, (("G", 10**9), ("M", 10**6), ("k", 10**3)), "").rstrip()
+    return _scaled(value, (("G", 10**9), ("M", 10**6), ("k", 10**3)), "", digits).rstrip()
 
 
-def _scaled(value: float, units: tuple[tuple[str, int], ...], base: str) -> str:
+def digits_apart(form: Callable[[float, int], str], values: Sequence[float]) -> int:
+    """The fewest digits, from three on, at which ``form`` prints different values differently.
+
+    An interval whose ends are printed alike would look exact.
+    """
+    known = [value for value in values if math.isfinite(value)]
+    rounding = 1e-7 * max((abs(value) for value in known), default=0.0)
+    for digits in range(3, _MOST_DIGITS):
+        texts = [form(value, digits) for value in known]
+        if not any(
+            texts[i] == texts[j] and abs(known[i] - known[j]) > rounding
+            for i in range(len(known))
+            for j in range(i)
+        ):
+            return digits
+    return _MOST_DIGITS
+
+
+def _scaled(value: float, units: tuple[tuple[str, int], ...], base: str, digits: int) -> str:
     if not math.isfinite(value):
         return f"{value} {base}"
     for unit, factor in units:
         # 999.5 would print as 1000 in the smaller unit.
         if abs(value) >= 0.9995 * factor:
-            return f"{_three_digits(value / factor)} {unit}"
-    return f"{_three_digits(value)} {base}" if value != int(value) else f"{int(value)} {base}"
+            return f"{_with_digits(value / factor, digits)} {unit}"
+    return (
+        f"{_with_digits(value, digits)} {base}" if value != int(value) else f"{int(value)} {base}"
+    )
 
 
-def _three_digits(value: float) -> str:
+def _with_digits(value: float, digits: int) -> str:
     magnitude = abs(value)
     if magnitude >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"
+        places = digits - 3
+    elif magnitude >= 10:
+        places = digits - 2
+    elif magnitude >= 0.1 or magnitude == 0.0:
+        places = digits - 1
+    elif magnitude < 1e-4:
+        return f"{value:.{digits - 1}g}"
+    else:
+        # Two digits that mean something: 0.0129 is not 0.01.
+        places = digits - 2 - math.floor(math.log10(magnitude))
+    return f"{value:.{places}f}"

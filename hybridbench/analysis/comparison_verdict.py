@@ -92,6 +92,9 @@ class Change(StrEnum):
     WORSE = "WORSE"  # in both, faster in the second
     FIXED = "FIXED"
     LESS = "LESS"  # in both, slower in the second
+    # Growth of a metric that differs beyond doubt and is a leak in neither version.
+    GROWS_FASTER = "GROWS FASTER"
+    GROWS_SLOWER = "GROWS SLOWER"
     UNCHANGED = "UNCHANGED"
     UNDECIDED = "UNDECIDED"
 

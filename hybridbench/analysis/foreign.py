@@ -176,7 +176,10 @@ def _doubted(result: MetricResult, falls: Falls, gap_share: float) -> MetricResu
 def _per_work(
     result: MetricResult, works: Sequence[ForeignSeries], stretch: tuple[float, float]
 ) -> list[Rate]:
-    rates = []
+    rates: list[Rate] = []
+    hour = result.rate_per_hour
+    if hour is None:
+        return rates
     start, end = result.window_s
     hours = (end - start) / 3600.0
     for work in works[:_MOST_WORKS]:
@@ -187,7 +190,6 @@ def _per_work(
         done = float(at[1] - at[0])
         if done <= 0:
             continue
-        hour = result.rate_per_hour
         low, mid, high = (rate * hours / done for rate in (hour.lower, hour.value, hour.upper))
         rates.append(Rate(mid, low, high, hour.unit, work_unit(work.name)))
     return rates

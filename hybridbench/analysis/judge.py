@@ -12,6 +12,8 @@ from hybridbench.analysis.decay import judge_decay
 from hybridbench.analysis.engine_words import crash_findings, violation_findings
 from hybridbench.analysis.findings import (
     PRECEDENCE,
+    RETAINED,
+    WAITING,
     Finding,
     MetricResult,
     Verdict,
@@ -27,6 +29,7 @@ from hybridbench.analysis.liveness import liveness_findings
 from hybridbench.analysis.log_words import log_findings
 from hybridbench.analysis.multiplicity import with_q_values
 from hybridbench.analysis.observer import observer_findings
+from hybridbench.analysis.parts import with_whole
 from hybridbench.analysis.pools import quiescent_checkpoints
 from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import RunRecord
@@ -88,7 +91,7 @@ def _judge_one(record: RunRecord) -> Verdict:
         *observer_findings(record, results),
         *decay.findings,
     ]
-    verdict = _verdict(record, window, results, findings)
+    verdict = _verdict(record, window, results, with_whole(findings, results))
     return replace(verdict, decay=decay.results, notes=(*verdict.notes, *decay.notes))
 
 
@@ -230,8 +233,8 @@ def _verdict(
 
 # The findings that name a mechanism come before those that only say that something grows.
 _NAMES_A_MECHANISM = (
-    "instances-wait-for-collector",
-    "instances-retained",
+    WAITING,
+    RETAINED,
     "waiting-holds-slots",
     "residual",
     "running-without-client",
@@ -250,6 +253,8 @@ def _headline(kind: VerdictKind, findings: Sequence[Finding], memory: MetricResu
         if memory is None:
             return f"{kind}: no finding; the worker's memory was not judged"
         length = format_duration(memory.window_s[1] - memory.window_s[0])
+        if memory.rate_per_hour is None:
+            return f"{kind}: no finding in {length}; too few samples to bound memory growth"
         bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
         return f"{kind}: no finding in {length}; memory grows by no more than {bound} (95 %)"
     more = sum(f.verdict is kind for f in findings) - 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
+from hybridbench.analysis.findings import Finding, Verdict, VerdictKind, leak_kind
 from hybridbench.analysis.reading import mapping, number
 from hybridbench.units import format_duration
 
@@ -88,7 +88,7 @@ class _Stage:
     def leaks(self, look: Look) -> dict[tuple[str, str], Finding]:
         """The leaks of a look that count, by kind and subject."""
         return {
-            (finding.kind, finding.subject): finding
+            (leak_kind(finding.kind), finding.subject): finding
             for finding in look.verdict.findings
             if finding.verdict is VerdictKind.LEAK
             and (finding.kind != _TREND or self.trend_counts(look))

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridbench.analysis.at_rest import AT_REST, judged_samples, rests_are_alike
 from hybridbench.analysis.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.counters import EventCounters
 from hybridbench.analysis.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
-from hybridbench.analysis.findings import MetricResult, Rate
+from hybridbench.analysis.findings import NO_MODEL, MetricResult, Rate
 from hybridbench.analysis.floors import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.limits import growth_limits, next_limit_s, run_length_s
 from hybridbench.analysis.pools import in_flight
@@ -78,7 +79,12 @@ def gated_metrics(record: RunRecord) -> list[MetricSpec]:
     absent = probes_left_out(record)
     sampled = sorted(n for n, series in record.series.items() if len(series) and n not in absent)
     specs = (spec_of(name) for name in sampled)
-    return [spec for spec in specs if spec is not None and spec.check is Check.TREND]
+    alike = rests_are_alike(record)
+    return [
+        spec
+        for spec in specs
+        if spec is not None and (spec.check is Check.TREND or (alike and spec.name == AT_REST))
+    ]
 
 
 def probes_left_out(record: RunRecord) -> frozenset[str]:
@@ -95,7 +101,7 @@ def judge_trend(
     record: RunRecord, spec: MetricSpec, window: Window, counters: EventCounters, effort: Effort
 ) -> MetricResult:
     """The result of one metric."""
-    t, value = window.samples(record.series[spec.name])
+    t, value = judged_samples(window, record.series[spec.name])
     sign = 1.0 if spec.higher_is_worse else -1.0
     base = float(np.median(value[: max(3, value.size // 20)])) if value.size else 0.0
     terms = _Terms(record, spec, window, base)
@@ -105,10 +111,11 @@ def judge_trend(
             return _by_floors(terms, floors)
     needed = MIN_PROBES if spec.name == COLLECTIBLE else MIN_SAMPLES
     if t.size < needed:
-        return _too_few(terms, t, value, needed)
+        return _too_few(terms, t, needed)
     works = [name for name in _WORKS if name in counters.series][:_MOST_WORKS]
+    load = None if spec.name == AT_REST else _load(record, t)  # nothing runs at a rest
     found = estimate(
-        Samples(t, sign * value, [counters.at(name, t) for name in works], _load(record, t)),
+        Samples(t, sign * value, [counters.at(name, t) for name in works], load),
         terms.options(effort),
     )
     return _result(terms, found, sign, _requests(counters, found))
@@ -324,11 +331,8 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     )
 
 
-def _too_few(terms: _Terms, t: FloatArray, value: FloatArray, needed: int) -> MetricResult:
-    """Without a model the growth is only known to lie within the range of the samples."""
-    hours = terms.window.duration_s / 3600.0
-    span = float(np.ptp(value)) / hours if value.size else 0.0
-    rate = float(value[-1] - value[0]) / hours if value.size else 0.0
+def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
+    """Without a model there is no rate: the range of a few samples is not an interval."""
     longer = terms.window.duration_s * needed / max(t.size, 1)
     return MetricResult(
         metric=terms.spec.name,
@@ -336,11 +340,11 @@ def _too_few(terms: _Terms, t: FloatArray, value: FloatArray, needed: int) -> Me
         reason=f"too-short: {t.size} samples in {format_duration(terms.window.duration_s)}, "
         f"{needed} are needed",
         window_s=(terms.window.start_s, terms.window.end_s),
-        rate_per_hour=Rate(rate, -span, span, terms.spec.unit.value, "h"),
+        rate_per_hour=None,
         rate_per_request=None,
         floor_per_hour=terms.floor,
         promise_per_hour=terms.promise,
-        model="none",
+        model=NO_MODEL,
         needed_s=min(longer, _LONGEST_ADVICE * terms.window.duration_s),
     )
 

@@ -71,8 +71,9 @@ class LimitRow:
     def limit(self) -> float | None:
         """The limit on private memory; None where the length has none."""
         least = max(_ROOM * self.memory_upper, _ROOM_FOR_WARMUP * self.settles)
-        limit = _rounded_up(least / 2**20) * 2**20
-        return limit if limit <= _MOST_BYTES_PER_H else None
+        if least > _MOST_BYTES_PER_H:
+            return None
+        return _rounded_up(least / 2**20) * 2**20
 
 
 @dataclass(frozen=True)
@@ -219,14 +220,19 @@ def _limit_row(profile: str, length_s: float, records: Sequence[RunRecord]) -> L
         length_s=length_s,
         runs=len(records),
         open_count=sum(m.outcome != "CLEAN" for m in memory),
-        memory_upper=max(m.rate_per_hour.upper for m in memory),
-        collectible_upper=max(m.rate_per_hour.upper for m in garbage),
+        memory_upper=max(map(_upper, memory)),
+        collectible_upper=max(map(_upper, garbage)),
         settles=max(settles_by(base, window) / window * 3600.0 for window in windows),
     )
 
 
 def _result(results: Sequence[MetricResult], name: str) -> MetricResult:
     return next(result for result in results if result.metric == name)
+
+
+def _upper(result: MetricResult) -> float:
+    """Too few samples bound nothing."""
+    return math.inf if result.rate_per_hour is None else result.rate_per_hour.upper
 
 
 def _cell(row: LimitRow) -> str:

@@ -66,7 +66,7 @@ def prune(
         return
     for doom in dooms:
         if doom.is_foreign:
-            typer.echo(f"kept     {doom.entry.path}  ({doom.why})")
+            echo(f"kept     {one_line(str(doom.entry.path))}  ({doom.why})")
     freed, failed, gone = 0, 0, 0
     for one in remove(store, dooms):
         freed += one.size_bytes

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from hybridbench.analysis.comparison_mismatches import comparable_facts
+from hybridbench.analysis.findings import NO_MODEL
 from hybridbench.analysis.levels import run_levels
 from hybridbench.analysis.reading import mapping, number, text, texts
 from hybridbench.analysis.record import JsonValue
@@ -145,7 +146,8 @@ class _Rate(msgspec.Struct):
 
 class _Metric(msgspec.Struct):
     metric: str
-    rate_per_hour: _Rate
+    rate_per_hour: _Rate | None = None
+    model: str = ""
 
 
 class _Cost(msgspec.Struct):
@@ -210,7 +212,9 @@ def _levels(path: Path) -> list[_Level]:
 def _value(quantity: Quantity, judged: _Judged, levels: list[_Level]) -> Value | None:
     found: _Level | _Rate | _Cost | None
     if quantity.stat is Stat.SLOPE:
-        rates = [m.rate_per_hour for m in judged.metrics if m.metric == quantity.metric]
+        # Earlier versions stored the range of too few samples as a rate.
+        measured = [m for m in judged.metrics if m.model != NO_MODEL]
+        rates = [m.rate_per_hour for m in measured if m.metric == quantity.metric]
         found = rates[0] if rates else None
     else:
         wanted = (quantity.metric, quantity.stat.value)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.analysis.findings import Finding, Rate, VerdictKind, leak_kind
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import (
     DOCUMENT_BYTES_MAX,
@@ -59,7 +59,7 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def signature(self) -> tuple[str, str, str]:
         """What makes it the same finding another night."""
-        return self.kind, self.subject, self.driver or ""
+        return leak_kind(self.kind), self.subject, self.driver or ""
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -130,7 +130,11 @@ def with_result(attempt: AttemptRecord, run_dir: Path, cell_dir: Path) -> Attemp
             for finding in verdict.findings
         ),
         metrics=_medians(record, window),
-        growth={result.metric: rate_record(result.rate_per_hour) for result in verdict.metrics},
+        growth={
+            result.metric: rate_record(result.rate_per_hour)
+            for result in verdict.metrics
+            if result.rate_per_hour is not None
+        },
         judged_s=0.0 if window is None else judged_length_s(record, window),
         segments=len(segments(record)),
         machine_class=machine_words(record.manifest),

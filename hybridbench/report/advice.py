@@ -28,15 +28,15 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
 NEXT: Final = "Next"
 
 _BY_FINDING: Final[Mapping[str, str]] = {
-    "instances-wait-for-collector": "Find the place that takes {subject} out of its structure and "
-    "clear the references that still form a cycle there; an object unlinked on both sides dies by "
-    "reference count at once.",
+    "instances-wait-for-collector": "Find where {subject} is unlinked and clear its remaining "
+    "pointers there (prev and next): an object in no cycle is freed by reference count at once.",
     "waiting-holds-slots": "Find the path that takes from {subject} before admission can still "
     "refuse, and give back on every refusal; a request that waits holds nothing.",
     "residual": "List every way out of a request (finish, abort, retract, refusal) and check which "
     "one does not give {subject} back; verdict.json has the checkpoint at which the loss appears.",
-    "instances-retained": "Ask the garbage collector of the living process who refers to one of "
-    "the {subject} objects; the owner found is where to clear the reference.",
+    "instances-retained": "Find what still refers to the removed {subject} objects "
+    "(gc.get_referrers in the live process, or the diagnosis) and clear that reference where they "
+    "are removed; a full gc.collect() does not free them.",
     "held-at-idle": "Look for a request that was dropped from every list without its release: what "
     "it holds of {subject} has no way back.",
     "locks-at-idle": "Compare the walk that takes {subject} with the walk that gives them back: "

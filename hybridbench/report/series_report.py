@@ -16,7 +16,7 @@ from hybridbench.analysis.foreign import JudgedSeries
 from hybridbench.analysis.record import JsonValue
 from hybridbench.metrics import Unit
 from hybridbench.report.series_verdict import FileVerdict, worst
-from hybridbench.report.wording import BADGES
+from hybridbench.report.wording import BADGES, NO_RATE
 from hybridbench.told import one_line
 from hybridbench.units import format_bytes, format_count, format_duration
 
@@ -85,7 +85,7 @@ def _file_json(file: FileVerdict) -> JsonValue:
 
 
 def _row_json(row: JudgedSeries) -> JsonValue:
-    result = row.result
+    result, hour = row.result, row.result.rate_per_hour
     start, end = result.window_s
     return {
         "metric": row.name,
@@ -93,7 +93,7 @@ def _row_json(row: JudgedSeries) -> JsonValue:
         "reason": result.reason,
         "model": result.model,
         "window_s": [start, end],
-        "rate_per_hour": _rate_json(_shown(result.rate_per_hour, row)),
+        "rate_per_hour": None if hour is None else _rate_json(_shown(hour, row)),
         "per_work": [_rate_json(_shown(rate, row)) for rate in row.per_work],
         "threshold_per_hour": result.promise_per_hour,
         "needed_s": result.needed_s,
@@ -136,13 +136,17 @@ def _table(rows: Sequence[JudgedSeries]) -> Table:
 
 def _cells(row: JudgedSeries) -> tuple[str, ...]:
     result = row.result
-    rate = _shown(result.rate_per_hour, row)
     start, end = result.window_s
+    growth, interval = NO_RATE, "none"
+    if result.rate_per_hour is not None:
+        rate = _shown(result.rate_per_hour, row)
+        growth = _amount(rate.value, rate, row) + "/h"
+        interval = f"{_amount(rate.lower, rate, row)} to {_amount(rate.upper, rate, row)}"
     return (
         row.verdict.value,
         one_line(row.name),
-        _amount(rate.value, rate, row) + "/h",
-        f"{_amount(rate.lower, rate, row)} to {_amount(rate.upper, rate, row)}",
+        growth,
+        interval,
         format_duration(end - start),
         result.model,
     )

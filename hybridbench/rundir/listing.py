@@ -35,7 +35,6 @@ from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import SampleLine, decoded_sample, read_manifest
 
 _TAIL_BYTES: Final = 1 << 17
-_LOCK_BYTES: Final = 64
 # A night holds its cells, a cell its attempts, an attempt its runs.
 _DEPTH: Final = 6
 _CELL_OF_NIGHT: Final = f"{CELLS}/*/{CELL}"

@@ -15,6 +15,7 @@ from tests.unit.analysis.records import (
     MB,
     Run,
     healthy_record,
+    hourly,
     reference_cycles,
     with_events,
     with_manifest,
@@ -29,7 +30,7 @@ def test_ten_healthy_minutes_are_clean_and_a_gibibyte_an_hour_is_a_leak(seed: in
 
     assert clean.kind is VerdictKind.CLEAN
     assert leak.kind is VerdictKind.LEAK
-    rate = leak.metrics[-1].rate_per_hour
+    rate = hourly(leak.metrics[-1])
     assert rate.value == pytest.approx(GIB, rel=0.1)
     assert leak.findings[0].subject == "rss_anon_swap_bytes"
     assert any("the limit of 16.0 GiB is reached in" in said for said in leak.findings[0].evidence)

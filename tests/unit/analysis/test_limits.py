@@ -36,6 +36,7 @@ def test_growth_above_what_settles_is_never_clean_under_any_limit(
     verdict = judge(healthy_record(run))
     result = next(m for m in verdict.metrics if m.metric == MEMORY)
 
+    assert result.rate_per_hour is not None
     assert result.rate_per_hour.upper < 20 * GIB
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert result.reason.startswith("growing by ")
