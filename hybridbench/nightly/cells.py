@@ -129,7 +129,7 @@ def plan_hash(plan: Plan, cells: tuple[Cell, ...]) -> str:
     """
     policy = plan.policy
     ran = [json.dumps(cell_to_json(cell), sort_keys=True) for cell in cells]
-    rules = f"{policy.rerun_statistical_leak} {policy.rerun_invalid} {policy.extend_inconclusive}"
+    rules = f"{policy.rerun_statistical_leak} {policy.rerun_invalid} {policy.extend}"
     return hashlib.sha256("\n".join([plan.name, rules, *ran]).encode()).hexdigest()[:16]
 
 

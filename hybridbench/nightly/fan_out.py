@@ -20,6 +20,7 @@ from hybridbench.nightly.budget import OVERHEAD_S
 from hybridbench.nightly.cells import Cell, cell_to_json
 from hybridbench.nightly.facts import Night
 from hybridbench.nightly.merge import counted
+from hybridbench.nightly.policy import extension_s
 from hybridbench.units import format_duration
 
 # GitHub starts no more jobs from one matrix.
@@ -64,11 +65,16 @@ def rendered(night: Night, form: str, wanted: Wanted) -> str:
 
 
 def minutes_of(cell: Cell, night: Night) -> int:
-    """When an engine may give a cell up: every attempt that the policy allows, and half as much."""
+    """When an engine may give a cell up: all runs that the policy allows, extended, half as long
+    again.
+    """
     policy = night.loaded.plan.policy
-    runs = 1.0 + policy.rerun_statistical_leak + policy.rerun_invalid
-    runs += policy.extend_inconclusive if policy.extend_inconclusive > 1 else 0.0
-    return math.ceil(1.5 * (cell.duration_s + OVERHEAD_S) * runs / 60) + 5
+    runs = 1 + policy.rerun_statistical_leak + policy.rerun_invalid
+    run_s = cell.duration_s + OVERHEAD_S
+    extend_s = extension_s(cell, policy)
+    if night.budget_s is not None:
+        extend_s = min(extend_s, max(night.budget_s - run_s, 0.0))
+    return math.ceil(1.5 * (run_s + extend_s) * runs / 60) + 5
 
 
 def _console(night: Night, wanted: Wanted) -> str:

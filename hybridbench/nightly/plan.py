@@ -16,7 +16,15 @@ from pydantic.dataclasses import dataclass
 from hybridbench.errors import ConfigError
 from hybridbench.thresholds import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans
-from hybridbench.workload.fields import Count, CountOrZero, DurationS, Flag, Share, SizeBytes
+from hybridbench.workload.fields import (
+    AutoDurationS,
+    Count,
+    CountOrZero,
+    DurationS,
+    Flag,
+    Share,
+    SizeBytes,
+)
 from hybridbench.workload.settings import SETTINGS
 from hybridbench.workload.validation import full_stop, nearest, validated
 from hybridbench.workload.yaml_source import KeyPath, Source, read_yaml
@@ -60,7 +68,8 @@ class Policy:
         rerun_statistical_leak: a LEAK or DEGRADED that only statistics found is run once more with
             another seed, and is red only if that is red too.  Exact findings are red at once.
         rerun_invalid: a run that proved nothing (a busy machine) is made once more.
-        extend_inconclusive: how many times longer an undecided cell is run once more; 1: it is not.
+        extend: seconds that an undecided soak may go on beyond its length; None (auto) is the
+            default of ``soak``, 0 ends every soak on time.  A comparison ends when it is decided.
         inconclusive: what a cell is that stays undecided.
         throughput_ratio: red below this share of the last good night's tokens a second; 0: only
             shown.  Nights are not interleaved, so that the machine's drift is in it.
@@ -68,7 +77,7 @@ class Policy:
 
     rerun_statistical_leak: Flag = True
     rerun_invalid: Flag = True
-    extend_inconclusive: Annotated[float, Strict(), Field(ge=1.0, le=20.0)] = 2.0
+    extend: AutoDurationS = None
     inconclusive: Literal["neutral", "fail"] = "neutral"
     throughput_ratio: Share = 0.0
 
@@ -188,6 +197,7 @@ def load_plan(name_or_path: str | Path) -> LoadedPlan:
             raise ConfigError(full_stop(f"{name_or_path}: there is no such plan; {hint}"))
         path = shipped[str(name_or_path)]
     source = read_yaml(path, "plan")
+    _refuse_reruns_at_length(source)
     loaded = LoadedPlan(plan=validated(_adapter(), source), path=path, source=source)
     for where, fault in _faults(loaded.plan):
         raise ConfigError(full_stop(f"{source.place(where)}: {fault}"))
@@ -198,6 +208,18 @@ def plan_json_schema() -> dict[str, object]:
     """The JSON Schema of a plan, for editors and other tools."""
     schema: dict[str, object] = _adapter().json_schema(by_alias=True, mode="validation")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _refuse_reruns_at_length(source: Source) -> None:
+    """Plans of older versions ran an undecided soak again, longer; now the soak itself goes on."""
+    policy = source.data.get("policy")
+    if isinstance(policy, Mapping) and "extend_inconclusive" in policy:
+        factor = policy["extend_inconclusive"]
+        instead = "extend: 0" if factor == 1 else "extend: auto"
+        raise ConfigError(
+            f"{source.place(('policy', 'extend_inconclusive'))}: policy.extend_inconclusive is no "
+            f"key any more, as an undecided soak goes on by itself; write {instead} instead."
+        )
 
 
 @cache

@@ -47,7 +47,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a cell; without an exit code it is under way or was cut off."""
 
     number: int
-    why: str
+    why: str  # "extended" in nights of older versions: a run of its own, longer than the first
     seed: int
     duration_s: float
     started_wall_s: float
@@ -62,6 +62,8 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     growth: dict[str, RateRecord] = {}  # of the gated metrics, an hour
     judged_s: float = 0.0
     segments: int = 1  # more than one: it was cut off and gone on with
+    extend_s: float | None = None  # how long it might go on undecided; None: before there was that
+    extended_s: float = 0.0  # how long it did
     machine_class: str = ""
     engine: str = ""  # hash of the engine files that ran
     ended_wall_s: float = 0.0
