@@ -118,7 +118,11 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Common:
-    """What every cell may have of its own; what it leaves out is the plan's."""
+    """What every cell may have of its own; what it leaves out is the plan's.
+
+    ``least_duration`` is what a budget never shortens a cell below.  A soak is never shortened
+    below what its profile needs to decide, whatever stands here.
+    """
 
     duration_s: DurationS | None = None
     least_duration_s: DurationS | None = None
@@ -156,12 +160,13 @@ class CompareEntry(Common):
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Plan(Common):
-    """A night as written; ``cells.expand`` makes its cells."""
+    """A night as written; ``cells.expand`` makes its cells.
+
+    Without a ``duration`` cells last ten minutes, or as long as their profile needs to decide.
+    """
 
     name: Name
     description: str = ""
-    duration_s: DurationS = 600.0
-    least_duration_s: DurationS = 60.0
     budget_s: DurationS | None = None
     matrix: Matrix = Matrix()
     cells: tuple[SoakEntry, ...] = ()
@@ -247,15 +252,15 @@ def _faults(plan: Plan) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _lengths(entry: Common, where: KeyPath, plan: Plan) -> Iterator[tuple[KeyPath, str]]:
-    duration_s = plan.duration_s if entry.duration_s is None else entry.duration_s
-    least_s = plan.least_duration_s if entry.least_duration_s is None else entry.least_duration_s
-    for key, value in (("duration", duration_s), ("least_duration", least_s)):
-        if value < SHORTEST_S:
+    least_s = entry.least_duration_s
+    for key, value in (("duration", entry.duration_s), ("least_duration", least_s)):
+        if value is not None and value < SHORTEST_S:
             yield (
                 (*where, key),
                 f"{key}: nothing can be judged in less than {SHORTEST_S:g}s; give more",
             )
-    if entry.least_duration_s is not None and least_s > duration_s:
+    duration_s = plan.duration_s if entry.duration_s is None else entry.duration_s
+    if least_s is not None and duration_s is not None and least_s > duration_s:
         yield (
             (*where, "least_duration"),
             f"least_duration {least_s:g}s is longer than duration {duration_s:g}s",
