@@ -28,6 +28,10 @@ _GITHUB_MAX: Final = 256
 # A fresh runner installs torch before it runs anything.
 _GITHUB_SETUP_MIN: Final = 15
 _CODES_OF_AN_ANSWER: Final = [2, 10, 11, 12, 13, 14, 15, 16]
+PARTIAL: Final = (
+    "with cells left out the night ends 13 (INCONCLUSIVE) where it would be green, unless "
+    "`nightly merge` or `nightly run` has --allow-partial"
+)
 _SUSPENDED_HINT: Final = (
     "# The merge waits: when the cells are done, start it with\n"
     '#   kubectl patch job {name}-merge --type=strategic -p \'{{"spec":{{"suspend":false}}}}\'\n'
@@ -45,6 +49,7 @@ class Wanted:
         stamp: when this was asked for; a Kubernetes night is named by it.
         image: that the pods run.
         claim: the volume claim with that directory.
+        merge_options: what only ``nightly merge`` is told beside.
     """
 
     plan: str
@@ -53,6 +58,7 @@ class Wanted:
     stamp: str
     image: str
     claim: str
+    merge_options: Sequence[str] = ()
 
 
 def rendered(night: Night, form: str, wanted: Wanted) -> str:
@@ -84,6 +90,7 @@ def _console(night: Night, wanted: Wanted) -> str:
     lines += [_line(index, cell, width) for index, cell in enumerate(night.cells)]
     lines.append(f"one after another: {format_duration(night.budgeted.needed_s)}")
     lines += [night.budgeted.note] if night.budgeted.note else []
+    lines += [PARTIAL] if night.record.left_out else []
     lines.append(f"red by chance: {night.false_red.text}")
     lines.append(f"  = {night.false_red.formula}")
     return "\n".join(lines) + "\n"
@@ -155,6 +162,7 @@ def _slurm(night: Night, wanted: Wanted) -> str:
             gpu=max(need.gpu for need in needs),
             plan=wanted.plan,
             options=_words(wanted.options),
+            merge_options=_words(wanted.merge_options),
             out=wanted.out,
             command="hybridbench nightly",
         )
@@ -273,7 +281,8 @@ def _cells_job(name: str, night: Night, wanted: Wanted, plan: _Volume) -> dict[s
 
 
 def _merge_job(name: str, night: Night, wanted: Wanted, plan: _Volume) -> dict[str, object]:
-    words = [*_VERB, "merge", _cells_dir(night, wanted), "--plan", _PLAN_FILE, *wanted.options]
+    words = [*_VERB, "merge", _cells_dir(night, wanted), "--plan", _PLAN_FILE]
+    words += [*wanted.options, *wanted.merge_options]
     script = f"exec {shlex.join([*words, '--out', _night_dir(night, wanted)])}"
     template = _pod("merge", script, plan, wanted, _resources(night, cells=False))
     return _job(f"{name}-merge", {"suspend": True, "backoffLimit": 0, "template": template})

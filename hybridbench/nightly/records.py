@@ -142,6 +142,7 @@ class NightRecord(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[CellOfNight, ...] = ()
     notes: tuple[str, ...] = ()
     rehearsed: tuple[str, ...] = ()  # defects that were put into every soak: never a baseline
+    allow_partial: bool = False  # cells that the budget left out were accepted
 
 
 _Record = TypeVar("_Record", CellRecord, NightRecord)
