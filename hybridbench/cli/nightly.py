@@ -31,7 +31,7 @@ app = typer.Typer(
 EXIT_CODES = (
     "Exit codes: 0 green; red with the worst cell's: 10 LEAK, 15 INVARIANT, 12 REGRESSION, "
     "14 CRASHED, 11 DEGRADED, 16 MISSING or INVALID, 13 INCONCLUSIVE where the plan lets that "
-    "fail or nothing passed; 2 usage, 130 interrupted, 143 terminated."
+    "fail, nothing passed or a budget left cells out; 2 usage, 130 interrupted, 143 terminated."
 )
 
 _Plan = Annotated[
@@ -41,8 +41,8 @@ _Budget = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Shorten the cells so that the night takes about this long: 20m.  Default: the "
-        "plan's.",
+        help="Shorten the night to about this long, 30m: cells down to the length that still "
+        "decides, then fewer cells.  Default: the plan's.",
         show_default=False,
     ),
 ]
@@ -52,6 +52,15 @@ _Defect = Annotated[
         metavar="SLUG",
         help="Rehearse a regression: put this defect into every soak (repeatable).  Cells keep "
         "their ids, so that the last good night is still their baseline.",
+    ),
+]
+
+
+_AllowPartial = Annotated[
+    bool,
+    typer.Option(
+        "--allow-partial",
+        help="A night may be green though the budget left cells out; otherwise it ends 13.",
     ),
 ]
 
@@ -73,6 +82,10 @@ def plan(
     claim: Annotated[
         str, typer.Option(help="Of k8s: the volume claim that is mounted at /nights.")
     ] = "hybridbench-nights",
+    allow_partial: Annotated[
+        bool,
+        typer.Option("--allow-partial", help="Of slurm and k8s: the merge gets --allow-partial."),
+    ] = False,
 ) -> None:
     """Print the cells of a plan: for people, or for an engine that fans them out.
 
@@ -85,7 +98,8 @@ def plan(
     night = _night(plan, budget, defect)
     root = "/nights" if output == "k8s" else "nights"
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    wanted = Wanted(plan, _repeated(budget, defect), out or root, stamp, image, claim)
+    merging = ["--allow-partial"] if allow_partial else []
+    wanted = Wanted(plan, _repeated(budget, defect), out or root, stamp, image, claim, merging)
     text = rendered(night, output, wanted)
     if output == "console":
         echo(text, nl=False)
@@ -154,6 +168,7 @@ def merge(
         Path | None,
         typer.Option(help="If the night is green, store it here as a baseline for --baseline."),
     ] = None,
+    allow_partial: _AllowPartial = False,
 ) -> None:
     """One report and one exit code from all cells; a lost cell is MISSING and never a pass."""
     from hybridbench.nightly.run import merge_night
@@ -165,9 +180,8 @@ def merge(
     night = None if plan is None else _night(plan, budget, defect)
     if night is None and (budget or defect):
         raise UsageError("--budget and --defect belong to --plan, which is missing.")
-    document = merge_night(
-        dirs, out, None if night is None else night.record, baseline, keep_baseline
-    )
+    record = None if night is None else night.record
+    document = merge_night(dirs, out, record, baseline, keep_baseline, allow_partial=allow_partial)
     _tell(document, out)
     raise typer.Exit(document.exit_code)
 
@@ -189,12 +203,14 @@ def run(
         typer.Option(help="As of merge.  Default: the nights beside --out.", show_default=False),
     ] = None,
     defect: _Defect = None,
+    allow_partial: _AllowPartial = False,
 ) -> None:
     """Run all cells of a plan one after another on this machine, and merge them.
 
     Killed half-way and started again with the same words, it does the rest, unless the engine's
     files have changed since: then a new night begins.
     """
+    from hybridbench.nightly.fan_out import PARTIAL
     from hybridbench.nightly.merge import counted
     from hybridbench.nightly.run import merge_night, night_directory, run_cells
     from hybridbench.rundir.layout import CELLS
@@ -204,12 +220,18 @@ def run(
     night = _night(plan, budget, defect)
     directory = out or night_directory(Path("results") / "nightly", night)
     _say(f"night {directory}: {counted(len(night.cells))}")
+    if night.record.left_out:
+        _say(night.budgeted.note)
+        if not allow_partial:
+            _say(PARTIAL)
     with _signals() as child:
         stopped = run_cells(night, directory / CELLS, child, _say)
     if stopped is not None:
         _say("cut off; start it again with the same words and it does the rest")
         raise typer.Exit(stopped)
-    document = merge_night([directory / CELLS], directory, night.record, baseline, None)
+    document = merge_night(
+        [directory / CELLS], directory, night.record, baseline, None, allow_partial=allow_partial
+    )
     _tell(document, directory)
     raise typer.Exit(document.exit_code)
 

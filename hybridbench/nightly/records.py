@@ -66,7 +66,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a cell; without an exit code it is under way or was cut off."""
 
     number: int
-    why: str
+    why: str  # "extended" in nights of older versions: a run of its own, longer than the first
     seed: Int64
     duration_s: Seconds
     started_wall_s: Wall
@@ -81,6 +81,10 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     growth: dict[str, RateRecord] = {}  # of the gated metrics, an hour
     judged_s: Seconds = 0.0
     segments: int = 1  # more than one: it was cut off and gone on with
+    extend_s: Seconds | None = (
+        None  # how long it might go on undecided; None: before there was that
+    )
+    extended_s: Seconds = 0.0  # how long it did
     machine_class: str = ""
     engine: str = ""  # hash of the engine files that ran
     ended_wall_s: Wall = 0.0
@@ -159,6 +163,7 @@ class NightRecord(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[CellOfNight, ...] = ()
     notes: tuple[str, ...] = ()
     rehearsed: tuple[str, ...] = ()  # defects that were put into every soak: never a baseline
+    allow_partial: bool = False  # cells that the budget left out were accepted
 
 
 _Record = TypeVar("_Record", CellRecord, NightRecord)

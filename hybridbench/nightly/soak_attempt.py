@@ -25,6 +25,7 @@ from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import read_run
+from hybridbench.runs.extension import EXTENDED, EXTENSION_ENDED
 
 # Shown from night to night; medians over the judged window.
 _METRICS: Final = (
@@ -56,11 +57,12 @@ class Stored:
     run_dir: Path | None = None
 
 
-def soak_command(cell: Cell, seed: int, duration_s: float, store: Path) -> list[str]:
+def soak_command(cell: Cell, attempt: AttemptRecord, store: Path) -> list[str]:
     """The soak of ``cell``, as anybody could type it."""
     words = [*HYBRIDBENCH, "soak", "--ui", "plain", "--store", str(store)]
     words += ["--profile", cell.profile_source, "--model", cell.model]
-    words += ["--duration", f"{duration_s:g}s", "--seed", str(seed)]
+    words += ["--duration", f"{attempt.duration_s:g}s", "--seed", str(attempt.seed)]
+    words += ["--extend", f"{attempt.extend_s:g}s" if attempt.extend_s else "0"]
     if cell.gc is not None:
         words += ["--gc", cell.gc]
     if cell.ballast is not None:
@@ -137,6 +139,7 @@ def with_result(attempt: AttemptRecord, run_dir: Path, cell_dir: Path) -> Attemp
         },
         judged_s=0.0 if window is None else judged_length_s(record, window),
         segments=len(segments(record)),
+        extended_s=_extended_s(record),
         machine_class=machine_words(record.manifest),
         engine=str(record.manifest.get("engine_hash", "")),
     )
@@ -163,6 +166,13 @@ def _json(path: Path) -> JsonValue:
         return cast("JsonValue", read_json(path, DOCUMENT_BYTES_MAX))
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"cannot read {path}: {error}") from error
+
+
+def _extended_s(record: RunRecord) -> float:
+    """How long the run went on beyond its planned time, undecided."""
+    began = record.last_event(EXTENDED)
+    ended = last_segment(record).last_event(EXTENSION_ENDED)
+    return 0.0 if began is None or ended is None else max(ended.t_s - began.t_s, 0.0)
 
 
 def _medians(record: RunRecord, window: tuple[float, float] | None) -> dict[str, float]:
