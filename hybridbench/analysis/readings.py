@@ -40,12 +40,21 @@ def without_dust(value: FloatArray) -> FloatArray:
     return np.where(dust, 0.0, value) if dust.any() else value
 
 
+def only_readings(series: Series) -> Series:
+    """``series`` without samples that are none; itself where all are."""
+    keep = are_readings(series.value)
+    if not keep.all():
+        series = Series(series.name, series.t_s[keep], series.value[keep])
+    value = without_dust(series.value)
+    return series if value is series.value else replace(series, value=value)
+
+
 def readable(record: RunRecord) -> tuple[RunRecord, Mapping[str, int]]:
     """``record`` with nothing but readings, and how many samples of a series were beyond one.
 
     A series of which nothing is left is one that was never sampled.
     """
-    kept = {name: _readable(series) for name, series in record.series.items()}
+    kept = {name: only_readings(series) for name, series in record.series.items()}
     if all(kept[name] is series for name, series in record.series.items()):
         return record, {}
     beyond = {name: beyond_reading(series.value) for name, series in record.series.items()}
@@ -70,11 +79,3 @@ def beyond_findings(beyond: Mapping[str, int]) -> list[Finding]:
             evidence=tuple(f"{name}: {n} samples" for name, n in beyond.items()),
         )
     ]
-
-
-def _readable(series: Series) -> Series:
-    keep = are_readings(series.value)
-    if not keep.all():
-        series = Series(series.name, series.t_s[keep], series.value[keep])
-    value = without_dust(series.value)
-    return series if value is series.value else replace(series, value=value)

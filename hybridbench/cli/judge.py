@@ -101,6 +101,9 @@ def judge(
         raise UsageError("- is given twice; standard input can be read once.")
     judged = [judge_file(file, ask) for file in files]
     _print(judged, output)
+    for file in judged:
+        for failure in file.failures:
+            typer.echo(f"{file.source}: {failure.trace}", err=True)
     from hybridbench.analysis.findings import EXIT_CODE
 
     raise typer.Exit(int(EXIT_CODE[worst([file.kind for file in judged])]))

@@ -39,10 +39,13 @@ LOCK: Final = "run.lock"
 REPORT_HTML: Final = "report.html"
 REPORT_MARKDOWN: Final = "report.md"
 JUNIT: Final = "junit.xml"
+# Tracebacks of the parts of the analysis that failed; only there when one did.
+ANALYSIS_ERRORS: Final = "analysis-errors.txt"
 # What SIGUSR1 asks for while a run goes on; the end of the run leaves them as they are.
 VERDICT_SO_FAR: Final = "verdict-so-far.json"
 REPORT_HTML_SO_FAR: Final = "report-so-far.html"
 REPORT_MARKDOWN_SO_FAR: Final = "report-so-far.md"
+ANALYSIS_ERRORS_SO_FAR: Final = "analysis-errors-so-far.txt"
 
 # Kinds of events with a meaning of their own; any other kind is kept and drawn as a plain mark.
 PHASE: Final = "phase"  # data: {"phase": name}, from this moment on
