@@ -194,6 +194,15 @@ class ThresholdResult:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A part of the analysis that raised instead of answering: a defect of the bench itself."""
+
+    part: str  # in words: "the worker's log", "the trend of rss_anon_swap_bytes"
+    said: str  # type and message of the exception
+    trace: str  # its traceback
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The answer of a run with everything it rests on."""
 
@@ -211,6 +220,7 @@ class Verdict:
     decay: tuple[DecayResult, ...] = ()
     thresholds: tuple[ThresholdResult, ...] = ()
     levels: tuple[LevelResult, ...] = ()
+    failures: tuple[Failure, ...] = ()  # each is a finding as well; not stored in verdict.json
 
     @property
     def exit_code(self) -> ExitCode:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hybridbench.analysis.at_rest import AT_REST, judged_samples
+from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.counters import EventCounters
 from hybridbench.analysis.drivers import Driver, Hints, find_driver
 from hybridbench.analysis.exhaustion import Exhaustion, Limit, limit_of, time_to_exhaustion
@@ -22,14 +23,23 @@ _EXPLAINS = 0.05
 
 
 def growth_findings(
-    record: RunRecord, results: Sequence[MetricResult], counters: EventCounters
+    record: RunRecord,
+    results: Sequence[MetricResult],
+    counters: EventCounters,
+    boundary: Boundary,
 ) -> list[Finding]:
-    """A finding for each metric that leaks, and for each that could not be decided."""
+    """A finding for each metric that leaks, and for each that could not be decided.
+
+    A leak stands without its driver where the search for one fails.
+    """
     findings: list[Finding] = []
     for result in results:
+        part = f"the growth of {result.metric}"
         if result.outcome == "LEAK":
-            driver = _driver(record, result, counters)
-            findings.append(_leak(record, result, results, driver))
+            drives = f"what drives {result.metric}"
+            driver = boundary.value(drives, None, _driver, record, result, counters)
+            leak = boundary.value(part, None, _leak, record, result, results, driver)
+            findings += [] if leak is None else [leak]
         elif result.outcome == "INCONCLUSIVE":
             findings.append(_undecided(result))
     return findings

@@ -103,6 +103,9 @@ def judge(
     judged = [judge_file(file, ask) for file in files]
     with answer_of_verdict():
         _print(judged, output)
+    for file in judged:
+        for failure in file.failures:
+            echo(f"{file.source}: {failure.trace}", err=True)
     from hybridbench.analysis.findings import EXIT_CODE
 
     raise typer.Exit(int(EXIT_CODE[worst([file.kind for file in judged])]))
