@@ -72,6 +72,8 @@ ANALYSES = (
     "waiting_findings",
     "with_q_values",
     "with_split",
+    "with_whole",
+    "workload_findings",
 )
 OF_SEGMENTS = ("coverage_findings", "join_segments")
 SO_FAR = ("growth_findings", "instance_findings", "judge_trend", "judged_window")
