@@ -89,7 +89,9 @@ def fit_line(levels: Levels, screening: Screening, index: int) -> Fit:
     """The line of candidate ``index`` with its errors."""
     forgets = _FORGETS[int(np.argmax(screening.by_memory[:, index]))]
     x, y = _alone(levels, index, forgets)
-    slope = float(x @ y) / float(x @ x)
+    # The clock stays in the contest even where the load leaves nothing of it to explain anything.
+    energy = float(x @ x)
+    slope = float(x @ y) / energy if energy > 0 else 0.0
     residual = y - slope * x
     floor = _NOISE_FLOOR * max(float(np.ptp(levels.value)), 1e-300)
     sigma = max(float(np.sqrt(np.mean(residual**2))), floor)
@@ -106,10 +108,14 @@ def slope_interval(levels: Levels, screening: Screening, index: int) -> tuple[fl
     for which in np.flatnonzero(likely >= likely.max() - _LIKELY_PHI):
         x, y = _alone(levels, index, _FORGETS[int(which)])
         energy = float(x @ x)
+        if energy <= 0:
+            continue
         slope = float(x @ y) / energy
         error = _standard_error(x, y - slope * x) / energy
         half = t_quantile(0.975, max(levels.rows - 2, 1)) * error
         ends.append((slope - half, slope + half))
+    if not ends:
+        return -np.inf, np.inf
     return min(low for low, _ in ends), max(high for _, high in ends)
 
 

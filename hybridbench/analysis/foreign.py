@@ -229,10 +229,10 @@ def _per_work(
     start, end = result.window_s
     hours = (end - start) / 3600.0
     for work in works[:_MOST_WORKS]:
-        read = are_readings(work.value) & (work.t_s >= stretch[0]) & (work.t_s <= stretch[1])
-        if read.sum() < 2 or work.name == result.metric:
+        read = only_readings(Series(work.name, work.t_s, work.value).between(*stretch))
+        if len(read) < 2 or work.name == result.metric:
             continue
-        at = np.interp([start, end], work.t_s[read], work.value[read])
+        at = np.interp([start, end], read.t_s, read.value)
         done = float(at[1] - at[0])
         if done <= 0:
             continue

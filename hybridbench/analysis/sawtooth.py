@@ -52,9 +52,9 @@ class Teeth:
 
 def find_teeth(t_s: FloatArray, value: FloatArray) -> Teeth | None:
     """The teeth of a series, or None where there is no fall that stands out of the noise."""
-    t, raw = _thin(t_s, value)
-    if raw.size < 4 * _FALL_WITHIN:
+    if t_s.size < 4 * _FALL_WITHIN:
         return None
+    t, raw = _thin(t_s, value)
     y = _without_spikes(raw)
     step = np.diff(raw)
     noise = 1.4826 * float(np.median(np.abs(step - np.median(step))))

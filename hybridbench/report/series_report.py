@@ -13,6 +13,7 @@ from rich.text import Text
 
 from hybridbench.analysis.findings import EXIT_CODE, Rate, VerdictKind
 from hybridbench.analysis.foreign import JudgedSeries
+from hybridbench.analysis.levels import finite
 from hybridbench.analysis.record import JsonValue
 from hybridbench.metrics import Unit
 from hybridbench.report.series_verdict import FileVerdict, worst
@@ -105,8 +106,8 @@ def _row_json(row: JudgedSeries) -> JsonValue:
 def _rate_json(rate: Rate) -> JsonValue:
     return {
         "value": rate.value,
-        "lower": rate.lower,
-        "upper": rate.upper,
+        "lower": finite(rate.lower),
+        "upper": finite(rate.upper),
         "unit": rate.unit,
         "per": rate.per,
     }

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 import pytest
+import typer
 
 from hybridbench.analysis import comparison as comparison_module
 from hybridbench.analysis import foreign, growth
@@ -24,6 +25,7 @@ from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunEvent, RunRecord
 from hybridbench.analysis.series_units import meaning_of
 from hybridbench.analysis.timeline import Falls
+from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
 from hybridbench.report.advice import next_step
 from hybridbench.report.json import verdict_from_json
@@ -280,6 +282,27 @@ def test_a_column_that_cannot_be_judged_is_undecided(
     assert "Traceback" in row.failure.trace
     with pytest.raises(BrokenError):
         judge_series(column(), Falls(), Question(), guarded=False)
+
+
+@pytest.mark.parametrize("output", ["console", "json", "markdown"])
+def test_a_file_of_which_a_column_could_not_be_judged_is_told_with_the_traceback(
+    output: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = "".join(f"{t},{700_000_000 + t % 7}\n" for t in range(0, 5400, 10))
+    file = tmp_path / "series.csv"
+    file.write_text(f"time_s,rss_bytes\n{rows}")
+    monkeypatch.setattr(foreign, "judge_trend", broken)
+
+    with pytest.raises(typer.Exit) as ended:
+        judge_command([str(file)], output=output)
+
+    said = capsys.readouterr()
+    assert ended.value.exit_code == int(ExitCode.INCONCLUSIVE)
+    assert KIND in " ".join(said.out.split())
+    assert "BrokenError: on purpose" in said.err
 
 
 @pytest.mark.parametrize("name", ["_metrics", "leak_comparisons", "answer_of"])
