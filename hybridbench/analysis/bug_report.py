@@ -86,8 +86,8 @@ def _calls(found: Diagnosis) -> Iterable[str]:
     for site in _told_sites(found):
         kinds = [name for name, of in found.sites.items() if of is site]
         yield (
-            f"{kinds[0]} objects left their structure {site.events:,.0f} times in this run (counter "
-            f"{site.counter}). The code that counts them: {', '.join(site.calls)}; look there for "
+            f"{kinds[0]} objects left their structure {site.events:,.0f} times in this run "
+            f"(counter {site.counter}). The code that counts them: {', '.join(site.calls)}; look there for "
             "pointers that are not cleared."
         )
 
