@@ -87,8 +87,8 @@ def _calls(found: Diagnosis) -> Iterable[str]:
         kinds = [name for name, of in found.sites.items() if of is site]
         yield (
             f"{kinds[0]} objects left their structure {site.events:,.0f} times in this run "
-            f"(counter {site.counter}). The code that counts them: {', '.join(site.calls)}; look there for "
-            "pointers that are not cleared."
+            f"(counter {site.counter}). The code that counts them: {', '.join(site.calls)}; "
+            "look there for pointers that are not cleared."
         )
 
 
