@@ -87,7 +87,7 @@ def test_bytes_beyond_the_bound_of_the_whole_process_are_explained(mode: str, re
         if finding.subject == memory.metric:
             continue
         for rate in finding.rates:
-            if (rate.unit, rate.per) == ("B", "h") and rate.value > memory.rate_per_hour.upper:
+            if (rate.unit, rate.per) == ("B", "h") and rate.lower > memory.rate_per_hour.upper:
                 assert any("reuse memory" in said for said in finding.evidence), finding.title
     nodes = next(f for f in verdict.findings if f.subject == "TreeNode")
     assert not reused or "not growth of the process" in nodes.evidence[0]
