@@ -307,10 +307,7 @@ class Engine:
         return True
 
     def pool_stats(self) -> dict[str, PoolStats]:
-        """Where the slots of the pools "kv", "mamba" and "req" are; O(requests).
-
-        There is no entry "mamba" for an attention-only model.
-        """
+        """Where the slots of "kv", "req" and, unless attention-only, "mamba" are; O(requests)."""
         return self._invariants.stats(self.scheduler.admitted(), self.scheduler.waiting_queue)
 
     def check_invariants(self, idle: bool) -> list[InvariantViolation]:

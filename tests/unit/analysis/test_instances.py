@@ -106,6 +106,20 @@ def test_without_a_correlation_no_event_is_named() -> None:
     assert all(rate.per == "h" for rate in finding.rates)
 
 
+def test_more_instances_than_evictions_are_not_left_by_evictions() -> None:
+    record = reference_cycles(healthy_record(RUN), "ballast")
+    thrice = [
+        Series(name, series.t_s, 3.0 * series.value)
+        for name, series in record.series.items()
+        if name.startswith("instances.TreeNode")
+    ]
+
+    (finding,) = found(with_series(record, *thrice))
+
+    assert finding.driver is None
+    assert "per evicted node" not in finding.title
+
+
 def test_three_probes_are_enough() -> None:
     record = reference_cycles(healthy_record(RUN), "ballast")
     few = [
