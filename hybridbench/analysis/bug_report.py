@@ -86,8 +86,9 @@ def _calls(found: Diagnosis) -> Iterable[str]:
     for site in _told_sites(found):
         kinds = [name for name, of in found.sites.items() if of is site]
         yield (
-            f"{kinds[0]} objects leave their structure in {', '.join(site.calls)} "
-            f"(counter {site.counter}): what is left pointing there is the place to look."
+            f"{kinds[0]} objects left their structure {site.events:,.0f} times in this run "
+            f"(counter {site.counter}). The code that counts them: {', '.join(site.calls)}; "
+            "look there for pointers that are not cleared."
         )
 
 
@@ -110,7 +111,9 @@ def _told_sites(found: Diagnosis) -> list[Site]:
     names += [row.type_name for row in found.holdings if row.dragged]
     if found.garbage.objects < _OBJECTS_MIN:
         names = [row.type_name for row in found.holdings if row.dragged]
-    return [found.sites[name] for name in dict.fromkeys(names) if name in found.sites]
+    sites = [found.sites[name] for name in dict.fromkeys(names) if name in found.sites]
+    # The table of call sites is the engine's; only what was counted in this run is named.
+    return [site for site in sites if site.events > 0]
 
 
 def _rest(found: Diagnosis) -> Iterable[str]:

@@ -208,7 +208,10 @@ def _drives(driver: str, counters: EventCounters, census: _Census, probes: Probe
     """Whether the instances rise with the event: without a correlation no event is named."""
     at = counters.at(driver, probes.t_s)
     rate = production_rate(probes, at, census.unit, singular(driver))
-    return rate is not None and correlates(rate) and not _wavers(probes)
+    if rate is None or not correlates(rate) or _wavers(probes):
+        return False
+    # An event that ends one life leaves one instance at most: more come from something else.
+    return driver not in census.ends or rate.lower <= 1.0
 
 
 def _wavers(probes: Probes) -> bool:

@@ -17,9 +17,9 @@ from hybridbench.units import digits_apart, format_bytes
 
 
 def exceeds(part: Rate, whole: Rate) -> bool:
-    """Whether ``part`` is estimated at more than all that the interval of ``whole`` allows."""
+    """Whether ``part`` is beyond doubt more than the interval of ``whole`` allows."""
     in_bytes = part.unit == Unit.BYTES.value and part.per == "h"
-    return in_bytes and part.value > max(whole.upper, 0.0)
+    return in_bytes and part.lower > max(whole.upper, 0.0)
 
 
 def part_and_whole(part: Rate, whole: Rate) -> str:

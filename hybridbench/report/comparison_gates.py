@@ -19,6 +19,7 @@ from hybridbench.analysis.comparison_verdict import (
 )
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.errors import ExitCode
+from hybridbench.metrics import label_of
 from hybridbench.report.comparison_tables import change_text, percent
 from hybridbench.report.document import Gate, GateState, Measure
 from hybridbench.report.wording import full_rate_text
@@ -102,7 +103,9 @@ def _leak_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate
         return Gate("leaks", group, GateState.SKIPPED, f"not decided. {open_[0].title}", lines)
     if not leaks_judged(comparison.versions[0], comparison.versions[side.version]):
         return Gate("leaks", group, GateState.SKIPPED, "not judged: a run is INVALID or CRASHED")
-    return Gate("leaks", group, GateState.PASSED, "no finding is new and none grew")
+    faster = [label_of(row.subject) for row in side.leaks if row.change is Change.GROWS_FASTER]
+    beside = f"; {', '.join(faster)} grows faster, below the limit" if faster else ""
+    return Gate("leaks", group, GateState.PASSED, f"no finding is new and none grew{beside}")
 
 
 def _life_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate:

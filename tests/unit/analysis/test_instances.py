@@ -72,20 +72,25 @@ def test_what_survives_a_collection_is_told() -> None:
     assert freeze.data["retained_most"] == pytest.approx(0.1 * 0.97 * 9 * 250, rel=0.1)
 
 
-def test_bytes_beyond_the_bound_of_the_whole_process_are_explained() -> None:
-    cycles = reference_cycles(healthy_record(Run(duration_s=900.0, steady_s=90.0)), "bare")
-    flat = healthy_record(Run(duration_s=900.0, steady_s=90.0)).series["rss_anon_swap_bytes"]
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("reused", [False, True])
+def test_bytes_beyond_the_bound_of_the_whole_process_are_explained(mode: str, reused: bool) -> None:
+    healthy = healthy_record(Run(duration_s=900.0, steady_s=90.0))
+    cycles = reference_cycles(healthy, mode)
+    flat = healthy.series["rss_anon_swap_bytes"]
 
-    verdict = judge(with_series(cycles, flat))
+    verdict = judge(with_series(cycles, flat) if reused else cycles)
 
     (memory,) = [m for m in verdict.metrics if m.metric == flat.name]
     assert memory.rate_per_hour is not None
     for finding in verdict.findings:
+        if finding.subject == memory.metric:
+            continue
         for rate in finding.rates:
-            if (rate.unit, rate.per) == ("B", "h") and rate.value > memory.rate_per_hour.upper:
+            if (rate.unit, rate.per) == ("B", "h") and rate.lower > memory.rate_per_hour.upper:
                 assert any("reuse memory" in said for said in finding.evidence), finding.title
     nodes = next(f for f in verdict.findings if f.subject == "TreeNode")
-    assert "not growth of the process" in nodes.evidence[0]
+    assert not reused or "not growth of the process" in nodes.evidence[0]
 
 
 def test_without_a_correlation_no_event_is_named() -> None:
@@ -99,6 +104,20 @@ def test_without_a_correlation_no_event_is_named() -> None:
     assert finding.driver is None
     assert "per evicted node" not in finding.title
     assert all(rate.per == "h" for rate in finding.rates)
+
+
+def test_more_instances_than_evictions_are_not_left_by_evictions() -> None:
+    record = reference_cycles(healthy_record(RUN), "ballast")
+    thrice = [
+        Series(name, series.t_s, 3.0 * series.value)
+        for name, series in record.series.items()
+        if name.startswith("instances.TreeNode")
+    ]
+
+    (finding,) = found(with_series(record, *thrice))
+
+    assert finding.driver is None
+    assert "per evicted node" not in finding.title
 
 
 def test_three_probes_are_enough() -> None:

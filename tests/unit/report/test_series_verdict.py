@@ -259,3 +259,15 @@ def test_bad_input_is_told_with_its_place_and_what_to_do(
     assert said in message
     assert "\n" not in message
     assert int(caught.value.exit_code) == 2
+
+
+def test_a_series_of_a_few_readings_has_no_rate(tmp_path: Path) -> None:
+    rows = ["elapsed,rss_bytes", *(f"{10 * i},{8e8 + 1e5 * i}" for i in range(10))]
+    verdict = judge_file(Made(np.zeros(1), np.zeros(1)).write(tmp_path / "a.csv", rows), Ask())
+
+    document = json.loads(series_json([verdict]))
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert document["files"][0]["metrics"][0]["rate_per_hour"] is None
+    assert "not measured" in series_markdown([verdict])
+    assert "(95 %)" not in series_markdown([verdict])
