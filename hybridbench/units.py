@@ -82,6 +82,8 @@ def parse_byte_rate(text: str) -> float:
 
 def format_duration(duration_s: float) -> str:
     """``duration_s`` with at most two units: ``45s``, ``3m``, ``1h30m``, ``2d4h``."""
+    if not math.isfinite(duration_s):
+        return str(duration_s)
     total = round(duration_s)
     if total < 1 and duration_s > 0:
         return f"{duration_s * 1000:.0f}ms"

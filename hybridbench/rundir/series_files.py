@@ -17,6 +17,7 @@ from hybridbench.foreign import (
     GIB,
     LINE_BYTES_MAX,
     MIB,
+    WALL_S_MAX,
     ForeignDataError,
     json_value,
     longest_line,
@@ -58,6 +59,8 @@ def read_series(path: str, time_column: str | None = None) -> SeriesFile:
     if not text.strip():
         raise ConfigError(f"{source}: the file is empty; give a file with a time column.")
     table = _table(source, text, Wanted(source, time_column))
+    for column in table.columns:
+        _refuse_far_times(column, source)
     told = (c.is_text or np.isfinite(c.value).sum() >= 2 for c in table.columns)
     if not any(told):
         raise ConfigError(
@@ -119,6 +122,15 @@ def _file(path: Path, source: str) -> bytes:
     if path.is_dir():
         raise ConfigError(f"{source}: is a directory without manifest.json: not a run; give files.")
     return read_piped(path, _BYTES_MAX)
+
+
+def _refuse_far_times(column: RawColumn, source: str) -> None:
+    far = ~(np.abs(column.t_s) <= WALL_S_MAX)
+    if far.any():
+        raise ConfigError(
+            f"{source}: series {column.name} has a time of {column.t_s[far][0]:g} s, which is "
+            "none; take that row out."
+        )
 
 
 def _refuse_long_lines(data: bytes, source: str) -> None:

@@ -99,6 +99,12 @@ def parse_scalar(text: str) -> object:
 class _Loader(yaml.SafeLoader):
     """A loader that refuses what a tag or a number promises and does not hold, with its line."""
 
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803
+        """Refuse depth here already: the scanner takes time that grows with its square."""
+        if self.flow_level > DEPTH_MAX:
+            raise ConstructorError(None, None, _DEEP, self.get_mark())
+        super().fetch_flow_collection_start(TokenClass)
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         try:
             value: object = super().construct_object(node, deep)

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.cli.sources import tell_directory
 from hybridbench.clock import SystemClock
 from hybridbench.compare.store import ComparisonWriter
 from hybridbench.engine.models.export import write_checkpoint
@@ -84,6 +85,7 @@ def _run(folder: Path) -> None:
         options={"watchdog_s": 30.0},
     )
     write_run(folder / "store" / "a-run", record)
+    tell_directory(folder / "store" / "a-run").write()
 
 
 def _comparison(folder: Path) -> None:
@@ -104,6 +106,7 @@ def _comparison(folder: Path) -> None:
     with ComparisonWriter(path, facts) as writer:
         for block in made.blocks:
             writer.block(block)
+    tell_directory(path).write()
 
 
 def _night(folder: Path) -> None:
@@ -267,8 +270,8 @@ cells:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("run", _run, ("store/a-run/*",), _of_run),
-        Kind("comparison", _comparison, ("store/*/*.json*", "store/*/*/*"), _of_store),
+        Kind("run", _run, ("store/a-run/*.json*",), _of_run),
+        Kind("comparison", _comparison, ("store/*/*.json*", "store/*/*/*.json*"), _of_store),
         Kind("night", _night, ("store/a-night/*.json", "store/a-night/cells/*/*"), _of_night),
         Kind("series", _series, ("*",), _of_series),
         Kind("trace", _traces, ("*",), _of_trace),

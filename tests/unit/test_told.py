@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import subprocess
 import sys
 
 import pytest
 
+from hybridbench.cli.app import main
 from hybridbench.terminal import Terminal
-from hybridbench.told import echo, no_commands, one_line, visible
+from hybridbench.told import answer_of_verdict, echo, no_commands, one_line, visible
 
 
 def test_control_characters_are_shown_and_tabs_and_newlines_stay() -> None:
@@ -70,3 +72,36 @@ def test_every_command_prints_in_every_encoding(encoding: str) -> None:
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
     assert b"is no directory" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["profiles", "list"], ["explain", "session-close-mamba"]])
+def test_a_standard_output_that_takes_no_more_is_one_sentence(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", FullStream())
+    monkeypatch.setattr(sys, "argv", ["hybridbench", *words])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said == "hybridbench: standard output: No space left on device\n"
+
+
+def test_an_answer_that_nobody_can_read_keeps_its_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", FullStream())
+
+    with answer_of_verdict():
+        echo("LEAK")
+
+    assert "the exit code is the verdict's" in capsys.readouterr().err
+
+
+class FullStream(io.StringIO):
+    """Takes nothing."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")

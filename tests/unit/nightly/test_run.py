@@ -7,8 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hybridbench.errors import RunDirectoryError
+from hybridbench.nightly.child import Child
 from hybridbench.nightly.facts import Night
-from hybridbench.nightly.run import night_directory
+from hybridbench.nightly.run import night_directory, run_cells
 from hybridbench.rundir.layout import NIGHT
 from tests.unit.nightly.nights import PLAN, attempt, finished, night, store
 
@@ -58,3 +60,10 @@ def test_a_night_that_does_not_say_its_engine_goes_on(tmp_path: Path, planned: N
     store(cell, nights / "20261119-020000-test" / "cells")
 
     assert night_directory(nights, planned) == nights / "20261119-020000-test"
+
+
+def test_a_night_below_a_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(RunDirectoryError, match=r"cannot make the directory .*: Not a directory"):
+        run_cells(night(tmp_path), tmp_path / "file" / "cells", Child(), lambda _: None)

@@ -142,3 +142,18 @@ def test_a_store_shows_what_lies_in_a_plain_folder_of_it_and_no_deeper(tmp_path:
 
     assert [entry.run_id for entry in list_store(tmp_path)] == ["newer", "run"]
     assert [entry.run_id for entry in list_runs(tmp_path)] == ["run"]
+
+
+def test_a_pipe_or_a_terabyte_where_a_file_is_expected_is_damage_and_no_wait(
+    tmp_path: Path,
+) -> None:
+    piped, sparse = make_run(tmp_path, "piped", 100.0), make_run(tmp_path, "sparse", 200.0)
+    for name in ("manifest.json", "verdict.json", "samples.jsonl", "run.lock"):
+        (piped / name).unlink(missing_ok=True)
+        os.mkfifo(piped / name)
+    os.truncate(sparse / "manifest.json", 2**40)
+
+    problems = {entry.run_id: entry.problem for entry in list_runs(tmp_path)}
+
+    assert problems["piped"].endswith("is a named pipe, not a regular file")
+    assert problems["sparse"].endswith("is larger than 64 MiB")

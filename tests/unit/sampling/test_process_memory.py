@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hybridbench.errors import ConfigError
 from hybridbench.sampling.process_memory import (
     ProcessGoneError,
     ProcessMemory,
@@ -12,6 +13,7 @@ from hybridbench.sampling.process_memory import (
     parse_status,
     read_process_memory,
     read_pss_bytes,
+    require_proc,
 )
 
 STATUS = """Name:\tpython
@@ -62,3 +64,9 @@ def test_pss_is_the_sum_of_the_rollup(tmp_path: Path) -> None:
     (tmp_path / "7" / "smaps_rollup").write_text(rollup)
 
     assert read_pss_bytes(7, tmp_path) == 80 * 1024
+
+
+def test_a_machine_without_proc_is_told_before_anything_starts(tmp_path: Path) -> None:
+    require_proc()
+    with pytest.raises(ConfigError, match="is not mounted here, and memory is measured there"):
+        require_proc(tmp_path / "proc")

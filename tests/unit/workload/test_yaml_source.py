@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from hybridbench.errors import ConfigError
@@ -69,3 +71,36 @@ def test_a_setting_that_is_no_yaml_is_its_own_text() -> None:
     assert parse_scalar("null") is None
     assert parse_scalar("") == ""
     assert parse_scalar("zipf(1.1)") == "zipf(1.1)"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: !!bool abc", "f:1: malformed YAML: abc is no bool."),
+        ("a: 1\nb: !!int x", "f:2: malformed YAML: x is no int."),
+        ("a: 99999999999999999999", "f:1: malformed YAML: 99999999999999999999 is a whole number"),
+        (f"a: {'9' * 5000}", f"f:1: malformed YAML: {'9' * 60}... is no int."),
+        ("? [a]\n: 1", "f:1: a key must be a word, not a list or a map."),
+        ("[" * 5000, "f:1: malformed YAML: it is nested more than 100 levels deep"),
+        ("a: " + "{b: " * 150 + "1" + "}" * 150, "f:1: malformed YAML: it is nested more"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_with_its_line(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml(text, "f")
+
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_bomb_of_aliases_is_refused_before_it_is_built() -> None:
+    names = "abcdefghij"
+    lines = [f"a: &a [{', '.join('x' * 9)}]"]
+    for below, name in pairwise(names):
+        lines.append(f"{name}: &{name} [{', '.join([f'*{below}'] * 9)}]")
+
+    with pytest.raises(ConfigError, match="f: more than 20000 values, aliases counted"):
+        parse_yaml("\n".join(lines), "f")
+
+
+def test_a_setting_that_does_not_fit_its_tag_is_its_own_text() -> None:
+    assert parse_scalar("!!bool abc") == "!!bool abc"
