@@ -247,7 +247,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--only": takes("SAME", "FASTER"),
             "--seed": takes("3", "-1"),
             "--store": takes("results"),
-            "--markdown": takes("table.md", "absent/table.md"),
+            "--markdown": takes("table.md", f"{RUN}/samples.jsonl"),
         },
     ),
     "bench engine": ((), {"--rounds": COUNT}),
