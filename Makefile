@@ -9,7 +9,7 @@ PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
 TORCH   ?=
-DURATION ?= 3m
+DURATION ?= 5m
 MODEL   ?= qwen3-next
 SOAK    ?=
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
@@ -40,7 +40,7 @@ $(VENV)/.installed-test: $(VENV)/.base pyproject.toml
 	$(PIP) install -q -e '.[test,dev]'
 	@touch $@ $(VENV)/.installed
 
-soak: install  ## A short soak of MODEL with a report (DURATION=3m, SOAK='more options')
+soak: install  ## A short soak of MODEL with a report (DURATION=5m, SOAK='more options')
 	$(BIN)/hybridbench soak --model $(MODEL) --duration $(DURATION) $(SOAK)
 
 selftest: install  ## The bench tried on itself: exact defects and their healthy twins (18 minutes of traffic, three soaks at a time on two cores)

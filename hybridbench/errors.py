@@ -31,6 +31,12 @@ class HybridbenchError(Exception):
     exit_code: ExitCode = ExitCode.INTERNAL
 
 
+class SameEngineError(HybridbenchError):
+    """All versions of a comparison run the same engine: nothing differs that could be compared."""
+
+    exit_code = ExitCode.CLEAN
+
+
 class UsageError(HybridbenchError):
     """The command line asks for something that cannot be: say what would be right."""
 

@@ -103,7 +103,10 @@ METRICS: tuple[MetricSpec, ...] = (
         Unit.BYTES,
         Kind.LEVEL,
         Check.SHOWN,
-        "private memory at a quiet checkpoint, after the flush if there is one",
+        "private memory at a quiet checkpoint, after the flush if there is one; judged as a trend "
+        "where the profile flushes at each",
+        floor_per_hour=0.5 * _MIB,
+        floor_share_per_hour=0.0002,
         label="memory at rest",
     ),
     MetricSpec("pss_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "proportional set, slow clock"),

@@ -1,16 +1,33 @@
-"""Words for whoever looks on: a closed terminal or a dead reader must not end what is told of."""
+"""Words for whoever looks on: any terminal can take them, and nobody need be there.
+
+Texts of others (names of columns, manifests, events) are data: a control character in them is shown
+and not obeyed, and none of their lines is taken for a command by GitHub's log.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import sys
+from collections.abc import Iterator
 from typing import TextIO
+
+# C0 but tab and newline, delete, C1; marks that turn the direction of text; line separators.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+_PICTURES = 0x2400
+_DELETE = 0x7F
+_SPACE = 0x20
+# GitHub takes a line of a log that begins so, or has ##[ in it, for a command.
+_COMMAND = re.compile(r"^([^\S\n]*)::|##\[", re.MULTILINE)
 
 
 def say(stream: TextIO, text: str) -> None:
     """Write ``text`` to ``stream`` at once, or nowhere if nobody reads that any more."""
     try:
-        stream.write(text)
+        stream.write(no_commands(visible(text)))
         stream.flush()
     except OSError:
         give_up(stream)
@@ -28,6 +45,86 @@ def drop_the_dead(*streams: TextIO) -> None:
             continue
 
 
+def emit(text: str) -> None:
+    """Write ``text`` as it is: for documents whose format has an escape of its own.
+
+    Raises:
+        OSError: standard output takes no more.
+    """
+    with named_output():
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Write lines for people; on standard error if somebody reads that.
+
+    Raises:
+        OSError: standard output takes no more.
+    """
+    end = "\n" if nl else ""
+    if err:
+        say(sys.stderr, text + end)
+    else:
+        emit(no_commands(visible(text)) + end)
+
+
+@contextlib.contextmanager
+def named_output() -> Iterator[None]:
+    """An OSError of what is written inside says that it is of standard output."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+@contextlib.contextmanager
+def answer_of_verdict() -> Iterator[None]:
+    """Inside, an answer is printed whose exit code must not depend on who reads it.
+
+    That standard output takes no more is said on standard error; a reader who left needs no word.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        give_up(sys.stdout)
+    except OSError as error:
+        give_up(sys.stdout)
+        reason = error.strerror or "it is closed"
+        echo(
+            f"hybridbench: the answer cannot be written to standard output: {reason}; the exit "
+            "code is the verdict's",
+            err=True,
+        )
+
+
+def visible(text: str) -> str:
+    """``text`` with its control characters shown: escape is ``␛``; tabs and newlines stay."""
+    return _CONTROL.sub(_picture, text)
+
+
+def one_line(text: str) -> str:
+    """The same in one line: a newline is shown as ``␊``."""
+    return visible(text).replace("\n", "␊")
+
+
+def no_commands(text: str) -> str:
+    r"""``text`` with a backslash before what a workflow would obey: ``\::error::``."""
+    return _COMMAND.sub(lambda m: "##\\[" if m[0] == "##[" else f"{m[1]}\\::", text)
+
+
+def take_any_character() -> None:
+    """Let both streams show what their encoding lacks as an escape, never as an error."""
+    for stream in (sys.stdout, sys.stderr):
+        # Streams of tests and embedders may be of another kind.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            with contextlib.suppress(OSError, ValueError):
+                reconfigure(errors="backslashreplace")
+
+
 def give_up(stream: TextIO) -> None:
     """What is written to ``stream`` from now on, and what its buffer holds, goes nowhere.
 
@@ -38,3 +135,12 @@ def give_up(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < _SPACE:
+        return chr(_PICTURES + code)
+    if code == _DELETE:
+        return "␡"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

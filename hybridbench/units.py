@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# Ten years.  What is planned for longer has no end that anybody waits for.
+DURATION_MAX_S = 3650 * 86400.0
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[kKMGT]B|[KMGT]iB)")
+_BYTES_MAX = 2.0**62
+_SHOWN_CHARS = 40
+_MOST_DIGITS = 8
 _BYTE_UNITS = {
     "B": 1,
     "kB": 10**3,
@@ -33,11 +39,17 @@ def parse_duration_s(text: str) -> float:
     """
     stripped = text.strip()
     if re.fullmatch(r"\d+(\.\d+)?", stripped):
-        return float(stripped)
+        return _bounded(float(stripped), text)
     parts = _DURATION_PART.findall(stripped)
     if not parts or "".join(number + unit for number, unit in parts) != stripped:
         raise ValueError(f"{text!r} is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d")
-    return sum(float(number) * _DURATION_S[unit] for number, unit in parts)
+    return _bounded(sum(float(number) * _DURATION_S[unit] for number, unit in parts), text)
+
+
+def _bounded(duration_s: float, text: str) -> float:
+    if duration_s > DURATION_MAX_S:
+        raise ValueError(f"{text[:_SHOWN_CHARS]!r} is longer than 3650d, the longest duration")
+    return duration_s
 
 
 def parse_bytes(text: str) -> int:
@@ -49,7 +61,10 @@ def parse_bytes(text: str) -> int:
     match = _BYTES.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size; write 512MiB (2^20) or 512MB (10^6)")
-    return round(float(match.group(1)) * _BYTE_UNITS[match.group(2)])
+    size = float(match.group(1)) * _BYTE_UNITS[match.group(2)]
+    if size >= _BYTES_MAX:
+        raise ValueError(f"{text[:_SHOWN_CHARS]!r} is beyond any memory; write 512MiB or less")
+    return round(size)
 
 
 def parse_byte_rate(text: str) -> float:
@@ -78,9 +93,10 @@ def format_duration(duration_s: float) -> str:
     return "".join(parts[:2]) or "0s"
 
 
-def format_bytes(size: float) -> str:
+def format_bytes(size: float, digits: int = 3) -> str:
     """``size`` in the binary unit that keeps one to three digits before the point: ``1.44 GiB``."""
-    return _scaled(size, (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)), "B")
+    units = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+    return _scaled(size, units, "B", digits)
 
 
 def format_byte_rate(bytes_per_hour: float) -> str:
@@ -88,23 +104,52 @@ def format_byte_rate(bytes_per_hour: float) -> str:
     return f"{format_bytes(bytes_per_hour)}/h"
 
 
-def format_count(value: float) -> str:
+def format_count(value: float, digits: int = 3) -> str:
     """A count for people: ``987``, ``12.3 k``, ``1.20 M``."""
-    return _scaled(value, (("G", 10**9), ("M", 10**6), ("k", 10**3)), "").rstrip()
+    return _scaled(value, (("G", 10**9), ("M", 10**6), ("k", 10**3)), "", digits).rstrip()
 
 
-def _scaled(value: float, units: tuple[tuple[str, int], ...], base: str) -> str:
+def digits_apart(form: Callable[[float, int], str], values: Sequence[float]) -> int:
+    """The fewest digits, from three on, at which ``form`` prints different values differently.
+
+    An interval whose ends are printed alike would look exact.
+    """
+    known = [value for value in values if math.isfinite(value)]
+    rounding = 1e-7 * max((abs(value) for value in known), default=0.0)
+    for digits in range(3, _MOST_DIGITS):
+        texts = [form(value, digits) for value in known]
+        if not any(
+            texts[i] == texts[j] and abs(known[i] - known[j]) > rounding
+            for i in range(len(known))
+            for j in range(i)
+        ):
+            return digits
+    return _MOST_DIGITS
+
+
+def _scaled(value: float, units: tuple[tuple[str, int], ...], base: str, digits: int) -> str:
     if not math.isfinite(value):
         return f"{value} {base}"
     for unit, factor in units:
         # 999.5 would print as 1000 in the smaller unit.
         if abs(value) >= 0.9995 * factor:
-            return f"{_three_digits(value / factor)} {unit}"
-    return f"{_three_digits(value)} {base}" if value != int(value) else f"{int(value)} {base}"
+            return f"{_with_digits(value / factor, digits)} {unit}"
+    return (
+        f"{_with_digits(value, digits)} {base}" if value != int(value) else f"{int(value)} {base}"
+    )
 
 
-def _three_digits(value: float) -> str:
+def _with_digits(value: float, digits: int) -> str:
     magnitude = abs(value)
     if magnitude >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"
+        places = digits - 3
+    elif magnitude >= 10:
+        places = digits - 2
+    elif magnitude >= 0.1 or magnitude == 0.0:
+        places = digits - 1
+    elif magnitude < 1e-4:
+        return f"{value:.{digits - 1}g}"
+    else:
+        # Two digits that mean something: 0.0129 is not 0.01.
+        places = digits - 2 - math.floor(math.log10(magnitude))
+    return f"{value:.{places}f}"

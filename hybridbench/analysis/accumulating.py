@@ -26,6 +26,8 @@ PLAUSIBLE_WITHIN = 6.0
 _KEEPS_SURELY, _SURELY_SE = 0.5, 1.64
 _KEEPS_PACE, _TOLERANCE_SE = 0.82, 1.0
 _FEWEST_BLOCKS = 16
+# Of a column's length, beside the columns before it; what is less is rounding.
+_OWN_SHARE = 1e-9
 # Variance that the walk gains in a block, as shares of the white noise's.
 _WALKS = np.concatenate([[0.0], 10.0 ** np.arange(-2.5, 3.1, 0.5)])
 
@@ -81,7 +83,11 @@ def fit_accumulating(problem: Problem, best: ModelFit, phi: float) -> Accumulate
         design = np.column_stack([np.ones(size), trend])
         turned = basis.T @ np.column_stack([design, problem.y])
         variances = (1.0 + walk * spread for walk in _WALKS.tolist())
-        line, variance = min(((_line(turned, v), v) for v in variances), key=lambda o: o[0].bic)
+        lines = ((_line(turned, variance), variance) for variance in variances)
+        fitted = [(line, variance) for line, variance in lines if line is not None]
+        if not fitted:
+            continue
+        line, variance = min(fitted, key=lambda one: one[0].bic)
         found.append(
             Accumulated(
                 growth=float(line.beta[1]),
@@ -104,10 +110,16 @@ class _Line:
     cov: FloatArray
 
 
-def _line(turned: FloatArray, variance: FloatArray) -> _Line:
-    """Weighted least squares of the last column on the others; ``variance`` of each row."""
+def _line(turned: FloatArray, variance: FloatArray) -> _Line | None:
+    """Weighted least squares of the last column on the others; ``variance`` of each row.
+
+    None where a column is a mixture of those before it: nothing tells what is whose.
+    """
     white = turned / np.sqrt(variance)[:, None]
     q, r = np.linalg.qr(white[:, :-1])
+    lengths = np.linalg.norm(white[:, :-1], axis=0)
+    if np.any(np.abs(np.diagonal(r)) <= _OWN_SHARE * lengths):
+        return None
     beta = np.linalg.solve(r, q.T @ white[:, -1])
     left = white[:, -1] - white[:, :-1] @ beta
     n, k = white.shape[0], white.shape[1] - 1
@@ -124,20 +136,27 @@ def _goes_on(design: FloatArray, y: FloatArray, basis: FloatArray, variance: Flo
     """
     p = design[:, 1]
 
-    def bend(at: float) -> tuple[float, float, FloatArray]:
-        """The pace before and after, with their covariance."""
+    def bend(at: float) -> tuple[float, float, FloatArray] | None:
+        """The pace before and after, with their covariance; None where one of them has no work."""
         legs = np.column_stack([np.minimum(p, at), np.maximum(p - at, 0.0)])
         both = np.column_stack([design[:, :1], legs, y])
         line = _line(basis.T @ both, variance)
+        if line is None:
+            return None
         return float(line.beta[1]), float(line.beta[2]), line.cov[1:3, 1:3]
 
-    before, after, cov = bend(HALF)
+    halves = bend(HALF)
+    if halves is None:
+        return False
+    before, after, cov = halves
     if after - _KEEPS_SURELY * before < _SURELY_SE * _se(cov, -_KEEPS_SURELY):
         return False
     if after - _KEEPS_PACE * before + _TOLERANCE_SE * _se(cov, -_KEEPS_PACE) < 0:
         return False
-    ends = p[p >= THREE_QUARTERS][:-FEWEST_AFTER_STOP].tolist()
-    return not any(surely_ends(*bend(end)) for end in ends)
+    # Work that rests at the end leaves many blocks at one place: those beyond an end must be.
+    ends = p[(p >= THREE_QUARTERS) & (p < p[-FEWEST_AFTER_STOP])].tolist()
+    bends = (bend(end) for end in ends)
+    return not any(one is not None and surely_ends(*one) for one in bends)
 
 
 def _se(cov: FloatArray, before: float) -> float:

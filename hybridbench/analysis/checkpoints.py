@@ -26,7 +26,7 @@ from hybridbench.analysis.pools import (
     quiescent_checkpoints,
     rests,
 )
-from hybridbench.analysis.reading import mapping, number, numbers
+from hybridbench.analysis.reading import mapping, number, numbers, text
 from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
 from hybridbench.analysis.step_drivers import LosingSteps, losing_steps
 from hybridbench.units import format_duration
@@ -41,6 +41,15 @@ HELD = "held-at-idle"
 _TAIL_SAMPLES = 5
 # What moves or splits the locked nodes while somebody holds them.
 _LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
+_SLOTS_SHOWN = 10
+_OWNERS = {
+    "REQ": "a request",
+    "TREE": "the prefix tree",
+    "SESSION": "a session",
+    "TRACK": "a track buffer",
+    "HOST": "a transfer",
+    "FREE": "free in the ledger",
+}
 _LOCKED_POOL = {"full": "kv", "mamba": "mamba"}
 
 
@@ -81,10 +90,44 @@ def _residuals(
         + _driven(driver, unit),
         driver=driver.counter if driver else None,
         rates=_rates(driver, unit, rate_per_hour(t, sampled, unit)),
-        evidence=(said, *_evidence(driver), *_lost_with(losing, driver)),
+        evidence=(
+            said,
+            *_named(record, pool),
+            *_evidence(driver),
+            *_lost_with(losing, driver),
+        ),
         since_s=since,
         data={"pool": pool, "missing": missing, **_rivals(driver)},
     )
+
+
+def _named(record: RunRecord, pool: str) -> Iterable[str]:
+    """Which slots are missing and who had them last, by the ledger: told when all is decided."""
+    said = [
+        event
+        for event in record.all_events("engine_violation")
+        if text(event.data, "kind") == RESIDUAL
+        and text(event.data, "pool") == pool
+        and _items(event, "slots")
+    ]
+    if not said:
+        return
+    slots, owners = _items(said[-1], "slots"), _items(said[-1], "owners")
+    names = [
+        f"{slot} ({_OWNERS.get(owners[i], owners[i])})" if i < len(owners) else slot
+        for i, slot in enumerate(slots[:_SLOTS_SHOWN])
+    ]
+    count = max(len(slots), int(number(said[-1].data, "count")))
+    more = f" and {count - len(names):,} more" if count > len(names) else ""
+    held = ", each with its last holder in the allocator's ledger" if owners else ""
+    yield f"missing {pool} slots{held}: {', '.join(names)}{more}"
+
+
+def _items(event: RunEvent, key: str) -> list[str]:
+    found = event.data.get(key)
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        return []
+    return [str(item) for item in found]
 
 
 def _surplus(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hybridbench.analysis.boundary import Boundary, failure_findings
 from hybridbench.analysis.comparison_answer import answer_of, overall
 from hybridbench.analysis.comparison_leaks import leak_comparisons
 from hybridbench.analysis.comparison_looks import critical_t, error_shares
@@ -33,9 +34,11 @@ from hybridbench.analysis.comparison_verdict import (
     ComparisonVerdict,
     Look,
     MetricComparison,
+    Outcome,
     Role,
     SideComparison,
 )
+from hybridbench.analysis.findings import Failure
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.student import t_quantile
 
@@ -50,20 +53,59 @@ _LEAST_STEP = 6  # rounds between two looks beyond those of the terms
 _BY_NAME = {metric.name: metric for metric in COMPARED}
 
 
-def compare(comparison: Comparison, terms: ComparisonTerms) -> ComparisonVerdict:
-    """The answer to ``comparison``: a pure function of its blocks, records and verdicts."""
+def compare(
+    comparison: Comparison, terms: ComparisonTerms, *, guarded: bool = True
+) -> ComparisonVerdict:
+    """The answer to ``comparison``: a pure function of its blocks, records and verdicts.
+
+    A part that fails leaves its version undecided, and a regression that another part found stands;
+    unless ``guarded`` it raises.
+    """
+    boundary = Boundary(guarded=guarded)
+    others = range(1, len(comparison.versions))
+    plan = _plan(comparison, terms, boundary)
+    rounds = complete_rounds(comparison.blocks, len(comparison.versions))
+    sides = [_side(comparison, other, plan, boundary) for other in others]
+    verdict = overall(comparison, sides, terms, rounds)
+    of_runs = [failure for version in comparison.versions for failure in version.verdict.failures]
+    return _incomplete(verdict, (*boundary.failures, *of_runs))
+
+
+def _plan(comparison: Comparison, terms: ComparisonTerms, boundary: Boundary) -> _Plan:
     open_loop = is_open_loop([version.manifest for version in comparison.versions])
     looks = comparison.looks or terms.looks
-    others = range(1, len(comparison.versions))
-    slowed = "" if comparison.interleaved else not_alone([v.record for v in comparison.versions])
-    plan = _Plan(terms, looks, len(others), open_loop, comparison.interleaved, slowed)
-    rounds = complete_rounds(comparison.blocks, len(comparison.versions))
-    sides: list[SideComparison] = []
-    for other in others:
-        metrics = _metrics(comparison.blocks, other, plan)
-        leaks = leak_comparisons(comparison.versions[0], comparison.versions[other], terms)
-        sides.append(answer_of(comparison, other, metrics, leaks))
-    return overall(comparison, sides, terms, rounds)
+    slowed = ""
+    if not comparison.interleaved:
+        records = [version.record for version in comparison.versions]
+        unknown = "whether a run had the machine to itself is not known"
+        slowed = boundary.value("what disturbed the runs", unknown, not_alone, records)
+    others = len(comparison.versions) - 1
+    return _Plan(terms, looks, others, open_loop, comparison.interleaved, slowed)
+
+
+def _side(comparison: Comparison, other: int, plan: _Plan, boundary: Boundary) -> SideComparison:
+    base, version = comparison.versions[0], comparison.versions[other]
+    speed, leak = f"the metrics of {version.name}", f"the leaks of {version.name}"
+    metrics = boundary.value(speed, (), _metrics, comparison.blocks, other, plan)
+    leaks = boundary.value(leak, (), leak_comparisons, base, version, plan.terms)
+    word = Outcome.INCONCLUSIVE.value
+    unknown = SideComparison(other, version.name, Outcome.INCONCLUSIVE, word, word, metrics, leaks)
+    said = f"the answer for {version.name}"
+    return boundary.value(said, unknown, answer_of, comparison, other, metrics, leaks)
+
+
+def _incomplete(verdict: ComparisonVerdict, failures: tuple[Failure, ...]) -> ComparisonVerdict:
+    """``verdict`` with what failed; what was not found may be what failed to be looked for."""
+    if not failures:
+        return verdict
+    parts = ", ".join(dict.fromkeys(failure.part for failure in failures))
+    said = f"the analysis of {parts} failed, a defect of hybridbench"
+    verdict = replace(verdict, failures=failures, notes=(*verdict.notes, said))
+    if verdict.outcome is Outcome.REGRESSION:
+        return verdict
+    word = Outcome.INCONCLUSIVE.value
+    headline = f"{word}: {said}. {verdict.headline}"
+    return replace(verdict, outcome=Outcome.INCONCLUSIVE, word=word, headline=headline)
 
 
 def look(
@@ -73,12 +115,26 @@ def look(
     versions: int = 2,
     looks: tuple[int, ...] = (),
     open_loop: bool = False,
+    guarded: bool = True,
 ) -> Look:
     """Whether the primary metric of every version is decided by the ``blocks`` so far.
 
-    Guards, leaks and memory hold nothing up: they are judged at the end on what there is.
+    Guards, leaks and memory hold nothing up: they are judged at the end on what there is.  A look
+    that fails decides nothing.
     """
-    found = primaries(blocks, terms, versions=versions, looks=looks, open_loop=open_loop)
+    boundary = Boundary(guarded=guarded)
+    found = boundary.value(
+        "this look",
+        None,
+        primaries,
+        blocks,
+        terms,
+        versions=versions,
+        looks=looks,
+        open_loop=open_loop,
+    )
+    if found is None:
+        return Look(False, failure_findings(boundary.failures)[0].title)
     if len(found) < versions - 1:
         return Look(False, "no two rounds are complete")
     undecided = [m for m in found if m.call is Call.INCONCLUSIVE]

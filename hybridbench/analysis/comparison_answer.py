@@ -23,7 +23,7 @@ from hybridbench.analysis.findings import Rate, VerdictKind
 from hybridbench.analysis.trend import COLLECTIBLE
 from hybridbench.analysis.validity import MEMORY
 from hybridbench.metrics import Unit, label_of
-from hybridbench.units import format_byte_rate, format_bytes, format_count
+from hybridbench.units import digits_apart, format_byte_rate, format_bytes, format_count
 
 _RED = (Change.INTRODUCED, Change.WORSE)
 # An effect of the order is told when it is large and surely there.
@@ -172,12 +172,15 @@ def _leak_parts(leaks: Sequence[LeakComparison]) -> list[str]:
 
 def _rate(rate: Rate) -> str:
     """``+3.45 GiB/h (3.39 to 3.51)``, ``+0.86 (0.84 to 0.87) nodes per evicted node``."""
+    ends = (rate.value, rate.lower, rate.upper)
     if rate.unit != Unit.BYTES:
-        value, lower, upper = (format_count(v) for v in (rate.value, rate.lower, rate.upper))
+        digits = digits_apart(format_count, ends)
+        value, lower, upper = (format_count(v, digits) for v in ends)
         sign = "+" * (rate.value >= 0)
         return f"{sign}{value} ({lower} to {upper}) {rate.unit} per {rate.per}"
     per = "/h" if rate.per == "h" else f" per {rate.per}"
-    words = [format_bytes(v).split(" ") for v in (rate.value, rate.lower, rate.upper)]
+    digits = digits_apart(format_bytes, ends)
+    words = [format_bytes(v, digits).split(" ") for v in ends]
     units = {unit for _, unit in words}
     value, lower, upper = (
         number if len(units) == 1 else f"{number} {unit}" for number, unit in words
@@ -247,7 +250,7 @@ def _memory_bound(base: Version, version: Version) -> str:
     sides = []
     for one in (base, version):
         result = next((m for m in one.verdict.metrics if m.metric == MEMORY), None)
-        if result is None:
+        if result is None or result.rate_per_hour is None:
             return ""
         sides.append(format_byte_rate(max(0.0, result.rate_per_hour.upper)))
     return f"growth of private memory: no more than {sides[0]} and {sides[1]} (95 % each)"

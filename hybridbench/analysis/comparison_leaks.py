@@ -8,13 +8,22 @@ when the two runs' verdicts on it differ *and* the difference of the rates is be
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import NormalDist
 
 from hybridbench.analysis.comparison_record import Version
 from hybridbench.analysis.comparison_verdict import Change, ComparisonTerms, LeakComparison
 from hybridbench.analysis.counters import event_counters
-from hybridbench.analysis.findings import DecayResult, Finding, MetricResult, Rate, VerdictKind
+from hybridbench.analysis.findings import (
+    DecayResult,
+    Finding,
+    MetricResult,
+    Rate,
+    VerdictKind,
+    leak_kind,
+)
+from hybridbench.analysis.parts import exceeds, part_and_whole
 from hybridbench.analysis.trend import COLLECTIBLE
 from hybridbench.analysis.validity import MEMORY
 from hybridbench.metrics import Unit, label_of
@@ -37,7 +46,6 @@ _ENOUGH_TIME = 0.5
 # The same finding in both has changed when its rate did by this share.
 _LEAST_CHANGE = 0.10
 
-_NO_MODEL = "none"
 _NORMAL = NormalDist()
 
 
@@ -52,7 +60,7 @@ def leak_comparisons(
     rows += [row for name in names for row in _growth(name, first, second, terms)]
     others = dict.fromkeys([*second.trends, *first.trends])
     rows += [_trend(key, first, second, terms) for key in others]
-    return tuple(sorted(rows, key=_rank))
+    return tuple(sorted(within_the_whole(rows, base, other), key=_rank))
 
 
 def difference(base: Rate | None, other: Rate | None, alpha: float) -> Rate | None:
@@ -74,6 +82,33 @@ def difference(base: Rate | None, other: Rate | None, alpha: float) -> Rate | No
     return Rate(value, value - reach, value + reach, given.unit, given.per, 1.0 - alpha)
 
 
+def within_the_whole(
+    rows: Sequence[LeakComparison], base: Version, other: Version
+) -> Iterable[LeakComparison]:
+    """``rows`` without bytes an hour beyond what the whole process can have grown by.
+
+    What objects are made of may be freed, or take memory that was freed before: their bytes are
+    then no growth of the process, and the row says so instead.
+    """
+    for row in rows:
+        part = row.bytes_per_hour
+        if row.subject == MEMORY or part is None:
+            yield row
+            continue
+        grown = part
+        if part.value < 0:
+            grown = replace(part, value=-part.value, lower=-part.upper, upper=-part.lower)
+        verdict = (base if part.value < 0 else other).verdict
+        memory = next((m for m in verdict.metrics if m.metric == MEMORY), None)
+        whole = None if memory is None else memory.rate_per_hour
+        if whole is None or not exceeds(grown, whole):
+            yield row
+            continue
+        said = part_and_whole(grown, whole)
+        reason = f"{row.reason}; {said}" if row.reason else said
+        yield replace(row, bytes_per_hour=None, reason=reason)
+
+
 def leaks_judged(base: Version, other: Version) -> bool:
     """Whether the absence of a finding in both runs says something."""
     void = (VerdictKind.INVALID, VerdictKind.CRASHED)
@@ -91,7 +126,7 @@ class _Side:
         judged = [f for f in version.verdict.findings if f.verdict in _JUDGED]
         judged = [f for f in judged if f.kind not in _LEFT_OUT]
         exact = [f for f in judged if f.kind not in _STATISTICAL]
-        self.exact: dict[_Key, Finding] = {(f.kind, f.subject): f for f in exact}
+        self.exact: dict[_Key, Finding] = {(leak_kind(f.kind), f.subject): f for f in exact}
         self.trends: dict[_Key, Finding] = {
             (f.kind, f.subject): f for f in judged if f.kind in _STATISTICAL and f.kind != GROWTH
         }
@@ -109,7 +144,7 @@ class _Side:
     def measured(self, name: str) -> MetricResult | None:
         """The growth of a metric, if there were samples enough for any model."""
         result = self.metrics.get(name)
-        return None if result is None or result.model == _NO_MODEL else result
+        return None if result is None or result.rate_per_hour is None else result
 
     def duration_s(self) -> float:
         return max(
@@ -138,7 +173,8 @@ def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
         change, reason = _in_both(before, after, rates[0], changed)
     in_bytes = difference(_bytes_rate(before), _bytes_rate(after), terms.leak_alpha)
     return LeakComparison(
-        *key,
+        told.kind,
+        told.subject,
         told.driver,
         told.title,
         told.verdict,
@@ -163,7 +199,8 @@ def _in_both(
     said = f"explained by {before.driver} in the first run, by {after.driver} in the second"
     if base is None or changed is None:
         return (Change.UNDECIDED, said) if other_event else (Change.UNCHANGED, "")
-    return _moved(base, changed), said if other_event else ""
+    change, reason = _moved(base, changed)
+    return change, said if other_event else reason
 
 
 def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> str:
@@ -198,13 +235,14 @@ def _bytes_rate(finding: Finding | None) -> Rate | None:
     return next((r for r in rates if r.unit == Unit.BYTES and r.per == "h"), None)
 
 
-def _moved(base: Rate, changed: Rate) -> Change:
+def _moved(base: Rate, changed: Rate) -> tuple[Change, str]:
     """Whether a rate that both have differs beyond doubt and by enough to matter."""
+    apart = changed.lower > 0 or changed.upper < 0
     if abs(changed.value) < _LEAST_CHANGE * abs(base.value):
-        return Change.UNCHANGED
+        return Change.UNCHANGED, "the rates differ by less than a tenth" if apart else ""
     if changed.lower > 0:
-        return Change.WORSE
-    return Change.LESS if changed.upper < 0 else Change.UNCHANGED
+        return Change.WORSE, ""
+    return (Change.LESS if changed.upper < 0 else Change.UNCHANGED), ""
 
 
 def _growth(
@@ -247,18 +285,30 @@ def _growth_change(
         if not any(leaks):
             return Change.UNCHANGED, ""
         return Change.UNDECIDED, "the other run has no rate to compare with"
-    apart = changed.lower > 0 or changed.upper < 0
     if leaks == [True, True]:
-        return _moved(before.rate_per_hour, changed), ""
-    if leaks == [False, True]:
-        if changed.lower > 0:
-            return Change.INTRODUCED, ""
-        return Change.UNDECIDED, "a leak in the second run alone, but the rates may be the same"
-    if leaks == [True, False]:
-        if changed.upper < 0:
-            return Change.FIXED, ""
-        return Change.UNDECIDED, "a leak in the first run alone, but the rates may be the same"
-    return Change.UNCHANGED, "differs, but neither run alone is a leak" if apart else ""
+        assert before.rate_per_hour is not None, "nothing is called a leak without a rate"
+        return _moved(before.rate_per_hour, changed)
+    if not any(leaks):
+        return _without_a_leak(before, after, changed)
+    new = leaks[1]
+    if (changed.lower > 0) if new else (changed.upper < 0):
+        return (Change.INTRODUCED if new else Change.FIXED), ""
+    which = "second" if new else "first"
+    return Change.UNDECIDED, f"a leak in the {which} run alone, but the rates may be the same"
+
+
+def _without_a_leak(before: MetricResult, after: MetricResult, changed: Rate) -> tuple[Change, str]:
+    """Two intervals that do not meet are never called unchanged."""
+    if changed.lower <= 0 <= changed.upper:
+        return Change.UNCHANGED, ""
+    if before.outcome == after.outcome == "CLEAN":
+        said = "growth differs, and is below the limit in both versions"
+    else:
+        said = "growth differs, but neither run alone meets the leak criteria"
+    if changed.upper < 0:
+        return Change.GROWS_SLOWER, said
+    # Faster, and not bounded below its limit: nobody knows yet whether it is a leak.
+    return (Change.GROWS_FASTER if after.outcome == "CLEAN" else Change.UNDECIDED), said
 
 
 def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
@@ -272,7 +322,7 @@ def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
     change, reason = Change.UNCHANGED, ""
     if before is not None and after is not None:
         if rates[0] is not None and changed is not None:
-            change = _moved(rates[0], changed)
+            change, reason = _moved(rates[0], changed)
     elif changed is None:
         change, reason = Change.UNDECIDED, "there is no rate to compare"
     elif before is None:
@@ -320,6 +370,8 @@ _ORDER = (
     Change.UNDECIDED,
     Change.FIXED,
     Change.LESS,
+    Change.GROWS_FASTER,
+    Change.GROWS_SLOWER,
     Change.UNCHANGED,
 )
 _FIRST = (VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.DEGRADED, VerdictKind.CLEAN)

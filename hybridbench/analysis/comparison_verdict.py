@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hybridbench.analysis.findings import Rate, VerdictKind
+from hybridbench.analysis.findings import Failure, Rate, VerdictKind
 from hybridbench.errors import ExitCode
 
 DEFAULT_LOOKS: tuple[int, ...] = (6, 12, 18, 24)
@@ -92,6 +92,9 @@ class Change(StrEnum):
     WORSE = "WORSE"  # in both, faster in the second
     FIXED = "FIXED"
     LESS = "LESS"  # in both, slower in the second
+    # Growth of a metric that differs beyond doubt and is a leak in neither version.
+    GROWS_FASTER = "GROWS FASTER"
+    GROWS_SLOWER = "GROWS SLOWER"
     UNCHANGED = "UNCHANGED"
     UNDECIDED = "UNDECIDED"
 
@@ -174,6 +177,7 @@ class ComparisonVerdict:
     terms: ComparisonTerms
     interleaved: bool
     notes: tuple[str, ...] = field(default_factory=tuple)
+    failures: tuple[Failure, ...] = ()  # of the comparison's own analysis and of its runs'
 
     @property
     def exit_code(self) -> ExitCode:

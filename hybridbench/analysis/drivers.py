@@ -29,11 +29,14 @@ from hybridbench.analysis.findings import Rate
 from hybridbench.analysis.mean_rate import MeanRate, mean_rate
 from hybridbench.analysis.record import FloatArray, Series
 from hybridbench.analysis.student import wilson_interval
+from hybridbench.units import digits_apart
 
 TIME = "time"
 _WORK = "finishes"  # the common measure of work: it must be beaten too, or is named itself
 
-_FEWEST_SAMPLES = 12
+# Below this a rate per event would be told as 0.00: that explains nothing.
+LEAST_PER_EVENT = 0.005
+FEWEST_SAMPLES = 12
 _FEWEST_EVENTS = 3.0
 _EVIDENCE = 3.0  # in log-likelihood, a difference of 6 in BIC
 _Z = 2.33
@@ -107,8 +110,10 @@ class Driver:
 
     def words(self, unit: str) -> str:
         """``+3.00 state slots per session close (2.99 to 3.01)``."""
-        per = f"{self.per_event:+.2f} {unit} per {singular(self.counter)}"
-        return f"{per}, exactly" if self.exact else f"{per} ({self.lower:.2f} to {self.upper:.2f})"
+        digits = digits_apart(_plain, (self.per_event, self.lower, self.upper))
+        value, low, high = (_plain(v, digits) for v in (self.per_event, self.lower, self.upper))
+        per = f"{'+' * (self.per_event >= 0)}{value} {unit} per {singular(self.counter)}"
+        return f"{per}, exactly" if self.exact else f"{per} ({low} to {high})"
 
     def evidence(self) -> Iterable[str]:
         """What a person can check in the samples."""
@@ -124,11 +129,31 @@ class Driver:
             yield f"{self.counter} cannot be told apart in this run from {names}{others}"
 
 
+def _plain(value: float, digits: int) -> str:
+    """Two places, as counts per event have, and more where they are needed."""
+    return f"{value:.{digits - 1}f}"
+
+
+def correlates(rate: Rate) -> bool:
+    """Whether an event with this rate explains any growth: its interval excludes zero, and the rate
+    is not one that is printed as nothing.
+    """
+    return rate.lower > 0 and rate.value >= LEAST_PER_EVENT
+
+
 def find_driver(
     t_s: FloatArray, value: FloatArray, counters: EventCounters, hints: Hints | None = None
 ) -> Driver | None:
-    """What drives the growth of ``value``; None where nothing explains it better than time does."""
-    hints = hints or Hints()
+    """What drives the growth of ``value``; None where nothing explains it better than time does,
+    or where the best counter hardly moves it.
+    """
+    driver = _best_driver(t_s, value, counters, hints or Hints())
+    return driver if driver is not None and correlates(driver.rate("")) else None
+
+
+def _best_driver(
+    t_s: FloatArray, value: FloatArray, counters: EventCounters, hints: Hints
+) -> Driver | None:
     data = _prepared(t_s, value, counters, hints)
     if data is None:
         at_rest = exact_at_rest(hints.witnesses(), _candidates(counters))
@@ -136,7 +161,7 @@ def find_driver(
     singles = _exact_ones(data)
     if singles:
         return _exact_driver(data, singles, hints)
-    few = data.t_s.size < _FEWEST_SAMPLES
+    few = data.t_s.size < FEWEST_SAMPLES
     # A cause may be samples away from its effect; at rest both have come.
     at_rest = exact_at_rest(hints.witnesses(), _candidates(counters), against_samples=not few)
     if few or at_rest:
@@ -300,7 +325,7 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
         candidates = [index for index in candidates if data.names[index] in hints.among]
     columns = data.columns[:, [*candidates, len(data.names) - 1]]
     levels = Levels(data.value, columns, data.load, data.first)
-    if levels.rows < _FEWEST_SAMPLES or not candidates:
+    if levels.rows < FEWEST_SAMPLES or not candidates:
         return None
     screening = screen(levels)
     names = [data.names[i] for i in candidates]

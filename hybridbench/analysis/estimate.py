@@ -47,6 +47,7 @@ from hybridbench.analysis.gls import (
 )
 from hybridbench.analysis.guard import measure_pace, stops_at_the_end
 from hybridbench.analysis.load_blocks import block_load, block_peak, climbs_alike
+from hybridbench.analysis.readings import are_readings, without_dust
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.sawtooth import MIN_TROUGHS, Teeth, find_teeth, usable_troughs
 from hybridbench.analysis.shapes import Beside, ShapeLimits, build_shapes
@@ -116,11 +117,12 @@ class Estimate:
 
 
 def estimate(samples: Samples, options: Options | None = None) -> Estimate:
-    """Judge one series.
+    """Judge one series; samples that are no readings are left out.
 
     Raises:
         ValueError: with fewer than 24 samples; the caller says so in its own words.
     """
+    samples = _readable(samples)
     if samples.t_s.size < MIN_SAMPLES:
         raise ValueError(f"{samples.t_s.size} samples are too few; {MIN_SAMPLES} are needed")
     found = _estimate(samples, options or Options())
@@ -132,6 +134,21 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
     ):
         return replace(found, leak=False, reason="load-climbs")
     return found
+
+
+def _readable(samples: Samples) -> Samples:
+    """The samples whose value is a reading; work or load that is none explains nothing."""
+    keep = are_readings(samples.value)
+    works = [work if are_readings(work).all() else np.zeros_like(work) for work in samples.works]
+    load = samples.load
+    if load is not None and not are_readings(load).all():
+        load = None
+    return Samples(
+        samples.t_s[keep],
+        without_dust(samples.value[keep]),
+        [without_dust(work[keep]) for work in works],
+        None if load is None else without_dust(load[keep]),
+    )
 
 
 def _estimate(samples: Samples, opts: Options) -> Estimate:

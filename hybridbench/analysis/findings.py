@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ExitCode
+from hybridbench.metrics import spec_of
 
 
 class VerdictKind(StrEnum):
@@ -42,6 +43,21 @@ EXIT_CODE: Mapping[VerdictKind, ExitCode] = {
     VerdictKind.CRASHED: ExitCode.CRASHED,
     VerdictKind.INVALID: ExitCode.INVALID,
 }
+
+# The model of a metric with too few samples for any: no rate comes with it, also where an older
+# verdict.json still says one.
+NO_MODEL = "none"
+
+WAITING, RETAINED = "instances-wait-for-collector", "instances-retained"
+
+
+def leak_kind(kind: str) -> str:
+    """``kind`` as it stands in the signature by which a finding is known again in another run.
+
+    Dead instances of one class are one leak: which kind it has follows what most of them do, and
+    that may change from one run to the next.
+    """
+    return WAITING if kind == RETAINED else kind
 
 
 @dataclass(frozen=True)
@@ -79,13 +95,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class MetricResult:
-    """The trend analysis of one gated metric in the judged window."""
+    """The trend analysis of one gated metric in the judged window.
+
+    ``rate_per_hour`` is None where there were too few samples for any model: a range of samples is
+    no interval, and without an interval nothing is bounded.
+    """
 
     metric: str
     outcome: str  # "LEAK", "CLEAN" (bounded), "INCONCLUSIVE"
     reason: str  # why, in words; for INCONCLUSIVE one of the reasons of detection.md 4.1
     window_s: tuple[float, float]
-    rate_per_hour: Rate
+    rate_per_hour: Rate | None
     rate_per_request: Rate | None
     floor_per_hour: float
     promise_per_hour: float | None
@@ -97,6 +117,14 @@ class MetricResult:
     needed_s: float | None = None  # for INCONCLUSIVE: how long a run would decide
     p_value: float | None = None  # of "grows no faster than the floor", in the least sure model
     q_value: float | None = None  # the same, adjusted for all gated metrics of the run (Holm)
+
+    @property
+    def unit(self) -> str:
+        """Of the values, the floor and the promise."""
+        if self.rate_per_hour is not None:
+            return self.rate_per_hour.unit
+        spec = spec_of(self.metric)
+        return "" if spec is None else spec.unit.value
 
 
 @dataclass(frozen=True)
@@ -166,6 +194,15 @@ class ThresholdResult:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A part of the analysis that raised instead of answering: a defect of the bench itself."""
+
+    part: str  # in words: "the worker's log", "the trend of rss_anon_swap_bytes"
+    said: str  # type and message of the exception
+    trace: str  # its traceback
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The answer of a run with everything it rests on."""
 
@@ -183,6 +220,7 @@ class Verdict:
     decay: tuple[DecayResult, ...] = ()
     thresholds: tuple[ThresholdResult, ...] = ()
     levels: tuple[LevelResult, ...] = ()
+    failures: tuple[Failure, ...] = ()  # each is a finding as well; not stored in verdict.json
 
     @property
     def exit_code(self) -> ExitCode:

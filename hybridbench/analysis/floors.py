@@ -24,7 +24,7 @@ class Floors:
     """The first value after each full collection, and the line through them.
 
     ``slope_per_s`` has the 95 % interval ``lower`` to ``upper``; ``surely`` is its one-sided bound
-    at one in a thousand.  With two floors the interval is as wide as nothing known.
+    at one in a thousand.  Two floors leave no error to measure: all between them counts as noise.
     """
 
     t_s: FloatArray
@@ -60,12 +60,10 @@ def _line(t: FloatArray, value: FloatArray) -> Floors:
     centred = t - t.mean()
     energy = float(centred @ centred)
     slope = float(centred @ value) / energy
-    if t.size == 2:
-        wide = float(np.ptp(value)) / float(np.ptp(t)) + _LEAST_ERROR_BYTES / float(np.ptp(t))
-        return Floors(t, value, slope, -wide, wide, -wide)
-    left = value - value.mean() - slope * centred
-    spread = max(float(np.sqrt(left @ left / (t.size - 2))), _LEAST_ERROR_BYTES)
+    freedom = max(t.size - 2, 1)
+    left = value - value.mean() - (slope * centred if t.size > 2 else 0.0)
+    spread = max(float(np.sqrt(left @ left / freedom)), _LEAST_ERROR_BYTES)
     error = spread / float(np.sqrt(energy))
-    half = t_quantile(0.975, t.size - 2) * error
-    surely = slope - t_quantile(0.999, t.size - 2) * error
+    half = t_quantile(0.975, freedom) * error
+    surely = slope - t_quantile(0.999, freedom) * error
     return Floors(t, value, slope, slope - half, slope + half, surely)

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hybridbench.analysis.boundary import KIND as ANALYSIS_FAILED
+from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.counters import event_counters, singular
-from hybridbench.analysis.findings import MetricResult, Rate, VerdictKind
+from hybridbench.analysis.findings import Failure, MetricResult, Rate, VerdictKind
+from hybridbench.analysis.readings import LARGEST, are_readings, beyond_reading, only_readings
 from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
 from hybridbench.analysis.series_units import Meaning
 from hybridbench.analysis.timeline import Falls, longest_stretch
@@ -66,12 +69,26 @@ class JudgedSeries:
     falls_are_bad: bool
     unit_known: bool
     notes: tuple[str, ...] = ()
+    failure: Failure | None = None
 
 
-def judge_series(series: ForeignSeries, falls: Falls, question: Question) -> JudgedSeries | None:
-    """The verdict on one column; None if it has fewer than two readings."""
-    finite = np.isfinite(series.value)
-    t, value = series.t_s[finite], series.value[finite]
+def judge_series(
+    series: ForeignSeries, falls: Falls, question: Question, *, guarded: bool = True
+) -> JudgedSeries | None:
+    """The verdict on one column; None if it has fewer than two readings.
+
+    Where the analysis fails the column is undecided and says so; unless ``guarded`` it raises.
+    """
+    boundary = Boundary(guarded=guarded)
+    judged = boundary.value(f"column {series.name}", None, _judged, series, falls, question)
+    if not boundary.failures:
+        return judged
+    return _failed(series, boundary.failures[0])
+
+
+def _judged(series: ForeignSeries, falls: Falls, question: Question) -> JudgedSeries | None:
+    read = are_readings(series.value)
+    t, value = series.t_s[read], series.value[read]
     if t.size < 2:
         return None
     notes = list(_restart_notes(t, falls))
@@ -85,10 +102,11 @@ def judge_series(series: ForeignSeries, falls: Falls, question: Question) -> Jud
     kept, _ = window.samples(record.series[series.name])
     gap_share, gap_note = _gaps(kept)
     notes += [gap_note] if gap_note else []
-    missing = int((~finite).sum())
+    beyond = beyond_reading(series.value)
+    missing = int((~read).sum()) - beyond
     if missing:
         notes.append(f"{missing} empty reading{'s' * (missing > 1)} left out")
-    result = _doubted(result, falls, gap_share)
+    result = _doubted(result, falls, gap_share, beyond)
     return JudgedSeries(
         name=series.name,
         verdict=_verdict(result, series.meaning),
@@ -100,17 +118,40 @@ def judge_series(series: ForeignSeries, falls: Falls, question: Question) -> Jud
     )
 
 
+def _failed(series: ForeignSeries, failure: Failure) -> JudgedSeries:
+    """A column of which nothing is known, and why."""
+    span = (float(series.t_s[0]), float(series.t_s[-1])) if series.t_s.size else (0.0, 0.0)
+    result = MetricResult(
+        metric=series.name,
+        outcome="INCONCLUSIVE",
+        reason=f"{ANALYSIS_FAILED}: {failure.said}; a defect of hybridbench, please report it",
+        window_s=span,
+        rate_per_hour=Rate(0.0, -np.inf, np.inf, series.meaning.unit.value, "h"),
+        rate_per_request=None,
+        floor_per_hour=0.0,
+        promise_per_hour=None,
+        model="none",
+    )
+    return JudgedSeries(
+        name=series.name,
+        verdict=VerdictKind.INCONCLUSIVE,
+        result=result,
+        per_work=(),
+        falls_are_bad=not series.meaning.higher_is_worse,
+        unit_known=series.meaning.known,
+        failure=failure,
+    )
+
+
 def _record(series: ForeignSeries, question: Question, stretch: tuple[float, float]) -> RunRecord:
     """The column as a run with one metric: what it stands on is what a run's metrics stand on."""
     own = Series(series.name, series.t_s, series.value).between(*stretch)
-    finite = np.isfinite(own.value)
-    all_series = {series.name: Series(own.name, own.t_s[finite], own.value[finite])}
+    all_series = {series.name: only_readings(own)}
     for slot, work in zip(_WORK_SLOTS, question.works[:_MOST_WORKS], strict=False):
-        done = Series(slot, work.t_s, work.value).between(*stretch)
-        read = np.isfinite(done.value)
-        if read.sum() >= 2 and work.name != series.name:
+        done = only_readings(Series(slot, work.t_s, work.value).between(*stretch))
+        if len(done) >= 2 and work.name != series.name:
             name = f"events.{slot}"
-            all_series[name] = Series(name, done.t_s[read], done.value[read])
+            all_series[name] = replace(done, name=name)
     events: list[RunEvent] = []
     steady_s = question.steady_s
     # A restarted process warms up anew: what was said of the first holds for its own time only.
@@ -156,10 +197,15 @@ def _verdict(result: MetricResult, meaning: Meaning) -> VerdictKind:
     return VerdictKind(result.outcome)
 
 
-def _doubted(result: MetricResult, falls: Falls, gap_share: float) -> MetricResult:
+def _doubted(result: MetricResult, falls: Falls, gap_share: float, beyond: int) -> MetricResult:
     """A bound that was read off a series with holes, or of several processes, is none."""
     if result.outcome != "CLEAN":
         return result
+    if beyond:
+        reason = (
+            f"unreadable: {beyond} samples are beyond {LARGEST:g}, which nothing measured can be"
+        )
+        return replace(result, outcome="INCONCLUSIVE", reason=reason)
     if falls.possible_s:
         reason = (
             f"few-processes: it fell to a fraction {len(falls.possible_s)} times, and restarts "
@@ -176,18 +222,20 @@ def _doubted(result: MetricResult, falls: Falls, gap_share: float) -> MetricResu
 def _per_work(
     result: MetricResult, works: Sequence[ForeignSeries], stretch: tuple[float, float]
 ) -> list[Rate]:
-    rates = []
+    rates: list[Rate] = []
+    hour = result.rate_per_hour
+    if hour is None:
+        return rates
     start, end = result.window_s
     hours = (end - start) / 3600.0
     for work in works[:_MOST_WORKS]:
-        read = np.isfinite(work.value) & (work.t_s >= stretch[0]) & (work.t_s <= stretch[1])
+        read = are_readings(work.value) & (work.t_s >= stretch[0]) & (work.t_s <= stretch[1])
         if read.sum() < 2 or work.name == result.metric:
             continue
         at = np.interp([start, end], work.t_s[read], work.value[read])
         done = float(at[1] - at[0])
         if done <= 0:
             continue
-        hour = result.rate_per_hour
         low, mid, high = (rate * hours / done for rate in (hour.lower, hour.value, hour.upper))
         rates.append(Rate(mid, low, high, hour.unit, work_unit(work.name)))
     return rates

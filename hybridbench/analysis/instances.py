@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.counters import EventCounters, singular
-from hybridbench.analysis.drivers import Driver, Hints, find_driver
-from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.analysis.drivers import FEWEST_SAMPLES, Driver, Hints, correlates, find_driver
+from hybridbench.analysis.findings import RETAINED, WAITING, Finding, Rate, VerdictKind
 from hybridbench.analysis.production import (
     Probes,
     make_probes,
@@ -24,7 +24,7 @@ from hybridbench.analysis.production import (
 )
 from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import FloatArray, RunRecord
-from hybridbench.units import format_bytes, format_count, format_duration
+from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 
@@ -32,6 +32,7 @@ _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 # still name the object that was removed last, and another the one it hung from.
 _TOLERANCE = 2.0
 _MIN_PROBES = 2
+_WAVERS = 0.4  # of the changes are falls
 # What ends the life of an instance, likeliest first.
 _END_OF_NODES = ("nodes_evicted",)
 _END_OF_OTHERS = ("finishes",)
@@ -96,39 +97,37 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
     if int(seen.sum()) < _MIN_PROBES:
         return None
     first = int(np.argmax(seen))
-    waits = bool(np.any(census.collectible[seen] > _TOLERANCE))
+    fate = _fate(census, seen)
     found = _found(census, counters)
-    driver = found.counter if found is not None else _likely(census, counters)
     probes = make_probes(
         census.t_s[first:], census.stray[first:], record.series.get("gc_gen2_collections")
     )
+    driver = found.counter if found is not None else _likely(census, counters)
+    if driver is not None and not _drives(driver, counters, census, probes):
+        driver, found = None, None
     rates = list(_rates(record, counters, census, probes, driver))
     most = float(np.max(census.stray))
-    kind = "instances-wait-for-collector" if waits else "instances-retained"
-    retained = _most(census.retained)
-    if not waits:
-        where = "held from outside the engine"
-    elif retained > _TOLERANCE:
-        where = f"outside the engine, {format_count(retained)} of them beyond a full collection"
-    else:
-        where = "waiting for the garbage collector"
     per = ""
     if driver is not None and rates and rates[0].per == singular(driver):
         rate = rates[0]
-        per = f"; {rate.value:.2f} [{rate.lower:.2f}, {rate.upper:.2f}] {rate.unit} per {rate.per}"
+        digits = digits_apart(format_count, (rate.value, rate.lower, rate.upper))
+        value, lower, upper = (
+            format_count(end, digits) for end in (rate.value, rate.lower, rate.upper)
+        )
+        per = f"; {value} [{lower}, {upper}] {rate.unit} per {rate.per}"
     return Finding(
-        kind=kind,
+        kind=WAITING if fate.waits else RETAINED,
         verdict=VerdictKind.LEAK,
         subject=census.name,
         title=(
             f"up to {format_count(most)} {census.name} objects that should have died by reference "
-            f"count were found {where}{per}"
+            f"count were found outside the engine: {fate.said()}{per}"
         ),
         driver=driver,
         rates=tuple(rates),
-        cause=_cause(waits, retained, most),
+        cause=fate.cause(),
         evidence=(
-            *_evidence(record, census, seen, probes),
+            *_evidence(record, census, seen, probes, fate),
             *(found.evidence() if found is not None else ()),
         ),
         since_s=float(census.t_s[first]),
@@ -137,20 +136,55 @@ def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Findi
             "probes_with_strays": int(seen.sum()),
             "most": most,
             "last": float(census.stray[-1]),
-            "retained_most": _most(census.retained),
+            "retained_most": fate.retained,
+            "collectible_most": fate.collectible,
         },
     )
 
 
-def _cause(waits: bool, retained: float, most: float) -> str:
-    if not waits:
-        return "something still refers to objects that the engine has removed"
-    if retained < most / 2:
-        return "removed objects still refer to each other: only a full collection frees them"
-    return (
-        "removed objects still refer to each other and to objects in use: some form cycles, which "
-        "only a full collection frees, and most hang from objects still in use, which nothing frees"
-    )
+@dataclass(frozen=True)
+class _Fate:
+    """What a full collection would do to the instances: free some, leave others (the most of each).
+
+    ``waits`` says which of the two most instances do.
+    """
+
+    waits: bool
+    collectible: float
+    retained: float
+
+    def said(self) -> str:
+        """How many survive a collection, and how many wait for it."""
+        kept = f"{format_count(self.retained)} survive a full gc.collect()"
+        freed = f"{format_count(self.collectible)} wait for the garbage collector"
+        if self.retained <= _TOLERANCE:
+            return freed if self.waits else "held from outside the engine"
+        if self.collectible <= _TOLERANCE:
+            return kept
+        return f"{freed}, {kept}" if self.waits else f"{kept}, {freed}"
+
+    def cause(self) -> str:
+        if self.collectible <= _TOLERANCE:
+            return "something still refers to objects that the engine has removed"
+        if self.waits:
+            return "removed objects still refer to each other: only a full collection frees them"
+        return (
+            "removed objects still refer to each other and to objects in use: some form cycles, "
+            "which only a full collection frees, and most hang from objects still in use, which "
+            "nothing frees"
+        )
+
+
+def _fate(census: _Census, seen: NDArray[np.bool_]) -> _Fate:
+    """By the probes that found strays; where none tried a collection, by what it could free."""
+    collectible, retained = census.collectible[seen], census.retained[seen]
+    tried = np.isfinite(collectible) & np.isfinite(retained)
+    if tried.any():
+        waits = float(collectible[tried].sum()) >= float(retained[tried].sum())
+    else:
+        waits = True
+    waits = waits and _most(collectible) > _TOLERANCE
+    return _Fate(waits, _most(collectible), _most(retained))
 
 
 def _found(census: _Census, counters: EventCounters) -> Driver | None:
@@ -160,12 +194,33 @@ def _found(census: _Census, counters: EventCounters) -> Driver | None:
 
 
 def _likely(census: _Census, counters: EventCounters) -> str | None:
-    """Where the probes tell nothing, the event that ends the life of such an instance."""
+    """Where the probes are too few for a fit, the event that ends the life of such an instance."""
+    if census.t_s.size >= FEWEST_SAMPLES:
+        return None
     for part in census.ends:
         for name in counters.names:
             if name == part and counters.total(name) > 0:
                 return name
     return None
+
+
+def _drives(driver: str, counters: EventCounters, census: _Census, probes: Probes) -> bool:
+    """Whether the instances rise with the event: without a correlation no event is named."""
+    at = counters.at(driver, probes.t_s)
+    rate = production_rate(probes, at, census.unit, singular(driver))
+    return rate is not None and correlates(rate) and not _wavers(probes)
+
+
+def _wavers(probes: Probes) -> bool:
+    """Whether the count falls about as often as it rises, with no full collection in between.
+
+    Rises between falls are then noise, whatever moved meanwhile; a sawtooth of younger collections
+    rises more often than it falls.
+    """
+    same = probes.collections_after[1:] <= probes.collections_before[:-1]
+    steps = np.diff(probes.value)[same]
+    moves = int(np.count_nonzero(steps))
+    return moves >= FEWEST_SAMPLES and int((steps < 0).sum()) > _WAVERS * moves
 
 
 def _rates(
@@ -203,16 +258,17 @@ def _present(rate: Rate | None) -> Iterable[Rate]:
 
 
 def _evidence(
-    record: RunRecord, census: _Census, seen: NDArray[np.bool_], probes: Probes
+    record: RunRecord, census: _Census, seen: NDArray[np.bool_], probes: Probes, fate: _Fate
 ) -> Iterable[str]:
     yield (
         f"strays in {int(seen.sum())} of {census.t_s.size} probes, first at "
         f"{format_duration(float(census.t_s[int(np.argmax(seen))]))}, "
         f"{format_count(float(census.stray[-1]))} in the last"
     )
-    retained = _most(census.retained)
-    if retained > _TOLERANCE:
-        yield f"up to {format_count(retained)} {census.unit} survive even a full collection"
+    if fate.retained > _TOLERANCE:
+        yield f"up to {format_count(fate.retained)} {census.unit} survive even a full collection"
+        if fate.collectible > _TOLERANCE:
+            yield f"up to {format_count(fate.collectible)} {census.unit} are freed by one"
     elif np.any(np.isfinite(census.retained)):
         yield "a full collection would free them all: none is held from outside"
     runs = probes.stretches()

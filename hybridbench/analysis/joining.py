@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.analysis.findings import (
+    Finding,
+    MetricResult,
+    Rate,
+    Verdict,
+    VerdictKind,
+    leak_kind,
+)
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.student import t_quantile
 from hybridbench.analysis.window import Window
@@ -82,9 +89,14 @@ def pooled(results: Sequence[MetricResult]) -> MetricResult:
     """
     if len(results) == 1:
         return results[0]
-    rate, one_sided = _pooled_rate([result.rate_per_hour for result in results])
+    rates = [result.rate_per_hour for result in results if result.rate_per_hour is not None]
+    if len(rates) < len(results):
+        # Too few samples for a model bound nothing: they would only blur those that have one.
+        known = [result for result in results if result.rate_per_hour is not None]
+        return pooled(known or results[-1:])
+    rate, one_sided = _pooled_rate(rates)
     last = results[-1]
-    outcome, reason = _outcome(results, rate, one_sided)
+    outcome, reason = _outcome(results, rates, rate, one_sided)
     needed = [result.needed_s for result in results if result.needed_s is not None]
     return MetricResult(
         metric=last.metric,
@@ -123,8 +135,7 @@ def _pooled_metrics(verdicts: Sequence[Verdict]) -> Iterable[MetricResult]:
     names = dict.fromkeys(result.metric for verdict in verdicts for result in verdict.metrics)
     for name in names:
         found = [r for verdict in verdicts for r in verdict.metrics if r.metric == name]
-        # Too few samples for a model bound nothing: they would only blur those that have one.
-        yield pooled([r for r in found if r.model != "none"] or found[-1:])
+        yield pooled(found)
 
 
 def _pooled_rate(rates: Sequence[Rate]) -> tuple[Rate, float]:
@@ -147,7 +158,9 @@ def _birge(value: FloatArray, error: FloatArray, mean: float) -> float:
     return max(1.0, float(np.sqrt(chi2 / (value.size - 1))))
 
 
-def _outcome(results: Sequence[MetricResult], rate: Rate, one_sided: float) -> tuple[str, str]:
+def _outcome(
+    results: Sequence[MetricResult], rates: Sequence[Rate], rate: Rate, one_sided: float
+) -> tuple[str, str]:
     count = len(results)
     leaking = [result for result in results if result.outcome == "LEAK"]
     if leaking:
@@ -155,24 +168,25 @@ def _outcome(results: Sequence[MetricResult], rate: Rate, one_sided: float) -> t
     floor = max(result.floor_per_hour for result in results)
     # A rate that fades, or a fill without its steady event, stays one however often it is seen.
     merely_short = all(result.reason.startswith("too-short") for result in results)
-    agree = all(result.rate_per_hour.value > floor for result in results)
+    agree = all(one.value > floor for one in rates)
     if merely_short and agree and one_sided > floor:
         return "LEAK", f"no segment is long enough alone; all {count} grow, and together surely"
     others = [r for r in results if r.outcome not in ("CLEAN", "INCONCLUSIVE")]
     if others:
         return others[-1].outcome, others[-1].reason
-    bound = _bound(results)
+    bound = _bound(results, rates)
     if bound is not None and rate.upper < bound:
         return "CLEAN", f"{count} segments together bound the growth"
     return "INCONCLUSIVE", f"over {count} segments: {results[-1].reason}"
 
 
-def _bound(results: Sequence[MetricResult]) -> float | None:
+def _bound(results: Sequence[MetricResult], rates: Sequence[Rate]) -> float | None:
     """What CLEAN demands: the promise, or what was enough for a segment that is clean alone."""
     promise = results[-1].promise_per_hour
     if promise is not None:
         return promise
-    clean = [result.rate_per_hour.upper for result in results if result.outcome == "CLEAN"]
+    pairs = zip(results, rates, strict=True)
+    clean = [rate.upper for result, rate in pairs if result.outcome == "CLEAN"]
     return max(clean) if clean else None
 
 
@@ -205,7 +219,9 @@ def _once(findings: Sequence[Finding]) -> Iterable[Finding]:
     """The same finding in several segments is one; the last has seen it longest or latest."""
     by_key: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
-        by_key.setdefault((finding.verdict, finding.kind, finding.subject), []).append(finding)
+        by_key.setdefault((finding.verdict, leak_kind(finding.kind), finding.subject), []).append(
+            finding
+        )
     for same in by_key.values():
         strongest = max(same, key=lambda finding: (len(finding.rates), finding.since_s or 0.0))
         others = [f"{f.evidence[-1]} as well: {f.title}" for f in same if f is not strongest]

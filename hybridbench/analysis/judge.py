@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from hybridbench.analysis.boundary import Boundary, failure_findings
 from hybridbench.analysis.checkpoints import checkpoint_findings
 from hybridbench.analysis.containers import container_findings
 from hybridbench.analysis.counters import EventCounters, event_counters
-from hybridbench.analysis.decay import judge_decay
+from hybridbench.analysis.decay import Decay, judge_decay
 from hybridbench.analysis.engine_words import crash_findings, violation_findings
 from hybridbench.analysis.findings import (
     PRECEDENCE,
+    RETAINED,
+    WAITING,
     Finding,
     MetricResult,
     Verdict,
@@ -20,18 +23,21 @@ from hybridbench.analysis.findings import (
 from hybridbench.analysis.growth import growth_findings, with_split
 from hybridbench.analysis.impossible import impossible_findings
 from hybridbench.analysis.instances import instance_findings
-from hybridbench.analysis.joining import join_segments
+from hybridbench.analysis.joining import Joined, join_segments
 from hybridbench.analysis.levels import run_levels
+from hybridbench.analysis.limits import planned_s
 from hybridbench.analysis.liveness import liveness_findings
 from hybridbench.analysis.log_words import log_findings
 from hybridbench.analysis.multiplicity import with_q_values
 from hybridbench.analysis.observer import observer_findings
+from hybridbench.analysis.parts import with_whole
 from hybridbench.analysis.pools import quiescent_checkpoints
 from hybridbench.analysis.reading import number, text
+from hybridbench.analysis.readings import beyond_findings, readable
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.resolution import resolution_line
 from hybridbench.analysis.segments import last_segment, segments
-from hybridbench.analysis.thresholds import hold_thresholds
+from hybridbench.analysis.thresholds import Held, hold_thresholds
 from hybridbench.analysis.trend import Effort, gated_metrics, judge_trend, probes_left_out
 from hybridbench.analysis.validity import (
     MEMORY,
@@ -54,113 +60,178 @@ _FIRST_LOOK = 0.5
 _GAVE_OUT = ("memory-low", "disk-low", "exhaustion")
 
 
-def judge(record: RunRecord) -> Verdict:
-    """The verdict of a finished run, with everything it rests on."""
-    verdict = _over_segments(record, _judge_one)
+def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
+    """The verdict of a finished run, with everything it rests on.
+
+    An analysis that fails is a finding, and the others stand; unless ``guarded`` it raises.
+    """
+    boundary = Boundary(guarded=guarded)
+    record, beyond = boundary.value("the samples", (record, {}), readable, record)
+    verdict = _over_segments(record, _judge_one, boundary)
     # Levels are those of the segment that was judged for longest; slopes are the whole run's.
-    windows = [(part, judged_window(part)) for part in segments(record)]
+    whole = boundary.value("the segments", [record], segments, record)
+    windows = [(part, _window(part, boundary)) for part in whole]
     part, window = max(windows, key=lambda pair: 0.0 if pair[1] is None else pair[1].duration_s)
-    held = hold_thresholds(part, verdict, window)
-    verdict = replace(verdict, thresholds=held.results, levels=run_levels(part, window))
+    held = boundary.value("the thresholds", Held((), ()), hold_thresholds, part, verdict, window)
+    levels = boundary.value("the levels", (), run_levels, part, window)
+    verdict = replace(verdict, thresholds=held.results, levels=levels)
     found = [*verdict.findings, *held.findings]
-    findings = tuple(sorted([*found, *workload_findings(record, found)], key=_rank))
-    if len(findings) == len(verdict.findings):
-        return verdict
-    memory = next((result for result in verdict.metrics if result.metric == MEMORY), None)
-    kind = findings[0].verdict
-    return replace(
-        verdict, kind=kind, headline=_headline(kind, findings, memory), findings=findings
-    )
+    workload = boundary.listed("the workload", workload_findings, record, found)
+    more = [*held.findings, *workload, *beyond_findings(beyond)]
+    return _with_findings(verdict, more, boundary)
 
 
-def _judge_one(record: RunRecord) -> Verdict:
-    window = judged_window(record)
-    counters = event_counters(record)
-    results = _trends(record, window, counters, Effort())
-    decay = judge_decay(record, window)
-    findings = [
-        *validity_findings(record, window),
-        *_cut_short(record, window),
-        *with_split(_exact(record, counters), results),
-        *growth_findings(record, results, counters),
-        *observer_findings(record, results),
-        *decay.findings,
-    ]
-    verdict = _verdict(record, window, results, findings)
-    return replace(verdict, decay=decay.results, notes=(*verdict.notes, *decay.notes))
-
-
-def judge_so_far(record: RunRecord) -> Verdict:
+def judge_so_far(record: RunRecord, *, guarded: bool = True) -> Verdict:
     """The verdict if the run ended now, for the live view: coarser trends, and nothing yet held
     against it.
     """
-    return _over_segments(record, _judge_one_so_far)
+    boundary = Boundary(guarded=guarded)
+    record, beyond = boundary.value("the samples", (record, {}), readable, record)
+    verdict = _over_segments(record, _judge_one_so_far, boundary)
+    return _with_findings(verdict, beyond_findings(beyond), boundary)
 
 
-def _over_segments(record: RunRecord, judge_one: Callable[[RunRecord], Verdict]) -> Verdict:
+def _with_findings(verdict: Verdict, more: Sequence[Finding], boundary: Boundary) -> Verdict:
+    """``verdict`` with what was found beside it, and with the parts that failed."""
+    more = [*more, *failure_findings(boundary.failures)]
+    if not more:
+        return verdict
+    findings = tuple(sorted([*verdict.findings, *more], key=_rank))
+    memory = next((result for result in verdict.metrics if result.metric == MEMORY), None)
+    kind = findings[0].verdict
+    return replace(
+        verdict,
+        kind=kind,
+        headline=_headline(kind, findings, memory),
+        findings=findings,
+        failures=boundary.failures,
+    )
+
+
+def _judge_one(record: RunRecord, boundary: Boundary) -> Verdict:
+    window = _window(record, boundary)
+    counters = _counters(record, boundary)
+    results = _trends(record, window, counters, Effort(), boundary)
+    decay = boundary.value("the cost of work", Decay(), judge_decay, record, window)
+    exact = _exact(record, counters, boundary)
+    split = boundary.value("what the collector would free", exact, with_split, exact, results)
+    findings = [
+        *boundary.listed("the validity of the run", validity_findings, record, window),
+        *boundary.listed("how the run ended", _cut_short, record, window),
+        *boundary.listed("the extension", _once_clean, record, results),
+        *split,
+        *boundary.listed("growth", growth_findings, record, results, counters, boundary),
+        *boundary.listed("the bench's own growth", observer_findings, record, results),
+        *decay.findings,
+    ]
+    findings = boundary.value("parts and their whole", findings, with_whole, findings, results)
+    verdict = _verdict(record, window, results, findings, boundary)
+    return replace(verdict, decay=decay.results, notes=(*verdict.notes, *decay.notes))
+
+
+def _over_segments(
+    record: RunRecord,
+    judge_one: Callable[[RunRecord, Boundary], Verdict],
+    boundary: Boundary,
+) -> Verdict:
     """The verdict of a run whose worker was replaced: each segment alone, then all together."""
-    parts = segments(record)
+    parts = boundary.value("the segments", [record], segments, record)
     if len(parts) == 1:
-        return judge_one(record)
-    joined = join_segments(parts, [judge_one(part) for part in parts])
+        return judge_one(record, boundary)
+    verdicts = [judge_one(part, boundary) for part in parts]
+    joined = boundary.value(
+        "all segments together", _apart(verdicts), join_segments, parts, verdicts
+    )
     longest = parts[joined.longest]
+    counters = _counters(longest, boundary)
     # What only all segments together can have covered, and how the last of them ended.
-    of_run = [] if judge_one is _judge_one_so_far else coverage_findings(record)
+    of_run = []
+    if judge_one is not _judge_one_so_far:
+        of_run = boundary.listed("the coverage", coverage_findings, record)
     findings = [
         *joined.findings,
         *of_run,
-        *_cut_short(record, joined.window),
-        *growth_findings(longest, joined.untold, event_counters(longest)),
+        *boundary.listed("how the run ended", _cut_short, record, joined.window),
+        *boundary.listed("growth", growth_findings, longest, joined.untold, counters, boundary),
     ]
-    verdict = _verdict(record, joined.window, joined.results, findings)
+    verdict = _verdict(record, joined.window, joined.results, findings, boundary)
     memory = next((r for r in joined.results if r.metric == MEMORY), None)
     if memory is None:
         return replace(verdict, notes=joined.notes)
     length = replace(memory, window_s=(0.0, joined.judged_s))
-    steady = joined.window is not None and joined.window.steady
     return replace(
         verdict,
         headline=_headline(verdict.kind, verdict.findings, length),
-        can_rule_out=resolution_line(length, steady=steady),
+        can_rule_out=_resolution(length, joined.window, boundary),
         notes=joined.notes,
     )
 
 
-def _judge_one_so_far(record: RunRecord) -> Verdict:
-    window = judged_window(record)
-    counters = event_counters(record)
-    planned = number(record.manifest, "duration_s")
+def _apart(verdicts: Sequence[Verdict]) -> Joined:
+    """The segments where they cannot be put together: what each found, and no common rate."""
+    findings = tuple(finding for verdict in verdicts for finding in verdict.findings)
+    return Joined(None, 0.0, (), (), 0, findings, ())
+
+
+def _judge_one_so_far(record: RunRecord, boundary: Boundary) -> Verdict:
+    window = _window(record, boundary)
+    counters = _counters(record, boundary)
+    planned = planned_s(record)
     elapsed = max((float(s.t_s[-1]) for s in record.series.values() if len(s)), default=0.0)
-    results = _trends(record, window, counters, _QUICK)
+    results = _trends(record, window, counters, _QUICK, boundary)
     if elapsed < _FIRST_LOOK * planned:
         results = [_not_yet(result) for result in results]
-    findings = [*_exact(record, counters), *growth_findings(record, results, counters)]
+    findings = [
+        *_exact(record, counters, boundary),
+        *boundary.listed("growth", growth_findings, record, results, counters, boundary),
+    ]
     if window is None:
         findings.append(_no_window())
-    return _verdict(record, window, results, findings)
+    return _verdict(record, window, results, findings, boundary)
 
 
-def _exact(record: RunRecord, counters: EventCounters) -> list[Finding]:
+def _window(record: RunRecord, boundary: Boundary) -> Window | None:
+    return boundary.value("the judged window", None, judged_window, record)
+
+
+def _counters(record: RunRecord, boundary: Boundary) -> EventCounters:
+    return boundary.value("the event counters", EventCounters({}), event_counters, record)
+
+
+def _exact(record: RunRecord, counters: EventCounters, boundary: Boundary) -> list[Finding]:
     """The findings that need no statistics."""
+    run = boundary.listed
     known = [
-        *instance_findings(record, counters),
-        *waiting_findings(record, counters),
-        *checkpoint_findings(record, counters),
-        *container_findings(record, counters),
-        *liveness_findings(record, counters),
-        *impossible_findings(record),
+        *run("instances", instance_findings, record, counters),
+        *run("what waiting requests hold", waiting_findings, record, counters),
+        *run("checkpoints", checkpoint_findings, record, counters),
+        *run("containers", container_findings, record, counters),
+        *run("liveness", liveness_findings, record, counters),
+        *run("impossible counts", impossible_findings, record),
     ]
-    known = [*known, *violation_findings(record, known), *crash_findings(record)]
-    return [*known, *log_findings(record, known)]
+    known = [
+        *known,
+        *run("the engine's own checks", violation_findings, record, known),
+        *run("the worker's end", crash_findings, record),
+    ]
+    return [*known, *run("the worker's log", log_findings, record, known)]
 
 
 def _trends(
-    record: RunRecord, window: Window | None, counters: EventCounters, effort: Effort
+    record: RunRecord,
+    window: Window | None,
+    counters: EventCounters,
+    effort: Effort,
+    boundary: Boundary,
 ) -> list[MetricResult]:
     if window is None:
         return []
-    specs = gated_metrics(record)
-    return with_q_values([judge_trend(record, s, window, counters, effort) for s in specs])
+    results = []
+    for spec in boundary.listed("the gated metrics", gated_metrics, record):
+        part = f"the trend of {spec.name}"
+        found = boundary.value(part, None, judge_trend, record, spec, window, counters, effort)
+        results += [] if found is None else [found]
+    return boundary.value("the number of metrics", results, with_q_values, results)
 
 
 def _not_yet(result: MetricResult) -> MetricResult:
@@ -186,6 +257,19 @@ def _cut_short(record: RunRecord, window: Window | None) -> Iterable[Finding]:
         yield _no_window()
 
 
+def _once_clean(record: RunRecord, results: Sequence[MetricResult]) -> Iterable[Finding]:
+    """An extension that ended unsettled: one clean look at its end is not two."""
+    ended = last_segment(record).last_event("extension_ended")
+    if ended is None or ended.data.get("settled") is True:
+        return
+    if all(result.outcome == "CLEAN" for result in results):
+        said = (
+            "the extension ended before two interim analyses at clearly different data agreed; "
+            "run it for longer"
+        )
+        yield Finding("undecided", VerdictKind.INCONCLUSIVE, "run", said, since_s=ended.t_s)
+
+
 def _no_window() -> Finding:
     said = "the run ended before anything could be judged"
     return Finding("undecided", VerdictKind.INCONCLUSIVE, "run", said)
@@ -196,27 +280,36 @@ def _verdict(
     window: Window | None,
     results: Sequence[MetricResult],
     findings: Sequence[Finding],
+    boundary: Boundary,
 ) -> Verdict:
     ordered = sorted(findings, key=_rank)
     kind = ordered[0].verdict if ordered else VerdictKind.CLEAN
     memory = next((result for result in results if result.metric == MEMORY), None)
+    covered = boundary.value("the coverage", None, coverage, record)
     return Verdict(
         kind=kind,
         headline=_headline(kind, ordered, memory),
         findings=tuple(ordered),
         metrics=tuple(results),
         window_s=None if window is None else (window.start_s, window.end_s),
-        can_rule_out=resolution_line(memory, steady=window is not None and window.steady),
-        coverage=coverage(record).table,
-        not_seen=_not_seen(record),
-        notes=tuple(_notes(record, window)),
+        can_rule_out=_resolution(memory, window, boundary),
+        coverage={} if covered is None else covered.table,
+        not_seen=boundary.value("what was not seen", (), _not_seen, record),
+        notes=tuple(boundary.listed("the notes", _notes, record, window)),
     )
+
+
+def _resolution(memory: MetricResult | None, window: Window | None, boundary: Boundary) -> str:
+    """What the run can rule out, which rests on its memory series."""
+    steady = window is not None and window.steady
+    unknown = "What this run rules out is not known."
+    return boundary.value("the resolution", unknown, resolution_line, memory, steady=steady)
 
 
 # The findings that name a mechanism come before those that only say that something grows.
 _NAMES_A_MECHANISM = (
-    "instances-wait-for-collector",
-    "instances-retained",
+    WAITING,
+    RETAINED,
     "waiting-holds-slots",
     "residual",
     "running-without-client",
@@ -235,6 +328,8 @@ def _headline(kind: VerdictKind, findings: Sequence[Finding], memory: MetricResu
         if memory is None:
             return f"{kind}: no finding; the worker's memory was not judged"
         length = format_duration(memory.window_s[1] - memory.window_s[0])
+        if memory.rate_per_hour is None:
+            return f"{kind}: no finding in {length}; too few samples to bound memory growth"
         bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
         return f"{kind}: no finding in {length}; memory grows by no more than {bound} (95 %)"
     more = sum(f.verdict is kind for f in findings) - 1
@@ -283,6 +378,7 @@ def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
         known = [cause for kind, cause in causes.items() if record.last_event(kind) is not None]
         cause = known[0] if known else "the worker died"
         yield f"{cause} before the traffic had covered: {missing}"
+    yield from _extended(record)
     if window is not None and not window.steady:
         yield (
             "no steady event was seen: warm-up may lie in the judged window, and no trend under "
@@ -295,6 +391,21 @@ def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
         yield f"{busy} checkpoint{'s' * (busy > 1)} met requests in the engine and prove nothing"
     yield from _reclaimed(record)
     yield from _looking(record)
+
+
+def _extended(record: RunRecord) -> Iterable[str]:
+    """That the run went on beyond its planned time, and why."""
+    began = record.last_event("extended")
+    if began is None:
+        return
+    ended = last_segment(record).last_event("extension_ended")
+    by = "" if ended is None else f" by {format_duration(ended.t_s - began.t_s)}"
+    allowed = format_duration(number(began.data, "limit_s"))
+    planned = format_duration(planned_s(record))
+    yield (
+        f"extended{by} (at most {allowed}) beyond the planned {planned}, "
+        f"as the verdict was open: {text(began.data, 'text')}"
+    )
 
 
 def _reclaimed(record: RunRecord) -> Iterable[str]:

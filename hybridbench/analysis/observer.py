@@ -23,7 +23,8 @@ def observer_findings(record: RunRecord, results: Sequence[MetricResult]) -> lis
     """At most one: the worker grows, and looking at it explains half of that or more."""
     memory = next((r for r in results if r.metric == MEMORY and r.outcome == "LEAK"), None)
     held = record.series.get(HELD)
-    if memory is None or held is None:
+    grown = None if memory is None else memory.rate_per_hour
+    if memory is None or grown is None or held is None:
         return []
     seen = held.between(*memory.window_s)
     if len(seen) < _MIN_LOOKS:
@@ -41,7 +42,7 @@ def observer_findings(record: RunRecord, results: Sequence[MetricResult]) -> lis
         Unit.BYTES.value,
         "h",
     )
-    share = rate.lower / memory.rate_per_hour.value
+    share = rate.lower / grown.value
     if share < _EXPLAINS:
         return []
     return [
@@ -55,7 +56,7 @@ def observer_findings(record: RunRecord, results: Sequence[MetricResult]) -> lis
             rates=(rate, Rate(per_look, per_look - error, per_look + error, "B", "look")),
             cause="answers to probes are kept, or grow with every one",
             evidence=(
-                f"of {rate_text(memory.rate_per_hour)} in all, {min(share, 1.0):.0%} or more came "
+                f"of {rate_text(grown)} in all, {min(share, 1.0):.0%} or more came "
                 f"while {len(seen)} answers were made",
             ),
             since_s=float(seen.t_s[0]),

@@ -55,6 +55,12 @@ class RunRecord:
     series: Mapping[str, Series]
     events: Sequence[RunEvent]
 
+    def until(self, end_s: float) -> RunRecord:
+        """What the record held at ``end_s``."""
+        series = {name: s.between(0.0, end_s) for name, s in self.series.items()}
+        events = tuple(event for event in self.events if event.t_s <= end_s)
+        return RunRecord(self.manifest, {n: s for n, s in series.items() if len(s)}, events)
+
     def last_event(self, kind: str) -> RunEvent | None:
         """The latest event of ``kind``, or None."""
         return next((event for event in reversed(self.events) if event.kind == kind), None)

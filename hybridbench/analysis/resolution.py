@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from hybridbench.analysis.findings import MetricResult
+from hybridbench.analysis.findings import MetricResult, Rate
 from hybridbench.analysis.student import t_quantile
 from hybridbench.analysis.trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S, settles_by
 from hybridbench.units import format_byte_rate, format_duration
@@ -55,13 +55,15 @@ def resolution_line(result: MetricResult | None, *, steady: bool) -> str:
     if result is None:
         return "This run has no judged window of memory samples: it rules nothing out."
     start, end = result.window_s
-    length, upper = format_duration(end - start), result.rate_per_hour.upper
-    said = f"{length} judged: growth above {format_byte_rate(max(upper, 0.0))} is ruled out (95 %)"
+    length, rate = format_duration(end - start), result.rate_per_hour
+    if rate is None:
+        return f"{length} of steady state: too few memory samples, so no growth is ruled out."
+    upper = format_byte_rate(max(rate.upper, 0.0))
+    said = f"{length} judged: growth above {upper} is ruled out (95 %)"
     if result.outcome == "LEAK":
-        rate = result.rate_per_hour
         return (
             f"{length} judged: memory grows by {format_byte_rate(rate.value)} "
-            f"[{format_byte_rate(rate.lower)}, {format_byte_rate(upper)}]."
+            f"[{format_byte_rate(rate.lower)}, {format_byte_rate(rate.upper)}]."
         )
     shortest = LEAK_AFTER_STEADY_S if steady else LEAK_WITHOUT_STEADY_S
     if end - start < shortest:
@@ -70,13 +72,12 @@ def resolution_line(result: MetricResult | None, *, steady: bool) -> str:
             f"{said}; smaller leaks would not have been seen, and a window under "
             f"{format_duration(shortest)} {since} calls none by its trend."
         )
-    least = format_byte_rate(_smallest_called(result))
+    least = format_byte_rate(_smallest_called(result, rate))
     return f"{said}; a leak under about {least} would not be called."
 
 
-def _smallest_called(result: MetricResult) -> float:
+def _smallest_called(result: MetricResult, rate: Rate) -> float:
     """The interval's half width as a standard error, times what a call needs."""
-    rate = result.rate_per_hour
     se = (rate.upper - rate.lower) / 2.0 / 1.96
     hours = (result.window_s[1] - result.window_s[0]) / 3600.0
     base = result.fit_value[0] if result.fit_value else 0.0

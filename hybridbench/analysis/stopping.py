@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
+from hybridbench.analysis.findings import Finding, Verdict, VerdictKind, leak_kind
 from hybridbench.analysis.reading import mapping, number
 from hybridbench.units import format_duration
 
@@ -88,7 +88,7 @@ class _Stage:
     def leaks(self, look: Look) -> dict[tuple[str, str], Finding]:
         """The leaks of a look that count, by kind and subject."""
         return {
-            (finding.kind, finding.subject): finding
+            (leak_kind(finding.kind), finding.subject): finding
             for finding in look.verdict.findings
             if finding.verdict is VerdictKind.LEAK
             and (finding.kind != _TREND or self.trend_counts(look))
@@ -140,3 +140,39 @@ def _bounded(stage: _Stage) -> StopReason | None:
         "two looks in a row bound every gated metric below what was promised, "
         f"{format_duration(stage.judged_s)} after steady",
     )
+
+
+def is_undecided(verdict: Verdict) -> bool:
+    """Whether nothing is wrong so far, and a growth or a threshold is open for want of time."""
+    return verdict.kind is VerdictKind.INCONCLUSIVE and any(
+        finding.verdict is VerdictKind.INCONCLUSIVE and finding.data.get("needed_s") is not None
+        for finding in verdict.findings
+    )
+
+
+def settled(looks: Sequence[Look]) -> StopReason | None:
+    """Whether a run that has served its planned time may end; None to extend it further.
+
+    The first of ``looks`` is the one at the planned end, which decides alone.  In an extension the
+    data is looked at again and again, so that a trend and its absence both need two looks at
+    clearly different data; what needs no statistics ends the run at once.
+    """
+    last = looks[-1]
+    if len(looks) == 1:
+        if is_undecided(last.verdict):
+            return None
+        return StopReason("decided", f"decided at the planned end: {last.verdict.kind}")
+    stage = _Stage(looks, looks[0].t_s, None)
+    leak = _leaks(stage)
+    if leak is not None:
+        return leak
+    if last.verdict.kind is VerdictKind.CLEAN:
+        if stage.stands(lambda look: look.verdict.kind is VerdictKind.CLEAN):
+            return StopReason("bounded", "two interim analyses in a row bound every gated metric")
+        return None
+    by_trend = last.verdict.kind is VerdictKind.LEAK and all(
+        f.kind == _TREND for f in last.verdict.findings if f.verdict is VerdictKind.LEAK
+    )
+    if by_trend or is_undecided(last.verdict):
+        return None
+    return StopReason("decided", f"decided by what needs no statistics: {last.verdict.headline}")

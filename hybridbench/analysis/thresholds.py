@@ -188,6 +188,8 @@ def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
         run.record, spec, window, event_counters(run.record), Effort()
     )  # fmt: skip
     rate = result.rate_per_hour
+    if rate is None:
+        raise _NotMeasuredError("too few samples in the judged window")
     low, high = rate.lower, rate.upper
     # A trend is told as worsening; a threshold is about the value itself.
     value = rate.value if spec.higher_is_worse else -rate.value

@@ -4,18 +4,20 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hybridbench.analysis.at_rest import AT_REST, judged_samples, rests_are_alike
 from hybridbench.analysis.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.counters import EventCounters
 from hybridbench.analysis.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
-from hybridbench.analysis.findings import MetricResult, Rate
+from hybridbench.analysis.findings import NO_MODEL, MetricResult, Rate
 from hybridbench.analysis.floors import FEWEST_FLOORS, Floors, floors_after_collections
+from hybridbench.analysis.limits import growth_limits, next_limit_s, run_length_s
 from hybridbench.analysis.pools import in_flight
-from hybridbench.analysis.reading import text
+from hybridbench.analysis.reading import mapping, text
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.shapes import ShapeLimits
 from hybridbench.analysis.window import Window
@@ -23,6 +25,7 @@ from hybridbench.metrics import Check, MetricSpec, Unit, spec_of
 from hybridbench.units import format_byte_rate, format_count, format_duration
 
 COLLECTIBLE = "gc_collectible_bytes"
+MEMORY = "rss_anon_swap_bytes"
 MIN_PROBES = 30  # of a census metric before its trend may be judged
 
 # Before 45 minutes without ``steady``, a fill at constant speed is a leak to any statistic
@@ -76,7 +79,12 @@ def gated_metrics(record: RunRecord) -> list[MetricSpec]:
     absent = probes_left_out(record)
     sampled = sorted(n for n, series in record.series.items() if len(series) and n not in absent)
     specs = (spec_of(name) for name in sampled)
-    return [spec for spec in specs if spec is not None and spec.check is Check.TREND]
+    alike = rests_are_alike(record)
+    return [
+        spec
+        for spec in specs
+        if spec is not None and (spec.check is Check.TREND or (alike and spec.name == AT_REST))
+    ]
 
 
 def probes_left_out(record: RunRecord) -> frozenset[str]:
@@ -93,7 +101,7 @@ def judge_trend(
     record: RunRecord, spec: MetricSpec, window: Window, counters: EventCounters, effort: Effort
 ) -> MetricResult:
     """The result of one metric."""
-    t, value = window.samples(record.series[spec.name])
+    t, value = judged_samples(window, record.series[spec.name])
     sign = 1.0 if spec.higher_is_worse else -1.0
     base = float(np.median(value[: max(3, value.size // 20)])) if value.size else 0.0
     terms = _Terms(record, spec, window, base)
@@ -103,10 +111,11 @@ def judge_trend(
             return _by_floors(terms, floors)
     needed = MIN_PROBES if spec.name == COLLECTIBLE else MIN_SAMPLES
     if t.size < needed:
-        return _too_few(terms, t, value, needed)
+        return _too_few(terms, t, needed)
     works = [name for name in _WORKS if name in counters.series][:_MOST_WORKS]
+    load = None if spec.name == AT_REST else _load(record, t)  # nothing runs at a rest
     found = estimate(
-        Samples(t, sign * value, [counters.at(name, t) for name in works], _load(record, t)),
+        Samples(t, sign * value, [counters.at(name, t) for name in works], load),
         terms.options(effort),
     )
     return _result(terms, found, sign, _requests(counters, found))
@@ -137,12 +146,16 @@ class _Terms:
 
     @property
     def promise(self) -> float | None:
-        """What the profile promises for this metric; collectible bytes live in the worker's
-        memory.
-        """
-        promises = _promises(self.record)
-        memory = None if self.spec.name in _HANDLES else promises.get("rss_anon_swap_bytes")
-        return promises.get(self.spec.name, memory)
+        """The profile's limit for this metric; collectible bytes live in the worker's memory."""
+        limits = growth_limits(self.record) or {}
+        memory = None if self.spec.name in _HANDLES else limits.get(MEMORY)
+        return limits.get(self.spec.name, memory)
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether the profile has no limit for this metric in so short a run: it stays open."""
+        gated_by_profile = self.spec.name in (MEMORY, COLLECTIBLE)
+        return gated_by_profile and self.promise is None and _has_limits(self.record)
 
     @property
     def bound(self) -> float:
@@ -170,12 +183,8 @@ class _Terms:
         )
 
 
-def _promises(record: RunRecord) -> dict[str, float]:
-    profile = record.manifest.get("profile")
-    promise = profile.get("promise") if isinstance(profile, Mapping) else None
-    if not isinstance(promise, Mapping):
-        return {}
-    return {name: float(v) for name, v in promise.items() if isinstance(v, int | float)}
+def _has_limits(record: RunRecord) -> bool:
+    return "limits" in mapping(record.manifest, "profile")
 
 
 def _load(record: RunRecord, t: FloatArray) -> FloatArray | None:
@@ -234,16 +243,29 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
             f"{_per_hour(terms.least_growth / terms.window.duration_s * 3600, terms.spec)}, "
             "and the growth does not fade"
         )
+    # Growth that is sure is never CLEAN, whatever the limit: it is a leak or it needs more time.
+    if rate.lower * terms.window.duration_s / 3600.0 > terms.least_growth:
+        return "INCONCLUSIVE", _growing(terms, found, rate)
+    if terms.unlimited:
+        upper = _per_hour(rate.upper, terms.spec)
+        said = f"too-short: no limit is measured for a run of this length (growth up to {upper})"
+        return "INCONCLUSIVE", said
     if rate.upper < terms.bound:
-        promise = text(terms.record.manifest, "promised_by", "the profile's promise")
+        promise = text(terms.record.manifest, "promised_by", "the profile's limit")
         source = promise if terms.promise is not None else "the margin"
         upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
-        said = "it grows, but by no more than" if found.leak else "no growth above"
-        return "CLEAN", f"{said} {upper} (95 %), under {source} of {bound}"
-    if found.leak and not terms.window.steady:
-        said = "no-steady-state: it grows, but no steady event tells a leak from a fill"
-        return "INCONCLUSIVE", said
+        return "CLEAN", f"no growth above {upper} (95 %), under {source} of {bound}"
     return "INCONCLUSIVE", _undecided(terms, found, rate)
+
+
+def _growing(terms: _Terms, found: Estimate, rate: Rate) -> str:
+    lower, value, upper = (_per_hour(r, terms.spec) for r in (rate.lower, rate.value, rate.upper))
+    said = f"growing by {value} ({lower} to {upper})"
+    if found.leak and not terms.window.steady:
+        return f"no-steady-state: {said}, and no steady event tells a leak from a fill"
+    if found.leak or not found.reason or found.reason == "too-short":
+        return said
+    return f"{_undecided(terms, found, rate)}; {said}"
 
 
 def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> str:
@@ -270,6 +292,9 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float:
     room = max(terms.bound - max(rate.value, 0.0), rate.value - terms.floor, 1e-9)
     longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), _LONGEST_ADVICE)
     shortest = LEAK_AFTER_STEADY_S if terms.window.steady else LEAK_WITHOUT_STEADY_S
+    limit_s = next_limit_s(terms.record, terms.spec.name) if terms.unlimited else None
+    if limit_s is not None:
+        longer = max(present + limit_s - run_length_s(terms.record), 1.3 * present)
     return float(max(longer, shortest) if found.leak else longer)
 
 
@@ -283,7 +308,7 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     if rises and terms.may_call_leak:
         outcome = "LEAK"
         reason = f"it falls back to ever more after each of {len(floors)} full collections"
-    elif rate.upper < terms.bound:
+    elif rate.upper < terms.bound and not rises and not terms.unlimited:
         outcome, reason = "CLEAN", f"no growth above {upper} (95 %) from collection to collection"
     else:
         outcome = "INCONCLUSIVE"
@@ -306,11 +331,8 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     )
 
 
-def _too_few(terms: _Terms, t: FloatArray, value: FloatArray, needed: int) -> MetricResult:
-    """Without a model the growth is only known to lie within the range of the samples."""
-    hours = terms.window.duration_s / 3600.0
-    span = float(np.ptp(value)) / hours if value.size else 0.0
-    rate = float(value[-1] - value[0]) / hours if value.size else 0.0
+def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
+    """Without a model there is no rate: the range of a few samples is not an interval."""
     longer = terms.window.duration_s * needed / max(t.size, 1)
     return MetricResult(
         metric=terms.spec.name,
@@ -318,11 +340,11 @@ def _too_few(terms: _Terms, t: FloatArray, value: FloatArray, needed: int) -> Me
         reason=f"too-short: {t.size} samples in {format_duration(terms.window.duration_s)}, "
         f"{needed} are needed",
         window_s=(terms.window.start_s, terms.window.end_s),
-        rate_per_hour=Rate(rate, -span, span, terms.spec.unit.value, "h"),
+        rate_per_hour=None,
         rate_per_request=None,
         floor_per_hour=terms.floor,
         promise_per_hour=terms.promise,
-        model="none",
+        model=NO_MODEL,
         needed_s=min(longer, _LONGEST_ADVICE * terms.window.duration_s),
     )
 

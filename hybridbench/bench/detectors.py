@@ -157,6 +157,8 @@ def analysis_answer(trace: LabelledTrace, limits: Thresholds) -> Answer:
         return Answer(INCONCLUSIVE)
     result = judge_trend(record, declared(MEMORY), window, event_counters(record), Effort())
     rate = result.rate_per_hour
+    if rate is None:
+        return Answer(result.outcome)
     return Answer(result.outcome, rate.lower / _MB, rate.upper / _MB)
 
 

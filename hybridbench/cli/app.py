@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -28,7 +29,28 @@ from hybridbench.cli import (
     selftest,
     soak,
 )
-from hybridbench.errors import HybridbenchError, UsageError
+from hybridbench.errors import ExitCode, HybridbenchError, UsageError
+from hybridbench.told import echo, give_up, one_line, take_any_character
+
+# What a disk or a file system refuses whoever asks: no bug of ours, and no traceback.
+_OF_THE_MACHINE = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.EMFILE,
+        errno.ENAMETOOLONG,
+        errno.ENFILE,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ESTALE,
+    }
+)
 
 app = typer.Typer(
     name="hybridbench",
@@ -58,7 +80,7 @@ app.command("prune")(prune.prune)
 def _tell_version(wanted: bool) -> None:  # typer passes the value by position
     # In the option's own callback: the command's runs only once a sub-command is named.
     if wanted:
-        typer.echo(f"hybridbench {__version__}")
+        echo(f"hybridbench {__version__}")
         raise typer.Exit
 
 
@@ -87,13 +109,21 @@ def main() -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
     # A soak has evidence to show once it has a run directory; asked before, it goes on.
     signal.signal(signal.SIGUSR1, _nothing_yet)
+    take_any_character()
     try:
         _check_working_directory()
         app()
     except HybridbenchError as error:
         # What a user caused is one sentence; tracebacks are for our own bugs.
-        typer.echo(f"hybridbench: {error}", err=True)
+        echo(f"hybridbench: {one_line(str(error))}", err=True)
         sys.exit(int(error.exit_code))
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
+            raise
+        where = "" if error.filename is None else f"{one_line(str(error.filename))}: "
+        echo(f"hybridbench: {where}{error.strerror}", err=True)
+        give_up(sys.stdout)
+        sys.exit(int(ExitCode.USAGE))
 
 
 def _nothing_yet(number: int, frame: FrameType | None) -> None:

@@ -4,6 +4,7 @@ analysis tells leaks from healthy memory.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -160,6 +161,32 @@ def detectors(
         typer.echo(_detector_line((row.detector, *_figures(row))))
     for kind, row in by_kind(answers) if kinds else ():
         typer.echo(_detector_line((kind, *_figures(row))))
+
+
+@app.command("limits")
+def limits(
+    store: Annotated[Path, typer.Option(help="Where the recordings are, or are made.")] = Path(
+        "results/limits"
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="Recordings of each profile.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, help="Soaks at a time.")] = 2,
+    growth: Annotated[
+        bool,
+        typer.Option("--growth", help="Judge the recordings with growth added to them as well."),
+    ] = False,
+) -> None:
+    """Measure the memory limits of short runs: healthy soaks of 20 minutes, and their beginnings.
+
+    Safe to start again: recordings that are in the store are not made anew.  Twenty recordings take
+    three and a half hours, two at a time.  The tables are Markdown.
+    """
+    from hybridbench.bench import limits as bench
+
+    found = bench.record_missing(store, seeds, jobs, lambda text: typer.echo(text, err=True))
+    typer.echo("\n".join(bench.limit_table(list(bench.limit_rows(found)))))
+    if growth:
+        typer.echo("\nLEAK / INCONCLUSIVE / CLEAN, and other verdicts\n")
+        typer.echo("\n".join(bench.growth_table(list(bench.growth_rows(found)))))
 
 
 @app.command("calls")

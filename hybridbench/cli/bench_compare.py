@@ -25,6 +25,7 @@ from hybridbench.cli.compare_options import CompareOptions, compared
 from hybridbench.cli.options import check_choice
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode
+from hybridbench.told import echo
 
 if TYPE_CHECKING:
     from hybridbench.compare.repeat import Repetition
@@ -87,11 +88,11 @@ def compare(
                 if len(rows[-1].repetitions) < repeat:
                     break
     table = repeated.markdown(rows)
-    typer.echo(table, nl=False)
+    echo(table, nl=False)
     if markdown is not None:
         markdown.write_text(table, encoding="utf-8")
 
 
 def _told(done: Repetition) -> None:
     interval = f"{done.ratio:.3f} [{done.lower:.3f}, {done.upper:.3f}]"
-    typer.echo(f"{done.call:13} {interval} after {done.rounds} rounds: {done.answer}", err=True)
+    echo(f"{done.call:13} {interval} after {done.rounds} rounds: {done.answer}", err=True)

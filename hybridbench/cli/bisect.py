@@ -26,6 +26,7 @@ from hybridbench.cli.compare import (
 from hybridbench.cli.compare_options import UI_MODES, CompareOptions, compared, settings_of
 from hybridbench.cli.options import check_choice
 from hybridbench.errors import ConfigError, ExitCode, WorkerFailedError
+from hybridbench.told import echo
 
 if TYPE_CHECKING:
     from hybridbench.compare.bisect import Bisected, Symptom, Tried
@@ -72,7 +73,7 @@ def bisect(
     commits = search.commits_between(good, bad)
     # What cannot be for any commit is no reason to pass each of them over.
     settings_of((f"git:{good}", f"git:{bad}"), options)
-    typer.echo(f"{len(commits) - 1} commits after {_name(commits[0])}", err=True)
+    echo(f"{len(commits) - 1} commits after {_name(commits[0])}", err=True)
     found = search.bisect(commits, _Search(commits[0], options))
     raise typer.Exit(int(_tell(found, commits[-1])))
 
@@ -119,20 +120,20 @@ class _Search:
 
 
 def _told(tried: Tried) -> Tried:
-    typer.echo(f"{tried.answer.value:8} {_name(tried.revision)}: {tried.why}", err=True)
+    echo(f"{tried.answer.value:8} {_name(tried.revision)}: {tried.why}", err=True)
     return tried
 
 
 def _tell(found: Bisected, bad: Revision) -> ExitCode:
     if not found.suspects:
-        typer.echo(f"{_name(bad)} is not shown to be worse than the good commit.")
+        echo(f"{_name(bad)} is not shown to be worse than the good commit.")
         return ExitCode.INCONCLUSIVE
     if len(found.suspects) == 1:
-        typer.echo(f"first bad commit: {_name(found.suspects[0])}")
+        echo(f"first bad commit: {_name(found.suspects[0])}")
         return ExitCode.CLEAN
-    typer.echo("the first bad commit is one of these; those before the last were skipped:")
+    echo("the first bad commit is one of these; those before the last were skipped:")
     for suspect in found.suspects:
-        typer.echo(f"  {_name(suspect)}")
+        echo(f"  {_name(suspect)}")
     return ExitCode.INCONCLUSIVE
 
 

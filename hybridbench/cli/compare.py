@@ -11,6 +11,7 @@ from hybridbench.cli.compare_options import UI_MODES, CompareOptions, compared
 from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell
 from hybridbench.cli.options import check_choice
 from hybridbench.cli.thresholds import given_thresholds
+from hybridbench.foreign import SEED_MAX
 
 EXIT_CODES = (
     "Exit codes: 0 nothing is worse, 12 a regression (slower, or a leak introduced), "
@@ -59,7 +60,12 @@ Margin = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(help="Of weights and traffic.  Default: the profile's.", show_default=False),
+    typer.Option(
+        min=0,
+        max=SEED_MAX,
+        help="Of weights and traffic.  Default: the profile's.",
+        show_default=False,
+    ),
 ]
 Gc = Annotated[
     str | None,
@@ -96,6 +102,14 @@ Allow = Annotated[
         "--allow-mismatch", metavar="KEY", help="Compare though the versions differ in KEY."
     ),
 ]
+SameEngine = Annotated[
+    bool,
+    typer.Option(
+        "--same-engine",
+        help="Compare even if all versions run the same engine files. Without it, compare says so "
+        "and ends with exit code 0. Implied if all versions are written alike (compare . .).",
+    ),
+]
 Store = Annotated[Path, typer.Option(help="Where the comparison's directory is made.")]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Ui = Annotated[str, typer.Option(help="plain (a line for each round on stderr) or none.")]
@@ -125,6 +139,7 @@ def compare(
     fresh: Fresh = False,
     renew: Renew = 0,
     allow_mismatch: Allow = None,
+    same_engine: SameEngine = False,
     threshold: Annotated[
         list[str] | None,
         typer.Option(
@@ -152,7 +167,7 @@ def compare(
         model=model, profile=profile, max_time=max_time, block=block, slice_=slice_, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),
         renew_every=1 if fresh else renew,
-        allowed=tuple(allow_mismatch or ()),
+        allowed=tuple(allow_mismatch or ()), same_engine=same_engine,
         thresholds=given_thresholds(threshold or [], of_comparison=True), store=store, ui=ui,
     )  # fmt: skip
     directory, hint = compared(versions, options)

@@ -45,6 +45,7 @@ class CompareOptions:
     set_: tuple[str, ...] = ()
     renew_every: int = 0
     allowed: tuple[str, ...] = ()
+    same_engine: bool = True
     thresholds: tuple[str, ...] = ()
     store: Path = Path("results")
     ui: str = "auto"
@@ -134,6 +135,7 @@ def _live_plan(
             renew_every=options.renew_every,
             thresholds=options.thresholds,
             allowed=frozenset(options.allowed),
+            same_engine=options.same_engine,
             profile_source=source,
             ui="plain" if options.ui == "auto" else options.ui,
             command=("hybridbench", *sys.argv[1:]),

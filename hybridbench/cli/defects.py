@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from hybridbench.told import echo
+
 app = typer.Typer(help="Historic defects that `soak --defect SLUG` puts back into the engine.")
 
 
@@ -13,8 +15,8 @@ def list_defects() -> None:
     from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 
     for defect in (*DEFECTS, *CONTROLS, *PLANTED):
-        typer.echo(f"{defect.slug:24} {defect.source:14} profile {defect.profile}")
-        typer.echo(f"    {defect.symptom}")
+        echo(f"{defect.slug:24} {defect.source:14} profile {defect.profile}")
+        echo(f"    {defect.symptom}")
 
 
 @app.command("show")
@@ -23,12 +25,10 @@ def show(slug: str) -> None:
     from hybridbench.defects.catalog import find_defect
 
     defect = find_defect(slug)
-    typer.echo(f"{defect.slug} ({defect.source})\n\n{defect.symptom}\n")
-    typer.echo(f"profile    {defect.profile}")
+    echo(f"{defect.slug} ({defect.source})\n\n{defect.symptom}\n")
+    echo(f"profile    {defect.profile}")
     for patch in defect.patches:
-        typer.echo(f"replaces   {patch.holder.__name__}.{patch.method}")
+        echo(f"replaces   {patch.holder.__name__}.{patch.method}")
     signature = defect.signature
-    typer.echo(
-        f"expected   {' or '.join(signature.verdicts)}: {signature.subject}, {signature.rate}"
-    )
-    typer.echo(f"driver     {signature.event}")
+    echo(f"expected   {' or '.join(signature.verdicts)}: {signature.subject}, {signature.rate}")
+    echo(f"driver     {signature.event}")

@@ -16,17 +16,17 @@ def diagnose(
     The worker itself is gone: what it held can only be told of a run that asked it at its end.
     """
     # Imported here: `--help` and usage errors should not wait for scipy.
-    from rich.console import Console
-
     from hybridbench.report.console import render_diagnosis
     from hybridbench.report.diagnosis import diagnosis_text, what_can_be_told
     from hybridbench.rundir.reader import read_run
+    from hybridbench.terminal import Terminal
+    from hybridbench.told import one_line
 
     record = read_run(run)
     found = diagnosis_text(record)
-    console = Console()
+    console = Terminal()
     if found is not None:
         console.print(render_diagnosis(found))
         return
     for line in what_can_be_told(record):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)

@@ -24,10 +24,11 @@ def list_defects() -> None:
     """The historic defects, the controls and what is planted, each with its source and how it
     shows.
     """
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.text import Text
 
     from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
+    from hybridbench.terminal import Terminal
 
     parts: list[RenderableType] = []
     for title, entries in (
@@ -37,18 +38,18 @@ def list_defects() -> None:
     ):
         parts += [Text(title, style="bold"), _overview(entries), Text()]
     parts.append(Text("`hybridbench explain SLUG` tells more about one.", style="dim"))
-    Console().print(Group(*parts))
+    Terminal().print(Group(*parts))
 
 
 def explain(
     slug: Annotated[str, typer.Argument(help="As `hybridbench list defects` has it, or a file.")],
 ) -> None:
     """What a defect was, who was hurt, how it shows, how it was cured, and how to see it here."""
-    from rich.console import Console
     from rich.text import Text
 
     from hybridbench.defects.catalog import find_defect
     from hybridbench.defects.defect import Role
+    from hybridbench.terminal import Terminal
 
     defect = find_defect(slug, "explain")
     what = {
@@ -57,7 +58,7 @@ def explain(
         Role.PLANTED: "planted: a cost of known size, which a soak alone cannot see",
     }[defect.role]
     head = Text.assemble((defect.slug, "bold"), f"  {defect.source}", (f"  {what}", "dim"))
-    console = Console()
+    console = Terminal()
     console.print(head, Text(), _facts(defect), Text(), sep="\n")
     # Not wrapped: it is there to be copied.
     console.print(Text(f"  {_command(defect)}", style="cyan"), soft_wrap=True)

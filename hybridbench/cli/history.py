@@ -11,6 +11,7 @@ import typer
 
 from hybridbench.cli.output import write_output
 from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.told import echo, emit
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -69,15 +70,17 @@ def history(
 
         document = history_document(series, found.unread, store.name)
         if format_ == "console" and output is None:
-            from rich.console import Console
-
             from hybridbench.report.console import render_console
+            from hybridbench.terminal import Terminal
 
-            Console().print(render_console(document))
+            Terminal().print(render_console(document))
             return
         text = TABLE[format_].render(document)
     if output is None:
-        typer.echo(text, nl=False)
+        if format_ in ("html", "json", "junit"):
+            emit(text)
+        else:
+            echo(text, nl=False)
     else:
         write_output(output, text)
 

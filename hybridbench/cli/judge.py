@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.errors import UsageError
+from hybridbench.told import answer_of_verdict, echo, emit
 
 if TYPE_CHECKING:
     from hybridbench.report.series_verdict import FileVerdict
@@ -100,7 +101,11 @@ def judge(
     if files.count("-") > 1:
         raise UsageError("- is given twice; standard input can be read once.")
     judged = [judge_file(file, ask) for file in files]
-    _print(judged, output)
+    with answer_of_verdict():
+        _print(judged, output)
+    for file in judged:
+        for failure in file.failures:
+            echo(f"{file.source}: {failure.trace}", err=True)
     from hybridbench.analysis.findings import EXIT_CODE
 
     raise typer.Exit(int(EXIT_CODE[worst([file.kind for file in judged])]))
@@ -110,10 +115,10 @@ def _print(judged: list[FileVerdict], output: str) -> None:
     from hybridbench.report.series_report import series_console, series_json, series_markdown
 
     if output == "json":
-        typer.echo(series_json(judged))
+        emit(series_json(judged) + "\n")
     elif output == "markdown":
-        typer.echo(series_markdown(judged))
+        echo(series_markdown(judged))
     else:
-        from rich.console import Console
+        from hybridbench.terminal import Terminal
 
-        Console().print(series_console(judged))
+        Terminal().print(series_console(judged))

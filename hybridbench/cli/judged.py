@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from hybridbench.cli.output import write_output
 from hybridbench.cli.sources import Told, tell_directory
 from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.told import answer_of_verdict, echo, emit
 
 if TYPE_CHECKING:
     from hybridbench.report.document import Document
@@ -29,6 +28,8 @@ FORMATS = (
     "benchmark-json",
 )
 CONSOLE = "console"
+# What is read as it is printed; the others have an escape of their own for what others wrote.
+_FOR_READERS = frozenset({CONSOLE, "markdown", "github-summary"})
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ def tell(directory: Path, telling: Telling = Telling(), *, rebuild: bool = True)
     """
     told = tell_directory(directory)
     page = _rebuilt(directory, told) if rebuild else None
-    _say(told.document, telling, page)
+    with answer_of_verdict():
+        _say(told.document, telling, page)
     if telling.open_page:
         _open(told.document, page)
     return told.document.exit_code
@@ -89,7 +91,8 @@ def tell_under(run_dir: Path, thresholds: Sequence[str], telling: Telling) -> in
     every = dict.fromkeys((*texts(record.manifest, "thresholds"), *thresholds))
     record = replace(record, manifest={**record.manifest, "thresholds": list(every)})
     document = build_document(record, judge(record))
-    _say(document, telling, None)
+    with answer_of_verdict():
+        _say(document, telling, None)
     if telling.open_page:
         _open(document, None)
     return document.exit_code
@@ -104,17 +107,16 @@ def tell_so_far(run_dir: Path) -> int:
     Raises:
         RunDirectoryError: there is no run, or its directory cannot be written.
     """
-    from rich.console import Console
-
     from hybridbench.analysis.judge import judge_so_far
     from hybridbench.report.write import write_so_far
     from hybridbench.rundir.layout import REPORT_HTML_SO_FAR
     from hybridbench.rundir.reader import read_run
+    from hybridbench.terminal import Terminal
 
     record = read_run(run_dir)
     verdict = judge_so_far(record)
     write_so_far(run_dir, record, verdict)
-    Console().print(f"{verdict.headline}\n{run_dir / REPORT_HTML_SO_FAR}", markup=False)
+    Terminal().print(f"{verdict.headline}\n{run_dir / REPORT_HTML_SO_FAR}", markup=False)
     return 0
 
 
@@ -125,26 +127,27 @@ def _rebuilt(directory: Path, told: Told) -> Path | None:
     try:
         told.write()
     except RunDirectoryError as error:
-        typer.echo(f"hybridbench: the derived files were not rebuilt: {error}", err=True)
+        echo(f"hybridbench: the derived files were not rebuilt: {error}", err=True)
         return None
     return directory / REPORT_HTML
 
 
 def _say(document: Document, telling: Telling, page: Path | None) -> None:
     if telling.format == CONSOLE and telling.output is None:
-        from rich.console import Console
-
         from hybridbench.report.console import render_console
+        from hybridbench.terminal import Terminal
 
-        Console().print(render_console(document, page))
+        Terminal().print(render_console(document, page))
         return
     from hybridbench.report.formats import FORMATS as TABLE
 
     text = TABLE[telling.format].render(document)
-    if telling.output is None:
-        typer.echo(text, nl=False)
-    else:
+    if telling.output is not None:
         write_output(telling.output, text)
+    elif telling.format in _FOR_READERS:
+        echo(text, nl=False)
+    else:
+        emit(text)
 
 
 def _open(document: Document, page: Path | None) -> None:
@@ -156,6 +159,6 @@ def _open(document: Document, page: Path | None) -> None:
     if page is None:
         folder = Path(tempfile.mkdtemp(prefix="hybridbench-"))
         page = folder / "report.html"
-        page.write_text(render_html(document), "utf-8")
+        page.write_text(render_html(document), "utf-8", "backslashreplace")
     if not webbrowser.open(page.resolve().as_uri()):
-        typer.echo(f"hybridbench: no browser was found; the page is {page}", err=True)
+        echo(f"hybridbench: no browser was found; the page is {page}", err=True)

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-import typer
-
 from hybridbench.errors import UsageError
+from hybridbench.told import echo
 
 _HOST = "127.0.0.1"
 _BACKLOG = 16
@@ -68,9 +67,9 @@ class Listener:
                 start_new_session=True,
             )
         except OSError as error:
-            typer.echo(f"hybridbench: no live report: {error.strerror}", err=True)
+            echo(f"hybridbench: no live report: {error.strerror}", err=True)
             return
-        typer.echo(f"live report: {self.address} (and {self.address}metrics)", err=True)
+        echo(f"live report: {self.address} (and {self.address}metrics)", err=True)
 
     def __enter__(self) -> Listener:
         return self

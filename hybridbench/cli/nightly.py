@@ -16,7 +16,7 @@ import typer
 
 from hybridbench.cli.output import check_directory
 from hybridbench.errors import UsageError
-from hybridbench.told import drop_the_dead, say
+from hybridbench.told import answer_of_verdict, drop_the_dead, echo, emit, one_line, say
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ app = typer.Typer(
 EXIT_CODES = (
     "Exit codes: 0 green; red with the worst cell's: 10 LEAK, 15 INVARIANT, 12 REGRESSION, "
     "14 CRASHED, 11 DEGRADED, 16 MISSING or INVALID, 13 INCONCLUSIVE where the plan lets that "
-    "fail or nothing passed; 2 usage, 130 interrupted, 143 terminated."
+    "fail, nothing passed or a budget left cells out; 2 usage, 130 interrupted, 143 terminated."
 )
 
 _Plan = Annotated[
@@ -41,8 +41,8 @@ _Budget = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Shorten the cells so that the night takes about this long: 20m.  Default: the "
-        "plan's.",
+        help="Shorten the night to about this long, 30m: cells down to the length that still "
+        "decides, then fewer cells.  Default: the plan's.",
         show_default=False,
     ),
 ]
@@ -52,6 +52,15 @@ _Defect = Annotated[
         metavar="SLUG",
         help="Rehearse a regression: put this defect into every soak (repeatable).  Cells keep "
         "their ids, so that the last good night is still their baseline.",
+    ),
+]
+
+
+_AllowPartial = Annotated[
+    bool,
+    typer.Option(
+        "--allow-partial",
+        help="A night may be green though the budget left cells out; otherwise it ends 13.",
     ),
 ]
 
@@ -73,6 +82,10 @@ def plan(
     claim: Annotated[
         str, typer.Option(help="Of k8s: the volume claim that is mounted at /nights.")
     ] = "hybridbench-nights",
+    allow_partial: Annotated[
+        bool,
+        typer.Option("--allow-partial", help="Of slurm and k8s: the merge gets --allow-partial."),
+    ] = False,
 ) -> None:
     """Print the cells of a plan: for people, or for an engine that fans them out.
 
@@ -85,8 +98,13 @@ def plan(
     night = _night(plan, budget, defect)
     root = "/nights" if output == "k8s" else "nights"
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    wanted = Wanted(plan, _repeated(budget, defect), out or root, stamp, image, claim)
-    typer.echo(rendered(night, output, wanted), nl=False)
+    merging = ["--allow-partial"] if allow_partial else []
+    wanted = Wanted(plan, _repeated(budget, defect), out or root, stamp, image, claim, merging)
+    text = rendered(night, output, wanted)
+    if output == "console":
+        echo(text, nl=False)
+    else:
+        emit(text)
 
 
 @app.command("cell", epilog=EXIT_CODES)
@@ -150,6 +168,7 @@ def merge(
         Path | None,
         typer.Option(help="If the night is green, store it here as a baseline for --baseline."),
     ] = None,
+    allow_partial: _AllowPartial = False,
 ) -> None:
     """One report and one exit code from all cells; a lost cell is MISSING and never a pass."""
     from hybridbench.nightly.run import merge_night
@@ -161,9 +180,8 @@ def merge(
     night = None if plan is None else _night(plan, budget, defect)
     if night is None and (budget or defect):
         raise UsageError("--budget and --defect belong to --plan, which is missing.")
-    document = merge_night(
-        dirs, out, None if night is None else night.record, baseline, keep_baseline
-    )
+    record = None if night is None else night.record
+    document = merge_night(dirs, out, record, baseline, keep_baseline, allow_partial=allow_partial)
     _tell(document, out)
     raise typer.Exit(document.exit_code)
 
@@ -185,12 +203,14 @@ def run(
         typer.Option(help="As of merge.  Default: the nights beside --out.", show_default=False),
     ] = None,
     defect: _Defect = None,
+    allow_partial: _AllowPartial = False,
 ) -> None:
     """Run all cells of a plan one after another on this machine, and merge them.
 
     Killed half-way and started again with the same words, it does the rest, unless the engine's
     files have changed since: then a new night begins.
     """
+    from hybridbench.nightly.fan_out import PARTIAL
     from hybridbench.nightly.merge import counted
     from hybridbench.nightly.run import merge_night, night_directory, run_cells
     from hybridbench.rundir.layout import CELLS
@@ -200,12 +220,18 @@ def run(
     night = _night(plan, budget, defect)
     directory = out or night_directory(Path("results") / "nightly", night)
     _say(f"night {directory}: {counted(len(night.cells))}")
+    if night.record.left_out:
+        _say(night.budgeted.note)
+        if not allow_partial:
+            _say(PARTIAL)
     with _signals() as child:
         stopped = run_cells(night, directory / CELLS, child, _say)
     if stopped is not None:
         _say("cut off; start it again with the same words and it does the rest")
         raise typer.Exit(stopped)
-    document = merge_night([directory / CELLS], directory, night.record, baseline, None)
+    document = merge_night(
+        [directory / CELLS], directory, night.record, baseline, None, allow_partial=allow_partial
+    )
     _tell(document, directory)
     raise typer.Exit(document.exit_code)
 
@@ -215,7 +241,7 @@ def schema() -> None:
     """Print the JSON Schema of a plan, for editors."""
     from hybridbench.nightly.plan import plan_json_schema
 
-    typer.echo(json.dumps(plan_json_schema(), indent=2))
+    emit(json.dumps(plan_json_schema(), indent=2) + "\n")
 
 
 def _night(plan: str, budget: str | None, defects: list[str] | None) -> Night:
@@ -275,15 +301,15 @@ def _signals() -> Iterator[Child]:
 
 
 def _say(text: str) -> None:
-    say(sys.stderr, f"nightly: {text}\n")
+    say(sys.stderr, f"nightly: {one_line(text)}\n")
 
 
 def _tell(document: object, out: Path) -> None:
-    from rich.console import Console
-
     from hybridbench.report.console import render_console
     from hybridbench.report.document import Document
     from hybridbench.rundir.layout import REPORT_HTML
+    from hybridbench.terminal import Terminal
 
     assert isinstance(document, Document)
-    Console().print(render_console(document, out / REPORT_HTML))
+    with answer_of_verdict():
+        Terminal().print(render_console(document, out / REPORT_HTML))

@@ -8,9 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from hybridbench.errors import RunDirectoryError
+from hybridbench.told import echo, emit, one_line
 from hybridbench.units import format_byte_rate, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -48,7 +47,10 @@ def tell_preview(plan: SoakPlan, output: str) -> None:
     from hybridbench.runs.preview import preview_soak
 
     preview = preview_soak(plan)
-    typer.echo(_json(preview) if output == "json" else "\n".join(_lines(preview)))
+    if output == "json":
+        emit(_json(preview) + "\n")
+    else:
+        echo("\n".join(map(one_line, _lines(preview))))
 
 
 def _json(preview: Preview) -> str:
@@ -97,10 +99,9 @@ def _plan(preview: Preview) -> list[str]:
     ]
     for one in preview.resolutions:
         smallest = format_byte_rate(one.smallest_per_h)
-        promised = format_byte_rate(one.promise_per_h)
-        lines.append(
-            f"Resolution     {one.metric}: a leak from {smallest} on; promised below {promised}"
-        )
+        limit = one.promise_per_h
+        allowed = "no limit at this length" if limit is None else f"limit {format_byte_rate(limit)}"
+        lines.append(f"Resolution     {one.metric}: a leak from {smallest} on; {allowed}")
     return lines
 
 

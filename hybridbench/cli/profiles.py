@@ -6,6 +6,8 @@ import json
 
 import typer
 
+from hybridbench.told import echo, emit
+
 app = typer.Typer(help="Workload profiles: list, show, validate, schema.", no_args_is_help=True)
 
 
@@ -16,8 +18,8 @@ def list_all() -> None:
 
     for name in list_profiles():
         mark = "*" if name == DEFAULT_PROFILE else " "
-        typer.echo(f"{mark} {name:20} {load_profile(name).description}")
-    typer.echo("\n* is the default of `hybridbench soak`")
+        echo(f"{mark} {name:20} {load_profile(name).description}")
+    echo("\n* is the default of `hybridbench soak`")
 
 
 @app.command("show")
@@ -29,7 +31,7 @@ def show(profile: str) -> None:
 
     load_profile(profile)
     path = list_profiles().get(profile, Path(profile))
-    typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    echo(path.read_text(encoding="utf-8"), nl=False)
 
 
 @app.command("validate")
@@ -39,7 +41,7 @@ def validate(files: list[str]) -> None:
 
     for name in files:
         load_profile(name)
-        typer.echo(f"{name}: valid")
+        echo(f"{name}: valid")
 
 
 @app.command("schema")
@@ -47,4 +49,4 @@ def schema() -> None:
     """Print the JSON Schema of a profile, for editors."""
     from hybridbench.workload.profile import profile_json_schema
 
-    typer.echo(json.dumps(profile_json_schema(), indent=2))
+    emit(json.dumps(profile_json_schema(), indent=2) + "\n")

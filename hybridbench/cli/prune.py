@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.errors import ExitCode, RunDirectoryError, UsageError
+from hybridbench.told import echo, one_line
 from hybridbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -61,24 +62,25 @@ def prune(
             size = size_of(doom.entry.path)
             freed += size if doom.fate is Fate.GOES else 0
             _say(doom, size)
-        typer.echo(f"{format_bytes(freed)} would be freed; nothing was deleted.")
+        echo(f"{format_bytes(freed)} would be freed; nothing was deleted.")
         return
     for doom in dooms:
         if doom.is_foreign:
-            typer.echo(f"kept     {doom.entry.path}  ({doom.why})")
+            echo(f"kept     {one_line(str(doom.entry.path))}  ({doom.why})")
     freed, failed, gone = 0, 0, 0
     for one in remove(store, dooms):
         freed += one.size_bytes
         gone += not one.problem
         failed += bool(one.problem)
         if one.problem:
-            typer.echo(f"hybridbench: not deleted: {one.problem}", err=True)
+            echo(f"hybridbench: not deleted: {one_line(one.problem)}", err=True)
         else:
-            typer.echo(f"deleted  {one.path}  {format_bytes(one.size_bytes)}")
-    typer.echo(f"{gone} deleted, {len(dooms) - gone} kept, {format_bytes(freed)} freed.")
+            echo(f"deleted  {one_line(str(one.path))}  {format_bytes(one.size_bytes)}")
+    echo(f"{gone} deleted, {len(dooms) - gone} kept, {format_bytes(freed)} freed.")
     if failed:
         raise typer.Exit(int(ExitCode.USAGE))
 
 
 def _say(doom: Doom, size_bytes: int) -> None:
-    typer.echo(f"{doom.fate:<5} {doom.entry.path}  {format_bytes(size_bytes)}  ({doom.why})")
+    path, why = one_line(str(doom.entry.path)), one_line(doom.why)
+    echo(f"{doom.fate:<5} {path}  {format_bytes(size_bytes)}  ({why})")

@@ -27,8 +27,9 @@ _STORED: Mapping[str, tuple[str, ...]] = {
     "census": ("options", "census"),
     "watchdog": ("options", "watchdog_s"),
     "memray": ("options", "memray_s"),
+    "extend": ("options", "extend_s"),
 }
-_DURATIONS = frozenset({"duration", "watchdog", "memray"})
+_DURATIONS = frozenset({"duration", "watchdog", "memray", "extend"})
 
 
 def resume(run_dir: Path, given: Mapping[str, object], hold_s: float) -> tuple[Path, int | None]:

@@ -11,6 +11,7 @@ import typer
 
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode, UsageError
+from hybridbench.told import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,10 +96,10 @@ def _list(rows: Sequence[Row]) -> None:
 
     for row in rows:
         words = command(row, Path("results"))[2:]
-        typer.echo(f"{row.expect.value:8} {row.name}: {' or '.join(row.signature.verdicts)}")
-        typer.echo(f"         {' '.join(words)}")
+        echo(f"{row.expect.value:8} {row.name}: {' or '.join(row.signature.verdicts)}")
+        echo(f"         {' '.join(words)}")
     at_work_s = sum(row.duration_s for row in rows)
-    typer.echo(f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic")
+    echo(f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic")
 
 
 def _run(rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool) -> list[Outcome]:
@@ -106,7 +107,7 @@ def _run(rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool) ->
     from hybridbench.selftest.table import line
 
     def told(outcome: Outcome) -> None:
-        typer.echo(line(outcome))
+        echo(line(outcome))
 
     if store is None:
         with tempfile.TemporaryDirectory(prefix="hybridbench-selftest-") as place:
@@ -124,6 +125,6 @@ def _run(rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool) ->
 def _show(outcomes: Sequence[Outcome], markdown: Path | None) -> None:
     from hybridbench.selftest import table
 
-    typer.echo(table.summary(outcomes))
+    echo(table.summary(outcomes))
     if markdown is not None:
         markdown.write_text(table.markdown(outcomes), encoding="utf-8")

@@ -25,6 +25,8 @@ from hybridbench.cli.preview import check_store, tell_preview
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
+from hybridbench.foreign import SEED_MAX
+from hybridbench.told import echo
 from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
@@ -92,7 +94,12 @@ def soak(
     dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
     seed: Annotated[
         int | None,
-        typer.Option(help="Of weights and traffic.  Default: the profile's.", show_default=False),
+        typer.Option(
+            min=0,
+            max=SEED_MAX,
+            help="Of weights and traffic.  Default: the profile's.",
+            show_default=False,
+        ),
     ] = None,
     gc: Annotated[
         str | None,
@@ -142,6 +149,15 @@ def soak(
             "growth is bounded as promised, never only when memory or disk are about to run out."
         ),
     ] = "auto",
+    extend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Keep an undecided run going for up to this long beyond --duration; 0 ends it on "
+            "time.  Default: as long as --duration, at least 10m.",
+            show_default=False,
+        ),
+    ] = None,
     diagnose: Annotated[
         str,
         typer.Option(
@@ -253,12 +269,13 @@ def soak(
     from hybridbench.runs.plan import SoakPlan
     from hybridbench.workload.trace_replay import check_trace
 
+    duration_s = _duration(duration, chosen.duration_s)
     replay = _trace(trace, length_scale, speedup)
     plan = SoakPlan(
         profile=chosen.for_replay() if replay is not None else chosen,
         model=chosen.model if model is None else model,
         store=store,
-        duration_s=_duration(duration, chosen.duration_s),
+        duration_s=duration_s,
         seed=chosen.seed if seed is None else seed,
         device=device,
         dtype=dtype,
@@ -271,6 +288,7 @@ def soak(
         census=census,
         watchdog_s=_watchdog(watchdog),
         stop=stop,
+        extend_s=_extend(extend, duration_s),
         diagnose=diagnose,
         hold_s=hold_s,
         memray_s=memray_s,
@@ -293,7 +311,7 @@ def _run(plan: SoakPlan, telling: Telling, listen: int | None) -> None:
     with _listener(listen) as listener:
         outcome = run_soak(plan, on_started=None if listener is None else listener.start)
     if outcome.unwritten:
-        typer.echo(f"hybridbench: stopped, what was written is kept: {outcome.unwritten}", err=True)
+        echo(f"hybridbench: stopped, what was written is kept: {outcome.unwritten}", err=True)
     code = tell(outcome.run_dir, telling)
     raise typer.Exit(int(outcome.exit_hint or code))
 
@@ -340,6 +358,14 @@ def _duration(given: str | None, of_profile_s: float) -> float:
             f"{format_duration(_SHORTEST_S)}; give more."
         )
     return duration_s
+
+
+def _extend(given: str | None, duration_s: float) -> float:
+    from hybridbench.runs.plan import default_extend_s
+
+    if given is None:
+        return default_extend_s(duration_s)
+    return 0.0 if given == "0" else parse_seconds("--extend", given)
 
 
 # A worker that has nothing to do speaks when it is asked, every 10 s in a long run, and a probe may

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.told import echo, emit, one_line
 from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
@@ -47,19 +48,19 @@ def list_stored(
         and (verdict is None or answer(entry).casefold() == verdict.casefold())
     ]
     if format_ == "json":
-        typer.echo(json.dumps([_as_json(entry) for entry in shown], indent=2))
+        emit(json.dumps([_as_json(entry) for entry in shown], indent=2) + "\n")
         return
-    from rich.console import Console
+    from hybridbench.terminal import Terminal
 
-    console = Console()
+    console = Terminal()
     if console.is_terminal:
         console.print(_table(store, shown))
     else:
         for line in _lines(store, shown):
-            typer.echo(line)
+            echo(line)
     left = len(every) - len(shown)
     if left or not shown:
-        typer.echo(f"{len(shown)} of {len(every)} shown." if every else f"{store} holds no runs.")
+        echo(f"{len(shown)} of {len(every)} shown." if every else f"{store} holds no runs.")
 
 
 def answer(entry: RunSummary) -> str:
@@ -97,10 +98,10 @@ def _lines(store: Path, entries: Sequence[RunSummary]) -> Iterator[str]:
 def _rows(store: Path, entries: Sequence[RunSummary]) -> list[tuple[str, str, str, str]]:
     return [
         (
-            str(entry.path.relative_to(store)),
-            answer(entry),
+            one_line(str(entry.path.relative_to(store))),
+            one_line(answer(entry)),
             "" if entry.duration_s is None else format_duration(entry.duration_s),
-            _said(entry),
+            one_line(_said(entry)),
         )
         for entry in entries
     ]

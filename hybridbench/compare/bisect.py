@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from hybridbench.analysis.comparison_record import Comparison
 from hybridbench.analysis.comparison_verdict import Change, ComparisonVerdict, Outcome
-from hybridbench.analysis.findings import VerdictKind
+from hybridbench.analysis.findings import VerdictKind, leak_kind
 from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import JsonValue
 from hybridbench.compare.store import read_facts
@@ -100,7 +100,9 @@ def _middle(low: int, high: int, tried: Mapping[int, Tried]) -> int | None:
 def symptoms_of(verdict: ComparisonVerdict) -> frozenset[Symptom]:
     """The leaks by which the second version is worse; none where it only is slower."""
     leaks = verdict.sides[0].leaks
-    return frozenset((leak.kind, leak.subject) for leak in leaks if leak.change in _WORSE)
+    return frozenset(
+        (leak_kind(leak.kind), leak.subject) for leak in leaks if leak.change in _WORSE
+    )
 
 
 def answer_of(
@@ -111,7 +113,7 @@ def answer_of(
     Where leaks are searched for, they alone decide: a commit is not passed over because its speed
     was hard to tell.
     """
-    changes = {(leak.kind, leak.subject): leak.change for leak in verdict.sides[0].leaks}
+    changes = {(leak_kind(leak.kind), leak.subject): leak.change for leak in verdict.sides[0].leaks}
     if any(changes.get(symptom) in _WORSE for symptom in symptoms):
         return Answer.BAD
     run_proves = comparison.versions[1].verdict.kind not in _PROVES_NOTHING

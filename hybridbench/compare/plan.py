@@ -43,6 +43,7 @@ class ComparePlan:
             none.
         thresholds: as written; what each version's run, and its ratios, are held against.
         allowed: keys of the manifests that may differ.
+        same_engine: whether versions are compared that turn out to run the same engine files.
         command: the arguments as the user gave them.
     """
 
@@ -58,6 +59,7 @@ class ComparePlan:
     renew_every: int = 0
     thresholds: tuple[str, ...] = ()
     allowed: frozenset[str] = frozenset()
+    same_engine: bool = True
     device: str = "cpu"
     dtype: str = "float32"
     malloc: str = "pinned"

@@ -23,7 +23,7 @@ from hybridbench.compare.pages import scattered_pages_held
 from hybridbench.compare.plan import ComparePlan, order_of
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter
-from hybridbench.errors import ConfigError, ExitCode, UsageError
+from hybridbench.errors import ConfigError, ExitCode, SameEngineError, UsageError
 from hybridbench.rundir.layout import make_run_dir, new_run_id
 from hybridbench.rundir.unused import remove_unused
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
@@ -108,7 +108,7 @@ def run_comparison(
                 make_side(side, side_label(index), stage) for index, side in enumerate(plan.sides)
             ]
             return _Comparison(stage, writer, view, alike).run(sides)
-    except (ConfigError, UsageError) as error:
+    except (ConfigError, SameEngineError, UsageError) as error:
         # Nothing ran: a directory that says so would only be in the way.
         if remove_unused(directory):
             raise
@@ -174,6 +174,8 @@ class _Comparison:
             [(side.side.name, side.side.kind, side.manifest) for side in sides],
             self._plan.allowed,
         )
+        if not self._plan.same_engine:
+            _refuse_same_engine(sides)
         self._writer.tell(versions=[_version(side) for side in sides])
         requests = self._warm_up(sides)
         if requests is None:
@@ -378,6 +380,26 @@ def _version(side: ComparedSide) -> dict[str, JsonValue]:
         "lost": side.lost,
         **side.side.facts,
     }
+
+
+def _refuse_same_engine(sides: Sequence[ComparedSide]) -> None:
+    """Versions under other names that run the same files: minutes of work would say SAME.
+
+    Versions written alike are meant so: that is how one sees what two runs of one engine differ by.
+
+    Raises:
+        SameEngineError: they are the same engine.
+    """
+    alike = {
+        (side.ready.engine_files_sha256, side.side.defects, side.side.python) for side in sides
+    }
+    if len(alike) > 1 or len({side.side.name for side in sides}) == 1:
+        return
+    names = " and ".join(side.side.name for side in sides)
+    raise SameEngineError(
+        f"{names} run the same engine files (engine {sides[0].ready.engine_files_sha256[:12]}): "
+        "nothing differs, so nothing was compared. Add --same-engine to compare them all the same."
+    )
 
 
 def _identity(side: ComparedSide) -> str:

@@ -12,20 +12,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Annotated, Final, Self, cast
+
+import msgspec
 
 from hybridbench.analysis.comparison_record import Block, Comparison, Version
 from hybridbench.analysis.comparison_stored import stored_blocks
 from hybridbench.analysis.comparison_verdict import ComparisonTerms
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.reading import number, numbers, text, texts
+from hybridbench.analysis.reading import number, text, texts
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ExitCode, RunDirectoryError
+from hybridbench.foreign import (
+    DOCUMENT_BYTES_MAX,
+    RECORDS_BYTES_MAX,
+    TIME_S_MAX,
+    ForeignDataError,
+    read_bytes,
+    read_json,
+)
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import BLOCKS, COMPARISON
 from hybridbench.rundir.manifest import as_mapping, plain_mapping
 from hybridbench.rundir.reader import read_run
+from hybridbench.thresholds import parse_threshold
 
+_COUNT_MAX: Final = 10**9
 COMPARISON_SCHEMA: Final = "hybridbench.comparison-plan/1"
 
 
@@ -126,14 +138,19 @@ def read_comparison(path: Path) -> StoredComparison:
         raise RunDirectoryError(f"{path / COMPARISON} names fewer than two versions")
     interleaved = facts.get("interleaved") is True
     blocks = _blocks(path / BLOCKS) if interleaved else _windows(versions)
-    looks = tuple(int(look) for look in _numbers(facts.get("looks")))
-    terms = ComparisonTerms(
-        margin=number(facts, "margin", ComparisonTerms().margin),
-        looks=looks or ComparisonTerms().looks,
-    )
+    looks = tuple(_whole(look, 0) for look in _numbers(facts.get("looks")))
+    try:
+        terms = ComparisonTerms(
+            margin=number(facts, "margin", ComparisonTerms().margin),
+            looks=looks or ComparisonTerms().looks,
+        )
+        for threshold in texts(facts, "thresholds"):
+            parse_threshold(threshold)
+    except ValueError as error:
+        raise RunDirectoryError(f"{path / COMPARISON} is damaged: {error}") from error
     allowed = frozenset(texts(facts, "allowed_mismatches"))
     # What was stored before processes could serve some rounds knows every block or none.
-    renew_every = int(number(facts, "renew_every", float(facts.get("fresh") is True)))
+    renew_every = _whole(number(facts, "renew_every", float(facts.get("fresh") is True)), 0)
     comparison = Comparison(versions, blocks, interleaved, looks, allowed, renew_every)
     return StoredComparison(comparison, terms, facts, text(facts, "ended"))
 
@@ -146,18 +163,20 @@ def read_facts(path: Path) -> dict[str, JsonValue]:
     """
     file = path / COMPARISON
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored = read_json(file, DOCUMENT_BYTES_MAX)
     except FileNotFoundError as error:
         raise RunDirectoryError(f"{path} is not a comparison: it has no {COMPARISON}") from error
-    except (OSError, ValueError) as error:
-        raise RunDirectoryError(f"cannot read {file}: {error}") from error
+    except ForeignDataError as error:
+        raise RunDirectoryError(f"{file} {error}") from error
+    except OSError as error:
+        raise RunDirectoryError(f"cannot read {file}: {error.strerror}") from error
     schema = stored.get("schema") if isinstance(stored, dict) else None
     if not isinstance(stored, dict) or schema != COMPARISON_SCHEMA:
         raise RunDirectoryError(
             f"{file} has schema {schema!r}, and this hybridbench reads {COMPARISON_SCHEMA!r} only: "
             "read it with the version that wrote it"
         )
-    return stored
+    return cast("dict[str, JsonValue]", stored)
 
 
 def _entries(facts: Mapping[str, JsonValue]) -> Sequence[JsonValue]:
@@ -182,9 +201,11 @@ def _windows(versions: Sequence[Version]) -> tuple[Block, ...]:
 def _blocks(path: Path) -> tuple[Block, ...]:
     """The whole lines of ``path``; a torn last one is a block that was never stored."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_bytes(path, RECORDS_BYTES_MAX).split(b"\n")
     except FileNotFoundError:
         return ()
+    except ForeignDataError as error:
+        raise RunDirectoryError(f"{path} {error}") from error
     except OSError as error:
         raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
     return tuple(block for line in lines if (block := _block(line)) is not None)
@@ -192,18 +213,31 @@ def _blocks(path: Path) -> tuple[Block, ...]:
 
 def _block(line: bytes) -> Block | None:
     try:
-        stored = json.loads(line)
-    except ValueError:
+        stored = _BLOCK.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if not isinstance(stored, dict):
-        return None
-    return Block(
-        version=int(number(stored, "version", -1)),
-        round=int(number(stored, "round")),
-        position=int(number(stored, "position")),
-        started_s=number(stored, "started_s"),
-        values=numbers(stored, "values"),
-    )
+    return Block(stored.version, stored.round, stored.position, stored.started_s, stored.values)
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
+
+
+class _BlockLine(msgspec.Struct):
+    """One line of blocks.jsonl; one that does not fit is damaged."""
+
+    version: _Count
+    round: _Count
+    position: _Count
+    started_s: Annotated[float, msgspec.Meta(ge=-TIME_S_MAX, le=TIME_S_MAX)] = 0.0
+    values: dict[str, float] = {}
+
+
+_BLOCK: Final = msgspec.json.Decoder(_BlockLine)
+
+
+def _whole(value: float, default: int) -> int:
+    """``value`` as an int; ``default`` for what counts nothing."""
+    return int(value) if 0 <= value <= _COUNT_MAX else default
 
 
 def _numbers(value: JsonValue) -> list[float]:

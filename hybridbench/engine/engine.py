@@ -322,6 +322,10 @@ class Engine:
         """Every slot of every pool against its holders and the ledger; walks all of them."""
         return self._invariants.audit(self.scheduler.admitted(), self.scheduler.waiting_queue)
 
+    def last_owner(self, pool: str, slot: int) -> str:
+        """Whom the ledger names as the holder of ``slot``: REQ, TREE, SESSION, ..."""
+        return self._invariants.last_owner(pool, slot)
+
     def containers(self) -> dict[str, int]:
         """Number of entries of everything here that could grow without bound."""
         scheduler, tree_cache = self.scheduler, self.pools.tree_cache

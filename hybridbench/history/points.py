@@ -10,11 +10,13 @@ from typing import Final
 import msgspec
 
 from hybridbench.analysis.comparison_mismatches import comparable_facts
+from hybridbench.analysis.findings import NO_MODEL
 from hybridbench.analysis.levels import run_levels
 from hybridbench.analysis.reading import mapping, number, text, texts
 from hybridbench.analysis.record import JsonValue
 from hybridbench.analysis.window import judged_window
 from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.metrics import declared
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs, writer_of
@@ -144,7 +146,8 @@ class _Rate(msgspec.Struct):
 
 class _Metric(msgspec.Struct):
     metric: str
-    rate_per_hour: _Rate
+    rate_per_hour: _Rate | None = None
+    model: str = ""
 
 
 class _Cost(msgspec.Struct):
@@ -184,8 +187,8 @@ def _point(path: Path) -> Point:
 
 def _judged(path: Path) -> _Judged:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Judged)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=_Judged)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):
         return _Judged()
 
 
@@ -209,7 +212,9 @@ def _levels(path: Path) -> list[_Level]:
 def _value(quantity: Quantity, judged: _Judged, levels: list[_Level]) -> Value | None:
     found: _Level | _Rate | _Cost | None
     if quantity.stat is Stat.SLOPE:
-        rates = [m.rate_per_hour for m in judged.metrics if m.metric == quantity.metric]
+        # Earlier versions stored the range of too few samples as a rate.
+        measured = [m for m in judged.metrics if m.model != NO_MODEL]
+        rates = [m.rate_per_hour for m in measured if m.metric == quantity.metric]
         found = rates[0] if rates else None
     else:
         wanted = (quantity.metric, quantity.stat.value)

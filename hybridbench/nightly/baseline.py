@@ -23,7 +23,7 @@ from hybridbench.nightly.records import (
     write_record,
 )
 from hybridbench.report.wording import full_rate_text, metric_label
-from hybridbench.rundir.layout import NIGHT
+from hybridbench.rundir.layout import NIGHT, make_directory
 from hybridbench.rundir.lock import locked_run
 
 _THROUGHPUT: Final = "throughput_tokens_per_s"
@@ -63,13 +63,10 @@ def keep_good_night(place: Path, name: str, night: NightRecord) -> None:
     Raises:
         RunDirectoryError: ``place`` cannot be written.
     """
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunDirectoryError(f"cannot make {place}: {error.strerror}") from error
+    make_directory(place)
     with locked_run(place):
         folder = place / name
-        folder.mkdir(exist_ok=True)
+        make_directory(folder)
         write_record(folder / NIGHT, night)
         for old in good_nights([place])[_KEPT:]:
             # Only what was made here: a directory that holds anything else stays.

@@ -1,4 +1,4 @@
-"""A night in less time: cells are shortened alike, none below its least, the rest is left out."""
+"""A night in less time: fewer cells, none shorter than what decides; the rest is left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hybridbench.units import format_duration
 
 # Boot, warm starts, checkpoints, judging and the report, beside the traffic; measured at 8 to 25 s.
 OVERHEAD_S: Final = 20.0
-# Kept free for cells that are run again or longer.
+# Kept free for cells that are run again or extended.
 _RESERVE: Final = 0.2
 
 
@@ -30,8 +30,9 @@ class Budgeted:
 def within(cells: Sequence[Cell], budget_s: float | None) -> Budgeted:
     """``cells`` one after another in ``budget_s``; all of them at full length without a budget.
 
-    A fifth of the budget is kept for what the policy runs again.  Where even the least lengths do
-    not fit, the last cells of the plan are left out: order a plan by importance.
+    A fifth of the budget is kept for what is run again or extended.  Cells are shortened alike,
+    but never below the length that decides; where those do not fit, the last cells of the plan are
+    left out: order a plan by importance.
 
     Raises:
         UsageError: not even the first cell fits.
@@ -46,8 +47,8 @@ def within(cells: Sequence[Cell], budget_s: float | None) -> Budgeted:
     if not kept:
         enough_s = math.ceil((cells[0].least_s + OVERHEAD_S) / (1 - _RESERVE))
         raise UsageError(
-            f"budget {format_duration(budget_s)}: not even the first cell fits, {cells[0].id}; "
-            f"give {format_duration(enough_s)} or more."
+            f"budget {format_duration(budget_s)}: not even the first cell fits, {cells[0].id} of "
+            f"{format_duration(cells[0].least_s)}; give {format_duration(enough_s)} or more."
         )
     left_out = tuple(cells[len(kept) :])
     traffic_s = usable_s - OVERHEAD_S * len(kept)
@@ -78,7 +79,7 @@ def _note(
     share = sum(cell.duration_s for cell in kept) / full_s if full_s else 0.0
     note = (
         f"budget {format_duration(budget_s)}: {len(kept)} of {len(cells)} cells at {share:.0%} of "
-        "their length, a fifth kept for what is run again"
+        "their length, a fifth kept for what is run again or extended"
     )
     if left_out:
         note += f"; left out: {', '.join(cell.id for cell in left_out)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from hybridbench.nightly.budget import OVERHEAD_S
 from hybridbench.nightly.cells import CellKind, cell_to_json
 from hybridbench.nightly.child import Child, Ended
 from hybridbench.nightly.compare_attempt import compare_command, with_comparison
-from hybridbench.nightly.policy import Next, Outcome, Rules, Why, next_attempt, outcome
+from hybridbench.nightly.policy import Next, Outcome, Rules, next_attempt, outcome
 from hybridbench.nightly.records import (
     CELL_SCHEMA,
     AttemptRecord,
@@ -33,15 +33,15 @@ from hybridbench.nightly.soak_attempt import (
     stored_run,
     with_result,
 )
-from hybridbench.rundir.layout import CELL
+from hybridbench.rundir.layout import CELL, make_directory
 from hybridbench.rundir.lock import locked_run
 
 # Boot, drains, checkpoints, diagnosis and judging on a busy machine, beside the traffic.
 _PATIENCE_S: Final = 900.0
 # A soak that we were killed beside drains and reports before it lets go of its directory.
 _LETTING_GO_S: Final = 90.0
-# An undecided run says how much longer it should have been: mostly this much, or several times.
-_LONGER_AT_LEAST: Final = 1.25
+# Two looks that agree on an extended run must be a minute apart: less decides nothing.
+_EXTEND_AT_LEAST_S: Final = 60.0
 _SIGNALLED = (int(ExitCode.INTERRUPTED), int(ExitCode.TERMINATED))
 _CONSOLE: Final = "console.txt"
 
@@ -57,7 +57,7 @@ class CellRun:
         child: runs the commands; whoever stops it stops the cell.
         told: hears a line now and then.
         engine: hash of the engine's files; what another one came to is not gone on with.
-        deadline_s: an undecided cell is not run longer beyond this moment of the clock.
+        deadline_s: an undecided cell is not extended beyond this moment of the clock.
     """
 
     rules: Rules
@@ -76,10 +76,7 @@ class CellRun:
             RunDirectoryError: the directory holds a cell of another plan or engine, or cannot be
             written.
         """
-        try:
-            self.cell_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunDirectoryError(f"cannot make {self.cell_dir}: {error.strerror}") from error
+        make_directory(self.cell_dir)
         with locked_run(self.cell_dir):
             record = self._stored()
             if record.finished:
@@ -115,8 +112,6 @@ class CellRun:
                 attempt = under_way.pop()
             else:
                 wanted = next_attempt(self.rules, ended)
-                if wanted is not None and wanted.why is Why.EXTENDED:
-                    wanted = self._in_time(wanted, ended[-1])
                 if wanted is None:
                     return self._write(ended, finished=True)
                 attempt = self._planned(wanted, len(ended) + 1)
@@ -133,17 +128,15 @@ class CellRun:
             return None
         return outcome(self.rules, record.attempts)
 
-    def _in_time(self, longer: Next, last: AttemptRecord) -> Next | None:
-        """``longer``, or as much of it as there is time for; None if that would decide little more.
+    def _extend_s(self, wanted: Next) -> float:
+        """How long the run may go on undecided: as the plan says, or what time there is.
 
-        Only what was undecided stays so for want of time: a red is always made sure of.
+        Only what is undecided stays so for want of time: a red is always made sure of.
         """
-        left_s = self.deadline_s - self.clock.monotonic_s() - OVERHEAD_S
-        if left_s >= longer.duration_s:
-            return longer
-        if left_s < _LONGER_AT_LEAST * last.duration_s:
-            return None
-        return replace(longer, duration_s=float(int(left_s)))
+        left_s = self.deadline_s - self.clock.monotonic_s() - wanted.duration_s - OVERHEAD_S
+        if left_s >= wanted.extend_s:
+            return wanted.extend_s
+        return float(int(left_s)) if left_s >= _EXTEND_AT_LEAST_S else 0.0
 
     def _planned(self, wanted: Next, number: int) -> AttemptRecord:
         return AttemptRecord(
@@ -153,6 +146,7 @@ class CellRun:
             duration_s=wanted.duration_s,
             started_wall_s=self.clock.wall_s(),
             command=(),
+            extend_s=self._extend_s(wanted),
         )
 
     def _write(self, attempts: list[AttemptRecord], *, finished: bool) -> CellRecord:
@@ -170,7 +164,7 @@ class CellRun:
     def _one(self, attempt: AttemptRecord) -> AttemptRecord:
         """Make the attempt, or go on with it; its exit code stays None if a signal ended it."""
         store = self.cell_dir / f"attempt-{attempt.number}"
-        store.mkdir(exist_ok=True)
+        make_directory(store)
         try:
             if self.rules.cell.kind is CellKind.COMPARE:
                 done = self._compare(attempt, store)
@@ -184,7 +178,7 @@ class CellRun:
 
     def _soak(self, attempt: AttemptRecord, store: Path) -> AttemptRecord:
         stored = stored_run(store)
-        command = soak_command(self.rules.cell, attempt.seed, attempt.duration_s, store)
+        command = soak_command(self.rules.cell, attempt, store)
         attempt = msgspec.structs.replace(attempt, command=tuple(command))
         ended = Ended(0, "")
         if stored.run_dir is not None and stored.progress is Progress.CUT:
@@ -224,7 +218,8 @@ class CellRun:
         return _failed(attempt, ended) if done is None else done
 
     def _start(self, command: list[str], attempt: AttemptRecord, store: Path) -> Ended:
-        return self.child.run(command, store / _CONSOLE, 2 * attempt.duration_s + _PATIENCE_S)
+        traffic_s = attempt.duration_s + (attempt.extend_s or 0.0)
+        return self.child.run(command, store / _CONSOLE, 2 * traffic_s + _PATIENCE_S)
 
     def _was_stopped(self, ended: Ended) -> bool:
         return self.child.stopped_by is not None or ended.exit_code in _SIGNALLED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from hybridbench.analysis.comparison_verdict import DEFAULT_LOOKS
+from hybridbench.compare.plan import BLOCK_S
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.nightly.plan import (
     Common,
@@ -20,13 +23,16 @@ from hybridbench.nightly.plan import (
     Plan,
     SoakEntry,
 )
+from hybridbench.units import format_duration
 from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.validation import full_stop, nearest
+from hybridbench.workload.yaml_source import KeyPath
 
 DEFECT: Final = "defect:"
 DEFECTS_AS_OF: Final = "defects-as-of:"
 THIS_ENGINE: Final = "."
+_DURATION_S: Final = 600.0
 _NOT_IN_AN_ID: Final = re.compile(r"[^a-z0-9.]+")
 
 
@@ -44,7 +50,7 @@ class Cell:
     Attributes:
         versions: one of a soak, two or more of a comparison.
         duration_s: of the traffic; of a comparison the longest it may take.
-        least_s: a smaller budget never shortens it below this.
+        least_s: a smaller budget never shortens it below this: what it needs to decide, or more.
         settings: keys of the profile that are set.
         work: hash of what runs apart from its length and seed; only cells that share it are
             compared from night to night.
@@ -78,7 +84,7 @@ def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[Cell, ...
         defects: put into every soak, under ids that do not tell: a rehearsal of a regression.
 
     Raises:
-        ConfigError: a profile that is none, or two cells with one id.
+        ConfigError: a profile that is none, a soak too short to decide, or two cells with one id.
     """
     known = _Profiles(loaded.path.parent)
     entries = [*_of_matrix(loaded.plan), *_of_cells(loaded.plan), *_of_compare(loaded.plan)]
@@ -86,7 +92,7 @@ def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[Cell, ...
     places: dict[str, str] = {}
     for where, entry in entries:
         place = loaded.place(*where)
-        cell = _cell(entry, loaded.plan, known, place)
+        cell = _cell(entry, loaded, known, where)
         if cell.id in cells:
             raise ConfigError(_twice(cell, cells[cell.id], place, places[cell.id]))
         places[cell.id] = place
@@ -129,7 +135,7 @@ def plan_hash(plan: Plan, cells: tuple[Cell, ...]) -> str:
     """
     policy = plan.policy
     ran = [json.dumps(cell_to_json(cell), sort_keys=True) for cell in cells]
-    rules = f"{policy.rerun_statistical_leak} {policy.rerun_invalid} {policy.extend_inconclusive}"
+    rules = f"{policy.rerun_statistical_leak} {policy.rerun_invalid} {policy.extend}"
     return hashlib.sha256("\n".join([plan.name, rules, *ran]).encode()).hexdigest()[:16]
 
 
@@ -206,7 +212,10 @@ class _Profiles:
         return str((self.folder / name).resolve())
 
 
-def _cell(entry: SoakEntry | CompareEntry, plan: Plan, known: _Profiles, place: str) -> Cell:
+def _cell(
+    entry: SoakEntry | CompareEntry, loaded: LoadedPlan, known: _Profiles, where: KeyPath
+) -> Cell:
+    plan, place = loaded.plan, loaded.place(*where)
     name = entry.profile or DEFAULT_PROFILE
     profile = known.get(name, place)
     settings = tuple((key, _setting(value)) for key, value in _merged(plan, entry).items())
@@ -216,10 +225,13 @@ def _cell(entry: SoakEntry | CompareEntry, plan: Plan, known: _Profiles, place: 
             profile = profile.with_overrides(dict(settings))
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from error
-    duration_s = _first(entry.duration_s, plan.duration_s)
+    kind = CellKind.SOAK if isinstance(entry, SoakEntry) else CellKind.COMPARE
+    needed_s = _decides_from_s(entry, profile)
+    duration_s = entry.duration_s or plan.duration_s or max(_DURATION_S, needed_s)
+    least_s = max(entry.least_duration_s or plan.least_duration_s or 0.0, needed_s)
     cell = Cell(
         id=entry.id or _id(entry, profile),
-        kind=CellKind.SOAK if isinstance(entry, SoakEntry) else CellKind.COMPARE,
+        kind=kind,
         profile=name,
         profile_source=known.source(name),
         model=entry.model or profile.model,
@@ -227,7 +239,7 @@ def _cell(entry: SoakEntry | CompareEntry, plan: Plan, known: _Profiles, place: 
         seed=profile.seed if entry.seed is None else entry.seed,
         duration_s=duration_s,
         # A cell that is shorter than the plan's least was meant to be.
-        least_s=min(_first(entry.least_duration_s, plan.least_duration_s), duration_s),
+        least_s=min(least_s, duration_s),
         ballast=plan.ballast if entry.ballast is None else entry.ballast,
         gc=entry.gc or plan.gc,
         device=entry.device or plan.device,
@@ -242,7 +254,31 @@ def _cell(entry: SoakEntry | CompareEntry, plan: Plan, known: _Profiles, place: 
         margin=entry.margin if isinstance(entry, CompareEntry) else None,
         needs=entry.needs or plan.needs or Needs(),
     )
+    if kind is CellKind.SOAK and duration_s < needed_s:
+        at = ("duration",) if entry.duration_s is None else (*where, "duration")
+        raise ConfigError(_too_short(cell, needed_s, loaded.place(*at)))
     return replace(cell, work=_work(cell, profile))
+
+
+def _decides_from_s(entry: SoakEntry | CompareEntry, profile: Profile) -> float:
+    """The shortest length at which ``entry`` can come to a verdict.
+
+    A soak of a profile that limits no growth of memory promises nothing of it, and has none: only
+    what is counted decides there.
+    """
+    if isinstance(entry, CompareEntry):
+        return DEFAULT_LOOKS[0] * _first(entry.block_s, BLOCK_S) * len(entry.versions)
+    needed_s = profile.decides_from_s
+    return needed_s if needed_s < math.inf else 0.0
+
+
+def _too_short(cell: Cell, needed_s: float, place: str) -> str:
+    needed = format_duration(needed_s)
+    return (
+        f"{place}: {cell.id} lasts {format_duration(cell.duration_s)}, too short to judge growth "
+        f"of memory: profile {cell.profile} needs {needed} or more; write duration: {needed}, or "
+        "leave the cell out."
+    )
 
 
 def _merged(plan: Plan, entry: Common) -> dict[str, bool | int | float | str]:

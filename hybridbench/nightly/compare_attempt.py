@@ -35,7 +35,9 @@ _WORSE: Final = (Change.INTRODUCED, Change.WORSE)
 
 def compare_command(cell: Cell, seed: int, duration_s: float, store: Path) -> list[str]:
     """The comparison of ``cell``, as anybody could type it."""
-    words = [*HYBRIDBENCH, "compare", *cell.versions, "--ui", "plain", "--store", str(store)]
+    words = [*HYBRIDBENCH, "compare", *cell.versions, "--same-engine", "--ui", "plain"]
+    # A cell needs a verdict, also on a day without a change.
+    words += ["--store", str(store)]
     words += ["--profile", cell.profile_source, "--model", cell.model, "--seed", str(seed)]
     words += ["--max-time", f"{duration_s:g}s"]
     if cell.block_s is not None:

@@ -63,8 +63,9 @@ def planned_night(
 
 
 def stored_policy(record: PlanRecord) -> Policy:
-    """The policy that a cell carries."""
-    return Policy(**record.policy)
+    """The policy that a cell carries; what older versions could run again is no part of it."""
+    kept = {key: value for key, value in record.policy.items() if key != "extend_inconclusive"}
+    return Policy(**kept)
 
 
 def stored_waivers(record: PlanRecord) -> tuple[Waiver, ...]:

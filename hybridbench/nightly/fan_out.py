@@ -20,6 +20,7 @@ from hybridbench.nightly.budget import OVERHEAD_S
 from hybridbench.nightly.cells import Cell, cell_to_json
 from hybridbench.nightly.facts import Night
 from hybridbench.nightly.merge import counted
+from hybridbench.nightly.policy import extension_s
 from hybridbench.units import format_duration
 
 # GitHub starts no more jobs from one matrix.
@@ -27,6 +28,10 @@ _GITHUB_MAX: Final = 256
 # A fresh runner installs torch before it runs anything.
 _GITHUB_SETUP_MIN: Final = 15
 _CODES_OF_AN_ANSWER: Final = [2, 10, 11, 12, 13, 14, 15, 16]
+PARTIAL: Final = (
+    "with cells left out the night ends 13 (INCONCLUSIVE) where it would be green, unless "
+    "`nightly merge` or `nightly run` has --allow-partial"
+)
 _SUSPENDED_HINT: Final = (
     "# The merge waits: when the cells are done, start it with\n"
     '#   kubectl patch job {name}-merge --type=strategic -p \'{{"spec":{{"suspend":false}}}}\'\n'
@@ -44,6 +49,7 @@ class Wanted:
         stamp: when this was asked for; a Kubernetes night is named by it.
         image: that the pods run.
         claim: the volume claim with that directory.
+        merge_options: what only ``nightly merge`` is told beside.
     """
 
     plan: str
@@ -52,6 +58,7 @@ class Wanted:
     stamp: str
     image: str
     claim: str
+    merge_options: Sequence[str] = ()
 
 
 def rendered(night: Night, form: str, wanted: Wanted) -> str:
@@ -64,11 +71,16 @@ def rendered(night: Night, form: str, wanted: Wanted) -> str:
 
 
 def minutes_of(cell: Cell, night: Night) -> int:
-    """When an engine may give a cell up: every attempt that the policy allows, and half as much."""
+    """When an engine may give a cell up: all runs that the policy allows, extended, half as long
+    again.
+    """
     policy = night.loaded.plan.policy
-    runs = 1.0 + policy.rerun_statistical_leak + policy.rerun_invalid
-    runs += policy.extend_inconclusive if policy.extend_inconclusive > 1 else 0.0
-    return math.ceil(1.5 * (cell.duration_s + OVERHEAD_S) * runs / 60) + 5
+    runs = 1 + policy.rerun_statistical_leak + policy.rerun_invalid
+    run_s = cell.duration_s + OVERHEAD_S
+    extend_s = extension_s(cell, policy)
+    if night.budget_s is not None:
+        extend_s = min(extend_s, max(night.budget_s - run_s, 0.0))
+    return math.ceil(1.5 * (run_s + extend_s) * runs / 60) + 5
 
 
 def _console(night: Night, wanted: Wanted) -> str:
@@ -78,6 +90,7 @@ def _console(night: Night, wanted: Wanted) -> str:
     lines += [_line(index, cell, width) for index, cell in enumerate(night.cells)]
     lines.append(f"one after another: {format_duration(night.budgeted.needed_s)}")
     lines += [night.budgeted.note] if night.budgeted.note else []
+    lines += [PARTIAL] if night.record.left_out else []
     lines.append(f"red by chance: {night.false_red.text}")
     lines.append(f"  = {night.false_red.formula}")
     return "\n".join(lines) + "\n"
@@ -149,6 +162,7 @@ def _slurm(night: Night, wanted: Wanted) -> str:
             gpu=max(need.gpu for need in needs),
             plan=wanted.plan,
             options=_words(wanted.options),
+            merge_options=_words(wanted.merge_options),
             out=wanted.out,
             command="hybridbench nightly",
         )
@@ -267,7 +281,8 @@ def _cells_job(name: str, night: Night, wanted: Wanted, plan: _Volume) -> dict[s
 
 
 def _merge_job(name: str, night: Night, wanted: Wanted, plan: _Volume) -> dict[str, object]:
-    words = [*_VERB, "merge", _cells_dir(night, wanted), "--plan", _PLAN_FILE, *wanted.options]
+    words = [*_VERB, "merge", _cells_dir(night, wanted), "--plan", _PLAN_FILE]
+    words += [*wanted.options, *wanted.merge_options]
     script = f"exec {shlex.join([*words, '--out', _night_dir(night, wanted)])}"
     template = _pod("merge", script, plan, wanted, _resources(night, cells=False))
     return _job(f"{name}-merge", {"suspend": True, "backoffLimit": 0, "template": template})

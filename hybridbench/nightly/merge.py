@@ -84,8 +84,13 @@ def find_cells(places: Sequence[Path]) -> Found:
     return Found(cells, tuple(notes))
 
 
-def merged(plan: PlanRecord, found: Found, nights: Sequence[GoodNight]) -> NightRecord:
-    """The night of ``plan`` from the cells that were found, told against the last good ones."""
+def merged(
+    plan: PlanRecord, found: Found, nights: Sequence[GoodNight], *, allow_partial: bool = False
+) -> NightRecord:
+    """The night of ``plan`` from the cells that were found, told against the last good ones.
+
+    A night of which the budget left cells out is not green unless ``allow_partial`` says so.
+    """
     policy = stored_policy(plan)
     cells = [_cell(name, plan, found.cells.get(name)) for name in plan.cells]
     attempts = [a for cell in cells for a in cell.attempts]
@@ -96,6 +101,8 @@ def merged(plan: PlanRecord, found: Found, nights: Sequence[GoodNight]) -> Night
     reds = [cell for cell in cells if cell.state in (CellState.FAIL, CellState.MISSING)]
     reds.sort(key=lambda cell: PRECEDENCE.index(cell.word))
     passed = any(cell.state == CellState.PASS for cell in cells)
+    whole = allow_partial or not plan.left_out
+    green = passed and whole and not reds
     undecided = int(ExitCode.INCONCLUSIVE)
     rehearsed = _rehearsed(cells)
     return NightRecord(
@@ -103,14 +110,15 @@ def merged(plan: PlanRecord, found: Found, nights: Sequence[GoodNight]) -> Night
         plan=plan,
         started_wall_s=started_s,
         ended_wall_s=max((a.ended_wall_s for a in attempts), default=0.0),
-        good=passed and not reds and not rehearsed,
+        good=green and not rehearsed,
         # Neutral cells do no harm to a night, but no night is made of nothing else.
-        exit_code=reds[0].exit_code if reds else int(ExitCode.CLEAN) if passed else undecided,
-        word="FAIL" if reds else "PASS" if passed else "INCONCLUSIVE",
-        headline=_headline(cells, reds, len(plan.left_out)),
+        exit_code=reds[0].exit_code if reds else int(ExitCode.CLEAN) if green else undecided,
+        word="FAIL" if reds else "PASS" if green else "INCONCLUSIVE",
+        headline=_headline(cells, reds) + _left_out(len(plan.left_out), allow_partial),
         cells=tuple(cells),
         notes=tuple(_notes(plan, found, attempts)),
         rehearsed=rehearsed,
+        allow_partial=allow_partial,
     )
 
 
@@ -234,19 +242,25 @@ def _waived(waiver: Waiver) -> str:
     return f"until {waiver.expires.isoformat()}: {waiver.reason} ({waiver.link})"
 
 
-def _headline(cells: Sequence[CellOfNight], reds: Sequence[CellOfNight], left_out: int) -> str:
+def _left_out(cells: int, allow_partial: bool) -> str:
     # A green night of half a plan must not read as one of all of it.
-    short = f"; {left_out} more left out by the budget" if left_out else ""
+    if not cells:
+        return ""
+    accepted = "accepted by" if allow_partial else "not accepted without"
+    return f"; {cells} more left out by the budget ({accepted} --allow-partial)"
+
+
+def _headline(cells: Sequence[CellOfNight], reds: Sequence[CellOfNight]) -> str:
     if reds:
         worst = reds[0]
-        return f"{worst.id}: {worst.word}; {len(reds)} of {counted(len(cells))} red{short}"
+        return f"{worst.id}: {worst.word}; {len(reds)} of {counted(len(cells))} red"
     neutral = sum(cell.state == CellState.NEUTRAL for cell in cells)
     waived = sum(bool(entry.waived) for cell in cells for entry in cell.findings)
     said = f"{len(cells) - neutral} of {counted(len(cells))} passed"
     if neutral:
         said += f", {neutral} undecided"
     findings = "finding" if waived == 1 else "findings"
-    return said + (f"; {waived} known {findings} waived" if waived else "") + short
+    return said + (f"; {waived} known {findings} waived" if waived else "")
 
 
 def _notes(plan: PlanRecord, found: Found, attempts: Sequence[AttemptRecord]) -> Iterable[str]:

@@ -16,7 +16,17 @@ from pydantic.dataclasses import dataclass
 from hybridbench.errors import ConfigError
 from hybridbench.thresholds import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans
-from hybridbench.workload.fields import Count, CountOrZero, DurationS, Flag, Share, SizeBytes
+from hybridbench.workload.fields import (
+    AutoDurationS,
+    Count,
+    CountOrZero,
+    DurationS,
+    Flag,
+    Objects,
+    Seed,
+    Share,
+    SizeBytes,
+)
 from hybridbench.workload.settings import SETTINGS
 from hybridbench.workload.validation import full_stop, nearest, validated
 from hybridbench.workload.yaml_source import KeyPath, Source, read_yaml
@@ -60,7 +70,8 @@ class Policy:
         rerun_statistical_leak: a LEAK or DEGRADED that only statistics found is run once more with
             another seed, and is red only if that is red too.  Exact findings are red at once.
         rerun_invalid: a run that proved nothing (a busy machine) is made once more.
-        extend_inconclusive: how many times longer an undecided cell is run once more; 1: it is not.
+        extend: seconds that an undecided soak may go on beyond its length; None (auto) is the
+            default of ``soak``, 0 ends every soak on time.  A comparison ends when it is decided.
         inconclusive: what a cell is that stays undecided.
         throughput_ratio: red below this share of the last good night's tokens a second; 0: only
             shown.  Nights are not interleaved, so that the machine's drift is in it.
@@ -68,7 +79,7 @@ class Policy:
 
     rerun_statistical_leak: Flag = True
     rerun_invalid: Flag = True
-    extend_inconclusive: Annotated[float, Strict(), Field(ge=1.0, le=20.0)] = 2.0
+    extend: AutoDurationS = None
     inconclusive: Literal["neutral", "fail"] = "neutral"
     throughput_ratio: Share = 0.0
 
@@ -104,16 +115,20 @@ class Matrix:
     profiles: tuple[Text, ...] = ()
     models: tuple[Text, ...] = ()
     versions: tuple[Text, ...] = (".",)
-    seeds: tuple[CountOrZero, ...] = ()
+    seeds: tuple[Seed, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Common:
-    """What every cell may have of its own; what it leaves out is the plan's."""
+    """What every cell may have of its own; what it leaves out is the plan's.
+
+    ``least_duration`` is what a budget never shortens a cell below.  A soak is never shortened
+    below what its profile needs to decide, whatever stands here.
+    """
 
     duration_s: DurationS | None = None
     least_duration_s: DurationS | None = None
-    ballast: CountOrZero | None = None
+    ballast: Objects | None = None
     gc: Literal["default", "freeze-after-warmup"] | None = None
     device: Text | None = None
     set: Settings = Field(default_factory=dict)
@@ -129,7 +144,7 @@ class SoakEntry(Common):
     profile: Text
     model: Text | None = None
     version: Text = "."
-    seed: CountOrZero | None = None
+    seed: Seed | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -140,19 +155,20 @@ class CompareEntry(Common):
     versions: Annotated[tuple[Text, ...], Field(min_length=2)]
     profile: Text | None = None
     model: Text | None = None
-    seed: CountOrZero | None = None
+    seed: Seed | None = None
     block_s: DurationS | None = None
     margin: Annotated[float, Strict(), Field(gt=0.0, lt=1.0)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Plan(Common):
-    """A night as written; ``cells.expand`` makes its cells."""
+    """A night as written; ``cells.expand`` makes its cells.
+
+    Without a ``duration`` cells last ten minutes, or as long as their profile needs to decide.
+    """
 
     name: Name
     description: str = ""
-    duration_s: DurationS = 600.0
-    least_duration_s: DurationS = 60.0
     budget_s: DurationS | None = None
     matrix: Matrix = Matrix()
     cells: tuple[SoakEntry, ...] = ()
@@ -188,6 +204,7 @@ def load_plan(name_or_path: str | Path) -> LoadedPlan:
             raise ConfigError(full_stop(f"{name_or_path}: there is no such plan; {hint}"))
         path = shipped[str(name_or_path)]
     source = read_yaml(path, "plan")
+    _refuse_reruns_at_length(source)
     loaded = LoadedPlan(plan=validated(_adapter(), source), path=path, source=source)
     for where, fault in _faults(loaded.plan):
         raise ConfigError(full_stop(f"{source.place(where)}: {fault}"))
@@ -198,6 +215,18 @@ def plan_json_schema() -> dict[str, object]:
     """The JSON Schema of a plan, for editors and other tools."""
     schema: dict[str, object] = _adapter().json_schema(by_alias=True, mode="validation")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _refuse_reruns_at_length(source: Source) -> None:
+    """Plans of older versions ran an undecided soak again, longer; now the soak itself goes on."""
+    policy = source.data.get("policy")
+    if isinstance(policy, Mapping) and "extend_inconclusive" in policy:
+        factor = policy["extend_inconclusive"]
+        instead = "extend: 0" if factor == 1 else "extend: auto"
+        raise ConfigError(
+            f"{source.place(('policy', 'extend_inconclusive'))}: policy.extend_inconclusive is no "
+            f"key any more, as an undecided soak goes on by itself; write {instead} instead."
+        )
 
 
 @cache
@@ -225,15 +254,15 @@ def _faults(plan: Plan) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _lengths(entry: Common, where: KeyPath, plan: Plan) -> Iterator[tuple[KeyPath, str]]:
-    duration_s = plan.duration_s if entry.duration_s is None else entry.duration_s
-    least_s = plan.least_duration_s if entry.least_duration_s is None else entry.least_duration_s
-    for key, value in (("duration", duration_s), ("least_duration", least_s)):
-        if value < SHORTEST_S:
+    least_s = entry.least_duration_s
+    for key, value in (("duration", entry.duration_s), ("least_duration", least_s)):
+        if value is not None and value < SHORTEST_S:
             yield (
                 (*where, key),
                 f"{key}: nothing can be judged in less than {SHORTEST_S:g}s; give more",
             )
-    if entry.least_duration_s is not None and least_s > duration_s:
+    duration_s = plan.duration_s if entry.duration_s is None else entry.duration_s
+    if least_s is not None and duration_s is not None and least_s > duration_s:
         yield (
             (*where, "least_duration"),
             f"least_duration {least_s:g}s is longer than duration {duration_s:g}s",

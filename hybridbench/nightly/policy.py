@@ -15,6 +15,8 @@ from hybridbench.nightly.cells import Cell, CellKind
 from hybridbench.nightly.plan import Policy, Waiver
 from hybridbench.nightly.records import AttemptRecord, stored_finding
 from hybridbench.nightly.waivers import Judged, judged, kind_left
+from hybridbench.runs.plan import default_extend_s
+from hybridbench.units import format_duration
 
 SLOWER: Final = "slower"  # the kind of finding that a comparison's throughput or cost makes
 # What chance alone can make; everything else is counted.
@@ -24,6 +26,12 @@ STATISTICAL: Final = frozenset(
 # Far from the seeds that people choose, so that a rerun never repeats another cell.
 _OTHER_SEED: Final = 7919
 _ATTEMPTS_MAX: Final = 5
+_WHY: Final = {
+    "rerun": "run again with another seed, as only statistics had found something",
+    "retry": "run once more, as the run before proved nothing",
+    # Nights of older versions have such runs; no run is made for this any more.
+    "extended": "run longer, as the run before was undecided",
+}
 
 
 class Why(StrEnum):
@@ -32,7 +40,6 @@ class Why(StrEnum):
     FIRST = "first"
     RERUN = "rerun"  # another seed, after a red that only statistics saw
     RETRY = "retry"  # the run before proved nothing
-    EXTENDED = "extended"  # the run before was undecided
 
 
 class CellState(StrEnum):
@@ -51,6 +58,7 @@ class Next:
     why: Why
     seed: int
     duration_s: float
+    extend_s: float = 0.0  # how long it may go on undecided, if there is time
 
 
 @dataclass(frozen=True)
@@ -96,25 +104,34 @@ def day_of(attempt: AttemptRecord) -> date:
 def next_attempt(rules: Rules, attempts: Sequence[AttemptRecord]) -> Next | None:
     """The run that is to be made after ``attempts``, all of which have ended; None: it is decided.
 
-    A red of statistics alone is tried once with another seed, a run that proved nothing once more,
-    an undecided one once at a greater length.  Each happens once in the life of a cell.
+    A red of statistics alone is tried once with another seed, a run that proved nothing once more.
+    Each happens once in the life of a cell.  An undecided soak went on by itself for as long as it
+    might, and an undecided comparison took its longest time: neither is made again.
     """
     cell, policy = rules.cell, rules.policy
     if not attempts:
-        return Next(Why.FIRST, cell.seed, cell.duration_s)
+        return Next(Why.FIRST, cell.seed, cell.duration_s, extension_s(cell, policy))
     last = attempts[-1]
     done = {attempt.why for attempt in attempts}
+    extend_s = extension_s(cell, policy)
     kind = rules.kind(last)
     if kind is None or len(attempts) >= _ATTEMPTS_MAX:
         return None
     if kind is VerdictKind.INVALID and policy.rerun_invalid and Why.RETRY not in done:
-        return Next(Why.RETRY, last.seed, last.duration_s)
+        return Next(Why.RETRY, last.seed, last.duration_s, extend_s)
     if _only_statistics(rules, last) and policy.rerun_statistical_leak and Why.RERUN not in done:
-        return Next(Why.RERUN, cell.seed + _OTHER_SEED, last.duration_s)
-    longer = policy.extend_inconclusive > 1.0 and Why.EXTENDED not in done
-    if kind is VerdictKind.INCONCLUSIVE and longer:
-        return Next(Why.EXTENDED, last.seed, last.duration_s * policy.extend_inconclusive)
+        return Next(Why.RERUN, cell.seed + _OTHER_SEED, last.duration_s, extend_s)
     return None
+
+
+def extension_s(cell: Cell, policy: Policy) -> float:
+    """How long a run of ``cell`` may go on while it is undecided, given the time.
+
+    A comparison has interim analyses of its own, and its length is the longest time it may take.
+    """
+    if cell.kind is CellKind.COMPARE:
+        return 0.0
+    return default_extend_s(cell.duration_s) if policy.extend is None else policy.extend
 
 
 def outcome(rules: Rules, attempts: Sequence[AttemptRecord]) -> Outcome:
@@ -141,15 +158,19 @@ def outcome(rules: Rules, attempts: Sequence[AttemptRecord]) -> Outcome:
         exit_code=int(ExitCode.REGRESSION) if worse else _exit_code(kind, rules.policy),
         attempt=deciding,
         findings=rules.judged(deciding),
-        notes=(*_notes(attempts, unconfirmed), *_undecided(rules, attempts)),
+        notes=(*_notes(attempts, unconfirmed), *_undecided(rules, deciding)),
     )
 
 
-def _undecided(rules: Rules, attempts: Sequence[AttemptRecord]) -> tuple[str, ...]:
-    wanted = next_attempt(rules, attempts)
-    if wanted is None or wanted.why is not Why.EXTENDED:
+def _undecided(rules: Rules, attempt: AttemptRecord) -> tuple[str, ...]:
+    """That a run ended undecided because it was not given the time that the plan allows."""
+    if rules.kind(attempt) is not VerdictKind.INCONCLUSIVE or attempt.extend_s is None:
         return ()
-    return ("undecided, and the budget left no time to run it longer",)
+    wanted_s = extension_s(rules.cell, rules.policy)
+    if attempt.extend_s >= wanted_s:
+        return ()
+    allowed = "no time" if not attempt.extend_s else f"only {format_duration(attempt.extend_s)}"
+    return (f"undecided, and the budget left {allowed} to extend it",)
 
 
 def _only_statistics(rules: Rules, attempt: AttemptRecord) -> bool:
@@ -193,12 +214,13 @@ def _notes(attempts: Sequence[AttemptRecord], unconfirmed: AttemptRecord | None)
             f"not confirmed: {unconfirmed.headline} (seed {unconfirmed.seed}); the run with seed "
             f"{attempts[-1].seed} does not show it"
         )
-    words = {
-        Why.RERUN: "run again with another seed, as only statistics had found something",
-        Why.RETRY: "run once more, as the run before proved nothing",
-        Why.EXTENDED: "run longer, as the run before was undecided",
-    }
-    notes += [words[Why(a.why)] for a in attempts if a.why in words]
+    notes += [_WHY[a.why] for a in attempts if a.why in _WHY]
+    notes += [
+        f"run {a.number} was extended by {format_duration(a.extended_s)} beyond its "
+        f"{format_duration(a.duration_s)}, as it was undecided"
+        for a in attempts
+        if a.extended_s
+    ]
     notes += [
         f"cut off and gone on with, run {a.number} in {a.segments} segments: each has a worker of "
         "its own, and no slope crosses a cut"

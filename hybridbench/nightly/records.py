@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.analysis.findings import Finding, Rate, VerdictKind, leak_kind
 from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import (
+    DOCUMENT_BYTES_MAX,
+    INT_MAX,
+    INT_MIN,
+    TIME_S_MAX,
+    WALL_S_MAX,
+    ForeignDataError,
+    check_plain,
+    read_bytes,
+)
+from hybridbench.nightly.cells import CellKind
+from hybridbench.nightly.plan import Policy, Waiver
+from hybridbench.nightly.waivers import parse_max_rate
 from hybridbench.rundir.atomic import write_atomically
 
 CELL_SCHEMA: Final = "hybridbench.cell/1"
 NIGHT_SCHEMA: Final = "hybridbench.night/1"
+
+
+# What a clock and the rest of the bench can take.
+Wall = Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=TIME_S_MAX)]
+Int64 = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 
 
 class RateRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,17 +59,17 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def signature(self) -> tuple[str, str, str]:
         """What makes it the same finding another night."""
-        return self.kind, self.subject, self.driver or ""
+        return leak_kind(self.kind), self.subject, self.driver or ""
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a cell; without an exit code it is under way or was cut off."""
 
     number: int
-    why: str
-    seed: int
-    duration_s: float
-    started_wall_s: float
+    why: str  # "extended" in nights of older versions: a run of its own, longer than the first
+    seed: Int64
+    duration_s: Seconds
+    started_wall_s: Wall
     command: tuple[str, ...]
     run: str = ""  # the run's directory, below the cell's
     exit_code: int | None = None
@@ -60,11 +79,15 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[FindingRecord, ...] = ()
     metrics: dict[str, float] = {}  # medians over the judged window
     growth: dict[str, RateRecord] = {}  # of the gated metrics, an hour
-    judged_s: float = 0.0
+    judged_s: Seconds = 0.0
     segments: int = 1  # more than one: it was cut off and gone on with
+    extend_s: Seconds | None = (
+        None  # how long it might go on undecided; None: before there was that
+    )
+    extended_s: Seconds = 0.0  # how long it did
     machine_class: str = ""
     engine: str = ""  # hash of the engine files that ran
-    ended_wall_s: float = 0.0
+    ended_wall_s: Wall = 0.0
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +154,8 @@ class NightRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str
     plan: PlanRecord
-    started_wall_s: float
-    ended_wall_s: float
+    started_wall_s: Wall
+    ended_wall_s: Wall
     good: bool
     exit_code: int
     word: str
@@ -140,6 +163,7 @@ class NightRecord(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[CellOfNight, ...] = ()
     notes: tuple[str, ...] = ()
     rehearsed: tuple[str, ...] = ()  # defects that were put into every soak: never a baseline
+    allow_partial: bool = False  # cells that the budget left out were accepted
 
 
 _Record = TypeVar("_Record", CellRecord, NightRecord)
@@ -233,7 +257,9 @@ def _finite(value: float) -> float | None:
 
 def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, DOCUMENT_BYTES_MAX)
+    except ForeignDataError as error:
+        raise RunDirectoryError(f"{path} {error}") from error
     except OSError as error:
         raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
     try:
@@ -243,9 +269,48 @@ def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
                 f"{path} has schema {found!r}, and this hybridbench reads {schema!r} only: "
                 "read it with the version that wrote it"
             )
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunDirectoryError(f"{path} is damaged: {error}") from error
+        record = msgspec.json.decode(data, type=kind)
+        _check(record)
+    except (msgspec.DecodeError, RecursionError, TypeError, ValueError) as error:
+        said = str(error).partition("\n")[0]
+        raise RunDirectoryError(f"{path} is damaged: {said}") from error
+    return record
+
+
+def _check(record: CellRecord | NightRecord) -> None:
+    """Raise ValueError, TypeError or DecodeError for what the record's own types leave open."""
+    Policy(**record.plan.policy)
+    for waiver in record.plan.waivers:
+        max_rate = Waiver(**waiver).max_rate
+        if max_rate is not None:
+            parse_max_rate(max_rate)
+    if isinstance(record, CellRecord):
+        msgspec.convert(record.cell, _PlannedCell)
+        _check_attempts(record.cell, record.attempts)
+        return
+    for cell in record.cells:
+        _check_attempts(cell.cell, cell.attempts)
+        for found in (*(entry.finding for entry in cell.findings), *cell.gone):
+            VerdictKind(found.verdict)
+
+
+def _check_attempts(cell: dict[str, Any], attempts: tuple[AttemptRecord, ...]) -> None:
+    check_plain(cell)
+    for attempt in attempts:
+        for finding in attempt.findings:
+            VerdictKind(finding.verdict)
+
+
+class _PlannedCell(msgspec.Struct):
+    """What a merge needs of a cell."""
+
+    id: str
+    kind: CellKind
+    profile: str
+    model: str
+    versions: tuple[str, ...]
+    seed: Int64
+    duration_s: Seconds
 
 
 class _Head(msgspec.Struct):

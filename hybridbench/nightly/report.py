@@ -37,6 +37,10 @@ _GATE: Final = {
 }
 # There is no answer of the engine's in these.
 _NO_ANSWER: Final = ("CRASHED", "INVALID", "MISSING")
+_PARTIAL: Final = (
+    "No cell is red, but the budget left cells of the plan out, and this night says nothing of "
+    "them; --allow-partial accepts that."
+)
 NOWHERE: Final[Mapping[str, str]] = {}
 _MEANING: Final = {
     "PASS": "Every cell of this night came to a verdict, and none of them is red.",
@@ -58,7 +62,7 @@ def night_document(night: NightRecord, name: str, pages: Mapping[str, str] = NOW
         run_id=name,
         subtitle=_subtitle(night),
         badge=BADGES[night.word],
-        meaning=_MEANING[night.word],
+        meaning=_meaning(night),
         exit_code=night.exit_code,
         headline=night.headline,
         answer=tuple(_answer(night)),
@@ -70,6 +74,11 @@ def night_document(night: NightRecord, name: str, pages: Mapping[str, str] = NOW
         data_file=NIGHT,
         suite=f"night {night.plan.name}",
     )
+
+
+def _meaning(night: NightRecord) -> str:
+    passed = any(cell.state == CellState.PASS for cell in night.cells)
+    return _PARTIAL if night.word == "INCONCLUSIVE" and passed else _MEANING[night.word]
 
 
 def _subtitle(night: NightRecord) -> str:
@@ -135,13 +144,16 @@ def _gates(night: NightRecord) -> Iterator[Gate]:
                 seen.add(gate)
                 text = f"{entry.finding.title}; waived {entry.waived}"
                 yield Gate(gate, cell.id, GateState.SKIPPED, text)
+    for name in night.plan.left_out:
+        yield Gate(name, "cell", GateState.SKIPPED, f"{name}: left out by the budget")
 
 
 def _cells_table(night: NightRecord, pages: Mapping[str, str]) -> Table:
-    rows = tuple(_cell_row(cell) for cell in night.cells)
+    left_out = tuple((name, "left out", "", "", "", "", "") for name in night.plan.left_out)
+    rows = (*(_cell_row(cell) for cell in night.cells), *left_out)
     columns = ("cell", "", "verdict", "judged", "runs", "tokens/s", "of last good")
     note = "A cell that came to no verdict is MISSING and never a pass."
-    links = tuple(pages.get(cell.id, "") for cell in night.cells)
+    links = (*(pages.get(cell.id, "") for cell in night.cells), *("" for _ in left_out))
     return _filled(Table("Cells", columns, rows, frozenset({3, 4, 5, 6}), note, links=links))
 
 

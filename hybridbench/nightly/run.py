@@ -20,7 +20,7 @@ from hybridbench.nightly.merge import find_cells, headline_of, merged, plan_of
 from hybridbench.nightly.records import PlanRecord, another_engine, read_cell
 from hybridbench.nightly.write import write_night
 from hybridbench.report.document import Document
-from hybridbench.rundir.layout import CELL, CELLS, NIGHT
+from hybridbench.rundir.layout import CELL, CELLS, NIGHT, make_directory
 from hybridbench.rundir.lock import locked_run
 
 Told = Callable[[str], None]
@@ -78,7 +78,7 @@ def _cell(night: Night, cell: Cell, out: Path, place: _Place) -> int:
 
 def run_cells(night: Night, out: Path, child: Child, told: Told) -> int | None:
     """Run all cells that are not finished; 130 or 143 if a signal ended that, else None."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     with locked_run(out):
         clock = SystemClock()
         budget_s = float("inf") if night.budget_s is None else night.budget_s
@@ -106,6 +106,8 @@ def merge_night(
     plan: PlanRecord | None,
     baselines: Sequence[Path] | None,
     keep: Path | None,
+    *,
+    allow_partial: bool = False,
 ) -> Document:
     """Merge the cells below ``places`` into the night ``out``; its report.
 
@@ -115,6 +117,7 @@ def merge_night(
         plan: whose cells are expected; None: as the cells carry it.
         baselines: nights or directories of them; None: those beside ``out``.
         keep: where a green night is stored as a baseline, if anywhere.
+        allow_partial: a night may be green though the budget left cells out.
 
     Raises:
         RunDirectoryError: nothing to merge, cells of two plans, or no way to write.
@@ -129,7 +132,8 @@ def merge_night(
             "run with"
         )
     beside = [out.resolve().parent] if baselines is None else list(baselines)
-    night = merged(wanted, found, good_nights(beside, but=out))
+    good = good_nights(beside, but=out)
+    night = merged(wanted, found, good, allow_partial=allow_partial)
     document = write_night(out, night)
     if keep is not None and night.good:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(night.started_wall_s))

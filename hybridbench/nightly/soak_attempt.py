@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import numpy as np
@@ -16,6 +15,7 @@ from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.record import JsonValue, RunRecord
 from hybridbench.analysis.segments import judged_length_s, last_segment, segments
 from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, read_json
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, Cell
 from hybridbench.nightly.machine_class import machine_words
 from hybridbench.nightly.policy import STATISTICAL
@@ -25,6 +25,7 @@ from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import read_run
+from hybridbench.runs.extension import EXTENDED, EXTENSION_ENDED
 
 # Shown from night to night; medians over the judged window.
 _METRICS: Final = (
@@ -56,11 +57,12 @@ class Stored:
     run_dir: Path | None = None
 
 
-def soak_command(cell: Cell, seed: int, duration_s: float, store: Path) -> list[str]:
+def soak_command(cell: Cell, attempt: AttemptRecord, store: Path) -> list[str]:
     """The soak of ``cell``, as anybody could type it."""
     words = [*HYBRIDBENCH, "soak", "--ui", "plain", "--store", str(store)]
     words += ["--profile", cell.profile_source, "--model", cell.model]
-    words += ["--duration", f"{duration_s:g}s", "--seed", str(seed)]
+    words += ["--duration", f"{attempt.duration_s:g}s", "--seed", str(attempt.seed)]
+    words += ["--extend", f"{attempt.extend_s:g}s" if attempt.extend_s else "0"]
     if cell.gc is not None:
         words += ["--gc", cell.gc]
     if cell.ballast is not None:
@@ -130,9 +132,14 @@ def with_result(attempt: AttemptRecord, run_dir: Path, cell_dir: Path) -> Attemp
             for finding in verdict.findings
         ),
         metrics=_medians(record, window),
-        growth={result.metric: rate_record(result.rate_per_hour) for result in verdict.metrics},
+        growth={
+            result.metric: rate_record(result.rate_per_hour)
+            for result in verdict.metrics
+            if result.rate_per_hour is not None
+        },
         judged_s=0.0 if window is None else judged_length_s(record, window),
         segments=len(segments(record)),
+        extended_s=_extended_s(record),
         machine_class=machine_words(record.manifest),
         engine=str(record.manifest.get("engine_hash", "")),
     )
@@ -156,10 +163,16 @@ def _verdict(run_dir: Path) -> Verdict:
 
 def _json(path: Path) -> JsonValue:
     try:
-        stored: JsonValue = json.loads(path.read_text(encoding="utf-8"))
+        return cast("JsonValue", read_json(path, DOCUMENT_BYTES_MAX))
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"cannot read {path}: {error}") from error
-    return stored
+
+
+def _extended_s(record: RunRecord) -> float:
+    """How long the run went on beyond its planned time, undecided."""
+    began = record.last_event(EXTENDED)
+    ended = last_segment(record).last_event(EXTENSION_ENDED)
+    return 0.0 if began is None or ended is None else max(ended.t_s - began.t_s, 0.0)
 
 
 def _medians(record: RunRecord, window: tuple[float, float] | None) -> dict[str, float]:

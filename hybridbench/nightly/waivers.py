@@ -9,7 +9,7 @@ from datetime import date
 from fnmatch import fnmatchcase
 from typing import Final
 
-from hybridbench.analysis.findings import PRECEDENCE, Finding, Rate, VerdictKind
+from hybridbench.analysis.findings import PRECEDENCE, Finding, Rate, VerdictKind, leak_kind
 from hybridbench.nightly.plan import Waiver
 from hybridbench.units import parse_byte_rate, parse_bytes
 
@@ -98,7 +98,9 @@ def _judge_one(
 
 def _names(waiver: Waiver, finding: Finding, cell: tuple[str, str]) -> bool:
     profile, model = cell
-    of_kind = waiver.kind == finding.kind and fnmatchcase(finding.driver or "", waiver.driver)
+    of_kind = leak_kind(waiver.kind) == leak_kind(finding.kind) and fnmatchcase(
+        finding.driver or "", waiver.driver
+    )
     return (
         (of_kind or _leaves_open(waiver, finding))
         and fnmatchcase(finding.subject, waiver.subject)

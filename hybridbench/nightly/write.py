@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.records import NightRecord, write_record
 from hybridbench.nightly.report import night_document
 from hybridbench.report.document import Document
 from hybridbench.report.github import render_summary
 from hybridbench.report.write import write_document
 from hybridbench.rundir.atomic import write_atomically
-from hybridbench.rundir.layout import CELLS, NIGHT, REPORT_HTML, SUMMARY
+from hybridbench.rundir.layout import CELLS, NIGHT, REPORT_HTML, SUMMARY, make_directory
 
 
 def write_night(out: Path, night: NightRecord) -> Document:
@@ -20,10 +19,7 @@ def write_night(out: Path, night: NightRecord) -> Document:
     Raises:
         RunDirectoryError: ``out`` cannot be written.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunDirectoryError(f"cannot make {out}: {error.strerror}") from error
+    make_directory(out)
     write_record(out / NIGHT, night)
     document = document_below(out, night)
     write_pages(out, document)

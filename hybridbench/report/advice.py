@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from hybridbench.analysis.boundary import KIND as ANALYSIS_FAILED
 from hybridbench.analysis.counters import singular
 from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
 from hybridbench.analysis.record import JsonValue
@@ -28,15 +29,15 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
 NEXT: Final = "Next"
 
 _BY_FINDING: Final[Mapping[str, str]] = {
-    "instances-wait-for-collector": "Find the place that takes {subject} out of its structure and "
-    "clear the references that still form a cycle there; an object unlinked on both sides dies by "
-    "reference count at once.",
+    "instances-wait-for-collector": "Find where {subject} is unlinked and clear its remaining "
+    "pointers there (prev and next): an object in no cycle is freed by reference count at once.",
     "waiting-holds-slots": "Find the path that takes from {subject} before admission can still "
     "refuse, and give back on every refusal; a request that waits holds nothing.",
     "residual": "List every way out of a request (finish, abort, retract, refusal) and check which "
     "one does not give {subject} back; verdict.json has the checkpoint at which the loss appears.",
-    "instances-retained": "Ask the garbage collector of the living process who refers to one of "
-    "the {subject} objects; the owner found is where to clear the reference.",
+    "instances-retained": "Find what still refers to the removed {subject} objects "
+    "(gc.get_referrers in the live process, or the diagnosis) and clear that reference where they "
+    "are removed; a full gc.collect() does not free them.",
     "held-at-idle": "Look for a request that was dropped from every list without its release: what "
     "it holds of {subject} has no way back.",
     "locks-at-idle": "Compare the walk that takes {subject} with the walk that gives them back: "
@@ -59,9 +60,16 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "wrong from the start, so no trend will show where it comes from.",
     "workload-failed": "Correct the {subject} at the place named above, then repeat the run, or go "
     "on with it by --resume; --dry-run reads a whole trace beforehand.",
+    ANALYSIS_FAILED: "Report it with analysis-errors.txt of this run; a version that mends it can "
+    "judge the stored samples again with `hybridbench report`.",
+    "unreadable": "Find what wrote these samples: the series are named in the evidence, and the "
+    "engine's counters and the sampler are the ones to ask.",
     "crash": "Read the last lines of the worker in the evidence; the samples up to that moment are "
     "complete.",
 }
+
+# What a longer run does not decide.
+_NOT_BY_TIME = (ANALYSIS_FAILED, "unreadable")
 
 # The same where the finding knows the event: then the search begins there.
 _BY_DRIVEN_FINDING: Final[Mapping[str, str]] = {
@@ -89,9 +97,11 @@ _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
 def next_step(verdict: Verdict, manifest: Mapping[str, JsonValue]) -> Fact:
     """The last line of the answer."""
     command = manifest.get("command")
-    if verdict.kind is VerdictKind.INCONCLUSIVE:
-        return _longer(verdict, command)
     first = top_finding(verdict)
+    if verdict.kind is VerdictKind.INCONCLUSIVE:
+        if first is not None and first.kind in _NOT_BY_TIME:
+            return Fact(NEXT, _BY_FINDING[first.kind])
+        return _longer(verdict, command)
     text = _BY_VERDICT[verdict.kind]
     if first is not None and first.driver is not None and first.kind in _BY_DRIVEN_FINDING:
         event = singular(first.driver)

@@ -28,6 +28,7 @@ from hybridbench.report.thresholds import thresholds_table
 from hybridbench.report.timeline import event_label, last_moment_s, timeline_of
 from hybridbench.report.wording import (
     BADGES,
+    NO_RATE,
     amount,
     bound_text,
     clock_text,
@@ -128,7 +129,7 @@ def _measures(verdict: Verdict) -> Iterator[Measure]:
         return
     for result in verdict.metrics:
         rate = result.rate_per_hour
-        if math.isfinite(rate.value):
+        if rate is not None and math.isfinite(rate.value):
             unit = rate.unit + per_text(rate.per)
             yield Measure(f"{result.metric} growth", rate.value, unit, rate.lower, rate.upper)
     for decay in verdict.decay:
@@ -217,8 +218,7 @@ def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
     for result in verdict.metrics:
         text = bound_text(result)
         if text and result.promise_per_hour is not None:
-            rate = result.rate_per_hour
-            promise = amount(result.promise_per_hour, rate.unit) + per_text(rate.per)
+            promise = amount(result.promise_per_hour, result.unit) + per_text("h")
             text += f"; the profile promises at most {promise}"
         if text:
             facts.append(Fact(metric_label(result.metric), text))
@@ -227,12 +227,15 @@ def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
 
 def _undecided(verdict: Verdict) -> tuple[Fact, ...]:
     return tuple(
-        Fact(
-            metric_label(result.metric), f"{result.reason}: {full_rate_text(result.rate_per_hour)}"
-        )
+        Fact(metric_label(result.metric), _reason_and_rate(result))
         for result in verdict.metrics
         if result.outcome == VerdictKind.INCONCLUSIVE
     )
+
+
+def _reason_and_rate(result: MetricResult) -> str:
+    rate = result.rate_per_hour
+    return result.reason if rate is None else f"{result.reason}: {full_rate_text(rate)}"
 
 
 def _not_covered(verdict: Verdict) -> list[Fact]:
@@ -268,7 +271,8 @@ def _finding_text(finding: Finding) -> FindingText:
 
 
 def _bounds_table(verdict: Verdict) -> Table:
-    shares = {result.rate_per_hour.confidence for result in verdict.metrics}
+    rates = [result.rate_per_hour for result in verdict.metrics]
+    shares = {rate.confidence for rate in rates if rate is not None}
     share = f"{100 * shares.pop():.4g} % " if len(shares) == 1 else ""
     columns = ("metric", "outcome", "growth", f"{share}interval", "per request", "promise", "why")
     rows = tuple(_bound_row(result) for result in verdict.metrics)
@@ -287,13 +291,13 @@ def _bound_row(result: MetricResult) -> tuple[str, ...]:
     rate = result.rate_per_hour
     promise = "none"
     if result.promise_per_hour is not None:
-        promise = f"≤ {amount(result.promise_per_hour, rate.unit)}{per_text(rate.per)}"
+        promise = f"≤ {amount(result.promise_per_hour, result.unit)}{per_text('h')}"
     needed = f"; needs {format_duration(result.needed_s)}" if result.needed_s is not None else ""
     return (
         result.metric,
         "BOUNDED" if result.outcome == VerdictKind.CLEAN else result.outcome,
-        rate_text(rate),
-        interval_text(rate),
+        NO_RATE if rate is None else rate_text(rate),
+        "none" if rate is None else interval_text(rate),
         _per_request(result.rate_per_request),
         promise,
         f"{result.reason}{needed}" + (f" (shape: {result.model})" if result.model else ""),

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hybridbench.analysis.comparison_leaks import GROWTH
 from hybridbench.analysis.comparison_metrics import MEMORY_AT_REST, PEAK_MEMORY
 from hybridbench.analysis.comparison_record import Comparison, Version
 from hybridbench.analysis.comparison_verdict import (
@@ -265,7 +264,7 @@ def _notes(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[str]:
         yield from (
             f"{lead}{row.title}: {row.reason}"
             for row in side.leaks
-            if row.reason and row.kind == GROWTH and row.change is Change.UNCHANGED
+            if row.reason and row.change not in _TOLD
         )
         yield from (lead + said for said in _sureness(side, verdict))
     note = model_note(as_mapping(comparison.versions[0].manifest.get("model")))

@@ -18,9 +18,9 @@ from hybridbench.analysis.comparison_verdict import (
 from hybridbench.analysis.findings import Rate
 from hybridbench.analysis.record import JsonValue
 from hybridbench.report.document import Document
-from hybridbench.report.write import write_document
+from hybridbench.report.write import write_document, write_failures
 from hybridbench.rundir.atomic import write_atomically
-from hybridbench.rundir.layout import COMPARISON_VERDICT_SCHEMA, VERDICT
+from hybridbench.rundir.layout import ANALYSIS_ERRORS, COMPARISON_VERDICT_SCHEMA, VERDICT
 
 
 def write_comparison(
@@ -34,6 +34,7 @@ def write_comparison(
     stored = comparison_to_json(comparison, verdict, document)
     text = json.dumps(stored, indent=2, allow_nan=False, ensure_ascii=False)
     write_atomically(directory / VERDICT, text + "\n")
+    write_failures(directory / ANALYSIS_ERRORS, verdict.failures)
     write_document(directory, document)
 
 

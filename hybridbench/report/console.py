@@ -16,6 +16,7 @@ from rich.console import (
     ConsoleOptions,
     Group,
     JustifyMethod,
+    OverflowMethod,
     RenderableType,
     RenderResult,
 )
@@ -26,6 +27,7 @@ from rich.text import Text
 
 from hybridbench.report.document import DiagnosisText, Document, Fact, FindingText, Table, Tone
 from hybridbench.report.wording import BADGES, metric_label
+from hybridbench.told import one_line
 
 _STYLE: Final = {
     Tone.GOOD: "green",
@@ -55,21 +57,21 @@ def render_console(document: Document, report: Path | None = None) -> Renderable
             parts += [_heading(title), *(_bullet(text) for text in texts)]
     if report is not None:
         # On a line of its own and folded, never cut: it is there to be copied.
-        parts += [_heading("Report"), Text(str(report), overflow="fold")]
+        parts += [_heading("Report"), _shown(str(report), overflow="fold")]
     return Group(*parts)
 
 
 def _panel(document: Document) -> RenderableType:
     style = _STYLE[document.badge.tone]
-    body: list[RenderableType] = [Text(document.headline, style="bold"), Text()]
+    body: list[RenderableType] = [_shown(document.headline, style="bold"), _shown()]
     body.append(_facts(document.answer))
     if document.ruling:
-        body += [Text(), Text(document.ruling)]
+        body += [_shown(), _shown(document.ruling)]
     return Panel(
         Group(*body),
-        title=Text(f" {document.badge.glyph} {document.badge.word} ", style=f"bold {style}"),
+        title=_shown(f" {document.badge.glyph} {document.badge.word} ", style=f"bold {style}"),
         title_align="left",
-        subtitle=Text(f" exit code {document.exit_code} ", style="dim"),
+        subtitle=_shown(f" exit code {document.exit_code} ", style="dim"),
         subtitle_align="right",
         border_style=style,
         box=box.ROUNDED,
@@ -83,9 +85,9 @@ def _facts(facts: tuple[Fact, ...]) -> RichTable:
     grid.add_column(style="dim", max_width=20, overflow="fold")
     grid.add_column(overflow="fold")
     for fact in facts:
-        grid.add_row(Text(fact.label), Text(fact.text))
+        grid.add_row(_shown(fact.label), _shown(fact.text))
         if fact.code:
-            grid.add_row(Text(), Text(fact.code, style="cyan"))
+            grid.add_row(_shown(), _shown(fact.code, style="cyan"))
     return grid
 
 
@@ -95,7 +97,7 @@ def _tables(document: Document) -> Iterator[RenderableType]:
             yield _heading(table.title)
             if table.rows:
                 yield _Fitted(table)
-            yield from (Text(text, style="dim") for text in (_empty(table), table.note) if text)
+            yield from (_shown(text, style="dim") for text in (_empty(table), table.note) if text)
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class _Fitted:
         yield _table(self.table, tuple(keep), whole_numbers=fits)
         left = self.table.columns[len(keep) :]
         if left:
-            yield Text(f"not on so narrow a terminal: {', '.join(left)}", style="dim")
+            yield _shown(f"not on so narrow a terminal: {', '.join(left)}", style="dim")
 
 
 def _width(table: Table, keep: Sequence[int]) -> int:
@@ -147,8 +149,8 @@ def _findings(document: Document) -> Iterator[RenderableType]:
 
 
 def _finding(position: int, finding: FindingText) -> Iterator[RenderableType]:
-    line = Text(finding.badge.word, style=f"bold {_STYLE[finding.badge.tone]}")
-    line.append(f"  {finding.title}", style="not bold default")
+    line = _shown(finding.badge.word, style=f"bold {_STYLE[finding.badge.tone]}")
+    line.append(f"  {one_line(finding.title)}", style="not bold default")
     yield _item(f"{position}.", line)
     growth = [fact for fact in finding.facts if fact.label in {"Growth", "Per event"}]
     if growth:
@@ -159,11 +161,11 @@ def _finding(position: int, finding: FindingText) -> Iterator[RenderableType]:
 
 def render_diagnosis(found: DiagnosisText) -> RenderableType:
     """The diagnosis alone, in full."""
-    parts: list[RenderableType] = [Text(found.paragraph)]
+    parts: list[RenderableType] = [_shown(found.paragraph)]
     for table in found.tables:
         if table.rows:
             parts += [_heading(table.title), _table(table, tuple(range(len(table.columns))))]
-            parts += [Text(table.note, style="dim")] if table.note else []
+            parts += [_shown(table.note, style="dim")] if table.note else []
     if found.cycles:
         parts += [_heading("Cycles"), *(_bullet(text) for text in found.cycles)]
     return Group(*parts, *(_bullet(text) for text in found.notes))
@@ -174,7 +176,7 @@ def _diagnosis(document: Document) -> Iterator[RenderableType]:
     found = document.diagnosis
     if found is not None:
         yield _heading("Diagnosis")
-        yield Text(found.paragraph)
+        yield _shown(found.paragraph)
         yield _table(found.split, keep=(0, 1, 2))
         yield from (_bullet(text) for text in found.notes)
 
@@ -185,7 +187,7 @@ def _bounds(document: Document) -> Iterator[RenderableType]:
         rows = tuple((metric_label(row[0]), *row[1:]) for row in document.bounds.rows)
         yield _table(replace(document.bounds, rows=rows), keep=(0, 1, 2, 3, 5))
         if document.bounds.note:
-            yield Text(document.bounds.note, style="dim")
+            yield _shown(document.bounds.note, style="dim")
 
 
 def _coverage(document: Document) -> Iterator[RenderableType]:
@@ -205,23 +207,28 @@ def _table(table: Table, keep: tuple[int, ...], *, whole_numbers: bool = False) 
         side: JustifyMethod = "right" if column in table.numeric else "left"
         # Torn over two lines a verdict is hard to find again, and a number says nothing.
         whole = (whole_numbers and column in table.numeric) or _has_answers(table, column)
-        rich.add_column(table.columns[column], justify=side, overflow="fold", no_wrap=whole)
+        rich.add_column(_shown(table.columns[column]), justify=side, overflow="fold", no_wrap=whole)
     for row in table.rows:
-        rich.add_row(*(Text(row[column]) for column in keep))
+        rich.add_row(*(_shown(row[column]) for column in keep))
     return rich
 
 
+def _shown(text: str = "", style: str = "", overflow: OverflowMethod | None = None) -> Text:
+    """``text`` in one line, whoever wrote it."""
+    return Text(one_line(text), style=style, overflow=overflow)
+
+
 def _heading(title: str) -> RenderableType:
-    return Padding(Text(title, style="bold"), (1, 0, 0, 0))
+    return Padding(_shown(title, style="bold"), (1, 0, 0, 0))
 
 
 def _bullet(text: str, indent: int = 0) -> RenderableType:
-    return Padding(_item("·", Text(text)), (0, 0, 0, indent))
+    return Padding(_item("·", _shown(text)), (0, 0, 0, indent))
 
 
 def _item(sign: str, text: Text) -> RenderableType:
     grid = RichTable.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=len(sign))
     grid.add_column(overflow="fold")
-    grid.add_row(Text(sign), text)
+    grid.add_row(_shown(sign), text)
     return grid

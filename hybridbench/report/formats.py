@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Console
-
 from hybridbench.report.console import render_console
 from hybridbench.report.document import Document
 from hybridbench.report.document_json import render_benchmark_json, render_document_json
@@ -16,6 +14,7 @@ from hybridbench.report.github import render_annotations, render_summary
 from hybridbench.report.html import render_html
 from hybridbench.report.junit import render_junit
 from hybridbench.report.markdown import render_markdown
+from hybridbench.terminal import Terminal
 
 _CONSOLE_WIDTH: Final = 100
 
@@ -31,7 +30,7 @@ class Format:
 def _plain_console(document: Document) -> str:
     """The console's summary without colours, for a file or a pipe."""
     out = io.StringIO()
-    Console(file=out, width=_CONSOLE_WIDTH, no_color=True).print(render_console(document))
+    Terminal(file=out, width=_CONSOLE_WIDTH, no_color=True).print(render_console(document))
     return out.getvalue()
 
 

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.findings import (
+    RETAINED,
+    WAITING,
     DecayResult,
     Finding,
     MetricResult,
@@ -20,9 +22,9 @@ from hybridbench.analysis.findings import (
 from hybridbench.errors import ExitCode
 from hybridbench.report.document import Gate, GateState
 from hybridbench.report.thresholds import has_threshold_gate, threshold_gates
-from hybridbench.report.wording import full_rate_text, metric_label, plain_text
+from hybridbench.report.wording import NO_RATE, full_rate_text, metric_label, plain_text
 from hybridbench.rundir.manifest import as_mapping
-from hybridbench.units import format_duration
+from hybridbench.units import format_count, format_duration
 
 # What each kind of finding is the answer to.  Growth and decay are asked of every metric by name.
 QUESTIONS: Final[Mapping[str, str]] = {
@@ -41,6 +43,13 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "below-threshold": "every share reaches its threshold",
     "crash": "the worker lives to the end",
 }
+
+# Kinds of one finding, by what most instances do: the other kind's key and what the rest do.
+_FATES: Final[Mapping[str, tuple[str, str, str]]] = {
+    WAITING: (RETAINED, "collectible_most", "wait for the collector"),
+    RETAINED: (WAITING, "retained_most", "survive a full gc.collect()"),
+}
+_LOCALS: Final = 2.0  # local variables of the loop may name so many at any census
 
 _STATE: Final[Mapping[VerdictKind, GateState]] = {
     VerdictKind.CLEAN: GateState.PASSED,
@@ -104,7 +113,9 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
     for kind in dict.fromkeys((*QUESTIONS, *(finding.kind for finding in others))):
         found = [finding for finding in others if finding.kind == kind]
         if not found:
-            yield Gate(kind, "findings", GateState.PASSED, f"{QUESTIONS[kind]}: none found")
+            yield _other_fate(kind, decided) or Gate(
+                kind, "findings", GateState.PASSED, f"{QUESTIONS[kind]}: none found"
+            )
             continue
         states = {_STATE[finding.verdict] for finding in found}
         state = next(state for state in _WORST_FIRST if state in states)
@@ -115,9 +126,25 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
         yield Gate(kind, "findings", state, text, _lines(found))
 
 
+def _other_fate(kind: str, findings: Iterable[Finding]) -> Gate | None:
+    """The row of ``kind`` where the finding stands under what most of the instances do.
+
+    Some of them do the other thing, and a row that passed would deny them.
+    """
+    if kind not in _FATES:
+        return None
+    told, key, said = _FATES[kind]
+    for finding in findings:
+        count = finding.data.get(key)
+        if finding.kind == told and isinstance(count, int | float) and count > _LOCALS:
+            text = f"{format_count(count)} {finding.subject} objects {said} (see {told})"
+            return Gate(kind, "findings", _STATE[finding.verdict], text, _lines([finding]))
+    return None
+
+
 def _metric_gate(result: MetricResult) -> Gate:
     state = _STATE[VerdictKind(result.outcome)]
-    parts = [full_rate_text(result.rate_per_hour)]
+    parts = [NO_RATE if result.rate_per_hour is None else full_rate_text(result.rate_per_hour)]
     if state is GateState.SKIPPED:
         parts.insert(0, f"not decided ({result.reason})")
     if result.needed_s is not None:

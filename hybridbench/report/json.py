@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from hybridbench import __version__
 from hybridbench.analysis.findings import (
+    NO_MODEL,
     DecayResult,
     Finding,
     LevelResult,
@@ -73,11 +75,19 @@ def verdict_from_json(stored: Mapping[str, JsonValue]) -> Verdict:
 
 def _verdict(stored: Mapping[str, JsonValue]) -> Verdict:
     window = stored["window_s"]
+    metrics = tuple(_metric(_object(item)) for item in _list(stored["metrics"]))
+    findings = (_finding(_object(item)) for item in _list(stored["findings"]))
+    unmeasured = {result.metric for result in metrics if result.rate_per_hour is None}
     return Verdict(
         kind=VerdictKind(_text(stored["verdict"])),
         headline=_text(stored["headline"]),
-        findings=tuple(_finding(_object(item)) for item in _list(stored["findings"])),
-        metrics=tuple(_metric(_object(item)) for item in _list(stored["metrics"])),
+        findings=tuple(
+            replace(finding, rates=())
+            if finding.kind == "undecided" and finding.subject in unmeasured
+            else finding
+            for finding in findings
+        ),
+        metrics=metrics,
         window_s=None if window is None else _window(window),
         can_rule_out=_text(stored["can_rule_out"]),
         coverage=dict(_object(stored["coverage"])),
@@ -122,15 +132,15 @@ def _finding(stored: Mapping[str, JsonValue]) -> Finding:
 
 
 def _metric_to_json(result: MetricResult) -> dict[str, JsonValue]:
-    work = result.rate_per_request
+    hour, work = result.rate_per_hour, result.rate_per_request
     promise, needed = result.promise_per_hour, result.needed_s
     return {
         "metric": result.metric,
-        "unit": result.rate_per_hour.unit,
+        "unit": result.unit,
         "outcome": result.outcome,
         "reason": result.reason,
         "window_s": list(result.window_s),
-        "rate_per_hour": _rate_to_json(result.rate_per_hour),
+        "rate_per_hour": None if hour is None else _rate_to_json(hour),
         "rate_per_request": None if work is None else _rate_to_json(work),
         "floor_per_hour": _finite(result.floor_per_hour),
         "promise_per_hour": None if promise is None else _finite(promise),
@@ -146,14 +156,17 @@ def _metric_to_json(result: MetricResult) -> dict[str, JsonValue]:
 
 
 def _metric(stored: Mapping[str, JsonValue]) -> MetricResult:
-    work = stored["rate_per_request"]
+    hour, work = stored["rate_per_hour"], stored["rate_per_request"]
     promise, needed = stored["promise_per_hour"], stored["needed_s"]
+    if stored["model"] == NO_MODEL:
+        # Until November 2026 the range of too few samples was stored as an interval.
+        hour = None
     return MetricResult(
         metric=_text(stored["metric"]),
         outcome=_text(stored["outcome"]),
         reason=_text(stored["reason"]),
         window_s=_window(stored["window_s"]),
-        rate_per_hour=_rate(_object(stored["rate_per_hour"])),
+        rate_per_hour=None if hour is None else _rate(_object(hour)),
         rate_per_request=None if work is None else _rate(_object(work)),
         floor_per_hour=_number(stored["floor_per_hour"]),
         promise_per_hour=None if promise is None else _number(promise),

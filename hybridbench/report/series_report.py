@@ -16,7 +16,8 @@ from hybridbench.analysis.foreign import JudgedSeries
 from hybridbench.analysis.record import JsonValue
 from hybridbench.metrics import Unit
 from hybridbench.report.series_verdict import FileVerdict, worst
-from hybridbench.report.wording import BADGES
+from hybridbench.report.wording import BADGES, NO_RATE
+from hybridbench.told import one_line
 from hybridbench.units import format_bytes, format_count, format_duration
 
 SCHEMA = "hybridbench.judge/1"
@@ -30,27 +31,30 @@ def series_console(files: Sequence[FileVerdict]) -> RenderableType:
     kind = worst([file.kind for file in files])
     parts: list[RenderableType] = [
         Text.assemble(
-            (f"{BADGES[kind].glyph} {kind.value}", f"bold {_ink(kind)}"), f"  {_summary(files)}"
+            (f"{BADGES[kind].glyph} {kind.value}", f"bold {_ink(kind)}"),
+            f"  {one_line(_summary(files))}",
         )
     ]
     for file in files:
-        parts.append(Padding(Text(file.source, style="bold", overflow="fold"), (1, 0, 0, 0)))
+        parts.append(
+            Padding(Text(one_line(file.source), style="bold", overflow="fold"), (1, 0, 0, 0))
+        )
         parts.append(_table(file.rows))
-        parts += [Padding(Text(f"· {line}"), (0, 0, 0, 1)) for line in _said(file)]
+        parts += [Padding(Text(f"· {one_line(line)}"), (0, 0, 0, 1)) for line in _said(file)]
     return Group(*parts)
 
 
 def series_markdown(files: Sequence[FileVerdict]) -> str:
     """The same as a Markdown document."""
     kind = worst([file.kind for file in files])
-    lines = [f"# {kind.value}: {_summary(files)}", ""]
+    lines = [f"# {kind.value}: {one_line(_summary(files))}", ""]
     for file in files:
-        lines += [f"## {file.source}", "", "| " + " | ".join(_HEADING) + " |"]
+        lines += [f"## {one_line(file.source)}", "", "| " + " | ".join(_HEADING) + " |"]
         lines.append("|" + "---|" * len(_HEADING))
         for row in file.rows:
             cells = (cell.replace("|", "\\|") for cell in _cells(row))
             lines.append("| " + " | ".join(cells) + " |")
-        lines += ["", *(f"- {line}" for line in _said(file)), ""]
+        lines += ["", *(f"- {one_line(line)}" for line in _said(file)), ""]
     return "\n".join(lines)
 
 
@@ -81,7 +85,7 @@ def _file_json(file: FileVerdict) -> JsonValue:
 
 
 def _row_json(row: JudgedSeries) -> JsonValue:
-    result = row.result
+    result, hour = row.result, row.result.rate_per_hour
     start, end = result.window_s
     return {
         "metric": row.name,
@@ -89,7 +93,7 @@ def _row_json(row: JudgedSeries) -> JsonValue:
         "reason": result.reason,
         "model": result.model,
         "window_s": [start, end],
-        "rate_per_hour": _rate_json(_shown(result.rate_per_hour, row)),
+        "rate_per_hour": None if hour is None else _rate_json(_shown(hour, row)),
         "per_work": [_rate_json(_shown(rate, row)) for rate in row.per_work],
         "threshold_per_hour": result.promise_per_hour,
         "needed_s": result.needed_s,
@@ -132,13 +136,17 @@ def _table(rows: Sequence[JudgedSeries]) -> Table:
 
 def _cells(row: JudgedSeries) -> tuple[str, ...]:
     result = row.result
-    rate = _shown(result.rate_per_hour, row)
     start, end = result.window_s
+    growth, interval = NO_RATE, "none"
+    if result.rate_per_hour is not None:
+        rate = _shown(result.rate_per_hour, row)
+        growth = _amount(rate.value, rate, row) + "/h"
+        interval = f"{_amount(rate.lower, rate, row)} to {_amount(rate.upper, rate, row)}"
     return (
         row.verdict.value,
-        row.name,
-        _amount(rate.value, rate, row) + "/h",
-        f"{_amount(rate.lower, rate, row)} to {_amount(rate.upper, rate, row)}",
+        one_line(row.name),
+        growth,
+        interval,
         format_duration(end - start),
         result.model,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.analysis.findings import EXIT_CODE, PRECEDENCE, Finding, VerdictKind
+from hybridbench.analysis.findings import EXIT_CODE, PRECEDENCE, Failure, Finding, VerdictKind
 from hybridbench.analysis.foreign import ForeignSeries, JudgedSeries, Question, judge_series
 from hybridbench.analysis.series_units import Meaning, Role, is_gated, meaning_of, parse_unit
 from hybridbench.analysis.timeline import (
@@ -75,6 +75,7 @@ class FileVerdict:
     not_judged: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     headline: str = ""
+    failures: tuple[Failure, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -128,6 +129,7 @@ def _judge_run(path: Path, ask: Ask) -> FileVerdict:
         (*verdict.notes, verdict.can_rule_out),
         findings=verdict.findings,
         headline=verdict.headline,
+        failures=verdict.failures,
     )
 
 
@@ -186,6 +188,7 @@ class _Book:
             tuple(rows),
             tuple(dict.fromkeys(self._all_notes(works))),
             self._left_out(chosen, works),
+            failures=tuple(row.failure for row in rows if row.failure is not None),
         )
 
     def _all_notes(self, works: Sequence[ForeignSeries]) -> list[str]:

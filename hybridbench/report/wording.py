@@ -11,7 +11,7 @@ from hybridbench.analysis.findings import MetricResult, Rate
 from hybridbench.analysis.record import JsonValue
 from hybridbench.metrics import Unit, label_of, spec_of
 from hybridbench.report.document import Badge, Tone
-from hybridbench.units import format_bytes
+from hybridbench.units import digits_apart, format_bytes
 
 _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
     Tone.GOOD: {
@@ -44,8 +44,14 @@ _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
         "MORE": "▲",
         "LOWER": "▼",
     },
-    Tone.OPEN: {"INCONCLUSIVE": "?", "UNDECIDED": "?", "skipped": "?", "WAIVED": "~"},
-    Tone.VOID: {"INVALID": "∅", "UNCHANGED": "="},
+    Tone.OPEN: {
+        "INCONCLUSIVE": "?",
+        "UNDECIDED": "?",
+        "GROWS FASTER": "△",
+        "skipped": "?",
+        "WAIVED": "~",
+    },
+    Tone.VOID: {"INVALID": "∅", "UNCHANGED": "=", "GROWS SLOWER": "▽"},
 }
 
 # Every word that is an answer, with the shape and tone it has in any report.
@@ -54,6 +60,9 @@ BADGES: Final[Mapping[str, Badge]] = {
     for tone, signs in _SIGNS.items()
     for word, glyph in signs.items()
 }
+
+# In place of a growth that too few samples were taken of.
+NO_RATE: Final = "not measured"
 
 # What rounding leaves of an exact zero.
 _TINY: Final = 1e-6
@@ -65,7 +74,7 @@ def clock_text(t_s: float) -> str:
     return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
 
 
-def amount(value: float, unit: str, *, signed: bool = False) -> str:
+def amount(value: float, unit: str, *, signed: bool = False, digits: int = 3) -> str:
     """``value`` with its unit: ``1.44 GiB``, ``+3.00 slots``."""
     if math.isnan(value):
         return "unknown"
@@ -74,21 +83,22 @@ def amount(value: float, unit: str, *, signed: bool = False) -> str:
     sign = "\N{MINUS SIGN}" if value < -_TINY else ("+" if signed and value > _TINY else "")
     size = abs(value) if abs(value) > _TINY else 0.0
     if unit == Unit.BYTES:
-        return sign + format_bytes(size)
-    return f"{sign}{number(size)} {unit}".rstrip()
+        return sign + format_bytes(size, digits)
+    return f"{sign}{number(size, digits)} {unit}".rstrip()
 
 
-def number(value: float) -> str:
+def number(value: float, digits: int = 3) -> str:
     """A plain number with three or more digits that mean something and thousands apart."""
     if not math.isfinite(value):
         return "unknown" if math.isnan(value) else "no bound"
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:
-        return f"{value:,.0f}"
+        return f"{value:,.{digits - 3}f}"
     if abs(value) >= 0.01:
-        return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
-    return f"{value:.2g}"
+        places = max(digits - 3, digits - 1 - math.floor(math.log10(abs(value))))
+        return f"{value:.{places}f}"
+    return f"{value:.{digits - 1}g}"
 
 
 def per_text(per: str) -> str:
@@ -98,7 +108,7 @@ def per_text(per: str) -> str:
 
 def rate_text(rate: Rate) -> str:
     """``+3.45 GiB/h``."""
-    return amount(rate.value, rate.unit, signed=True) + per_text(rate.per)
+    return amount(rate.value, rate.unit, signed=True, digits=_digits(rate)) + per_text(rate.per)
 
 
 def interval_text(rate: Rate) -> str:
@@ -123,7 +133,7 @@ def full_rate_text(rate: Rate) -> str:
 def bound_text(result: MetricResult) -> str:
     """What a result excludes: ``no growth above 38 MiB/h (95 %)``; empty when it bounds nothing."""
     rate = result.rate_per_hour
-    if not math.isfinite(rate.upper):
+    if rate is None or not math.isfinite(rate.upper):
         return ""
     upper = amount(max(0.0, rate.upper), rate.unit)
     return f"no growth above {upper}{per_text(rate.per)} ({100 * rate.confidence:.4g} %)"
@@ -185,11 +195,21 @@ def _has_end(rate: Rate) -> bool:
     return math.isfinite(rate.lower) or math.isfinite(rate.upper)
 
 
+def _digits(rate: Rate) -> int:
+    """As many as tell the rate and the ends of its interval apart."""
+
+    def one(value: float, digits: int) -> str:
+        return amount(value, rate.unit, digits=digits)
+
+    return digits_apart(one, (rate.value, rate.lower, rate.upper))
+
+
 def _span_text(rate: Rate) -> str:
-    lower = amount(rate.lower, rate.unit, signed=True)
-    upper = amount(rate.upper, rate.unit, signed=True)
+    digits = _digits(rate)
+    lower = amount(rate.lower, rate.unit, signed=True, digits=digits)
+    upper = amount(rate.upper, rate.unit, signed=True, digits=digits)
     if rate.lower == rate.upper or max(abs(rate.lower), abs(rate.upper)) < _TINY:
-        return f"exactly {amount(0.0, rate.unit)}"
+        return f"exactly {lower}"
     if math.isfinite(rate.lower) and math.isfinite(rate.upper):
         return f"{_common_unit(lower, upper)} to {upper}"
     if math.isfinite(rate.lower):

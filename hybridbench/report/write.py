@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from hybridbench.analysis.boundary import failures_text
 from hybridbench.analysis.diagnosis import diagnose
-from hybridbench.analysis.findings import Verdict
+from hybridbench.analysis.findings import Failure, Verdict
 from hybridbench.analysis.record import RunRecord
+from hybridbench.errors import RunDirectoryError
 from hybridbench.report.build import build_document, build_so_far
 from hybridbench.report.diagnosis import diagnosis_json
 from hybridbench.report.document import Document
@@ -16,6 +19,8 @@ from hybridbench.report.junit import render_junit
 from hybridbench.report.markdown import render_markdown
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import (
+    ANALYSIS_ERRORS,
+    ANALYSIS_ERRORS_SO_FAR,
     DIAGNOSIS,
     JUNIT,
     REPORT_HTML,
@@ -47,10 +52,26 @@ def write_run(run_dir: Path, record: RunRecord, verdict: Verdict, document: Docu
     run_id = record.manifest.get("run_id")
     text = render_json(verdict, run_id if isinstance(run_id, str) else None)
     write_atomically(run_dir / VERDICT, text)
+    write_failures(run_dir / ANALYSIS_ERRORS, verdict.failures)
     found = diagnose(record)
     if found is not None:
         write_atomically(run_dir / DIAGNOSIS, diagnosis_json(record, found))
     write_document(run_dir, document)
+
+
+def write_failures(path: Path, failures: Sequence[Failure]) -> None:
+    """The tracebacks of an analysis in ``path``; no such file where nothing failed.
+
+    Raises:
+        RunDirectoryError: when its directory cannot be written.
+    """
+    if failures:
+        write_atomically(path, failures_text(failures))
+        return
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(f"cannot remove {path}: {error.strerror}") from error
 
 
 def write_document(directory: Path, document: Document) -> None:
@@ -73,6 +94,7 @@ def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:
     run_id = record.manifest.get("run_id")
     text = render_json(verdict, run_id if isinstance(run_id, str) else None)
     write_atomically(run_dir / VERDICT_SO_FAR, text)
+    write_failures(run_dir / ANALYSIS_ERRORS_SO_FAR, verdict.failures)
     document = build_so_far(record, verdict)
     write_atomically(run_dir / REPORT_MARKDOWN_SO_FAR, render_markdown(document))
     write_atomically(run_dir / REPORT_HTML_SO_FAR, render_html(document))

@@ -19,7 +19,7 @@ def write_atomically(path: Path, text: str) -> None:
     # A name of its own per writer: two reports of the same run may be rendered at once.
     beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.part")
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

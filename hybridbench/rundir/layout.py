@@ -45,10 +45,13 @@ JUNIT: Final = "junit.xml"
 SUMMARY: Final = "summary.md"
 # Whoever wants a directory to stay, whatever `prune` is told, puts a file of this name into it.
 KEEP: Final = "KEEP"
+# Tracebacks of the parts of the analysis that failed; only there when one did.
+ANALYSIS_ERRORS: Final = "analysis-errors.txt"
 # What SIGUSR1 asks for while a run goes on; the end of the run leaves them as they are.
 VERDICT_SO_FAR: Final = "verdict-so-far.json"
 REPORT_HTML_SO_FAR: Final = "report-so-far.html"
 REPORT_MARKDOWN_SO_FAR: Final = "report-so-far.md"
+ANALYSIS_ERRORS_SO_FAR: Final = "analysis-errors-so-far.txt"
 
 # By these a directory is known as one of ours at first sight; what they hold must prove it.
 MARKERS: Final = (MANIFEST, SAMPLES, COMPARISON, NIGHT, CELL)
@@ -67,6 +70,7 @@ WRITTEN_PAGES: Final = frozenset(
     {
         *(REPORT_HTML, REPORT_MARKDOWN, JUNIT, SUMMARY),
         *(REPORT_HTML_SO_FAR, REPORT_MARKDOWN_SO_FAR),
+        *(ANALYSIS_ERRORS, ANALYSIS_ERRORS_SO_FAR),
     }
 )
 
@@ -116,6 +120,20 @@ def make_run_dir(store: Path, run_id: str) -> Path:
             f"cannot make a run directory in {store}: {error.strerror}; choose another --store"
         ) from error
     raise RunDirectoryError(f"{store} already holds {_COLLISIONS_MAX} runs named {run_id}")
+
+
+def make_directory(path: Path) -> None:
+    """Make ``path`` and what is above it; one that is there is taken.
+
+    Raises:
+        RunDirectoryError: the place cannot be written, or is a file.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot make the directory {path}: {error.strerror}; name another place"
+        ) from error
 
 
 def published_schema(name: str) -> dict[str, JsonValue]:

@@ -8,12 +8,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import (
+    DOCUMENT_BYTES_MAX,
+    WALL_S_MAX,
+    ForeignDataError,
+    open_regular,
+    read_bytes,
+)
 from hybridbench.rundir.layout import (
     CELL,
     CELLS,
@@ -105,11 +112,11 @@ def kind_of(path: Path) -> EntryKind | None:
 def last_sample(path: Path) -> SampleLine | None:
     """The last whole sample; reads the end of the file only, for a store of long runs."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except OSError:
+            lines = file.read(_TAIL_BYTES).split(b"\n")
+    except (OSError, ForeignDataError):
         return None
     for line in reversed(lines):
         sample = decoded_sample(line)
@@ -144,6 +151,9 @@ def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
             yield from _runs_below(path, depth - 1)
 
 
+_Wall = Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
+
+
 class _Judged(msgspec.Struct):
     """What a list needs of verdict.json; the rest of it is skipped unread."""
 
@@ -156,7 +166,7 @@ class _Judged(msgspec.Struct):
 class _Compared(msgspec.Struct):
     """The same of comparison.json."""
 
-    started_wall_s: float | None = None
+    started_wall_s: _Wall | None = None
     model: str = ""
     profile: str = ""
     versions: list[_Side] = []
@@ -173,8 +183,8 @@ class _Night(msgspec.Struct):
     word: str = ""
     headline: str = ""
     exit_code: int | None = None
-    started_wall_s: float | None = None
-    ended_wall_s: float | None = None
+    started_wall_s: _Wall | None = None
+    ended_wall_s: _Wall | None = None
     plan: _Plan | None = None
 
 
@@ -189,10 +199,11 @@ def _summary(kind: EntryKind, path: Path) -> RunSummary:
         return _night(path) if kind is EntryKind.NIGHT else _run(path)
     except (RunDirectoryError, OSError) as error:
         return RunSummary(path, path.name, kind, problem=str(error))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _DAMAGED as error:
         return RunSummary(path, path.name, kind, problem=f"{path / _MARKER[kind]}: {error}")
 
 
+_DAMAGED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError)
 _MARKER: Final = {
     EntryKind.RUN: MANIFEST,
     EntryKind.COMPARISON: COMPARISON,
@@ -220,7 +231,7 @@ def _run(path: Path) -> RunSummary:
 
 
 def _comparison(path: Path) -> RunSummary:
-    facts = msgspec.json.decode((path / COMPARISON).read_bytes(), type=_Compared)
+    facts = msgspec.json.decode(read_bytes(path / COMPARISON, DOCUMENT_BYTES_MAX), type=_Compared)
     judged = _stored_verdict(path / VERDICT)
     return RunSummary(
         path=path,
@@ -245,13 +256,13 @@ class _Cell(msgspec.Struct):
 
 
 class _Attempt(msgspec.Struct):
-    started_wall_s: float | None = None
+    started_wall_s: _Wall | None = None
 
 
 def _night(path: Path) -> RunSummary:
     if not (path / NIGHT).is_file():
         return _unmerged_night(path)
-    night = msgspec.json.decode((path / NIGHT).read_bytes(), type=_Night)
+    night = msgspec.json.decode(read_bytes(path / NIGHT, DOCUMENT_BYTES_MAX), type=_Night)
     ends = (night.started_wall_s, night.ended_wall_s)
     return RunSummary(
         path=path,
@@ -271,8 +282,8 @@ def _unmerged_night(path: Path) -> RunSummary:
     cells = []
     for file in sorted(path.glob(_CELL_OF_NIGHT)):
         # A torn cell is made again when the night goes on.
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-            cells.append(msgspec.json.decode(file.read_bytes(), type=_Cell))
+        with contextlib.suppress(*_DAMAGED):
+            cells.append(msgspec.json.decode(read_bytes(file, DOCUMENT_BYTES_MAX), type=_Cell))
     starts = [a.started_wall_s for cell in cells for a in cell.attempts if a.started_wall_s]
     return RunSummary(
         path=path,
@@ -292,8 +303,8 @@ def _side_writer(path: Path) -> int | None:
 
 def _stored_verdict(path: Path) -> _Judged:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Judged)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=_Judged)
+    except (OSError, *_DAMAGED):
         return _Judged()
 
 

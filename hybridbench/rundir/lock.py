@@ -29,7 +29,9 @@ def locked_run(run_dir: Path) -> Iterator[None]:
     handle = _locked_handle(path)
     try:
         os.ftruncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n{_begun(os.getpid())}\n".encode())
+        # A full disk has no room for the name; the lock holds all the same.
+        with contextlib.suppress(OSError):
+            os.write(handle, f"{os.getpid()}\n{_begun(os.getpid())}\n".encode())
         yield
     finally:
         # While it is still locked: whoever waits for this file finds that it is no longer the one.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import INT_MAX, INT_MIN, WALL_S_MAX, ForeignDataError, json_value
 from hybridbench.rundir.layout import MANIFEST, RUN_SCHEMA
 
 # The keys that every reader may rely on; schemas/manifest.schema.json describes the others.
@@ -24,6 +25,9 @@ _REQUIRED: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
+_SHOWN_CHARS: Final = 60
+
+
 def checked_manifest(manifest: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """``manifest`` as plain JSON values, with its schema named.
 
@@ -37,7 +41,10 @@ def checked_manifest(manifest: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         if key not in plain:
             raise RunDirectoryError(f"{MANIFEST} lacks {key!r}, which every manifest must have")
         if not isinstance(plain[key], kind):
-            raise RunDirectoryError(f"{MANIFEST}: {key!r} has the wrong type: {plain[key]!r}")
+            shown = _excerpt(plain[key])
+            raise RunDirectoryError(f"{MANIFEST}: {key!r} has the wrong type: {shown}")
+    _check_range(plain, "started_wall_s", 0.0, WALL_S_MAX)
+    _check_range(plain, "seed", INT_MIN, INT_MAX)
     for key in ("model", "profile"):
         name = as_mapping(plain[key]).get("name")
         if not isinstance(name, str):
@@ -52,9 +59,9 @@ def manifest_from_text(text: str, path: Path) -> dict[str, JsonValue]:
         RunDirectoryError: for damaged JSON, a missing key, or the schema of another version.
     """
     try:
-        stored = json.loads(text)
-    except ValueError as error:
-        raise RunDirectoryError(f"{path} is not JSON: {error}") from error
+        stored = json_value(text)
+    except ForeignDataError as error:
+        raise RunDirectoryError(f"{path} {error}") from error
     if not isinstance(stored, dict):
         raise RunDirectoryError(f"{path} holds no JSON object")
     schema = stored.get("schema")
@@ -64,6 +71,19 @@ def manifest_from_text(text: str, path: Path) -> dict[str, JsonValue]:
             "read it with the version that wrote it"
         )
     return checked_manifest(stored)
+
+
+def _excerpt(value: JsonValue) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+def _check_range(plain: Mapping[str, JsonValue], key: str, least: float, most: float) -> None:
+    value = plain[key]
+    assert isinstance(value, int | float)
+    # A bool is an int to isinstance, and says neither when nor how.
+    if isinstance(value, bool) or not least <= value <= most:
+        raise RunDirectoryError(f"{MANIFEST}: {key!r} is out of range: {value!r}")
 
 
 def as_mapping(value: JsonValue) -> Mapping[str, JsonValue]:

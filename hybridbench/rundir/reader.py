@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import Annotated, Generic, TypeVar, cast
 
 import msgspec
 import numpy as np
 
 from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
 from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import (
+    DOCUMENT_BYTES_MAX,
+    RECORDS_BYTES_MAX,
+    TIME_S_MAX,
+    WALL_S_MAX,
+    ForeignDataError,
+    check_plain,
+    read_bytes,
+    read_text,
+)
 from hybridbench.metrics import spec_of
 from hybridbench.rundir.layout import EVENTS, MANIFEST, NOTE, PHASE, SAMPLES
 from hybridbench.rundir.manifest import manifest_from_text
@@ -51,27 +61,33 @@ def read_manifest(path: Path) -> dict[str, JsonValue]:
     """
     file = path / MANIFEST
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file, DOCUMENT_BYTES_MAX)
     except FileNotFoundError as error:
         raise RunDirectoryError(f"{path} is not a run directory: it has no {MANIFEST}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunDirectoryError(f"cannot read {file}: {error}") from error
+    except ForeignDataError as error:
+        raise RunDirectoryError(f"{file} {error}") from error
+    except OSError as error:
+        raise RunDirectoryError(f"cannot read {file}: {error.strerror}") from error
     return manifest_from_text(text, file)
+
+
+# A line whose time is none of a run is damaged.
+_Time = Annotated[float, msgspec.Meta(ge=-TIME_S_MAX, le=TIME_S_MAX)]
 
 
 class SampleLine(msgspec.Struct):
     """One line of samples.jsonl."""
 
-    t: float
+    t: _Time
     m: dict[str, float]
     phase: str = ""
-    wall: float = 0.0
+    wall: Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)] = 0.0
 
 
 class EventLine(msgspec.Struct):
     """One line of events.jsonl."""
 
-    t: float
+    t: _Time
     kind: str
     data: dict[str, object] = {}
 
@@ -154,9 +170,11 @@ class _Columns:
 def _read_lines(path: Path, decoder: msgspec.json.Decoder[_Line]) -> _Read[_Line]:
     read: _Read[_Line] = _Read()
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, RECORDS_BYTES_MAX)
     except FileNotFoundError:
         return _Read(missing=True)
+    except ForeignDataError as error:
+        raise RunDirectoryError(f"{path} {error}") from error
     except OSError as error:
         raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
     *whole, tail = data.split(b"\n")
@@ -186,9 +204,12 @@ def _decode_all(
 
 def _decoded(text: bytes, decoder: msgspec.json.Decoder[_Line]) -> _Line | None:
     try:
-        return decoder.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        line = decoder.decode(text)
+        if isinstance(line, EventLine):
+            check_plain(line.data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):
         return None
+    return line
 
 
 def _plural(noun: str, count: int) -> str:

@@ -6,8 +6,6 @@ of a run), a Prometheus range export; each also compressed with gzip, or on stan
 
 from __future__ import annotations
 
-import gzip
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +13,23 @@ from pathlib import Path
 import numpy as np
 
 from hybridbench.errors import ConfigError
+from hybridbench.foreign import (
+    GIB,
+    LINE_BYTES_MAX,
+    MIB,
+    ForeignDataError,
+    json_value,
+    longest_line,
+    read_piped,
+    read_stream,
+    unpacked,
+)
 from hybridbench.rundir.series_json import json_lines, prometheus
 from hybridbench.rundir.series_table import RawColumn, RawTable, Wanted, delimited, mprof
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
-_BYTES_MAX = 2 * 2**30
+_BYTES_MAX = GIB // 2
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,7 @@ def read_series(path: str, time_column: str | None = None) -> SeriesFile:
     """
     source = "<stdin>" if path == STDIN else path
     data = _bytes(path, source)
+    _refuse_long_lines(data, source)
     text = data.decode("utf-8-sig", "replace")
     if not text.strip():
         raise ConfigError(f"{source}: the file is empty; give a file with a time column.")
@@ -65,27 +75,29 @@ def _table(source: str, text: str, wanted: Wanted) -> RawTable:
     # One document, or one object a line?  A document is all there is; a line is not.
     first_line = start.split("\n", 1)[0].strip()
     try:
-        first = json.loads(first_line)
-    except ValueError:
+        first = json_value(first_line)
+    except ForeignDataError:
         first = None
     if isinstance(first, dict) and "status" not in first and "data" not in first:
         return json_lines(text, wanted)
     try:
-        document = json.loads(text)
-    except ValueError as error:
+        document = json_value(text)
+    except ForeignDataError as error:
         if isinstance(first, dict):
             return json_lines(text, wanted)
         raise ConfigError(
-            f"{source}: starts like JSON and is none ({error}); give JSON lines or an export of "
-            "/api/v1/query_range."
+            f"{source}: starts like JSON and cannot be read: it {error}; give JSON lines or an "
+            "export of /api/v1/query_range."
         ) from error
     return prometheus(document, wanted)
 
 
 def _bytes(path: str, source: str) -> bytes:
     try:
-        data = sys.stdin.buffer.read() if path == STDIN else _file(Path(path), source)
-        return gzip.decompress(data) if data[:2] == _GZIP_MAGIC else data
+        data = _packed(path, source)
+        return unpacked(data, _BYTES_MAX) if data[:2] == _GZIP_MAGIC else data
+    except ForeignDataError as error:
+        raise ConfigError(f"{source}: {error}; keep the columns that matter.") from error
     except FileNotFoundError as error:
         raise ConfigError(f"{source}: no such file.") from error
     except EOFError as error:
@@ -97,9 +109,25 @@ def _bytes(path: str, source: str) -> bytes:
         raise ConfigError(f"{source}: cannot be read: {error.strerror or error}.") from error
 
 
+def _packed(path: str, source: str) -> bytes:
+    if path == STDIN:
+        return read_stream(sys.stdin.buffer, _BYTES_MAX)
+    return _file(Path(path), source)
+
+
 def _file(path: Path, source: str) -> bytes:
     if path.is_dir():
         raise ConfigError(f"{source}: is a directory without manifest.json: not a run; give files.")
-    if path.stat().st_size > _BYTES_MAX:
-        raise ConfigError(f"{source}: is above 2 GiB; keep the columns that matter.")
-    return path.read_bytes()
+    return read_piped(path, _BYTES_MAX)
+
+
+def _refuse_long_lines(data: bytes, source: str) -> None:
+    # An export of Prometheus is one line, whatever its length; a table is not.
+    if data.lstrip()[:1] in (b"{", b"["):
+        return
+    number, length = longest_line(data)
+    if length > LINE_BYTES_MAX:
+        raise ConfigError(
+            f"{source}:{number}: a line of {length / MIB:.0f} MiB; a table has a line for each "
+            "moment: is it the right file?"
+        )

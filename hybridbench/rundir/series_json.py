@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hybridbench.errors import ConfigError
+from hybridbench.foreign import ForeignDataError, json_value
 from hybridbench.rundir.series_table import Grid, RawColumn, RawTable, Wanted, table_of
 from hybridbench.rundir.series_time import scaled
 
@@ -66,8 +66,8 @@ def prometheus(document: object, wanted: Wanted) -> RawTable:
 
 def _object(line: str) -> Mapping[str, object] | None:
     try:
-        parsed = json.loads(line)
-    except ValueError:
+        parsed = json_value(line)
+    except ForeignDataError:
         return None
     return parsed if isinstance(parsed, dict) else None
 

@@ -121,7 +121,7 @@ def table_of(grid: Grid, wanted: Wanted, notes: list[str]) -> RawTable:
 
 
 def _grid(text: str, wanted: Wanted, notes: list[str]) -> Grid:
-    rows = list(_rows(text))
+    rows = _all_rows(text, wanted)
     if not rows:
         raise ConfigError(f"{wanted.source}: has no lines but comments; give a table.")
     (head_line, head), *body = rows
@@ -139,6 +139,18 @@ def _grid(text: str, wanted: Wanted, notes: list[str]) -> Grid:
     if repeated:
         notes.append(f"the heading stands again in line {repeated[0]}: skipped")
     return Grid(names, [row for _, row in good], [line for line, _ in good])
+
+
+def _all_rows(text: str, wanted: Wanted) -> list[tuple[int, list[str]]]:
+    rows: list[tuple[int, list[str]]] = []
+    try:
+        rows.extend(_rows(text))
+    except csv.Error as error:
+        line = rows[-1][0] + 1 if rows else 1
+        raise ConfigError(
+            f"{wanted.source}:{line}: is no table ({error}); is a quote left open?"
+        ) from error
+    return rows
 
 
 def _rows(text: str) -> Iterator[tuple[int, list[str]]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridbench.analysis.record import FloatArray
 
-_CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d(?:[.,]\d+)?)(?:\s*([AaPp])[Mm])?")
+_CLOCK = re.compile(r"(\d{1,6}):([0-5]\d):([0-5]\d(?:[.,]\d+)?)(?:\s*([AaPp])[Mm])?")
 _ISO_LIKE = re.compile(r"\d{4}-\d\d-\d\d|\d{8}T\d{4}")
 _US_DATE = "%m/%d/%Y %H:%M:%S"
 # Seconds since 1970 lie in 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.

@@ -6,6 +6,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
+from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import TRUTH
 
@@ -36,8 +40,9 @@ def add_truth(run_dir: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
 def read_truth(run_dir: Path) -> dict[str, dict[str, int]]:
     """What ``write_truth`` stored; empty for a run without it."""
     try:
-        text = (run_dir / TRUTH).read_text("utf-8")
+        data = read_bytes(run_dir / TRUTH, DOCUMENT_BYTES_MAX)
+        return msgspec.json.decode(data, type=dict[str, dict[str, int]])
     except FileNotFoundError:
         return {}
-    counts: dict[str, dict[str, int]] = json.loads(text)
-    return counts
+    except (OSError, ForeignDataError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunDirectoryError(f"cannot read {run_dir / TRUTH}: {error}") from error

@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridbench.runs.status import PoolLevel, RunStatus, View
-from hybridbench.told import give_up
+from hybridbench.terminal import Terminal
+from hybridbench.told import give_up, one_line
 from hybridbench.units import format_bytes, format_count, format_duration
 
 _REFRESH_S = 0.25
@@ -32,7 +33,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 def make_view(ui: str, stream: TextIO | None = None) -> View:
     """The view called ``ui``: "live", "plain" or "none"; "auto" chooses by the terminal."""
     stream = stream if stream is not None else sys.stderr
-    console = _Console(file=stream, highlight=False)
+    console = Terminal(file=stream, highlight=False)
     if ui == "none":
         return SilentView()
     if ui == "live" or (ui == "auto" and console.is_terminal and not console.is_dumb_terminal):
@@ -74,12 +75,6 @@ class LastingView:
     def _give_up(self) -> None:
         self.shown = SilentView()
         give_up(self._stream)
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Rich would end the process here, and with it the run."""
-        raise BrokenPipeError
 
 
 class SilentView:
@@ -140,7 +135,7 @@ class PlainView:
 
     def _line(self, text: str) -> None:
         stamp = time.strftime("%H:%M:%S")
-        self._console.print(f"{stamp} {text}", markup=False, soft_wrap=True)
+        self._console.print(f"{stamp} {one_line(text)}", markup=False, soft_wrap=True)
 
 
 class LiveView:
@@ -161,7 +156,7 @@ class LiveView:
 
     def note(self, text: str) -> None:
         """Say ``text`` above the table."""
-        self._live.console.print(text, markup=False)
+        self._live.console.print(one_line(text), markup=False)
 
     def close(self) -> None:
         """Take the table away; the report comes next."""

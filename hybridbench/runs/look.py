@@ -1,7 +1,7 @@
 """A look at a run while it goes on: judged in a process of its own, so that no sample comes late.
 
-``python -m hybridbench.runs.look RUN_DIR`` writes the verdict so far to its standard output,
-pickled; the only reader is the process that started it.
+``python -m hybridbench.runs.look RUN_DIR [final]`` writes the verdict so far to its standard
+output, pickled; the only reader is the process that started it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _PATIENCE_S = 5.0
 class Looker:
     """Starts one look at a time and hands over its verdict when there is one."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, *, final: bool = False) -> None:
+        """``final`` looks as the end of a run does, with all its care; else coarser and sooner."""
         self._run_dir = run_dir
+        self._final = final
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
 
@@ -43,7 +45,7 @@ class Looker:
         with contextlib.suppress(OSError):
             # A session of its own: a Ctrl-C is for the soak.
             self._process = subprocess.Popen(
-                _command(self._run_dir),
+                _command(self._run_dir, final=self._final),
                 stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=subprocess.DEVNULL,
@@ -71,23 +73,25 @@ class Looker:
             self._said = None
 
 
-def main(run_dir: Path) -> int:
+def main(run_dir: Path, *, final: bool = False) -> int:
     """Judge ``run_dir`` as it is now."""
-    from hybridbench.analysis.judge import judge_so_far
+    from hybridbench.analysis.judge import judge, judge_so_far
     from hybridbench.rundir.reader import read_run
 
     # The engine and its clients come first.
     os.nice(_NICE)
-    sys.stdout.buffer.write(pickle.dumps(judge_so_far(read_run(run_dir))))
+    verdict = (judge if final else judge_so_far)(read_run(run_dir))
+    sys.stdout.buffer.write(pickle.dumps(verdict))
     return 0
 
 
-def _command(run_dir: Path) -> list[str]:
+def _command(run_dir: Path, *, final: bool) -> list[str]:
     settings = {
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
     look = [sys.executable, "-m", "hybridbench.runs.look", str(run_dir.resolve())]
+    look += ["final"] * final
     return own_command(look, settings)
 
 
@@ -98,4 +102,4 @@ def _unpickled(data: bytes) -> Verdict | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), final="final" in sys.argv[2:]))

@@ -15,7 +15,6 @@ from hybridbench.sampling.cgroup import memory_limit
 from hybridbench.targets.messages import Ready
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.targets.wire import PROTOCOL_VERSION
-from hybridbench.workload.settings import Promise
 
 
 def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict[str, JsonValue]:
@@ -47,6 +46,7 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> dict
             "census": plan.census,
             "watchdog_s": plan.watchdog_s,
             "stop": plan.stop,
+            "extend_s": plan.extend_s,
             "diagnose": plan.diagnose,
             "hold_s": plan.hold_s,
             "memray_s": plan.memray_s,
@@ -104,21 +104,13 @@ def _profile(plan: SoakPlan) -> dict[str, JsonValue]:
     profile = plan.profile
     promise = profile.promise_for(plan.duration_s)
     return {
+        # An extended run is held to the limits of the length that it reached.
+        "limits": [{"from_s": e.from_s, **e.by_metric()} for e in profile.promise],
         "name": profile.name,
         "source": plan.profile_source,
         "resolved": plain_mapping(profile.resolved()),  # type: ignore[arg-type]  # plain JSON
-        "promise": _promised(promise),
+        "promise": dict(promise.by_metric()),
         "assert_coverage": dict(profile.coverage_minimums(plan.duration_s)),
-    }
-
-
-def _promised(promise: Promise) -> dict[str, JsonValue]:
-    """Growth an hour by metric; the least hit rate and most evict_ms where there is a promise."""
-    levels = {"hit_rate": promise.hit_rate, "evict_ms": promise.evict_ms}
-    return {
-        "rss_anon_swap_bytes": promise.rss_bytes_per_h,
-        "gc_collectible_bytes": promise.collectible_bytes_per_h,
-        **{name: value for name, value in levels.items() if value is not None},
     }
 
 

@@ -15,10 +15,16 @@ from hybridbench.workload.profile import Cadence, Profile
 from hybridbench.workload.trace_replay import TraceOptions
 
 WATCHDOG_S = 30.0
+EXTEND_LEAST_S = 600.0
 
 # Below this a new worker would not even be warm.
 _SHORTEST_SEGMENT_S = 20.0
 _SEED_STRIDE = 1_000_003
+
+
+def default_extend_s(duration_s: float) -> float:
+    """How long an undecided run may go on: as long again, and ten minutes at least."""
+    return max(duration_s, EXTEND_LEAST_S)
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ class SoakPlan:
         watchdog_s: this long without an engine step, with work pending, is a hang.
         stop: "auto" ends a run early once it surely leaks, "early" also once it surely does not,
             "never" only when the machine is about to run out of memory or disk.
+        extend_s: how long the run may go on beyond ``duration_s`` while its verdict is undecided; 0
+            ends it on time.
         diagnose: "auto" asks a worker that leaks what it holds, "always" each one, "never" none.
         hold_s: how long a worker that leaks is kept alive before anything of it is destroyed.
         memray_s: how much more traffic a diagnosed worker gets with its allocations recorded; 0 is
@@ -86,6 +94,7 @@ class SoakPlan:
     boot_limit_s: float = 900.0
     drain_limit_s: float = 120.0
     stop: str = "never"
+    extend_s: float = 0.0
     diagnose: str = "auto"
     hold_s: float = 0.0
     memray_s: float = 0.0

@@ -49,11 +49,14 @@ _ABORTS = {"abort_queued": "queued", "abort_prefill": "prefill", "abort_decode":
 
 @dataclass(frozen=True)
 class Resolution:
-    """The smallest rate of one gated metric that the run can call a leak, and the promise."""
+    """The smallest rate of one gated metric that the run can call a leak, and its limit.
+
+    ``promise_per_h`` is None where no limit is measured for a run this short.
+    """
 
     metric: str
     smallest_per_h: float
-    promise_per_h: float
+    promise_per_h: float | None
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,8 @@ def _resolutions(plan: SoakPlan, memory_bytes: int, judged_s: float) -> Iterator
     promise = plan.profile.promise_for(plan.duration_s)
     promised = {
         "rss_anon_swap_bytes": promise.rss_bytes_per_h,
-        "gc_collectible_bytes": promise.collectible_bytes_per_h,
+        # What waits for the collector is part of the process.
+        "gc_collectible_bytes": promise.collectible_bytes_per_h or promise.rss_bytes_per_h,
     }
     for spec in METRICS:
         if spec.check is Check.TREND and spec.name in promised:
@@ -225,7 +229,13 @@ def _length_warnings(preview: Preview) -> Iterator[str]:
             f"in less than {format_duration(LEAK_AFTER_STEADY_S)}, only exact findings count"
         )
     for one in preview.resolutions:
-        if one.smallest_per_h > one.promise_per_h:
+        if one.promise_per_h is None:
+            yield (
+                f"no limit is measured for {one.metric} in a run of "
+                f"{format_duration(preview.duration_s)}: it stays undecided at that length, and "
+                "--extend lets the run go on"
+            )
+        elif one.smallest_per_h > one.promise_per_h:
             yield (
                 f"too short for its promise: {one.metric} can be told from "
                 f"{format_byte_rate(one.smallest_per_h)} on, promised are "

@@ -120,6 +120,7 @@ class Recorder:
                     "pool": record.pool,
                     "message": record.message,
                     "slots": list(record.slots),
+                    "owners": list(record.owners),
                     "count": record.count,
                     "checkpoint": reply.index,
                 },

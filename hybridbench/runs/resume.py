@@ -9,6 +9,7 @@ from pathlib import Path
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import SEED_MAX
 from hybridbench.rundir.cut import read_cut_run
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.rundir.lock import locked_run
@@ -18,6 +19,7 @@ from hybridbench.runs.defect_files import defects_to_resume
 from hybridbench.runs.interrupts import handled_interrupts
 from hybridbench.runs.plan import WATCHDOG_S, Segment, SoakOutcome, SoakPlan
 from hybridbench.runs.soak import continue_soak
+from hybridbench.units import DURATION_MAX_S
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.trace_replay import (
     TraceOptions,
@@ -102,18 +104,19 @@ def plan_of_manifest(manifest: Mapping[str, JsonValue], run_dir: Path) -> SoakPl
         profile=Profile.from_resolved(resolved, str(run_dir / MANIFEST)),
         model=str(model["name"]),
         store=run_dir.parent,
-        duration_s=_number(manifest, "planned_duration_s", run_dir),
-        seed=int(_number(manifest, "seed", run_dir)),
+        duration_s=_duration(manifest, "planned_duration_s", run_dir),
+        seed=_seed(manifest, run_dir),
         device=str(model.get("device", "cpu")),
         dtype=str(model.get("dtype", "float32")),
         defects=_texts(manifest.get("defects")),
         defects_as_of=_texts(manifest.get("defects_as_of")),
-        trace=_trace(as_mapping(manifest.get("trace"))),
+        trace=_trace(as_mapping(manifest.get("trace")), run_dir),
         profile_source=str(source) if isinstance(source, str) else None,
         malloc=str(as_mapping(manifest.get("malloc")).get("mode", "pinned")),
         census=str(options.get("census", "auto")),
         watchdog_s=_or(options.get("watchdog_s"), WATCHDOG_S),
         stop=str(options.get("stop", "never")),
+        extend_s=_or(options.get("extend_s"), 0.0),
         diagnose=str(options.get("diagnose", "auto")),
         hold_s=_or(options.get("hold_s"), 0.0),
         memray_s=_or(options.get("memray_s"), 0.0),
@@ -132,9 +135,12 @@ def read_segment(run_dir: Path, now_wall_s: float) -> Segment:
     return Segment(run_dir, cut.segments, cut.end_s + gap_s, away_s, cut.served_s, cut.manifest)
 
 
-def _trace(stored: Mapping[str, JsonValue]) -> TraceOptions | None:
+def _trace(stored: Mapping[str, JsonValue], run_dir: Path) -> TraceOptions | None:
     if not stored:
         return None
+    for key in ("path", "length_scale", "speedup"):
+        if key not in stored:
+            raise _lacks(run_dir, f"trace.{key}")
     return TraceOptions(
         Path(str(stored["path"])),
         parse_length_scale(str(stored["length_scale"])),
@@ -142,15 +148,35 @@ def _trace(stored: Mapping[str, JsonValue]) -> TraceOptions | None:
     )
 
 
-def _number(manifest: Mapping[str, JsonValue], key: str, run_dir: Path) -> float:
+def _duration(manifest: Mapping[str, JsonValue], key: str, run_dir: Path) -> float:
     value = manifest.get(key)
     if not isinstance(value, int | float):
         raise _lacks(run_dir, key)
+    if not 0 < value <= DURATION_MAX_S:
+        raise _is_no(run_dir, key, value, "duration of at most 3650d")
     return float(value)
 
 
+def _seed(manifest: Mapping[str, JsonValue], run_dir: Path) -> int:
+    value = manifest.get("seed")
+    if not isinstance(value, int):
+        raise _lacks(run_dir, "seed")
+    if not 0 <= value <= SEED_MAX:
+        raise _is_no(run_dir, "seed", value, "seed")
+    return value
+
+
 def _or(value: JsonValue, default: float) -> float:
-    return float(value) if isinstance(value, int | float) else default
+    if isinstance(value, int | float) and 0 <= value <= DURATION_MAX_S:
+        return float(value)
+    return default
+
+
+def _is_no(run_dir: Path, key: str, value: float, kind: str) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"{run_dir / MANIFEST}: {key!r} is {value!r}, which is no {kind}: the run cannot go on; "
+        "start a new one"
+    )
 
 
 def _texts(value: JsonValue) -> tuple[str, ...]:

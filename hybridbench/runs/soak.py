@@ -26,6 +26,7 @@ from hybridbench.runs.boot import boot_worker
 from hybridbench.runs.crash import bury
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.evidence import EvidenceWriter
+from hybridbench.runs.extension import Extension
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
 from hybridbench.runs.ladder import Ladder, LadderTerms
 from hybridbench.runs.live import make_view
@@ -38,7 +39,7 @@ from hybridbench.runs.plan import Segment, SoakOutcome, SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.segment import check_same_engine, with_counts, with_segment
 from hybridbench.runs.status import View
-from hybridbench.runs.steps import SoakSteps
+from hybridbench.runs.steps import SoakExtras, SoakSteps
 from hybridbench.runs.stopping import make_stopper
 from hybridbench.sampling.cgroup import oom_kills
 from hybridbench.targets.bundled import BundledTarget
@@ -204,8 +205,10 @@ class _Soak:
             terms = LadderTerms(plan.diagnose, plan.hold_s)
             ladder = Ladder(terms, loop, parts, Looker(self._writer.run_dir))
             allocations = self._allocations(loop, parts)
+            extension = self._extension(parts)
             with make_stopper(plan, self._writer.run_dir, lambda: recorder.now_s) as stopper:
-                SoakSteps(plan, loop, parts, stopper, ladder, allocations).run()
+                extras = SoakExtras(stopper, ladder, allocations, extension)
+                SoakSteps(plan, loop, parts, extras).run()
         finally:
             self._manifest = with_counts(self._manifest, workload.counts())
             if loop.truth:
@@ -216,6 +219,17 @@ class _Soak:
             return None
         path = self._writer.run_dir / ALLOCATIONS
         return AllocationRecord(self._plan.memray_s, path, loop, parts)
+
+    def _extension(self, parts: LoopParts) -> Extension | None:
+        if not self._plan.extend_s:
+            return None
+        return Extension(
+            limit_s=self._plan.extend_s,
+            looks=Looker(self._writer.run_dir, final=True),
+            recorder=self._recorder,
+            view=self._view,
+            status=parts.status,
+        )
 
     def _room(self) -> RunRoom:
         return RunRoom(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from hybridbench.rundir.layout import WORKLOAD_FAILED
 from hybridbench.runs.allocations import AllocationRecord
+from hybridbench.runs.extension import Extends
 from hybridbench.runs.ladder import Ladder
 from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
 from hybridbench.runs.plan import SoakPlan
@@ -21,6 +23,16 @@ _RECLAIM_PATIENCE_S = 20.0
 _FLUSH_PATIENCE_S = 10.0
 
 
+@dataclass(frozen=True)
+class SoakExtras:
+    """What a soak may have besides its traffic: who ends it early, who diagnoses or extends it."""
+
+    stop_rule: StopRule = field(default_factory=NeverStops)
+    ladder: Ladder | None = None
+    allocations: AllocationRecord | None = None
+    extension: Extends | None = None
+
+
 class SoakSteps:
     """Each method is one step; ``run`` calls them.  All of them end early when interrupted."""
 
@@ -29,18 +41,18 @@ class SoakSteps:
         plan: SoakPlan,
         loop: SoakLoop,
         parts: LoopParts,
-        stop_rule: StopRule | None = None,
-        ladder: Ladder | None = None,
-        allocations: AllocationRecord | None = None,
+        extras: SoakExtras | None = None,
     ) -> None:
+        extras = extras if extras is not None else SoakExtras()
         self._plan = plan
-        self._stop_rule: StopRule = stop_rule if stop_rule is not None else NeverStops()
+        self._stop_rule = extras.stop_rule
         self._stop: Stop | None = None
         self._loop = loop
-        self._ladder = ladder
-        self._allocations = allocations
+        self._ladder = extras.ladder
+        self._allocations = extras.allocations
+        self._extension = extras.extension
         self._parts = parts
-        self._start_s = loop.now_s
+        self._start_s = self._checkpoint_due_s = loop.now_s
         self._checkpoints = 0
         self._steady_recorded = self._climbed = False
         self._workload_failed = False
@@ -54,6 +66,7 @@ class SoakSteps:
         self._loop.start_traffic()
         self.warm_up()
         self.run_steadily()
+        self.extend()
         self.drain()
         self.last_checkpoint()
         self.reclaim()
@@ -76,19 +89,38 @@ class SoakSteps:
         """The judged part: traffic and samples, with a checkpoint now and then."""
         self._parts.recorder.enter("steady")
         self.record_steady()
-        end_s = self._start_s + self._plan.traffic_s
+        self.checkpoint(self._end_s)
+        self._checkpoint_due_s = self._loop.now_s + self._plan.cadence.checkpoint_every_s
+        self._serve(self._end_s)
+
+    def extend(self) -> None:
+        """More of the same beyond the planned end, until the verdict is decided."""
+        extension = self._extension
+        if extension is None or self._is_over():
+            return
+        try:
+            self._serve(self._end_s + extension.limit_s, extension.over)
+        finally:
+            extension.end()
+
+    @property
+    def _end_s(self) -> float:
+        return self._start_s + self._plan.traffic_s
+
+    def _serve(self, end_s: float, over: Callable[[], bool] = lambda: False) -> None:
+        """Traffic until ``end_s`` or until ``over``, with a checkpoint now and then."""
         every_s = self._plan.cadence.checkpoint_every_s
-        self.checkpoint(end_s)
-        due_s = self._loop.now_s + every_s
-        while self._loop.now_s < end_s and not self._is_over():
-            self._turn_until(self._steady_is_news, min(end_s, due_s))
+        while self._loop.now_s < end_s and not self._is_over() and not over():
+            limit_s = min(end_s, self._checkpoint_due_s)
+            self._turn_until(lambda: over() or self._steady_is_news(), limit_s)
             self.record_steady()
             # One that would fall into the end gives way to the last checkpoint.
-            if due_s <= self._loop.now_s < end_s - every_s / 4:
+            if self._checkpoint_due_s <= self._loop.now_s < end_s - every_s / 4:
                 self.checkpoint(end_s)
-                due_s = max(due_s + every_s, self._loop.now_s + every_s / 2)
-            elif due_s <= self._loop.now_s:
-                due_s = end_s
+                next_s = self._loop.now_s + every_s / 2
+                self._checkpoint_due_s = max(self._checkpoint_due_s + every_s, next_s)
+            elif self._checkpoint_due_s <= self._loop.now_s:
+                self._checkpoint_due_s += every_s
 
     def checkpoint(self, end_s: float) -> None:
         """Drain, let it settle, look, go on: the census counts while traffic is back."""

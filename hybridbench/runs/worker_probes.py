@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
@@ -151,7 +151,7 @@ class WorkerProbes:
             running=engine.running_requests,
             waiting=engine.waiting_requests,
             counters=self._metrics.counters(),
-            violations=violation_records(found),
+            violations=violation_records(found, engine.last_owner),
             census=_NO_CENSUS,
         )
 
@@ -176,13 +176,21 @@ class WorkerProbes:
         )
 
 
-def violation_records(found: Iterable[InvariantViolation]) -> list[ViolationRecord]:
-    """For the wire; each contradiction once, however many checks found it."""
+def violation_records(
+    found: Iterable[InvariantViolation], last_owner: Callable[[str, int], str] | None = None
+) -> list[ViolationRecord]:
+    """For the wire; each contradiction once, however many checks found it.
+
+    ``last_owner`` tells of a pool's slot whom the ledger names: for people, after the verdict.
+    """
     records = {}
     for entry in found:
         slots = list(entry.slots[:_SLOTS_SENT_MAX])
+        owners: list[str] = []
+        if last_owner is not None and entry.kind is ViolationKind.RESIDUAL:
+            owners = [last_owner(entry.pool, slot) for slot in slots]
         records[entry.kind, entry.pool, entry.message] = ViolationRecord(
-            str(entry.kind), entry.pool, entry.message, slots, entry.count
+            str(entry.kind), entry.pool, entry.message, slots, entry.count, owners
         )
     return list(records.values())
 

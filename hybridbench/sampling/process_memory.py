@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from hybridbench.errors import ConfigError
+
 _KIB = 1024
 _PROC = Path("/proc")
 
@@ -27,6 +29,18 @@ class ProcessMemory:
     def anon_swap_bytes(self) -> int:
         """Private memory, swapped out or not: RSS alone falls when pages go to swap."""
         return self.rss_anon_bytes + self.swap_bytes
+
+
+def require_proc(proc: Path = _PROC) -> None:
+    """
+    Raises:
+        ConfigError: nothing can be measured, since /proc is not mounted here.
+    """
+    if not (proc / "self" / "status").exists():
+        raise ConfigError(
+            f"{proc} is not mounted here, and memory is measured there: mount it "
+            "(`mount -t proc proc /proc`), or give the container one."
+        )
 
 
 def read_process_memory(pid: int, proc: Path = _PROC) -> ProcessMemory:

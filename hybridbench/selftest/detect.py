@@ -18,14 +18,7 @@ def time_to_detect_s(record: RunRecord, verdict: VerdictKind) -> float | None:
     found: float | None = None
     for look in range(_LOOKS, 0, -1):
         at_s = end_s * look / _LOOKS
-        if judge_so_far(until(record, at_s)).kind is not verdict:
+        if judge_so_far(record.until(at_s)).kind is not verdict:
             break
         found = at_s
     return found
-
-
-def until(record: RunRecord, end_s: float) -> RunRecord:
-    """What the record held at ``end_s``."""
-    series = {name: s.between(0.0, end_s) for name, s in record.series.items()}
-    events = tuple(event for event in record.events if event.t_s <= end_s)
-    return RunRecord(record.manifest, {n: s for n, s in series.items() if len(s)}, events)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hybridbench.errors import WorkerFailedError
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
+from hybridbench.sampling.process_memory import require_proc
 from hybridbench.targets.messages import FromWorker, ToWorker
 from hybridbench.targets.own_process import SAFE_PATH, import_path, with_environment
 from hybridbench.targets.stderr_file import StderrFile
@@ -67,7 +68,9 @@ class BundledTarget:
 
         Raises:
             WorkerFailedError: the system cannot start it.
+            ConfigError: there is no /proc to see its memory in.
         """
+        require_proc()
         self._stderr = StderrFile(launch.stderr_path)
         parent_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

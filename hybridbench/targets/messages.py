@@ -275,6 +275,7 @@ class ViolationRecord(Record, frozen=True):
     message: str
     slots: list[int]
     count: int = 0  # how many in all; negative for slots counted twice
+    owners: list[str] = []  # noqa: RUF012 - of ``slots``, whom the ledger names last; empty where nobody asked
 
 
 class CheckpointReply(_Message, frozen=True):

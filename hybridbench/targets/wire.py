@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hybridbench.errors import WorkerFailedError
+from hybridbench.errors import ConfigError, WorkerFailedError
 from hybridbench.targets.messages import FromWorker, ToWorker
 
 PROTOCOL_VERSION = 1
@@ -101,7 +101,12 @@ def preamble(version: int = PROTOCOL_VERSION) -> bytes:
 
 def frame_of(messages: Sequence[ToWorker] | Sequence[FromWorker]) -> bytes:
     """``messages`` as one frame, ready to be sent."""
-    body = msgspec.msgpack.encode(messages)
+    try:
+        body = msgspec.msgpack.encode(messages)
+    except UnicodeEncodeError as error:
+        # A path of the command line may hold any bytes; the wire is UTF-8.
+        shown = str(error.object).encode("utf-8", "backslashreplace").decode()
+        raise ConfigError(f"{shown}: not text in UTF-8; rename it.") from error
     return _LENGTH.pack(len(body)) + body
 
 

@@ -243,9 +243,7 @@ def _times(profile: Profile) -> Iterator[Fault]:
         )
     starts = [entry.from_s for entry in profile.promise]
     if not starts:
-        yield ("promise",), "is empty; a CLEAN must promise something, from 0s on"
-    elif starts[0] > 0:
-        yield ("promise", 0, "from"), f"is {starts[0]:g}s; the first entry must begin at 0s"
+        yield ("promise",), "is empty; CLEAN needs a limit, for example {from: 5m, rss: 512MiB/h}"
     for index in range(1, len(starts)):
         if starts[index] <= starts[index - 1]:
             yield (

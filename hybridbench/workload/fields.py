@@ -22,8 +22,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from hybridbench.foreign import SEED_MAX
 from hybridbench.thresholds import Stat, parse_threshold
-from hybridbench.units import parse_byte_rate, parse_bytes, parse_duration_s
+from hybridbench.units import DURATION_MAX_S, parse_byte_rate, parse_bytes, parse_duration_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class TokenRange:
         return (self.low + self.high) / 2
 
 
+# A hundred times what a serving process holds: 10 GB of Python objects.
+OBJECTS_MAX: Final = 100_000_000
 _ZIPF = re.compile(r"zipf\((\d+(?:\.\d+)?)\)")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/(s|min))?")
 _MAX_ZIPF_EXPONENT: Final = 8.0
@@ -51,6 +54,8 @@ def _duration_s(value: object) -> float:
         return parse_duration_s(value)
     if not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d")
+    if value > DURATION_MAX_S:
+        raise ValueError(f"{value!r} seconds are longer than 3650d, the longest duration")
     return float(value)
 
 
@@ -148,6 +153,9 @@ def _threshold_text(value: object) -> str:
 
 Count: TypeAlias = Annotated[int, Strict(), Ge(1)]
 CountOrZero: TypeAlias = Annotated[int, Strict(), Ge(0)]
+# What is derived from a seed, by adding to it, must have 64 bits as well.
+Seed: TypeAlias = Annotated[int, Strict(), Ge(0), Le(SEED_MAX)]
+Objects: TypeAlias = Annotated[int, Strict(), Ge(0), Le(OBJECTS_MAX)]
 Flag: TypeAlias = Annotated[bool, Strict()]
 Amount: TypeAlias = Annotated[float, Strict(), AllowInfNan(False), Ge(0.0)]
 Share: TypeAlias = Annotated[float, Strict(), Ge(0.0), Le(1.0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from functools import cache
@@ -14,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from hybridbench.errors import ConfigError
 from hybridbench.workload.consistency import check_consistency, max_prompt_tokens
 from hybridbench.workload.coverage import CoverageFloor
-from hybridbench.workload.fields import CountOrZero, DurationS, ThresholdText
+from hybridbench.workload.fields import DurationS, Seed, ThresholdText
 from hybridbench.workload.settings import (
     SETTINGS,
     Aborts,
@@ -41,6 +42,8 @@ from hybridbench.workload.yaml_source import KeyPath, Source, parse_scalar, pars
 
 DEFAULT_DURATION_S: Final = 7200.0
 DEFAULT_MODEL: Final = "qwen3-next"
+# A trend is called a leak from four minutes after ``steady`` on; up to a fifth of a run warms up.
+CALLS_LEAK_FROM_S: Final = 300.0
 
 
 @plain_dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Profile:
     name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
     description: str = ""
     model: Annotated[str, StringConstraints(strict=True, min_length=1)] = DEFAULT_MODEL
-    seed: CountOrZero = 1
+    seed: Seed = 1
     duration_s: DurationS = DEFAULT_DURATION_S
     warmup: Warmup = Warmup()
     checkpoint: Checkpoint = Checkpoint()
@@ -146,8 +149,18 @@ class Profile:
         return max_prompt_tokens(self)
 
     def promise_for(self, duration_s: float) -> Promise:
-        """What CLEAN promises for a run planned to last ``duration_s``."""
-        return [entry for entry in self.promise if entry.from_s <= duration_s][-1]
+        """What CLEAN promises for a run of ``duration_s``; shorter runs than any have no limit."""
+        return ([Promise()] + [e for e in self.promise if e.from_s <= duration_s])[-1]
+
+    @property
+    def decides_from_s(self) -> float:
+        """The shortest run, in seconds of traffic, that can end CLEAN or LEAK by memory growth.
+
+        It has a limit for private memory, and its judged window is long enough to call a leak.
+        Infinite for a profile without any limit on private memory.
+        """
+        limited = (e.from_s for e in self.promise if e.rss_bytes_per_h is not None)
+        return max(next(limited, math.inf), CALLS_LEAK_FROM_S)
 
     def coverage_minimums(self, traffic_s: float) -> dict[str, int]:
         """Counter to the least count that ``traffic_s`` seconds of traffic must reach."""

@@ -18,6 +18,7 @@ from hybridbench.workload.fields import (
     CountOrZero,
     DurationS,
     Flag,
+    Objects,
     PerSecond,
     Share,
     SizeBytes,
@@ -287,7 +288,7 @@ class BadInput:
 class Ballast:
     """Long-lived Python objects in the worker; the collector waits for a quarter of them."""
 
-    objects: CountOrZero = 1_000_000
+    objects: Objects = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -315,12 +316,25 @@ class Probe:
 class Promise:
     """What CLEAN means for a run of ``from_s`` and longer: growth below these rates.
 
+    A rate that is None has no limit at this length: the metric stays undecided, and a soak extends
+    itself to a length that has one.  Limits are measured: ``hybridbench bench limits``.
+
     A profile for work that decays also promises the least share of prompt tokens that the cache
     serves (``hit_rate``), or the most that an eviction takes (``evict_ms``).
     """
 
     from_s: DurationS = 0.0
-    rss_bytes_per_h: BytesPerHour
-    collectible_bytes_per_h: BytesPerHour
+    rss_bytes_per_h: BytesPerHour | None = None
+    collectible_bytes_per_h: BytesPerHour | None = None
     hit_rate: Share | None = None
     evict_ms: Amount | None = None
+
+    def by_metric(self) -> dict[str, float]:
+        """The limits that there are, by the names of what they limit; rates are per hour."""
+        limits = {
+            "rss_anon_swap_bytes": self.rss_bytes_per_h,
+            "gc_collectible_bytes": self.collectible_bytes_per_h,
+            "hit_rate": self.hit_rate,
+            "evict_ms": self.evict_ms,
+        }
+        return {name: value for name, value in limits.items() if value is not None}

@@ -8,7 +8,8 @@ Source: Mooncake (FAST 2025) and the Azure LLM inference dataset 2023, their pub
 from __future__ import annotations
 
 import csv
-import json
+import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,9 +18,14 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from hybridbench.errors import ConfigError
+from hybridbench.foreign import LINE_BYTES_MAX, MIB, ForeignDataError, json_value, open_regular
 
 BLOCK_TOKENS: Final = 512  # tokens per hash id in a Mooncake trace
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+# Two thousand times the longest context that is served.
+_TOKENS_MAX: Final = 2**31 - 1
+_WHOLE: Final = re.compile(r"-?\d{1,18}")
+_SHOWN_CHARS: Final = 60
 _MOONCAKE_KEYS: Final = ("timestamp", "input_length", "output_length", "hash_ids")
 
 
@@ -75,7 +81,9 @@ class TraceFile:
 
     def _open(self) -> TextIO:
         try:
-            return self.path.open(encoding="utf-8-sig", newline="")
+            return io.TextIOWrapper(open_regular(self.path), encoding="utf-8-sig", newline="")
+        except ForeignDataError as error:
+            raise ConfigError(f"{self.path}: the trace {error}; give a file.") from error
         except OSError as error:
             reason = error.strerror or "unreadable"
             raise ConfigError(f"{self.path}: the trace cannot be read: {reason}.") from error
@@ -112,8 +120,8 @@ class TraceFile:
         zero: datetime | None = None
         columns: list[int] = []
         for number, line in _numbered(lines, self.path):
-            cells = next(csv.reader([line]), [])
             place = f"{self.path}:{number}"
+            cells = _cells(line, place)
             if number == 1:
                 columns = _columns(cells, place)
             elif cells:
@@ -144,11 +152,16 @@ def _numbered(lines: TextIO, path: Path) -> Iterator[tuple[int, str]]:
     while True:
         number += 1
         try:
-            line = lines.readline()
+            line = lines.readline(LINE_BYTES_MAX + 1)
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}:{number}: not text in UTF-8.") from error
         if not line:
             return
+        if len(line) > LINE_BYTES_MAX:
+            raise ConfigError(
+                f"{path}:{number}: a line of more than {LINE_BYTES_MAX // MIB} MiB; a row is one "
+                "request."
+            )
         yield number, line
 
 
@@ -156,11 +169,18 @@ def _at(row: TraceRow, arrival_s: float) -> TraceRow:
     return TraceRow(row.line, arrival_s, row.input_length, row.output_length, row.hash_ids)
 
 
+def _cells(line: str, place: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error as error:
+        raise ConfigError(f"{place}: is no row of a table: {error}.") from error
+
+
 def _json_record(line: str, place: str) -> dict[str, object]:
     try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{place}: not JSON: {error}.") from error
+        record = json_value(line)
+    except ForeignDataError as error:
+        raise ConfigError(f"{place}: {error}.") from error
     if not isinstance(record, dict):
         raise ConfigError(f"{place}: not an object with {', '.join(_MOONCAKE_KEYS)}.")
     for key in _MOONCAKE_KEYS:
@@ -172,15 +192,18 @@ def _json_record(line: str, place: str) -> dict[str, object]:
 def _number(value: object, name: str, place: str) -> float:
     # The double comparison also refuses NaN, which compares with nothing.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
-        raise ConfigError(f"{place}: {name} is {value!r}; it must be a number, 0 or more.")
+        raise ConfigError(f"{place}: {name} is {_excerpt(value)}; it must be a number, 0 or more.")
     return float(value)
 
 
 def _length(value: object, name: str, place: str, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not isinstance(value, int) or not whole or value < least:
         raise ConfigError(
-            f"{place}: {name} is {value!r}; it must be a whole number, {least} or more."
+            f"{place}: {name} is {_excerpt(value)}; it must be a whole number, {least} or more."
         )
+    if value > _TOKENS_MAX:
+        raise ConfigError(f"{place}: {name} is {value}; no request has more than {_TOKENS_MAX}.")
     return value
 
 
@@ -206,7 +229,12 @@ def _columns(cells: list[str], place: str) -> list[int]:
 
 def _whole(text: str) -> object:
     stripped = text.strip()
-    return int(stripped) if stripped.lstrip("-").isdecimal() else text
+    return int(stripped) if _WHOLE.fullmatch(stripped) else text
+
+
+def _excerpt(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
 def _timestamp(text: str, place: str) -> datetime:
@@ -218,5 +246,5 @@ def _timestamp(text: str, place: str) -> datetime:
         return stamp.replace(microsecond=micros, tzinfo=stamp.tzinfo or UTC)
     except ValueError as error:
         raise ConfigError(
-            f"{place}: TIMESTAMP is {text!r}; write 2023-11-16 18:17:03.9799600."
+            f"{place}: TIMESTAMP is {_excerpt(text)}; write 2023-11-16 18:17:03.9799600."
         ) from error

@@ -7,6 +7,7 @@ hit what the first one left in the cache.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -32,15 +33,19 @@ class TraceOptions:
     speedup: float = 1.0
 
 
+_SCALE: Final = re.compile(r"[0-9]{1,18}/[0-9]{1,18}|[0-9]{0,18}\.?[0-9]{1,18}")
+
+
 def parse_length_scale(text: str) -> Fraction:
     """``1/32``, ``0.05`` or ``1``: the factor on all lengths of a trace.
 
     Raises:
         UsageError: for anything else, zero, or a factor above 1.
     """
+    # No exponent: a Fraction of 1e-999999999 would be computed to its last digit.
     try:
-        scale = Fraction(text.strip())
-    except (ValueError, ZeroDivisionError):
+        scale = Fraction(text.strip()) if _SCALE.fullmatch(text.strip()) else Fraction(0)
+    except ZeroDivisionError:
         scale = Fraction(0)
     if not 0 < scale <= 1:
         raise UsageError(f"--length-scale {text} is not a scale; write 1/32 or 0.05, at most 1.")

@@ -32,7 +32,10 @@ LIMIT_S = 180.0
 # prctl's name for "never again", and the right by which root writes everywhere.
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 READERS = (("report",), ("diagnose",), ("judge",), ("soak", "--resume"))
-SHORT = ("--profile", "smoke", "--duration", "20s", "--ballast", "0", "--ui", "none")
+SHORT = (
+    *("--profile", "smoke", "--duration", "20s", "--extend", "0"),
+    *("--ballast", "0", "--ui", "none"),
+)
 
 
 def hybridbench(

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridbench.units import (
+    digits_apart,
     format_byte_rate,
     format_bytes,
     format_count,
@@ -92,3 +93,20 @@ def test_any_finite_size_prints_short_and_with_its_unit(size: float) -> None:
 
     assert text.endswith("B")
     assert len(text) <= 12
+
+
+@given(
+    st.floats(1e-6, 1e12),
+    st.floats(1e-3, 0.5),
+)
+def test_an_interval_never_collapses_by_rounding(value: float, share: float) -> None:
+    ends = (value, value * (1 - share), value * (1 + share))
+    for form in (format_count, format_bytes):
+        digits = digits_apart(form, ends)
+        assert len({form(end, digits) for end in ends}) == 3
+
+
+def test_a_small_rate_keeps_two_digits_that_mean_something() -> None:
+    assert format_count(0.0129) == "0.013"
+    assert digits_apart(format_count, (0.0129, 0.0114, 0.0145)) == 3
+    assert format_count(0.844) == "0.84"

@@ -6,7 +6,6 @@ top level; newer ones ``rope_parameters`` and ``layer_types``.  Defaults are the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,15 @@ from typing import TypeVar
 
 from hybridbench.engine.models.config import LayerKind, ModelConfig, layer_pattern
 from hybridbench.errors import ConfigError
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_json
 
 MODEL_TYPE = "qwen3_next"
 ARCHITECTURE = "Qwen3NextForCausalLM"
+
+# Beyond any model, and still within what a tensor's index can hold.
+_SIZE_MAX = 2**31 - 1
+_LAYERS_MAX = 10_000
+_SHOWN_CHARS = 60
 
 _Value = TypeVar("_Value", int, float, bool, str)
 _KINDS: Mapping[str, LayerKind] = {
@@ -86,15 +91,21 @@ class _Fields:
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.error(key, f"is {value!r}; it must be a whole number, {least} or more")
+            raise self.error(
+                key, f"is {_excerpt(value)}; it must be a whole number, {least} or more"
+            )
+        if value > _SIZE_MAX:
+            raise self.error(key, f"is {value}; no model has more than {_SIZE_MAX}")
         return value
 
     def number(self, key: str, default: float) -> float:
         value = self.values.get(key)
         if value is None:
             return default
-        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-            raise self.error(key, f"is {value!r}; it must be a number above 0")
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.error(key, f"is {_excerpt(value)}; it must be a number above 0")
+        if not 0 < value < float("inf"):
+            raise self.error(key, f"is {value}; it must be a number above 0")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -102,7 +113,7 @@ class _Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.error(key, f"is {value!r}; it must be true or false")
+            raise self.error(key, f"is {_excerpt(value)}; it must be true or false")
         return value
 
     def integers(self, key: str) -> tuple[int, ...]:
@@ -111,7 +122,7 @@ class _Fields:
             return ()
         items = value if isinstance(value, list) else [value]
         if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-            raise self.error(key, f"is {value!r}; it must hold whole numbers")
+            raise self.error(key, f"is {_excerpt(value)}; it must hold whole numbers")
         return tuple(items)
 
     def error(self, key: str, what: str) -> ConfigError:
@@ -120,39 +131,50 @@ class _Fields:
 
 def _read_object(path: Path) -> Mapping[str, object]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON ({error}).") from error
+        values = read_json(path, DOCUMENT_BYTES_MAX)
+    except ForeignDataError as error:
+        raise ConfigError(f"{path}: cannot be read as JSON: it {error}.") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}.") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: is not a JSON object.")
     return values
+
+
+def _excerpt(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
 def _check_architecture(fields: _Fields) -> None:
     architectures = fields.values.get("architectures")
     if isinstance(architectures, list) and architectures and ARCHITECTURE not in architectures:
         raise fields.error(
-            "architectures", f"names {architectures[0]!r}; only {ARCHITECTURE} is supported"
+            "architectures", f"names {_excerpt(architectures[0])}; only {ARCHITECTURE} is supported"
         )
     model_type = fields.values.get("model_type")
     if model_type != MODEL_TYPE:
-        raise fields.error("model_type", f"is {model_type!r}; only {MODEL_TYPE!r} is supported")
+        raise fields.error(
+            "model_type", f"is {_excerpt(model_type)}; only {MODEL_TYPE!r} is supported"
+        )
     activation = fields.values.get("hidden_act", "silu")
     if activation != "silu":
-        raise fields.error("hidden_act", f"is {activation!r}; only 'silu' is supported")
+        raise fields.error("hidden_act", f"is {_excerpt(activation)}; only 'silu' is supported")
 
 
 def _layer_types(fields: _Fields) -> tuple[LayerKind, ...]:
     layers = fields.whole("num_hidden_layers", 48)
+    if layers > _LAYERS_MAX:
+        raise fields.error("num_hidden_layers", f"is {layers}; at most {_LAYERS_MAX} are supported")
     names = fields.values.get("layer_types")
     if names is None:
         return layer_pattern(layers, fields.whole("full_attention_interval", 4))
     if not isinstance(names, list) or len(names) != layers:
         raise fields.error("layer_types", f"must list one kind for each of the {layers} layers")
-    unknown = [name for name in names if name not in _KINDS]
+    unknown = [name for name in names if not isinstance(name, str) or name not in _KINDS]
     if unknown:
         raise fields.error(
-            "layer_types", f"contains {unknown[0]!r}; supported are {' and '.join(_KINDS)}"
+            "layer_types", f"contains {_excerpt(unknown[0])}; supported are {' and '.join(_KINDS)}"
         )
     return tuple(_KINDS[name] for name in names)
 
@@ -167,7 +189,7 @@ def _rope(fields: _Fields) -> tuple[float, float]:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind != "default":
         key = "rope_scaling" if scaling is old_scaling else "rope_parameters"
-        raise fields.error(key, f"asks for rope_type {kind!r}; only 'default' is supported")
+        raise fields.error(key, f"asks for rope_type {_excerpt(kind)}; only 'default' is supported")
     nested = _Fields(fields.path, parameters)
     theta = nested.number("rope_theta", fields.number("rope_theta", 10_000.0))
     factor = nested.number("partial_rotary_factor", fields.number("partial_rotary_factor", 0.25))

@@ -6,11 +6,11 @@ Both give tensors by their checkpoint name, so one builder serves both.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -18,8 +18,10 @@ from torch import Tensor
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.schema import checkpoint_schema
 from hybridbench.errors import ConfigError
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, is_file, read_bytes
 
 _INDEX_NAME = "model.safetensors.index.json"
+_PACKED_DIMS = 3
 
 
 class WeightSource(Protocol):
@@ -71,14 +73,10 @@ class CheckpointWeights:
     def take(self, name: str) -> Tensor:
         stored = self._stored_name(name)
         path = self._files[stored]
-        reader = self._readers.get(path)
-        if reader is None:
-            reader = self._readers[path] = safe_open(path, framework="pt", device=str(self._device))
-        tensor = (
-            reader.get_tensor(stored)
-            if stored == name
-            else _unpack_expert(reader.get_slice(stored), name)
-        )
+        try:
+            tensor = self._read(path, stored, name)
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"{path}: tensor {stored} cannot be read ({error}).") from error
         expected = self._schema[name]
         if tuple(tensor.shape) != expected:
             raise ConfigError(
@@ -86,6 +84,14 @@ class CheckpointWeights:
                 f"asks for {list(expected)}."
             )
         return tensor
+
+    def _read(self, path: Path, stored: str, name: str) -> Tensor:
+        reader = self._readers.get(path)
+        if reader is None:
+            reader = self._readers[path] = safe_open(path, framework="pt", device=str(self._device))
+        if stored == name:
+            return reader.get_tensor(stored)
+        return _unpack_expert(reader.get_slice(stored), name)
 
     def _check_names(self) -> tuple[str, ...]:
         """Names that no part of the model uses; missing ones are an error."""
@@ -134,7 +140,7 @@ def _locate_tensors(directory: Path) -> dict[str, Path]:
     index = directory / _INDEX_NAME
     if index.is_file():
         return _locate_by_index(index)
-    files = sorted(directory.glob("*.safetensors"))
+    files = sorted(path for path in directory.glob("*.safetensors") if path.is_file())
     if not files:
         raise ConfigError(
             f"{directory}: there are no *.safetensors files; weights in other formats are not read."
@@ -142,16 +148,22 @@ def _locate_tensors(directory: Path) -> dict[str, Path]:
     return {name: path for path in files for name in _tensor_names(path)}
 
 
+class _Index(msgspec.Struct):
+    """What we need of an index: which file has which tensor."""
+
+    weight_map: dict[str, str]
+
+
 def _locate_by_index(index: Path) -> dict[str, Path]:
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        located = {str(name): index.parent / str(file) for name, file in weight_map.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{index}: holds no weight_map that can be read ({error!r}).") from error
+        weight_map = msgspec.json.decode(read_bytes(index, DOCUMENT_BYTES_MAX), type=_Index)
+        located = {name: index.parent / file for name, file in weight_map.weight_map.items()}
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{index}: holds no weight_map that can be read: {error}.") from error
     present: dict[Path, set[str]] = {}
     for name, path in located.items():
         if path not in present:
-            if not path.is_file():
+            if not is_file(path):
                 raise ConfigError(f"{index}: lists {path.name}, which is not there.")
             present[path] = set(_tensor_names(path))
         if name not in present[path]:
@@ -194,7 +206,7 @@ def _unpack_expert(packed: _TensorSlice, name: str) -> Tensor:
     """One expert of ``gate_up_proj`` [E, 2I, h] or ``down_proj`` [E, h, I]."""
     expert = int(name.partition(".experts.")[2].split(".")[0])
     shape = packed.get_shape()
-    if expert >= shape[0]:
+    if len(shape) != _PACKED_DIMS or expert >= shape[0]:
         return torch.empty(0)
     if "down_proj" in name:
         return packed[expert]

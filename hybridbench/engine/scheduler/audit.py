@@ -87,6 +87,14 @@ class SlotAudit:
             known.update(claim.slots)
         return tuple(slot for slot in self._all_slots(pool) if slot not in known)
 
+    def last_owner(self, pool: str, slot: int) -> str:
+        """Whom the ledger of ``pool`` names as the holder of ``slot``: of a lost one, the last."""
+        if pool == "mamba":
+            return owner_name(self._pools.mamba_allocator.owner_of(slot))
+        if pool == "req":
+            return owner_name(self._pools.req_to_token_pool.rows.owner_of(slot))
+        return owner_name(self._pools.token_to_kv_pool_allocator.owner_of(slot))
+
     def req_slots(self, pool: str, req: Req) -> list[int]:
         """What the record of ``req`` says it must give back; of KV, the tokens of whole pages."""
         return self._slots_of(pool, req.kv)

@@ -81,6 +81,10 @@ class InvariantChecker:
         """Slots of ``pool`` that nobody knows of; walks the pool and the tree."""
         return self._audit.missing_slots(pool, admitted, waiting)
 
+    def last_owner(self, pool: str, slot: int) -> str:
+        """Whom the ledger names as the holder of ``slot``; it decides nothing."""
+        return self._audit.last_owner(pool, slot)
+
     def _account(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> dict[str, PoolStats]:
         """The terms that this check adds up; each must come from the one who holds it."""
         return self._observer.stats(admitted, waiting)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hybridbench.analysis.findings import MetricResult, Rate
 from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
 from tests.unit.analysis.traces import ar1
 
@@ -75,6 +76,12 @@ def healthy_record(run: Run | None = None) -> RunRecord:
             series[full] = Series(full, t, np.zeros_like(t))
     series.update(run.extra)
     return RunRecord(manifest(run), series, events(run, done))
+
+
+def hourly(result: MetricResult) -> Rate:
+    """The growth of a metric that had samples enough."""
+    assert result.rate_per_hour is not None
+    return result.rate_per_hour
 
 
 def sample_times(run: Run) -> FloatArray:

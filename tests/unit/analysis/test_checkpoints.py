@@ -10,7 +10,7 @@ import pytest
 from hybridbench.analysis.checkpoints import checkpoint_findings
 from hybridbench.analysis.counters import event_counters
 from hybridbench.analysis.findings import Finding, VerdictKind
-from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
 from tests.unit.analysis.records import (
     Run,
     checkpoint,
@@ -48,6 +48,25 @@ def test_slots_missing_at_the_last_rest_are_a_leak(values: tuple[float, ...]) ->
 
 def test_slots_that_came_back_are_not() -> None:
     assert found(residuals(2.0, 2.0, 0.0)) == []
+
+
+def test_missing_slots_are_named_with_their_last_holder() -> None:
+    slots: list[JsonValue] = list(range(3, 15))
+    owners: list[JsonValue] = ["REQ", *(["TREE"] * 11)]
+    data: dict[str, JsonValue] = {"kind": "residual", "pool": "mamba", "slots": slots, "count": 12}
+    named = RunEvent(61.0, "engine_violation", {**data, "owners": owners})
+    unnamed = RunEvent(61.0, "engine_violation", data)
+
+    (finding,) = found(with_events(residuals(0.0, 12.0), named))
+    (older,) = found(with_events(residuals(0.0, 12.0), unnamed))
+
+    said = "missing mamba slots, each with its last holder in the allocator's ledger: "
+    (line,) = [e for e in finding.evidence if e.startswith("missing mamba slots")]
+    assert line.startswith(said + "3 (a request), 4 (the prefix tree), ")
+    assert line.endswith("12 (the prefix tree) and 2 more")
+    # The ledger changes nothing but this line.
+    assert (finding.title, finding.rates) == (older.title, older.rates)
+    assert any("missing mamba slots: 3, 4, " in e for e in older.evidence)
 
 
 def test_a_negative_residual_is_a_contradiction() -> None:

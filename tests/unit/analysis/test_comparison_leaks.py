@@ -131,14 +131,42 @@ def test_growth_whose_rates_may_be_the_same_is_undecided_though_the_verdicts_dif
     assert row.change is Change.UNDECIDED
 
 
-def test_growth_that_differs_between_two_runs_without_a_leak_is_unchanged_with_a_reason() -> None:
-    base = _with(metrics=[growth(0.0, 0.01, "CLEAN")])
-    other = _with(metrics=[growth(0.3, 0.01, "CLEAN")])
+@pytest.mark.parametrize(
+    ("before", "after", "outcome", "change"),
+    [
+        (0.0, 0.3, "CLEAN", Change.GROWS_FASTER),
+        (0.3, 0.0, "CLEAN", Change.GROWS_SLOWER),
+        (0.0, 0.3, "INCONCLUSIVE", Change.UNDECIDED),
+        (0.0, 0.01, "CLEAN", Change.UNCHANGED),
+    ],
+)
+def test_growth_whose_intervals_do_not_meet_is_never_unchanged(
+    before: float, after: float, outcome: str, change: Change
+) -> None:
+    base = _with(metrics=[growth(before, 0.01, "CLEAN")])
+    other = _with(metrics=[growth(after, 0.01, outcome)])
 
     row = _only(base, other, "growth")
 
-    assert row.change is Change.UNCHANGED
-    assert "neither run alone is a leak" in row.reason
+    assert row.change is change
+    assert row.verdict is VerdictKind.CLEAN
+    assert ("growth differs" in row.reason) == (change is not Change.UNCHANGED)
+
+
+def test_a_class_does_not_grow_by_more_than_the_process_without_saying_why() -> None:
+    """+394 MiB/h of tree nodes once stood beside a bound of 201 MiB/h on the whole process."""
+    nodes = strays(0.9)
+    made = Rate(0.39 * GIB, 0.22 * GIB, 0.57 * GIB, "B", "h")
+    nodes = replace(nodes, rates=(*nodes.rates, made))
+    other = _with(nodes, metrics=[growth(0.1, 0.09, "INCONCLUSIVE")])
+
+    rows = leak_comparisons(_with(metrics=[growth(0.0, 0.01, "CLEAN")]), other, TERMS)
+
+    (row,) = [row for row in rows if row.subject == "TreeNode"]
+    assert row.bytes_per_hour is None
+    assert "more than private memory grows by (at most 195 MiB/h, 95 %)" in row.reason
+    assert row.difference is not None
+    assert row.difference.unit == "nodes"
 
 
 def test_growth_is_fixed_when_the_leak_went_and_the_rate_fell() -> None:
@@ -162,7 +190,7 @@ def test_an_invalid_run_neither_introduces_nor_fixes_growth() -> None:
 
 
 def test_growth_of_too_few_samples_for_a_model_is_not_compared() -> None:
-    unknown = growth(0.0, 0.0, "INCONCLUSIVE", model="none")
+    unknown = replace(growth(0.0, 0.0, "INCONCLUSIVE"), rate_per_hour=None)
 
     rows = leak_comparisons(_with(metrics=[unknown]), _with(metrics=[unknown]), TERMS)
 

@@ -16,6 +16,7 @@ from tests.unit.analysis.records import (
     Run,
     checkpoint,
     healthy_record,
+    hourly,
     with_checkpoints,
     with_events,
     with_manifest,
@@ -138,4 +139,4 @@ def test_a_machine_that_gave_out_leaves_the_engine_undecided() -> None:
 
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert "3 MiB left" in verdict.findings[0].title
-    assert np.isfinite(verdict.metrics[0].rate_per_hour.value)
+    assert np.isfinite(hourly(verdict.metrics[0]).value)

@@ -56,6 +56,22 @@ def test_without_two_collections_there_are_no_floors() -> None:
     assert floors_after_collections(none, Window(0.0, 100.0, True), t, t) is None
 
 
+def test_the_range_of_two_floors_is_no_interval_of_95_percent() -> None:
+    """With one degree of freedom a 95 % interval is some 13 times what lies between the two."""
+    t = np.arange(0.0, 100.0, 4.0)
+    twice = Series(
+        "gc_gen2_collections", t, np.where(t > 20, 1.0, 0.0) + np.where(t > 60, 1.0, 0.0)
+    )
+    record = RunRecord({}, {"gc_gen2_collections": twice}, ())
+
+    floors = floors_after_collections(record, Window(0.0, 100.0, True), t, t * MIB)
+
+    assert floors is not None
+    assert len(floors) == 2
+    assert floors.upper > 10 * floors.slope_per_s
+    assert floors.lower < 0 > floors.surely
+
+
 @pytest.mark.parametrize(("kept", "outcome"), [(0.0, "CLEAN"), (30 * MIB, "LEAK")])
 def test_a_run_with_teeth_of_garbage_is_judged_by_their_feet(kept: float, outcome: str) -> None:
     run = Run(duration_s=600.0, steady_s=60.0, promise=2 * 2.0**30)

@@ -72,6 +72,35 @@ def test_what_survives_a_collection_is_told() -> None:
     assert freeze.data["retained_most"] == pytest.approx(0.1 * 0.97 * 9 * 250, rel=0.1)
 
 
+def test_bytes_beyond_the_bound_of_the_whole_process_are_explained() -> None:
+    cycles = reference_cycles(healthy_record(Run(duration_s=900.0, steady_s=90.0)), "bare")
+    flat = healthy_record(Run(duration_s=900.0, steady_s=90.0)).series["rss_anon_swap_bytes"]
+
+    verdict = judge(with_series(cycles, flat))
+
+    (memory,) = [m for m in verdict.metrics if m.metric == flat.name]
+    assert memory.rate_per_hour is not None
+    for finding in verdict.findings:
+        for rate in finding.rates:
+            if (rate.unit, rate.per) == ("B", "h") and rate.value > memory.rate_per_hour.upper:
+                assert any("reuse memory" in said for said in finding.evidence), finding.title
+    nodes = next(f for f in verdict.findings if f.subject == "TreeNode")
+    assert "not growth of the process" in nodes.evidence[0]
+
+
+def test_without_a_correlation_no_event_is_named() -> None:
+    """Strays that were there from the start and stay as many: evictions have no part in it."""
+    record = healthy_record(RUN)
+    t = record.series["instances.TreeNode.stray"].t_s
+    wavering = 500.0 + np.random.default_rng(1).integers(-3, 4, t.size).astype(np.float64)
+
+    (finding,) = found(with_series(record, Series("instances.TreeNode.stray", t, wavering)))
+
+    assert finding.driver is None
+    assert "per evicted node" not in finding.title
+    assert all(rate.per == "h" for rate in finding.rates)
+
+
 def test_three_probes_are_enough() -> None:
     record = reference_cycles(healthy_record(RUN), "ballast")
     few = [
@@ -105,6 +134,26 @@ def test_strays_that_only_something_else_holds_are_another_finding() -> None:
     (finding,) = found(with_series(record, none, held))
 
     assert finding.kind == "instances-retained"
+
+
+@pytest.mark.parametrize(
+    ("survives", "kind"), [(0.98, "instances-retained"), (0.02, "instances-wait-for-collector")]
+)
+def test_the_kind_follows_what_most_of_the_instances_do(survives: float, kind: str) -> None:
+    record = reference_cycles(healthy_record(RUN), "ballast")
+    stray = record.series["instances.TreeNode.stray"]
+    waits = Series("instances.TreeNode.collectible", stray.t_s, (1 - survives) * stray.value)
+    held = Series("instances.TreeNode.retained", stray.t_s, survives * stray.value)
+
+    (finding,) = found(with_series(record, waits, held))
+
+    assert finding.kind == kind
+    assert "survive a full gc.collect()" in finding.title
+    assert "wait for the garbage collector" in finding.title
+    retained, freed = finding.data["retained_most"], finding.data["collectible_most"]
+    assert isinstance(retained, float)
+    assert isinstance(freed, float)
+    assert (retained > freed) == (survives > 0.5)
 
 
 def test_checkpoints_count_as_probes() -> None:

@@ -16,6 +16,7 @@ from tests.unit.analysis.records import (
     Run,
     checkpoint,
     healthy_record,
+    hourly,
     with_checkpoints,
     with_events,
 )
@@ -44,21 +45,21 @@ def result(
 
 
 def test_two_equal_measurements_halve_the_variance() -> None:
-    rate = pooled([result(4.0, 2.0), result(4.0, 2.0)]).rate_per_hour
+    rate = hourly(pooled([result(4.0, 2.0), result(4.0, 2.0)]))
 
     assert rate.value == pytest.approx(4.0)
     assert rate.upper - rate.value == pytest.approx(2.0 / math.sqrt(2.0))
 
 
 def test_the_precise_measurement_weighs_more() -> None:
-    rate = pooled([result(0.0, 1.0), result(3.0, 3.0)]).rate_per_hour
+    rate = hourly(pooled([result(0.0, 1.0), result(3.0, 3.0)]))
 
     assert rate.value == pytest.approx(0.3)
 
 
 def test_measurements_that_contradict_each_other_widen_the_interval() -> None:
-    agreeing = pooled([result(5.0, 0.5), result(5.2, 0.5)]).rate_per_hour
-    contrary = pooled([result(1.0, 0.5), result(9.0, 0.5)]).rate_per_hour
+    agreeing = hourly(pooled([result(5.0, 0.5), result(5.2, 0.5)]))
+    contrary = hourly(pooled([result(1.0, 0.5), result(9.0, 0.5)]))
 
     assert contrary.upper - contrary.lower > 10 * (agreeing.upper - agreeing.lower)
 
@@ -94,9 +95,9 @@ def test_a_healthy_run_that_was_cut_stays_clean_though_its_memory_starts_anew() 
 
     assert verdict.kind is VerdictKind.CLEAN, verdict.headline
     (memory,) = [m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes"]
-    alone = judge(healthy_record(RUN)).metrics[-1].rate_per_hour
-    assert memory.rate_per_hour.upper < 2 * GIB
-    assert memory.rate_per_hour.upper - memory.rate_per_hour.lower < alone.upper - alone.lower
+    alone = hourly(judge(healthy_record(RUN)).metrics[-1])
+    assert hourly(memory).upper < 2 * GIB
+    assert hourly(memory).upper - hourly(memory).lower < alone.upper - alone.lower
     # 2 x 474 s, not the 1100 s between the first moment and the last.
     assert "no finding in 15m48s" in verdict.headline
 
@@ -156,8 +157,8 @@ def test_a_worker_that_crashed_is_told_though_another_went_on() -> None:
 
 def test_a_look_at_a_resumed_run_takes_both_segments_into_account() -> None:
     record = healthy_record(RUN)
-    memory = judge_so_far(resumed(record, record)).metrics[-1].rate_per_hour
-    alone = judge_so_far(record).metrics[-1].rate_per_hour
+    memory = hourly(judge_so_far(resumed(record, record)).metrics[-1])
+    alone = hourly(judge_so_far(record).metrics[-1])
 
     assert memory.value == pytest.approx(alone.value)
     assert memory.upper - memory.lower < alone.upper - alone.lower

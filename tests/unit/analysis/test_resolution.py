@@ -40,6 +40,18 @@ def test_the_line_says_what_is_ruled_out_and_what_would_be_missed() -> None:
     assert "rules nothing out" in resolution_line(None, steady=True)
 
 
+def test_a_run_cut_off_after_seconds_rules_nothing_out() -> None:
+    """Six samples once "ruled out growth above 7.66 MiB/h (95 %)": it was their range."""
+    verdict = judge(healthy_record(Run(duration_s=36.0, steady_s=12.0)))
+
+    memory = next(m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes")
+    assert memory.outcome == "INCONCLUSIVE"
+    assert memory.rate_per_hour is None
+    assert "no growth is ruled out" in verdict.can_rule_out
+    assert "%" not in verdict.headline + verdict.can_rule_out
+    assert all(f.rates == () for f in verdict.findings if f.subject == memory.metric)
+
+
 def test_the_time_to_exhaustion_has_the_ends_of_the_interval() -> None:
     left = time_to_exhaustion(16.0, 6.0, Rate(2.0, 1.0, 4.0, "B", "h"))
 

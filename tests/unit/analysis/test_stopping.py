@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
-from hybridbench.analysis.stopping import Look, StopReason, decide
+from hybridbench.analysis.record import JsonValue
+from hybridbench.analysis.stopping import Look, StopReason, decide, settled
 
 HOUR = 3600.0
 
@@ -115,3 +116,39 @@ def test_memory_that_runs_out_before_the_end_stops_at_once() -> None:
 
 def test_nothing_stops_a_run_that_has_reached_its_end() -> None:
     assert decide([leak(3500), leak(3600)], HOUR, 120.0) is None
+
+
+def still_open(t_s: float) -> Look:
+    data: dict[str, JsonValue] = {"needed_s": 300.0}
+    finding = Finding("undecided", VerdictKind.INCONCLUSIVE, "rss_anon_swap_bytes", "", data=data)
+    return Look(t_s, verdict(VerdictKind.INCONCLUSIVE, finding))
+
+
+def test_the_look_at_the_planned_end_decides_alone() -> None:
+    assert word(settled([clean(300)])) == "decided"
+    assert word(settled([leak(300)])) == "decided"
+    assert settled([still_open(300)]) is None
+
+
+def test_what_more_time_cannot_decide_extends_nothing() -> None:
+    assert word(settled([undecided(300)])) == "decided"
+
+
+def test_clean_in_an_extension_needs_two_looks_at_different_data() -> None:
+    assert settled([still_open(300), clean(330)]) is None
+    assert settled([still_open(300), clean(330), clean(360)]) is None
+    assert settled([still_open(300), clean(330), still_open(360), clean(390)]) is None
+    assert word(settled([still_open(300), clean(330), clean(360), clean(390)])) == "bounded"
+
+
+def test_a_trend_in_an_extension_needs_two_looks_as_well() -> None:
+    assert settled([still_open(300), leak(330)]) is None
+    assert word(settled([still_open(300), leak(330), leak(360), leak(390)])) == "leak"
+
+
+def test_what_needs_no_statistics_ends_an_extension_at_once() -> None:
+    lost = Finding("residual", VerdictKind.LEAK, "mamba", "3 slots are lost")
+    broken = Look(330, verdict(VerdictKind.INVARIANT, Finding("x", VerdictKind.INVARIANT, "", "")))
+
+    assert word(settled([still_open(300), leak(330, lost)])) == "decided"
+    assert word(settled([still_open(300), broken])) == "decided"

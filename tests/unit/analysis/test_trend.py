@@ -12,7 +12,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend import Effort, judge_trend
 from hybridbench.analysis.window import judged_window
 from hybridbench.metrics import declared
-from tests.unit.analysis.records import GIB, Run, healthy_record, with_series
+from tests.unit.analysis.records import GIB, Run, healthy_record, hourly, with_series
 
 T = np.arange(1.0, 7200.0, 5.0)
 
@@ -29,7 +29,7 @@ def test_a_handle_lost_every_few_minutes_is_a_leak(name: str) -> None:
     result = handles(name, 20.0 + np.floor(T / 240.0))
 
     assert result.outcome == "LEAK"
-    assert result.rate_per_hour.value == pytest.approx(15.0, rel=0.1)
+    assert hourly(result).value == pytest.approx(15.0, rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["open_fds", "threads"])

@@ -20,7 +20,7 @@ from hybridbench.compare.live_side import BlockDone, Stage
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.run import CompareOutcome, run_comparison
 from hybridbench.compare.sides import Side
-from hybridbench.errors import ExitCode, UsageError
+from hybridbench.errors import ExitCode, SameEngineError, UsageError
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.targets.messages import Ready
 from hybridbench.workload.catalog import load_profile
@@ -309,3 +309,34 @@ def test_a_version_that_falls_while_another_is_frozen_leaves_that_to_finish(
 
     assert outcome.ended == "lost"
     assert script.closed == ["b", "a"]
+
+
+def test_the_same_engine_under_another_name_is_said_at_once_and_leaves_nothing(
+    tmp_path: Path, plan: ComparePlan
+) -> None:
+    script = Script()
+
+    with pytest.raises(SameEngineError, match=r"\. and git:new run the same engine files") as told:
+        script.run(replace(plan, same_engine=False))
+
+    assert told.value.exit_code is ExitCode.CLEAN
+    assert script.asked == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_versions_written_alike_are_meant_to_be_the_same(plan: ComparePlan) -> None:
+    alike = replace(plan, same_engine=False, sides=(Side(".", "tree"), Side(".", "tree")))
+
+    outcome = Script().run(alike)
+
+    assert outcome.rounds > 0
+
+
+def test_a_defect_in_one_version_is_a_difference_though_the_files_are_the_same(
+    plan: ComparePlan,
+) -> None:
+    sides = (Side(".", "tree"), Side("defect:slow-step", "defect", defects=("slow-step",)))
+
+    outcome = Script().run(replace(plan, same_engine=False, sides=sides))
+
+    assert outcome.rounds > 0

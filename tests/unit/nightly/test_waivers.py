@@ -45,10 +45,14 @@ def test_a_faster_one_is_not() -> None:
     assert "no such rate" in waived(replace(LEAK, rates=(replace(rate, per="request"),)))
 
 
+def test_a_waiver_of_dead_instances_holds_whichever_of_the_two_most_of_them_do() -> None:
+    assert waived(replace(LEAK, kind="instances-retained")) == waived(LEAK)
+
+
 @pytest.mark.parametrize(
     "other",
     [
-        replace(LEAK, kind="instances-retained"),
+        replace(LEAK, kind="held-at-idle"),
         replace(LEAK, subject="Req"),
         replace(LEAK, driver="retracts"),
         replace(LEAK, driver=None),

@@ -39,6 +39,27 @@ def test_a_leak_fails_its_metric_and_its_finding_with_slope_and_interval() -> No
     assert found["nodes_evicted"].state is GateState.PASSED
 
 
+def test_no_row_passes_that_the_minority_of_the_instances_contradicts() -> None:
+    verdict = synthetic.leak_verdict(RECORD)
+    cycle, *others = verdict.findings
+    mixed = replace(
+        cycle,
+        kind="instances-retained",
+        data={"retained_most": 10_400.0, "collectible_most": 200.0},
+    )
+
+    found = gates(replace(verdict, findings=(mixed, *others)))
+
+    assert found["instances-retained"].state is GateState.FAILED
+    assert found["instances-wait-for-collector"].state is GateState.FAILED
+    assert "200 TreeNode objects wait for the collector" in (
+        found["instances-wait-for-collector"].text
+    )
+    alone = replace(mixed, data={"retained_most": 10_400.0, "collectible_most": 0.0})
+    pure = gates(replace(verdict, findings=(alone, *others)))
+    assert pure["instances-wait-for-collector"].state is GateState.PASSED
+
+
 def test_a_clean_run_passes_every_gate_and_asks_the_same_questions_as_a_leaking_one() -> None:
     clean, leak = gates(synthetic.clean_verdict(RECORD)), gates(synthetic.leak_verdict(RECORD))
 

@@ -69,6 +69,7 @@ def prometheus(series: Made, path: Path) -> str:
 def only(verdict: FileVerdict) -> tuple[VerdictKind, float, float, float]:
     (row,) = verdict.rows
     rate = row.result.rate_per_hour
+    assert rate is not None
     return row.verdict, rate.value, rate.lower, rate.upper
 
 

@@ -10,7 +10,7 @@ from hybridbench.analysis.findings import VerdictKind
 from hybridbench.runs import allocations
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.ladder import Ladder, LadderTerms
-from hybridbench.runs.steps import SoakSteps
+from hybridbench.runs.steps import SoakExtras, SoakSteps
 from hybridbench.sampling.allocations import KeptSite
 from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import FakeJudge, Resting
@@ -41,7 +41,7 @@ def run(
     record = AllocationRecord(30.0, tmp_path / "a.bin", soak.loop, soak.parts)
     ladder = Ladder(LadderTerms("auto"), soak.loop, soak.parts, FakeJudge(kind))
     plan = make_plan(duration_s=100.0)
-    SoakSteps(plan, soak.loop, soak.parts, None, ladder, record).run()
+    SoakSteps(plan, soak.loop, soak.parts, SoakExtras(ladder=ladder, allocations=record)).run()
     return soak, target
 
 

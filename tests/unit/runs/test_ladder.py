@@ -9,7 +9,7 @@ import pytest
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.runs.ladder import Ladder, LadderTerms
 from hybridbench.runs.status import RunStatus
-from hybridbench.runs.steps import SoakSteps
+from hybridbench.runs.steps import SoakExtras, SoakSteps
 from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import FakeJudge, FakeTarget, FakeView, Resting
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak, with_target
@@ -22,7 +22,7 @@ def soak_with_ladder(
     target = Resting(soak.clock)
     with_target(soak, target)
     ladder = Ladder(terms, soak.loop, soak.parts, judge)
-    steps = SoakSteps(make_plan(duration_s=100.0), soak.loop, soak.parts, None, ladder)
+    steps = SoakSteps(make_plan(duration_s=100.0), soak.loop, soak.parts, SoakExtras(ladder=ladder))
     return soak, target, steps
 
 

@@ -71,11 +71,17 @@ def test_a_census_above_its_budget_is_announced_as_left_out(budget: str, left_ou
     assert any("max_stall_ms" in text for text in told.warnings) is left_out
 
 
-def test_a_run_too_short_for_its_promise_is_warned_of() -> None:
-    warnings = preview(make_plan(60.0), memory_bytes=80_000 * MIB).warnings
+def test_a_run_too_short_for_its_limit_is_warned_of() -> None:
+    warnings = preview(make_plan(120.0), memory_bytes=80_000 * MIB).warnings
 
     assert any("only exact findings count" in text for text in warnings)
     assert any("too short for its promise" in text for text in warnings)
+
+
+def test_a_run_too_short_to_have_a_limit_is_warned_of() -> None:
+    warnings = preview(make_plan(60.0)).warnings
+
+    assert sum("no limit is measured" in text for text in warnings) == 2
 
 
 def test_a_census_that_does_not_work_is_warned_of() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
-from hybridbench.selftest.detect import time_to_detect_s, until
+from hybridbench.selftest.detect import time_to_detect_s
 from tests.unit.analysis.records import Run, healthy_record
 
 
@@ -23,7 +23,7 @@ def with_an_alias_from(record: RunRecord, start_s: float) -> RunRecord:
 def test_a_record_cut_short_holds_nothing_later() -> None:
     record = healthy_record(Run(duration_s=300.0))
 
-    early = until(record, 100.0)
+    early = record.until(100.0)
 
     assert max(float(s.t_s[-1]) for s in early.series.values()) <= 100.0
     assert all(event.t_s <= 100.0 for event in early.events)

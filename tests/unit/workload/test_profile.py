@@ -248,12 +248,9 @@ def test_an_arrival_that_cannot_be_says_what_would_be_right(arrival: str, senten
 
 
 PROMISES = {
-    "[]": "promise is empty; a CLEAN must promise something, from 0s on.",
+    "[]": "promise is empty; CLEAN needs a limit, for example {from: 5m, rss: 512MiB/h}.",
     "[{rss: 200MiB, collectible: 1GB/h}]": (
         "promise.0.rss: '200MiB' is not a rate; write 200MiB/h or 1.5GB/h."
-    ),
-    "[{from: 1h, rss: 1GB/h, collectible: 1GB/h}]": (
-        "promise.0.from is 3600s; the first entry must begin at 0s."
     ),
     "[{rss: 1GB/h, collectible: 1GB/h}, {rss: 1GB/h, collectible: 1GB/h}]": (
         "promise.1.from is 0s; entries go up, and the one before begins at 0s."
@@ -391,6 +388,21 @@ def test_the_promise_is_that_of_the_planned_duration() -> None:
     assert profile.promise_for(600.0).rss_bytes_per_h == 2**30
 
 
+def test_a_run_shorter_than_the_first_limit_has_none() -> None:
+    profile = base().with_overrides({"promise": "[{from: 7m, rss: 1GiB/h, collectible: 1GiB/h}]"})
+
+    assert profile.promise_for(419.0).rss_bytes_per_h is None
+    assert profile.decides_from_s == 420.0
+
+
+def test_a_run_decides_no_earlier_than_a_leak_can_be_called() -> None:
+    limited_early = base().with_overrides({"promise": "[{from: 2m, rss: 1GiB/h}]"})
+    never = base().with_overrides({"promise": "[{from: 2m, hit_rate: 0.5}]"})
+
+    assert limited_early.decides_from_s == 300.0
+    assert never.decides_from_s == float("inf")
+
+
 def test_coverage_by_the_minute_grows_with_the_run_and_a_count_does_not() -> None:
     profile = base('assert_coverage: {tombstones: ">30/min", cow_copies: ">=20", retracts: ">3"}\n')
 
@@ -477,7 +489,7 @@ def test_an_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
 
     for path, sentence in (
         (tmp_path, "the profile cannot be read: Is a directory."),
-        (binary, "not a text file in UTF-8; a profile is YAML."),
+        (binary, "is not text in UTF-8 (byte 0); a profile is a file of YAML."),
         (empty, "the profile is empty; it must hold keys such as name:."),
         (listed, "the profile is not a mapping; it must hold keys such as name:."),
     ):

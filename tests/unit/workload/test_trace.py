@@ -75,7 +75,7 @@ def test_blank_lines_are_skipped_and_keep_the_line_numbers(tmp_path: Path) -> No
 
 GOOD = MOONCAKE[0]
 MALFORMED = {
-    "no JSON": ("{oops", "not JSON: Expecting property name enclosed in double quotes"),
+    "no JSON": ("{oops", "is not JSON: Expecting property name enclosed in double quotes"),
     "no object": ("[1]", "not an object with timestamp, input_length, output_length, hash_ids."),
     "a missing field": (
         json.dumps({k: v for k, v in GOOD.items() if k != "output_length"}),

@@ -1,0 +1,270 @@
+"""What healthy runs of the bundled engine grow by in their first minutes, and the limits from it.
+
+Four profiles of different kinds are soaked for twenty minutes with several seeds; shorter lengths
+are the first minutes of those runs.  The limit of a length is the worst upper bound with half as
+much again, and never less than what a healthy process may settle by in that time, below which
+nothing is called a leak.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from hybridbench.analysis.findings import MetricResult, VerdictKind
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import JsonValue, RunRecord, Series
+from hybridbench.analysis.trend import COLLECTIBLE, MEMORY, settles_by
+from hybridbench.errors import HybridbenchError
+from hybridbench.rundir.cut import is_finished
+from hybridbench.rundir.manifest import as_mapping
+from hybridbench.rundir.reader import read_run
+from hybridbench.workload.catalog import load_profile
+
+# Steady, churn, sessions, bursts.
+PROFILES: Final = ("steady-decode", "chat-churn", "session-churn", "burst-idle")
+LENGTHS_S: Final = (120.0, 180.0, 240.0, 300.0, 420.0, 600.0, 1200.0)
+GROWTH_GB_PER_H: Final = (0.0, 0.2, 1.0, 3.7, 10.0)
+RECORDED_S: Final = 1200.0
+_FIRST_SEED: Final = 101
+_ROOM: Final = 1.5
+# The judged window of a slower machine is shorter, and what may settle weighs more in it.
+_ROOM_FOR_WARMUP: Final = 1.1
+# A length whose limit would not exclude this has none: growth of 1 GB/h must never be CLEAN.
+_MOST_BYTES_PER_H: Final = 0.9e9
+# As often as a run of the shortest length would look.
+_CADENCE: Final = ("probe.sample_every=1s", "probe.collectible_every=3s", "checkpoint.every=60s")
+_PATIENCE_S: Final = 600.0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One healthy run of twenty minutes."""
+
+    profile: str
+    seed: int
+    record: RunRecord
+
+
+@dataclass(frozen=True)
+class LimitRow:
+    """What the recordings of one profile came to at one length; bytes per hour.
+
+    ``open_count`` runs grew by more than a process may settle by: no limit makes them CLEAN.
+    """
+
+    profile: str
+    length_s: float
+    runs: int
+    open_count: int
+    memory_upper: float
+    collectible_upper: float
+    settles: float
+
+    @property
+    def limit(self) -> float | None:
+        """The limit on private memory; None where the length has none."""
+        least = max(_ROOM * self.memory_upper, _ROOM_FOR_WARMUP * self.settles)
+        if least > _MOST_BYTES_PER_H:
+            return None
+        return _rounded_up(least / 2**20) * 2**20
+
+
+@dataclass(frozen=True)
+class GrowthRow:
+    """How runs of one length are judged with growth added to their samples of private memory."""
+
+    length_s: float
+    gb_per_h: float
+    verdicts: tuple[VerdictKind, ...]
+
+    def count(self, kind: VerdictKind) -> int:
+        """How many runs ended so."""
+        return sum(verdict is kind for verdict in self.verdicts)
+
+
+def wanted(seeds: int) -> list[tuple[str, int]]:
+    """Profile and seed of each recording, all profiles before the next seed."""
+    return [(profile, _FIRST_SEED + index) for index in range(seeds) for profile in PROFILES]
+
+
+def recordings(store: Path) -> list[Recording]:
+    """The finished healthy runs of twenty minutes in ``store``."""
+    found = []
+    for path in sorted(store.glob("*/manifest.json")):
+        try:
+            record = read_run(path.parent)
+        except HybridbenchError:
+            continue
+        manifest = record.manifest
+        profile = as_mapping(manifest.get("profile")).get("name")
+        planned, seed = manifest.get("planned_duration_s"), manifest.get("seed")
+        if manifest.get("defects") or not isinstance(seed, int) or not is_finished(record):
+            continue
+        if profile in PROFILES and isinstance(planned, int | float) and planned >= RECORDED_S:
+            found.append(Recording(str(profile), seed, record))
+    return found
+
+
+def record_missing(
+    store: Path, seeds: int, jobs: int, told: Callable[[str], None]
+) -> list[Recording]:
+    """All recordings, made first where ``store`` lacks them; ``jobs`` soaks at a time."""
+    store.mkdir(parents=True, exist_ok=True)
+    have = {(r.profile, r.seed) for r in recordings(store)}
+    missing = [each for each in wanted(seeds) if each not in have]
+    with ThreadPoolExecutor(jobs) as pool:
+        for (profile, seed), code in zip(
+            missing, pool.map(lambda each: _soak(store, *each), missing), strict=True
+        ):
+            told(f"{profile}, seed {seed}: recorded (exit code {code})")
+    asked = set(wanted(seeds))
+    return [r for r in recordings(store) if (r.profile, r.seed) in asked]
+
+
+def limit_rows(found: Sequence[Recording]) -> Iterator[LimitRow]:
+    """The table, profile by profile."""
+    for profile in PROFILES:
+        own = [r.record for r in found if r.profile == profile]
+        for length_s in LENGTHS_S if own else ():
+            yield _limit_row(profile, length_s, own)
+
+
+def growth_rows(found: Sequence[Recording]) -> Iterator[GrowthRow]:
+    """How each length is judged under the shipped limits with growth added."""
+    for length_s in LENGTHS_S:
+        for gb_per_h in GROWTH_GB_PER_H:
+            verdicts = [
+                judge(with_growth(beginning(r.record, length_s, shipped(r.profile)), gb_per_h)).kind
+                for r in found
+            ]
+            yield GrowthRow(length_s, gb_per_h, tuple(verdicts))
+
+
+def shipped(profile: str) -> list[JsonValue]:
+    """The limits that the shipped profile of that name has now, as a manifest stores them."""
+    return [{"from_s": e.from_s, **e.by_metric()} for e in load_profile(profile).promise]
+
+
+def beginning(record: RunRecord, length_s: float, limits: Sequence[JsonValue]) -> RunRecord:
+    """The first ``length_s`` of traffic as a run that was planned so, under ``limits``."""
+    begun_s = next(
+        e.t_s for e in record.events if e.kind == "phase" and e.data.get("name") == "warmup"
+    )
+    cut = record.until(begun_s + length_s)
+    stored = as_mapping(record.manifest.get("profile"))
+    floors = load_profile(str(stored["name"])).coverage_minimums(length_s)
+    profile: JsonValue = {**stored, "limits": list(limits), "assert_coverage": floors}
+    manifest = {**record.manifest, "planned_duration_s": length_s, "profile": profile}
+    return replace(cut, manifest=manifest)
+
+
+def with_growth(record: RunRecord, gb_per_h: float) -> RunRecord:
+    """``record`` with a straight line added to its private memory, and nothing else changed."""
+    memory = record.series[MEMORY]
+    added = gb_per_h * 1e9 / 3600.0 * (memory.t_s - memory.t_s[0])
+    grown = Series(memory.name, memory.t_s, memory.value + added)
+    return replace(record, series={**record.series, MEMORY: grown})
+
+
+def limit_table(rows: Sequence[LimitRow]) -> list[str]:
+    """Markdown: the worst upper bound of each profile, and the limit of the length."""
+    profiles = [p for p in PROFILES if any(row.profile == p for row in rows)]
+    head = [f"{p} ({next(r.runs for r in rows if r.profile == p)} runs)" for p in profiles]
+    lines = [
+        f"| length | {' | '.join(head)} | may settle by | limit |",
+        "|---" * (len(head) + 3) + "|",
+    ]
+    for length_s in LENGTHS_S:
+        own = {row.profile: row for row in rows if row.length_s == length_s}
+        if not own:
+            continue
+        cells = [_cell(own[p]) for p in profiles]
+        settles = max(row.settles for row in own.values()) / 2**20
+        limits = [row.limit for row in own.values()]
+        worst = None if None in limits else max(limit or 0.0 for limit in limits)
+        limit = "none" if worst is None else f"{worst / 2**20:.0f} MiB/h"
+        lines.append(
+            f"| {length_s / 60:.0f} min | {' | '.join(cells)} | {settles:.0f} MiB/h | {limit} |"
+        )
+    return lines
+
+
+def growth_table(rows: Sequence[GrowthRow]) -> list[str]:
+    """Markdown: LEAK / INCONCLUSIVE / CLEAN of each length and rate, other verdicts after them."""
+    lines = [
+        "| length | " + " | ".join(f"{g:g} GB/h" for g in GROWTH_GB_PER_H) + " |",
+        "|---" * (len(GROWTH_GB_PER_H) + 1) + "|",
+    ]
+    for length_s in LENGTHS_S:
+        cells = [_verdicts(row) for row in rows if row.length_s == length_s]
+        lines.append(f"| {length_s / 60:.0f} min | {' | '.join(cells)} |")
+    return lines
+
+
+def _limit_row(profile: str, length_s: float, records: Sequence[RunRecord]) -> LimitRow:
+    anything: list[JsonValue] = [{"from_s": 0.0, MEMORY: 1e18, COLLECTIBLE: 1e18}]
+    verdicts = [judge(beginning(record, length_s, anything)) for record in records]
+    memory = [_result(verdict.metrics, MEMORY) for verdict in verdicts]
+    garbage = [_result(verdict.metrics, COLLECTIBLE) for verdict in verdicts]
+    windows = [end - start for start, end in (v.window_s for v in verdicts if v.window_s)]
+    base = max(m.fit_value[0] for m in memory)
+    return LimitRow(
+        profile=profile,
+        length_s=length_s,
+        runs=len(records),
+        open_count=sum(m.outcome != "CLEAN" for m in memory),
+        memory_upper=max(map(_upper, memory)),
+        collectible_upper=max(map(_upper, garbage)),
+        settles=max(settles_by(base, window) / window * 3600.0 for window in windows),
+    )
+
+
+def _result(results: Sequence[MetricResult], name: str) -> MetricResult:
+    return next(result for result in results if result.metric == name)
+
+
+def _upper(result: MetricResult) -> float:
+    """Too few samples bound nothing."""
+    return math.inf if result.rate_per_hour is None else result.rate_per_hour.upper
+
+
+def _cell(row: LimitRow) -> str:
+    still = f", {row.open_count} growing" if row.open_count else ""
+    return f"{row.memory_upper / 2**20:.1f} MiB/h{still}"
+
+
+def _verdicts(row: GrowthRow) -> str:
+    main = (VerdictKind.LEAK, VerdictKind.INCONCLUSIVE, VerdictKind.CLEAN)
+    others = [k for k in VerdictKind if k not in main and row.count(k)]
+    more = "".join(f", {row.count(kind)} {kind}" for kind in others)
+    return " / ".join(str(row.count(kind)) for kind in main) + more
+
+
+def _rounded_up(value: float) -> float:
+    """Up to the next 10, below 100 to the next 5."""
+    step = 10.0 if value > 100.0 else 5.0
+    return math.ceil(value / step) * step
+
+
+def _soak(store: Path, profile: str, seed: int) -> int:
+    words = [sys.executable, "-m", "hybridbench", "soak", "--profile", profile, "--seed", str(seed)]
+    words += ["--duration", f"{RECORDED_S:g}s", "--extend", "0", "--stop", "never"]
+    words += ["--diagnose", "never", "--ui", "none", "--store", str(store)]
+    for setting in _CADENCE:
+        words += ["--set", setting]
+    done = subprocess.run(
+        words,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=RECORDED_S + _PATIENCE_S,
+    )
+    return done.returncode

@@ -1,0 +1,327 @@
+"""A part of the analysis that fails: named in the verdict, and nothing else is lost."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis import comparison as comparison_module
+from hybridbench.analysis import foreign, growth
+from hybridbench.analysis import judge as judge_module
+from hybridbench.analysis.boundary import KIND, Boundary, failure_findings
+from hybridbench.analysis.comparison import compare, look
+from hybridbench.analysis.comparison_verdict import ComparisonTerms, Outcome
+from hybridbench.analysis.findings import Verdict, VerdictKind
+from hybridbench.analysis.foreign import ForeignSeries, Question, judge_series
+from hybridbench.analysis.judge import judge, judge_so_far
+from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.analysis.series_units import meaning_of
+from hybridbench.analysis.timeline import Falls
+from hybridbench.errors import ExitCode
+from hybridbench.report.advice import next_step
+from hybridbench.report.json import verdict_from_json
+from hybridbench.report.write import write_reports, write_so_far
+from hybridbench.rundir.layout import (
+    ANALYSIS_ERRORS,
+    ANALYSIS_ERRORS_SO_FAR,
+    REPORT_HTML,
+    VERDICT,
+)
+from tests.unit.analysis.comparisons import THROUGHPUT, pair, rounds
+from tests.unit.analysis.records import (
+    GIB,
+    Run,
+    checkpoint,
+    healthy_record,
+    with_checkpoints,
+    with_events,
+)
+
+# Every analysis that ``judge`` calls, by the name it is called by.
+ANALYSES = (
+    "checkpoint_findings",
+    "container_findings",
+    "coverage",
+    "crash_findings",
+    "event_counters",
+    "gated_metrics",
+    "growth_findings",
+    "hold_thresholds",
+    "impossible_findings",
+    "instance_findings",
+    "judge_decay",
+    "judge_trend",
+    "judged_window",
+    "liveness_findings",
+    "log_findings",
+    "observer_findings",
+    "quiescent_checkpoints",
+    "readable",
+    "resolution_line",
+    "run_levels",
+    "segments",
+    "validity_findings",
+    "violation_findings",
+    "waiting_findings",
+    "with_q_values",
+    "with_split",
+)
+OF_SEGMENTS = ("coverage_findings", "join_segments")
+SO_FAR = ("growth_findings", "instance_findings", "judge_trend", "judged_window")
+
+
+class BrokenError(Exception):
+    """What no analysis raises by itself."""
+
+
+def broken(*_: object, **__: object) -> NoReturn:
+    raise BrokenError("on purpose")
+
+
+def leaking() -> RunRecord:
+    """Memory that grows, slots that stay away, a state that contradicts itself."""
+    record = healthy_record(Run(leak_bytes_per_h=2 * GIB))
+    rests = [checkpoint(200.0 + 60.0 * i, mamba={"residual": float(3 * i)}) for i in range(6)]
+    violation = RunEvent(300.0, "engine_violation", {"kind": "alias"})
+    return with_events(with_checkpoints(record, rests), violation)
+
+
+def resumed() -> RunRecord:
+    return with_events(healthy_record(Run(duration_s=1200.0)), RunEvent(600.0, "segment"))
+
+
+def told(verdict: Verdict) -> set[tuple[str, str]]:
+    return {(f.kind, f.subject) for f in verdict.findings if f.kind != KIND}
+
+
+def failed(verdict: Verdict) -> set[str]:
+    return {f.subject for f in verdict.findings if f.kind == KIND}
+
+
+@pytest.fixture(scope="module")
+def whole() -> Verdict:
+    return judge(leaking())
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_an_analysis_that_fails_takes_no_other_with_it(
+    name: str, whole: Verdict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = leaking()
+    monkeypatch.setattr(judge_module, name, broken)
+
+    verdict = judge(record)
+
+    # What two parts found does not go with one of them.
+    assert verdict.kind is VerdictKind.LEAK
+    assert failed(verdict)
+    assert {failure.part for failure in verdict.failures} == failed(verdict)
+    lost = told(whole) - told(verdict)
+    assert len(lost) < len(told(whole)) - 1
+
+    write_reports(tmp_path, record, verdict)
+    trace = (tmp_path / ANALYSIS_ERRORS).read_text()
+    assert "BrokenError: on purpose" in trace
+    assert "Traceback" in trace
+    stored = verdict_from_json(json.loads((tmp_path / VERDICT).read_text()))
+    assert failed(stored) == failed(verdict)
+    assert KIND in (tmp_path / REPORT_HTML).read_text()
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_a_run_that_was_judged_in_part_is_never_clean(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_module, name, broken)
+
+    verdict = judge(healthy_record())
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert verdict.exit_code is ExitCode.INCONCLUSIVE
+    assert "BrokenError: on purpose" in verdict.headline or len(verdict.findings) > 1
+    assert failed(verdict)
+
+
+@pytest.mark.parametrize("name", [*ANALYSES, *OF_SEGMENTS])
+def test_a_run_of_several_segments_is_judged_without_the_part_that_fails(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_module, name, broken)
+
+    verdict = judge(resumed())
+
+    assert verdict.kind is not VerdictKind.CLEAN
+    assert failed(verdict)
+
+
+@pytest.mark.parametrize("name", SO_FAR)
+def test_a_look_at_a_run_that_goes_on_says_what_failed(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = healthy_record()
+    monkeypatch.setattr(judge_module, name, broken)
+
+    verdict = judge_so_far(record)
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert failed(verdict)
+    write_so_far(tmp_path, record, verdict)
+    assert "BrokenError" in (tmp_path / ANALYSIS_ERRORS_SO_FAR).read_text()
+
+
+def test_every_analysis_that_the_verdict_calls_is_tried_here() -> None:
+    tree = ast.parse(Path(judge_module.__file__).read_text(encoding="utf-8"))
+    imported = {
+        alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if inspect.isfunction(getattr(judge_module, alias.name))
+    }
+    guarded = {
+        given.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and node.args
+        and isinstance(node.args[0], ast.Constant | ast.Name | ast.JoinedStr)
+        for given in node.args[1:3]
+        if isinstance(given, ast.Name)
+    }
+
+    assert imported & guarded <= {*ANALYSES, *OF_SEGMENTS}
+
+
+def test_a_leak_stands_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "find_driver", broken)
+
+    verdict = judge(healthy_record(Run(leak_bytes_per_h=GIB)))
+
+    assert verdict.kind is VerdictKind.LEAK
+    assert "what drives rss_anon_swap_bytes" in failed(verdict)
+
+
+def test_unguarded_a_failure_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_module, "liveness_findings", broken)
+
+    with pytest.raises(BrokenError):
+        judge(healthy_record(), guarded=False)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_what_is_no_defect_of_a_part_passes(error: type[BaseException]) -> None:
+    def stop() -> NoReturn:
+        raise error
+
+    boundary = Boundary()
+    with pytest.raises(error):
+        boundary.value("a part", None, stop)
+    assert boundary.failures == ()
+
+
+def test_a_generator_that_fails_on_the_way_is_caught() -> None:
+    boundary = Boundary()
+
+    assert boundary.listed("a part", lambda: (1 // n for n in (1, 0))) == []
+
+    (finding,) = failure_findings(boundary.failures)
+    assert finding.subject == "a part"
+    assert "ZeroDivisionError" in finding.title
+    assert finding.verdict is VerdictKind.INCONCLUSIVE
+
+
+def test_what_is_whole_again_leaves_no_tracebacks_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = healthy_record()
+    with monkeypatch.context() as broken_once:
+        broken_once.setattr(judge_module, "run_levels", broken)
+        write_reports(tmp_path, record, judge(record))
+    assert (tmp_path / ANALYSIS_ERRORS).is_file()
+
+    write_reports(tmp_path, record, judge(record))
+
+    assert not (tmp_path / ANALYSIS_ERRORS).exists()
+
+
+def test_the_advice_is_a_report_and_not_a_longer_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_module, "run_levels", broken)
+
+    advice = next_step(judge(healthy_record()), {})
+
+    assert "analysis-errors.txt" in advice.text
+
+
+def column() -> ForeignSeries:
+    t = np.arange(600.0)
+    return ForeignSeries("rss_bytes", t, 7e8 + 0 * t, meaning_of("rss_bytes"))
+
+
+@pytest.mark.parametrize("name", ["judge_trend", "judged_window", "event_counters"])
+def test_a_column_that_cannot_be_judged_is_undecided(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, name, broken)
+
+    row = judge_series(column(), Falls(), Question())
+
+    assert row is not None
+    assert row.verdict is VerdictKind.INCONCLUSIVE
+    assert row.result.reason.startswith(KIND)
+    assert row.failure is not None
+    assert "Traceback" in row.failure.trace
+    with pytest.raises(BrokenError):
+        judge_series(column(), Falls(), Question(), guarded=False)
+
+
+@pytest.mark.parametrize("name", ["_metrics", "leak_comparisons", "answer_of"])
+def test_a_comparison_that_was_made_in_part_is_undecided(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = pair(rounds(12, {THROUGHPUT: 1.0}, noise=0.002))
+    assert compare(whole, ComparisonTerms()).outcome is Outcome.SAME
+    monkeypatch.setattr(comparison_module, name, broken)
+
+    verdict = compare(whole, ComparisonTerms())
+
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "failed" in verdict.headline
+    assert verdict.failures
+    with pytest.raises(BrokenError):
+        compare(whole, ComparisonTerms(), guarded=False)
+
+
+def test_a_slower_version_stays_slower_where_its_leaks_could_not_be_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slower = pair(rounds(12, {THROUGHPUT: 0.8}, noise=0.002))
+    monkeypatch.setattr(comparison_module, "leak_comparisons", broken)
+
+    assert compare(slower, ComparisonTerms()).outcome is Outcome.REGRESSION
+
+
+def test_a_run_judged_in_part_makes_no_comparison_the_same() -> None:
+    whole = pair(rounds(12, {THROUGHPUT: 1.0}, noise=0.002))
+    boundary = Boundary()
+    boundary.value("instances", None, broken)
+    first, second = whole.versions
+    in_part = replace(second, verdict=replace(second.verdict, failures=boundary.failures))
+
+    verdict = compare(replace(whole, versions=(first, in_part)), ComparisonTerms())
+
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_look_that_fails_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison_module, "primaries", broken)
+
+    seen = look(rounds(12, {THROUGHPUT: 1.0}), ComparisonTerms())
+
+    assert not seen.decided
+    assert "failed" in seen.said
