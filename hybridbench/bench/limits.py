@@ -25,6 +25,7 @@ from hybridbench.errors import HybridbenchError
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import read_run
+from hybridbench.targets.own_process import own_command
 from hybridbench.workload.catalog import load_profile
 
 # Steady, churn, sessions, bursts.
@@ -260,7 +261,7 @@ def _soak(store: Path, profile: str, seed: int) -> int:
     for setting in _CADENCE:
         words += ["--set", setting]
     done = subprocess.run(
-        words,
+        own_command(words),
         check=False,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -20,7 +20,7 @@ def write_output(path: Path, text: str) -> None:
     Raises:
         UsageError: ``path`` is part of a stored result, a directory or a disk, or refuses writing.
     """
-    _refuse_results(path)
+    _refuse_results("--output", path)
     try:
         found = path.stat()
     except OSError:
@@ -41,10 +41,11 @@ def check_place(option: str, path: Path | None) -> None:
     """Refuse a file that could not be written once hours have passed.
 
     Raises:
-        UsageError: it is a directory, or would lie in none.
+        UsageError: it is part of a stored result or a directory, or would lie in none.
     """
     if path is None:
         return
+    _refuse_results(option, path)
     if path.is_dir():
         raise UsageError(f"{option} {path}: that is a directory; name a file in it.")
     if not path.absolute().parent.is_dir():
@@ -66,18 +67,18 @@ def check_directory(option: str, path: Path | None) -> None:
         raise UsageError(f"{option} {path}: {place} is no directory; name another one.")
 
 
-def _refuse_results(path: Path) -> None:
+def _refuse_results(option: str, path: Path) -> None:
     from hybridbench.rundir.layout import EVENTS, MANIFEST, MARKERS, RECORDED, SAMPLES
 
     # As named, and where the name leads to.
     for place in (path, Path(os.path.realpath(path))):
         if place.name in {MANIFEST, SAMPLES, EVENTS}:
             raise UsageError(
-                f"--output {path}: that is the name of a run's evidence; choose another."
+                f"{option} {path}: that is the name of a run's evidence; choose another."
             )
         if place.name in RECORDED and any((place.parent / name).exists() for name in MARKERS):
             raise UsageError(
-                f"--output {path}: {place.name} belongs to the stored result in {place.parent}; "
+                f"{option} {path}: {place.name} belongs to the stored result in {place.parent}; "
                 "choose another name."
             )
 

@@ -195,7 +195,8 @@ def soak(
         Path | None,
         typer.Option(
             metavar="RUN_DIR",
-            help="Go on with a run that was cut off; everything else is in its manifest.",
+            help="Go on with a run that was cut off; everything else is in its manifest.  A defect "
+            "that is a .py file must be named again by --defect.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -233,8 +234,9 @@ def soak(
     Samples are taken 240 times a run and at least every 10 s, garbage is counted 90 times a run and
     at least every minute, quiet checkpoints are made 10 times a run and at least every 10 minutes.
 
-    The run directory under --store holds the evidence and report.html.  Ctrl-C drains and reports;
-    a second one stops at once.
+    The run directory under --store holds the evidence and report.html.  Ctrl-C drains and reports,
+    as do SIGTERM, SIGQUIT, a terminal that closes and a trace that cannot be read any further; a
+    second signal stops at once.
     """
     check_choice("--ui", ui, UI_MODES)
     check_choice("--stop", stop, STOP_MODES)

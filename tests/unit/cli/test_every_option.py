@@ -101,6 +101,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--census": takes("walk", "never"),
             "--watchdog": takes("1m", "0"),
             "--stop": takes("never", "late"),
+            "--extend": takes("10m", "late"),
             "--diagnose": takes("never", "maybe"),
             "--threshold": takes("rss.slope<200MiB/h", "rss.slope<"),
             "--on-leak": takes("hold=2h", "hold"),
@@ -120,6 +121,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "versions": takes("defect:slow-step", "defect:no-such-slug"),
             "--slice": takes("20ms", "x"),
             "--allow-mismatch": takes("torch"),
+            "--same-engine": FLAG,
             "--threshold": takes("throughput.ratio>0.97", "throughput.ratio>"),
             "--format": takes("json", "pdf"),
         },
@@ -202,6 +204,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--out": takes("/nights", None, "--format", "slurm"),
             "--image": takes("any:tag", None, "--format", "k8s"),
             "--claim": takes("any-claim", None, "--format", "k8s"),
+            "--allow-partial": FLAG,
         },
     ),
     "nightly cell": (
@@ -225,6 +228,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--defect": takes("lru-reference-cycle", "no-such-slug", "--plan", "nightly"),
             "--baseline": takes("results", "absent"),
             "--keep-baseline": takes("good", CSV),
+            "--allow-partial": FLAG,
         },
     ),
     "nightly run": (
@@ -235,6 +239,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--out": takes("night", CSV),
             "--baseline": takes("results", "absent"),
             "--defect": DEFECT,
+            "--allow-partial": FLAG,
         },
     ),
     "nightly schema": ((), {}),
@@ -247,7 +252,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--only": takes("SAME", "FASTER"),
             "--seed": takes("3", "-1"),
             "--store": takes("results"),
-            "--markdown": takes("table.md", "absent/table.md"),
+            "--markdown": takes("table.md", f"{RUN}/samples.jsonl"),
         },
     ),
     "bench engine": ((), {"--rounds": COUNT}),
@@ -268,6 +273,15 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--jobs": COUNT,
             "--kinds": FLAG,
             "--corpus": takes("services", "absent"),
+        },
+    ),
+    "bench limits": (
+        (),
+        {
+            "--store": takes("results"),
+            "--seeds": COUNT,
+            "--jobs": COUNT,
+            "--growth": FLAG,
         },
     ),
     "bench calls": ((), {"--repeat": COUNT, "--seed": takes("3", "-1")}),
@@ -307,6 +321,7 @@ DOORS: Final = (
     "hybridbench.bench.step.bench_step",
     "hybridbench.bench.detectors.judge_corpus",
     "hybridbench.bench.comparison.run",
+    "hybridbench.bench.limits.record_missing",
 )
 
 
