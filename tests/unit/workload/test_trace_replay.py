@@ -283,7 +283,7 @@ def test_a_malformed_first_row_is_told_before_the_run_begins(tmp_path: Path) -> 
 
 
 BAD_ROWS = {
-    "{bad row": "not JSON",
+    "{bad row": "is not JSON",
     json.dumps(row(3, [1, 2], 2000)): "2 hash_ids for 2000 tokens",
     "[1]": "not an object",
 }
