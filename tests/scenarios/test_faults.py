@@ -133,7 +133,7 @@ def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_noth
     verdict = json.loads((run / "verdict.json").read_text())
     assert soak.returncode == 16
     assert "Traceback" not in soak.stderr
-    assert f"{trace}:201: not JSON" in verdict["headline"]
+    assert f"{trace}:201: is not JSON" in verdict["headline"]
     assert len(read_run(run).series["rss_bytes"]) > 10
     assert (run / "report.html").exists()
     assert not (run / "run.lock").exists()
@@ -158,7 +158,7 @@ def test_a_configuration_error_before_any_traffic_leaves_no_run_and_no_foreign_f
     soak = hybridbench("soak", *SHORT, "--store", store, "--trace", trace)
 
     assert soak.returncode == 2
-    assert f"{trace}:1: not JSON" in told(soak)
+    assert f"{trace}:1: is not JSON" in told(soak)
     assert not store.exists() or list(store.iterdir()) == []
 
 
