@@ -7,6 +7,7 @@ and not obeyed, and none of their lines is taken for a command by GitHub's log.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import sys
@@ -107,10 +108,9 @@ def take_any_character() -> None:
     """Let both streams show what their encoding lacks as an escape, never as an error."""
     for stream in (sys.stdout, sys.stderr):
         # Streams of tests and embedders may be of another kind.
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
+        if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError, ValueError):
-                reconfigure(errors="backslashreplace")
+                stream.reconfigure(errors="backslashreplace")
 
 
 def give_up(stream: TextIO) -> None:
