@@ -27,6 +27,8 @@ _RIDGE = 1e-11
 _STEP_LEFT = 1e-4
 # Rounding leaves about 1e-12 of a perfect fit; below this share models cannot be ranked.
 _LEAST_LEFT = 1e-11
+# A column of such a length has nothing in it: progress lies between 0 and 1.
+_EMPTY = 1e-100
 _PHI_ROUNDS = 3
 _PHI_CLOSE = 0.02
 
@@ -284,7 +286,9 @@ class _StepSearch:
 
 
 def _solve(design: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, int]:
-    scale = np.maximum(np.linalg.norm(design, axis=0), 1e-300)
+    lengths = np.linalg.norm(design, axis=0)
+    # An empty column gets no coefficient, whatever it is measured in.
+    scale = np.where(lengths > _EMPTY, lengths, 1.0)
     u, s, vt = np.linalg.svd(design / scale, full_matrices=False)
     keep = s > 1e-9 * s[0]
     inverse = vt[keep].T / s[keep]

@@ -245,3 +245,16 @@ def test_two_versions_with_awkward_blocks_are_compared(family: str) -> None:
             answer = compare(whole, ComparisonTerms(), guarded=False)
             told = [n for side in answer.sides for m in side.metrics for n in (m.ratio, m.lower)]
             assert not any(math.isnan(n) for n in told)
+
+
+@pytest.mark.parametrize("samples", range(5))
+@pytest.mark.parametrize("value", [0.0, 7e8, 1e300, 1e-310])
+def test_a_run_of_no_or_few_samples_is_judged(samples: int, value: float) -> None:
+    t = np.arange(float(samples))
+    names = ("rss_anon_swap_bytes", "events.finishes", "running_requests", "open_fds")
+    series = {name: Series(name, t, value * (1.0 + t)) for name in names}
+    record = RunRecord(manifest(Run()), series, [RunEvent(0.0, "steady")])
+
+    for verdict in (judge(record, guarded=False), judge_so_far(record, guarded=False)):
+        assert not any(math.isnan(number) for number in numbers(verdict))
+        render_json(verdict, "few")

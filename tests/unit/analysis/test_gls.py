@@ -101,3 +101,15 @@ def test_the_best_step_is_the_one_that_trying_all_would_find() -> None:
         return float(np.linalg.lstsq(white[:, :2], white[:, 2])[1][0])
 
     assert plain.steps == (int(np.argmin([left(k) for k in range(1, N)])),)
+
+
+def test_an_empty_column_gets_no_coefficient() -> None:
+    """Two clusters of samples are two blocks, and work that sets in after both is no column."""
+    shapes = build_shapes(np.array([0.1, 0.2]), [np.array([0.1, 0.2])])
+    few = Problem(np.array([1.0, 2.0]), np.array([30.0]), shapes)
+
+    fits = [fit_model(few, model, 0.9) for model in rank_models(few, 0.9, 0)]
+
+    assert all(np.isfinite(fit.beta).all() and np.isfinite(fit.cov).all() for fit in fits)
+    late = [f for f in fits if f.model.candidate.trend is Trend.WORK_ONSET]
+    assert all(f.beta[-1] == 0.0 for f in late)
