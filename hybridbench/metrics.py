@@ -103,8 +103,7 @@ METRICS: tuple[MetricSpec, ...] = (
         Unit.BYTES,
         Kind.LEVEL,
         Check.SHOWN,
-        "private memory at a quiet checkpoint, after the flush if there is one; judged as a trend "
-        "where the profile flushes at each",
+        "private memory at a quiet checkpoint, after the flush if there is one",
         floor_per_hour=0.5 * _MIB,
         floor_share_per_hour=0.0002,
         label="memory at rest",
