@@ -30,6 +30,7 @@ from hybridbench.analysis.comparison_record import Block, Comparison
 from hybridbench.analysis.comparison_stored import between_runs, not_alone, unpaired_mean
 from hybridbench.analysis.comparison_verdict import (
     Call,
+    Change,
     ComparisonTerms,
     ComparisonVerdict,
     Look,
@@ -68,7 +69,11 @@ def compare(
     sides = [_side(comparison, other, plan, boundary) for other in others]
     verdict = overall(comparison, sides, terms, rounds)
     of_runs = [failure for version in comparison.versions for failure in version.verdict.failures]
-    return _incomplete(verdict, (*boundary.failures, *of_runs))
+    return _incomplete(
+        verdict,
+        (*boundary.failures, *of_runs),
+        base_failed=bool(comparison.versions[0].verdict.failures),
+    )
 
 
 def _plan(comparison: Comparison, terms: ComparisonTerms, boundary: Boundary) -> _Plan:
@@ -94,14 +99,18 @@ def _side(comparison: Comparison, other: int, plan: _Plan, boundary: Boundary) -
     return boundary.value(said, unknown, answer_of, comparison, other, metrics, leaks)
 
 
-def _incomplete(verdict: ComparisonVerdict, failures: tuple[Failure, ...]) -> ComparisonVerdict:
+def _incomplete(
+    verdict: ComparisonVerdict, failures: tuple[Failure, ...], *, base_failed: bool
+) -> ComparisonVerdict:
     """``verdict`` with what failed; what was not found may be what failed to be looked for."""
     if not failures:
         return verdict
     parts = ", ".join(dict.fromkeys(failure.part for failure in failures))
     said = f"the analysis of {parts} failed, a defect of hybridbench"
     verdict = replace(verdict, failures=failures, notes=(*verdict.notes, said))
-    if verdict.outcome is Outcome.REGRESSION:
+    # What the first version's run was not searched for may be there as well.
+    unsure = base_failed and Change.INTRODUCED.value in verdict.word
+    if verdict.outcome is Outcome.REGRESSION and not unsure:
         return verdict
     word = Outcome.INCONCLUSIVE.value
     headline = f"{word}: {said}. {verdict.headline}"

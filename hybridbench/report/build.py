@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.derived import DERIVED
 from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
@@ -57,6 +58,11 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
     manifest = record.manifest
     recorded_s = last_moment_s(record)
     code = _exit_code(record, verdict)
+    # A chart that cannot be drawn must not cost a night its verdict.
+    boundary = Boundary()
+    charts = boundary.value("the charts", (), chart_groups, record, verdict)
+    diagnosis = boundary.value("the diagnosis", None, diagnosis_text, record)
+    lost = [f"{f.part} cannot be shown ({f.said})" for f in boundary.failures]
     return Document(
         kind=DocumentKind.RUN,
         run_id=plain_text(manifest.get("run_id")),
@@ -75,14 +81,14 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         bounds=_bounds_table(verdict),
         coverage=_coverage_table(verdict),
         not_seen=verdict.not_seen,
-        notes=_notes(record, verdict),
+        notes=(*_notes(record, verdict), *lost),
         timeline=timeline_of(record, verdict),
-        charts=chart_groups(record, verdict),
+        charts=charts,
         events=_events_table(record),
         provenance=provenance_tables(manifest, recorded_s),
         command=command_text(manifest.get("command")),
         profile_text=profile_yaml(manifest),
-        diagnosis=diagnosis_text(record),
+        diagnosis=diagnosis,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hybridbench.analysis.boundary import failures_text
+from hybridbench.analysis.boundary import Boundary, failures_text
 from hybridbench.analysis.diagnosis import diagnose
 from hybridbench.analysis.findings import Failure, Verdict
 from hybridbench.analysis.record import RunRecord
@@ -52,11 +52,17 @@ def write_run(run_dir: Path, record: RunRecord, verdict: Verdict, document: Docu
     run_id = record.manifest.get("run_id")
     text = render_json(verdict, run_id if isinstance(run_id, str) else None)
     write_atomically(run_dir / VERDICT, text)
-    write_failures(run_dir / ANALYSIS_ERRORS, verdict.failures)
-    found = diagnose(record)
-    if found is not None:
-        write_atomically(run_dir / DIAGNOSIS, diagnosis_json(record, found))
+    boundary = Boundary()
+    diagnosis = boundary.value("the diagnosis", None, _diagnosis, record)
+    write_failures(run_dir / ANALYSIS_ERRORS, (*verdict.failures, *boundary.failures))
+    if diagnosis is not None:
+        write_atomically(run_dir / DIAGNOSIS, diagnosis)
     write_document(run_dir, document)
+
+
+def _diagnosis(record: RunRecord) -> str | None:
+    found = diagnose(record)
+    return None if found is None else diagnosis_json(record, found)
 
 
 def write_failures(path: Path, failures: Sequence[Failure]) -> None:

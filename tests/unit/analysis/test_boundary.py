@@ -27,6 +27,8 @@ from hybridbench.analysis.series_units import meaning_of
 from hybridbench.analysis.timeline import Falls
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
+from hybridbench.report import build as build_module
+from hybridbench.report import write as write_module
 from hybridbench.report.advice import next_step
 from hybridbench.report.json import verdict_from_json
 from hybridbench.report.write import write_reports, write_so_far
@@ -254,6 +256,31 @@ def test_what_is_whole_again_leaves_no_tracebacks_behind(
     assert not (tmp_path / ANALYSIS_ERRORS).exists()
 
 
+@pytest.mark.parametrize("name", ["chart_groups", "diagnosis_text"])
+def test_a_report_is_written_without_the_part_that_cannot_be_shown(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = healthy_record()
+    monkeypatch.setattr(build_module, name, broken)
+
+    document = write_reports(tmp_path, record, judge(record))
+
+    assert any("cannot be shown (BrokenError: on purpose)" in note for note in document.notes)
+    assert (tmp_path / REPORT_HTML).is_file()
+
+
+def test_a_diagnosis_that_cannot_be_made_leaves_its_traceback_and_the_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = healthy_record()
+    monkeypatch.setattr(write_module, "diagnose", broken)
+
+    write_reports(tmp_path, record, judge(record))
+
+    assert "BrokenError" in (tmp_path / ANALYSIS_ERRORS).read_text()
+    assert (tmp_path / REPORT_HTML).is_file()
+
+
 def test_the_advice_is_a_report_and_not_a_longer_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_module, "run_levels", broken)
 
@@ -341,6 +368,22 @@ def test_a_run_judged_in_part_makes_no_comparison_the_same() -> None:
     verdict = compare(replace(whole, versions=(first, in_part)), ComparisonTerms())
 
     assert verdict.outcome is Outcome.INCONCLUSIVE
+
+
+def test_what_the_first_version_was_not_searched_for_is_not_introduced() -> None:
+    whole = pair(rounds(12, {THROUGHPUT: 1.0}, noise=0.002))
+    boundary = Boundary()
+    boundary.value("instances", None, broken)
+    first, second = whole.versions
+    leaks = replace(second, verdict=judge(leaking()))
+    in_part = replace(first, verdict=replace(first.verdict, failures=boundary.failures))
+
+    known = compare(replace(whole, versions=(first, leaks)), ComparisonTerms())
+    unknown = compare(replace(whole, versions=(in_part, leaks)), ComparisonTerms())
+
+    assert known.outcome is Outcome.REGRESSION
+    assert "INTRODUCED" in known.word
+    assert unknown.outcome is Outcome.INCONCLUSIVE
 
 
 def test_a_look_that_fails_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
