@@ -89,6 +89,7 @@ def _jobs(*, full: bool) -> int:
 
 
 def _list(rows: Sequence[Row]) -> None:
+    from hybridbench.selftest.matrix import Expect
     from hybridbench.selftest.run import command
 
     for row in rows:
@@ -96,7 +97,12 @@ def _list(rows: Sequence[Row]) -> None:
         typer.echo(f"{row.expect.value:8} {row.name}: {' or '.join(row.signature.verdicts)}")
         typer.echo(f"         {' '.join(words)}")
     at_work_s = sum(row.duration_s for row in rows)
-    typer.echo(f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic")
+    said = f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic"
+    # A defect that is caught ends on time; only what is healthy may stay open.
+    more_s = sum(row.most_extend_s for row in rows if row.expect is not Expect.CAUGHT)
+    if more_s:
+        said += f"; healthy rows that stay undecided go on, for {more_s / 60:.0f} minutes at most"
+    typer.echo(said)
 
 
 def _run(rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool) -> list[Outcome]:
