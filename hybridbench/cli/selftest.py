@@ -24,8 +24,8 @@ def selftest(
         typer.Option(
             "--full/--quick",
             help="All defects, twins and controls, collector default and frozen, heap large and "
-            "small (one to two hours); or what arithmetic finds and one twin for each profile "
-            "(minutes).",
+            "small (one to two hours, and more while healthy rows are undecided); or what "
+            "arithmetic finds and one twin for each profile (minutes).",
         ),
     ] = False,
     only: Annotated[
