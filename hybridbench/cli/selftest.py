@@ -26,8 +26,8 @@ def selftest(
         typer.Option(
             "--full/--quick",
             help="All defects, twins and controls, collector default and frozen, heap large and "
-            "small (one to two hours); or what arithmetic finds and one twin for each profile "
-            "(minutes).",
+            "small (one to two hours, and more while healthy rows are undecided); or what "
+            "arithmetic finds and one twin for each profile (minutes).",
         ),
     ] = False,
     only: Annotated[
@@ -92,6 +92,7 @@ def _jobs(*, full: bool) -> int:
 
 
 def _list(rows: Sequence[Row]) -> None:
+    from hybridbench.selftest.matrix import Expect
     from hybridbench.selftest.run import command
 
     for row in rows:
@@ -99,7 +100,12 @@ def _list(rows: Sequence[Row]) -> None:
         echo(f"{row.expect.value:8} {row.name}: {' or '.join(row.signature.verdicts)}")
         echo(f"         {' '.join(words)}")
     at_work_s = sum(row.duration_s for row in rows)
-    echo(f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic")
+    said = f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic"
+    # A defect that is caught ends on time; only what is healthy may stay open.
+    more_s = sum(row.most_extend_s for row in rows if row.expect is not Expect.CAUGHT)
+    if more_s:
+        said += f"; healthy rows that stay undecided go on, for {more_s / 60:.0f} minutes at most"
+    echo(said)
 
 
 def _run(rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool) -> list[Outcome]:

@@ -8,8 +8,9 @@ from enum import StrEnum
 
 from hybridbench.defects.defect import Defect, Role, Signature
 from hybridbench.errors import UsageError
+from hybridbench.runs.plan import default_extend_s
 
-# A healthy run of a minute can bound no small growth: undecided is as right as clean there.
+# A healthy run may stay undecided to the end of its extension; the summary counts those.
 _TWIN_VERDICTS = ("CLEAN", "INCONCLUSIVE")
 _QUICK_TWIN_S = 30.0
 _SMALL_HEAP = 0
@@ -42,6 +43,13 @@ class Row:
     gc: str = "default"
     ballast: int | None = None
     twin_of: str = ""
+    # None: as the soak's default.  Only an undecided run goes on; a caught defect ends on time.
+    extend_s: float | None = None
+
+    @property
+    def most_extend_s(self) -> float:
+        """How long the soak may go on beyond its duration while it is undecided."""
+        return default_extend_s(self.duration_s) if self.extend_s is None else self.extend_s
 
     @property
     def name(self) -> str:
@@ -64,12 +72,17 @@ class Row:
 
 
 def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
-    """The defects that arithmetic finds, and one healthy twin for each of their profiles."""
+    """The defects that arithmetic finds, and one healthy twin for each of their profiles.
+
+    Nothing is extended: fifteen twins that each go on until memory is bounded would take hours, and
+    what is tried here needs no statistics.  Their growth of memory stays undecided, and says so.
+    """
     chosen = [d for d in defects if d.role is Role.DEFECT and d.signature.exact]
     rows = [
         replace(
             _row(defect, ballast=_QUICK_BALLAST),
             duration_s=min(defect.signature.duration_s, defect.signature.quick_s),
+            extend_s=0.0,
         )
         for defect in chosen
     ]
@@ -158,6 +171,7 @@ def _twins(rows: Iterable[Row], most_s: float | None = None) -> list[Row]:
                 overrides=row.overrides,
                 gc=row.gc,
                 ballast=row.ballast,
+                extend_s=row.extend_s,
                 twin_of=row.defect.slug if row.overrides and row.defect is not None else "",
             )
     return list(twins.values())

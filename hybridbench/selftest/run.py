@@ -93,7 +93,9 @@ class SelfTest:
             )
             self._running.add(process)
         try:
-            _, stderr = process.communicate(timeout=row.duration_s + _PATIENCE_S)
+            _, stderr = process.communicate(
+                timeout=row.duration_s + row.most_extend_s + _PATIENCE_S
+            )
         except subprocess.TimeoutExpired:
             process.kill()
             _, stderr = process.communicate()
@@ -110,6 +112,7 @@ def command(row: Row, store: Path) -> list[str]:
     if row.model:
         words += ["--model", row.model]
     words += ["--duration", f"{row.duration_s:g}s", "--gc", row.gc]
+    words += ["--extend", f"{row.most_extend_s:g}s" if row.most_extend_s else "0"]
     # Detection is tried here, over the whole length; what a finding is made of is another matter.
     words += ["--stop", "never", "--diagnose", "never"]
     if row.ballast is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridbench.selftest.compare import Outcome
+from hybridbench.selftest.matrix import Expect
 from hybridbench.units import format_duration
 
 HEADINGS = (
@@ -66,6 +67,11 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """How many rows are right."""
+    """How many rows are right, and how many healthy ones came to no verdict."""
     right = sum(not outcome.wrong for outcome in outcomes)
-    return f"{right} of {len(outcomes)} rows are right."
+    said = f"{right} of {len(outcomes)} rows are right."
+    healthy = [o for o in outcomes if o.row.expect is not Expect.CAUGHT]
+    undecided = sum(o.verdict == "INCONCLUSIVE" for o in healthy)
+    if undecided:
+        said += f" {undecided} of {len(healthy)} healthy rows stayed undecided."
+    return said

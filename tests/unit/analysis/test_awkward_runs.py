@@ -131,7 +131,8 @@ def numbers(verdict: Verdict) -> Iterable[float]:
 
 
 def of_metric(result: MetricResult) -> Iterable[float]:
-    yield from ends(result.rate_per_hour)
+    if result.rate_per_hour is not None:
+        yield from ends(result.rate_per_hour)
     yield result.floor_per_hour
     if result.rate_per_request is not None:
         yield from ends(result.rate_per_request)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.cli.test_cli import hybridbench, one_sentence
 
-PLAN = "name: mine\nduration: 30s\nleast_duration: 20s\ncells: [{id: one, profile: smoke}]\n"
+PLAN = "name: mine\nduration: 30m\nleast_duration: 20m\ncells: [{id: one, profile: smoke}]\n"
 
 
 @pytest.fixture

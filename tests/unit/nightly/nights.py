@@ -26,8 +26,8 @@ DAY_S = 86_400.0
 
 PLAN = """\
 name: test
-duration: 60s
-least_duration: 30s
+duration: 30m
+least_duration: 15m
 cells:
   - {id: one, profile: smoke}
   - {id: two, profile: smoke, seed: 5}
@@ -82,7 +82,7 @@ def attempt(
         "number": 1,
         "why": why,
         "seed": 1,
-        "duration_s": 60.0,
+        "duration_s": 1800.0,
         "started_wall_s": NOON_S,
         "ended_wall_s": NOON_S + 80.0,
         "command": ("hybridbench", "soak"),

@@ -28,7 +28,7 @@ from tests.unit.nightly.nights import (
     store,
 )
 
-PLAN = "name: test\nduration: 60s\ncells: [{id: one, profile: smoke}]\n"
+PLAN = "name: test\nduration: 30m\ncells: [{id: one, profile: smoke}]\n"
 TWO_CELLS = PLAN.replace("}]", "}, {id: two, profile: smoke}]")
 WAIVED = PLAN + (
     "waivers: [{kind: instances-wait-for-collector, subject: TreeNode, expires: 2027-01-01, "

@@ -35,7 +35,8 @@ class ScriptedChild(Child):
         self._stopped_at = stopped_at
 
     def run(self, command: list[str], output: Path, patience_s: float) -> Ended:
-        del output, patience_s
+        del output
+        self.patience_s = patience_s
         self.commands.append(command[3:])
         if len(self.commands) == self._stopped_at:
             self.stop(signal.SIGTERM)
@@ -60,6 +61,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 seed=record.seed,
                 number=record.number,
                 duration_s=record.duration_s,
+                extend_s=record.extend_s,
             )
 
         monkeypatch.setattr(cell_run, "with_result", result)
@@ -107,7 +109,7 @@ def test_a_finished_cell_is_skipped(tmp_path: Path) -> None:
 
 
 def test_a_cell_of_another_plan_is_refused_and_left_alone(tmp_path: Path) -> None:
-    other = night(tmp_path, PLAN.replace("60s", "90s"))
+    other = night(tmp_path, PLAN.replace("30m", "45m"))
     place = store(finished(other, "one", attempt()), tmp_path / "cells") / "cell.json"
     before = place.read_bytes()
 
@@ -240,27 +242,23 @@ def test_a_soak_that_makes_no_run_leaves_its_words_and_is_tried_again_later(
     assert runner(tmp_path, ScriptedChild(0)).run().finished
 
 
-def test_an_undecided_cell_is_run_longer_only_if_there_is_time(
-    tmp_path: Path, stores: Callable[..., None]
+@pytest.mark.parametrize(
+    ("deadline_s", "extend"), [(1e9, "1800s"), (2120.0, "300s"), (1879.0, "0"), (100.0, "0")]
+)
+def test_an_undecided_soak_may_go_on_as_long_as_there_is_time(
+    tmp_path: Path, stores: Callable[..., None], deadline_s: float, extend: str
 ) -> None:
-    short = attempt("INCONCLUSIVE", UNDECIDED)
-    stores([none(), done(tmp_path), none(), done(tmp_path)], [short, short])
-    with_time = runner(tmp_path, ScriptedChild(13, 13)).run()
-    (tmp_path / "late").mkdir()
-    stores([none(), done(tmp_path)], [short])
-    late = runner(tmp_path / "late", ScriptedChild(13), deadline_s=94.0)
-    record = late.run()
+    stores([none(), done(tmp_path)], [attempt("INCONCLUSIVE", UNDECIDED)])
+    child = ScriptedChild(13)
 
-    (tmp_path / "later").mkdir()
-    stores([none(), done(tmp_path), none(), done(tmp_path)], [short, short])
-    some_time = runner(tmp_path / "later", ScriptedChild(13, 13), deadline_s=115.0).run()
+    record = runner(tmp_path, child, deadline_s=deadline_s).run()
 
-    assert [a.duration_s for a in with_time.attempts] == [60.0, 120.0]
-    assert [a.duration_s for a in some_time.attempts] == [60.0, 95.0]
-    assert len(record.attempts) == 1
-    said = late.outcome(record)
-    assert said is not None
-    assert said.notes == ("undecided, and the budget left no time to run it longer",)
+    (command,) = child.commands
+    assert command[command.index("--extend") + 1] == extend
+    assert record.finished
+    # Boot, drains and judging come on top of both.
+    traffic_s = 1800.0 + (record.attempts[0].extend_s or 0.0)
+    assert child.patience_s >= 2 * traffic_s
 
 
 def test_a_child_passes_words_on_and_keeps_the_last(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.nightly.cells import find_cell
 from hybridbench.nightly.soak_attempt import soak_command
-from tests.unit.nightly.nights import PLAN, night, profile_file
+from tests.unit.nightly.nights import PLAN, attempt, night, profile_file
 
 MATRIX = """\
 name: test
-duration: 1m
+duration: 30m
 matrix:
   profiles: [smoke, chat-churn]
   models: [qwen3-next, qwen3-next-tiny]
@@ -42,18 +42,19 @@ def test_a_cell_says_what_its_soak_is(tmp_path: Path) -> None:
         "name: test\nballast: 0\nset: {pools.mamba_slots: 64}\n"
         "thresholds: ['rss.slope<1GiB/h']\ncells:\n"
         "  - {profile: smoke, model: qwen3-next-tiny, version: 'defect:mamba-adder-reject', "
-        "gc: freeze-after-warmup, seed: 9, duration: 2m}\n"
+        "gc: freeze-after-warmup, seed: 9, duration: 30m}\n"
     )
     (cell,) = night(tmp_path, text).cells
 
-    words = soak_command(cell, cell.seed, cell.duration_s, tmp_path)
+    words = soak_command(cell, attempt(seed=9, extend_s=0.0), tmp_path)
 
     said = " ".join(words)
     assert "soak" in words
     for part in (
         "--profile smoke",
         "--model qwen3-next-tiny",
-        "--duration 120s",
+        "--duration 1800s",
+        "--extend 0",
         "--seed 9",
         "--gc freeze-after-warmup",
         "--ballast 0",
@@ -70,7 +71,7 @@ def test_a_profile_in_a_file_is_found_beside_the_plan(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(list_profiles()["smoke"].read_text("utf-8"), "utf-8")
     (cell,) = night(tmp_path, "name: test\ncells: [{profile: mine.yaml}]\n").cells
 
-    words = soak_command(cell, 1, 60.0, tmp_path)
+    words = soak_command(cell, attempt(), tmp_path)
 
     assert words[words.index("--profile") + 1] == str(tmp_path / "mine.yaml")
     assert cell.profile == "mine.yaml"
@@ -82,7 +83,7 @@ def test_the_hash_knows_what_runs_and_not_what_is_waived(tmp_path: Path) -> None
 
     assert night(tmp_path, PLAN + waiver).record.hash == first
     assert night(tmp_path, PLAN.replace("seed: 5", "seed: 6")).record.hash != first
-    assert night(tmp_path, PLAN.replace("60s", "61s")).record.hash != first
+    assert night(tmp_path, PLAN.replace("30m", "31m")).record.hash != first
     assert night(tmp_path, defects=("mamba-adder-reject",)).record.hash != first
 
 
@@ -91,11 +92,11 @@ def test_a_rehearsed_defect_leaves_id_and_work_as_they_are(tmp_path: Path) -> No
     rehearsed = night(tmp_path, defects=("mamba-adder-reject",)).cells[0]
 
     assert (rehearsed.id, rehearsed.work) == (healthy.id, healthy.work)
-    assert "mamba-adder-reject" in soak_command(rehearsed, 1, 60.0, tmp_path)
+    assert "mamba-adder-reject" in soak_command(rehearsed, attempt(), tmp_path)
 
 
 def test_the_work_of_a_cell_is_not_its_length(tmp_path: Path) -> None:
-    short = night(tmp_path, PLAN.replace("60s", "90s")).cells[0]
+    short = night(tmp_path, PLAN.replace("30m", "45m")).cells[0]
     other = night(tmp_path, PLAN + "gc: freeze-after-warmup\n").cells[0]
 
     assert short.work == night(tmp_path).cells[0].work

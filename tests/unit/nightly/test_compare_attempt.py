@@ -146,7 +146,7 @@ def test_what_was_fixed_or_stayed_is_no_finding(
 def test_a_version_that_fell_is_the_finding_and_an_undecided_one_is_neutral(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = night(tmp_path, PLAN + "policy: {extend_inconclusive: 1}\n")
+    planned = night(tmp_path, PLAN)
     rules = planned.rules(planned.cells[0])
 
     fell = ended(tmp_path, monkeypatch, side(Outcome.REGRESSION))
@@ -157,6 +157,8 @@ def test_a_version_that_fell_is_the_finding_and_an_undecided_one_is_neutral(
     assert fell.findings[0].kind == "crash"
     assert outcome(rules, [fell]).exit_code == 12
     assert outcome(rules, [open_]).state is CellState.NEUTRAL
+    # It had its interim analyses and its longest time: nothing is made again.
+    assert next_attempt(rules, [open_]) is None
 
 
 def test_a_missed_ratio_is_a_finding_of_statistics(

@@ -15,7 +15,7 @@ PLAN = "name: t\nmatrix: {profiles: [smoke], seeds: [1, 2, 3, 4, 5, 6, 7, 8, 9, 
 
 def test_the_share_is_that_of_simulated_nights_without_reruns(tmp_path: Path) -> None:
     planned = night(tmp_path, PLAN)
-    policy = replace(planned.loaded.plan.policy, rerun_statistical_leak=False)
+    policy = replace(planned.loaded.plan.policy, rerun_statistical_leak=False, extend=0.0)
     alarms = np.random.default_rng(8).random((20_000, 10 * GATED_METRICS)) < ALARM_RATE
 
     share = expected_false_red(planned.cells, policy).share

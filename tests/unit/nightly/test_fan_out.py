@@ -159,13 +159,13 @@ def test_the_command_of_a_pod_is_the_cell_of_its_index(tmp_path: Path) -> None:
 def test_the_console_says_how_often_chance_makes_it_red(tmp_path: Path) -> None:
     text = rendered(night(tmp_path), "console", WANTED)
 
-    assert "red by chance: 0.09% of nights, about one in 1100" in text
-    assert "= 1 - (1 - (1 - (1 - 0.0054)^4)^2)^2," in text
+    assert "red by chance: 0.36% of nights, about one in" in text
+    assert "= 1 - (1 - (1 - (1 - 0.0054)^8)^2)^2," in text
 
 
 def test_profiles_that_lie_beside_the_plan_come_with_it_to_kubernetes(tmp_path: Path) -> None:
     profile_file(tmp_path / "traffic" / "mine.yaml", "mine")
-    text = "name: test\nduration: 60s\ncells: [{profile: smoke}, {profile: traffic/mine.yaml}]\n"
+    text = "name: test\nduration: 30m\ncells: [{profile: smoke}, {profile: traffic/mine.yaml}]\n"
     found = manifests(tmp_path, text)
     config = next(d for d in found.values() if d["kind"] == "ConfigMap")
     # What a pod sees below /plan.

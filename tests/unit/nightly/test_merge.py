@@ -12,7 +12,9 @@ from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.merge import find_cells, headline_of, merged
 from hybridbench.nightly.policy import outcome
 from hybridbench.nightly.records import AttemptRecord, NightRecord, read_night
+from hybridbench.nightly.report import night_document
 from hybridbench.nightly.run import merge_night
+from hybridbench.report.junit import render_junit
 from hybridbench.rundir.layout import NIGHT
 from tests.unit.nightly.nights import (
     GROWTH,
@@ -128,18 +130,52 @@ def test_of_a_cell_that_is_there_twice_the_finished_one_counts(tmp_path: Path) -
 
 
 def test_a_green_night_says_how_much_of_the_plan_the_budget_left_out(tmp_path: Path) -> None:
-    planned = night(tmp_path, budget_s=63.0)
+    planned = night(tmp_path, budget_s=2000.0)
     store(finished(planned, "one", CLEAN), tmp_path / "cells")
 
-    found = merged(planned.record, find_cells([tmp_path / "cells"]), [])
+    cells = find_cells([tmp_path / "cells"])
 
-    assert found.word == "PASS"
-    assert found.headline == "1 of 1 cell passed; 1 more left out by the budget"
+    found = merged(planned.record, cells, [])
+    accepted = merged(planned.record, cells, [], allow_partial=True)
+
+    assert (found.word, found.exit_code, found.good) == ("INCONCLUSIVE", 13, False)
+    assert found.headline == (
+        "1 of 1 cell passed; 1 more left out by the budget (not accepted without --allow-partial)"
+    )
+    document = night_document(found, "night")
+    assert "left cells of the plan out" in document.meaning
+    assert "two: left out by the budget" in render_junit(document)
+    assert "13" in render_junit(document)
+    assert (accepted.word, accepted.exit_code, accepted.good) == ("PASS", 0, True)
+    assert accepted.headline.endswith("(accepted by --allow-partial)")
+
+
+def test_a_partial_night_that_found_a_leak_is_red_whatever_is_accepted(tmp_path: Path) -> None:
+    planned = night(tmp_path, budget_s=2000.0)
+    store(finished(planned, "one", LEAK), tmp_path / "cells")
+    cells = find_cells([tmp_path / "cells"])
+
+    for allow in (False, True):
+        assert merged(planned.record, cells, [], allow_partial=allow).exit_code == 10
+
+
+def test_a_night_stored_with_the_older_policy_is_merged_again(tmp_path: Path) -> None:
+    planned = night(tmp_path)
+    older = {**planned.record.policy, "extend_inconclusive": 2.0}
+    older.pop("extend")
+    record = msgspec.structs.replace(planned.record, policy=older)
+    for name, attempts in (("one", (CLEAN,)), ("two", NEUTRAL)):
+        cell = msgspec.structs.replace(finished(planned, name, *attempts), plan=record)
+        store(cell, tmp_path / "cells")
+
+    found = merged(record, find_cells([tmp_path / "cells"]), [])
+
+    assert [cell.word for cell in found.cells] == ["CLEAN", "INCONCLUSIVE"]
 
 
 def test_cells_of_two_plans_are_refused(tmp_path: Path) -> None:
     store(finished(night(tmp_path), "one", CLEAN), tmp_path / "a")
-    other = night(tmp_path, PLAN.replace("60s", "90s"))
+    other = night(tmp_path, PLAN.replace("30m", "45m"))
     store(finished(other, "two", CLEAN), tmp_path / "b")
 
     with pytest.raises(RunDirectoryError, match="merge the cells of one night"):

@@ -33,9 +33,26 @@ FAULTS = {
         ":4: there are two cells qwen3-next+smoke (the other at",
     ),
     "too short": ("duration: 5s", ":3: duration: nothing can be judged in less than 20s"),
+    "too short to decide": (
+        "duration: 30m\ncells:\n  - {id: brief, profile: smoke, duration: 3m}",
+        ":5: brief lasts 3m, too short to judge growth of memory: profile smoke needs ",
+    ),
+    "too short to decide, all of them": (
+        "duration: 3m",
+        ":3: qwen3-next+smoke lasts 3m, too short",
+    ),
+    "what older versions ran again": (
+        "policy:\n  extend_inconclusive: 2",
+        ":4: policy.extend_inconclusive is no key any more, as an undecided soak goes on by "
+        "itself; write extend: auto instead.",
+    ),
+    "what older versions did not run again": (
+        "policy: {extend_inconclusive: 1}",
+        "write extend: 0 instead.",
+    ),
     "least above the whole": (
-        "cells:\n  - {profile: smoke, seed: 2, duration: 1m, least_duration: 2m}",
-        ":4: least_duration 120s is longer than duration 60s.",
+        "cells:\n  - {profile: smoke, seed: 2, duration: 30m, least_duration: 40m}",
+        ":4: least_duration 2400s is longer than duration 1800s.",
     ),
     "a version that cannot be soaked": (
         "cells:\n  - {profile: smoke, version: 'git:main'}",

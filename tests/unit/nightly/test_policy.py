@@ -8,7 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hybridbench.nightly.policy import CellState, Next, Rules, Why, next_attempt, outcome
+from hybridbench.nightly.cells import CellKind
+from hybridbench.nightly.policy import (
+    CellState,
+    Next,
+    Rules,
+    Why,
+    extension_s,
+    next_attempt,
+    outcome,
+)
 from hybridbench.nightly.records import AttemptRecord
 from tests.unit.nightly.nights import GROWTH, NODES, UNDECIDED, attempt, night
 
@@ -68,19 +77,48 @@ def test_the_policy_may_take_the_first_word(rules: Rules) -> None:
     assert outcome(hasty, [FALSE_LEAK]).state is CellState.FAIL
 
 
-def test_an_undecided_cell_is_run_longer_once_and_then_neutral(rules: Rules) -> None:
-    longer = again(Why.EXTENDED, "INCONCLUSIVE", UNDECIDED)
+def test_an_undecided_soak_went_on_by_itself_and_is_neutral(rules: Rules) -> None:
+    went_on = msgspec.structs.replace(SHORT, extend_s=1800.0, extended_s=1800.0)
 
-    assert next_attempt(rules, [SHORT]) == Next(Why.EXTENDED, 1, 120.0)
-    assert next_attempt(rules, [SHORT, longer]) is None
-    said = outcome(rules, [SHORT, longer])
+    assert next_attempt(rules, []) == Next(Why.FIRST, 1, 1800.0, 1800.0)
+    assert next_attempt(rules, [went_on]) is None
+    said = outcome(rules, [went_on])
     assert (said.state, said.exit_code, said.word) == (CellState.NEUTRAL, 0, "INCONCLUSIVE")
+    assert said.notes == ("run 1 was extended by 30m beyond its 30m, as it was undecided",)
+
+
+def test_what_the_budget_left_no_time_for_is_told(rules: Rules) -> None:
+    none = outcome(rules, [msgspec.structs.replace(SHORT, extend_s=0.0)])
+    some = outcome(rules, [msgspec.structs.replace(SHORT, extend_s=120.0)])
+
+    assert none.notes == ("undecided, and the budget left no time to extend it",)
+    assert some.notes == ("undecided, and the budget left only 2m to extend it",)
+
+
+def test_a_stored_night_with_a_longer_second_run_still_reads(rules: Rules) -> None:
+    longer = attempt("INCONCLUSIVE", UNDECIDED, why="extended")
+
+    said = outcome(rules, [SHORT, longer])
+
+    assert next_attempt(rules, [SHORT, longer]) is None
+    assert said.state is CellState.NEUTRAL
+    assert said.notes == ("run longer, as the run before was undecided",)
+
+
+def test_how_long_a_run_may_go_on_is_the_plans_or_the_soaks_default(rules: Rules) -> None:
+    never = replace(rules.policy, extend=0.0)
+    short = replace(rules.cell, duration_s=300.0)
+    comparison = replace(rules.cell, kind=CellKind.COMPARE)
+
+    assert extension_s(short, rules.policy) == 600.0
+    assert extension_s(short, never) == 0.0
+    assert extension_s(comparison, rules.policy) == 0.0
 
 
 def test_the_plan_may_let_undecided_cells_fail(rules: Rules) -> None:
     strict = replace(rules, policy=replace(rules.policy, inconclusive="fail"))
 
-    said = outcome(strict, [SHORT, again(Why.EXTENDED, "INCONCLUSIVE", UNDECIDED)])
+    said = outcome(strict, [SHORT])
 
     assert (said.state, said.exit_code) == (CellState.FAIL, 13)
 
@@ -90,7 +128,7 @@ def test_a_run_that_proved_nothing_is_made_once_more_and_is_then_red(rules: Rule
     invalid = attempt("INVALID", gap)
     again_invalid = again(Why.RETRY, "INVALID", gap)
 
-    assert next_attempt(rules, [invalid]) == Next(Why.RETRY, 1, 60.0)
+    assert next_attempt(rules, [invalid]) == Next(Why.RETRY, 1, 1800.0, 1800.0)
     assert next_attempt(rules, [invalid, again_invalid]) is None
     said = outcome(rules, [invalid, again_invalid])
     assert (said.state, said.exit_code) == (CellState.FAIL, 16)
@@ -99,8 +137,7 @@ def test_a_run_that_proved_nothing_is_made_once_more_and_is_then_red(rules: Rule
 def test_no_cell_is_run_for_ever(rules: Rules) -> None:
     gap = msgspec.structs.replace(UNDECIDED, kind="gaps", verdict="INVALID")
     worst = [
-        attempt("INCONCLUSIVE", UNDECIDED),
-        again(Why.EXTENDED, "INVALID", gap),
+        attempt("INVALID", gap),
         again(Why.RETRY, "LEAK", GROWTH),
         again(Why.RERUN, "INCONCLUSIVE", UNDECIDED),
     ]

@@ -40,7 +40,7 @@ def test_a_night_that_was_merged_or_is_of_another_plan_does_not_go_on(
 ) -> None:
     nights = tmp_path / "nights"
     (cut_off(nights, "20261118-020000-test", planned) / NIGHT).write_text("{}", encoding="utf-8")
-    longer = night(tmp_path, PLAN.replace("60s", "90s"))
+    longer = night(tmp_path, PLAN.replace("30m", "45m"))
     cut_off(nights, "20261119-020000-test", longer)
 
     assert not night_directory(nights, planned).exists()

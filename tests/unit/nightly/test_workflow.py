@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from hybridbench.nightly.facts import planned_night
+from hybridbench.units import parse_duration_s
+from hybridbench.workload.catalog import load_profile
 from tests.unit.nightly.test_fan_out import fake_tools
 
 ROOT = Path(__file__).parents[3]
@@ -80,6 +83,29 @@ def test_budget_and_defect_are_said_only_where_they_are_set(tmp_path: Path) -> N
 
     assert plain == ["hybridbench", "nightly", "cell", "p.yaml", "--id", "one", "--out", "cells"]
     assert both[4:8] == ["--budget", "10m", "--defect", "lru"]
+
+
+def test_only_a_pull_request_is_content_with_the_cells_that_fit(tmp_path: Path) -> None:
+    name = step_with("nightly merge")
+    (tmp_path / "night").mkdir()
+    (tmp_path / "pull").mkdir()
+    given = {"PLAN": "p.yaml", "BUDGET": "", "DEFECT": ""}
+
+    (whole,) = run_step(name, tmp_path / "night", **given, PARTIAL="")
+    (partial,) = run_step(name, tmp_path / "pull", **given, PARTIAL="--allow-partial")
+
+    assert whole[-2:] == ["--out", "night"]
+    assert partial[-3:] == ["--out", "night", "--allow-partial"]
+
+
+def test_the_budget_of_a_pull_request_fits_two_cells_that_can_decide() -> None:
+    (budget,) = re.findall(r"'pull_request' && '(\w+)'", workflow()["env"]["BUDGET"])
+
+    night = planned_night("nightly", parse_duration_s(budget))
+
+    assert len(night.cells) >= 2
+    for cell in night.cells:
+        assert cell.duration_s >= load_profile(cell.profile).decides_from_s
 
 
 @pytest.mark.parametrize(("found", "verb"), [("17", "comment"), ("", "create")])

@@ -81,6 +81,16 @@ def test_every_row_is_a_soak_that_anybody_can_type(tmp_path: Path) -> None:
         assert words.count("--set") <= len(settings)
 
 
+def test_only_full_extends_and_says_for_how_long(tmp_path: Path) -> None:
+    quick, full = quick_matrix(KNOWN), full_matrix(KNOWN)
+
+    assert {row.most_extend_s for row in quick} == {0.0}
+    assert sum(row.duration_s + row.most_extend_s for row in quick) < 30 * 60
+    assert all(row.most_extend_s >= 600.0 for row in full)
+    words = command(full[0], tmp_path)
+    assert words[words.index("--extend") + 1] == "600s"
+
+
 def test_a_control_is_expected_to_be_left_alone() -> None:
     for control in CONTROLS:
         assert control.role is Role.CONTROL
