@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from hybridbench.defects.defect import Defect, Role, Signature
 from hybridbench.errors import UsageError
-from hybridbench.runs.plan import default_extend_s
 
 # A healthy run may stay undecided to the end of its extension; the summary counts those.
 _TWIN_VERDICTS = ("CLEAN", "INCONCLUSIVE")
 _QUICK_TWIN_S = 30.0
+_EXTEND_LEAST_S = 600.0  # the default of `soak` as well
 _SMALL_HEAP = 0
 _QUICK_BALLAST = 20_000  # the boot of a million objects would cost as much as the run
 
@@ -43,13 +43,13 @@ class Row:
     gc: str = "default"
     ballast: int | None = None
     twin_of: str = ""
-    # None: as the soak's default.  Only an undecided run goes on; a caught defect ends on time.
+    # None: as long again, and at least ten minutes.  A defect that is caught ends on time.
     extend_s: float | None = None
 
     @property
     def most_extend_s(self) -> float:
         """How long the soak may go on beyond its duration while it is undecided."""
-        return default_extend_s(self.duration_s) if self.extend_s is None else self.extend_s
+        return max(self.duration_s, _EXTEND_LEAST_S) if self.extend_s is None else self.extend_s
 
     @property
     def name(self) -> str:

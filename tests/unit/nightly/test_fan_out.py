@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,18 @@ def test_the_slurm_script_submits_itself_and_the_merge(tmp_path: Path) -> None:
     assert words[:4] == ["hybridbench", "nightly", "merge", f"{folder}/cells"]
     assert words[words.index("--plan") + 1] == "my plans/p.yaml"
     assert words[-1] == folder
+
+
+def test_the_merge_alone_is_told_that_a_partial_night_will_do(tmp_path: Path) -> None:
+    wanted = replace(WANTED, merge_options=["--allow-partial"])
+
+    script = rendered(night(tmp_path), "slurm", wanted)
+    documents = list(yaml.safe_load_all(rendered(night(tmp_path), "k8s", wanted)))
+
+    assert script.count("--budget 20m --allow-partial --out") == 1
+    assert "--allow-partial" not in script[script.index("exec ") :]
+    told = [d["metadata"]["name"] for d in documents if "--allow-partial" in str(d)]
+    assert told == ["hybridbench-test-20261120-120000-merge"]
 
 
 def manifests(folder: Path, text: str = PLAN) -> dict[str, Any]:
