@@ -8,7 +8,7 @@ from pathlib import Path
 from hybridbench.nightly.budget import Budgeted, within
 from hybridbench.nightly.cells import Cell, expand, plan_hash
 from hybridbench.nightly.false_red import FalseRed, expected_false_red
-from hybridbench.nightly.plan import LoadedPlan, Policy, Waiver, load_plan
+from hybridbench.nightly.plan import LoadedPlan, Waiver, load_plan
 from hybridbench.nightly.policy import Rules
 from hybridbench.nightly.records import PlanRecord
 from hybridbench.runs.engine_files import installed_engine_files
@@ -60,12 +60,6 @@ def planned_night(
         waivers=tuple(_waiver(waiver) for waiver in plan.waivers),
     )
     return Night(loaded, budgeted, budget_s, defects, false_red, record, installed_engine_files())
-
-
-def stored_policy(record: PlanRecord) -> Policy:
-    """The policy that a cell carries; what older versions could run again is no part of it."""
-    kept = {key: value for key, value in record.policy.items() if key != "extend_inconclusive"}
-    return Policy(**kept)
 
 
 def stored_waivers(record: PlanRecord) -> tuple[Waiver, ...]:

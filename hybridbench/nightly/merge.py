@@ -13,7 +13,7 @@ from typing import Final
 from hybridbench.errors import ExitCode, RunDirectoryError
 from hybridbench.nightly.baseline import GoodNight, against
 from hybridbench.nightly.cells import Cell, CellKind
-from hybridbench.nightly.facts import stored_policy, stored_waivers
+from hybridbench.nightly.facts import stored_waivers
 from hybridbench.nightly.plan import Needs, Waiver
 from hybridbench.nightly.policy import CellState, Outcome, Rules, day_of, outcome
 from hybridbench.nightly.records import (
@@ -26,6 +26,7 @@ from hybridbench.nightly.records import (
     PlanRecord,
     another_engine,
     read_cell,
+    stored_policy,
 )
 from hybridbench.nightly.waivers import expired
 from hybridbench.rundir.layout import CELL

@@ -81,9 +81,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     growth: dict[str, RateRecord] = {}  # of the gated metrics, an hour
     judged_s: Seconds = 0.0
     segments: int = 1  # more than one: it was cut off and gone on with
-    extend_s: Seconds | None = (
-        None  # how long it might go on undecided; None: before there was that
-    )
+    extend_s: Seconds | None = None  # how long it might go on undecided; None: an older version
     extended_s: Seconds = 0.0  # how long it did
     machine_class: str = ""
     engine: str = ""  # hash of the engine files that ran
@@ -277,9 +275,15 @@ def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
     return record
 
 
+def stored_policy(record: PlanRecord) -> Policy:
+    """The policy that a cell carries; what older versions could run again is no part of it."""
+    kept = {key: value for key, value in record.policy.items() if key != "extend_inconclusive"}
+    return Policy(**kept)
+
+
 def _check(record: CellRecord | NightRecord) -> None:
     """Raise ValueError, TypeError or DecodeError for what the record's own types leave open."""
-    Policy(**record.plan.policy)
+    stored_policy(record.plan)
     for waiver in record.plan.waivers:
         max_rate = Waiver(**waiver).max_rate
         if max_rate is not None:

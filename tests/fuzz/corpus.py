@@ -256,9 +256,9 @@ def _of_model(folder: Path, rng: Random) -> Action:
 
 _PLAN = """\
 name: test
-duration: 60s
-least_duration: 30s
-policy: {extend_inconclusive: 2.0}
+duration: 10m
+least_duration: 5m
+policy: {extend: 10m}
 waivers:
   - {kind: growth, subject: rss_anon_swap_bytes, max_rate: 1GiB/h, expires: 2030-01-01,
      link: 'https://example.org/1', reason: known}
