@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from hybridbench.analysis.reading import mapping, number, text
 from hybridbench.analysis.record import JsonValue, RunRecord
 
+_MEMORY = "rss_anon_swap_bytes"
+
 
 def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
     """Limit per hour by metric; None where the profile has none for so short a run.
@@ -25,13 +27,13 @@ def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
     return reached[-1] if reached else None
 
 
-def next_limit_s(record: RunRecord, metric: str) -> float | None:
-    """The shortest run, in seconds, for which the profile limits ``metric``; None if none does."""
+def next_limit_s(record: RunRecord) -> float | None:
+    """The shortest run, in seconds, for which the profile limits memory; None if it never does."""
     schedule = mapping(record.manifest, "profile").get("limits")
     if not isinstance(schedule, Sequence) or isinstance(schedule, str):
         return None
     entries = [_numbers(entry) for entry in schedule]
-    return next((entry.get("from_s", 0.0) for entry in entries if metric in entry), None)
+    return next((entry.get("from_s", 0.0) for entry in entries if _MEMORY in entry), None)
 
 
 def planned_s(record: RunRecord) -> float:

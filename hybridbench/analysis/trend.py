@@ -248,6 +248,8 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
         return "INCONCLUSIVE", _growing(terms, found, rate)
     if terms.unlimited:
         upper = _per_hour(rate.upper, terms.spec)
+        if next_limit_s(terms.record) is None:
+            return "INCONCLUSIVE", f"no-limit: the profile sets none (growth up to {upper})"
         said = f"too-short: no limit is measured for a run of this length (growth up to {upper})"
         return "INCONCLUSIVE", said
     if rate.upper < terms.bound:
@@ -284,16 +286,21 @@ def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> str:
     return f"too-short: growth up to {upper} cannot be ruled out (bound {bound})"
 
 
-def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float:
-    """How long a window would decide: the interval narrows with time to the power 3/2."""
+def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
+    """How long a window would decide: the interval narrows with time to the power 3/2.
+
+    None where no length would: flat memory under a profile that limits it at none.
+    """
     present = terms.window.duration_s
     half = max(rate.upper - rate.value, rate.value - rate.lower)
     # Either the growth is real and must clear the floor, or it is not and must clear the bound.
     room = max(terms.bound - max(rate.value, 0.0), rate.value - terms.floor, 1e-9)
     longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), _LONGEST_ADVICE)
     shortest = LEAK_AFTER_STEADY_S if terms.window.steady else LEAK_WITHOUT_STEADY_S
-    limit_s = next_limit_s(terms.record, terms.spec.name) if terms.unlimited else None
-    if limit_s is not None:
+    if terms.unlimited:
+        limit_s = next_limit_s(terms.record)
+        if limit_s is None:
+            return shortest if found.leak else None
         longer = max(present + limit_s - run_length_s(terms.record), 1.3 * present)
     return float(max(longer, shortest) if found.leak else longer)
 

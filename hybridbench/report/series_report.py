@@ -166,8 +166,9 @@ def _said(file: FileVerdict) -> Iterator[str]:
                 f"[{_amount(shown.lower, shown, row)}, {_amount(shown.upper, shown, row)}]"
             )
         if row.result.needed_s is not None and row.verdict is VerdictKind.INCONCLUSIVE:
-            longer = format_duration(row.result.needed_s)
-            yield f"{row.name}: about {longer} of steady samples would decide"
+            start, end = row.result.window_s
+            missing = format_duration(max(row.result.needed_s - (end - start), 1.0))
+            yield f"{row.name}: about {missing} more of steady samples would decide"
         for note in row.notes:
             yield f"{row.name}: {note}"
     yield from file.notes

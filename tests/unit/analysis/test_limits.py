@@ -53,6 +53,14 @@ def test_a_run_shorter_than_every_limit_stays_open_even_if_it_is_flat() -> None:
     assert result.needed_s - (result.window_s[1] - result.window_s[0]) == pytest.approx(60.0, abs=3)
 
 
+def test_a_profile_that_never_limits_memory_does_not_ask_for_more_time() -> None:
+    kind, result = memory(Run(120.0, 20.0, settle_bytes=0.0), [{"from_s": 0.0, "hit_rate": 0.5}])
+
+    assert kind is VerdictKind.INCONCLUSIVE
+    assert result.reason.startswith("no-limit: the profile sets none")
+    assert result.needed_s is None
+
+
 def test_the_limit_is_that_of_the_length_reached() -> None:
     record = healthy_record(Run(700.0, 20.0))
     extended = with_manifest(
