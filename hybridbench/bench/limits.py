@@ -35,8 +35,8 @@ GROWTH_GB_PER_H: Final = (0.0, 0.2, 1.0, 3.7, 10.0)
 RECORDED_S: Final = 1200.0
 _FIRST_SEED: Final = 101
 _ROOM: Final = 1.5
-# The judged window of a slower machine is shorter, and what may settle weighs more in it.
-_ROOM_FOR_WARMUP: Final = 1.1
+# Of a run: the rest warms up.
+_JUDGED_SHARE: Final = 0.9
 # A length whose limit would not exclude this has none: growth of 1 GB/h must never be CLEAN.
 _MOST_BYTES_PER_H: Final = 0.9e9
 # As often as a run of the shortest length would look.
@@ -71,7 +71,7 @@ class LimitRow:
     @property
     def limit(self) -> float | None:
         """The limit on private memory; None where the length has none."""
-        least = max(_ROOM * self.memory_upper, _ROOM_FOR_WARMUP * self.settles)
+        least = max(_ROOM * self.memory_upper, self.settles)
         if least > _MOST_BYTES_PER_H:
             return None
         return _rounded_up(least / 2**20) * 2**20
@@ -214,7 +214,7 @@ def _limit_row(profile: str, length_s: float, records: Sequence[RunRecord]) -> L
     verdicts = [judge(beginning(record, length_s, anything)) for record in records]
     memory = [_result(verdict.metrics, MEMORY) for verdict in verdicts]
     garbage = [_result(verdict.metrics, COLLECTIBLE) for verdict in verdicts]
-    windows = [end - start for start, end in (v.window_s for v in verdicts if v.window_s)]
+    judged_s = _JUDGED_SHARE * length_s
     base = max(m.fit_value[0] for m in memory)
     return LimitRow(
         profile=profile,
@@ -223,7 +223,7 @@ def _limit_row(profile: str, length_s: float, records: Sequence[RunRecord]) -> L
         open_count=sum(m.outcome != "CLEAN" for m in memory),
         memory_upper=max(map(_upper, memory)),
         collectible_upper=max(map(_upper, garbage)),
-        settles=max(settles_by(base, window) / window * 3600.0 for window in windows),
+        settles=settles_by(base, judged_s) / judged_s * 3600.0,
     )
 
 
