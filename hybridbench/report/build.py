@@ -224,8 +224,7 @@ def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
     for result in verdict.metrics:
         text = bound_text(result)
         if text and result.promise_per_hour is not None:
-            promise = amount(result.promise_per_hour, result.unit) + per_text("h")
-            text += f"; the profile promises at most {promise}"
+            text += f"; limit {amount(result.promise_per_hour, result.unit)}{per_text('h')}"
         if text:
             facts.append(Fact(metric_label(result.metric), text))
     return tuple(facts)
@@ -280,7 +279,7 @@ def _bounds_table(verdict: Verdict) -> Table:
     rates = [result.rate_per_hour for result in verdict.metrics]
     shares = {rate.confidence for rate in rates if rate is not None}
     share = f"{100 * shares.pop():.4g} % " if len(shares) == 1 else ""
-    columns = ("metric", "outcome", "growth", f"{share}interval", "per request", "promise", "why")
+    columns = ("metric", "outcome", "growth", f"{share}interval", "per request", "limit", "why")
     rows = tuple(_bound_row(result) for result in verdict.metrics)
     note = ""
     if verdict.window_s is not None:
@@ -295,9 +294,9 @@ def _bounds_table(verdict: Verdict) -> Table:
 
 def _bound_row(result: MetricResult) -> tuple[str, ...]:
     rate = result.rate_per_hour
-    promise = "none"
+    limit = "none"
     if result.promise_per_hour is not None:
-        promise = f"≤ {amount(result.promise_per_hour, result.unit)}{per_text('h')}"
+        limit = f"≤ {amount(result.promise_per_hour, result.unit)}{per_text('h')}"
     needed = f"; needs {format_duration(result.needed_s)}" if result.needed_s is not None else ""
     return (
         result.metric,
@@ -305,7 +304,7 @@ def _bound_row(result: MetricResult) -> tuple[str, ...]:
         NO_RATE if rate is None else rate_text(rate),
         "none" if rate is None else interval_text(rate),
         _per_request(result.rate_per_request),
-        promise,
+        limit,
         f"{result.reason}{needed}" + (f" (shape: {result.model})" if result.model else ""),
     )
 
