@@ -1,4 +1,5 @@
-"""When a run may end before its planned time: decided from the verdicts at its looks so far.
+"""When a run may end before its planned time, and how long it is extended beyond: decided from the
+verdicts at its looks so far.
 
 Looking often finds a leak in any noise sooner or later, and every fill looks like one while it
 lasts.  So a trend counts only after ``steady`` or half of the planned time, and only if it stands
