@@ -22,7 +22,9 @@ from hybridbench.analysis.findings import (
 )
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.student import t_quantile
+from hybridbench.analysis.trend import settles_by
 from hybridbench.analysis.window import Window
+from hybridbench.metrics import Unit
 from hybridbench.units import format_duration
 
 _Z95 = 1.959964
@@ -167,7 +169,7 @@ def _outcome(
         return "LEAK", f"in {len(leaking)} of {count} segments: {leaking[-1].reason}"
     floor = max(result.floor_per_hour for result in results)
     # A rate that fades, or a fill without its steady event, stays one however often it is seen.
-    merely_short = all(result.reason.startswith("too-short") for result in results)
+    merely_short = all(result.reason.startswith(("too-short", "growing")) for result in results)
     agree = all(one.value > floor for one in rates)
     if merely_short and agree and one_sided > floor:
         return "LEAK", f"no segment is long enough alone; all {count} grow, and together surely"
@@ -175,9 +177,27 @@ def _outcome(
     if others:
         return others[-1].outcome, others[-1].reason
     bound = _bound(results, rates)
+    if rate.lower > _settling_rate(results):
+        return (
+            "INCONCLUSIVE",
+            f"over {count} segments: they grow together, and none is a leak alone",
+        )
     if bound is not None and rate.upper < bound:
         return "CLEAN", f"{count} segments together bound the growth"
     return "INCONCLUSIVE", f"over {count} segments: {results[-1].reason}"
+
+
+def _settling_rate(results: Sequence[MetricResult]) -> float:
+    """The rate per hour by which healthy workers may settle, each of them anew after its start."""
+    hours = sum(end - start for start, end in (r.window_s for r in results)) / 3600.0
+    floor = max(result.floor_per_hour for result in results)
+    if results[0].unit != Unit.BYTES.value:
+        return floor
+    settles = sum(
+        settles_by(result.fit_value[0] if result.fit_value else 0.0, end - start)
+        for result, (start, end) in ((r, r.window_s) for r in results)
+    )
+    return max(floor, settles / max(hours, 1e-9))
 
 
 def _bound(results: Sequence[MetricResult], rates: Sequence[Rate]) -> float | None:

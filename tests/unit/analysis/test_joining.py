@@ -162,3 +162,17 @@ def test_a_look_at_a_resumed_run_takes_both_segments_into_account() -> None:
 
     assert memory.value == pytest.approx(alone.value)
     assert memory.upper - memory.lower < alone.upper - alone.lower
+
+
+def test_growth_that_segments_show_together_is_not_clean_under_any_limit() -> None:
+    growing = replace(result(300e6, 20e6, reason="growing by 286 MiB/h"), promise_per_hour=1e12)
+    still = replace(result(1e6, 5e6, "CLEAN"), promise_per_hour=1e12)
+
+    assert pooled([growing, replace(growing, reason="still-filling: x")]).outcome == "INCONCLUSIVE"
+    assert pooled([still, still]).outcome == "CLEAN"
+
+
+def test_segments_that_are_too_short_to_blame_but_grow_are_a_leak_together() -> None:
+    growing = result(4e9, 2e8, reason="growing by 3.73 GiB/h")
+
+    assert pooled([growing, growing]).outcome == "LEAK"
