@@ -125,7 +125,7 @@ def test_nothing_committed_names_a_machine_or_an_index() -> None:
     files += [p for p in ROOT.iterdir() if p.is_file() and p.suffix in {".md", ".toml", ".txt"}]
     found = []
     for path in files:
-        if path.suffix in {".pyc", ".png"} or path.name == Path(__file__).name:
+        if path.suffix in {".pyc", ".png", ".gz"} or path.name == Path(__file__).name:
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if suspicious.search(line):
