@@ -14,8 +14,8 @@ from hybridbench.report.wording import command_text, without_options
 from hybridbench.units import format_duration
 
 MEANING: Final[Mapping[VerdictKind, str]] = {
-    VerdictKind.CLEAN: "No finding, and every gated metric is bounded below what the profile "
-    "promises.",
+    VerdictKind.CLEAN: "No finding; every gated metric stays below its limit, and none surely "
+    "grows.",
     VerdictKind.LEAK: "Something is held that should not be, or grows with every event.",
     VerdictKind.DEGRADED: "Throughput, latency or hit rate decays, or misses its threshold.",
     VerdictKind.INVARIANT: "The engine's state contradicts itself, or its own check raised a false "
