@@ -79,6 +79,8 @@ class Extension:
         self._seen = [*self._seen, _lean(look)][-_LOOKS_KEPT:]
         reason = settled(self._seen)
         self._settled = reason is not None
+        if reason is not None and self._extended:
+            self.view.note(f"decided, ending: {reason.sentence}")
         if self._settled or self._extended:
             return
         self._extended = True

@@ -85,6 +85,7 @@ def test_an_open_run_goes_on_until_two_looks_agree_that_it_is_clean() -> None:
     assert soak.sink.data_of("extended") == [{"limit_s": 600.0, "text": "growing by 1.00 GiB/h"}]
     assert soak.sink.data_of("extension_ended") == [{"settled": True}]
     assert any("undecided, extending by up to 10m" in note for note in soak.view.notes)
+    assert soak.view.notes[-1].startswith("decided, ending: two interim analyses")
     assert soak.parts.status.duration_s == 700.0
 
 
