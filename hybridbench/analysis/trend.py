@@ -265,7 +265,9 @@ def _growing(terms: _Terms, found: Estimate, rate: Rate) -> str:
     said = f"growing by {value} ({lower} to {upper})"
     if found.leak and not terms.window.steady:
         return f"no-steady-state: {said}, and no steady event tells a leak from a fill"
-    if found.leak or not found.reason or found.reason == "too-short":
+    # What got faster does not fill up: the guard asks for more than the two halves show.
+    faster = found.fade is not None and found.fade[1] >= found.fade[0]
+    if found.leak or found.reason in ("", "too-short") or faster:
         return said
     return f"{_undecided(terms, found, rate)}; {said}"
 
