@@ -194,8 +194,8 @@ def _settling_rate(results: Sequence[MetricResult]) -> float:
     if results[0].unit != Unit.BYTES.value:
         return floor
     settles = sum(
-        settles_by(result.fit_value[0] if result.fit_value else 0.0, end - start)
-        for result, (start, end) in ((r, r.window_s) for r in results)
+        settles_by(r.fit_value[0] if r.fit_value else 0.0, r.window_s[1] - r.window_s[0])
+        for r in results
     )
     return max(floor, settles / max(hours, 1e-9))
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hybridbench.analysis.reading import mapping, number, text
 from hybridbench.analysis.record import JsonValue, RunRecord
-
-_MEMORY = "rss_anon_swap_bytes"
+from hybridbench.analysis.validity import MEMORY
 
 
 def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
@@ -20,7 +19,7 @@ def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
     schedule = profile.get("limits")
     if not isinstance(schedule, Sequence) or isinstance(schedule, str):
         # Series of other programs, and runs stored before limits came by length.
-        return _numbers(mapping(record.manifest, "profile").get("promise"))
+        return _numbers(profile.get("promise"))
     length_s = run_length_s(record)
     entries = [_numbers(entry) for entry in schedule]
     reached = [entry for entry in entries if entry.pop("from_s", 0.0) <= length_s]
@@ -33,7 +32,7 @@ def next_limit_s(record: RunRecord) -> float | None:
     if not isinstance(schedule, Sequence) or isinstance(schedule, str):
         return None
     entries = [_numbers(entry) for entry in schedule]
-    return next((entry.get("from_s", 0.0) for entry in entries if _MEMORY in entry), None)
+    return next((entry.get("from_s", 0.0) for entry in entries if MEMORY in entry), None)
 
 
 def planned_s(record: RunRecord) -> float:

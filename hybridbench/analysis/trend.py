@@ -20,12 +20,12 @@ from hybridbench.analysis.pools import in_flight
 from hybridbench.analysis.reading import mapping, text
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.shapes import ShapeLimits
+from hybridbench.analysis.validity import MEMORY
 from hybridbench.analysis.window import Window
 from hybridbench.metrics import Check, MetricSpec, Unit, spec_of
 from hybridbench.units import format_byte_rate, format_count, format_duration
 
 COLLECTIBLE = "gc_collectible_bytes"
-MEMORY = "rss_anon_swap_bytes"
 MIN_PROBES = 30  # of a census metric before its trend may be judged
 
 # Before 45 minutes without ``steady``, a fill at constant speed is a leak to any statistic
@@ -44,7 +44,7 @@ _SETTLES_BYTES = 8 * 2.0**20
 _SETTLES_SHARE = 0.01
 
 # The bound that NO LEAK must meet where the profile promises none (detection.md 4.6).
-_MARGIN_BYTES = {"rss_anon_swap_bytes": 4 * 2.0**20, COLLECTIBLE: 8 * 2.0**20}
+_MARGIN_BYTES = {MEMORY: 4 * 2.0**20, COLLECTIBLE: 8 * 2.0**20}
 _MARGIN_OTHER_BYTES = 4 * 2.0**20
 _MARGIN_SHARE = 0.005
 _PAGE_BYTES = 4096.0

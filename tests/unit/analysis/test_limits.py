@@ -8,7 +8,7 @@ from hybridbench.analysis.findings import MetricResult, VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.limits import growth_limits, run_length_s
 from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
-from hybridbench.analysis.trend import MEMORY
+from hybridbench.analysis.validity import MEMORY
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_events, with_manifest
 
 GB, MIB = 1e9, 2.0**20

@@ -9,7 +9,7 @@ import pytest
 
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.record import JsonValue, Series
-from hybridbench.analysis.trend import MEMORY
+from hybridbench.analysis.validity import MEMORY
 from hybridbench.bench.limits import (
     GROWTH_GB_PER_H,
     LENGTHS_S,
