@@ -146,7 +146,7 @@ def soak(
         str,
         typer.Option(
             help="auto ends a run after 10 minutes or later once it surely leaks, early also once "
-            "growth is bounded as promised, never only when memory or disk are about to run out."
+            "every growth is below its limit, never only when memory or disk are about to run out."
         ),
     ] = "auto",
     extend: Annotated[
@@ -203,7 +203,7 @@ def soak(
         bool,
         typer.Option(
             "--dry-run",
-            help="Build the worker, say what a run would see, promise and cost, and stop there.",
+            help="Build the worker, report what a run would see, its limits and its cost, and stop.",
         ),
     ] = False,
     format_: Annotated[
