@@ -203,7 +203,7 @@ def soak(
         bool,
         typer.Option(
             "--dry-run",
-            help="Build the worker, report what a run would see, its limits and its cost, and stop.",
+            help="Build the worker, report what a run would see, its limits and cost, and stop there.",
         ),
     ] = False,
     format_: Annotated[
