@@ -203,7 +203,7 @@ def soak(
         bool,
         typer.Option(
             "--dry-run",
-            help="Build the worker, report what a run would see, its limits and cost, and stop there.",
+            help="Build the worker, report what a run would see, its limits and cost, and stop.",
         ),
     ] = False,
     format_: Annotated[
