@@ -13,6 +13,10 @@ class Clock(Protocol):
         """Seconds on a clock that never goes back; only differences mean anything."""
         ...
 
+    def thread_cpu_s(self) -> float:
+        """Processor time of the calling thread in seconds; only differences mean anything."""
+        ...
+
     def wall_s(self) -> float:
         """Seconds since the Unix epoch, for stamps a person reads."""
         ...
@@ -27,6 +31,9 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+    def thread_cpu_s(self) -> float:
+        return time.thread_time()
 
     def wall_s(self) -> float:
         return time.time()
@@ -44,6 +51,9 @@ class FakeClock:
         self._epoch_s = epoch_s
 
     def monotonic_s(self) -> float:
+        return self._now_s
+
+    def thread_cpu_s(self) -> float:
         return self._now_s
 
     def wall_s(self) -> float:

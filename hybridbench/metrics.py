@@ -69,12 +69,13 @@ class MetricSpec:
 _MIB = float(2**20)
 
 _COSTS = (
-    ("evict_ms", "time of an eviction"),
-    ("evict_ms_per_node", "time of an eviction for each node"),
-    ("match_ms", "time of a prefix match"),
-    ("insert_ms", "time of an insert to the cache"),
-    ("schedule_ms", "time to form and settle a batch, cache calls left out"),
+    ("evict_ms", "processor time of an eviction"),
+    ("evict_ms_per_node", "processor time of an eviction for each node"),
+    ("match_ms", "processor time of a prefix match"),
+    ("insert_ms", "processor time of an insert to the cache"),
+    ("schedule_ms", "processor time to form and settle a batch, cache calls left out"),
     ("forward_ms", "time of the model for each token"),
+    ("forward_cpu_ms", "processor time of the model for each token"),
     ("token_ms", "time of a step for each token"),
 )
 
@@ -293,17 +294,24 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time spent inside engine steps"),
     # Where the time of a step goes.  Their growth per call or per token is judged as decay.
-    MetricSpec("match_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time in prefix matches"),
-    MetricSpec("insert_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time in inserts to the cache"),
-    MetricSpec("evict_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time in evictions"),
+    MetricSpec(
+        "match_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "processor time in prefix matches"
+    ),
+    MetricSpec(
+        "insert_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "processor time in cache inserts"
+    ),
+    MetricSpec("evict_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "processor time in evictions"),
     MetricSpec(
         "schedule_s",
         Unit.SECONDS,
         Kind.COUNTER,
         Check.SHOWN,
-        "time forming batches and settling them, cache calls included",
+        "processor time forming batches and settling them, cache calls included",
     ),
     MetricSpec("forward_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time in the model"),
+    MetricSpec(
+        "forward_cpu_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "processor time in the model"
+    ),
     # Requests that live too long, or for nobody.
     MetricSpec(
         "oldest_request_s",

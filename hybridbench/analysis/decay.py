@@ -160,8 +160,7 @@ def _is_reference(derived: Derived, other: Derived) -> bool:
     """The whole step is compared with the model's part of it, a part with the other parts."""
     if derived.name == _WHOLE:
         return other.name == _MODEL
-    usable = other.timed and other.judged and other.name not in (_WHOLE, "gc_full_ms")
-    return usable and other.name != derived.name
+    return other.timed and other.judged and other.name not in (_WHOLE, derived.name)
 
 
 def _log(derived: Derived, blocks: WorkBlocks) -> FloatArray:

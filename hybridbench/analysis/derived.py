@@ -1,8 +1,10 @@
 """What work costs, from cumulative counters: milliseconds per call, per step, per token; hit rate.
 
 A rate per unit of work does not move with the load, as throughput does, so it can be judged for
-decay.  What still moves it for good reasons (batch size, prompt length, victims per eviction) is
-listed with it, and the judgement takes it out.
+decay.  The parts of a step are processor time, which a busy neighbour does not lengthen by taking
+the processor away; the whole step is time on the wall, as users see it.  What still moves it for
+good reasons (batch size, prompt length, victims per eviction) is listed with it, and the judgement
+takes it out.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ _INSERTS = {"events.admissions": 1.0, "events.finishes": 1.0, "events.prefill_ch
 DERIVED: tuple[Derived, ...] = (
     Derived(
         "evict_ms",
-        "time of an eviction",
+        "processor time of an eviction",
         {"evict_s": 1.0},
         {"events.evict_calls": 1.0},
         "ms",
@@ -91,7 +93,7 @@ DERIVED: tuple[Derived, ...] = (
     ),
     Derived(
         "evict_ms_per_node",
-        "time of an eviction for each node",
+        "processor time of an eviction for each node",
         {"evict_s": 1.0},
         {"events.nodes_evicted": 1.0, "events.evict_internal_state": 1.0},
         "ms",
@@ -101,7 +103,7 @@ DERIVED: tuple[Derived, ...] = (
     ),
     Derived(
         "match_ms",
-        "time of a prefix match",
+        "processor time of a prefix match",
         {"match_s": 1.0},
         {"events.match_calls": 1.0},
         "ms",
@@ -111,7 +113,7 @@ DERIVED: tuple[Derived, ...] = (
     ),
     Derived(
         "insert_ms",
-        "time of an insert to the cache",
+        "processor time of an insert to the cache",
         {"insert_s": 1.0},
         _INSERTS,
         "ms",
@@ -121,13 +123,23 @@ DERIVED: tuple[Derived, ...] = (
     ),
     Derived(
         "schedule_ms",
-        "time to form and settle a batch, cache calls left out",
+        "processor time to form and settle a batch, cache calls left out",
         {"schedule_s": 1.0, "match_s": -1.0, "insert_s": -1.0, "evict_s": -1.0},
         {_STEPS: 1.0, "events.idle_steps": -1.0},
         "ms",
         0.5,
         _MS,
         (_SEQUENCES_PER_STEP, _ADMISSIONS_PER_STEP),
+    ),
+    Derived(
+        "forward_cpu_ms",
+        "processor time of the model for each token",
+        {"forward_cpu_s": 1.0},
+        _TOKENS,
+        "ms",
+        0.5,
+        _MS,
+        (*_BATCH, _PROMPT_LENGTH),
     ),
     Derived(
         "forward_ms",
@@ -138,6 +150,7 @@ DERIVED: tuple[Derived, ...] = (
         0.5,
         _MS,
         (*_BATCH, _PROMPT_LENGTH),
+        judged=False,
     ),
     Derived(
         "token_ms",

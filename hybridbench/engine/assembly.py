@@ -79,7 +79,7 @@ def assemble(config: EngineConfig, model: LanguageModel | None, clock: Clock) ->
             allocator,
             tree_cache,
             StreamingSession(tree_cache),
-            EngineTimings(clock.monotonic_s),
+            EngineTimings(clock.monotonic_s, clock.thread_cpu_s),
         ),
         runner=ModelRunner(model, kv_pool),
         note=note,

@@ -36,20 +36,19 @@ class EventLoopNormal:
 
     def run(self, outcome: StepOutcome) -> ScheduleBatch | None:
         scheduler, timings = self._scheduler, self._timings
-        started_s = timings.now_s()
+        started_s = timings.cpu_s()
         scheduler.settle_aborts(outcome)
         batch = scheduler.schedule(outcome)
-        scheduled_s = timings.now_s()
-        timings.schedule_s += scheduled_s - started_s
+        timings.schedule_s += timings.cpu_s() - started_s
         if batch is None:
             return None
-        token_ids = self._runner.next_tokens(
-            batch.forward, [req.sampling_params for req in batch.reqs]
-        )
-        forwarded_s = timings.now_s()
+        with timings.forward():
+            token_ids = self._runner.next_tokens(
+                batch.forward, [req.sampling_params for req in batch.reqs]
+            )
+        settling_s = timings.cpu_s()
         scheduler.settle(batch, token_ids, outcome)
-        timings.forward_s += forwarded_s - scheduled_s
-        timings.schedule_s += timings.now_s() - forwarded_s
+        timings.schedule_s += timings.cpu_s() - settling_s
         return batch
 
 
@@ -78,19 +77,19 @@ class EventLoopOverlap:
 
     def run(self, outcome: StepOutcome) -> ScheduleBatch | None:
         scheduler, timings = self._scheduler, self._timings
-        started_s = timings.now_s()
+        started_s = timings.cpu_s()
         scheduler.settle_aborts(outcome)
         batch = scheduler.schedule(outcome)
-        scheduled_s = timings.now_s()
+        timings.schedule_s += timings.cpu_s() - started_s
         previous, self._in_flight = self._in_flight, None
         if batch is not None:
-            self._in_flight = self._launch(batch, previous)
-        forwarded_s = timings.now_s()
+            with timings.forward():
+                self._in_flight = self._launch(batch, previous)
+        settling_s = timings.cpu_s()
         scheduler.launched(batch)
         if previous is not None:
             scheduler.settle(previous.batch, previous.token_ids, outcome)
-        timings.forward_s += forwarded_s - scheduled_s
-        timings.schedule_s += scheduled_s - started_s + timings.now_s() - forwarded_s
+        timings.schedule_s += timings.cpu_s() - settling_s
         return batch
 
     def _launch(self, batch: ScheduleBatch, previous: BatchInFlight | None) -> BatchInFlight:

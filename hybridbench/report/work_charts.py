@@ -12,12 +12,15 @@ from hybridbench.report.document import Chart, Line
 # Key, title and unit of each chart, and its lines: derived quantities under short labels.
 _CHARTS: Final[Mapping[tuple[str, str, str], Mapping[str, str]]] = {
     ("hit-rate", "Prompt tokens served by the cache", "%"): {"hit_rate": "hit rate"},
-    ("evict-ms", "Time of an eviction", "ms"): {
+    ("evict-ms", "Processor time of an eviction", "ms"): {
         "evict_ms": "per call",
         "evict_ms_per_node": "per node",
     },
-    ("cache-ms", "Time of a cache call", "ms"): {"match_ms": "match", "insert_ms": "insert"},
-    ("schedule-ms", "Time to form and settle a batch", "ms"): {
+    ("cache-ms", "Processor time of a cache call", "ms"): {
+        "match_ms": "match",
+        "insert_ms": "insert",
+    },
+    ("schedule-ms", "Processor time to form and settle a batch", "ms"): {
         "schedule_ms": "cache calls left out"
     },
     ("token-ms", "Time for each token", "ms"): {"token_ms": "whole step", "forward_ms": "model"},

@@ -45,6 +45,7 @@ DECLARED_FAMILIES: tuple[str, ...] = (
     "evict_s",
     "schedule_s",
     "forward_s",
+    "forward_cpu_s",
     "steps_with.*",
     "waiting_taken.*",
     "lost_taken.*",

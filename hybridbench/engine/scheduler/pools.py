@@ -139,26 +139,26 @@ class Pools:
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """The longest reusable prefix, as the cache answers it."""
         timings = self.timings
-        started_s = timings.now_s()
+        started_s = timings.cpu_s()
         result = self.sessions.match_prefix(params)
-        timings.match_s += timings.now_s() - started_s
+        timings.match_s += timings.cpu_s() - started_s
         timings.match_calls += 1
         return result
 
     def cache_finished_req(self, req: Req, *, is_insert: bool) -> None:
         """The cache takes over a request's KV and state, or frees them."""
         timings = self.timings
-        started_s = timings.now_s()
+        started_s = timings.cpu_s()
         self.sessions.cache_finished_req(req, is_insert=is_insert)
-        timings.insert_s += timings.now_s() - started_s
+        timings.insert_s += timings.cpu_s() - started_s
         timings.insert_calls += 1
 
     def cache_unfinished_req(self, req: Req, *, chunked: bool = False) -> None:
         """The cache shares what a request has computed so far."""
         timings = self.timings
-        started_s = timings.now_s()
+        started_s = timings.cpu_s()
         self.sessions.cache_unfinished_req(req, chunked=chunked)
-        timings.insert_s += timings.now_s() - started_s
+        timings.insert_s += timings.cpu_s() - started_s
         timings.insert_calls += 1
 
     def count_cache_work(self, counters: EngineCounters) -> None:
@@ -197,9 +197,9 @@ class Pools:
 
     def _evict(self, params: EvictParams) -> None:
         timings = self.timings
-        started_s = timings.now_s()
+        started_s = timings.cpu_s()
         self.tree_cache.evict(params)
-        timings.evict_s += timings.now_s() - started_s
+        timings.evict_s += timings.cpu_s() - started_s
         timings.evict_calls += 1
 
     def _state_rows(self) -> HybridReqToTokenPool:

@@ -18,7 +18,7 @@ PARTS = {
     "match_s": "match_ms",
     "insert_s": "insert_ms",
     "own_s": "schedule_ms",
-    "forward_s": "forward_ms",
+    "forward_cpu_s": "forward_cpu_ms",
 }
 
 
@@ -64,6 +64,14 @@ def test_a_machine_that_gets_slower_is_a_note_and_no_finding() -> None:
     assert outcomes(decay)["evict_ms"] == "machine"
     assert len(decay.notes) == 1
     assert decay.notes[0].startswith("the machine got slower")
+
+
+@pytest.mark.parametrize("since", [0.3, 0.5, 0.8])
+def test_a_neighbour_that_takes_the_processor_away_is_no_decay(since: float) -> None:
+    decay = judged(Work(seed=2, preempted=((since, 1.1, 3.0),)))
+
+    assert decay.findings == ()
+    assert outcomes(decay)["forward_cpu_ms"] == "no change"
 
 
 def test_a_growing_batch_is_no_decay() -> None:

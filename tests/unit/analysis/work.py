@@ -21,6 +21,7 @@ class Work:
         noise: spread of each part's cost between two samples, as a logarithm.
         drift: change of the machine's speed over the run, as a logarithm.
         stolen: stretches (from, to, factor) of the run in which everything takes longer.
+        preempted: stretches (from, to, factor) in which the clock on the wall runs on without us.
         worse: by part, the factor it is slower by at the end; it grows from ``since`` on.
         step_at: share of the run at which it is slower at once instead.
         unlike: spread of how much a slow machine slows each part, about 1.
@@ -34,6 +35,7 @@ class Work:
     noise: float = 0.25
     drift: float = 0.0
     stolen: tuple[tuple[float, float, float], ...] = ()
+    preempted: tuple[tuple[float, float, float], ...] = ()
     worse: dict[str, float] = field(default_factory=dict)
     step_at: float | None = None
     unlike: float = 0.15
@@ -78,7 +80,7 @@ def working_record(work: Work) -> RunRecord:
         "insert_s": 60e-6 * requests * 2.0,
         "evict_s": 15e-6 * calls + 6e-6 * victims,
         "own_s": 300e-6 * steps + 8e-6 * steps * batch,
-        "forward_s": 6e-3 * steps + 40e-6 * tokens,
+        "forward_cpu_s": 6e-3 * steps + 40e-6 * tokens,
     }
     spent = {}
     for name, cost in base.items():
@@ -88,7 +90,11 @@ def working_record(work: Work) -> RunRecord:
         spent[name] = cost * felt * noise * _worse(work, name, x)
     own = spent.pop("own_s")
     spent["schedule_s"] = own + spent["match_s"] + spent["insert_s"] + spent["evict_s"]
-    spent["step_s"] = spent["schedule_s"] + spent["forward_s"] + 100e-6 * steps * slow
+    wall = np.ones_like(x)
+    for start, end, factor in work.preempted:
+        wall[(x >= start) & (x < end)] *= factor
+    spent["forward_s"] = wall * spent["forward_cpu_s"]
+    spent["step_s"] = wall * (spent["schedule_s"] + spent["forward_cpu_s"] + 100e-6 * steps * slow)
     spent["gc_pause_s"] = 0.005 * spent["step_s"] * np.exp(rng.normal(0, 0.5, t.size))
     counts = {
         "match_calls": requests * 1.3,

@@ -7,18 +7,23 @@ from itertools import count
 from hybridbench.clock import FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.scheduler.timings import EngineTimings
 from tests.builders import make_engine
 
 
 class TickingClock(FakeClock):
-    """Each look at it takes a second, so calls can be counted by their seconds."""
+    """Each look at it takes a second of its kind, so calls can be counted by their seconds."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ticks = count()
+        self._cpu_ticks = count()
 
     def monotonic_s(self) -> float:
         return float(next(self._ticks))
+
+    def thread_cpu_s(self) -> float:
+        return float(next(self._cpu_ticks))
 
 
 def served(requests: int, kv_tokens: int = 256) -> Engine:
@@ -43,9 +48,22 @@ def test_the_model_is_timed_once_a_step_and_apart_from_scheduling() -> None:
     engine = served(10)
 
     told = engine.timings()
-    assert told["forward_s"] == engine.counters.steps - engine.counters.idle_steps
+    busy_steps = engine.counters.steps - engine.counters.idle_steps
+    assert told["forward_s"] == told["forward_cpu_s"] == busy_steps
     assert told["schedule_s"] > told["match_s"] + told["insert_s"] + told["evict_s"]
-    assert set(told) == {"match_s", "insert_s", "evict_s", "schedule_s", "forward_s"}
+    parts = {"match_s", "insert_s", "evict_s", "schedule_s", "forward_s", "forward_cpu_s"}
+    assert set(told) == parts
+
+
+def test_a_model_that_waits_takes_time_and_no_processor() -> None:
+    wall, cpu = FakeClock(), FakeClock()
+    timings = EngineTimings(wall.monotonic_s, cpu.thread_cpu_s)
+
+    with timings.forward():
+        wall.advance(2.0)
+        cpu.advance(0.5)
+
+    assert (timings.forward_s, timings.forward_cpu_s) == (2.0, 0.5)
 
 
 def test_a_new_engine_has_spent_nothing() -> None:
