@@ -85,10 +85,10 @@ def _holding(row: Holding) -> str:
 def _calls(found: Diagnosis) -> Iterable[str]:
     for site in _told_sites(found):
         kinds = [name for name, of in found.sites.items() if of is site]
+        seen = f", in the calls {', '.join(site.calls)}" if site.calls else ""
         yield (
             f"{kinds[0]} objects left their structure {site.events:,.0f} times in this run "
-            f"(counter {site.counter}). The code that counts them: {', '.join(site.calls)}; "
-            "look there for pointers that are not cleared."
+            f"(counter {site.counter}){seen}; look there for pointers that are not cleared."
         )
 
 
@@ -112,7 +112,6 @@ def _told_sites(found: Diagnosis) -> list[Site]:
     if found.garbage.objects < _OBJECTS_MIN:
         names = [row.type_name for row in found.holdings if row.dragged]
     sites = [found.sites[name] for name in dict.fromkeys(names) if name in found.sites]
-    # The table of call sites is the engine's; only what was counted in this run is named.
     return [site for site in sites if site.events > 0]
 
 

@@ -98,7 +98,7 @@ class RungRow:
 
 @dataclass(frozen=True)
 class Site:
-    """The engine's calls behind a counter, and how far the counter moved meanwhile."""
+    """The calls in which a counter was seen to move, and how far it moved meanwhile."""
 
     counter: str
     calls: tuple[str, ...]

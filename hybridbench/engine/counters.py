@@ -99,51 +99,5 @@ COUNTER_NAMES: tuple[str, ...] = tuple(field.name for field in fields(EngineCoun
 _VALUES: Callable[[EngineCounters], tuple[int, ...]] = attrgetter(*COUNTER_NAMES)
 
 
-@dataclass(frozen=True)
-class CounterSite:
-    """Where a count is made: what a person reads first when something grows with it.
-
-    Attributes:
-        calls: ``Class.method``, from the call that decides to the one that does it.
-        removes: the class of the object that each event takes out of its structure, if any.
-    """
-
-    calls: tuple[str, ...]
-    removes: str = ""
-
-
-# Only of counters that take objects out or let slots go: those are what leaks grow with.
-COUNTER_SITES: Mapping[str, CounterSite] = {
-    "nodes_evicted": CounterSite(
-        (
-            "MambaRadixCache.evict_full",
-            "MambaRadixCache.evict_mamba",
-            "MambaRadixCache._remove_leaf",
-        ),
-        removes="TreeNode",
-    ),
-    "evict_leaf": CounterSite(("MambaRadixCache._evict_leaf",)),
-    "evict_cascade": CounterSite(("MambaRadixCache._evict_cascade",)),
-    "evict_internal_state": CounterSite(("MambaRadixCache._evict_internal_state",)),
-    "queue_limit_aborts": CounterSite(("Scheduler.add", "Scheduler._abort"), removes="Req"),
-    "queue_timeouts": CounterSite(("Scheduler.settle_aborts", "Scheduler._abort"), removes="Req"),
-    "preemptions": CounterSite(("Scheduler._preempt", "Scheduler._retract")),
-    "pauses": CounterSite(("Engine.pause_generation", "Scheduler.pause")),
-    "refusals": CounterSite(("Scheduler._admit",)),
-    "retracts": CounterSite(("Scheduler._retract",)),
-    "surplus_steps": CounterSite(("Scheduler._finish", "Scheduler._drop_late_token")),
-    "late_tokens": CounterSite(("Scheduler._drop_late_token",)),
-    "draft_tails": CounterSite(("DraftVerifier.accept", "RequestRelease.free_draft_tail")),
-    "finishes": CounterSite(("Scheduler._finish",), removes="Req"),
-    "disconnects": CounterSite(("Engine.disconnect",)),
-    "session_closes": CounterSite(("SessionController.close", "StreamingSession.release_session")),
-    "session_retracts": CounterSite(("Scheduler._retract", "StreamingSession.cache_finished_req")),
-    "session_retries": CounterSite(
-        ("StreamingSession.match_prefix", "StreamingSession._free_tail")
-    ),
-    "session_restores": CounterSite(("StreamingSession.match_prefix", "StreamingSession._resume")),
-    "session_abort_queued": CounterSite(("SessionController.abort_req",)),
-    "session_abort_prefill": CounterSite(("StreamingSession.cache_finished_req",)),
-    "session_abort_decode": CounterSite(("StreamingSession.cache_finished_req",)),
-    "requests_rejected": CounterSite(("Engine._reject",)),
-}
+# The class of the object that each event takes out of its structure.
+REMOVED_CLASSES: Mapping[str, str] = {"nodes_evicted": "TreeNode", "finishes": "Req"}

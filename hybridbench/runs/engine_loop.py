@@ -214,6 +214,7 @@ class EngineLoop:
     def _track(self, path: str) -> AllocationsTracked:
         try:
             if path:
+                self._metrics.calls.stop()
                 self._tracker.start(Path(path))
             else:
                 self._tracker.stop()
@@ -263,7 +264,8 @@ class EngineLoop:
             pulse.busy = True
         started_s = time.perf_counter()
         try:
-            events = self._engine.step()
+            with self._metrics.calls.step():
+                events = self._engine.step()
         except OwnershipError as error:
             # The engine's own word that its books contradict each other; then it falls.
             record = ViolationRecord("ownership", "", str(error), [])

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from hybridbench.engine.counters import COUNTER_SITES
 from hybridbench.engine.engine import Engine
 from hybridbench.runs.worker_metrics import WorkerMetrics
 from hybridbench.sampling.heap_survey import (
@@ -37,7 +36,6 @@ from hybridbench.targets.records import (
     CycleRecord,
     RetainedRecord,
     RungReading,
-    SiteRecord,
     SurveyRecord,
     TypeCount,
 )
@@ -103,7 +101,7 @@ class WorkerDiagnosis:
                 readings.append(rung)
                 yield None
         told = [_reading(rung) for rung in readings]
-        yield Diagnosis(request.probe_id, now_s, told, survey, _sites())
+        yield Diagnosis(request.probe_id, now_s, told, survey, self._metrics.calls.sites())
 
     def _survey(self, request: Diagnose) -> Iterator[SurveyRecord | None]:
         if self._scope is None:
@@ -149,13 +147,6 @@ def _reader(malloc: Callable[[], MallocInfo] | None, *, on_cuda: bool) -> Callab
         )
 
     return read
-
-
-def _sites() -> list[SiteRecord]:
-    return [
-        SiteRecord(counter, list(site.calls), site.removes)
-        for counter, site in COUNTER_SITES.items()
-    ]
 
 
 def _reading(rung: Rung) -> RungReading:

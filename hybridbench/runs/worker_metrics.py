@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from hybridbench.engine.engine import Engine
+from hybridbench.runs.call_watch import CallWatch
 from hybridbench.runs.step_watch import StepWatch
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.latency import LatencyWindow
@@ -79,6 +80,7 @@ class WorkerMetrics:
         self._counted_before = counted_before
         self._timed_before = engine.timings()
         self.steps = StepWatch(engine)
+        self.calls = CallWatch(engine)
         self.ttft = LatencyWindow()
         self.itl = LatencyWindow()
         self.step_s = 0.0

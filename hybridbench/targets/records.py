@@ -76,7 +76,7 @@ class SurveyRecord(Record, frozen=True):
 
 
 class SiteRecord(Record, frozen=True):
-    """The engine's calls behind an event counter, and the class that its events remove, if any."""
+    """The calls in which a counter was seen to move, and the class that its events remove."""
 
     counter: str
     calls: list[str]

@@ -1,0 +1,102 @@
+"""Which calls take objects out of their structure: seen in a few steps of the running engine.
+
+What leaks as objects leave is told with the calls that let them go.  A list of those by hand would
+be of one engine and one version; here a step now and then runs under ``sys.setprofile``, and the
+frame in which a counter moves is the call.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+from hybridbench.engine.counters import REMOVED_CLASSES
+from hybridbench.engine.engine import Engine
+from hybridbench.targets.records import SiteRecord
+
+_EVERY: Final = 31  # steps; no multiple of what repeats every few of them
+_MOST_STEPS: Final = 200  # under the profiler, which makes them several times slower
+_SEEN_ENOUGH: Final = 20  # moves of a counter
+_FRAMES: Final = 4
+
+
+class CallWatch:
+    """Owned by the engine's loop; ``step`` surrounds each step, ``sites`` tells what was seen."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._counts = self._before = self._read()
+        self._chains = tuple(Counter[tuple[str, ...]]() for _ in REMOVED_CLASSES)
+        self._steps = 0
+        self._watched = 0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Watch the calls within, in one of ``_EVERY`` steps and as long as they are not known."""
+        self._steps += 1
+        if self._steps % _EVERY or not self._is_wanted() or sys.getprofile() is not None:
+            yield
+            return
+        self._watched += 1
+        self._counts = self._read()
+        sys.setprofile(self._look)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def stop(self) -> None:
+        """No step is watched from now on: another profiler takes over."""
+        self._watched = _MOST_STEPS
+
+    def sites(self) -> list[SiteRecord]:
+        """The usual calls of each counter whose events remove objects, outermost first."""
+        return [
+            SiteRecord(name, list(chains.most_common(1)[0][0]) if chains else [], removes)
+            for (name, removes), chains in zip(REMOVED_CLASSES.items(), self._chains, strict=True)
+        ]
+
+    def _is_wanted(self) -> bool:
+        """Whether a counter that moves has not been seen often enough."""
+        if self._watched >= _MOST_STEPS:
+            return False
+        before, self._before = self._before, self._read()
+        return any(
+            now != then and chains.total() < _SEEN_ENOUGH
+            for now, then, chains in zip(self._before, before, self._chains, strict=True)
+        )
+
+    def _read(self) -> tuple[int, int]:
+        """The counts of ``REMOVED_CLASSES``, as they stand in the middle of a step."""
+        # The counters take the cache's own counts over when the step ends.
+        events = self._engine.pools.tree_cache.events
+        return events.evict_leaf + events.evict_cascade, self._engine.counters.finishes
+
+    def _look(self, frame: FrameType, event: str, _: object) -> None:
+        """Between two of these calls only one frame ran: the one that is left, or calls now."""
+        if event == "return":
+            ran: FrameType | None = frame
+        elif event == "call":
+            ran = frame.f_back
+        else:
+            return
+        counts = self._read()
+        if counts == self._counts:
+            return
+        for now, then, chains in zip(counts, self._counts, self._chains, strict=True):
+            if now != then:
+                chains[_chain(ran)] += 1
+        self._counts = counts
+
+
+def _chain(frame: FrameType | None) -> tuple[str, ...]:
+    """The innermost calls in words, from the one that decides to the one that does it."""
+    names: list[str] = []
+    while frame is not None and len(names) < _FRAMES:
+        names.append(frame.f_code.co_qualname)
+        frame = frame.f_back
+    return tuple(reversed(names))
