@@ -23,7 +23,12 @@ FIRST_LOOK = 0.5
 _APART_S = 60.0
 _APART_SHARE = 0.1
 
+# A decay must stand in so much more data, as a share of the planned time: hit rates wander for
+# minutes on end, and a neighbour's load comes and goes.
+_DECAY_APART_SHARE = 0.5
+
 _TREND = "growth"
+_DECAY = "decay"
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,9 @@ class _Stage:
             return True
         return look.t_s >= FIRST_LOOK * self.planned_s
 
-    def stands(self, holds: Callable[[Look], bool]) -> bool:
+    def stands(self, holds: Callable[[Look], bool], needed_s: float = 0.0) -> bool:
         """Whether ``holds`` was so at every look of a stretch that ends now and is long enough."""
-        needed = max(_APART_S, _APART_SHARE * self.judged_s)
+        needed = max(_APART_S, _APART_SHARE * self.judged_s, needed_s)
         since = self.last.t_s
         for look in reversed(self.looks):
             if not holds(look):
@@ -154,13 +159,15 @@ def is_undecided(verdict: Verdict) -> bool:
 def settled(looks: Sequence[Look]) -> StopReason | None:
     """Whether a run that has served its planned time may end; None to extend it further.
 
-    The first of ``looks`` is the one at the planned end, which decides alone.  In an extension the
-    data is looked at again and again, so that a trend and its absence both need two looks at
-    clearly different data; what needs no statistics ends the run at once.
+    The first of ``looks`` is the one at the planned end, which decides alone unless all that it
+    found wrong is a decay.  In an extension the data is looked at again and again, so that a trend
+    and its absence both need two looks at clearly different data; what needs no statistics ends the
+    run at once.
     """
     last = looks[-1]
+    decays = _only_decays(last.verdict)
     if len(looks) == 1:
-        if is_undecided(last.verdict):
+        if is_undecided(last.verdict) or decays:
             return None
         return StopReason("decided", f"decided at the planned end: {last.verdict.kind}")
     stage = _Stage(looks, looks[0].t_s, None)
@@ -171,9 +178,30 @@ def settled(looks: Sequence[Look]) -> StopReason | None:
         if stage.stands(lambda look: look.verdict.kind is VerdictKind.CLEAN):
             return StopReason("bounded", "two interim analyses in a row bound every gated metric")
         return None
+    if decays:
+        return _decay(stage)
     by_trend = last.verdict.kind is VerdictKind.LEAK and all(
         f.kind == _TREND for f in last.verdict.findings if f.verdict is VerdictKind.LEAK
     )
     if by_trend or is_undecided(last.verdict):
         return None
     return StopReason("decided", f"decided by what needs no statistics: {last.verdict.headline}")
+
+
+def _only_decays(verdict: Verdict) -> frozenset[str]:
+    """What has decayed, where nothing worse was found and nothing else is DEGRADED."""
+    if verdict.kind is not VerdictKind.DEGRADED:
+        return frozenset()
+    found = [f for f in verdict.findings if f.verdict is VerdictKind.DEGRADED]
+    return frozenset(f.subject for f in found if all(f.kind == _DECAY for f in found))
+
+
+def _decay(stage: _Stage) -> StopReason | None:
+    for subject in sorted(_only_decays(stage.last.verdict)):
+
+        def decayed(look: Look, subject: str = subject) -> bool:
+            return subject in _only_decays(look.verdict)
+
+        if stage.stands(decayed, _DECAY_APART_SHARE * stage.planned_s):
+            return StopReason("decay", f"stands in later data: {stage.last.verdict.headline}")
+    return None

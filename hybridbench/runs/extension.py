@@ -84,10 +84,11 @@ class Extension:
         if self._settled or self._extended:
             return
         self._extended = True
-        why = look.verdict.headline.removeprefix(f"{VerdictKind.INCONCLUSIVE}: ")
+        why = look.verdict.headline.partition(": ")[2]
         self.recorder.event(EXTENDED, {"limit_s": self.limit_s, "text": why})
         self.status.duration_s += self.limit_s
-        self.view.note(f"undecided, extending by up to {format_duration(self.limit_s)}: {why}")
+        word = "undecided" if look.verdict.kind is VerdictKind.INCONCLUSIVE else "to be confirmed"
+        self.view.note(f"{word}, extending by up to {format_duration(self.limit_s)}: {why}")
 
 
 def _lean(look: Look) -> Look:

@@ -152,3 +152,27 @@ def test_what_needs_no_statistics_ends_an_extension_at_once() -> None:
 
     assert word(settled([still_open(300), leak(330, lost)])) == "decided"
     assert word(settled([still_open(300), broken])) == "decided"
+
+
+def decay(t_s: float, subject: str = "hit_rate") -> Look:
+    finding = Finding("decay", VerdictKind.DEGRADED, subject, "the hit rate fell")
+    return Look(t_s, verdict(VerdictKind.DEGRADED, finding))
+
+
+def test_a_decay_at_the_planned_end_must_stand_in_half_as_much_more_data() -> None:
+    assert settled([decay(300)]) is None
+    assert settled([decay(300), decay(400)]) is None
+    assert word(settled([decay(300), decay(400), decay(451)])) == "decay"
+
+
+def test_a_decay_that_passes_or_becomes_another_is_none() -> None:
+    assert settled([decay(300), still_open(400), decay(451)]) is None
+    assert settled([decay(300), decay(451, "evict_ms")]) is None
+    assert word(settled([decay(300), clean(400), clean(470)])) == "bounded"
+
+
+def test_a_missed_threshold_is_degraded_at_once() -> None:
+    missed = Finding("below-threshold", VerdictKind.DEGRADED, "hit_rate", "below")
+    both = (missed, *decay(300).verdict.findings)
+
+    assert word(settled([Look(300, verdict(VerdictKind.DEGRADED, *both))])) == "decided"
