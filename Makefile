@@ -12,9 +12,11 @@ TORCH   ?=
 DURATION ?= 5m
 MODEL   ?= qwen3-next
 SOAK    ?=
+SEEDS   ?= 5
+RECORDINGS ?= results/limits
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak selftest test test-deep test-browser check bench fmt clean
+.PHONY: help install install-test soak selftest test test-deep test-browser check bench limits fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -49,7 +51,7 @@ selftest: install  ## The bench tried on itself: exact defects and their healthy
 test: install-test  ## The whole suite but slow, soak and gpu tests
 	$(BIN)/python -m pytest -m "not slow and not soak and not gpu"
 
-test-deep: install-test  ## The slow and soak tests as well (an hour and more)
+test-deep: install-test  ## The slow and soak tests as well, compare and bisect over commits among them (an hour and more)
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not gpu"
 
 test-browser: install-test  ## The report in a real browser (Debian: apt-get install chromium)
@@ -67,6 +69,9 @@ bench: install-test  ## The benchmarks whose numbers docs/ quotes
 	$(BIN)/hybridbench bench cache
 	$(BIN)/hybridbench bench step
 	$(BIN)/hybridbench bench engine
+
+limits: install  ## The table of growth by duration, from SEEDS=5 recordings of 20 minutes a profile (3.5 hours; resumable)
+	$(BIN)/hybridbench bench limits --growth --seeds $(SEEDS) --store $(RECORDINGS)
 
 fmt: install-test  ## Format and sort what can be mended by machine
 	$(BIN)/ruff check --fix-only .

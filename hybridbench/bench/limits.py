@@ -40,6 +40,12 @@ _ROOM: Final = 1.5
 _JUDGED_SHARE: Final = 0.9
 # A length whose limit would not exclude this has none: growth of 1 GB/h must never be CLEAN.
 _MOST_BYTES_PER_H: Final = 0.9e9
+# What the growth table must hold: of the runs from this length on, this share is CLEAN without
+# growth and LEAK from a growth like sglang#25770's on; and what is never CLEAN.
+_DECIDES_FROM_S: Final = 300.0
+_DECIDED_SHARE: Final = 0.9
+_LEAK_GB_PER_H: Final = 3.7
+_NEVER_CLEAN_GB_PER_H: Final = 1.0
 # As often as a run of the shortest length would look.
 _CADENCE: Final = ("probe.sample_every=1s", "probe.collectible_every=3s", "checkpoint.every=60s")
 _PATIENCE_S: Final = 600.0
@@ -173,6 +179,22 @@ def with_growth(record: RunRecord, gb_per_h: float) -> RunRecord:
     added = gb_per_h * 1e9 / 3600.0 * (memory.t_s - memory.t_s[0])
     grown = Series(memory.name, memory.t_s, memory.value + added)
     return replace(record, series={**record.series, MEMORY: grown})
+
+
+def broken_promises(rows: Sequence[GrowthRow]) -> Iterator[str]:
+    """A sentence for each cell of the growth table that breaks what ``docs/detection.md`` says."""
+    for row in rows:
+        runs, length = len(row.verdicts), f"{row.length_s / 60:.0f} min, {row.gb_per_h:g} GB/h"
+        decides = row.length_s >= _DECIDES_FROM_S
+        leaks, clean = row.count(VerdictKind.LEAK), row.count(VerdictKind.CLEAN)
+        if row.gb_per_h == 0 and leaks:
+            yield f"{length}: {leaks} of {runs} healthy runs are LEAK"
+        if row.gb_per_h == 0 and decides and clean < _DECIDED_SHARE * runs:
+            yield f"{length}: only {clean} of {runs} healthy runs are CLEAN"
+        if row.gb_per_h >= _NEVER_CLEAN_GB_PER_H and clean:
+            yield f"{length}: {clean} of {runs} growing runs are CLEAN"
+        if row.gb_per_h >= _LEAK_GB_PER_H and decides and leaks < _DECIDED_SHARE * runs:
+            yield f"{length}: only {leaks} of {runs} growing runs are LEAK"
 
 
 def limit_table(rows: Sequence[LimitRow]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli import bench_compare
+from hybridbench.errors import ExitCode
 
 if TYPE_CHECKING:
     from hybridbench.bench.detectors import Row
@@ -179,6 +180,8 @@ def limits(
 
     Safe to start again: recordings that are in the store are not made anew.  Twenty recordings take
     three and a half hours, two at a time.  The tables are Markdown.
+
+    Exit code 12 if the growth table breaks what docs/detection.md says of it.
     """
     from hybridbench.bench import limits as bench
 
@@ -186,7 +189,13 @@ def limits(
     typer.echo("\n".join(bench.limit_table(list(bench.limit_rows(found)))))
     if growth:
         typer.echo("\nLEAK / INCONCLUSIVE / CLEAN, and other verdicts\n")
-        typer.echo("\n".join(bench.growth_table(list(bench.growth_rows(found)))))
+        rows = list(bench.growth_rows(found))
+        typer.echo("\n".join(bench.growth_table(rows)))
+        broken = list(bench.broken_promises(rows))
+        for sentence in broken:
+            typer.echo(sentence, err=True)
+        if broken:
+            raise typer.Exit(int(ExitCode.REGRESSION))
 
 
 @app.command("calls")

@@ -17,6 +17,7 @@ from hybridbench.bench.limits import (
     LimitRow,
     Recording,
     beginning,
+    broken_promises,
     growth_rows,
     growth_table,
     limit_rows,
@@ -109,6 +110,32 @@ def test_the_table_of_growth_counts_verdicts() -> None:
     rows = [GrowthRow(length, g, verdicts) for length in LENGTHS_S for g in GROWTH_GB_PER_H]
 
     assert "2 / 0 / 1, 1 DEGRADED" in growth_table(rows)[2]
+
+
+LEAK, CLEAN, OPEN = VerdictKind.LEAK, VerdictKind.CLEAN, VerdictKind.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("length_s", "gb_per_h", "verdicts", "said"),
+    [
+        (120.0, 0.0, 19 * [OPEN] + [LEAK], "2 min, 0 GB/h: 1 of 20 healthy runs are LEAK"),
+        (240.0, 0.0, 20 * [OPEN], ""),
+        (300.0, 0.0, 17 * [CLEAN] + 3 * [OPEN], "5 min, 0 GB/h: only 17 of 20 healthy runs"),
+        (300.0, 0.0, 18 * [CLEAN] + 2 * [OPEN], ""),
+        (600.0, 0.2, 20 * [CLEAN], ""),
+        (120.0, 1.0, 19 * [OPEN] + [CLEAN], "2 min, 1 GB/h: 1 of 20 growing runs are CLEAN"),
+        (240.0, 3.7, 20 * [OPEN], ""),
+        (300.0, 3.7, 17 * [LEAK] + 3 * [OPEN], "5 min, 3.7 GB/h: only 17 of 20 growing runs"),
+        (1200.0, 10.0, 18 * [LEAK] + 2 * [OPEN], ""),
+    ],
+)
+def test_what_the_table_of_growth_must_hold_is_checked(
+    length_s: float, gb_per_h: float, verdicts: list[VerdictKind], said: str
+) -> None:
+    broken = list(broken_promises([GrowthRow(length_s, gb_per_h, tuple(verdicts))]))
+
+    assert len(broken) == bool(said)
+    assert all(sentence.startswith(said) for sentence in broken)
 
 
 def test_only_finished_healthy_runs_of_twenty_minutes_count(tmp_path: Path) -> None:
