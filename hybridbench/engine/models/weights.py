@@ -160,6 +160,10 @@ def _locate_by_index(index: Path) -> dict[str, Path]:
         located = {name: index.parent / file for name, file in weight_map.weight_map.items()}
     except (OSError, ValueError, msgspec.DecodeError) as error:
         raise ConfigError(f"{index}: holds no weight_map that can be read: {error}.") from error
+    for file in weight_map.weight_map.values():
+        # An index comes with a download: it must not make us open files elsewhere.
+        if not file or Path(file).name != file:
+            raise ConfigError(f"{index}: lists {file!r}, which is no file beside it.")
     present: dict[Path, set[str]] = {}
     for name, path in located.items():
         if path not in present:

@@ -135,6 +135,15 @@ def test_missing_shard_and_wrong_index_are_named(checkpoint: Path) -> None:
         load_model(checkpoint, torch.float32, "cpu")
 
 
+@pytest.mark.parametrize("file", ["../b.safetensors", "/b.safetensors", "x/b.safetensors", ""])
+def test_an_index_names_only_files_beside_it(checkpoint: Path, file: str) -> None:
+    index = {"weight_map": {"model.norm.weight": file}}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    with pytest.raises(ConfigError, match="which is no file beside it"):
+        load_model(checkpoint, torch.float32, "cpu")
+
+
 def test_seeds_name_weights_whatever_the_order() -> None:
     names = list(checkpoint_schema(NANO_MODEL))
     one, other = RandomWeights(NANO_MODEL, 4, CPU), RandomWeights(NANO_MODEL, 4, CPU)
