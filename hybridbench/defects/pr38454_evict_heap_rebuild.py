@@ -27,7 +27,7 @@ def _oldest_leaves_of_radix(self: RadixCache) -> Iterator[TreeNode]:
 
 def _oldest_leaves_of_hybrid(self: MambaTreeEviction) -> Iterator[TreeNode]:
     """Before #38454: a heap of all leaves, for this call alone."""
-    return _from_new_heap(self._evictable_leaves)
+    return _from_new_heap(self.full_lru_list.evictable())
 
 
 def _from_new_heap(leaves: Iterable[TreeNode]) -> Iterator[TreeNode]:
@@ -67,7 +67,7 @@ DEFECT = Defect(
             MambaTreeEviction,
             "_oldest_leaves",
             _oldest_leaves_of_hybrid,
-            fingerprint="bc3465299542",
+            fingerprint="fb576d3c1055",
         ),
     ),
     harmed="Short requests without a common prefix: 70 to 77 ms an eviction with 41,000 leaves, "

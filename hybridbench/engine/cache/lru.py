@@ -1,4 +1,9 @@
-"""The two LRU lists of a hybrid tree, linked through the nodes: one per component.
+"""The two LRU lists, linked through the nodes: the order in which KV and states are evicted.
+
+A list has two parts.  What may be evicted now stands between head and tail, the youngest at the
+head, and the victim is the one at the tail.  The other members (a node with children, a locked one)
+wait in a ring beside it, so that nobody looks at them: finding the victim costs the same however
+many of them there are.  A member that may be evicted again goes back to the place of its last use.
 
 They are linked through the nodes on purpose, as in the systems this bench is about: a node that
 keeps its pointers after it was unlinked drags its old neighbours along (sglang#25770), and that
@@ -10,13 +15,16 @@ names kept in strings made every touch three times as dear.  What needs no point
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from hybridbench.engine.cache.base import CacheSanityError
-from hybridbench.engine.cache.eviction_queue import last_state_use, last_use
 from hybridbench.engine.cache.tree_node import TreeNode
+
+# Nodes that every list has of its own: head, tail, and the one that closes the ring.
+LIST_ENDS = 3
 
 
 class LRUList(ABC):
@@ -34,16 +42,31 @@ class LRUList(ABC):
     lock_ref: str
 
     @abstractmethod
-    def __iter__(self) -> Iterator[TreeNode]:
-        """From old to young."""
+    def evictable(self) -> Iterator[TreeNode]:
+        """What may be evicted, next victim first."""
+
+    @abstractmethod
+    def held(self) -> Iterator[TreeNode]:
+        """The members that may not be evicted, in no order."""
+
+    @abstractmethod
+    def hold(self, node: TreeNode) -> None:
+        """A member may not be evicted from now on."""
+
+    @abstractmethod
+    def release(self, node: TreeNode) -> None:
+        """A member may be evicted from now on, when those that were used before it are gone.
+
+        Nearly all come back at one of the two ends, in one step.  Who was held while others came
+        and went costs a step for each that may be evicted between its place and the nearer end.
+        """
 
     @abstractmethod
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
-        """Move the members on a path, given from the top, to the young end, the last one last."""
+        """Move what may be evicted on a path, given from the top, to the young end, last one last.
 
-    @abstractmethod
-    def is_locked(self, node: TreeNode) -> bool:
-        """Whether a member may not be evicted from this list."""
+        Who is held is passed over: its time of last use gives it its place when it is released.
+        """
 
     @abstractmethod
     def _add_node(self, node: TreeNode) -> None: ...
@@ -62,6 +85,11 @@ class LRUList(ABC):
     def __contains__(self, node: TreeNode) -> bool:
         return node.id in self._members
 
+    def __iter__(self) -> Iterator[TreeNode]:
+        """What may be evicted, from old to young, then what may not."""
+        yield from self.evictable()
+        yield from self.held()
+
     def in_list(self, node: TreeNode | None) -> bool:
         """Whether ``node`` is a member; None is not."""
         return node is not None and node.id in self._members
@@ -72,7 +100,7 @@ class LRUList(ABC):
         return {node.id: node for node in self}
 
     def insert_mru(self, node: TreeNode) -> None:
-        """Put a node that was not a member at the young end."""
+        """Put a node that was not a member, and may be evicted, at the young end."""
         assert node.id not in self._members, f"{node} is in the {self.name} list already"
         self._members.add(node.id)
         self._add_node(node)
@@ -86,7 +114,7 @@ class LRUList(ABC):
         self._remove_node(node)
 
     def reset_node_mru(self, node: TreeNode) -> None:
-        """Move one member to the young end."""
+        """Move one member to the young end, unless it is held."""
         assert node.id in self._members, f"{node} is not in the {self.name} list"
         self.reset_path_mru([node])
 
@@ -99,45 +127,69 @@ class LRUList(ABC):
             on_path = on_path.parent
         self.reset_path_mru(path[::-1])
 
-    def get_lru_no_lock(self) -> TreeNode | None:
-        """The oldest member without a lock; walks past the others."""
-        return self._oldest(lambda node: not self.is_locked(node))
-
-    def get_leaf_lru_no_lock(self) -> TreeNode | None:
-        """The oldest leaf without a lock; walks past the others."""
-        return self._oldest(lambda node: not node.children and not self.is_locked(node))
-
-    def _oldest(self, wanted: Callable[[TreeNode], bool]) -> TreeNode | None:
-        return next((node for node in self if wanted(node)), None)
-
 
 class FullLRUList(LRUList):
-    """Every node but the root, youngest first.  A child is younger than its parent."""
+    """Every node but the root; unlocked leaves may be evicted."""
 
     name = "full"
     prv, nxt, lock_ref = "full_prev", "full_next", "full_lock_ref"
 
     def __init__(self) -> None:
         super().__init__()
-        self.head = _list_end(-1)
-        self.tail = _list_end(-2)
+        self.head, self.tail, self.ring = _list_ends()
         self.head.full_next = self.tail
         self.tail.full_prev = self.head
+        self.ring.full_prev = self.ring.full_next = self.ring
 
-    def __iter__(self) -> Iterator[TreeNode]:
-        """From old to young."""
+    def evictable(self) -> Iterator[TreeNode]:
+        """Leaves without a lock, oldest first."""
         node = self.tail.full_prev
         while node is not self.head:
             yield node
             node = node.full_prev
 
-    def is_locked(self, node: TreeNode) -> bool:
-        return node.full_lock_ref > 0
+    def held(self) -> Iterator[TreeNode]:
+        """Nodes with children or with a lock."""
+        node = self.ring.full_prev
+        while node is not self.ring:
+            yield node
+            node = node.full_prev
+
+    def get_leaf_lru_no_lock(self) -> TreeNode | None:
+        """The oldest leaf without a lock."""
+        oldest = self.tail.full_prev
+        return None if oldest is self.head else oldest
+
+    def hold(self, node: TreeNode) -> None:
+        node.full_prev.full_next = node.full_next
+        node.full_next.full_prev = node.full_prev
+        ring = self.ring
+        first = ring.full_next
+        node.full_prev = ring
+        node.full_next = first
+        first.full_prev = node
+        ring.full_next = node
+
+    def release(self, node: TreeNode) -> None:
+        node.full_prev.full_next = node.full_next
+        node.full_next.full_prev = node.full_prev
+        time = node.last_access_time
+        young, old = self.head.full_next, self.tail.full_prev
+        # From both ends at once; head and tail have times that end the search.
+        while young.last_access_time > time and old.last_access_time < time:
+            young, old = young.full_next, old.full_prev
+        older = young if young.last_access_time < time else old.full_next
+        younger = older.full_prev
+        node.full_prev = younger
+        node.full_next = older
+        older.full_prev = node
+        younger.full_next = node
 
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
-        """Move the nodes of a path, given from the top, to the young end, the last one last."""
         head = self.head
         for node in path:
+            if node.children or node.full_lock_ref:
+                continue
             older, younger = node.full_next, node.full_prev
             younger.full_next = older
             older.full_prev = younger
@@ -151,12 +203,13 @@ class FullLRUList(LRUList):
         """Unlink everything, so that nothing stays alive through the list."""
         for node in list(self):
             self.remove_node(node)
-        self.head.full_next = None  # type: ignore[assignment]
-        self.tail.full_prev = None  # type: ignore[assignment]
+        for end in (self.head, self.tail, self.ring):
+            end.full_prev = end.full_next = None  # type: ignore[assignment]
 
     def sanity_check(self) -> None:
         """Raise CacheSanityError unless pointers, members and access times agree."""
-        _check_order(list(self), self._members, "full", last_use)
+        _check_order(list(self.evictable()), "full", lambda node: node.last_access_time)
+        _check_members(self, self._members)
         for node in self:
             if node.full_next.full_prev is not node or node.full_prev.full_next is not node:
                 raise CacheSanityError("full list: neighbours disagree", [node.id])
@@ -177,33 +230,69 @@ class FullLRUList(LRUList):
 
 
 class MambaLRUList(LRUList):
-    """Every node with a state, youngest first.  Tombstones are not in it."""
+    """Every node with a state; those whose state nobody has locked may be evicted.
+
+    Tombstones are not in it.
+    """
 
     name = "mamba"
     prv, nxt, lock_ref = "mamba_prev", "mamba_next", "mamba_lock_ref"
 
     def __init__(self) -> None:
         super().__init__()
-        self.head = _list_end(-3)
-        self.tail = _list_end(-4)
+        self.head, self.tail, self.ring = _list_ends()
         self.head.mamba_next = self.tail
         self.tail.mamba_prev = self.head
+        self.ring.mamba_prev = self.ring.mamba_next = self.ring
 
-    def __iter__(self) -> Iterator[TreeNode]:
-        """From old to young."""
+    def evictable(self) -> Iterator[TreeNode]:
+        """Nodes whose state has no lock, oldest first."""
         node = self.tail.mamba_prev
         while node is not self.head:
             yield node
             node = node.mamba_prev
 
-    def is_locked(self, node: TreeNode) -> bool:
-        return node.mamba_lock_ref > 0
+    def held(self) -> Iterator[TreeNode]:
+        """Nodes whose state is locked."""
+        node = self.ring.mamba_prev
+        while node is not self.ring:
+            yield node
+            node = node.mamba_prev
+
+    def get_lru_no_lock(self) -> TreeNode | None:
+        """The node with the oldest state that has no lock."""
+        oldest = self.tail.mamba_prev
+        return None if oldest is self.head else oldest
+
+    def hold(self, node: TreeNode) -> None:
+        node.mamba_prev.mamba_next = node.mamba_next
+        node.mamba_next.mamba_prev = node.mamba_prev
+        ring = self.ring
+        first = ring.mamba_next
+        node.mamba_prev = ring
+        node.mamba_next = first
+        first.mamba_prev = node
+        ring.mamba_next = node
+
+    def release(self, node: TreeNode) -> None:
+        node.mamba_prev.mamba_next = node.mamba_next
+        node.mamba_next.mamba_prev = node.mamba_prev
+        time = node.state_access_time
+        young, old = self.head.mamba_next, self.tail.mamba_prev
+        # From both ends at once; head and tail have times that end the search.
+        while young.state_access_time > time and old.state_access_time < time:
+            young, old = young.mamba_next, old.mamba_prev
+        older = young if young.state_access_time < time else old.mamba_next
+        younger = older.mamba_prev
+        node.mamba_prev = younger
+        node.mamba_next = older
+        older.mamba_prev = node
+        younger.mamba_next = node
 
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
-        """Move the nodes of a path that have a state to the young end, the last one last."""
         head = self.head
         for node in path:
-            if node.mamba_value is None:
+            if node.mamba_value is None or node.mamba_lock_ref:
                 continue
             older, younger = node.mamba_next, node.mamba_prev
             younger.mamba_next = older
@@ -218,12 +307,13 @@ class MambaLRUList(LRUList):
         """Unlink everything, so that nothing stays alive through the list."""
         for node in list(self):
             self.remove_node(node)
-        self.head.mamba_next = None  # type: ignore[assignment]
-        self.tail.mamba_prev = None  # type: ignore[assignment]
+        for end in (self.head, self.tail, self.ring):
+            end.mamba_prev = end.mamba_next = None  # type: ignore[assignment]
 
     def sanity_check(self) -> None:
         """Raise CacheSanityError unless pointers, members and access times agree."""
-        _check_order(list(self), self._members, "mamba", last_state_use)
+        _check_order(list(self.evictable()), "mamba", lambda node: node.state_access_time)
+        _check_members(self, self._members)
         for node in self:
             if node.mamba_next.mamba_prev is not node or node.mamba_prev.mamba_next is not node:
                 raise CacheSanityError("mamba list: neighbours disagree", [node.id])
@@ -245,19 +335,25 @@ class MambaLRUList(LRUList):
         node.mamba_next = None  # type: ignore[assignment]
 
 
-def _list_end(node_id: int) -> TreeNode:
-    return TreeNode(node_id)
+def _list_ends() -> tuple[TreeNode, TreeNode, TreeNode]:
+    """Head, tail and ring: younger than all, older than all, and neither."""
+    head, tail, ring = TreeNode(-1), TreeNode(-2), TreeNode(-3)
+    head.last_access_time = head.state_access_time = sys.maxsize
+    tail.last_access_time = tail.state_access_time = -1
+    return head, tail, ring
 
 
 def _check_order(
-    old_to_young: list[TreeNode],
-    members: set[int],
-    name: str,
-    time_of: Callable[[TreeNode], int],
+    old_to_young: list[TreeNode], name: str, time_of: Callable[[TreeNode], int]
 ) -> None:
     for older, younger in pairwise(old_to_young):
         if time_of(older) >= time_of(younger):
             raise CacheSanityError(f"{name} list: out of order", [older.id, younger.id])
-    listed = {node.id for node in old_to_young}
+
+
+def _check_members(linked: LRUList, members: set[int]) -> None:
+    listed = {node.id for node in linked}
     if listed != members:
-        raise CacheSanityError(f"{name} list: members and links differ", sorted(listed ^ members))
+        raise CacheSanityError(
+            f"{linked.name} list: members and links differ", sorted(listed ^ members)
+        )

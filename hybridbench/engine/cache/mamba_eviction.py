@@ -2,6 +2,7 @@
 
 Evicting KV takes the oldest unlocked leaf with its state.  Evicting a state takes the oldest
 unlocked state anywhere: inside the tree the node stays as a tombstone, a leaf goes as a whole.
+Which is the oldest, the LRU lists say, and nothing else.
 After a leaf, tombstones above it that have no child left go too, since nothing can hit them.
 """
 
@@ -17,20 +18,16 @@ from hybridbench.engine.cache.base import (
     EvictParams,
     EvictResult,
 )
-from hybridbench.engine.cache.eviction_queue import RecencyQueue, last_state_use
-from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
+from hybridbench.engine.cache.lru import LIST_ENDS, FullLRUList, MambaLRUList
 from hybridbench.engine.cache.tree import PrefixTree
 from hybridbench.engine.cache.tree_node import TreeNode, empty_root
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import TREE
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 
-# Ends of the two LRU lists, which are nodes as well.
-_LIST_ENDS = 4
-
 
 class MambaTreeEviction(PrefixTree):
-    """The part of a hybrid tree that orders its nodes and evicts them.
+    """The part of a hybrid tree that evicts its nodes, in the order of the two LRU lists.
 
     Attributes:
         full_lru_list: all nodes but the root; mamba_lru_list: those with a state.
@@ -63,7 +60,7 @@ class MambaTreeEviction(PrefixTree):
         self._start_order()
 
     def live_node_count(self) -> int:
-        return self._node_count + 1 + _LIST_ENDS
+        return self._node_count + 1 + 2 * LIST_ENDS
 
     def mamba_evictable_size(self) -> int:
         return self.mamba_evictable_size_
@@ -97,7 +94,7 @@ class MambaTreeEviction(PrefixTree):
 
         Finding one costs the same however many there are.
         """
-        while (leaf := self._evictable_leaves.first()) is not None:
+        while (leaf := self.full_lru_list.get_leaf_lru_no_lock()) is not None:
             yield leaf
 
     def evict_mamba(self, mamba_num: int) -> EvictResult:
@@ -105,7 +102,7 @@ class MambaTreeEviction(PrefixTree):
         freed: list[IntArray] = []
         tokens = states = 0
         while states < mamba_num:
-            node = self._evictable_states.first()
+            node = self.mamba_lru_list.get_lru_no_lock()
             if node is None:
                 break
             states += 1
@@ -124,9 +121,9 @@ class MambaTreeEviction(PrefixTree):
         with_state = {node.id for node in nodes if node.mamba_value is not None}
         _check_same(with_state, {n.id for n in self.mamba_lru_list}, "mamba list")
         leaves = {node.id for node in nodes if not node.children and node.full_lock_ref == 0}
-        _check_same(leaves, {n.id for n in self._evictable_leaves}, "evictable leaves")
+        _check_same(leaves, {n.id for n in self.full_lru_list.evictable()}, "evictable leaves")
         unlocked = {n.id for n in nodes if n.mamba_value is not None and n.mamba_lock_ref == 0}
-        _check_same(unlocked, {n.id for n in self._evictable_states}, "evictable states")
+        _check_same(unlocked, {n.id for n in self.mamba_lru_list.evictable()}, "evictable states")
         for node in nodes:
             if not node.children and node.full_lock_ref == 0 and node.mamba_value is None:
                 raise CacheSanityError("a leaf without a state", [node.id])
@@ -153,7 +150,7 @@ class MambaTreeEviction(PrefixTree):
         tokens = 0
         while not node.children and node.full_lock_ref == 0 and node is not self.root_node:
             if node.mamba_value is not None:
-                self._evictable_leaves.add(node)
+                self.full_lru_list.release(node)
                 break
             self.events.evict_cascade += 1
             tokens += len(node.value)
@@ -170,7 +167,6 @@ class MambaTreeEviction(PrefixTree):
         slot = node.mamba_value
         assert slot is not None, f"{node} has no state to free"
         self.mamba_allocator.free([slot], TREE)
-        self._evictable_states.discard(node)
         self.mamba_lru_list.remove_node(node)
         node.mamba_value = None
         self.mamba_evictable_size_ -= 1
@@ -179,7 +175,6 @@ class MambaTreeEviction(PrefixTree):
         """Take an unlocked leaf without a state out of everything; its parent."""
         freed.append(leaf.value)
         self.full_evictable_size_ -= len(leaf.value)
-        self._evictable_leaves.discard(leaf)
         self.full_lru_list.remove_node(leaf)
         return self._unlink_from_parent(leaf)
 
@@ -196,7 +191,7 @@ class MambaTreeEviction(PrefixTree):
 
     def _lock_state(self, node: TreeNode) -> None:
         if node.mamba_lock_ref == 0:
-            self._evictable_states.discard(node)
+            self.mamba_lru_list.hold(node)
             self.mamba_evictable_size_ -= 1
             self.mamba_protected_size_ += 1
         node.mamba_lock_ref += 1
@@ -205,17 +200,17 @@ class MambaTreeEviction(PrefixTree):
         assert node.mamba_lock_ref > 0, f"the state of {node} was not locked"
         node.mamba_lock_ref -= 1
         if node.mamba_lock_ref == 0:
-            self._evictable_states.add(node)
+            self.mamba_lru_list.release(node)
             self.mamba_evictable_size_ += 1
             self.mamba_protected_size_ -= 1
 
     def _touch_path(self, path: list[TreeNode]) -> None:
-        """Make a path the youngest in every order, each child younger than its parent."""
+        """Make a path the youngest in both lists, each child younger than its parent."""
         if not path:
             return
         self._stamp_path(path)
-        self.full_lru_list.reset_path_mru(path)
-        self._evictable_leaves.touch(path[-1])
+        # Those above the last have children.
+        self.full_lru_list.reset_path_mru(path[-1:])
         self._refresh_states(path)
 
     def _refresh_states(self, path: list[TreeNode]) -> None:
@@ -223,26 +218,23 @@ class MambaTreeEviction(PrefixTree):
         self._make_states_youngest(path if self._refresh_path else path[-1:])
 
     def _make_states_youngest(self, path: list[TreeNode]) -> None:
+        for node in path:
+            if node.mamba_value is not None:
+                node.state_access_time = node.last_access_time
         self.mamba_lru_list.reset_path_mru(path)
-        with_state = [node for node in path if node.mamba_value is not None]
-        for node in with_state:
-            node.state_access_time = node.last_access_time
-        self._evictable_states.touch_all(with_state)
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
         """The upper half is a tombstone; the lower is touched to stay the younger of the two."""
         self.events.tombstones += 1
         self.full_lru_list.insert_mru(upper)
+        self.full_lru_list.hold(upper)
         lower.last_access_time = self._tick()
         self.full_lru_list.reset_path_mru([lower])
-        self._evictable_leaves.touch(lower)
         self._make_states_youngest([lower])
 
     def _start_order(self) -> None:
         self.full_lru_list = FullLRUList()
         self.mamba_lru_list = MambaLRUList()
-        self._evictable_leaves = RecencyQueue()
-        self._evictable_states = RecencyQueue(last_state_use)
         self.mamba_evictable_size_ = 0
         self.mamba_protected_size_ = 0
 

@@ -9,8 +9,7 @@ of one token.  With them a request brings copies that steps have saved at aligne
 takes the slot of the last one, the KV up to there, and nothing behind.  Then pages can be of any
 size, and a request's own state is never what the tree holds.
 
-Source: SGLang's MambaRadixCache, whose behaviour this follows; the queues by which victims are
-found are ours.
+Source: SGLang's MambaRadixCache, whose behaviour this follows.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class MambaRadixCache(MambaTreeEviction):
         if mamba_locked:
             self._lock_state(node)
         if not node.children:
-            self._evictable_leaves.discard(node)
+            self.full_lru_list.hold(node)
         return IncLockRefResult(self._lock_path(node), mamba_locked)
 
     def dec_lock_ref(
@@ -266,11 +265,11 @@ class MambaRadixCache(MambaTreeEviction):
         parent = path[-1] if path else self.root_node
         rest = RadixKey.from_raw(key.raw[prefix_len * TOKEN_BYTES :], key.extra_key)
         node = self._new_node(rest, kept, parent)
-        self._evictable_leaves.discard(parent)
+        if parent is not self.root_node:
+            self.full_lru_list.hold(parent)
         parent.children[self._child_key(parent, rest)] = node
         self.full_lru_list.insert_mru(node)
         self.full_evictable_size_ += len(kept)
-        self._evictable_leaves.add(node)
         self._note_stored(node)
         return node
 
@@ -281,7 +280,6 @@ class MambaRadixCache(MambaTreeEviction):
         node.state_access_time = node.last_access_time
         self.mamba_lru_list.insert_mru(node)
         self.mamba_evictable_size_ += 1
-        self._evictable_states.add(node)
 
     def _insert_finished(self, req: CacheableReq) -> None:
         if self.enable_mamba_extra_buffer:

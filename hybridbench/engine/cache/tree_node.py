@@ -15,9 +15,9 @@ NO_KEY = RadixKey([])
 class TreeNode:
     """A node; it dies by reference count when it is evicted, and nothing may keep it alive.
 
-    A node in the tree is referred to by its parent, by its children, by its neighbours in the
-    lists it is in, and by the queue of those that can be evicted.  Eviction ends all of these, but
-    leaves ``parent``, ``key`` and ``value`` as they are.
+    A node in the tree is referred to by its parent, by its children and by its neighbours in the
+    lists it is in.  Eviction ends all of these, but leaves ``parent``, ``key`` and ``value`` as
+    they are.
 
     Attributes:
         id: number of the node in its cache, never used again; 0 is the root.
@@ -35,7 +35,7 @@ class TreeNode:
         priority: largest priority of those inserts.
         hash_value: with KV cache events, the chained hash of each page of the key; else None.
         full_prev, full_next, mamba_prev, mamba_next: neighbours in the two LRU lists, towards the
-            young and the old end; None outside of the list.
+            young and the old end, or in the rings beside them; None outside of the list.
     """
 
     # __weakref__ so that tests and tools can watch a node die without keeping it alive.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hybridbench.engine.cache.base import CacheSanityError
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
@@ -14,15 +18,18 @@ BOTH = pytest.mark.parametrize("list_class", [FullLRUList, MambaLRUList])
 
 
 def three(list_class: Lists) -> tuple[FullLRUList | MambaLRUList, list[TreeNode]]:
-    nodes = []
     linked = list_class()
-    for number in (1, 2, 3):
-        node = TreeNode(number, RadixKey([number]), NO_TOKENS, None)
+    return linked, list(add_members(linked, (1, 2, 3)).values())
+
+
+def add_members(linked: FullLRUList | MambaLRUList, numbers: Iterable[int]) -> dict[int, TreeNode]:
+    """New members, last used in the order of their numbers."""
+    nodes = {number: TreeNode(number, RadixKey([number]), NO_TOKENS, None) for number in numbers}
+    for number, node in nodes.items():
         node.mamba_value = number
         node.last_access_time = node.state_access_time = number
         linked.insert_mru(node)
-        nodes.append(node)
-    return linked, nodes
+    return nodes
 
 
 def ids(linked: FullLRUList | MambaLRUList) -> list[int]:
@@ -89,6 +96,49 @@ def test_dismantling_unlinks_everything(list_class: Lists) -> None:
 
     assert [neighbours(node) for node in nodes] == [[], [], []]
     assert len(linked) == 0
+
+
+@BOTH
+@given(held=st.permutations(range(1, 8)).map(lambda order: order[:5]), data=st.data())
+def test_who_was_held_comes_back_to_the_place_of_its_last_use(
+    list_class: Lists, held: list[int], data: st.DataObject
+) -> None:
+    linked = list_class()
+    nodes = add_members(linked, range(1, 8))
+    for number in held:
+        linked.hold(nodes[number])
+        assert number not in [node.id for node in linked.evictable()]
+    assert sorted(node.id for node in linked.held()) == sorted(held)
+
+    for number in data.draw(st.permutations(held)):
+        linked.release(nodes[number])
+        linked.sanity_check()
+
+    assert [node.id for node in linked.evictable()] == list(range(1, 8))
+
+
+@BOTH
+def test_a_held_member_is_passed_over_when_a_path_moves(list_class: Lists) -> None:
+    linked, nodes = three(list_class)
+    nodes[0].full_lock_ref = nodes[0].mamba_lock_ref = 1
+    linked.hold(nodes[0])
+
+    linked.reset_path_mru(nodes[:2])
+
+    assert [node.id for node in linked.evictable()] == [3, 2]
+    assert list(linked.held()) == [nodes[0]]
+
+
+@BOTH
+def test_a_held_member_can_be_removed_and_names_no_neighbour_either(list_class: Lists) -> None:
+    linked, nodes = three(list_class)
+    linked.hold(nodes[1])
+    linked.hold(nodes[2])
+
+    linked.remove_node(nodes[1])
+
+    assert neighbours(nodes[1]) == []
+    assert ids(linked) == [1, 3]
 
 
 def test_tombstones_are_passed_over_when_a_path_moves() -> None:

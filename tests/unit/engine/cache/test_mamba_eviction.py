@@ -195,10 +195,11 @@ def test_sanity_check_sees_a_wrong_size_a_wrong_order_and_a_wrong_lock() -> None
         tree = HybridTree()
         tree.insert([1, 2])
         tree.insert([1, 2, 3])
+        tree.insert([4])
         if spoil == "size":
             tree.cache.full_evictable_size_ += 1
         elif spoil == "order":
-            tree.node([1, 2]).last_access_time = 10_000
+            tree.node([1, 2, 3]).last_access_time = 10_000
         elif spoil == "lock":
             tree.node([1, 2, 3]).full_lock_ref = 1
         else:

@@ -194,5 +194,6 @@ def state_order(tree: HybridTree) -> list[tuple[int, ...]]:
 
 
 def full_order(tree: HybridTree) -> list[tuple[int, ...]]:
-    """Keys of all nodes, oldest first."""
-    return [tuple(node.key) for node in tree.cache.full_lru_list]
+    """Keys of all nodes, oldest first; those with children stand in no order in the list."""
+    nodes = sorted(tree.cache.full_lru_list, key=lambda node: node.last_access_time)
+    return [tuple(node.key) for node in nodes]
