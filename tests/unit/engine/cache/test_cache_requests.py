@@ -270,8 +270,8 @@ def test_the_chunk_cache_reuses_nothing_and_frees_everything() -> None:
     assert np.array_equal(cache.all_values_flatten(), [])
 
 
-def tracking_tree(page_size: int = 4, **sizes: int) -> HybridTree:
-    return HybridTree(page_size=page_size, buffers=Buffers(grid=4), **sizes)
+def tracking_tree(page_size: int = 4, mamba_slots: int = 16) -> HybridTree:
+    return HybridTree(mamba_slots=mamba_slots, page_size=page_size, buffers=Buffers(grid=4))
 
 
 def track(tree: HybridTree, req: TreeReq, seqlen: int) -> int:

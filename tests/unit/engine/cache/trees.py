@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -73,6 +74,7 @@ class HybridTree:
         rows: int = 8,
         page_size: int = 1,
         buffers: Buffers | None = None,
+        state_refresh: Literal["path", "used"] = "path",
     ) -> None:
         self.buffers = buffers
         self.states = MambaPool(mamba_slots, Mamba2CacheParams(STATE_SHAPE, (0,)), (0,), "cpu")
@@ -97,6 +99,7 @@ class HybridTree:
                 self.rows,
                 self.kv,
                 page_size,
+                state_refresh=state_refresh,
                 enable_mamba_extra_buffer=buffers is not None,
                 mamba_cache_chunk_size=64 if buffers is None else buffers.grid,
             )
