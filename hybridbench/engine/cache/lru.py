@@ -2,8 +2,9 @@
 
 A list has two parts.  What may be evicted now stands between head and tail, the youngest at the
 head, and the victim is the one at the tail.  The other members (a node with children, a locked one)
-wait in a ring beside it, so that nobody looks at them: finding the victim costs the same however
-many of them there are.  A member that may be evicted again goes back to the place of its last use.
+wait in a ring beside it, so that nobody looks at them again: finding the victim costs the same
+however many of them there are.  A member that may be evicted again goes back to the place of its
+last use.
 
 They are linked through the nodes on purpose, as in the systems this bench is about: a node that
 keeps its pointers after it was unlinked drags its old neighbours along (sglang#25770), and that
@@ -63,9 +64,10 @@ class LRUList(ABC):
 
     @abstractmethod
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
-        """Move what may be evicted on a path, given from the top, to the young end, last one last.
+        """Move the members on a path, given from the top, to the young end, the last one last.
 
-        Who is held is passed over: its time of last use gives it its place when it is released.
+        A node whose KV is held is passed over: its time of last use gives it its place when it is
+        released.
         """
 
     @abstractmethod
@@ -114,7 +116,7 @@ class LRUList(ABC):
         self._remove_node(node)
 
     def reset_node_mru(self, node: TreeNode) -> None:
-        """Move one member to the young end, unless it is held."""
+        """Move one member to the young end, unless its KV is held."""
         assert node.id in self._members, f"{node} is not in the {self.name} list"
         self.reset_path_mru([node])
 
@@ -232,7 +234,9 @@ class FullLRUList(LRUList):
 class MambaLRUList(LRUList):
     """Every node with a state; those whose state nobody has locked may be evicted.
 
-    Tombstones are not in it.
+    Tombstones are not in it.  A locked state keeps its place until an eviction meets it at the old
+    end, and only then waits in the ring: a parent's state goes while a request holds its child's,
+    and that the two were neighbours then is what makes the cycle of sglang#25770.
     """
 
     name = "mamba"
@@ -244,27 +248,35 @@ class MambaLRUList(LRUList):
         self.head.mamba_next = self.tail
         self.tail.mamba_prev = self.head
         self.ring.mamba_prev = self.ring.mamba_next = self.ring
+        self._in_ring: set[int] = set()
 
     def evictable(self) -> Iterator[TreeNode]:
         """Nodes whose state has no lock, oldest first."""
         node = self.tail.mamba_prev
         while node is not self.head:
-            yield node
+            if not node.mamba_lock_ref:
+                yield node
             node = node.mamba_prev
 
     def held(self) -> Iterator[TreeNode]:
         """Nodes whose state is locked."""
-        node = self.ring.mamba_prev
-        while node is not self.ring:
-            yield node
-            node = node.mamba_prev
+        for first, end in ((self.tail.mamba_prev, self.head), (self.ring.mamba_prev, self.ring)):
+            node = first
+            while node is not end:
+                if node.mamba_lock_ref or end is self.ring:
+                    yield node
+                node = node.mamba_prev
 
     def get_lru_no_lock(self) -> TreeNode | None:
-        """The node with the oldest state that has no lock."""
+        """The node with the oldest state that has no lock; who is locked is met once a lock."""
         oldest = self.tail.mamba_prev
+        while oldest.mamba_lock_ref:
+            locked, oldest = oldest, oldest.mamba_prev
+            self.hold(locked)
         return None if oldest is self.head else oldest
 
     def hold(self, node: TreeNode) -> None:
+        self._in_ring.add(node.id)
         node.mamba_prev.mamba_next = node.mamba_next
         node.mamba_next.mamba_prev = node.mamba_prev
         ring = self.ring
@@ -275,6 +287,9 @@ class MambaLRUList(LRUList):
         ring.mamba_next = node
 
     def release(self, node: TreeNode) -> None:
+        if node.id not in self._in_ring:
+            return
+        self._in_ring.remove(node.id)
         node.mamba_prev.mamba_next = node.mamba_next
         node.mamba_next.mamba_prev = node.mamba_prev
         time = node.state_access_time
@@ -292,8 +307,9 @@ class MambaLRUList(LRUList):
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
         head = self.head
         for node in path:
-            if node.mamba_value is None or node.mamba_lock_ref:
+            if node.mamba_value is None:
                 continue
+            self._in_ring.discard(node.id)
             older, younger = node.mamba_next, node.mamba_prev
             younger.mamba_next = older
             older.mamba_prev = younger

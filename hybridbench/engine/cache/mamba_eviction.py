@@ -191,7 +191,6 @@ class MambaTreeEviction(PrefixTree):
 
     def _lock_state(self, node: TreeNode) -> None:
         if node.mamba_lock_ref == 0:
-            self.mamba_lru_list.hold(node)
             self.mamba_evictable_size_ -= 1
             self.mamba_protected_size_ += 1
         node.mamba_lock_ref += 1

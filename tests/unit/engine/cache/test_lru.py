@@ -117,16 +117,30 @@ def test_who_was_held_comes_back_to_the_place_of_its_last_use(
     assert [node.id for node in linked.evictable()] == list(range(1, 8))
 
 
-@BOTH
-def test_a_held_member_is_passed_over_when_a_path_moves(list_class: Lists) -> None:
-    linked, nodes = three(list_class)
-    nodes[0].full_lock_ref = nodes[0].mamba_lock_ref = 1
+def test_a_held_node_is_passed_over_when_a_path_moves() -> None:
+    linked, nodes = three(FullLRUList)
+    nodes[0].full_lock_ref = 1
     linked.hold(nodes[0])
 
     linked.reset_path_mru(nodes[:2])
 
     assert [node.id for node in linked.evictable()] == [3, 2]
     assert list(linked.held()) == [nodes[0]]
+
+
+def test_a_locked_state_keeps_its_neighbours_until_an_eviction_meets_it() -> None:
+    linked = MambaLRUList()
+    nodes = add_members(linked, (1, 2, 3))
+    nodes[1].mamba_lock_ref = nodes[3].mamba_lock_ref = 1
+
+    assert linked.get_lru_no_lock() is nodes[2]
+
+    assert nodes[2].mamba_prev is nodes[3]
+    assert (nodes[2].mamba_next, nodes[1].mamba_next) == (linked.tail, linked.ring)
+    nodes[1].mamba_lock_ref = nodes[3].mamba_lock_ref = 0
+    linked.release(nodes[3])
+    linked.release(nodes[1])
+    assert ids(linked) == [1, 2, 3]
 
 
 @BOTH

@@ -121,6 +121,23 @@ def test_one_pair_of_parent_and_child_drags_later_neighbours_along(
     assert stray_nodes(tree) == 0
 
 
+def test_a_parent_that_loses_its_state_while_a_request_holds_its_child_makes_the_cycle(
+    stale_pointers: None,
+) -> None:
+    tree = HybridTree()
+    for ids in ([1], [1, 2], [3]):
+        tree.insert(ids)
+    lock = tree.cache.inc_lock_ref(tree.node([1, 2]))
+    tree.cache.evict(EvictParams(mamba_num=1))
+    assert tree.node([1]).is_tombstone
+    tree.cache.dec_lock_ref(tree.node([1, 2]), lock.to_dec_params())
+
+    tree.cache.evict(EvictParams(num_tokens=2))
+
+    assert tree.cache.node_count() == 1
+    assert stray_nodes(tree) == 2
+
+
 def test_a_reset_leaves_nothing_for_the_collector_either() -> None:
     tree = HybridTree()
     for ids in ([1, 2], [1, 2, 3], [1, 4], [5]):
