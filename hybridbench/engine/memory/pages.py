@@ -21,6 +21,12 @@ from hybridbench.engine.memory.kv_pool import (
 )
 from hybridbench.engine.memory.ledger import OwnerLedger
 from hybridbench.engine.memory.owners import FREE, REQ, RESERVED, Owner
+from hybridbench.engine.memory.sizes import (
+    AllocationSizeError,
+    check_decode,
+    check_extend,
+    checked_size,
+)
 
 KVCache = MHATokenToKVPool | HybridLinearKVPool
 _NOTHING: IntArray = np.empty(0, dtype=np.int64)
@@ -247,6 +253,7 @@ class BaseTokenToKVPoolAllocator:
         """The three as arrays, after the check that they fit together."""
         starts, ends = self._same_length(prefix_lens, seq_lens)
         ends, last = self._same_length(ends, last_loc)
+        check_extend(starts, ends)
         total = int(ends.sum() - starts.sum())
         if total != extend_num_tokens:
             raise ValueError(
@@ -307,8 +314,12 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         super().__init__(size, 1, dtype, device, kvcache, need_sort)
 
     def alloc(self, need_size: int, owner: Owner = REQ) -> IntArray | None:
-        """Take ``need_size`` tokens for ``owner``; None, and nothing taken, if too few."""
-        return self._take_pages(need_size, owner)
+        """Take ``need_size`` tokens for ``owner``; None, and nothing taken, if too few.
+
+        Raises:
+            AllocationSizeError: negative, or no integer.
+        """
+        return self._take_pages(checked_size(need_size, "KV tokens"), owner)
 
     def alloc_extend(
         self,
@@ -328,8 +339,13 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
     def alloc_decode(
         self, seq_lens: SlotInput, last_loc: SlotInput, owner: Owner = REQ
     ) -> IntArray | None:
-        """One token per request, whose lengths with it are ``seq_lens``."""
+        """One token per request, whose lengths with it are ``seq_lens``; None if too few.
+
+        Raises:
+            AllocationSizeError: a length is less than that one token.
+        """
         ends, _ = self._same_length(seq_lens, last_loc)
+        check_decode(ends)
         return self._take_pages(len(ends), owner)
 
     def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
@@ -359,10 +375,11 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         """Take ``need_size`` tokens, a multiple of the page; None, nothing taken, if too few.
 
         Raises:
-            ValueError: not a multiple of the page size.
+            AllocationSizeError: negative, no integer, or not a multiple of the page size.
         """
+        need_size = checked_size(need_size, "KV tokens")
         if need_size % self.page_size != 0:
-            raise ValueError(f"{need_size} tokens are not whole pages of {self.page_size}")
+            raise AllocationSizeError(f"{need_size} tokens are not whole pages of {self.page_size}")
         pages = self._take_pages(need_size // self.page_size, owner)
         return None if pages is None else self._tokens_of(pages)
 
@@ -411,8 +428,12 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         """One token per request, whose lengths with it are ``seq_lens``; None if pages are too few.
 
         A page is taken only for a request that crosses into one; the others continue ``last_loc``.
+
+        Raises:
+            AllocationSizeError: a length is less than that one token.
         """
         ends, last = self._same_length(seq_lens, last_loc)
+        check_decode(ends)
         crosses = (ends - 1) % self.page_size == 0
         pages = self._take_pages(int(np.count_nonzero(crosses)), owner)
         if pages is None:

@@ -24,6 +24,7 @@ from hybridbench.engine.memory.owners import (
     refusal,
     shown,
 )
+from hybridbench.engine.memory.sizes import checked_size
 
 
 class SlotAllocator:
@@ -48,7 +49,12 @@ class SlotAllocator:
         return len(self.free_slots)
 
     def alloc(self, need_size: int, owner: Owner = REQ) -> list[int] | None:
-        """Take ``need_size`` slots for ``owner``; None, and nothing taken, if there are too few."""
+        """Take ``need_size`` slots for ``owner``; None, and nothing taken, if there are too few.
+
+        Raises:
+            AllocationSizeError: negative, or no integer.
+        """
+        need_size = checked_size(need_size, self._what)
         free_slots = self.free_slots
         if need_size > len(free_slots):
             return None
@@ -162,7 +168,11 @@ class MambaSlotAllocator(SlotAllocator):
         """Take ``need_size`` slots for ``owner``; None, and nothing taken, if there are too few.
 
         A single slot comes from the open group first; more than one never do.
+
+        Raises:
+            AllocationSizeError: negative, or no integer.
         """
+        need_size = checked_size(need_size, self._what)
         if need_size == 1 and self._group:
             slot = self._group.pop()
             self._owners[slot] = owner
@@ -172,9 +182,13 @@ class MambaSlotAllocator(SlotAllocator):
         return super().alloc(need_size, owner)
 
     def alloc_group_begin(self, num_reqs: int) -> None:
-        """Set ``num_reqs`` slots aside for single allocations, or none if there are too few."""
-        self._group_depth += 1
+        """Set ``num_reqs`` slots aside for single allocations, or none if there are too few.
+
+        Raises:
+            AllocationSizeError: negative, or no integer; no window was opened.
+        """
         taken = super().alloc(num_reqs, RESERVED)
+        self._group_depth += 1
         if taken is not None:
             # Popped from the end, so reversed: single allocations see the free list's order.
             self._group = [*reversed(taken), *self._group]
