@@ -69,7 +69,7 @@ DEFECT = Defect(
     patches=(
         Patch(PrefillAdder, "admit_from", _admit_from, fingerprint="827281bf3e22"),
         Patch(
-            MambaSlotAllocator, "alloc_group_begin", _alloc_group_begin, fingerprint="57aeb8048d58"
+            MambaSlotAllocator, "alloc_group_begin", _alloc_group_begin, fingerprint="a1a94a9df700"
         ),
     ),
     harmed="Found in review; the slots of a batch would be lost at each admission that ends early.",

@@ -8,6 +8,11 @@ compares it with what was found.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
+
+OWNER_LEDGER: Final = "owner-ledger"
+"""Under this name stands what the allocators' own account would have refused, slots by pool, of a
+worker whose allocators only count (``engine.check_owners``)."""
 
 
 class Truth:

@@ -117,16 +117,23 @@ def _mamba_pool(
 def _kv_allocator(config: EngineConfig, kv_pool: HybridLinearKVPool) -> KVAllocator:
     # Indices are host numbers wherever the tensors live; the model moves them once per step.
     if config.page_size == 1:
-        return TokenToKVPoolAllocator(config.kv_tokens, kv_pool.dtype, "cpu", kv_pool)
+        return TokenToKVPoolAllocator(
+            config.kv_tokens, kv_pool.dtype, "cpu", kv_pool, check_owners=config.check_owners
+        )
     return PagedTokenToKVPoolAllocator(
-        config.kv_tokens, config.page_size, kv_pool.dtype, "cpu", kv_pool
+        config.kv_tokens,
+        config.page_size,
+        kv_pool.dtype,
+        "cpu",
+        kv_pool,
+        check_owners=config.check_owners,
     )
 
 
 def _rows(config: EngineConfig, mamba_pool: MambaPool | None) -> ReqToTokenPool:
     rows, context_len = config.max_running_requests, config.max_context_len
     if mamba_pool is None:
-        return ReqToTokenPool(rows, context_len, "cpu")
+        return ReqToTokenPool(rows, context_len, "cpu", check_owners=config.check_owners)
     return HybridReqToTokenPool(
         rows,
         mamba_pool.size,
@@ -136,6 +143,7 @@ def _rows(config: EngineConfig, mamba_pool: MambaPool | None) -> ReqToTokenPool:
         enable_mamba_extra_buffer=config.tracks_states,
         enable_mamba_extra_buffer_lazy=config.mamba_scheduler_strategy == "extra_buffer_lazy",
         enable_overlap_schedule=config.enable_overlap_schedule,
+        check_owners=config.check_owners,
     )
 
 

@@ -81,6 +81,8 @@ class EngineConfig:
             than this are retracted for a waiting one that does not fit without.
         check_level: which invariants a step checks: none, those of idleness, those of every step.
         check_fatal: raise InvariantError on a violation instead of only counting it.
+        check_owners: the allocators refuse to take back what the giver does not hold.  Without it
+            they only count such mistakes, as engines do that keep no account of holders.
 
     Raises:
         ConfigError: one sentence on the first size that cannot be.
@@ -118,6 +120,7 @@ class EngineConfig:
     priority_scheduling_preemption_threshold: int = 10
     check_level: CheckLevel = "idle"
     check_fatal: bool = False
+    check_owners: bool = True
 
     def __post_init__(self) -> None:
         for name, value, least in (

@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from hybridbench.defects.defect import Defect
+from hybridbench.defects.truth import OWNER_LEDGER
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.memory.owners import OwnershipError
@@ -128,6 +129,8 @@ class EngineLoop:
 
     def _tell_truth(self) -> None:
         counts = {defect.slug: defect.truth.counts() for defect in self._defects}
+        if not self._engine.config.check_owners:
+            counts[OWNER_LEDGER] = self._engine.pools.objections()
         if counts:
             with contextlib.suppress(WireClosedError):
                 self._wire.send(InjectedTruth(counts))

@@ -163,6 +163,7 @@ class SoakPlan:
             "schedule_policy": engine.schedule_policy,
             "cache": engine.cache,
             "check_level": engine.check_level,
+            "check_owners": engine.check_owners,
             "state_refresh": engine.state_refresh,
             "mamba_scheduler_strategy": engine.mamba_scheduler_strategy,
             "mamba_track_interval": engine.mamba_track_interval,

@@ -92,6 +92,9 @@ class EngineSettings:
     ``mamba_scheduler_strategy`` says where the states of its prefix cache come from: the requests'
     own, or copies that steps save, in decode every ``mamba_track_interval`` tokens and in prefill
     at multiples of ``mamba_cache_chunk_size``.
+
+    Without ``check_owners`` the allocators take back whatever they are given, as those of most
+    engines do; what they would have refused is only counted, beside the run (``truth.json``).
     """
 
     max_running_requests: Count = 32
@@ -100,6 +103,7 @@ class EngineSettings:
     schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
     cache: Literal["radix", "chunk"] = "radix"
     check_level: Literal["off", "idle", "busy"] = "idle"
+    check_owners: Flag = True
     state_refresh: Literal["path", "used"] = "path"
     max_queued_requests: Count | None = None
     req_waiting_timeout_s: DurationS | None = None

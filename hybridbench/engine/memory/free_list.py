@@ -17,10 +17,13 @@ class FreeList:
     ``take`` and ``put`` are called through the object and are the only ways in and out: a free
     list that hands out views of its own array (and so keeps every old array alive) can be put in
     their place.  The healthy ones copy.
+
+    The list believes what it is given: of an allocator that does not check owners it may get a
+    number twice, and then it hands it out twice.  The array grows for what is too many.
     """
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self._room = size
         self._ring: IntArray = np.arange(1, size + 1, dtype=np.int64)
         self._head = 0
         self._count = size
@@ -32,19 +35,21 @@ class FreeList:
         """The ``count`` oldest numbers, owned by the caller; there must be as many."""
         head = self._head
         end = head + count
-        if end <= self.size:
+        if end <= self._room:
             taken = self._ring[head:end].copy()
         else:
-            taken = np.concatenate((self._ring[head:], self._ring[: end - self.size]))
-        self._head = end % self.size if self.size else 0
+            taken = np.concatenate((self._ring[head:], self._ring[: end - self._room]))
+        self._head = end % self._room if self._room else 0
         self._count -= count
         return taken
 
     def put(self, numbers: IntArray) -> None:
         """Append ``numbers``; the array stays the caller's."""
         count = len(numbers)
-        tail = (self._head + self._count) % self.size if self.size else 0
-        room = self.size - tail
+        if self._count + count > self._room:
+            self._grow(self._count + count)
+        tail = (self._head + self._count) % self._room if self._room else 0
+        room = self._room - tail
         if count <= room:
             self._ring[tail : tail + count] = numbers
         else:
@@ -55,12 +60,19 @@ class FreeList:
     def snapshot(self) -> IntArray:
         """A copy of the list, next one first."""
         end = self._head + self._count
-        if end <= self.size:
+        if end <= self._room:
             return self._ring[self._head : end].copy()
-        return np.concatenate((self._ring[self._head :], self._ring[: end - self.size]))
+        return np.concatenate((self._ring[self._head :], self._ring[: end - self._room]))
 
     def reset(self, numbers: IntArray) -> None:
-        """Make ``numbers`` the whole list; there may be at most ``size``."""
+        """Make ``numbers`` the whole list."""
         self._head = 0
         self._count = 0
         self.put(numbers)
+
+    def _grow(self, room: int) -> None:
+        listed = self.snapshot()
+        self._ring = np.empty(room, dtype=np.int64)
+        self._ring[: len(listed)] = listed
+        self._room = room
+        self._head = 0

@@ -1,4 +1,8 @@
-"""Who holds each number of a pool, as one byte a number; checks and moves work on whole arrays."""
+"""Who holds each number of a pool, as one byte a number; checks and moves work on whole arrays.
+
+The ledgers of engines in production, where they have one, do not refuse: ``SilentLedger`` is told
+the same and only counts.
+"""
 
 from __future__ import annotations
 
@@ -136,3 +140,45 @@ class OwnerLedger:
         return UnknownSlotError(
             f"cannot {action} {self.what} {shown(bad)}: they run from 1 to {self.size}"
         )
+
+
+class SilentLedger(OwnerLedger):
+    """The same account, which lets everything pass and counts what it would have refused.
+
+    Attributes:
+        objections: numbers that were given away by somebody who did not hold them, or twice in one
+            call.
+    """
+
+    def __init__(self, size: int, what: str) -> None:
+        super().__init__(size, what)
+        self.objections = 0
+
+    def check(self, action: str, numbers: IntArray, giver: Owner) -> None:
+        """Count those of ``numbers`` that ``giver`` does not hold."""
+        try:
+            super().check(action, numbers, giver)
+        except OwnershipError:
+            inside = self._inside(numbers)
+            wrong = int(np.count_nonzero(self._owners[inside] != giver))
+            self.objections += max(1, wrong + len(numbers) - len(inside))
+
+    def repeats(self, numbers: IntArray) -> bool:
+        return super().repeats(self._inside(numbers))
+
+    def check_distinct(self, action: str, numbers: IntArray) -> None:
+        """Count the numbers that occur twice."""
+        if self.repeats(numbers):
+            self.objections += len(numbers) - len(np.unique(numbers))
+
+    def move(self, numbers: IntArray, giver: Owner, taker: Owner) -> None:
+        """Record that ``taker`` holds ``numbers``, whoever held them."""
+        del giver
+        moved = np.unique(self._inside(numbers))
+        before = np.bincount(self._owners[moved], minlength=OWNER_COUNT).tolist()
+        self._held = [held - gone for held, gone in zip(self._held, before, strict=True)]
+        self._held[taker] += len(moved)
+        self._owners[moved] = taker
+
+    def _inside(self, numbers: IntArray) -> IntArray:
+        return numbers[(numbers > 0) & (numbers <= self.size)]

@@ -57,12 +57,14 @@ class ReqToTokenPool:
         max_context_len: int,
         device: str | torch.device = "cpu",
         enable_memory_saver: bool = False,
+        *,
+        check_owners: bool = True,
     ) -> None:
         refuse_unserved(enable_memory_saver=enable_memory_saver)
         self.size = size
         self.max_context_len = max_context_len
         self.device = torch.device(device)
-        self.rows = SlotAllocator(size, device, "request rows")
+        self.rows = SlotAllocator(size, device, "request rows", check_owners=check_owners)
         # full() writes every page now; zeros() would let the process grow with first use.
         self.req_to_token: NDArray[np.int32] = np.full(
             (size + 1, max_context_len), 0, dtype=np.int32
@@ -162,6 +164,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         enable_mamba_extra_buffer_lazy: bool = False,
         enable_overlap_schedule: bool = True,
         start_layer: int | None = None,
+        check_owners: bool = True,
     ) -> None:
         """Make the table, and the states unless they are given.
 
@@ -179,6 +182,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
             enable_mamba_extra_buffer_lazy: take its second slot only while it is needed; changes
                 nothing in a buffer of one.
             enable_overlap_schedule: sizes the extra buffer, so it changes nothing without one.
+            check_owners: refuse to free or transfer what the giver does not hold.
 
         Raises:
             ValueError: neither states nor what to make them from, too few of them, or a switch
@@ -198,10 +202,10 @@ class HybridReqToTokenPool(ReqToTokenPool):
             )
         if mamba_size > mamba_pool.size:
             raise ValueError(f"{mamba_size} state slots do not fit a pool of {mamba_pool.size}")
-        super().__init__(size, max_context_len, device)
+        super().__init__(size, max_context_len, device, check_owners=check_owners)
         self.mamba_pool = mamba_pool
         self.mamba_map = mamba_pool.mamba_map
-        self.mamba_allocator = MambaSlotAllocator(mamba_size, device)
+        self.mamba_allocator = MambaSlotAllocator(mamba_size, device, check_owners=check_owners)
         self.req_index_to_mamba_index_mapping: NDArray[np.int32] = np.zeros(
             size + 1, dtype=np.int32
         )

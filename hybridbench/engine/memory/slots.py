@@ -7,7 +7,7 @@ makes a use after free visible late and a run repeatable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -20,6 +20,7 @@ from hybridbench.engine.memory.owners import (
     RESERVED,
     DoubleFreeError,
     Owner,
+    OwnershipError,
     UnknownSlotError,
     refusal,
     shown,
@@ -31,14 +32,29 @@ class SlotAllocator:
     """Slots 1 to ``size``; 0 is the dump and belongs to RESERVED for good.
 
     Always: ``available_size() + sum of held(owner) over all owners but FREE == size``.
+
+    Without ``check_owners`` nothing is refused, as in allocators that keep no account: a slot that
+    is freed twice stands in the free list twice, and the law above is broken.
+
+    Attributes:
+        objections: slots that the account would not have let pass, had it been asked to.
     """
 
-    def __init__(self, size: int, device: str | torch.device = "cpu", what: str = "slots") -> None:
+    def __init__(
+        self,
+        size: int,
+        device: str | torch.device = "cpu",
+        what: str = "slots",
+        *,
+        check_owners: bool = True,
+    ) -> None:
         if size < 1:
             raise ValueError(f"an allocator of {what} needs at least 1, not {size}")
         self.size = size
         self.device = torch.device(device)
         self._what = what
+        self._check_owners = check_owners
+        self.objections = 0
         self._owners = bytearray(size + 1)
         self._held = [0] * OWNER_COUNT
         self.free_slots: deque[int] = deque()
@@ -59,9 +75,7 @@ class SlotAllocator:
         if need_size > len(free_slots):
             return None
         slots = [free_slots.popleft() for _ in range(need_size)]
-        for slot in slots:
-            self._owners[slot] = owner
-        self._held[owner] += need_size
+        self._book(slots, owner)
         return slots
 
     def free(self, slots: SlotInput, owner: Owner = REQ) -> None:
@@ -71,9 +85,7 @@ class SlotAllocator:
             OwnershipError: one is not ``owner``'s; nothing was freed.
         """
         checked = self._checked("free", slots, owner)
-        for slot in checked:
-            self._owners[slot] = FREE
-        self._held[owner] -= len(checked)
+        self._book(checked, FREE)
         self.free_slots.extend(checked)
 
     def transfer(self, slots: SlotInput, giver: Owner, taker: Owner) -> None:
@@ -86,11 +98,7 @@ class SlotAllocator:
             raise ValueError(
                 "slots are given back with free(), not transferred to FREE or RESERVED"
             )
-        checked = self._checked("transfer", slots, giver)
-        for slot in checked:
-            self._owners[slot] = taker
-        self._held[giver] -= len(checked)
-        self._held[taker] += len(checked)
+        self._book(self._checked("transfer", slots, giver), taker)
 
     def clear(self) -> None:
         """Forget all holders: every slot is free, in the order 1 to ``size``."""
@@ -98,10 +106,11 @@ class SlotAllocator:
         self._owners = bytearray(self.size + 1)
         self._owners[0] = RESERVED
         self._held = [0] * OWNER_COUNT
+        self._held[FREE] = self.size
 
     def held(self, owner: Owner) -> int:
         """Slots that ``owner`` holds; FREE means those that can be handed out."""
-        return len(self.free_slots) if owner == FREE else self._held[owner]
+        return self._held[owner]
 
     def owner_of(self, slot: int) -> Owner:
         """Who holds ``slot``.
@@ -120,6 +129,30 @@ class SlotAllocator:
 
     def _checked(self, action: str, slots: SlotInput, owner: Owner) -> list[int]:
         listed = as_index_list(slots, self.device)
+        try:
+            self._check(action, listed, owner)
+        except OwnershipError:
+            if self._check_owners:
+                raise
+            self.objections += self._wrong(listed, owner)
+        return listed
+
+    def _wrong(self, slots: Sequence[int], owner: Owner) -> int:
+        """How many of ``slots`` are not ``owner``'s to give, or are named again."""
+        theirs = {slot for slot in slots if 0 < slot <= self.size and self._owners[slot] == owner}
+        return len(slots) - len(theirs)
+
+    def _book(self, slots: Sequence[int], taker: Owner) -> None:
+        """``taker`` holds ``slots`` from now on, whoever held them."""
+        owners, held = self._owners, self._held
+        for slot in slots:
+            # Without checks a number may be any; the account is about those of the pool.
+            if 0 < slot <= self.size:
+                held[owners[slot]] -= 1
+                owners[slot] = taker
+                held[taker] += 1
+
+    def _check(self, action: str, listed: Sequence[int], owner: Owner) -> None:
         owners, size = self._owners, self.size
         for slot in listed:
             if not 0 <= slot <= size:
@@ -132,7 +165,6 @@ class SlotAllocator:
             raise DoubleFreeError(
                 f"cannot {action} {self._what} {shown(listed)}: one is named twice"
             )
-        return listed
 
 
 class MambaSlotAllocator(SlotAllocator):
@@ -148,10 +180,12 @@ class MambaSlotAllocator(SlotAllocator):
     * ``with allocator.group(n):`` closes the window on every way out, an early return included.
     """
 
-    def __init__(self, size: int, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self, size: int, device: str | torch.device = "cpu", *, check_owners: bool = True
+    ) -> None:
         self._group: list[int] = []
         self._group_depth = 0
-        super().__init__(size, device, "state slots")
+        super().__init__(size, device, "state slots", check_owners=check_owners)
 
     def available_size(self) -> int:
         """Slots that anyone can take: those set aside by an open group are not among them.
@@ -174,11 +208,9 @@ class MambaSlotAllocator(SlotAllocator):
         """
         need_size = checked_size(need_size, self._what)
         if need_size == 1 and self._group:
-            slot = self._group.pop()
-            self._owners[slot] = owner
-            self._held[RESERVED] -= 1
-            self._held[owner] += 1
-            return [slot]
+            slots = [self._group.pop()]
+            self._book(slots, owner)
+            return slots
         return super().alloc(need_size, owner)
 
     def alloc_group_begin(self, num_reqs: int) -> None:
@@ -200,9 +232,7 @@ class MambaSlotAllocator(SlotAllocator):
         self._group_depth -= 1
         if self._group_depth > 0:
             return
-        for slot in self._group:
-            self._owners[slot] = FREE
-        self._held[RESERVED] -= len(self._group)
+        self._book(self._group, FREE)
         self.free_slots.extendleft(self._group)
         self._group = []
 

@@ -27,6 +27,9 @@ class _Account(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def objections(self) -> int: ...
+
     def available_size(self) -> int: ...
 
 
@@ -83,6 +86,11 @@ class Pools:
     def used(self) -> tuple[int, ...]:
         """Slots of each pool that are not free, in the order of ``names``."""
         return tuple(account.size - account.available_size() for account in self._accounts())
+
+    def objections(self) -> dict[str, int]:
+        """Slots of each pool that the account would have refused, in an engine that only counts."""
+        counts = (account.objections for account in self._accounts())
+        return dict(zip(self.names, counts, strict=True))
 
     def rows_wanted(self, req: Req) -> int:
         """How many rows ``req`` still has to get; a session's later turn comes with one."""
@@ -208,7 +216,7 @@ class Pools:
         return rows
 
     def _accounts(self) -> tuple[_Account, ...]:
-        kv, rows = self.token_to_kv_pool_allocator, self.req_to_token_pool
+        kv, rows = self.token_to_kv_pool_allocator, self.req_to_token_pool.rows
         return (kv, self.mamba_allocator, rows) if self.has_states else (kv, rows)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hybridbench.engine.memory.base_pages import BaseTokenToKVPoolAllocator
 from hybridbench.engine.memory.owners import (
     FREE,
     REQ,
@@ -19,11 +20,7 @@ from hybridbench.engine.memory.owners import (
     ReservedSlotError,
     UnknownSlotError,
 )
-from hybridbench.engine.memory.pages import (
-    BaseTokenToKVPoolAllocator,
-    PagedTokenToKVPoolAllocator,
-    TokenToKVPoolAllocator,
-)
+from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 
 
 def tokens(size: int, need_sort: bool = False) -> TokenToKVPoolAllocator:

@@ -1,0 +1,299 @@
+"""What the two allocators of KV positions share: pages, who holds them, and the free list.
+
+A page is one token or several; every page is given out, handed over and taken back as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hybridbench.engine.memory.free_list import FreeList
+from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
+from hybridbench.engine.memory.kv_pool import (
+    HybridHostCopy,
+    HybridLinearKVPool,
+    KVHostCopy,
+    MHATokenToKVPool,
+)
+from hybridbench.engine.memory.ledger import OwnerLedger, SilentLedger
+from hybridbench.engine.memory.owners import FREE, REQ, RESERVED, Owner
+from hybridbench.engine.memory.sizes import check_extend
+
+KVCache = MHATokenToKVPool | HybridLinearKVPool
+NOTHING: IntArray = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class AllocatorState:
+    """What ``backup_state`` saved; opaque to callers."""
+
+    free_pages: IntArray
+    release_pages: tuple[IntArray, ...]
+    owners: bytes
+
+
+class BaseTokenToKVPoolAllocator:
+    """What the two allocators share: pages (of 1 or more tokens), their owners, free groups.
+
+    Always: ``available_size() + sum of held(owner) over all owners but FREE`` is the usable size.
+    In an open free group the frees made so far are checked and recorded at once, as held by
+    RESERVED, and come back to the free list when the group ends.
+
+    Without ``check_owners`` nothing is refused, as in allocators that keep no account: a page that
+    is freed twice stands in the free list twice, and the law above is broken.
+    """
+
+    def __init__(  # noqa: PLR0913 - what its two callers are given
+        self,
+        size: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: str | torch.device,
+        kvcache: KVCache | None,
+        need_sort: bool,
+        check_owners: bool,
+    ) -> None:
+        self.size = size
+        self.page_size = page_size
+        self.num_pages = size // page_size
+        if self.num_pages < 1:
+            raise ValueError(f"{size} tokens are not even one page of {page_size}")
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.need_sort = need_sort
+        self._kvcache = kvcache
+        what = "KV tokens" if page_size == 1 else f"KV pages (of {page_size} tokens)"
+        self._ledger = (OwnerLedger if check_owners else SilentLedger)(self.num_pages, what)
+        self._free = FreeList(self.num_pages)
+        # With need_sort: pages given back, not yet merged into the sorted free list.
+        self._released: list[IntArray] = []
+        self._released_count = 0
+        self._group: list[IntArray] = []
+        self.is_not_in_free_group = True
+
+    @property
+    def free_pages(self) -> IntArray:
+        """A copy of the free list, next page first."""
+        return self._free.snapshot()
+
+    @property
+    def release_pages(self) -> IntArray:
+        """A copy of the pages that wait to be merged and sorted (``need_sort`` only)."""
+        return np.concatenate(self._released) if self._released else NOTHING.copy()
+
+    def get_kvcache(self) -> KVCache | None:
+        """The pool whose rows are allocated here, if one was given."""
+        return self._kvcache
+
+    def get_cpu_copy(
+        self, indices: SlotInput, mamba_indices: SlotInput | None = None
+    ) -> KVHostCopy | HybridHostCopy:
+        """A host copy of what the pool has in ``indices``; the caller owns it.
+
+        Raises:
+            ValueError: there is no pool, or state slots are named and it has no states.
+        """
+        pool = self._pool()
+        if isinstance(pool, HybridLinearKVPool):
+            return pool.get_cpu_copy(indices, mamba_indices)
+        if mamba_indices is not None:
+            raise ValueError("state slots are named, but the pool is not a hybrid one")
+        return pool.get_cpu_copy(indices)
+
+    def load_cpu_copy(
+        self,
+        copy: KVHostCopy | HybridHostCopy,
+        indices: SlotInput,
+        mamba_indices: SlotInput | None = None,
+    ) -> None:
+        """Write a host copy of the same kind of pool back into ``indices``.
+
+        Raises:
+            TypeError: the copy is of another kind.
+            ValueError: there is no pool.
+        """
+        pool = self._pool()
+        if isinstance(pool, HybridLinearKVPool):
+            if not isinstance(copy, HybridHostCopy):
+                raise TypeError("the copy was taken from a pool without states")
+            pool.load_cpu_copy(copy, indices, mamba_indices)
+        elif isinstance(copy, HybridHostCopy):
+            raise TypeError("the copy was taken from a hybrid pool")
+        else:
+            pool.load_cpu_copy(copy, indices)
+
+    def available_size(self) -> int:
+        """Tokens that can be allocated; frees held back by an open group are not among them."""
+        return (len(self._free) + self._released_count) * self.page_size
+
+    def held(self, owner: Owner) -> int:
+        """Tokens that ``owner`` holds (whole pages); FREE means those that can be allocated."""
+        return self._ledger.held(owner) * self.page_size
+
+    @property
+    def objections(self) -> int:
+        """Tokens (whole pages) that the account would not have let pass, had it been asked to."""
+        ledger = self._ledger
+        return ledger.objections * self.page_size if isinstance(ledger, SilentLedger) else 0
+
+    def owner_of(self, idx: int) -> Owner:
+        """Who holds the page of token ``idx``.
+
+        Raises:
+            UnknownSlotError: no such token.
+        """
+        return self._ledger.owner_of(idx // self.page_size)
+
+    def slots_of(self, owner: Owner) -> IntArray:
+        """The token indices of ``owner``, rising, the dump left out; walks the whole ledger."""
+        return self._tokens_of(self._ledger.numbers_of(owner))
+
+    def free(self, idx: SlotInput, owner: Owner = REQ) -> None:
+        """Give the pages of ``idx`` back, each once; an empty ``idx`` is allowed.
+
+        Raises:
+            OwnershipError: one is not ``owner``'s; nothing was freed.
+        """
+        pages = self._pages_of("free", as_index_array(idx, self.device), owner)
+        if len(pages) == 0:
+            return
+        if not self.is_not_in_free_group:
+            self._ledger.move(pages, owner, RESERVED)
+            self._group.append(pages)
+            return
+        self._ledger.move(pages, owner, FREE)
+        self._give_back(pages)
+
+    def transfer(self, idx: SlotInput, giver: Owner, taker: Owner) -> None:
+        """Record that ``taker`` now holds the pages of ``idx`` and must free them.
+
+        Raises:
+            OwnershipError: one is not ``giver``'s; nothing was changed.
+        """
+        if taker in (FREE, RESERVED):
+            raise ValueError(
+                "tokens are given back with free(), not transferred to FREE or RESERVED"
+            )
+        pages = self._pages_of("transfer", as_index_array(idx, self.device), giver)
+        if len(pages):
+            self._ledger.move(pages, giver, taker)
+
+    def free_group_begin(self) -> None:
+        """Hold back the frees from now on; a group that is open stays open."""
+        self.is_not_in_free_group = False
+
+    def free_group_end(self) -> None:
+        """Give everything back that was freed since ``free_group_begin``; harmless without one."""
+        self.is_not_in_free_group = True
+        if not self._group:
+            return
+        pages = np.concatenate(self._group)
+        self._group = []
+        self._ledger.move(pages, RESERVED, FREE)
+        self._give_back(pages)
+
+    def merge_and_sort_free(self) -> None:
+        """Bring the pages given back into the free list, and the list into rising order."""
+        if self._released:
+            merged = np.sort(np.concatenate((self._free.snapshot(), *self._released)))
+            self._free.reset(merged)
+            self._released = []
+            self._released_count = 0
+
+    def clear(self) -> None:
+        """Forget all holders and any open free group: everything is free, in rising order."""
+        self._ledger.clear()
+        self._free = FreeList(self.num_pages)
+        self._released = []
+        self._released_count = 0
+        self._group = []
+        self.is_not_in_free_group = True
+
+    def backup_state(self) -> AllocatorState:
+        """The whole account, to be given to ``restore_state``; not inside a free group."""
+        self._refuse_in_group("backup_state")
+        return AllocatorState(
+            free_pages=self._free.snapshot(),
+            release_pages=tuple(self._released),
+            owners=self._ledger.snapshot(),
+        )
+
+    def restore_state(self, state: AllocatorState) -> None:
+        """Go back to ``state``: what was allocated since is free, what was freed is held again."""
+        self._refuse_in_group("restore_state")
+        self._free.reset(state.free_pages)
+        self._released = list(state.release_pages)
+        self._released_count = sum(len(pages) for pages in self._released)
+        self._ledger.restore(state.owners)
+
+    def debug_print(self) -> str:
+        """One line about the state of the allocator."""
+        return (
+            f"#available {self.available_size()}, #pages free {len(self._free)}, "
+            f"#pages to merge {self._released_count}, #pages in group "
+            f"{sum(len(pages) for pages in self._group)}, of {self.num_pages}"
+        )
+
+    def _pool(self) -> KVCache:
+        if self._kvcache is None:
+            raise ValueError("this allocator was built without a KV pool")
+        return self._kvcache
+
+    def _lengths(
+        self,
+        prefix_lens: SlotInput,
+        seq_lens: SlotInput,
+        last_loc: SlotInput,
+        extend_num_tokens: int,
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """The three as arrays, after the check that they fit together."""
+        starts, ends = self._same_length(prefix_lens, seq_lens)
+        ends, last = self._same_length(ends, last_loc)
+        check_extend(starts, ends)
+        total = int(ends.sum() - starts.sum())
+        if total != extend_num_tokens:
+            raise ValueError(
+                f"the lengths ask for {total} tokens, extend_num_tokens says {extend_num_tokens}"
+            )
+        return starts, ends, last
+
+    def _same_length(self, left: SlotInput, right: SlotInput) -> tuple[IntArray, IntArray]:
+        first, second = as_index_array(left, self.device), as_index_array(right, self.device)
+        if len(first) != len(second):
+            raise ValueError(f"{len(first)} and {len(second)} entries for the same requests")
+        return first, second
+
+    def _take_pages(self, count: int, owner: Owner) -> IntArray | None:
+        if count > len(self._free):
+            if self.need_sort:
+                self.merge_and_sort_free()
+            if count > len(self._free):
+                return None
+        pages = self._free.take(count)
+        self._ledger.move(pages, FREE, owner)
+        return pages
+
+    def _give_back(self, pages: IntArray) -> None:
+        if self.need_sort:
+            self._released.append(pages)
+            self._released_count += len(pages)
+        else:
+            self._free.put(pages)
+
+    def _tokens_of(self, pages: IntArray) -> IntArray:
+        if self.page_size == 1:
+            return pages
+        offsets = np.arange(self.page_size, dtype=np.int64)
+        tokens: IntArray = (pages[:, None] * self.page_size + offsets).reshape(-1)
+        return tokens
+
+    def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
+        """The distinct pages of ``idx``, after the check that ``giver`` holds all of them."""
+        raise NotImplementedError
+
+    def _refuse_in_group(self, action: str) -> None:
+        if not self.is_not_in_free_group:
+            raise RuntimeError(f"{action} inside a free group; end the group first")
