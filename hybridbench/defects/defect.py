@@ -29,6 +29,13 @@ class Patch:
     fingerprint: str
 
 
+class FoundBy(StrEnum):
+    """The command that must find it."""
+
+    SOAK = "soak"
+    COMPARE = "compare"  # no level of it is wrong by itself: only beside a healthy engine it shows
+
+
 class Role(StrEnum):
     """Whether what is put in must be found, or must not."""
 
@@ -50,11 +57,17 @@ class Signature:
         event: what drives it, in words.
         rate: how much for each event, in words.
         drivers: counters, one of which the finding must name; empty if none can be told.
-        harm: name of the truth's count of what was lost; empty if nothing is counted.
+        harm: name of the truth's count of what was done; empty for a control.
         per: name of the truth's count that ``harm`` is divided by to give the rate for each event.
+        counted: name of the number in the finding's data that must be ``harm``: in all, or for each
+            of ``per`` where no driver is asked for.
+        scale: one of ``harm`` in the unit of the finding.
+        at_most: the report can only see part of it: it may say less than the truth, never more.
         exact: found by arithmetic, not by statistics: seconds suffice.
         duration_s: how long a run must be for the finding.
         quick_s: how long the quick self-test runs it; 45 where half a minute has too few events.
+        found_by: what a soak cannot find is found by a comparison with the engine without it; its
+            verdict is that of the comparison, and its kinds are words of compared metrics.
     """
 
     verdicts: tuple[str, ...]
@@ -65,9 +78,13 @@ class Signature:
     drivers: tuple[str, ...] = ()
     harm: str = ""
     per: str = ""
+    counted: str = ""
+    scale: float = 1.0
+    at_most: bool = False
     exact: bool = True
     duration_s: float = 45.0
     quick_s: float = 30.0
+    found_by: FoundBy = FoundBy.SOAK
 
 
 @dataclass(frozen=True)

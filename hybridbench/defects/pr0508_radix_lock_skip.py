@@ -1,9 +1,11 @@
 """bytedance-iaas/sglang#508: a lock on a node that is cut later is given back on one half only.
 
-A match that ended inside a node locked the node as it stood, and the node was cut afterwards.  The
-walk that gives the lock back begins at the upper half, where the match had ended, and goes up: it
-never meets the lower half.  Its KV is protected for good, in use by nobody, and the longer prompts
-with partial overlaps are served, the less there is to evict.
+A match that ended inside a node did not cut it: the node was locked as it stood, with more tokens
+than had matched.  The request's own insert cut it afterwards.  Both halves kept the lock, but the
+request's record named the node where its match had ended, which is the upper half now: the walk
+that gives the lock back begins there and goes up, and never meets the lower half.  Its KV is
+protected for good, in use by nobody, and the longer prompts with partial overlaps are served, the
+less there is to evict.
 
 The same mistake the other way round, a lock walk that begins at the parent, is
 sgl-project/mini-sglang#52: there the node that was hit is never locked.
@@ -11,34 +13,83 @@ sgl-project/mini-sglang#52: there the node that was hit is never locked.
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
 from hybridbench.defects.defect import Defect, Patch, Signature
 from hybridbench.defects.truth import Truth
+from hybridbench.engine.cache.base import MatchResult
 from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree import PrefixTree
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.memory.indices import IntArray
 
 TRUTH = Truth()
+_healthy_split_node = PrefixTree._split_node
+# Locks of a node that nobody will give back; its tokens are lost once, however often it is cut.
+_LOST: WeakKeyDictionary[TreeNode, int] = WeakKeyDictionary()
 
 
-def _after_split(self: RadixCache, upper: TreeNode, lower: TreeNode) -> None:
-    """The lower half keeps the lock of the match that cut it; its holder will unlock the upper."""
-    upper.creation_time = lower.creation_time
+def _match(self: RadixCache, key: RadixKey) -> MatchResult:
+    """A node that the key leaves half-way is not cut: the match names it, to be locked whole."""
+    rest = key.page_aligned(self.page_size)
+    path: list[TreeNode] = []
+    indices: list[IntArray] = []
+    parent = self.root_node
+    while rest.raw and (child := parent.children.get(self._child_key(parent, rest))) is not None:
+        common = rest.match(child.key, self.page_size)
+        path.append(child)
+        indices.append(child.value[:common])
+        rest = rest[common:]
+        if common < len(child.key):
+            break
+        parent = child
+    if not path:
+        return self._no_match()
+    self._stamp_path(path)
+    self._evictable_leaves.touch(path[-1])
+    matched = np.concatenate(indices)
+    return MatchResult(matched, path[-1], path[-1], None, len(matched))
+
+
+def _split_node(self: PrefixTree, lower: TreeNode, tokens: int) -> TreeNode:
+    """The node that is cut becomes the upper half, and whoever locked it names that from now on.
+
+    The lower half is new and has as many locks, as if its holders knew of it.
+    """
+    if not isinstance(self, RadixCache):
+        return _healthy_split_node(self, lower, tokens)
+    upper, children = lower, lower.children
+    below = self._new_node(upper.key[tokens:], upper.value[tokens:].copy(), upper)
+    below.full_lock_ref = upper.full_lock_ref
+    below.hit_count, below.priority = upper.hit_count, upper.priority
+    below.children = children
+    for child in children.values():
+        child.parent = below
+    if upper.hash_value is not None:
+        pages = tokens // self.page_size
+        upper.hash_value, below.hash_value = upper.hash_value[:pages], upper.hash_value[pages:]
+    upper.key, upper.value = upper.key[:tokens], upper.value[:tokens].copy()
+    upper.children = {self._child_key(upper, below.key): below}
+    self._evictable_leaves.discard(upper)
+    if not children and below.full_lock_ref == 0:
+        self._evictable_leaves.add(below)
+    self.events.node_splits += 1
+    _count_lost_locks(upper, below)
+    return upper
+
+
+def _count_lost_locks(upper: TreeNode, below: TreeNode) -> None:
+    """Whoever locked a node further down meets both halves; who locked this one, the upper."""
     TRUTH.add("splits")
-    if lower.full_lock_ref == 0:
-        # Of a node that others hold as well, the loss could not be counted to the token.
-        if not lower.children:
-            self._evictable_leaves.discard(lower)
-        _lock_for_nobody(self, lower)
-
-
-def _lock_for_nobody(tree: PrefixTree, lower: TreeNode) -> None:
-    """A lock on this node alone, which no walk will give back."""
-    tokens = len(lower.value)
-    lower.full_lock_ref = 1
-    tree.full_evictable_size_ -= tokens
-    tree.full_protected_size_ += tokens
-    TRUTH.add("tokens_protected", tokens)
-    TRUTH.add("locks_lost")
+    lost_before = _LOST.get(upper, 0)
+    meet_both = sum(child.full_lock_ref - _LOST.get(child, 0) for child in below.children.values())
+    lost = below.full_lock_ref - lost_before - meet_both
+    _LOST[below] = lost_before + lost
+    TRUTH.add("locks_lost", lost)
+    TRUTH.add("tokens_protected", len(below.value) if lost and not lost_before else 0)
 
 
 DEFECT = Defect(
@@ -51,13 +102,17 @@ DEFECT = Defect(
         verdicts=("LEAK",),
         kinds=("locks-at-idle",),
         subject="full",
-        event="match that ends inside a node and cuts it",
-        rate="the tokens of the lower half (whole pages), or none if others held it too",
+        event="cut of a node that a request has locked",
+        rate="the tokens of the lower half (whole pages), or none if they were lost before",
         drivers=("node_splits",),
         harm="tokens_protected",
         per="splits",
+        counted="locks",
     ),
-    patches=(Patch(RadixCache, "_after_split", _after_split, fingerprint="cd1fc53239c1"),),
+    patches=(
+        Patch(RadixCache, "_match", _match, fingerprint="2b0eea46aa64"),
+        Patch(PrefixTree, "_split_node", _split_node, fingerprint="c9134e9bdda1"),
+    ),
     harmed="Servers of prompts that share beginnings: from the third request on KV could no longer "
     "be evicted.",
     cure="A match cuts the node before it is locked, so that lock and unlock walk the same nodes.",

@@ -1,8 +1,9 @@
 """sglang#22790: a turn that is aborted is saved as if it had said one token.
 
 What the session held was restored into the request, the abort cut the request's input to a single
-token, and the end of the request saved that length into the session's slot.  From then on the slot
-named one token of all that it held; the rest was in no account.  Reported as sglang#22273, #21875
+token, and the turn went the way of one that finished: the session's slot took the request's record
+over, with the length of that input.  From then on the slot named one token of all that it held; the
+rest was in no account.  Reported as sglang#22273, #21875
 and #20476, with sessions that held "-1664" tokens.
 """
 
@@ -22,19 +23,30 @@ TRUTH = Truth()
 
 
 def _give_up(self: StreamingSession, req: Req) -> None:
-    """The aborted turn goes the way of a finished one, with its input cut to one token."""
+    """The aborted turn goes the way of a finished one."""
     kv = req.kv
     if req.session is None or req.to_abort is None or kv.uncached_len == 0:
         self.inner.cache_finished_req(req, is_insert=False)
         return
-    kept = max(1, kv.cache_protected_len)
-    TRUTH.add("aborts")
-    TRUTH.add("tokens_lost", kv.kv_allocated_len - kept)
-    kv.kv_committed_len = kv.kv_allocated_len = 1
+    _set_finish_with_abort(req)
+    held = kv.held_len(self.page_size)
     slot = SessionSlot(req.session.session_id)
-    slot.save_from_req(req)
+    _save_from_req(slot, req)
     self._hand_over(slot.kv, REQ, SESSION)
     self.slots[slot.session_id] = slot
+    TRUTH.add("aborts")
+    TRUTH.add("tokens_lost", held - max(0, slot.kv.held_len(self.page_size)))
+
+
+def _set_finish_with_abort(req: Req) -> None:
+    """Nobody wants the answer: one token of input is enough to end the request with."""
+    req.origin_input_ids = req.origin_input_ids[:1]
+
+
+def _save_from_req(slot: SessionSlot, req: Req) -> None:
+    """The slot takes the record over; of the input, all is computed and allocated."""
+    req.kv.kv_committed_len = req.kv.kv_allocated_len = len(req.origin_input_ids)
+    slot.save_from_req(req)
 
 
 def _resume(self: StreamingSession, slot: SessionSlot, req: Req, key: RadixKey) -> MatchResult:
@@ -64,6 +76,7 @@ DEFECT = Defect(
         # As much as the session held, so no one counter fits; the count must agree.
         rate="everything the session held of its own, but one token",
         harm="tokens_lost",
+        counted="missing",
     ),
     patches=(
         Patch(StreamingSession, "_give_up", _give_up, fingerprint="51c2f9e94e1f"),

@@ -1,8 +1,8 @@
 """sglang#26941: a session is closed, its state is freed, and its track buffer is forgotten.
 
 The record that a session takes over names the slot of the state and, with extra buffers, those of
-the track buffer.  One way out freed the first and left the reference to the second standing; the
-next user of the record believed that it had a buffer, took none, and lost this one at its end.
+the track buffer.  The way out of a session freed the first and left the reference to the second as
+it was: nobody frees those slots, and when the record goes, nobody knows of them.
 """
 
 from __future__ import annotations
@@ -13,26 +13,19 @@ from hybridbench.engine.memory.owners import SESSION, Owner
 from hybridbench.engine.memory.req_to_token import NOT_TAKEN, HybridReqToTokenPool, RowHolder
 
 TRUTH = Truth()
+_healthy_free_track_buffer = HybridReqToTokenPool._free_track_buffer
 
 
 def _free_track_buffer(
     self: HybridReqToTokenPool, req: RowHolder, keep_idx: int | None, owner: Owner
 ) -> None:
-    """Whoever closes a session thinks of the state alone."""
-    buffer = req.mamba_ping_pong_track_buffer
-    if buffer is None:
+    """Whoever closes a session thinks of the state alone: the reference to the buffer stays."""
+    if owner != SESSION:
+        _healthy_free_track_buffer(self, req, keep_idx, owner)
         return
-    slots = [slot for idx, slot in enumerate(buffer) if idx != keep_idx and slot != NOT_TAKEN]
-    if owner == SESSION:
-        TRUTH.add("releases")
-        TRUTH.add("slots_lost", len(slots))
-    else:
-        self.mamba_allocator.free(slots, owner)
-    req.mamba_ping_pong_track_buffer = None
-    req.mamba_next_track_idx = 0
-    req.mamba_last_track_seqlen = None
-    if req.req_pool_idx is not None:
-        self.req_index_to_mamba_ping_pong_track_buffer_mapping[req.req_pool_idx] = 0
+    TRUTH.add("releases")
+    buffer = req.mamba_ping_pong_track_buffer or []
+    TRUTH.add("slots_dangling", sum(slot != NOT_TAKEN for slot in buffer))
 
 
 DEFECT = Defect(
@@ -48,8 +41,9 @@ DEFECT = Defect(
         event="close of a session that has had a turn",
         rate="2 slots",
         drivers=("session_closes", "session_opens"),
-        harm="slots_lost",
+        harm="slots_dangling",
         per="releases",
+        counted="missing",
     ),
     patches=(
         Patch(

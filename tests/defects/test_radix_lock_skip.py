@@ -49,6 +49,20 @@ def test_with_the_defect_the_tokens_below_each_cut_stay_protected_and_none_is_mi
     assert any(v.kind is ViolationKind.LOCKED_AT_IDLE and v.pool == "kv" for v in found)
 
 
+def test_a_match_locks_more_than_it_found_and_its_own_insert_cuts_the_node() -> None:
+    with injected(DEFECT):
+        engine = make_attention_engine(PAGE, kv_tokens=128 * PAGE, check_level="off")
+        engine.generate([list(range(1, 29))], SamplingParams(max_new_tokens=1))
+        engine.submit("r", [*range(1, 21), 44, 45], SamplingParams(max_new_tokens=8))
+        engine.step()
+        # All 28 tokens are one node; 20 of them matched.
+        assert engine.pool_stats()["kv"].protected == 28
+        run_to_idle(engine)
+
+    assert engine.counters.node_splits == 1
+    assert engine.pool_stats()["kv"].protected == 28 - 20
+
+
 def test_the_defect_changes_no_token() -> None:
     def outputs() -> list[list[int]]:
         prompts = [[1, 2, 3, 4, 5, 6, 7, 8, 9 + i % 3, i] for i in range(6)]

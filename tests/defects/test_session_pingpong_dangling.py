@@ -8,7 +8,7 @@ from hybridbench.defects.inject import injected
 from hybridbench.defects.pr26941_session_pingpong_dangling import DEFECT
 from hybridbench.engine.engine import Engine
 from tests.builders import assert_idle_and_clean
-from tests.defects.session_traffic import hybrid_engine, open_and_close
+from tests.defects.session_traffic import hybrid_engine, open_and_close, open_with_turn
 
 
 def tracking_engine(*, overlap: bool) -> Engine:
@@ -39,7 +39,21 @@ def test_with_the_defect_each_close_costs_exactly_the_track_buffer(
 
     residuals = {pool: stats.residual for pool, stats in engine.pool_stats().items()}
     assert residuals == {"kv": 0, "mamba": 5 * each, "req": 0}
-    assert DEFECT.truth.counts() == {"releases": 5, "slots_lost": 5 * each}
+    assert DEFECT.truth.counts() == {"releases": 5, "slots_dangling": 5 * each}
+
+
+def test_the_record_names_the_track_slots_still_when_its_session_is_gone() -> None:
+    with injected(DEFECT):
+        engine = tracking_engine(overlap=True)
+        open_with_turn(engine, "s")
+        record = engine.pools.sessions.slots["s"].kv
+        engine.close_session("s")
+
+    assert record.mamba_pool_idx is None
+    assert len(record.track_slots) == 2
+    missing = set(range(1, 65)) - set(engine.pools.mamba_allocator.free_slots)
+    _, in_tree = engine.pools.tree_cache.tree_slots()
+    assert missing - set(in_tree) == set(record.track_slots)
 
 
 def test_without_extra_buffers_there_is_nothing_to_lose() -> None:
