@@ -152,7 +152,7 @@ def _surplus(
         cause="a slot was freed twice, or is counted by two holders",
         evidence=(f"residual at the last checkpoints: {said}", *_evidence(driver)),
         since_s=first.t_s,
-        data={"pool": pool},
+        data={"pool": pool, "surplus": seen[-1].value},
     )
 
 

@@ -110,11 +110,16 @@ def _story(defect: Defect) -> Iterator[tuple[str, str]]:
 
 
 def _expected(defect: Defect) -> str:
+    from hybridbench.defects.defect import FoundBy
+
     verdicts = " or ".join(defect.signature.verdicts)
     if not defect.signature.kinds:
         return verdicts
     kinds = " or ".join(defect.signature.kinds)
-    return f"{verdicts}, by a finding {kinds} that names {defect.signature.subject}"
+    subject = defect.signature.subject
+    if defect.signature.found_by is FoundBy.COMPARE:
+        return f"{verdicts} of a comparison, {kinds} {subject}; a soak alone cannot see it"
+    return f"{verdicts}, by a finding {kinds} that names {subject}"
 
 
 def _how_long(defect: Defect) -> str:
@@ -129,10 +134,10 @@ def _how_long(defect: Defect) -> str:
 
 def _command(defect: Defect) -> str:
     """What to type to see it."""
-    from hybridbench.defects.defect import Role
+    from hybridbench.defects.defect import FoundBy, Role
     from hybridbench.units import format_duration
 
-    if defect.role is Role.PLANTED:
+    if defect.role is Role.PLANTED or defect.signature.found_by is FoundBy.COMPARE:
         return f"hybridbench compare . defect:{defect.slug} --profile {defect.profile}"
     words = ["hybridbench", "soak", "--profile", defect.profile, "--defect", defect.slug]
     words += ["--duration", format_duration(defect.signature.duration_s)]

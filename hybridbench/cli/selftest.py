@@ -26,8 +26,9 @@ def selftest(
         typer.Option(
             "--full/--quick",
             help="All defects, twins and controls, collector default and frozen, heap large and "
-            "small (one to two hours, and more while healthy rows are undecided); or what "
-            "arithmetic finds and one twin for each profile (minutes).",
+            "small, allocators that check owners and that do not (one to two hours, and more while "
+            "healthy rows are undecided); or what arithmetic finds and one twin for each profile "
+            "(minutes).",
         ),
     ] = False,
     only: Annotated[
@@ -62,9 +63,9 @@ def selftest(
 ) -> None:
     """Try hybridbench on itself: a line for each row as it ends, the whole matrix with --markdown.
 
-    Every row states beforehand which verdict, subject and driver are right.  Rates are compared
-    with what the defect counted itself while it ran, which no analysis can see.  Exit code 0 only
-    if every row is right, else 1.
+    Every row states beforehand which verdict, subject and driver are right.  What is found is
+    compared with what the defect counted itself while it ran, which no analysis can see.  Exit
+    code 0 only if every row is right, else 1.
     """
     from hybridbench.defects.catalog import CONTROLS, DEFECTS
     from hybridbench.selftest import matrix

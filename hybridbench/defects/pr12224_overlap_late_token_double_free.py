@@ -52,6 +52,7 @@ DEFECT = Defect(
         drivers=("surplus_steps", "late_tokens", "finishes", "finish_length"),
         harm="slots_freed_twice",
         per="surplus_steps",
+        counted="surplus",
     ),
     patches=(Patch(RequestFlow, "_drop_late_token", _drop_late_token, fingerprint="68472cdc5484"),),
     harmed="Servers with overlapped scheduling, which is on unless switched off.",

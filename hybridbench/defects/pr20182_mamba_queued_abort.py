@@ -44,6 +44,7 @@ DEFECT = Defect(
         drivers=("abort_queued",),
         harm="slots_lost",
         per="queued_aborts",
+        counted="missing",
     ),
     patches=(
         Patch(RequestRelease, "return_mamba_slot", _return_mamba_slot, fingerprint="f6a4a4be1bcd"),

@@ -17,12 +17,36 @@ from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.prefill import PrefillAdder
 
 TRUTH = Truth()
+_REMEMBERED = 4096
+
+
+class KeptSlots:
+    """Which slot each refused request was left with, so that one refused again counts once.
+
+    Of the last requests only: who was refused long ago does not wait any more.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[str, int] = {}
+
+    def is_new(self, rid: str, slot: int) -> bool:
+        """Whether ``rid`` did not have ``slot`` when it was refused before."""
+        if self._slots.get(rid) == slot:
+            return False
+        self._slots[rid] = slot
+        if len(self._slots) > _REMEMBERED:
+            del self._slots[next(iter(self._slots))]
+        return True
+
+
+_KEPT = KeptSlots()
 
 
 def _return_unadmitted(self: PrefillAdder, req: Req) -> None:
     """Before #21404 nothing was given back."""
-    if req.mamba_pool_idx is not None:
-        TRUTH.add("refusals_that_kept_a_slot")
+    TRUTH.add("refusals")
+    if req.mamba_pool_idx is not None and _KEPT.is_new(req.rid, req.mamba_pool_idx):
+        TRUTH.add("slots_kept")
 
 
 DEFECT = Defect(
@@ -38,6 +62,8 @@ DEFECT = Defect(
         event="refusal",
         rate="1 slot per refused request with a hit, until it is admitted or aborted",
         drivers=("refusals",),
+        harm="slots_kept",
+        per="refusals",
     ),
     patches=(
         Patch(PrefillAdder, "_return_unadmitted", _return_unadmitted, fingerprint="302c6ae4859c"),

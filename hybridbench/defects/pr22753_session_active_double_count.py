@@ -45,6 +45,10 @@ DEFECT = Defect(
         subject="state",
         event="check while a session's turn runs",
         rate="an alarm; no slot is missing",
+        harm="checks_misled",
+        # The engine tells of an alarm once, however many checks raise the same one.
+        counted="count",
+        at_most=True,
     ),
     patches=(Patch(InvariantChecker, "_account", _account, fingerprint="4acd84f40729"),),
     harmed="Whoever checked a busy server strictly, as its own tests do.",

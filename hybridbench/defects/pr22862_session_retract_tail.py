@@ -46,6 +46,7 @@ DEFECT = Defect(
         drivers=("session_retries", "session_retracts"),
         harm="tokens_lost",
         per="tails_overwritten",
+        counted="missing",
         quick_s=45.0,
     ),
     patches=(

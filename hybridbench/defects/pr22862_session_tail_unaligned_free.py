@@ -27,7 +27,8 @@ def _free_kv_aligned(self: StreamingSession, kv: ReqKv, start: int) -> None:
     """From ``start`` on, wherever in its page that is."""
     if start < kv.kv_allocated_len:
         tail = self._indices(kv.row, start, kv.kv_allocated_len)
-        TRUTH.add("pages_freed_in_use", int(start % self.page_size > 0))
+        TRUTH.add("tails_freed")
+        TRUTH.add("tokens_freed_in_use", self.page_size if start % self.page_size else 0)
         self.token_to_kv_pool_allocator.free(tail, REQ)
 
 
@@ -38,11 +39,15 @@ DEFECT = Defect(
     profile="session-retract",
     signature=Signature(
         verdicts=("INVARIANT",),
-        # Before any rest somebody hands the page on, and the ledger objects.
-        kinds=("engine-ownership",),
-        subject="engine",
+        kinds=("negative-residual", "engine-residual", "more-free-than-exist"),
+        subject="kv",
         event="match of a session's turn that was retracted inside a page",
-        rate="1 page with two holders",
+        rate="1 page (16 tokens) with two holders; none if the turn itself gets it again",
+        drivers=("session_retries", "session_retracts"),
+        harm="tokens_freed_in_use",
+        per="tails_freed",
+        counted="surplus",
+        at_most=True,
     ),
     patches=(
         Patch(StreamingSession, "_prefix_len", _prefix_len, fingerprint="72cd2dd03625"),
@@ -50,6 +55,8 @@ DEFECT = Defect(
     ),
     harmed="Nobody: the review saw it.  With pages of one token it is right.",
     cure="The start is rounded up to a page border.",
+    # No account of holders stood in the way.
+    overrides=(("engine.check_owners", "false"),),
     truth=TRUTH,
     corrupts=True,
 )

@@ -16,9 +16,9 @@ TRUTH = Truth()
 
 
 def _free_slot_mamba(self: StreamingSession, slot: SessionSlot) -> None:
-    """Before #23496 nothing returned the state slot that the session had taken over."""
+    """Before #23496 nothing returned the state slots that the session had taken over."""
     TRUTH.add("releases")
-    TRUTH.add("slots_lost", int(slot.mamba_pool_idx is not None))
+    TRUTH.add("slots_lost", slot.kv.state_slots_held)
 
 
 DEFECT = Defect(
@@ -32,10 +32,11 @@ DEFECT = Defect(
         kinds=("residual",),
         subject="mamba",
         event="close of a session that has had a turn",
-        rate="1 slot",
+        rate="1 slot, and those of the track buffer where there is one",
         drivers=("session_closes", "session_opens"),
         harm="slots_lost",
         per="releases",
+        counted="missing",
     ),
     patches=(
         Patch(StreamingSession, "_free_slot_mamba", _free_slot_mamba, fingerprint="942fff4b9300"),

@@ -42,6 +42,10 @@ DEFECT = Defect(
         subject="state",
         event="check while a session is open and idle",
         rate="an alarm; no slot is missing",
+        harm="checks_misled",
+        # The engine tells of an alarm once, however many checks raise the same one.
+        counted="count",
+        at_most=True,
     ),
     patches=(Patch(InvariantChecker, "_account", _account, fingerprint="4acd84f40729"),),
     harmed="Whoever ran the check in its strict mode, which is the default at idle: it ends the "

@@ -50,6 +50,10 @@ DEFECT = Defect(
         subject="mamba",
         event="request on a row beyond the number of state slots",
         rate="no growth; at most one request on another's state for each such row in use",
+        harm="rows_past_the_end",
+        # A check tells what is wrong at its moment, and the engine tells the same only once.
+        counted="count",
+        at_most=True,
         quick_s=45.0,
     ),
     patches=(

@@ -12,9 +12,66 @@ Present in sglang 0.5.9 to 0.5.12.post1, fixed in 0.5.13 (merged 2026-05-21).  R
 
 from __future__ import annotations
 
+import gc
+from weakref import ref
+
 from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
+from hybridbench.engine.cache.tree import PrefixTree
 from hybridbench.engine.cache.tree_node import TreeNode
+
+TRUTH = Truth()
+_healthy_unlink_from_parent = PrefixTree._unlink_from_parent
+# A healthy node outlives its eviction by the frames that name it; these are gone by then.
+_FRAMES = 8
+
+
+class EvictedNodes:
+    """Counts the evicted nodes that are still alive, and those that only the collector ended.
+
+    ``nodes_kept`` is their number at the last eviction: a flush at the end frees most of them.
+    """
+
+    def __init__(self) -> None:
+        self._alive: set[ref[TreeNode]] = set()
+        self._collected = 0
+        self._collecting = False
+        self._told = 0
+
+    def add(self, node: TreeNode) -> None:
+        """``node`` is being evicted."""
+        if self._note_collection not in gc.callbacks:
+            gc.callbacks.append(self._note_collection)
+        kept = max(0, len(self._alive) + self._collected - _FRAMES)
+        TRUTH.add("nodes_kept", kept - self._told)
+        # Before the first cycle nothing is kept: how long that takes is no part of the rate.
+        TRUTH.add("nodes_evicted", int(kept > 0 or self._told > 0))
+        self._told = kept
+        self._alive.add(ref(node, self._died))
+
+    def clear(self) -> None:
+        """Forget the nodes of an engine that is gone."""
+        self._alive.clear()
+        self._collected = self._told = 0
+
+    def _died(self, node: ref[TreeNode]) -> None:
+        if node in self._alive:
+            self._alive.remove(node)
+            self._collected += self._collecting
+
+    def _note_collection(self, phase: str, info: dict[str, int]) -> None:
+        del info
+        self._collecting = phase == "start"
+
+
+_EVICTED = EvictedNodes()
+
+
+def _unlink_from_parent(self: PrefixTree, node: TreeNode) -> TreeNode:
+    """The same; watches what becomes of the node."""
+    _EVICTED.add(node)
+    return _healthy_unlink_from_parent(self, node)
 
 
 def _remove_node_from_full(self: FullLRUList, node: TreeNode) -> None:
@@ -41,15 +98,19 @@ DEFECT = Defect(
         subject="TreeNode",
         event="evicted node",
         rate="0.9 to 1 node per evicted node once a first parent and child were evicted apart",
-        drivers=("nodes_evicted", "evict_leaf"),
+        drivers=("nodes_evicted",),
+        harm="nodes_kept",
+        per="nodes_evicted",
         exact=False,
         duration_s=300.0,
     ),
     patches=(
         Patch(FullLRUList, "_remove_node", _remove_node_from_full, fingerprint="eb67f7f61912"),
         Patch(MambaLRUList, "_remove_node", _remove_node_from_mamba, fingerprint="eb20f4f6c668"),
+        Patch(PrefixTree, "_unlink_from_parent", _unlink_from_parent, fingerprint="2c5263c2c8a3"),
     ),
     harmed="Qwen3-Next under steady traffic: scheduler RSS +3.7 GB/h, 17,270 nodes in cycles.",
     cure="Both pointers of a removed node are set to None, in every list kind.",
     versions=(("0.5.9", "0.5.12.post1"),),
+    truth=TRUTH,
 )

@@ -12,11 +12,21 @@ from hybridbench.defects.truth import Truth
 from hybridbench.engine.sessions.session_controller import Session, SessionController
 
 TRUTH = Truth()
+_healthy_close = SessionController.close
+
+
+def close(self: SessionController, session_id: str) -> bool:
+    """The same; counts the closes that are put off."""
+    session = self.get(session_id)
+    if session is not None and session.is_inflight:
+        TRUTH.add("closes_put_off", int(not session.close_on_finish))
+    return _healthy_close(self, session_id)
 
 
 def _close_deferred(self: SessionController, session: Session) -> None:
     """The turn has ended, and the close that waited for it is forgotten."""
-    TRUTH.add("closes_forgotten", int(session.close_on_finish))
+    still_open = session.session_id in self.sessions and not session.is_inflight
+    TRUTH.add("sessions_left_open", int(session.close_on_finish and still_open))
 
 
 DEFECT = Defect(
@@ -31,12 +41,13 @@ DEFECT = Defect(
         event="close of a session during a turn",
         rate="1 session",
         drivers=("session_deferred_closes",),
-        harm="closes_forgotten",
-        per="closes_forgotten",
+        harm="sessions_left_open",
+        per="closes_put_off",
         exact=False,
         duration_s=180.0,
     ),
     patches=(
+        Patch(SessionController, "close", close, fingerprint="8ae9f51952c0"),
         Patch(SessionController, "_close_deferred", _close_deferred, fingerprint="9f0148b33dae"),
     ),
     harmed="Servers with parallel, overlapping turns: KV is pinned, and nothing can be evicted.",

@@ -65,6 +65,7 @@ DEFECT = Defect(
         rate="what the group had left, at most the requests that wait; none once free slots are "
         "too few to set aside",
         harm="slots_dropped",
+        counted="missing",
     ),
     patches=(
         Patch(PrefillAdder, "admit_from", _admit_from, fingerprint="827281bf3e22"),

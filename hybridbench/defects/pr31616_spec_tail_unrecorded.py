@@ -41,6 +41,7 @@ DEFECT = Defect(
         drivers=("draft_tails",),
         harm="tokens_lost",
         per="draft_tails",
+        counted="missing",
     ),
     patches=(
         Patch(RequestRelease, "free_draft_tail", _free_draft_tail, fingerprint="c0fca3a1b60b"),

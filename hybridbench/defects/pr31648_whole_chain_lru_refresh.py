@@ -5,26 +5,43 @@ after the earlier turns will hardly be read again, but each hit moves them to th
 the last one, and under pressure a state that somebody needs goes before one that nobody will.
 Fewer prompts hit and more of them is computed anew; memory is flat, and all pools balance.
 
+No hit rate is wrong by itself: how high it could be depends on the traffic and on the pool.  So a
+soak does not find it, and `compare` does, beside an engine without it that serves the same.
+
 Released hybrid trees did this for a long time, and this engine does it unless it is told to refresh
 only what was used; the profile of this defect tells it.
 """
 
 from __future__ import annotations
 
-from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.defect import Defect, FoundBy, Patch, Signature
 from hybridbench.defects.truth import Truth
 from hybridbench.engine.cache.mamba_eviction import MambaTreeEviction
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.scheduler.outcome import StepOutcome
+from hybridbench.engine.scheduler.prefill import PrefillAdder
+from hybridbench.engine.scheduler.scheduler import Scheduler
 
 TRUTH = Truth()
+_healthy_note_admissions = Scheduler._note_admissions
 
 
 def _refresh_states(self: MambaTreeEviction, path: list[TreeNode]) -> None:
     """Before #31648: all states on the path, not only the one that was read."""
     self._make_states_youngest(path)
-    TRUTH.add("hits")
+    TRUTH.add("refreshes")
     needless = sum(node.mamba_value is not None for node in path[:-1])
     TRUTH.add("needless_refreshes", needless)
+
+
+def _note_admissions(self: Scheduler, adder: PrefillAdder, outcome: StepOutcome) -> None:
+    """The same; counts what is computed of prompts and what is not, once states are evicted."""
+    if self._pools.tree_cache.events.evict_internal_state:
+        fresh = [req for req in adder.can_run_list if req is not self.chunked_req]
+        for req in (req for req in fresh if not req.is_retracted):
+            TRUTH.add("prompt_tokens", len(req.origin_input_ids))
+            TRUTH.add("tokens_hit", len(req.kv.prefix_indices))
+    _healthy_note_admissions(self, adder, outcome)
 
 
 DEFECT = Defect(
@@ -34,17 +51,20 @@ DEFECT = Defect(
     "memory is flat.",
     profile="deep-multiturn",
     signature=Signature(
-        verdicts=("DEGRADED",),
-        kinds=("below-threshold",),
+        verdicts=("REGRESSION",),
+        kinds=("LOWER",),
         subject="hit_rate",
         event="hit",
         rate="every hit refreshes all states of its chain instead of one",
-        harm="needless_refreshes",
-        per="hits",
+        harm="tokens_hit",
+        per="prompt_tokens",
+        counted="other",
         exact=False,
         duration_s=240.0,
+        found_by=FoundBy.COMPARE,
     ),
     patches=(
+        Patch(Scheduler, "_note_admissions", _note_admissions, fingerprint="b3283998c96e"),
         Patch(MambaTreeEviction, "_refresh_states", _refresh_states, fingerprint="3bb41e036f40"),
     ),
     harmed="Multi-turn traffic on hybrid models under state pressure: hit rate 0.55 instead of "

@@ -43,6 +43,9 @@ DEFECT = Defect(
         # Seen between two samples only: one that ends before the next is not counted.
         rate="at most 1 request per disconnect is seen to run on, until its output limit",
         drivers=("disconnects",),
+        harm="ghosts",
+        per="disconnects",
+        at_most=True,
     ),
     patches=(Patch(Engine, "disconnect", _disconnect, fingerprint="72f07102bac9"),),
     harmed="Chat front ends whose users close the tab: about 13 % of the running slots served "

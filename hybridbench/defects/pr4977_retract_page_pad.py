@@ -46,6 +46,7 @@ DEFECT = Defect(
         drivers=("retracts",),
         harm="tokens_lost",
         per="retracts",
+        counted="missing",
     ),
     patches=(Patch(RequestRelease, "retract", _retract, fingerprint="1aeb348cb02e"),),
     harmed="Servers with pages of several tokens under KV pressure: the pool shrinks with every "

@@ -21,14 +21,16 @@ TRUTH = Truth()
 def _keep_hasher(self: Req) -> None:
     """Before #34183: the function with the request already in it."""
     self.payload_hasher = partial(payload_digest, self)
-    TRUTH.add("requests_with_payload")
-    TRUTH.add("requests_in_a_cycle")
-    TRUTH.add("payload_bytes", len(self.payload))
 
 
 def _payload_digest(self: Req) -> bytes:
-    assert self.payload_hasher is not None
-    return self.payload_hasher()
+    hasher = self.payload_hasher
+    assert hasher is not None
+    TRUTH.add("requests_with_payload")
+    bound = hasher.args if isinstance(hasher, partial) else ()
+    TRUTH.add("requests_in_a_cycle", int(any(argument is self for argument in bound)))
+    TRUTH.add("payload_bytes", len(self.payload))
+    return hasher()
 
 
 DEFECT = Defect(

@@ -18,11 +18,11 @@ TRUTH = Truth()
 
 def _stored(self: KvEventRecorder, node: TreeNode) -> None:
     """Before #44490 nobody asked whether somebody would drain it."""
-    blocks = self.block_hashes(node)
-    self.log += blocks
-    TRUTH.add("blocks_stored", len(blocks))
+    before = len(self.log)
+    self.log += self.block_hashes(node)
+    TRUTH.add("blocks_stored", len(node.key.raw) // self._page_bytes)
     if not self.enabled:
-        TRUTH.add("entries_undrained", len(blocks))
+        TRUTH.add("entries_undrained", len(self.log) - before)
 
 
 DEFECT = Defect(

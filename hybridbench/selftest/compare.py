@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hybridbench.analysis.comparison_verdict import Call, ComparisonVerdict, MetricComparison
 from hybridbench.analysis.counters import singular
 from hybridbench.analysis.findings import Finding, Rate, Verdict, VerdictKind
-from hybridbench.selftest.matrix import Row
+from hybridbench.defects.defect import Signature
+from hybridbench.selftest.matrix import Expect, Row
 
 # Findings carry 95 % intervals.  Many rows are compared at once, so each is taken at 99.9 %: the
 # quotient of the two normal quantiles.
 _WIDER = 3.2905 / 1.9600
+_WORSE = Call.WORSE
 _WRONG = (VerdictKind.LEAK, VerdictKind.DEGRADED, VerdictKind.INVARIANT)
 
 
@@ -31,57 +34,110 @@ class Outcome:
 
 
 def compare(
-    row: Row, verdict: Verdict, truth: Mapping[str, int], detect_s: float | None = None
+    row: Row,
+    verdict: Verdict,
+    truth: Mapping[str, int],
+    detect_s: float | None = None,
+    objections: Mapping[str, int] | None = None,
 ) -> Outcome:
-    """What is wrong with ``verdict`` for ``row``; ``truth`` is what the defect itself counted."""
+    """What is wrong with ``verdict`` for ``row``.
+
+    Args:
+        row: what was stated before.
+        verdict: of its soak.
+        truth: what the defect itself counted.
+        detect_s: when the run could first have been called that.
+        objections: slots of each pool that allocators which check nothing should have refused.
+    """
+    said = _Said(verdict.kind.value, verdict.headline, verdict.findings)
+    outcome = _compared(row, said, truth)
+    wrong = list(outcome.wrong)
+    # What an invalid run found stands in its list, and proves nothing.
+    if not row.signature.kinds and verdict.kind is not VerdictKind.INVALID:
+        wrong += [f"found {f.kind}: {f.title}" for f in verdict.findings if _accuses(f)]
+    if row.expect is not Expect.CAUGHT:
+        wrong += [
+            f"{count} slots of {pool} were given back by somebody who did not hold them"
+            for pool, count in sorted((objections or {}).items())
+            if count
+        ]
+    return replace(outcome, detect_s=detect_s, wrong=tuple(wrong))
+
+
+def compare_versions(row: Row, answer: ComparisonVerdict, truth: Mapping[str, int]) -> Outcome:
+    """What is wrong with a comparison of the engine with the defect of ``row`` against itself.
+
+    What the defect counted must lie within what a comparison calls the same.
+    """
+    findings = tuple(_worse(metric) for metric in answer.sides[-1].metrics if metric.call is _WORSE)
+    return _compared(row, _Said(answer.outcome.value, answer.headline, findings), truth)
+
+
+@dataclass(frozen=True)
+class _Said:
+    """The verdict of a soak or the answer of a comparison."""
+
+    verdict: str
+    headline: str
+    findings: tuple[Finding, ...]
+
+
+def _worse(metric: MetricComparison) -> Finding:
+    span = f"{metric.ratio:.4g} ({metric.lower:.4g} to {metric.upper:.4g})"
+    return Finding(
+        kind=metric.word,
+        verdict=VerdictKind.DEGRADED,
+        subject=metric.metric,
+        title=f"{metric.label} {span} of the first version's",
+        data={
+            "base": metric.base,
+            "other": metric.other,
+            "lower": metric.other * (1.0 - metric.margin),
+            "upper": metric.other * (1.0 + metric.margin),
+        },
+    )
+
+
+def _compared(row: Row, said: _Said, truth: Mapping[str, int]) -> Outcome:
     signature = row.signature
     wrong: list[str] = []
-    if verdict.kind.value not in signature.verdicts:
+    if said.verdict not in signature.verdicts:
         expected = " or ".join(signature.verdicts)
-        wrong.append(f"verdict {verdict.kind}, not {expected}: {verdict.headline}")
-    finding = _named(row, verdict)
-    if signature.kinds and finding is None:
-        seen = ", ".join(f"{f.kind} of {f.subject}" for f in verdict.findings) or "none"
-        kinds = " or ".join(signature.kinds)
-        wrong.append(f"no finding {kinds} of {signature.subject}; there is {seen}")
-    # What an invalid run found stands in its list, and proves nothing.
-    if not signature.kinds and verdict.kind is not VerdictKind.INVALID:
-        wrong += [f"found {f.kind}: {f.title}" for f in verdict.findings if _accuses(f)]
+        wrong.append(f"verdict {said.verdict}, not {expected}: {said.headline}")
+    finding = _named(signature, said.findings)
     if finding is None:
-        return Outcome(row, verdict.kind.value, detect_s=detect_s, wrong=tuple(wrong))
+        if signature.kinds:
+            seen = ", ".join(f"{f.kind} of {f.subject}" for f in said.findings) or "none"
+            kinds = " or ".join(signature.kinds)
+            wrong.append(f"no finding {kinds} of {signature.subject}; there is {seen}")
+        return Outcome(row, said.verdict, wrong=tuple(wrong))
     rate = _rate_per_event(finding)
-    true_rate = _true_rate(row, truth)
-    if finding.driver in signature.drivers:
-        wrong += _wrong_rates(rate, true_rate)
-    elif signature.drivers and not _admits(finding, signature.drivers):
+    if signature.drivers and not _knows_driver(finding, signature.drivers):
         wrong.append(f"driver {finding.driver}, not {' or '.join(signature.drivers)}")
-    wrong += _wrong_count(row, finding, truth)
+    wrong += _against_truth(signature, finding, rate, truth)
     return Outcome(
         row,
-        verdict.kind.value,
+        said.verdict,
         subject=finding.subject,
         driver=finding.driver or "",
-        rate="" if rate is None else _rate_text(rate),
-        truth="" if true_rate is None else f"{true_rate:.4g}",
-        detect_s=detect_s,
+        rate=_rate_text(rate) if rate is not None else _number_text(signature, finding),
+        truth=f"{_truth(signature, truth):.4g}",
         wrong=tuple(wrong),
     )
 
 
-def _named(row: Row, verdict: Verdict) -> Finding | None:
-    """The finding the row must have; of several, one with the right driver."""
-    signature = row.signature
-    fitting = [
-        f for f in verdict.findings if f.kind in signature.kinds and signature.subject in f.subject
-    ]
-    return next((f for f in fitting if f.driver in signature.drivers), next(iter(fitting), None))
+def _named(signature: Signature, findings: Iterable[Finding]) -> Finding | None:
+    """The finding the row must have; of several, one that can be compared with the truth."""
+    fitting = [f for f in findings if f.kind in signature.kinds and signature.subject in f.subject]
+    fitting.sort(key=lambda f: (f.driver in signature.drivers, signature.counted in f.data))
+    return fitting[-1] if fitting else None
 
 
-def _admits(finding: Finding, drivers: Sequence[str]) -> bool:
-    """Whether the finding says itself that its driver cannot be told from the right one."""
+def _knows_driver(finding: Finding, drivers: Sequence[str]) -> bool:
+    """Whether the finding names a right driver, or one that it says cannot be told from it."""
     rivals = finding.data.get("rivals")
     known = rivals if isinstance(rivals, Sequence) and not isinstance(rivals, str) else ()
-    return any(driver in known for driver in drivers)
+    return finding.driver in drivers or any(driver in known for driver in drivers)
 
 
 def _accuses(finding: Finding) -> bool:
@@ -95,35 +151,58 @@ def _rate_per_event(finding: Finding) -> Rate | None:
     return next((rate for rate in finding.rates if rate.per == unit), None)
 
 
-def _true_rate(row: Row, truth: Mapping[str, int]) -> float | None:
-    signature = row.signature
-    if not signature.harm or not signature.per:
-        return None
-    return truth.get(signature.harm, 0) / max(1, truth.get(signature.per, 0))
+def _truth(signature: Signature, truth: Mapping[str, int]) -> float:
+    """What the defect did for each event, or in all; in the unit of the finding."""
+    harm = signature.scale * truth.get(signature.harm, 0)
+    return harm / max(1, truth.get(signature.per, 0)) if signature.per else harm
 
 
-def _wrong_rates(rate: Rate | None, true_rate: float | None) -> Iterable[str]:
-    if true_rate is None:
+def _against_truth(
+    signature: Signature, finding: Finding, rate: Rate | None, truth: Mapping[str, int]
+) -> Iterable[str]:
+    """What the finding says otherwise than the truth; a row with nothing to compare is wrong."""
+    if not truth.get(signature.harm):
+        yield f"the defect did nothing: its truth counts no {signature.harm}"
         return
+    told = finding.driver in signature.drivers and signature.per
+    if told:
+        yield from _wrong_rate(rate, _truth(signature, truth), at_most=signature.at_most)
+    if signature.counted:
+        # Where an event is asked for it has the rate; the number is then that of all.
+        whole = replace(signature, per="") if signature.drivers else signature
+        yield from _wrong_number(whole, finding, _truth(whole, truth))
+    elif not told:
+        yield f"nothing in the finding is compared with the truth, {_truth(signature, truth):.4g}"
+
+
+def _wrong_rate(rate: Rate | None, true: float, *, at_most: bool) -> Iterable[str]:
     if rate is None:
-        yield f"no rate for each event; the truth is {true_rate:.4g}"
+        yield f"no rate for each event; the truth is {true:.4g}"
         return
     lower = rate.value - _WIDER * (rate.value - rate.lower)
     upper = rate.value + _WIDER * (rate.upper - rate.value)
     # Rounding of a sum of floats is no error of the rate.
-    slack = 1e-6 * max(1.0, abs(true_rate))
-    if not lower - slack <= true_rate <= upper + slack:
-        yield f"rate {_rate_text(rate)}; the truth is {true_rate:.4g}"
+    slack = 1e-6 * max(1.0, abs(true))
+    if true < lower - slack or (true > upper + slack and not at_most):
+        yield f"rate {_rate_text(rate)}; the truth is {true:.4g}"
 
 
-def _wrong_count(row: Row, finding: Finding, truth: Mapping[str, int]) -> Iterable[str]:
-    """Missing slots are counted, not estimated: they must agree to the last one."""
-    missing = finding.data.get("missing")
-    harm = row.signature.harm
-    if finding.kind != "residual" or harm not in truth:
+def _wrong_number(signature: Signature, finding: Finding, true: float) -> Iterable[str]:
+    """A number of the finding: within its own bounds where it has them, else to the last one."""
+    said = finding.data.get(signature.counted)
+    if not isinstance(said, int | float):
+        yield f"the finding has no number {signature.counted!r}; the truth is {true:.4g}"
         return
-    if isinstance(missing, int | float) and missing != truth[harm]:
-        yield f"{missing:.0f} slots reported missing; {truth[harm]} are"
+    ends = [finding.data.get(end, said) for end in ("lower", "upper")]
+    lower, upper = (end if isinstance(end, int | float) else said for end in ends)
+    if true < lower or (true > upper and not signature.at_most):
+        span = f"{said:.6g}" if lower == upper else f"{said:.4g} ({lower:.4g} to {upper:.4g})"
+        yield f"{signature.counted}: {span}; the truth is {true:.6g}"
+
+
+def _number_text(signature: Signature, finding: Finding) -> str:
+    said = finding.data.get(signature.counted)
+    return f"{said:.4g} {signature.counted}" if isinstance(said, int | float) else ""
 
 
 def _rate_text(rate: Rate) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hybridbench.defects.defect import Defect, Role, Signature
+from hybridbench.defects.defect import Defect, FoundBy, Role, Signature
 from hybridbench.errors import UsageError
 
 # A healthy run may stay undecided to the end of its extension; the summary counts those.
@@ -27,7 +27,7 @@ class Expect(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """One soak with its expected outcome.
+    """One soak, or comparison, with its expected outcome and a truth to hold what is found against.
 
     ``defect`` is None for a twin; without a ``model`` or with ``ballast`` None it is the profile's.
     ``twin_of`` is the slug of the defect whose settings a twin has, if it has any.
@@ -43,8 +43,18 @@ class Row:
     gc: str = "default"
     ballast: int | None = None
     twin_of: str = ""
+    # False: the allocators refuse nothing, so that what their account would say cannot help.
+    check_owners: bool = True
     # None: as long again, and at least ten minutes.  A defect that is caught ends on time.
     extend_s: float | None = None
+
+    def __post_init__(self) -> None:
+        said = self.signature
+        if self.expect is Expect.CAUGHT and not (said.harm and (said.per or said.counted)):
+            raise ValueError(
+                f"{self.name}: the signature must name what the defect's truth counts (harm) and "
+                "what that is compared with (per, with drivers, or counted)"
+            )
 
     @property
     def most_extend_s(self) -> float:
@@ -61,6 +71,8 @@ class Row:
             parts.append("frozen")
         if self.ballast == _SMALL_HEAP:
             parts.append("small heap")
+        if not self.check_owners:
+            parts.append("unchecked")
         return ", ".join(parts)
 
     @property
@@ -91,7 +103,10 @@ def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
 
 
 def full_matrix(defects: Sequence[Defect]) -> list[Row]:
-    """Every defect, twin and control; what depends on the collector or the heap under each."""
+    """Every defect, twin and control; what depends on the collector or the heap under each.
+
+    Every defect has a row in which the allocators check owners and one in which they do not.
+    """
     rows: list[Row] = []
     for defect in defects:
         if defect.role is Role.CONTROL:
@@ -99,8 +114,8 @@ def full_matrix(defects: Sequence[Defect]) -> list[Row]:
         elif _depends_on_the_heap(defect):
             rows += [_row(defect, *setting) for setting in _SETTINGS]
         else:
-            # Neither collector nor heap is part of these mechanisms: opposite corners suffice.
-            rows += [_row(defect), _row(defect, "freeze-after-warmup", _SMALL_HEAP)]
+            # None of the settings is part of these mechanisms: opposite corners suffice.
+            rows += [_row(defect), _row(defect, "freeze-after-warmup", _SMALL_HEAP, False)]
     return rows + _twins(rows)
 
 
@@ -119,11 +134,12 @@ def only(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     return [row for row in rows if set(_names(row)) & set(names)]
 
 
-_SETTINGS: tuple[tuple[str, int | None], ...] = (
-    ("default", None),
-    ("default", _SMALL_HEAP),
-    ("freeze-after-warmup", None),
-    ("freeze-after-warmup", _SMALL_HEAP),
+# Collector, objects on the heap, and whether allocators check owners.
+_SETTINGS: tuple[tuple[str, int | None, bool], ...] = (
+    ("default", None, True),
+    ("default", _SMALL_HEAP, True),
+    ("freeze-after-warmup", None, True),
+    ("freeze-after-warmup", _SMALL_HEAP, False),
 )
 
 
@@ -137,7 +153,9 @@ def _depends_on_the_heap(defect: Defect) -> bool:
     return any(kind.startswith("instances") for kind in defect.signature.kinds)
 
 
-def _row(defect: Defect, gc: str = "default", ballast: int | None = None) -> Row:
+def _row(
+    defect: Defect, gc: str = "default", ballast: int | None = None, check_owners: bool = True
+) -> Row:
     """A defect that must be caught, or a control that must be left alone."""
     return Row(
         expect=Expect.SILENT if defect.role is Role.CONTROL else Expect.CAUGHT,
@@ -149,17 +167,21 @@ def _row(defect: Defect, gc: str = "default", ballast: int | None = None) -> Row
         overrides=defect.overrides,
         gc=gc,
         ballast=ballast,
+        check_owners=check_owners,
     )
 
 
 def _twins(rows: Iterable[Row], most_s: float | None = None) -> list[Row]:
-    """Each defective row without its defect; the longest of those that would be the same."""
+    """Each defective row without its defect; the longest of those that would be the same.
+
+    A comparison has the engine without it as its first version.
+    """
     twins: dict[tuple[object, ...], Row] = {}
     for row in rows:
-        if row.expect is not Expect.CAUGHT:
+        if row.expect is not Expect.CAUGHT or row.signature.found_by is FoundBy.COMPARE:
             continue
         duration_s = row.duration_s if most_s is None else min(row.duration_s, most_s)
-        key = (row.profile, row.model, row.overrides, row.gc, row.ballast)
+        key = (row.profile, row.model, row.overrides, row.gc, row.ballast, row.check_owners)
         known = twins.get(key)
         if known is None or known.duration_s < duration_s:
             twins[key] = Row(
@@ -172,6 +194,7 @@ def _twins(rows: Iterable[Row], most_s: float | None = None) -> list[Row]:
                 gc=row.gc,
                 ballast=row.ballast,
                 extend_s=row.extend_s,
+                check_owners=row.check_owners,
                 twin_of=row.defect.slug if row.overrides and row.defect is not None else "",
             )
     return list(twins.values())

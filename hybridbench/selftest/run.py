@@ -5,16 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 
+from hybridbench.analysis.comparison import compare as compare_all
 from hybridbench.analysis.judge import judge
-from hybridbench.errors import HybridbenchError
+from hybridbench.compare.store import read_comparison
+from hybridbench.defects.defect import FoundBy
+from hybridbench.defects.truth import OWNER_LEDGER
+from hybridbench.errors import ExitCode, HybridbenchError
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.truth import read_truth
-from hybridbench.selftest.compare import Outcome, compare
+from hybridbench.selftest.compare import Outcome, compare, compare_versions
 from hybridbench.selftest.detect import time_to_detect_s
 from hybridbench.selftest.matrix import Expect, Row
 from hybridbench.targets.own_process import own_command
@@ -22,6 +27,8 @@ from hybridbench.targets.own_process import own_command
 # Boot, drains and checkpoints on a busy machine; a soak that takes longer than this hangs.
 _PATIENCE_S = 600.0
 _STDERR_LINES = 3
+# In a comparison's directory each version has one of its own: the second has the defect.
+_WITH_DEFECT = "b"
 
 Told = Callable[[Outcome], None]
 
@@ -106,20 +113,29 @@ class SelfTest:
 
 
 def command(row: Row, store: Path) -> list[str]:
-    """The soak of a row, as anybody could type it."""
-    words = [sys.executable, "-m", "hybridbench", "soak", "--ui", "none", "--store", str(store)]
-    words += ["--profile", row.profile]
+    """The soak or comparison of a row, as anybody could type it."""
+    special = _comparison if row.signature.found_by is FoundBy.COMPARE else _soak
+    words = [sys.executable, "-m", "hybridbench", *special(row), "--ui", "none"]
+    words += ["--store", str(store), "--profile", row.profile, "--gc", row.gc]
     if row.model:
         words += ["--model", row.model]
-    words += ["--duration", f"{row.duration_s:g}s", "--gc", row.gc]
+    if row.ballast is not None:
+        words += ["--ballast", str(row.ballast)]
+    return [*words, *_settings(row)]
+
+
+def _soak(row: Row) -> list[str]:
+    words = ["soak", "--duration", f"{row.duration_s:g}s"]
     words += ["--extend", f"{row.most_extend_s:g}s" if row.most_extend_s else "0"]
     # Detection is tried here, over the whole length; what a finding is made of is another matter.
     words += ["--stop", "never", "--diagnose", "never"]
-    if row.ballast is not None:
-        words += ["--ballast", str(row.ballast)]
-    if row.defect is not None:
-        words += ["--defect", row.defect.slug]
-    return [*words, *_settings(row)]
+    return words if row.defect is None else [*words, "--defect", row.defect.slug]
+
+
+def _comparison(row: Row) -> list[str]:
+    assert row.defect is not None, f"{row.name}: there is nothing to compare with"
+    # Six rounds are the first look; further ones only say more exactly what is found.
+    return ["compare", ".", f"defect:{row.defect.slug}", "--rounds", "6", "--block", "5s"]
 
 
 def _settings(row: Row) -> Iterable[str]:
@@ -127,6 +143,8 @@ def _settings(row: Row) -> Iterable[str]:
         # A row that sets the heap itself has the last word on it.
         if not (key == "ballast.objects" and row.ballast is not None):
             yield from ("--set", f"{key}={value}")
+    if not row.check_owners and "engine.check_owners" not in dict(row.overrides):
+        yield from ("--set", "engine.check_owners=false")
 
 
 def _runs(store: Path) -> list[Path]:
@@ -136,17 +154,35 @@ def _runs(store: Path) -> list[Path]:
 
 def _judged(row: Row, run_dir: Path, code: int | None = None, complaint: str = "") -> Outcome:
     """The row's run as the present analysis sees it; ``code`` None for one that was stored."""
+    by_compare = row.signature.found_by is FoundBy.COMPARE
     try:
-        record = read_run(run_dir)
-        verdict = judge(record)
+        outcome, right = (_judged_comparison if by_compare else _judged_soak)(row, run_dir)
     except HybridbenchError as error:
         return Outcome(row, "none", wrong=(str(error),), run_dir=str(run_dir))
-    slug = row.defect.slug if row.defect is not None else ""
+    wrong = outcome.wrong
+    if code is not None and code != int(right):
+        said = f"{row.signature.found_by} ended with {code}, not {int(right)}: {complaint}"
+        wrong = (*wrong, f"the {said}")
+    return replace(outcome, wrong=wrong, run_dir=str(run_dir))
+
+
+def _judged_soak(row: Row, run_dir: Path) -> tuple[Outcome, ExitCode]:
+    record = read_run(run_dir)
+    verdict = judge(record)
+    truth = read_truth(run_dir)
     detect_s = None
     if row.expect is Expect.CAUGHT:
         detect_s = time_to_detect_s(record, verdict.kind)
-    outcome = compare(row, verdict, read_truth(run_dir).get(slug, {}), detect_s)
-    wrong = outcome.wrong
-    if code is not None and code != int(verdict.exit_code):
-        wrong = (*wrong, f"the soak ended with {code}, not {int(verdict.exit_code)}: {complaint}")
-    return Outcome(**{**vars(outcome), "wrong": wrong, "run_dir": str(run_dir)})
+    outcome = compare(row, verdict, _of_defect(row, truth), detect_s, truth.get(OWNER_LEDGER))
+    return outcome, verdict.exit_code
+
+
+def _judged_comparison(row: Row, directory: Path) -> tuple[Outcome, ExitCode]:
+    stored = read_comparison(directory)
+    answer = compare_all(stored.comparison, stored.terms)
+    truth = read_truth(directory / _WITH_DEFECT)
+    return compare_versions(row, answer, _of_defect(row, truth)), answer.exit_code
+
+
+def _of_defect(row: Row, truth: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
+    return {} if row.defect is None else truth.get(row.defect.slug, {})

@@ -33,7 +33,7 @@ def test_with_the_defect_each_such_session_stays_with_all_it_holds() -> None:
         engine = hybrid_engine()
         close_during_turns(engine, 3)
 
-    assert DEFECT.truth.counts()["closes_forgotten"] == 3
+    assert DEFECT.truth.counts() == {"closes_put_off": 3, "sessions_left_open": 3}
     assert engine.containers()["sessions"] == 3
     stats = engine.pool_stats()
     assert (stats["mamba"].session_held, stats["req"].session_held) == (3, 3)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from hybridbench.defects.inject import injected
-from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT
+from hybridbench.defects.pr25770_lru_reference_cycle import _EVICTED, DEFECT
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
@@ -24,6 +25,11 @@ def no_collector() -> Iterator[None]:
     yield
     gc.enable()
     gc.collect()
+
+
+def start_counting() -> None:
+    DEFECT.truth.clear()
+    _EVICTED.clear()
 
 
 def stray_nodes(engine: Engine) -> int:
@@ -67,6 +73,44 @@ def test_with_the_defect_nearly_every_evicted_node_stays_although_all_pools_bala
 
     assert strays > 0.8 * engine.counters.nodes_evicted
     assert_nothing_lost(engine)
+
+
+def test_the_truth_is_how_many_evicted_nodes_live_on() -> None:
+    start_counting()
+    with injected(DEFECT):
+        engine = make_engine(mamba_slots=10, kv_tokens=400)
+        chat(engine, 120)
+        strays = stray_nodes(engine)
+
+    truth = DEFECT.truth.counts()
+    assert 200 < truth["nodes_evicted"] <= engine.counters.nodes_evicted
+    # The last look was at the last eviction, and leaves out what its own frames may name.
+    assert strays - 10 <= truth["nodes_kept"] <= strays
+
+
+def test_nodes_that_only_the_collector_ends_were_kept() -> None:
+    start_counting()
+    with injected(DEFECT):
+        engine = make_engine(mamba_slots=10, kv_tokens=400)
+        chat(engine, 40)
+        kept = DEFECT.truth.counts()["nodes_kept"]
+        assert engine.flush_cache()
+        gc.collect()
+        assert stray_nodes(engine) == 0
+        chat(engine, 40, seed=4)
+
+    assert DEFECT.truth.counts()["nodes_kept"] > kept
+
+
+def test_the_truth_of_nodes_that_die_is_that_none_is_kept() -> None:
+    start_counting()
+    watching = replace(DEFECT, patches=DEFECT.patches[2:])
+    with injected(watching):
+        engine = make_engine(mamba_slots=10, kv_tokens=400)
+        chat(engine, 120)
+
+    assert engine.counters.nodes_evicted > 200
+    assert DEFECT.truth.counts() == {"nodes_evicted": 0, "nodes_kept": 0}
 
 
 def test_after_the_defect_a_new_engine_is_healthy_again() -> None:

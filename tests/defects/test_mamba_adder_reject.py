@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.defects.inject import injected
-from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT
+from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT, KeptSlots
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
@@ -42,6 +42,18 @@ def test_a_healthy_engine_refuses_and_waiting_requests_hold_nothing() -> None:
     assert refusals > 0
     assert held == 0
     assert_idle_and_clean(engine)
+
+
+def test_the_truth_counts_each_slot_once_however_often_its_request_is_refused() -> None:
+    DEFECT.truth.clear()
+    with injected(DEFECT):
+        engine = tight_engine()
+        held, refusals = squeeze(engine)
+        assert DEFECT.truth.counts() == {"refusals": refusals, "slots_kept": held}
+
+    kept = KeptSlots()
+    told = [kept.is_new(rid, slot) for rid, slot in (("a", 3), ("a", 3), ("b", 4), ("a", 5))]
+    assert told == [True, False, True, True]
 
 
 def test_with_the_defect_the_check_names_the_pool_and_the_slot() -> None:

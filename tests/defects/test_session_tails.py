@@ -67,7 +67,24 @@ def test_a_tail_freed_inside_a_page_takes_the_page_from_under_the_turn() -> None
         with pytest.raises(OwnershipError):
             run_to_idle(engine)
 
-    assert UNALIGNED.truth.counts() == {"pages_freed_in_use": 1}
+    assert UNALIGNED.truth.counts() == {"tails_freed": 1, "tokens_freed_in_use": 16}
+
+
+def test_where_nobody_checks_owners_the_page_is_handed_out_twice_and_stays_one_too_many() -> None:
+    UNALIGNED.truth.clear()
+    with injected(UNALIGNED):
+        engine = paged_engine(16, check_owners=False)
+        open_with_turn(engine, "s")
+        begin_turn(engine, "s", steps=2)
+        engine.scheduler._retract_one()
+        run_to_idle(engine)
+        engine.close_session("s")
+        free = engine.pools.token_to_kv_pool_allocator.free_pages.tolist()
+
+    assert UNALIGNED.truth.counts()["tokens_freed_in_use"] == 16
+    assert engine.pool_stats()["kv"].residual == -16
+    assert len(free) == len(set(free)) + 1 or len(engine.pools.tree_cache.tree_slots()[0]) > 0
+    assert engine.pools.objections()["kv"] > 0
 
 
 def test_in_pages_of_one_token_the_same_code_is_right() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from hybridbench.defects.inject import injected
 from hybridbench.defects.pr31648_whole_chain_lru_refresh import DEFECT, TRUTH
 from hybridbench.engine.engine import Engine
@@ -43,7 +45,9 @@ def test_the_defect_costs_hits_and_nothing_else_shows_and_then_all_is_well_again
     again, _ = hit_rate_of_chats()
 
     assert healthy - defective > 0.1
-    assert counts["needless_refreshes"] > counts["hits"]
+    assert counts["needless_refreshes"] > counts["refreshes"]
+    # Counted at the admissions, from the first evicted state on.
+    assert counts["tokens_hit"] / counts["prompt_tokens"] == pytest.approx(defective, rel=0.05)
     assert_idle_and_clean(engine)
     assert again == healthy
     assert TRUTH.counts() == counts

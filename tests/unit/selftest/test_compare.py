@@ -6,9 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from hybridbench.analysis.comparison_verdict import (
+    Call,
+    ComparisonTerms,
+    ComparisonVerdict,
+    MetricComparison,
+    Outcome,
+    Role,
+    SideComparison,
+)
 from hybridbench.analysis.findings import Finding, Rate, Verdict, VerdictKind
-from hybridbench.defects.defect import Signature
-from hybridbench.selftest.compare import compare
+from hybridbench.defects.defect import FoundBy, Signature
+from hybridbench.selftest.compare import compare, compare_versions
 from hybridbench.selftest.matrix import Expect, Row
 from hybridbench.selftest.table import line, markdown, summary
 
@@ -24,6 +33,7 @@ CAUGHT = Row(
         drivers=("refusals",),
         harm="slots_lost",
         per="refusals",
+        counted="missing",
     ),
     duration_s=45.0,
 )
@@ -49,6 +59,46 @@ def verdict(kind: VerdictKind, *findings: Finding) -> Verdict:
     return Verdict(kind, f"{kind}: said", findings, (), None, "")
 
 
+COMPARED = replace(
+    CAUGHT,
+    signature=replace(
+        CAUGHT.signature,
+        verdicts=("REGRESSION",),
+        kinds=("LOWER",),
+        subject="hit_rate",
+        drivers=(),
+        counted="other",
+        found_by=FoundBy.COMPARE,
+    ),
+)
+
+
+def metric(name: str, call: Call, word: str, *, other: float) -> MetricComparison:
+    return MetricComparison(
+        metric=name,
+        label=name,
+        unit="ratio",
+        role=Role.GUARD,
+        call=call,
+        word=word,
+        margin=0.05,
+        base=other / 0.89,
+        other=other,
+        ratio=0.89,
+        lower=0.86,
+        upper=0.91,
+        confidence=0.95,
+        pairs=6,
+        sd=0.01,
+        robust_ratio=0.89,
+    )
+
+
+def answer(outcome: Outcome, *metrics: MetricComparison) -> ComparisonVerdict:
+    side = SideComparison(1, "defect:x", outcome, outcome.value, "said", metrics, ())
+    return ComparisonVerdict(outcome, outcome.value, "said", (side,), 6, ComparisonTerms(), True)
+
+
 def leak(**changes: object) -> Verdict:
     return verdict(VerdictKind.LEAK, replace(FINDING, **changes))  # type: ignore[arg-type]
 
@@ -66,7 +116,8 @@ def test_a_finding_that_says_everything_right_is_right() -> None:
         ({"driver": "retracts"}, "driver retracts, not refusals"),
         ({"subject": "kv pool"}, "no finding residual of mamba"),
         ({"kind": "growth"}, "no finding residual of mamba"),
-        ({"data": {"missing": 29}}, "29 slots reported missing; 30 are"),
+        ({"data": {"missing": 29}}, "missing: 29; the truth is 30"),
+        ({"data": {}}, "the finding has no number 'missing'; the truth is 30"),
         ({"rates": (Rate(1.5, 1.4, 1.6, "slots", "refusal"),)}, "the truth is 1"),
         ({"rates": (FINDING.rates[0],)}, "no rate for each event"),
     ],
@@ -106,12 +157,78 @@ def test_a_twin_that_is_accused_of_anything_is_wrong_even_if_the_verdict_is_allo
     assert outcome.wrong == ("found residual: 30 slots are missing",)
 
 
-def test_where_no_event_is_asked_for_no_rate_of_one_is() -> None:
-    # What work costs is told in milliseconds, whatever the defect has counted.
-    row = replace(CAUGHT, signature=replace(CAUGHT.signature, kinds=("decay",), drivers=()))
-    decay = replace(FINDING, kind="decay", driver=None, rates=(), data={})
+def test_a_defect_that_did_nothing_was_not_found_whatever_the_report_says() -> None:
+    idle = compare(CAUGHT, leak(), {"slots_lost": 0, "refusals": 30})
 
-    assert compare(row, verdict(VerdictKind.LEAK, decay), TRUTH).wrong == ()
+    assert idle.wrong == ("the defect did nothing: its truth counts no slots_lost",)
+    assert compare(CAUGHT, leak(), {}).wrong == idle.wrong
+
+
+def test_a_finding_without_a_number_to_compare_is_wrong() -> None:
+    row = replace(CAUGHT, signature=replace(CAUGHT.signature, counted=""))
+
+    # Its driver cannot be told from the right one, and the rate is for the wrong one.
+    other = compare(row, leak(driver="retracts", data={"rivals": ["refusals"]}), TRUTH)
+
+    assert other.wrong == ("nothing in the finding is compared with the truth, 1",)
+    assert compare(row, leak(), TRUTH).wrong == ()
+
+
+def test_a_row_that_must_be_caught_cannot_be_made_without_a_truth() -> None:
+    for lacking in ({"harm": ""}, {"per": "", "counted": ""}):
+        with pytest.raises(ValueError, match="must name what the defect's truth counts"):
+            replace(CAUGHT, signature=replace(CAUGHT.signature, **lacking))  # type: ignore[arg-type]
+    assert TWIN.signature.harm == ""
+
+
+def test_what_work_costs_is_compared_for_each_event_in_the_units_of_the_finding() -> None:
+    cost = replace(CAUGHT.signature, kinds=("decay",), drivers=(), counted="value", scale=1e-6)
+    row = replace(CAUGHT, signature=cost)
+    truth = {"slots_lost": 90_000_000, "refusals": 30}
+    data = {"value": 2.9, "lower": 2.8, "upper": 3.1}
+    decay = replace(FINDING, kind="decay", driver=None, rates=(), data=data)
+
+    assert compare(row, verdict(VerdictKind.LEAK, decay), truth).wrong == ()
+    off = replace(decay, data={**data, "upper": 2.95})
+    (wrong,) = compare(row, verdict(VerdictKind.LEAK, off), truth).wrong
+    assert wrong == "value: 2.9 (2.8 to 2.95); the truth is 3"
+
+
+def test_a_report_that_sees_a_part_may_say_less_than_the_truth_and_never_more() -> None:
+    row = replace(CAUGHT, signature=replace(CAUGHT.signature, at_most=True))
+    rates = (Rate(0.5, 0.4, 0.6, "slots", "refusal"),)
+
+    assert compare(row, leak(rates=rates, data={"missing": 12}), TRUTH).wrong == ()
+    assert compare(row, leak(data={"missing": 31}), TRUTH).wrong == (
+        "missing: 31; the truth is 30",
+    )
+
+
+def test_in_a_healthy_run_allocators_that_check_nothing_have_nothing_to_object_to() -> None:
+    clean = verdict(VerdictKind.CLEAN)
+
+    assert compare(TWIN, clean, {}, objections={"kv": 0, "mamba": 0}).wrong == ()
+    (wrong,) = compare(TWIN, clean, {}, objections={"kv": 16, "mamba": 0}).wrong
+    assert wrong == "16 slots of kv were given back by somebody who did not hold them"
+    assert compare(CAUGHT, leak(), TRUTH, objections={"kv": 16}).wrong == ()
+
+
+def test_a_comparison_is_right_if_the_metric_is_worse_and_agrees_with_the_truth() -> None:
+    lower = metric("hit_rate", Call.WORSE, "LOWER", other=0.65)
+    slower = metric("throughput_tokens_per_s", Call.WORSE, "SLOWER", other=9000.0)
+    same = metric("hit_rate", Call.SAME, "SAME", other=0.65)
+    truth = {"slots_lost": 66, "refusals": 100}
+
+    right = compare_versions(COMPARED, answer(Outcome.REGRESSION, slower, lower), truth)
+    assert right.wrong == ()
+    assert (right.verdict, right.subject, right.rate) == ("REGRESSION", "hit_rate", "0.65 other")
+    other_truth = compare_versions(
+        COMPARED, answer(Outcome.REGRESSION, lower), {"slots_lost": 70, "refusals": 100}
+    )
+    assert other_truth.wrong == ("other: 0.65 (0.6175 to 0.6825); the truth is 0.7",)
+    missed = compare_versions(COMPARED, answer(Outcome.SAME, same), truth)
+    assert missed.wrong[0].startswith("verdict SAME, not REGRESSION")
+    assert missed.wrong[1] == "no finding LOWER of hit_rate; there is none"
 
 
 def test_what_an_invalid_run_found_accuses_nobody() -> None:

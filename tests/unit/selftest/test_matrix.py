@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.defects.catalog import CONTROLS, DEFECTS
-from hybridbench.defects.defect import Role
+from hybridbench.defects.defect import FoundBy, Role
 from hybridbench.errors import UsageError
 from hybridbench.selftest.matrix import Expect, Row, full_matrix, only, quick_matrix
 from hybridbench.selftest.run import command
@@ -17,7 +17,7 @@ KNOWN = (*DEFECTS, *CONTROLS)
 
 
 def traffic_of(row: Row) -> tuple[object, ...]:
-    return row.profile, row.model, row.overrides
+    return row.profile, row.model, row.overrides, row.check_owners
 
 
 def test_quick_has_every_exact_defect_once_and_a_twin_for_each_of_their_profiles() -> None:
@@ -50,7 +50,8 @@ def test_full_has_a_twin_of_the_very_traffic_of_every_defective_row() -> None:
 
     twins = [row for row in rows if row.expect is Expect.TWIN]
     for row in rows:
-        if row.expect is Expect.CAUGHT:
+        # A comparison has the engine without the defect in itself.
+        if row.expect is Expect.CAUGHT and row.signature.found_by is FoundBy.SOAK:
             same = [
                 t
                 for t in twins
@@ -70,7 +71,16 @@ def test_full_has_all_and_what_the_heap_decides_under_every_collector_and_heap()
     assert len({row.name for row in rows}) == len(rows)
 
 
-def test_every_row_is_a_soak_that_anybody_can_type(tmp_path: Path) -> None:
+def test_full_tries_every_defect_with_allocators_that_check_owners_and_with_others() -> None:
+    rows = [row for row in full_matrix(KNOWN) if row.expect is Expect.CAUGHT]
+
+    for defect in DEFECTS:
+        checked = {row.check_owners for row in rows if row.defect is defect}
+        assert checked == {True, False}, defect.slug
+    assert all(row.check_owners for row in quick_matrix(KNOWN))
+
+
+def test_every_row_is_a_soak_or_a_comparison_that_anybody_can_type(tmp_path: Path) -> None:
     for row in full_matrix(KNOWN):
         words = command(row, tmp_path)
         settings = dict(row.overrides)
@@ -78,7 +88,11 @@ def test_every_row_is_a_soak_that_anybody_can_type(tmp_path: Path) -> None:
 
         assert profile.name == row.profile
         assert words[words.index("--profile") + 1] == row.profile
-        assert words.count("--set") <= len(settings)
+        assert words.count("--set") <= len(settings) + (not row.check_owners)
+        assert ("engine.check_owners=false" in words) == (
+            not row.check_owners or settings.get("engine.check_owners") == "false"
+        )
+        assert words[3] == row.signature.found_by
 
 
 def test_only_full_extends_and_says_for_how_long(tmp_path: Path) -> None:

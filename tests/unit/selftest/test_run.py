@@ -41,6 +41,26 @@ def test_a_defect_is_named_and_a_model_of_its_own_used(tmp_path: Path) -> None:
     assert words[words.index("--model") + 1] == "tiny"
 
 
+def test_what_only_a_comparison_finds_is_compared_with_the_engine_without_it(
+    tmp_path: Path,
+) -> None:
+    defect = find_defect("whole-chain-lru-refresh")
+    asked = row(
+        expect=Expect.CAUGHT,
+        defect=defect,
+        signature=defect.signature,
+        gc="freeze-after-warmup",
+        ballast=0,
+        check_owners=False,
+    )
+
+    words = command(asked, tmp_path)
+
+    assert words[3:6] == ["compare", ".", "defect:whole-chain-lru-refresh"]
+    assert words[words.index("--gc") + 1] == "freeze-after-warmup"
+    assert "engine.check_owners=false" in words
+
+
 def test_a_soak_that_cannot_start_is_a_wrong_row_with_its_sentence(tmp_path: Path) -> None:
     told: list[Outcome] = []
 
