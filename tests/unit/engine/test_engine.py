@@ -271,6 +271,22 @@ def test_a_broken_law_is_counted_or_fatal_as_configured() -> None:
         fatal.generate([[1, 2, 3]], PARAMS)
 
 
+def test_without_owner_checks_a_slot_freed_twice_shows_in_the_sums_and_nobody_raises() -> None:
+    prompts = [[1, 2, 3, index] for index in range(6)]
+    engine = make_engine(check_owners=False, check_fatal=False)
+    assert engine.generate(prompts, PARAMS) == make_engine().generate(prompts, PARAMS)
+    assert engine.pools.objections() == {"kv": 0, "mamba": 0, "req": 0}
+    assert_idle_and_clean(engine)
+
+    slot = engine.pools.mamba_allocator.free_slots[0]
+    engine.pools.mamba_allocator.free([slot])
+    engine.generate([[9, 9, 9]], PARAMS)
+
+    assert engine.pools.objections()["mamba"] == 1
+    assert engine.pool_stats()["mamba"].residual == -1
+    assert any(v.pool == "mamba" and v.count == -1 for v in engine.violations)
+
+
 def test_a_pool_that_lost_its_slots_ends_the_request_instead_of_waiting_for_ever() -> None:
     engine = make_engine(mamba_slots=2, check_level="off")
     engine.pools.mamba_allocator.alloc(2, REQ)

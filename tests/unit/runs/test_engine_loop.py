@@ -270,3 +270,20 @@ def test_at_the_end_the_worker_gives_back_what_it_can_and_tells_what_it_held() -
     assert evictable == 0, "the cache was flushed"
     assert given.at_rest_bytes > 0
     assert given.after_collect_bytes > 0
+
+
+def test_what_allocators_without_owner_checks_would_have_refused_is_told_at_the_end() -> None:
+    engine = make_engine(check_owners=False)
+    taken = engine.pools.token_to_kv_pool_allocator.alloc(3, REQ)
+    assert taken is not None
+    engine.pools.token_to_kv_pool_allocator.free(taken)
+    engine.pools.token_to_kv_pool_allocator.free(taken)
+    with in_process_worker(engine) as worker:
+        told = worker.ask(m.Shutdown(), until=m.Goodbye)
+
+    (truth,) = [message for message in told if isinstance(message, m.InjectedTruth)]
+    assert truth.counts == {"owner-ledger": {"kv": 3, "mamba": 0, "req": 0}}
+
+    with in_process_worker(make_engine()) as worker:
+        told = worker.ask(m.Shutdown(), until=m.Goodbye)
+    assert not any(isinstance(message, m.InjectedTruth) for message in told)
