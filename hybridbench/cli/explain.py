@@ -104,6 +104,11 @@ def _story(defect: Defect) -> Iterator[tuple[str, str]]:
     yield "expected", _expected(defect)
     if signature.drivers:
         yield "driven by", " or ".join(signature.drivers)
+    if defect.rates:
+        *others, default = defect.rates
+        yield "how fast", f"{default}; {defect.slug}@RATE sets it: {', '.join(others)}, ..."
+    if defect.healthy_twin:
+        yield "healthy twin", f"{defect.healthy_twin}: the same work, and all of it given back"
     yield "how long", _how_long(defect)
     if defect.corrupts:
         yield "beware", "the generated tokens may change too"

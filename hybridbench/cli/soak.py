@@ -76,8 +76,9 @@ def soak(
         list[str] | None,
         typer.Option(
             metavar="SLUG",
-            help="A historic defect to put back (repeatable), a .py file with DEFECT, or "
-            "defects-as-of:sglang-0.5.10 for those that release had.",
+            help="A historic defect to put back (repeatable), SLUG@200MiB/h for one that has a "
+            "rate, a .py file with DEFECT, or defects-as-of:sglang-0.5.10 for those that release "
+            "had.",
         ),
     ] = None,
     trace: Annotated[

@@ -5,16 +5,22 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from hybridbench.defects.controls.arena_retention import DEFECT as ARENA_RETENTION
 from hybridbench.defects.controls.cache_fill import DEFECT as CACHE_FILL
+from hybridbench.defects.controls.copied_messages import DEFECT as COPIED_MESSAGES
 from hybridbench.defects.controls.healthy_sawtooth import DEFECT as HEALTHY_SAWTOOTH
 from hybridbench.defects.controls.load_ramp import DEFECT as LOAD_RAMP
 from hybridbench.defects.controls.observer_growth import DEFECT as OBSERVER_GROWTH
+from hybridbench.defects.controls.released_mappings import DEFECT as RELEASED_MAPPINGS
 from hybridbench.defects.controls.slot_fill_log import DEFECT as SLOT_FILL_LOG
+from hybridbench.defects.controls.state_row_copy import DEFECT as STATE_ROW_COPY
 from hybridbench.defects.controls.sticky_burst import DEFECT as STICKY_BURST
 from hybridbench.defects.defect import Defect
+from hybridbench.defects.mlxlm1701_state_row_view import DEFECT as STATE_ROW_VIEW
+from hybridbench.defects.omi6938_pinned_buffers import DEFECT as PINNED_RECEIVE_BUFFERS
 from hybridbench.defects.pr0508_radix_lock_skip import DEFECT as RADIX_LOCK_SKIP
 from hybridbench.defects.pr4977_retract_page_pad import DEFECT as RETRACT_PAGE_PAD
 from hybridbench.defects.pr12224_overlap_late_token_double_free import (
@@ -45,9 +51,11 @@ from hybridbench.defects.pr31648_whole_chain_lru_refresh import DEFECT as WHOLE_
 from hybridbench.defects.pr35936_ghost_request import DEFECT as GHOST_REQUEST
 from hybridbench.defects.pr38454_evict_heap_rebuild import DEFECT as EVICT_HEAP_REBUILD
 from hybridbench.defects.slow_step import DEFECT as SLOW_STEP
+from hybridbench.defects.vllm24264_unreleased_mappings import DEFECT as UNRELEASED_MAPPINGS
 from hybridbench.defects.vllm34183_request_partial_cycle import DEFECT as REQUEST_PARTIAL_CYCLE
 from hybridbench.defects.vllm44490_undrained_recorder import DEFECT as UNDRAINED_RECORDER
 from hybridbench.errors import ConfigError, UsageError
+from hybridbench.units import parse_byte_rate
 
 DEFECTS: tuple[Defect, ...] = (
     LRU_REFERENCE_CYCLE,
@@ -73,6 +81,9 @@ DEFECTS: tuple[Defect, ...] = (
     SESSION_ABORT_CLOBBER,
     SESSION_ACTIVE_DOUBLE_COUNT,
     DEFERRED_CLOSE_ORPHAN,
+    STATE_ROW_VIEW,
+    UNRELEASED_MAPPINGS,
+    PINNED_RECEIVE_BUFFERS,
 )
 
 # What looks like a leak and is none; put in like a defect, and to be left alone.
@@ -84,6 +95,9 @@ CONTROLS: tuple[Defect, ...] = (
     LOAD_RAMP,
     OBSERVER_GROWTH,
     STICKY_BURST,
+    STATE_ROW_COPY,
+    RELEASED_MAPPINGS,
+    COPIED_MESSAGES,
 )
 
 # What a soak cannot see, as it was never otherwise: comparisons are tried on it, and no row of the
@@ -92,24 +106,39 @@ PLANTED: tuple[Defect, ...] = (SLOW_STEP,)
 
 
 def find_defect(name: str, asked_by: str = "--defect") -> Defect:
-    """What is called ``name``: a slug, or a ``.py`` file that defines ``DEFECT``.
+    """What is called ``name``: a slug, ``SLUG@RATE``, or a ``.py`` file that defines ``DEFECT``.
 
     ``asked_by`` is the option or command that an error names.
 
     Raises:
-        UsageError: no such slug; the nearest one is named.
+        UsageError: no such slug; the nearest one is named.  Or no rate, or a defect without.
         ConfigError: the file is missing, does not import, or defines no ``DEFECT``.
     """
     if name.endswith(".py"):
         return _from_file(Path(name))
+    slug, at, rate = name.partition("@")
     known = (*DEFECTS, *CONTROLS, *PLANTED)
     for defect in known:
-        if defect.slug == name:
-            return defect
+        if defect.slug == slug:
+            return _at_rate(defect, rate, asked_by) if at else defect
     slugs = [defect.slug for defect in known]
-    near = difflib.get_close_matches(name, slugs, n=1)
+    near = difflib.get_close_matches(slug, slugs, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(slugs)}."
     raise UsageError(f"{asked_by} {name}: no such defect; {hint} A .py file with DEFECT works too.")
+
+
+def _at_rate(defect: Defect, rate: str, asked_by: str) -> Defect:
+    asked = f"{asked_by} {defect.slug}@{rate}"
+    if defect.at_rate is None:
+        having = ", ".join(known.slug for known in DEFECTS if known.at_rate is not None)
+        raise UsageError(f"{asked}: {defect.slug} has no rate to choose; {having} have one.")
+    try:
+        bytes_per_hour = parse_byte_rate(rate)
+    except ValueError as error:
+        raise UsageError(f"{asked}: {error}.") from error
+    if bytes_per_hour <= 0:
+        raise UsageError(f"{asked}: the rate is zero; leave --defect out for a healthy engine.")
+    return replace(defect.at_rate(bytes_per_hour), slug=f"{defect.slug}@{''.join(rate.split())}")
 
 
 def _from_file(path: Path) -> Defect:

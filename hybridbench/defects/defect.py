@@ -7,9 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import CodeType, FunctionType
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from hybridbench.defects.truth import Truth
+
+# What a defect of memory alone counts: bytes that stay, and the time in which they came to stay.
+# ``per`` of its signature is the latter, and its rate is compared for each hour.
+BYTES_KEPT: Final = "bytes_kept"
+MILLISECONDS: Final = "milliseconds"
 
 # Replacements have the signature of the method they stand in for, which only that method knows.
 Replacement: TypeAlias = Callable[..., object]
@@ -58,11 +63,13 @@ class Signature:
         rate: how much for each event, in words.
         drivers: counters, one of which the finding must name; empty if none can be told.
         harm: name of the truth's count of what was done; empty for a control.
-        per: name of the truth's count that ``harm`` is divided by to give the rate for each event.
+        per: name of the truth's count that ``harm`` is divided by to give the rate for each event;
+            with ``MILLISECONDS`` that for each hour.
         counted: name of the number in the finding's data that must be ``harm``: in all, or for each
             of ``per`` where no driver is asked for.
         scale: one of ``harm`` in the unit of the finding.
         at_most: the report can only see part of it: it may say less than the truth, never more.
+        alone: nothing but this finding may say that anything leaks.
         exact: found by arithmetic, not by statistics: seconds suffice.
         duration_s: how long a run must be for the finding.
         quick_s: how long the quick self-test runs it; 45 where half a minute has too few events.
@@ -81,6 +88,7 @@ class Signature:
     counted: str = ""
     scale: float = 1.0
     at_most: bool = False
+    alone: bool = False
     exact: bool = True
     duration_s: float = 45.0
     quick_s: float = 30.0
@@ -105,6 +113,10 @@ class Defect:
         model: a preset, where the profile's own will not do.
         truth: what its replacements count.
         corrupts: whether generated tokens may change.
+        rates: rates an hour that the self-test tries; the last is what the slug alone means.
+        at_rate: the same defect at another rate, in bytes an hour; None where it has no rate.
+        healthy_twin: slug of the control that does the same work and gives all of it back.
+        quick: whether the quick self-test has it although minutes are needed to find it.
     """
 
     slug: str
@@ -120,6 +132,10 @@ class Defect:
     model: str = ""
     truth: Truth = field(default_factory=Truth)
     corrupts: bool = False
+    rates: tuple[str, ...] = ()
+    at_rate: Callable[[float], Defect] | None = None
+    healthy_twin: str = ""
+    quick: bool = False
     role: Role = Role.DEFECT
 
 

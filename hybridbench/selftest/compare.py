@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hybridbench.analysis.comparison_verdict import Call, ComparisonVerdict, MetricComparison
 from hybridbench.analysis.counters import singular
 from hybridbench.analysis.findings import Finding, Rate, Verdict, VerdictKind
-from hybridbench.defects.defect import Signature
+from hybridbench.defects.defect import MILLISECONDS, Signature
 from hybridbench.selftest.matrix import Expect, Row
 
 # Findings carry 95 % intervals.  Many rows are compared at once, so each is taken at 99.9 %: the
@@ -16,6 +16,7 @@ from hybridbench.selftest.matrix import Expect, Row
 _WIDER = 3.2905 / 1.9600
 _WORSE = Call.WORSE
 _WRONG = (VerdictKind.LEAK, VerdictKind.DEGRADED, VerdictKind.INVARIANT)
+_MS_PER_HOUR = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,13 @@ def _compared(row: Row, said: _Said, truth: Mapping[str, int]) -> Outcome:
             kinds = " or ".join(signature.kinds)
             wrong.append(f"no finding {kinds} of {signature.subject}; there is {seen}")
         return Outcome(row, said.verdict, wrong=tuple(wrong))
-    rate = _rate_per_event(finding)
+    rate = _rate_compared(finding, signature)
     if signature.drivers and not _knows_driver(finding, signature.drivers):
         wrong.append(f"driver {finding.driver}, not {' or '.join(signature.drivers)}")
     wrong += _against_truth(signature, finding, rate, truth)
+    if signature.alone:
+        others = (f for f in said.findings if f.verdict is VerdictKind.LEAK and f is not finding)
+        wrong += [f"not alone: found {f.kind}: {f.title}" for f in others]
     return Outcome(
         row,
         said.verdict,
@@ -144,17 +148,26 @@ def _accuses(finding: Finding) -> bool:
     return finding.verdict in _WRONG
 
 
-def _rate_per_event(finding: Finding) -> Rate | None:
-    if finding.driver is None:
+def _hourly(signature: Signature) -> bool:
+    """Whether the truth tells a rate for each hour; no event has to be named then."""
+    return signature.per == MILLISECONDS
+
+
+def _rate_compared(finding: Finding, signature: Signature) -> Rate | None:
+    if _hourly(signature):
+        unit = "h"
+    elif finding.driver is None:
         return None
-    unit = singular(finding.driver)
+    else:
+        unit = singular(finding.driver)
     return next((rate for rate in finding.rates if rate.per == unit), None)
 
 
 def _truth(signature: Signature, truth: Mapping[str, int]) -> float:
-    """What the defect did for each event, or in all; in the unit of the finding."""
+    """What the defect did for each event, each hour, or in all; in the unit of the finding."""
     harm = signature.scale * truth.get(signature.harm, 0)
-    return harm / max(1, truth.get(signature.per, 0)) if signature.per else harm
+    each = harm / max(1, truth.get(signature.per, 0)) if signature.per else harm
+    return each * _MS_PER_HOUR if _hourly(signature) else each
 
 
 def _against_truth(
@@ -164,7 +177,7 @@ def _against_truth(
     if not truth.get(signature.harm):
         yield f"the defect did nothing: its truth counts no {signature.harm}"
         return
-    told = finding.driver in signature.drivers and signature.per
+    told = _hourly(signature) or (finding.driver in signature.drivers and signature.per)
     if told:
         yield from _wrong_rate(rate, _truth(signature, truth), at_most=signature.at_most)
     if signature.counted:
@@ -177,7 +190,7 @@ def _against_truth(
 
 def _wrong_rate(rate: Rate | None, true: float, *, at_most: bool) -> Iterable[str]:
     if rate is None:
-        yield f"no rate for each event; the truth is {true:.4g}"
+        yield f"no rate to compare; the truth is {true:.4g}"
         return
     lower = rate.value - _WIDER * (rate.value - rate.lower)
     upper = rate.value + _WIDER * (rate.upper - rate.value)

@@ -16,7 +16,7 @@ HEADINGS = (
     "verdict",
     "subject",
     "driver",
-    "rate for each event",
+    "rate for each event or hour",
     "truth",
     "detected",
     "right",
@@ -73,5 +73,8 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     healthy = [o for o in outcomes if o.row.expect is not Expect.CAUGHT]
     undecided = sum(o.verdict == "INCONCLUSIVE" for o in healthy)
     if undecided:
-        said += f" {undecided} of {len(healthy)} healthy rows stayed undecided."
+        said += (
+            f" {undecided} of {len(healthy)} healthy rows stayed undecided: where the table allows "
+            "it, the row is too short to bound memory."
+        )
     return said

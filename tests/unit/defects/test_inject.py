@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,30 @@ def test_a_fingerprint_follows_the_code_and_not_the_docstring() -> None:
 def test_an_unknown_slug_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean lru-reference-cycle"):
         find_defect("lru-reference-cycles")
+
+
+def test_a_rate_behind_the_slug_makes_the_same_defect_with_it() -> None:
+    slow, fast = find_defect("state-row-view@200MiB/h"), find_defect("state-row-view@1 GiB/h")
+
+    assert (slow.slug, fast.slug) == ("state-row-view@200MiB/h", "state-row-view@1GiB/h")
+    assert slow.signature == fast.signature == find_defect("state-row-view").signature
+    assert slow.truth is not fast.truth
+    assert find_defect(slow.slug).slug == slow.slug
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("state-row-view@fast", "--defect state-row-view@fast: 'fast' is not a rate"),
+        ("state-row-view@", "--defect state-row-view@: '' is not a rate"),
+        ("state-row-view@0GiB/h", "the rate is zero; leave --defect out"),
+        ("rid-state-orphan@1GiB/h", "has no rate to choose; state-row-view, unreleased"),
+        ("state-row-vie@1GiB/h", "did you mean state-row-view?"),
+    ],
+)
+def test_a_rate_that_cannot_be_is_one_sentence(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        find_defect(name)
 
 
 def test_a_file_may_bring_a_defect_of_its_own(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hybridbench.analysis.comparison_verdict import (
 )
 from hybridbench.analysis.findings import Finding, Rate, Verdict, VerdictKind
 from hybridbench.defects.defect import FoundBy, Signature
+from hybridbench.defects.paced import private_memory_grows
 from hybridbench.selftest.compare import compare, compare_versions
 from hybridbench.selftest.matrix import Expect, Row
 from hybridbench.selftest.table import line, markdown, summary
@@ -53,6 +54,32 @@ FINDING = Finding(
     data={"pool": "mamba", "missing": 30},
 )
 TRUTH = {"slots_lost": 30, "refusals": 30}
+
+
+GROWING = Row(
+    expect=Expect.CAUGHT,
+    profile="smoke",
+    signature=private_memory_grows("one block a request"),
+    duration_s=300.0,
+)
+# Two MiB in 1.8 s are 4,000 MiB/h.
+KEPT = {"bytes_kept": 2 * 2**20, "milliseconds": 1_800}
+MIB = 2.0**20
+
+
+def growth(lower: float, upper: float) -> Finding:
+    """Private memory grows by 4,100 MiB/h, between these ends; with requests, and so on."""
+    return Finding(
+        kind="growth",
+        verdict=VerdictKind.LEAK,
+        subject="rss_anon_swap_bytes",
+        title="private memory grows",
+        driver="finishes",
+        rates=(
+            Rate(4100.0 * MIB, lower * MIB, upper * MIB, "B", "h"),
+            Rate(7.0, 6.0, 8.0, "B", "request"),
+        ),
+    )
 
 
 def verdict(kind: VerdictKind, *findings: Finding) -> Verdict:
@@ -119,7 +146,7 @@ def test_a_finding_that_says_everything_right_is_right() -> None:
         ({"data": {"missing": 29}}, "missing: 29; the truth is 30"),
         ({"data": {}}, "the finding has no number 'missing'; the truth is 30"),
         ({"rates": (Rate(1.5, 1.4, 1.6, "slots", "refusal"),)}, "the truth is 1"),
-        ({"rates": (FINDING.rates[0],)}, "no rate for each event"),
+        ({"rates": (FINDING.rates[0],)}, "no rate to compare"),
     ],
 )
 def test_one_thing_wrong_is_wrong(changes: dict[str, object], said: str) -> None:
@@ -236,6 +263,44 @@ def test_what_an_invalid_run_found_accuses_nobody() -> None:
 
     assert compare(row, verdict(VerdictKind.INVALID, FINDING), {}).wrong == ()
     assert compare(row, verdict(VerdictKind.LEAK, FINDING), {}).wrong
+
+
+def test_growth_of_memory_is_compared_with_the_truth_for_each_hour() -> None:
+    # 95 %: 4,100 +- 60, so 99.9 %: 4,100 +- 101.
+    near = compare(GROWING, verdict(VerdictKind.LEAK, growth(4040.0, 4160.0)), KEPT)
+    far = compare(GROWING, verdict(VerdictKind.LEAK, growth(4050.0, 4150.0)), KEPT)
+
+    assert near.wrong == ()
+    assert near.truth == f"{4000 * MIB:.4g}"
+    assert len(far.wrong) == 1
+    assert "the truth is" in far.wrong[0]
+
+
+def test_growth_that_the_defect_did_not_count_is_wrong() -> None:
+    outcome = compare(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0)), {})
+
+    assert any("the defect did nothing" in wrong for wrong in outcome.wrong)
+
+
+def test_what_memory_alone_shows_is_shown_by_nothing_else() -> None:
+    also = replace(FINDING, kind="container-grows", title="a table grows")
+    other = compare(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0), also), KEPT)
+    slower = replace(also, verdict=VerdictKind.DEGRADED)
+    busy = compare(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0), slower), KEPT)
+
+    assert other.wrong == ("not alone: found container-grows: a table grows",)
+    assert busy.wrong == ()
+
+
+def test_an_undecided_twin_is_wrong_where_it_must_be_clean_and_is_counted_where_it_may() -> None:
+    open_ = verdict(VerdictKind.INCONCLUSIVE)
+    short = compare(TWIN, open_, {})
+    full = compare(replace(TWIN, signature=replace(TWIN.signature, verdicts=("CLEAN",))), open_, {})
+
+    assert short.wrong == ()
+    assert full.wrong == ("verdict INCONCLUSIVE, not CLEAN: INCONCLUSIVE: said",)
+    assert "1 of 1 healthy rows stayed undecided" in summary([short])
+    assert "too short to bound memory" in summary([short])
 
 
 def test_the_table_has_a_line_for_each_row_and_says_what_was_wrong() -> None:

@@ -1,0 +1,13 @@
+"""The healthy twin of ``unreleased-mappings``: as many transfers, and the queue has a limit."""
+
+from __future__ import annotations
+
+from hybridbench.defects.paced import gives_back
+from hybridbench.defects.vllm24264_unreleased_mappings import TransferBuffers
+
+DEFECT = gives_back(
+    "released-mappings",
+    "vllm#24264",
+    "transfer buffers, 512 KiB each and 4 GiB an hour, are unmapped when 32 others were.",
+    TransferBuffers(unreleased_max=32).transfer,
+)

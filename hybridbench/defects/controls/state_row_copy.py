@@ -1,0 +1,13 @@
+"""The healthy twin of ``state-row-view``: the same batches, and the row that goes on is copied."""
+
+from __future__ import annotations
+
+from hybridbench.defects.mlxlm1701_state_row_view import BatchedStates
+from hybridbench.defects.paced import gives_back
+
+DEFECT = gives_back(
+    "state-row-copy",
+    "mlx-lm#1701",
+    "batches of recurrent states, 512 KiB each and 4 GiB an hour, come and go; memory stays.",
+    BatchedStates(copies=True).next_batch,
+)

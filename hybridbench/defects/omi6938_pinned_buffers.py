@@ -1,0 +1,88 @@
+"""omi#6938: short messages pin the heap that their large receive buffers leave behind.
+
+A connection reads into a large buffer (256 KiB in asyncio, python/cpython#85451) and cuts it down
+to what has come.  malloc shrinks a block where it lies: the message stays at the start of what was
+the buffer.  Behind it another connection's buffer is in use, so the rest becomes a hole, smaller
+than a buffer by the message; the next buffer needs new heap.  What is in use hardly grows, no trim
+of the heap's end gives anything back, and the process grows in a line until it is killed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hybridbench.defects.controls.side_work import beside_steps
+from hybridbench.defects.defect import Defect
+from hybridbench.defects.paced import (
+    BLOCK_BYTES,
+    DEFAULT_BYTES_PER_HOUR,
+    RATES,
+    PacedWork,
+    private_memory_grows,
+)
+from hybridbench.defects.truth import Truth
+from hybridbench.sampling.malloc import malloc_reader
+
+_MESSAGE_BYTES = 64
+# Connections that read at a time: behind most buffers that are cut down another is in use.
+_READING = 16
+
+
+class Messages:
+    """Reads messages into large buffers, and remembers every message.
+
+    Args:
+        copies: whether the message is copied out of its buffer, which then goes back whole.
+    """
+
+    def __init__(self, *, copies: bool) -> None:
+        self._copies = copies
+        self._reading: deque[bytearray] = deque()
+        self._read: list[bytearray] = []
+        self._read_malloc = malloc_reader()
+        self._heap_bytes: int | None = None
+
+    def read_next(self) -> int:
+        """A buffer is made to read into, and the message in the oldest one is complete.
+
+        By how many bytes the heap has grown since the last message, by malloc's own account.
+        """
+        self._reading.append(bytearray(BLOCK_BYTES))
+        if len(self._reading) > _READING:
+            message = self._reading.popleft()
+            if self._copies:
+                message = message[:_MESSAGE_BYTES]
+            else:
+                del message[_MESSAGE_BYTES:]
+            self._read.append(message)
+        return self._heap_growth()
+
+    def _heap_growth(self) -> int:
+        assert self._read_malloc is not None, "needs the account of glibc's malloc"
+        before, self._heap_bytes = self._heap_bytes, self._read_malloc().arena_bytes
+        return 0 if before is None else self._heap_bytes - before
+
+
+def at_rate(bytes_per_hour: float) -> Defect:
+    """The defect, pinning so many bytes an hour."""
+    truth = Truth()
+    work = PacedWork(bytes_per_hour, Messages(copies=False).read_next, truth)
+    return Defect(
+        slug="pinned-receive-buffers",
+        source="omi#6938",
+        symptom="Private memory grows with every message that is kept at the start of a shrunk "
+        "buffer, thousands of times faster than what is in use.",
+        profile="chat-churn",
+        signature=private_memory_grows("up to 512 KiB of heap for each message of 64 bytes"),
+        patches=(beside_steps(work),),
+        harmed="A service of many connections: 580 MB of heap for 270 MB in use, killed at its "
+        "limit of 4.5 GB.",
+        cure="Another allocator there; here the message is copied and the buffer goes back whole.",
+        truth=truth,
+        rates=RATES,
+        at_rate=at_rate,
+        healthy_twin="copied-messages",
+    )
+
+
+DEFECT = at_rate(DEFAULT_BYTES_PER_HOUR)

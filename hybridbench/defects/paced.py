@@ -1,0 +1,102 @@
+"""Native memory kept at a set rate: what the defects that only private memory shows share.
+
+Such a defect has no count that goes up, so it is known by its bytes an hour, on any machine.  It
+works a block at a time, for a request that has just finished, whenever a block is due by the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from hybridbench.analysis.validity import MEMORY
+from hybridbench.clock import Clock, SystemClock
+from hybridbench.defects.controls.side_work import beside_steps, control
+from hybridbench.defects.defect import BYTES_KEPT, MILLISECONDS, Defect, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.engine import Engine
+
+# What is worked for one request, at most.  What frameworks keep with each block beside it is lost
+# in it: under one percent.
+BLOCK_BYTES: Final = 512 * 1024
+# The last is the default.  The first is near the least that five minutes can call a leak: 8 MiB of
+# the window are left to a healthy allocator, 107 MiB/h (docs/detection.md).
+RATES: Final = ("200MiB/h", "1GiB/h", "4GiB/h")
+DEFAULT_BYTES_PER_HOUR: Final = 4 * 2.0**30
+
+
+class PacedWork:
+    """Does ``block`` for finished requests, ``bytes_per_hour`` of blocks in all.
+
+    Args:
+        bytes_per_hour: of work; how much of it stays is what ``block`` returns.
+        block: works with ``BLOCK_BYTES`` of memory and says how many bytes of it stay.
+        truth: is told, from the engine's steady state on, which is what a trend is judged by, the
+            bytes that stayed and the time in which they did.
+    """
+
+    def __init__(
+        self,
+        bytes_per_hour: float,
+        block: Callable[[], int],
+        truth: Truth,
+        clock: Clock | None = None,
+    ) -> None:
+        self._bytes_per_ms = bytes_per_hour / 3_600_000
+        self._block = block
+        self._truth = truth
+        self._clock = SystemClock() if clock is None else clock
+        self._start_s: float | None = None
+        self._served = 0
+        self._worked_bytes = 0
+        self._told_ms = 0
+
+    def after_step(self, engine: Engine) -> None:
+        """A block for each request that finished in the step, as long as one is due."""
+        now_s = self._clock.monotonic_s()
+        if self._start_s is None:
+            self._start_s = now_s
+        elapsed_ms = round(1000 * (now_s - self._start_s))
+        finished = engine.counters.finishes - self._served
+        self._served += finished
+        for _ in range(finished):
+            if self._worked_bytes + BLOCK_BYTES > elapsed_ms * self._bytes_per_ms:
+                return
+            self._worked_bytes += BLOCK_BYTES
+            kept = self._block()
+            if engine.is_steady:
+                self._truth.add(BYTES_KEPT, kept)
+                self._truth.add(MILLISECONDS, elapsed_ms - self._told_ms)
+            self._told_ms = elapsed_ms
+
+
+def private_memory_grows(rate: str) -> Signature:
+    """Private memory, and nothing else, grows as fast as the truth says."""
+    return Signature(
+        verdicts=("LEAK",),
+        kinds=("growth",),
+        subject=MEMORY,
+        event="finished request for which a block is due",
+        rate=rate,
+        harm=BYTES_KEPT,
+        per=MILLISECONDS,
+        alone=True,
+        exact=False,
+        duration_s=300.0,
+    )
+
+
+def gives_back(slug: str, source: str, symptom: str, block: Callable[[], int]) -> Defect:
+    """A healthy twin: the work of the defect at its largest rate, of which nothing may stay."""
+    truth = Truth()
+    work = PacedWork(DEFAULT_BYTES_PER_HOUR, block, truth)
+    twin = control(
+        slug,
+        source,
+        symptom=symptom,
+        rate="none: every block goes back",
+        patches=(beside_steps(work),),
+        verdicts=("CLEAN",),
+    )
+    return replace(twin, truth=truth)

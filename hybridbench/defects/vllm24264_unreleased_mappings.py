@@ -1,0 +1,82 @@
+"""vllm#24264: memory that a transfer gave back stays mapped, as a native library holds it back.
+
+UCX, which moves KV between servers under NIXL, takes over ``munmap`` to keep its registrations
+valid: what is to be unmapped waits in a queue of the library until somebody works it off, and on a
+decode worker nobody did.  The regions are anonymous mappings outside the heap, so that profilers of
+Python and of malloc saw nothing: 400 MB a minute.  vllm#32181 switched the take-over off, later
+releases bound the queue (``UCX_RCACHE_MAX_UNRELEASED=1024``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections import deque
+
+from hybridbench.defects.controls.side_work import beside_steps
+from hybridbench.defects.defect import Defect
+from hybridbench.defects.paced import (
+    BLOCK_BYTES,
+    DEFAULT_BYTES_PER_HOUR,
+    RATES,
+    PacedWork,
+    private_memory_grows,
+)
+from hybridbench.defects.truth import Truth
+
+
+class TransferBuffers:
+    """Maps a buffer for each transfer, writes to it and gives it to the queue of what is unmapped.
+
+    Args:
+        unreleased_max: so many wait in the queue at most; None never works it off.
+    """
+
+    def __init__(self, unreleased_max: int | None) -> None:
+        self._unreleased_max = unreleased_max
+        self._unreleased: deque[int] = deque()
+        libc = ctypes.CDLL(None)
+        self._mmap, self._munmap = libc.mmap, libc.munmap
+        size, number = ctypes.c_size_t, ctypes.c_int
+        self._mmap.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_long)
+        self._mmap.restype = ctypes.c_void_p
+        self._munmap.argtypes = (ctypes.c_void_p, size)
+
+    def transfer(self) -> int:
+        """One transfer from beginning to end; how many bytes of it stay mapped for good."""
+        access, private = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        address = self._mmap(None, BLOCK_BYTES, access, private, -1, 0)
+        ctypes.memset(address, 1, BLOCK_BYTES)
+        if self._unreleased_max is None:
+            # The library's queue is not an object of the interpreter's.
+            return BLOCK_BYTES
+        self._unreleased.append(address)
+        if len(self._unreleased) > self._unreleased_max:
+            self._munmap(self._unreleased.popleft(), BLOCK_BYTES)
+        return 0
+
+
+def at_rate(bytes_per_hour: float) -> Defect:
+    """The defect, keeping so many bytes an hour."""
+    truth = Truth()
+    work = PacedWork(bytes_per_hour, TransferBuffers(unreleased_max=None).transfer, truth)
+    return Defect(
+        slug="unreleased-mappings",
+        source="vllm#24264",
+        symptom="Private memory grows with every transfer of KV, in mappings outside the heap; no "
+        "pool, container or count of objects moves, and malloc's account is flat.",
+        profile="chat-churn",
+        signature=private_memory_grows("512 KiB for each transfer"),
+        patches=(beside_steps(work),),
+        harmed="Decode workers behind NIXL: 400 MB a minute, out of memory after hours; profilers "
+        "of the heap found nothing.",
+        cure="The library no longer takes over munmap; later, its queue got a limit.",
+        truth=truth,
+        rates=RATES,
+        at_rate=at_rate,
+        healthy_twin="released-mappings",
+        quick=True,
+    )
+
+
+DEFECT = at_rate(DEFAULT_BYTES_PER_HOUR)

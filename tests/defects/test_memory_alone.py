@@ -1,0 +1,206 @@
+"""Defects that only private memory shows keep what their truth says, their twins keep nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from hybridbench.clock import FakeClock
+from hybridbench.defects.catalog import CONTROLS, DEFECTS, find_defect
+from hybridbench.defects.defect import BYTES_KEPT, MILLISECONDS, Defect
+from hybridbench.defects.inject import injected
+from hybridbench.defects.mlxlm1701_state_row_view import BatchedStates
+from hybridbench.defects.omi6938_pinned_buffers import Messages
+from hybridbench.defects.paced import BLOCK_BYTES, PacedWork
+from hybridbench.defects.truth import Truth
+from hybridbench.defects.vllm24264_unreleased_mappings import TransferBuffers
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.sampling.malloc import PINNED_ENVIRONMENT, malloc_reader
+from hybridbench.sampling.process_memory import read_process_memory
+from hybridbench.units import parse_byte_rate
+from hybridbench.workload.catalog import load_profile
+from tests.builders import assert_idle_and_clean, make_engine
+
+ALONE = tuple(defect for defect in DEFECTS if defect.signature.alone)
+PROMPTS = [[1, 2, 3, 4, 5, n] for n in range(8)]
+
+# A block a call, healthy twin and defect.
+WORKS: dict[str, tuple[Callable[[], int], Callable[[], int]]] = {
+    "state-row-view": (
+        BatchedStates(copies=True).next_batch,
+        BatchedStates(copies=False).next_batch,
+    ),
+    "unreleased-mappings": (
+        TransferBuffers(unreleased_max=32).transfer,
+        TransferBuffers(unreleased_max=None).transfer,
+    ),
+    "pinned-receive-buffers": (
+        Messages(copies=True).read_next,
+        Messages(copies=False).read_next,
+    ),
+}
+
+
+class Served:
+    """As much of an engine as paced work looks at."""
+
+    def __init__(self) -> None:
+        self.counters = make_engine().counters
+        self.is_steady = True
+
+    def finish(self, work: PacedWork, requests: int) -> None:
+        self.counters.finishes += requests
+        work.after_step(self)  # type: ignore[arg-type]
+
+
+def served(engine: Engine) -> list[list[int]]:
+    return engine.generate(PROMPTS, SamplingParams(max_new_tokens=4, temperature=0.0))
+
+
+def grown(slug: str) -> dict[str, list[int]]:
+    """In this process: how private memory grows by 100 blocks of the twin, then of the defect."""
+    found = {}
+    for name, block in zip(("twin", "defect"), WORKS[slug], strict=True):
+        for _ in range(40):  # queues are full, buffers are being read
+            block()
+        before = read_process_memory(os.getpid()).anon_swap_bytes
+        kept = sum(block() for _ in range(100))
+        found[name] = [kept, read_process_memory(os.getpid()).anon_swap_bytes - before]
+    return found
+
+
+@pytest.mark.skipif(malloc_reader() is None, reason="another C library")
+@pytest.mark.parametrize("slug", WORKS)
+def test_private_memory_grows_by_what_the_truth_says_and_not_at_all_with_the_twin(
+    slug: str,
+) -> None:
+    environment = {**os.environ, **PINNED_ENVIRONMENT}
+    words = [sys.executable, "-m", "tests.defects.test_memory_alone", slug]
+    said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(said.stdout)
+
+    twin_kept, twin_grew = found["twin"]
+    kept, grew = found["defect"]
+    assert twin_kept == 0
+    assert twin_grew < BLOCK_BYTES
+    assert kept > 99 * BLOCK_BYTES
+    # A block of slack: the heap grows in pieces.
+    assert abs(grew - kept) < 0.01 * kept + BLOCK_BYTES
+
+
+@pytest.mark.parametrize("rate", ["200MiB/h", "1GiB/h", "4GiB/h"])
+def test_work_keeps_the_rate_however_the_requests_come(rate: str) -> None:
+    clock, truth, engine = FakeClock(), Truth(), Served()
+    work = PacedWork(parse_byte_rate(rate), lambda: BLOCK_BYTES, truth, clock)
+
+    engine.finish(work, 0)
+    for requests in (3, 0, 900, 1, 50) * 60:
+        clock.advance(1.3)
+        engine.finish(work, requests)
+
+    counts = truth.counts()
+    per_hour = counts[BYTES_KEPT] / counts[MILLISECONDS] * 3_600_000
+    assert per_hour == pytest.approx(parse_byte_rate(rate), rel=0.02)
+
+
+def test_no_block_is_worked_without_a_request_that_finished() -> None:
+    clock, truth, engine = FakeClock(), Truth(), Served()
+    work = PacedWork(1e12, lambda: BLOCK_BYTES, truth, clock)
+
+    engine.finish(work, 0)
+    clock.advance(60.0)
+    engine.finish(work, 0)
+    assert truth.counts() == {}
+
+    engine.finish(work, 5)
+    assert truth.counts() == {BYTES_KEPT: 5 * BLOCK_BYTES, MILLISECONDS: 60_000}
+
+
+def test_what_stayed_before_the_engine_was_steady_is_not_counted() -> None:
+    clock, truth, engine = FakeClock(), Truth(), Served()
+    work = PacedWork(1e12, lambda: BLOCK_BYTES, truth, clock)
+
+    engine.is_steady = False
+    engine.finish(work, 0)
+    clock.advance(60.0)
+    engine.finish(work, 7)
+    assert truth.counts() == {}
+
+    engine.is_steady = True
+    clock.advance(1.0)
+    engine.finish(work, 2)
+    assert truth.counts() == {BYTES_KEPT: 2 * BLOCK_BYTES, MILLISECONDS: 1_000}
+
+
+@pytest.mark.parametrize("defect", ALONE, ids=lambda d: d.slug)
+def test_in_an_engine_nothing_that_is_counted_tells_of_it(
+    defect: Defect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "is_steady", True)
+    healthy = make_engine()
+    tokens = served(healthy)
+    # So fast that a block is due for every request.
+    fast = find_defect(f"{defect.slug}@100TiB/s")
+
+    with injected(fast):
+        engine = make_engine()
+        assert served(engine) == tokens
+
+    assert fast.truth.counts()[MILLISECONDS] > 0
+    assert engine.containers() == healthy.containers()
+    assert {name: live for name, (_, live) in engine.reference_counted_classes().items()} == {
+        name: live for name, (_, live) in healthy.reference_counted_classes().items()
+    }
+    assert_idle_and_clean(engine)
+
+
+@pytest.mark.parametrize("defect", ALONE, ids=lambda d: d.slug)
+def test_after_the_defect_an_engine_keeps_nothing(
+    defect: Defect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "is_steady", True)
+    fast = find_defect(f"{defect.slug}@100TiB/s")
+    with injected(fast):
+        served(make_engine())
+    counted = fast.truth.counts()
+    assert counted
+    served(make_engine())
+
+    assert fast.truth.counts() == counted
+
+
+@pytest.mark.parametrize("defect", ALONE, ids=lambda d: d.slug)
+def test_each_has_a_twin_that_must_be_clean_and_counts_nothing_kept(defect: Defect) -> None:
+    (twin,) = (control for control in CONTROLS if control.slug == defect.healthy_twin)
+
+    assert twin.signature.verdicts == ("CLEAN",)
+    assert (twin.profile, twin.source) == (defect.profile, defect.source)
+    assert twin.truth.counts().get(BYTES_KEPT, 0) == 0
+
+
+@pytest.mark.parametrize("defect", ALONE, ids=lambda d: d.slug)
+def test_every_rate_is_above_the_limit_that_its_profile_sets_for_that_length(
+    defect: Defect,
+) -> None:
+    profile = load_profile(defect.profile)
+    limit = profile.promise_for(defect.signature.duration_s).rss_bytes_per_h
+
+    assert limit is not None
+    assert len(defect.rates) == 3
+    assert all(parse_byte_rate(rate) > limit for rate in defect.rates)
+    assert parse_byte_rate(defect.rates[0]) < 2 * limit
+
+
+def test_there_are_three_of_them() -> None:
+    assert {defect.slug for defect in ALONE} == set(WORKS)
+    assert sum(defect.quick for defect in ALONE) >= 1
+
+
+if __name__ == "__main__":
+    print(json.dumps(grown(sys.argv[1])))
