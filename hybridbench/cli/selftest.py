@@ -26,9 +26,9 @@ def selftest(
         typer.Option(
             "--full/--quick",
             help="All defects, twins and controls, collector default and frozen, heap large and "
-            "small, allocators that check owners and that do not (one to two hours, and more while "
-            "healthy rows are undecided); or what arithmetic finds and one twin for each profile "
-            "(minutes).",
+            "small, allocators that check owners and that do not (two to four hours; healthy rows "
+            "go on until they are CLEAN); or what arithmetic finds, one trend of memory and one twin "
+            "for each profile (minutes).",
         ),
     ] = False,
     only: Annotated[

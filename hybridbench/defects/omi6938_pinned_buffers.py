@@ -10,13 +10,13 @@ of the heap's end gives anything back, and the process grows in a line until it 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from hybridbench.defects.controls.side_work import beside_steps
 from hybridbench.defects.defect import Defect
 from hybridbench.defects.paced import (
     BLOCK_BYTES,
     DEFAULT_BYTES_PER_HOUR,
-    RATES,
     PacedWork,
     private_memory_grows,
 )
@@ -24,6 +24,8 @@ from hybridbench.defects.truth import Truth
 from hybridbench.sampling.malloc import malloc_reader
 
 _MESSAGE_BYTES = 64
+# At first the gaps that are there are used up, 27 MiB here: at less, five minutes show nothing.
+_RATES = ("1GiB/h", "2GiB/h", "4GiB/h")
 # Connections that read at a time: behind most buffers that are cut down another is in use.
 _READING = 16
 
@@ -73,13 +75,18 @@ def at_rate(bytes_per_hour: float) -> Defect:
         symptom="Private memory grows with every message that is kept at the start of a shrunk "
         "buffer, thousands of times faster than what is in use.",
         profile="chat-churn",
-        signature=private_memory_grows("up to 512 KiB of heap for each message of 64 bytes"),
+        # How much a message pins depends on the gaps of the moment, and there are ever more of
+        # them: the growth of the last minutes is at most that of the average.
+        signature=replace(
+            private_memory_grows("up to 512 KiB of heap for each message of 64 bytes"),
+            at_most=True,
+        ),
         patches=(beside_steps(work),),
         harmed="A service of many connections: 580 MB of heap for 270 MB in use, killed at its "
         "limit of 4.5 GB.",
         cure="Another allocator there; here the message is copied and the buffer goes back whole.",
         truth=truth,
-        rates=RATES,
+        rates=_RATES,
         at_rate=at_rate,
         healthy_twin="copied-messages",
     )

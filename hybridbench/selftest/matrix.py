@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from hybridbench.defects.catalog import find_defect
 from hybridbench.defects.defect import Defect, FoundBy, Role, Signature
 from hybridbench.errors import UsageError
 
-# A healthy run may stay undecided to the end of its extension; the summary counts those.
-_TWIN_VERDICTS = ("CLEAN", "INCONCLUSIVE")
+# What the extension cannot decide is wrong too: a bench that never says CLEAN is of no use.
+_TWIN_VERDICTS = ("CLEAN",)
+# Half a minute cannot bound memory; the summary counts those that stay undecided.
+_SHORT_TWIN_VERDICTS = ("CLEAN", "INCONCLUSIVE")
 _QUICK_TWIN_S = 30.0
 _EXTEND_LEAST_S = 600.0  # the default of `soak` as well
 _SMALL_HEAP = 0
@@ -84,12 +87,15 @@ class Row:
 
 
 def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
-    """The defects that arithmetic finds, and one healthy twin for each of their profiles.
+    """The defects that arithmetic finds, and one healthy twin for each of their profiles; one
+    defect that only a trend of memory shows, with the control that does the same work.
 
     Nothing is extended: fifteen twins that each go on until memory is bounded would take hours, and
-    what is tried here needs no statistics.  Their growth of memory stays undecided, and says so.
+    what the others try needs no statistics.  Their growth of memory stays undecided, and says so.
     """
     chosen = [d for d in defects if d.role is Role.DEFECT and d.signature.exact]
+    trends = [d for d in defects if d.quick]
+    working_alike = {d.healthy_twin for d in trends}
     rows = [
         replace(
             _row(defect, ballast=_QUICK_BALLAST),
@@ -99,7 +105,9 @@ def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
         for defect in chosen
     ]
     first = {row.profile: row for row in reversed(rows)}
-    return rows + _twins(first.values(), most_s=_QUICK_TWIN_S)
+    twins = _twins(first.values(), _SHORT_TWIN_VERDICTS, most_s=_QUICK_TWIN_S)
+    trends += [d for d in defects if d.slug in working_alike]
+    return rows + twins + [replace(_row(d, ballast=_QUICK_BALLAST), extend_s=0.0) for d in trends]
 
 
 def full_matrix(defects: Sequence[Defect]) -> list[Row]:
@@ -116,7 +124,8 @@ def full_matrix(defects: Sequence[Defect]) -> list[Row]:
         else:
             # None of the settings is part of these mechanisms: opposite corners suffice.
             rows += [_row(defect), _row(defect, "freeze-after-warmup", _SMALL_HEAP, False)]
-    return rows + _twins(rows)
+            rows += [_row(find_defect(f"{defect.slug}@{rate}")) for rate in defect.rates[:-1]]
+    return rows + _twins(rows, _TWIN_VERDICTS)
 
 
 def only(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
@@ -145,7 +154,7 @@ _SETTINGS: tuple[tuple[str, int | None, bool], ...] = (
 
 def _names(row: Row) -> tuple[str, ...]:
     if row.defect is not None:
-        return (row.defect.slug,)
+        return (row.defect.slug.partition("@")[0],)
     return (row.profile,)
 
 
@@ -171,7 +180,9 @@ def _row(
     )
 
 
-def _twins(rows: Iterable[Row], most_s: float | None = None) -> list[Row]:
+def _twins(
+    rows: Iterable[Row], verdicts: tuple[str, ...], most_s: float | None = None
+) -> list[Row]:
     """Each defective row without its defect; the longest of those that would be the same.
 
     A comparison has the engine without it as its first version.
@@ -187,7 +198,7 @@ def _twins(rows: Iterable[Row], most_s: float | None = None) -> list[Row]:
             twins[key] = Row(
                 expect=Expect.TWIN,
                 profile=row.profile,
-                signature=Signature(_TWIN_VERDICTS, (), "", "none", "none"),
+                signature=Signature(verdicts, (), "", "none", "none"),
                 duration_s=duration_s,
                 model=row.model,
                 overrides=row.overrides,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.defects.catalog import CONTROLS, DEFECTS
+from hybridbench.defects.catalog import CONTROLS, DEFECTS, find_defect
 from hybridbench.defects.defect import FoundBy, Role
 from hybridbench.errors import UsageError
 from hybridbench.selftest.matrix import Expect, Row, full_matrix, only, quick_matrix
@@ -23,7 +23,7 @@ def traffic_of(row: Row) -> tuple[object, ...]:
 def test_quick_has_every_exact_defect_once_and_a_twin_for_each_of_their_profiles() -> None:
     rows = quick_matrix(KNOWN)
 
-    caught = [row for row in rows if row.expect is Expect.CAUGHT]
+    caught = [r for r in rows if r.defect is not None and r.defect.signature.exact]
     assert {row.defect for row in caught} == {d for d in DEFECTS if d.signature.exact}
     assert len(caught) == len({row.defect for row in caught})
     twins = [row for row in rows if row.expect is Expect.TWIN]
@@ -31,11 +31,25 @@ def test_quick_has_every_exact_defect_once_and_a_twin_for_each_of_their_profiles
     for twin in twins:
         assert twin.defect is None
         assert traffic_of(twin) in map(traffic_of, caught)
-    assert not any(row.expect is Expect.SILENT for row in rows)
+
+
+def test_quick_has_a_trend_of_memory_and_the_control_that_does_the_same_work() -> None:
+    rows = [row for row in quick_matrix(KNOWN) if row.duration_s > 60.0]
+
+    trend, control = rows
+    assert trend.defect is not None
+    assert control.defect is not None
+    assert trend.signature.alone
+    assert (trend.expect, control.expect) == (Expect.CAUGHT, Expect.SILENT)
+    assert control.defect.slug == trend.defect.healthy_twin
+    # Shorter, and neither could be decided.
+    assert {trend.duration_s, control.duration_s} == {300.0}
+    assert control.signature.verdicts == ("CLEAN",)
 
 
 def test_quick_rows_are_half_a_minute_unless_their_defect_needs_more() -> None:
-    rows = {row.defect.slug: row for row in quick_matrix(KNOWN) if row.defect is not None}
+    exact = [d for d in KNOWN if d.signature.exact]
+    rows = {row.defect.slug: row for row in quick_matrix(exact) if row.defect is not None}
 
     assert {row.duration_s for row in rows.values()} == {30.0, 45.0}
     for slug in ("rid-state-orphan", "request-partial-cycle", "undrained-recorder"):
@@ -63,7 +77,7 @@ def test_full_has_a_twin_of_the_very_traffic_of_every_defective_row() -> None:
 def test_full_has_all_and_what_the_heap_decides_under_every_collector_and_heap() -> None:
     rows = full_matrix(KNOWN)
 
-    assert {row.defect for row in rows if row.defect is not None} == set(KNOWN)
+    assert set(KNOWN) <= {row.defect for row in rows}
     cycles = [(r.gc, r.ballast) for r in only(rows, ["lru-reference-cycle"])]
     assert sorted(cycles, key=str) == sorted(
         [(gc, b) for gc in ("default", "freeze-after-warmup") for b in (None, 0)], key=str
@@ -78,6 +92,32 @@ def test_full_tries_every_defect_with_allocators_that_check_owners_and_with_othe
         checked = {row.check_owners for row in rows if row.defect is defect}
         assert checked == {True, False}, defect.slug
     assert all(row.check_owners for row in quick_matrix(KNOWN))
+
+
+def test_full_has_a_defect_with_a_rate_at_each_of_its_rates() -> None:
+    rows = only(full_matrix(KNOWN), ["state-row-view"])
+
+    assert [row.name for row in rows] == [
+        "state-row-view",
+        "state-row-view, frozen, small heap, unchecked",
+        "state-row-view@200MiB/h",
+        "state-row-view@1GiB/h",
+    ]
+    slowest = rows[2]
+    words = command(slowest, Path("store"))
+    assert words[words.index("--defect") + 1] == "state-row-view@200MiB/h"
+    assert "/" not in slowest.slug
+    assert slowest.defect is not None
+    assert slowest.defect.truth is not find_defect("state-row-view").truth
+
+
+def test_a_twin_must_be_clean_but_for_the_short_ones_of_quick() -> None:
+    full = [row for row in full_matrix(KNOWN) if row.expect is Expect.TWIN]
+    quick = [row for row in quick_matrix(KNOWN) if row.expect is Expect.TWIN]
+
+    assert {row.signature.verdicts for row in full} == {("CLEAN",)}
+    assert {row.signature.verdicts for row in quick} == {("CLEAN", "INCONCLUSIVE")}
+    assert all(row.duration_s <= 45.0 for row in quick)
 
 
 def test_every_row_is_a_soak_or_a_comparison_that_anybody_can_type(tmp_path: Path) -> None:
