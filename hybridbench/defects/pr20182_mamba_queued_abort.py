@@ -24,7 +24,7 @@ def _return_mamba_slot(self: RequestRelease, req: Req) -> None:
     """
     if req.to_abort is not None and req.kv_allocated_len == 0:
         TRUTH.add("queued_aborts")
-        TRUTH.add("slots_lost", int(req.mamba_pool_idx is not None))
+        TRUTH.add("slots_lost", req.kv.state_slots_held)
     elif req.mamba_pool_idx is not None:
         TRUTH.add("refusals_that_kept_a_slot")
 

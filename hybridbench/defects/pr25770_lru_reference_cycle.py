@@ -25,10 +25,11 @@ TRUTH = Truth()
 _healthy_unlink_from_parent = PrefixTree._unlink_from_parent
 # A healthy node outlives its eviction by the frames that name it; these are gone by then.
 _FRAMES = 8
+_FULL_COLLECTION = 2
 
 
 class EvictedNodes:
-    """Counts the evicted nodes that are still alive, and those that only the collector ended.
+    """Counts the evicted nodes that are still alive, and those that only a full collection ended.
 
     ``nodes_kept`` is their number at the last eviction: a flush at the end frees most of them.
     """
@@ -61,8 +62,7 @@ class EvictedNodes:
             self._collected += self._collecting
 
     def _note_collection(self, phase: str, info: dict[str, int]) -> None:
-        del info
-        self._collecting = phase == "start"
+        self._collecting = phase == "start" and info["generation"] == _FULL_COLLECTION
 
 
 _EVICTED = EvictedNodes()

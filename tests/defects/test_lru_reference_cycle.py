@@ -88,7 +88,7 @@ def test_the_truth_is_how_many_evicted_nodes_live_on() -> None:
     assert strays - 10 <= truth["nodes_kept"] <= strays
 
 
-def test_nodes_that_only_the_collector_ends_were_kept() -> None:
+def test_nodes_that_only_a_full_collection_ends_were_kept() -> None:
     start_counting()
     with injected(DEFECT):
         engine = make_engine(mamba_slots=10, kv_tokens=400)
