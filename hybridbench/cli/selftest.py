@@ -27,8 +27,8 @@ def selftest(
             "--full/--quick",
             help="All defects, twins and controls, collector default and frozen, heap large and "
             "small, allocators that check owners and that do not (two to four hours; healthy rows "
-            "go on until they are CLEAN); or what arithmetic finds, one trend of memory and one twin "
-            "for each profile (minutes).",
+            "go on until they are CLEAN); or what arithmetic finds, one trend of memory and one "
+            "twin for each profile (minutes).",
         ),
     ] = False,
     only: Annotated[
