@@ -38,11 +38,13 @@ _SINGULAR: Mapping[str, str] = {
     "track_donations": "donated state",
     "retract_retries": "retry after a retract",
     "session_retries": "retry of a retracted turn",
+    "session_tail_frees": "tail of a session",
 }
 
 
 # Of counters that moved alike, a finding names the one that says most about what happened.
 _TELLING = (
+    "session_tail_frees",
     "finishes",
     "nodes_evicted",
     "requests_rejected",

@@ -56,7 +56,9 @@ def _resume(self: StreamingSession, slot: SessionSlot, req: Req, key: RadixKey) 
     kv.cache_protected_len = min(kv.cache_protected_len, ceil_align(prefix_len, self.page_size))
     slot.restore_to_req(req)
     self._hand_over(kv, SESSION, REQ)
+    self._note_tail(req.kv, prefix_len)
     self._free_tail(slot, prefix_len)
+    req.kv.kv_committed_len = req.kv.kv_allocated_len = prefix_len
     self.session_events.restores += 1
     root = self.inner.root_node
     return MatchResult(self._row(req, 0, prefix_len), root, root, None, kv.cache_protected_len)
@@ -80,7 +82,7 @@ DEFECT = Defect(
     ),
     patches=(
         Patch(StreamingSession, "_give_up", _give_up, fingerprint="51c2f9e94e1f"),
-        Patch(StreamingSession, "_resume", _resume, fingerprint="8946e2da5af6"),
+        Patch(StreamingSession, "_resume", _resume, fingerprint="6504ed040796"),
     ),
     harmed="Streaming sessions whose turns were interrupted: 32,000 tokens and more for an abort.",
     cure="An abort gives back all that the session holds, on one path, and keeps its tokens only.",

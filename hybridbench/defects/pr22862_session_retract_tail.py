@@ -1,65 +1,54 @@
-"""sglang#22862: a session's turn that goes on after a retract loses the last token's position.
+"""sglang#22862: the tail of what a session holds is overwritten by the next turn's prefill.
 
-A turn that was pushed back is matched again: all its tokens but the last, which is computed anew
-for its logits.  The match took that one token off twice.  So the next prefill wrote a new position
-over one that still had KV, and its index was gone.  The same happened to positions that a drafter
-had allocated beyond the answer.
+Steps that were launched and did not count leave positions behind what the next turn resumes from: a
+token that was under way when its turn was pushed back or had ended, and room for guesses that were
+wrong.  The next prefill wrote new positions over them in the session's row, and the indices that
+stood there were gone.  Upstream a further token was lost by counting the one that is computed again
+for its logits twice; the cure freed both.
 """
 
 from __future__ import annotations
 
 from hybridbench.defects.defect import Defect, Patch, Signature
 from hybridbench.defects.truth import Truth
-from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.sessions.session_slot import SessionSlot
 from hybridbench.engine.sessions.streaming_session import StreamingSession
 
 TRUTH = Truth()
 
 
-def _prefix_len(self: StreamingSession, slot: SessionSlot, key: RadixKey) -> int:
-    """The key is without its last token already; one more was taken off."""
-    return min(slot.kv.kv_committed_len, len(key) - 1)
-
-
 def _free_tail(self: StreamingSession, slot: SessionSlot, prefix_len: int) -> None:
-    """Lengths go down; who frees what lies behind them, nobody said."""
-    kv = slot.kv
-    if self.page_size == 1:
-        TRUTH.add("tokens_lost", kv.kv_allocated_len - prefix_len)
-    TRUTH.add("tails_overwritten", int(kv.kv_allocated_len > prefix_len))
-    kv.kv_allocated_len = prefix_len
-    kv.kv_committed_len = min(kv.kv_committed_len, prefix_len)
+    """Nobody does."""
+    kept, held = (
+        ceil_align(length, self.page_size) for length in (prefix_len, slot.kv.kv_allocated_len)
+    )
+    if kept < held:
+        TRUTH.add("tokens_lost", held - kept)
+        TRUTH.add("tails_overwritten")
 
 
 DEFECT = Defect(
     slug="session-retract-tail",
     source="sglang#22862",
-    symptom="A KV token is lost each time a retracted turn of a session is matched again.",
-    profile="session-retract",
+    symptom="A KV token is lost each time a session's turn begins before the end of what the "
+    "session has allocated.",
+    profile="session-ahead",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("residual",),
         subject="kv",
-        event="match of a session's turn that was retracted",
+        event="match of a session's turn behind which launched steps have left a position",
         rate="1 token",
-        drivers=("session_retries", "session_retracts"),
+        drivers=("session_tail_frees",),
         harm="tokens_lost",
         per="tails_overwritten",
         counted="missing",
-        quick_s=45.0,
     ),
-    patches=(
-        Patch(StreamingSession, "_prefix_len", _prefix_len, fingerprint="72cd2dd03625"),
-        Patch(StreamingSession, "_free_tail", _free_tail, fingerprint="a0fc4cccdfa9"),
-    ),
+    patches=(Patch(StreamingSession, "_free_tail", _free_tail, fingerprint="66f9abb00f71"),),
     harmed="Sessions under KV pressure or with speculative decoding; some 14 tokens a retract were "
     "counted.",
-    cure="The tail is freed before the next prefill writes over it, and no second token is taken "
-    "off.",
+    cure="The tail is freed before the next prefill writes over it.",
     versions=(("0.5.10", "0.5.10.post1"),),
-    # In pages of 16 the overwritten position is mostly given out again as the same one.
-    overrides=(("pools.page_size", "1"),),
     truth=TRUTH,
-    corrupts=True,
 )

@@ -102,7 +102,6 @@ def _mamba_pool(
     layer_ids = model_config.linear_layer_ids
     if not layer_ids:
         return None
-    drafts = config.speculative_algorithm is not None
     return MambaPool(
         config.mamba_slots,
         model_config.cache_params,
@@ -110,7 +109,7 @@ def _mamba_pool(
         device,
         dtype,
         spec_state_size=config.max_running_requests,
-        speculative_num_draft_tokens=config.speculative_num_draft_tokens if drafts else None,
+        speculative_num_draft_tokens=config.longest_chain or None,
     )
 
 

@@ -66,7 +66,7 @@ class EngineConfig:
         enable_overlap_schedule: form each batch before the results of the one before it are
             processed, as SGLang does unless told otherwise.
         speculative_algorithm: who guesses tokens ahead, for decode steps to verify ("NGRAM": what
-            followed before follows again); None guesses nothing.  Not together with overlap.
+            followed before follows again); None guesses nothing.
         speculative_num_draft_tokens: tokens of one request in a step that verifies guesses: its
             last one and the guesses behind it.
         max_queued_requests: the waiting queue's limit; None has none.  A full queue refuses the
@@ -156,6 +156,13 @@ class EngineConfig:
         return (2 if self.enable_overlap_schedule else 1) if self.tracks_states else 0
 
     @property
+    def longest_chain(self) -> int:
+        """Most tokens of one request in a step that keeps states apart; 0 if no step does."""
+        if self.speculative_algorithm is not None:
+            return self.speculative_num_draft_tokens
+        return int(self.enable_overlap_schedule)
+
+    @property
     def cache_chunk_size(self) -> int:
         """The grid of lengths at which a prefill saves states, in tokens: whole pages."""
         return max(self.mamba_cache_chunk_size, self.page_size)
@@ -176,11 +183,6 @@ class EngineConfig:
             if value not in choices:
                 known = " or ".join(map(str, choices))
                 raise ConfigError(f"engine: {name} is {value!r}; it must be {known}.")
-        if self.enable_overlap_schedule and self.speculative_algorithm is not None:
-            raise ConfigError(
-                "engine: enable_overlap_schedule and speculative_algorithm exclude each other; how "
-                "many tokens a step gives must be known before the next one is formed."
-            )
         ratio = self.new_token_ratio
         if not 0.0 <= ratio.min <= ratio.init <= 1.0 or ratio.decay_steps < 1:
             raise ConfigError(

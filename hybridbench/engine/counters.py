@@ -57,7 +57,7 @@ class EngineCounters:
     session_restored_tokens: int = 0
     session_retracts: int = 0  # of a turn; counted as retracts as well
     session_retries: int = 0  # admissions of turns that had been retracted
-    session_tail_frees: int = 0
+    session_tail_frees: int = 0  # turns resumed before the end of what their sessions hold
     session_abort_queued: int = 0  # of a turn; counted by stage without sessions as well
     session_abort_prefill: int = 0
     session_abort_decode: int = 0

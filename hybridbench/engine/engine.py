@@ -284,9 +284,7 @@ class Engine:
                 running_requests=config.max_running_requests,
                 prefill_tokens=config.chunked_prefill_size or longest,
                 context_len=config.max_request_len,
-                draft_tokens=config.speculative_num_draft_tokens
-                if config.speculative_algorithm is not None
-                else 0,
+                draft_tokens=config.longest_chain,
                 tracks_states=config.tracks_states,
             )
         )

@@ -346,10 +346,15 @@ class Req(KvFields):
     def append_token(self, token_id: int) -> None:
         """Take the next output token and decide whether it was the last."""
         self.output_ids.append(token_id)
+        kind = self.end_with(token_id, len(self.output_ids))
+        if kind is not None:
+            self.finished_reason = FinishReason(kind)
+
+    def end_with(self, token_id: int, count: int) -> FinishKind | None:
+        """How the request ends if ``token_id`` is its output token number ``count``, if it does."""
         if token_id in self.stop_token_ids:
-            self.finished_reason = FinishReason(FinishKind.STOP)
-        elif len(self.output_ids) >= self.sampling_params.max_new_tokens:
-            self.finished_reason = FinishReason(FinishKind.LENGTH)
+            return FinishKind.STOP
+        return FinishKind.LENGTH if count >= self.sampling_params.max_new_tokens else None
 
 
 def payload_digest(req: Req) -> bytes:

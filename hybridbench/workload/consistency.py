@@ -101,12 +101,6 @@ def _engine(profile: Profile) -> Iterator[Fault]:
             f"{ratio.min} is above init {ratio.init}; it is what the ratio falls to",
         )
     engine = profile.engine
-    if engine.enable_overlap_schedule and engine.speculative_algorithm is not None:
-        yield (
-            ("engine", "speculative_algorithm"),
-            f"{engine.speculative_algorithm} does not go with engine.enable_overlap_schedule; set "
-            "that to false, or this to null",
-        )
     if engine.speculative_num_draft_tokens < 2:
         yield (
             ("engine", "speculative_num_draft_tokens"),

@@ -21,11 +21,11 @@ COVERAGE_COUNTERS: Final = (
     "evict_leaf", "evict_cascade", "nodes_evicted", "retracts", "retract_retries",
     "session_opens", "session_closes", "session_deferred_closes", "session_timeouts",
     "session_turns", "session_rejected_turns", "session_restores", "session_restored_tokens",
-    "session_retracts", "session_retries", "session_abort_queued", "session_abort_prefill",
-    "session_abort_decode", "abort_queued", "abort_prefill", "abort_decode", "finishes",
-    "finish_length", "finish_stop", "output_tokens", "steps", "prefill_steps", "decode_steps",
-    "surplus_steps", "late_tokens", "verify_steps", "drafts_proposed", "drafts_accepted",
-    "draft_tails", "states_tracked", "track_donations",
+    "session_retracts", "session_retries", "session_tail_frees", "session_abort_queued",
+    "session_abort_prefill", "session_abort_decode", "abort_queued", "abort_prefill",
+    "abort_decode", "finishes", "finish_length", "finish_stop", "output_tokens", "steps",
+    "prefill_steps", "decode_steps", "surplus_steps", "late_tokens", "verify_steps",
+    "drafts_proposed", "drafts_accepted", "draft_tails", "states_tracked", "track_donations",
 )  # fmt: skip
 
 _FLOOR = re.compile(r"(>=?)\s*(\d+(?:\.\d+)?)(?:\s*/\s*(min|s))?")

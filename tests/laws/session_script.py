@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import (
+    NANO_MODEL,
     assert_idle_and_clean,
     assert_nothing_lost,
     make_attention_engine,
     make_engine,
     make_tracking_engine,
 )
+from tests.drafters import HalfRightDrafter
 
 PARAMS = SamplingParams(max_new_tokens=5, ignore_eos=True)
 SESSIONS = ("s", "t")
@@ -32,20 +36,42 @@ class SessionScript:
 
     name: str
     make_engine: Callable[[], Engine]
+    attention_only: bool = False
 
 
-HYBRID = SessionScript(
-    "hybrid",
-    lambda: make_engine(
-        mamba_slots=7, kv_tokens=150, chunked_prefill_size=16, max_running_requests=4
-    ),
-)
-PAGED = SessionScript(
-    "pages of 16",
-    lambda: make_attention_engine(
-        16, kv_tokens=208, chunked_prefill_size=32, max_running_requests=4
-    ),
-)
+def hybrid(name: str = "hybrid", **changes: Any) -> SessionScript:
+    sizes: dict[str, Any] = {
+        "mamba_slots": 7, "kv_tokens": 150, "chunked_prefill_size": 16, "max_running_requests": 4,
+    }  # fmt: skip
+    return SessionScript(name, lambda: make_engine(**sizes, **changes))
+
+
+def attention(page_size: int, name: str, **changes: Any) -> SessionScript:
+    sizes: dict[str, Any] = {
+        "kv_tokens": 150 if page_size == 1 else 208,
+        "chunked_prefill_size": 32,
+        "max_running_requests": 4,
+    }
+    return SessionScript(
+        name, lambda: make_attention_engine(page_size, **sizes, **changes), attention_only=True
+    )
+
+
+HYBRID = hybrid()
+PAGED = attention(16, "pages of 16")
+# What runs ahead of results, of what is known, or of both.
+AHEAD: dict[str, dict[str, Any]] = {
+    "overlap": {"enable_overlap_schedule": True},
+    "guesses": {"drafter": HalfRightDrafter(NANO_MODEL.vocab_size)},
+    "both": {
+        "enable_overlap_schedule": True, "drafter": HalfRightDrafter(NANO_MODEL.vocab_size),
+    },
+}  # fmt: skip
+HYBRID_AHEAD = [hybrid(f"hybrid, {name}", **changes) for name, changes in AHEAD.items()]
+ATTENTION_AHEAD = [
+    attention(page_size, f"pages of {page_size}, {name}", **AHEAD[name])
+    for page_size, name in product((1, 16), AHEAD)
+]
 # With track buffers a session holds two or three state slots between its turns.
 TRACKED = SessionScript(
     "track buffers, pages of 4",
@@ -54,6 +80,14 @@ TRACKED = SessionScript(
         mamba_cache_chunk_size=4, mamba_track_interval=4, enable_overlap_schedule=True,
     ),
 )  # fmt: skip
+TRACKED_AHEAD = SessionScript(
+    "track buffers, pages of 4, both",
+    lambda: make_tracking_engine(
+        4, mamba_slots=14, kv_tokens=200, chunked_prefill_size=16, max_running_requests=4,
+        mamba_cache_chunk_size=4, mamba_track_interval=4, **AHEAD["both"],
+    ),
+)  # fmt: skip
+SCRIPTS = [HYBRID, PAGED, TRACKED, *HYBRID_AHEAD, *ATTENTION_AHEAD, TRACKED_AHEAD]
 
 
 class SessionRun:
@@ -130,7 +164,7 @@ class SessionRun:
 
 def make_reference(script: SessionScript) -> Engine:
     """An engine with the script's model that reuses nothing and lacks nothing."""
-    if script is PAGED:
+    if script.attention_only:
         return make_attention_engine(1, cache="chunk", check_level="off")
     return make_engine(cache="chunk", check_level="off")
 

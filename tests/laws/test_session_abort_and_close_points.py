@@ -7,19 +7,15 @@ from collections import Counter
 import pytest
 
 from tests.laws.session_script import (
-    HYBRID,
-    PAGED,
+    SCRIPTS,
     SESSIONS,
-    TRACKED,
     ReferenceTokens,
     SessionRun,
     SessionScript,
 )
 
 REFERENCE = ReferenceTokens()
-SCRIPTS = pytest.mark.parametrize(
-    "script", [HYBRID, PAGED, TRACKED], ids=lambda script: script.name
-)
+every_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 
 
 def healthy(script: SessionScript) -> SessionRun:
@@ -29,7 +25,7 @@ def healthy(script: SessionScript) -> SessionRun:
     return run
 
 
-@SCRIPTS
+@every_script
 def test_a_turn_that_is_aborted_at_any_step_takes_nothing_along(script: SessionScript) -> None:
     stages: Counter[str] = Counter()
     whole = healthy(script)
@@ -52,7 +48,7 @@ def test_a_turn_that_is_aborted_at_any_step_takes_nothing_along(script: SessionS
         assert stages[stage] > 0, stage
 
 
-@SCRIPTS
+@every_script
 def test_a_session_that_is_closed_at_any_step_gives_everything_back(script: SessionScript) -> None:
     closes: Counter[str] = Counter()
     whole = healthy(script)
@@ -75,7 +71,7 @@ def test_a_session_that_is_closed_at_any_step_gives_everything_back(script: Sess
     assert closes["idle, with a slot"] > 0
 
 
-@SCRIPTS
+@every_script
 def test_a_client_that_leaves_at_any_step_leaves_an_open_session(script: SessionScript) -> None:
     whole = healthy(script)
 
@@ -94,3 +90,23 @@ def test_a_client_that_leaves_at_any_step_leaves_an_open_session(script: Session
         assert not session.is_inflight or session.req is not None
         run.run()
         REFERENCE.check(script, run)
+
+
+@every_script
+def test_a_turn_that_is_pushed_back_at_any_step_goes_on_from_what_counts(
+    script: SessionScript,
+) -> None:
+    whole = healthy(script)
+    retracts = 0
+
+    for at in range(whole.steps):
+        run = SessionRun(script)
+        for _ in range(at):
+            run.step()
+        run.engine.pause_generation("retract")
+        run.engine.continue_generation()
+        run.run()
+        REFERENCE.check(script, run)
+        retracts += run.engine.counters.session_retracts
+
+    assert retracts > 0

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from hybridbench.engine.events import EventKind
 from tests.laws.session_script import (
+    ATTENTION_AHEAD,
     HYBRID,
+    HYBRID_AHEAD,
     PAGED,
     TRACKED,
+    TRACKED_AHEAD,
     ReferenceTokens,
     SessionRun,
     SessionScript,
@@ -44,6 +49,15 @@ def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[Session
         (PAGED, "decode tokens"),
         (TRACKED, "state slots"),
         (TRACKED, "prefill tokens"),
+        *product(HYBRID_AHEAD, ["state slots", "prefill tokens"]),
+        *product(ATTENTION_AHEAD, ["prefill tokens"]),
+        *[
+            (script, "decode tokens")
+            for script in ATTENTION_AHEAD
+            if "guesses" not in script.name and "both" not in script.name
+        ],
+        (TRACKED_AHEAD, "state slots"),
+        (TRACKED_AHEAD, "prefill tokens"),
     ],
     ids=lambda value: value.name if isinstance(value, SessionScript) else value,
 )

@@ -8,7 +8,7 @@ import pytest
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.owners import OwnershipError
-from hybridbench.engine.req import Req, ReqKv
+from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.pool_stats import PoolStatsObserver
@@ -76,7 +76,7 @@ def test_a_lock_that_a_close_forgets_stays_at_idle(monkeypatch: pytest.MonkeyPat
 def test_without_the_tail_give_back_overwritten_positions_are_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(StreamingSession, "_free_kv_aligned", nothing)
+    monkeypatch.setattr(StreamingSession, "_free_tail", nothing)
     engine = with_idle_session(make_attention_engine)
     session = engine.scheduler.sessions.get("s")
     assert session is not None
@@ -92,11 +92,11 @@ def test_without_the_tail_give_back_overwritten_positions_are_lost(
 def test_a_tail_that_is_freed_from_inside_a_page_takes_committed_tokens_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def unaligned(self: StreamingSession, kv: ReqKv, start: int) -> None:
-        tail = self._indices(kv.row, start, kv.kv_allocated_len)
+    def unaligned(self: StreamingSession, slot: SessionSlot, prefix_len: int) -> None:
+        tail = self._indices(slot.kv.row, prefix_len, slot.kv.kv_allocated_len)
         self.token_to_kv_pool_allocator.free(tail)
 
-    monkeypatch.setattr(StreamingSession, "_free_kv_aligned", unaligned)
+    monkeypatch.setattr(StreamingSession, "_free_tail", unaligned)
     engine = with_idle_session(lambda **changes: make_attention_engine(16, **changes))
     session = engine.scheduler.sessions.get("s")
     assert session is not None

@@ -47,12 +47,18 @@ BUFFERS: dict[str, dict[str, Any]] = {
         "enable_overlap_schedule": True, "mamba_scheduler_strategy": "extra_buffer_lazy",
     },
     "guesses": {"speculative_algorithm": "NGRAM"},
+    "guesses, two": {"speculative_algorithm": "NGRAM", "enable_overlap_schedule": True},
+    "guesses, lazy": {
+        "speculative_algorithm": "NGRAM", "enable_overlap_schedule": True,
+        "mamba_scheduler_strategy": "extra_buffer_lazy",
+    },
 }  # fmt: skip
 PAGE_SIZES = (1, 16, 64)
 # Steps that run ahead of results, and steps that give several tokens.
 AHEAD: dict[str, dict[str, Any]] = {
     "overlap": {"enable_overlap_schedule": True},
     "guesses": {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4},
+    "both": {"enable_overlap_schedule": True, "speculative_algorithm": "NGRAM"},
 }
 
 
@@ -151,11 +157,13 @@ def test_pressure_reaches_every_way_out_of_a_turn() -> None:
 def test_hybrid_sessions_keep_to_it_when_steps_run_ahead(ahead: str, name: str) -> None:
     programs = [(f"seed {seed}", hybrid_program(name, seed, **AHEAD[ahead])) for seed in range(2)]
 
-    seen = run_all(programs, 350)
+    seen = run_all(programs, 350, push_back_share=0.02)
 
-    for event in ("session_turns", "session_restores", "session_abort_decode"):
+    for event in ("session_turns", "session_restores", "session_abort_decode", "session_retracts"):
         assert seen[event] > 0, (event, seen)
     assert seen["surplus_steps"] + seen["drafts_accepted"] > 0, seen
+    # Guesses alone leave nothing beyond their step.
+    assert (seen["session_tail_frees"] > 0) == (ahead != "guesses"), seen
 
 
 @pytest.mark.parametrize("ahead", AHEAD)
@@ -167,11 +175,13 @@ def test_paged_sessions_keep_to_it_when_steps_run_ahead(ahead: str, page_size: i
         for seed in range(2)
     ]
 
-    seen = run_all(programs, 350)
+    seen = run_all(programs, 350, push_back_share=0.02)
 
-    for event in ("session_turns", "session_restores", "session_abort_decode"):
+    for event in ("session_turns", "session_restores", "session_abort_decode", "session_retracts"):
         assert seen[event] > 0, (event, seen)
     assert seen["surplus_steps"] + seen["drafts_accepted"] > 0, seen
+    if page_size == 1:
+        assert (seen["session_tail_frees"] > 0) == (ahead != "guesses"), seen
 
 
 @pytest.mark.parametrize("buffer", BUFFERS)

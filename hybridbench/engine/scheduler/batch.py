@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -48,6 +48,17 @@ class ScheduleBatch:
     ) -> ScheduleBatch:
         """The batch of ``reqs`` as they are now; the list is kept, not copied."""
         return cls(reqs, [req.kv for req in reqs], forward, chunked_req, drafts)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainsToCome:
+    """A step with room for chains that are not known before the results of the step before it.
+
+    ``guesses`` is how many a chain may have; the requests have KV for as many.
+    """
+
+    reqs: list[Req]
+    guesses: int
 
 
 class BatchBuilder:
@@ -138,26 +149,53 @@ class BatchBuilder:
 
         None, and nothing taken, if there are too few.
         """
-        prefix_lens = [req.kv.kv_allocated_len for req in reqs]
-        extend_lens = [1 + len(guesses) for guesses in drafts]
-        out_cache_loc = self._alloc_extend(reqs, prefix_lens, extend_lens)
-        if out_cache_loc is None:
+        begins = [req.kv.kv_allocated_len for req in reqs]
+        ends = [a + 1 + len(guesses) for a, guesses in zip(begins, drafts, strict=True)]
+        if not self.reserve(reqs, ends):
             return None
-        self._write_rows(reqs, extend_lens, out_cache_loc)
-        seq_lens = [req.kv.kv_allocated_len for req in reqs]
-        input_ids: list[int] = []
-        for req, guesses in zip(reqs, drafts, strict=True):
-            input_ids += (req.output_ids[-1], *guesses)
-        spans = zip(prefix_lens, seq_lens, strict=True)
+        return self.chains(reqs, begins, [req.output_ids[-1] for req in reqs], drafts)
+
+    def reserve(self, reqs: Sequence[Req], ends: Sequence[int]) -> bool:
+        """KV positions up to these lengths; False, and nothing taken, if there are too few."""
+        short = [
+            (req, end) for req, end in zip(reqs, ends, strict=True) if end > req.kv_allocated_len
+        ]
+        if not short:
+            return True
+        needy = [req for req, _ in short]
+        begins = [req.kv_allocated_len for req in needy]
+        lengths = [end - req.kv_allocated_len for req, end in short]
+        locations = self._alloc_extend(needy, begins, lengths)
+        if locations is None:
+            return False
+        self._write_rows(needy, lengths, locations)
+        return True
+
+    def chains(
+        self,
+        reqs: Sequence[Req],
+        begins: list[int],
+        last_tokens: Sequence[int],
+        drafts: Sequence[Sequence[int]],
+    ) -> ForwardBatch:
+        """A step of chains whose positions the requests have; ``begins`` are of the last tokens."""
+        extend_lens = [1 + len(guesses) for guesses in drafts]
+        seq_lens = [a + n for a, n in zip(begins, extend_lens, strict=True)]
         rows = [req.kv.row for req in reqs]
+        positions = np.concatenate([np.arange(a, b) for a, b in zip(begins, seq_lens, strict=True)])
+        table = self._pools.req_to_token_pool.req_to_token
+        pairs = zip(last_tokens, drafts, strict=True)
         return ForwardBatch(
             mode="verify",
-            input_ids=np.array(input_ids, dtype=np.int64),
-            positions=np.concatenate([np.arange(a, b) for a, b in spans]),
+            input_ids=np.array(
+                list(chain.from_iterable((last, *guesses) for last, guesses in pairs)),
+                dtype=np.int64,
+            ),
+            positions=positions,
             extend_lens=extend_lens,
-            prefix_lens=prefix_lens,
+            prefix_lens=begins,
             seq_lens=seq_lens,
-            out_cache_loc=out_cache_loc,
+            out_cache_loc=table[np.repeat(rows, extend_lens), positions].astype(np.int64),
             kv_indices=self._kv_indices(rows, seq_lens),
             mamba_indices=self._state_slots(rows),
         )
@@ -230,6 +268,25 @@ class BatchBuilder:
         if hybrid_rows is None:
             return np.zeros(len(rows), dtype=np.int64)
         return hybrid_rows.get_mamba_indices(rows)
+
+
+def resolve_future_token_ids(forward: ForwardBatch, token_ids: Sequence[int]) -> ForwardBatch:
+    """``forward`` with every future replaced by the token it stands for.
+
+    Args:
+        forward: a batch whose ``input_ids`` may have ``-1 - row`` for a token not known before.
+        token_ids: the tokens of the batch before it, by row.
+
+    Raises:
+        IndexError: a future names a row that batch did not have.
+    """
+    input_ids = forward.input_ids
+    is_future = input_ids < 0
+    if not is_future.any():
+        return forward
+    resolved = input_ids.copy()
+    resolved[is_future] = np.asarray(token_ids, dtype=np.int64)[-1 - input_ids[is_future]]
+    return replace(forward, input_ids=resolved)
 
 
 def _last_tokens(reqs: Sequence[Req], in_flight: ScheduleBatch | None) -> list[int]:

@@ -137,8 +137,24 @@ class RequestFlow:
             # Whoever is blocked may take its place.
             self._batch_is_full = False
 
-    def _retract_one(self) -> None:
-        self._retract_running(retract_order(self.running, self._rules.rank)[0])
+    def _retract_one(self) -> bool:
+        """Push one running request back; False if nobody can go before the next results."""
+        able = [req for req in self.running if not self._awaits_first(req)]
+        if not able:
+            return False
+        self._retract_running(retract_order(able, self._rules.rank)[0])
+        return True
+
+    def _awaits_first(self, req: Req) -> bool:
+        """Whether the prefill of a session's turn is in flight, and its state has all of it in.
+
+        To go on without that result, it would have to compute the prompt's last token again, from
+        the state before it, which is gone.
+        """
+        batch = self.in_flight
+        if batch is None or batch.forward.mode != "extend" or req.session is None:
+            return False
+        return self._pools.has_states and any(req.kv is record for record in batch.records)
 
     def _retract_running(self, req: Req) -> None:
         self.running = [other for other in self.running if other is not req]
@@ -188,9 +204,11 @@ class RequestFlow:
         """``req`` ends: all steps that were launched for it are final, a surplus step among them.
 
         That step was given the last token of the request, which is known by now, so KV and state
-        are those of the whole text, and the tree may take both.
+        are those of the whole text, and the tree may take both.  A step that keeps its states apart
+        has moved nothing yet, and never will.
         """
-        req.kv.kv_committed_len = req.kv.kv_allocated_len
+        if self.in_flight is not None and self.in_flight.forward.mode == "decode":
+            req.kv.kv_committed_len = req.kv.kv_allocated_len
 
     def _abort(self, req: Req, outcome: StepOutcome) -> None:
         """End ``req`` at whatever stage it is; it holds nothing afterwards."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.counters import EngineCounters
-from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.req import FinishKind, FinishReason, Req
-from hybridbench.engine.scheduler.batch import BatchBuilder, ScheduleBatch
+from hybridbench.engine.scheduler.batch import (
+    BatchBuilder,
+    ChainsToCome,
+    ScheduleBatch,
+    resolve_future_token_ids,
+)
 from hybridbench.engine.scheduler.decode import DecodeRoom, NewTokenRatioTracker
 from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.policy import SchedulePolicy
@@ -21,15 +26,19 @@ from hybridbench.engine.scheduler.tracking import StateTracker, TrackLimits
 from hybridbench.engine.scheduler.verify import DraftVerifier
 from hybridbench.engine.speculative.drafter import Drafter
 
+# In the place of the last token of a request that got none.
+NO_TOKEN = 0
+
 
 class Scheduler(RequestFlow):
     """Decides which requests run next, and takes what their steps gave.
 
-    One step is: ``settle_aborts``, ``schedule``, the model, ``settle``.
+    One step is: ``settle_aborts``, ``schedule``, ``lay_out``, the model, ``accept``, ``settle``.
 
-    With overlap ``settle`` gets the batch of the step before, and ``launched`` is told of this
-    step's.  What runs on a device runs in order, so that a slot may be given back, and a state
-    copied, as soon as the last step that uses it was launched: nobody waits for its result.
+    With overlap ``accept``, ``lay_out`` and ``settle`` get the batch of the step before, and
+    ``launched`` is told of this step's.  What runs on a device runs in order, so that a slot may be
+    given back, and a state copied, as soon as the last step that uses it was launched: nobody waits
+    for its result.
     """
 
     def __init__(
@@ -43,25 +52,41 @@ class Scheduler(RequestFlow):
         super().__init__(config, pools, counters)
         self._config = config
         self._decode_tokens = 1 if drafter is None else config.speculative_num_draft_tokens
-        self._verifier = (
-            None
-            if drafter is None
-            else DraftVerifier(drafter, self._decode_tokens, pools, self._release, counters)
-        )
+        self._drafts = drafter is not None
         self._tracker = StateTracker(pools, TrackLimits.of(config), counters)
         self._builder = BatchBuilder(pools, config.page_size, self._tracker)
+        self._verifier = DraftVerifier(
+            drafter, self._decode_tokens, self._builder, pools, self._release, counters
+        )
         self._decode_room = DecodeRoom(pools, config.page_size)
         self._ratio = NewTokenRatioTracker(config.new_token_ratio)
         self._policy = SchedulePolicy(
             config.schedule_policy, self._cached_prefix_len, self._rules.rank
         )
 
-    def schedule(self, outcome: StepOutcome) -> ScheduleBatch | None:
+    def schedule(self, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
         """The next step's batch: a prefill if there is one, or else one token for all; or None."""
         if self.is_paused:
             return None
         batch = self._next_prefill(outcome)
         return batch if batch is not None else self._next_decode(outcome)
+
+    def lay_out(
+        self,
+        planned: ScheduleBatch | ChainsToCome,
+        previous: ScheduleBatch | None = None,
+        tokens: Sequence[Sequence[int]] = (),
+    ) -> ScheduleBatch:
+        """``planned`` with what the step before it gave: ``tokens``, by request of ``previous``."""
+        if isinstance(planned, ChainsToCome):
+            records = () if previous is None else previous.records
+            news = zip(records, tokens, strict=True)
+            return self._verifier.lay_out(planned, {id(record): new for record, new in news})
+        if previous is None:
+            return planned
+        # Nobody waits for the token of a request that has let go meanwhile.
+        last = [new[-1] if new else NO_TOKEN for new in tokens]
+        return replace(planned, forward=resolve_future_token_ids(planned.forward, last))
 
     def launched(self, batch: ScheduleBatch | None) -> None:
         """With overlap only: ``batch`` is on its way, and its results come with the next step.
@@ -81,25 +106,39 @@ class Scheduler(RequestFlow):
                 self._pools.cache_unfinished_req(req)
                 self._join_running(req)
 
-    def settle(self, batch: ScheduleBatch, token_ids: Sequence[int], outcome: StepOutcome) -> None:
+    def accept(self, batch: ScheduleBatch, token_ids: Sequence[int]) -> list[list[int]]:
+        """What each request of a batch that ran gets of its tokens: with drafts those that are
+        right, whose states become the requests' here.
+
+        The next step reads those states, so that this comes before it, settled or not.
+
+        Args:
+            batch: what ran in this step, or with overlap in the step before.
+            token_ids: one per request of the batch, with drafts one for each of its new tokens.
+        """
+        if batch.drafts is None:
+            return [[token_id] for token_id in token_ids]
+        tokens = self._verifier.accept(batch, token_ids)
+        self._tracker.complete_verified(batch, list(map(len, tokens)))
+        return tokens
+
+    def settle(
+        self, batch: ScheduleBatch, tokens: Sequence[Sequence[int]], outcome: StepOutcome
+    ) -> None:
         """Take the tokens of a batch that ran: commit its KV, finish what is done.
 
         Args:
-            batch: what ``schedule`` gave in this step, or with overlap in the step before.
-            token_ids: one per request of the batch; that of ``chunked_req`` is ignored.  With
-                drafts one for each new token of the batch.
+            batch: what ran in this step, or with overlap in the step before.
+            tokens: what ``accept`` gave; that of ``chunked_req`` is ignored.
             outcome: filled with who got a token and who is done.
         """
-        if batch.drafts is not None:
-            self._settle_verified(batch, token_ids, outcome)
-            return
         is_prefill = batch.forward.mode == "extend"
         to_share = is_prefill and not self._config.enable_overlap_schedule
         if to_share or not is_prefill:
             self._tracker.complete(batch)
-        chunked_req, produced = batch.chunked_req, outcome.produced
-        rows = zip(batch.reqs, batch.records, batch.forward.seq_lens, token_ids, strict=True)
-        for req, record, seq_len, token_id in rows:
+        chunked_req = batch.chunked_req
+        rows = zip(batch.reqs, batch.records, _seq_lens(batch, tokens), tokens, strict=True)
+        for req, record, seq_len, new in rows:
             if req is chunked_req:
                 if to_share:
                     record.kv_committed_len = seq_len
@@ -109,8 +148,7 @@ class Scheduler(RequestFlow):
                 self._drop_late_token(req, batch)
                 continue
             record.kv_committed_len = seq_len
-            req.append_token(token_id)
-            produced.append(req)
+            self._take(req, new, outcome)
             if req.finished_reason is not None:
                 self._finish(req, outcome)
             elif to_share:
@@ -119,17 +157,13 @@ class Scheduler(RequestFlow):
                 self._join_running(req)
         self._end_settling(outcome)
 
-    def _settle_verified(
-        self, batch: ScheduleBatch, token_ids: Sequence[int], outcome: StepOutcome
-    ) -> None:
-        assert self._verifier is not None, "drafts without a drafter"
-        taken = self._verifier.accept(batch, token_ids)
-        self._tracker.complete_verified(batch, taken)
-        for req, count in zip(batch.reqs, taken, strict=True):
-            outcome.produced += [req] * count
-            if req.finished:
-                self._finish(req, outcome)
-        self._end_settling(outcome)
+    def _take(self, req: Req, tokens: Sequence[int], outcome: StepOutcome) -> None:
+        """``req`` gets what a step gave; without overlap, room for guesses goes back at once."""
+        for token_id in tokens:
+            req.append_token(token_id)
+            outcome.produced.append(req)
+        if self._drafts and not self._config.enable_overlap_schedule:
+            self._verifier.free_tail(req)
 
     def _end_settling(self, outcome: StepOutcome) -> None:
         self._counters.output_tokens += len(outcome.produced)
@@ -271,37 +305,54 @@ class Scheduler(RequestFlow):
 
     # Decode.
 
-    def _next_decode(self, outcome: StepOutcome) -> ScheduleBatch | None:
+    def _next_decode(self, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
         retracted = self._make_room_for_decode(outcome)
-        batch = self._verify_batch()
-        forward = self._decode_batch() if batch is None else batch.forward
-        while forward is None and self.running and not self._awaits_last():
+        batch = self._decode_batch()
+        while batch is None and self.running and not self._awaits_last():
             # There was room, and still an allocation failed: one request less may do.
-            self._retract_one()
+            if not self._retract_one():
+                break
             retracted = True
-            forward = self._decode_batch()
+            batch = self._decode_batch()
         if retracted:
             self._ratio.reestimate(self.running)
-        if forward is None:
+        if batch is None:
             return None
         if not retracted:
             self._ratio.decay()
         self._counters.decode_steps += 1
-        return batch if batch is not None else ScheduleBatch.of(list(self.running), forward)
+        return batch
 
-    def _verify_batch(self) -> ScheduleBatch | None:
-        """A chain for each running request; None if nobody has a guess, or none fits."""
-        if self._verifier is None or not self.running:
+    def _decode_batch(self) -> ScheduleBatch | ChainsToCome | None:
+        """The next token of each running request, and with drafts perhaps more; None if there is
+        nobody, or no room.
+        """
+        if not self.running:
             return None
-        drafts = self._verifier.propose(self.running)
-        forward = self._builder.verify(self.running, drafts) if any(drafts) else None
-        if forward is None:
-            return None
-        self._counters.verify_steps += 1
-        return ScheduleBatch.of(list(self.running), forward, drafts=drafts)
+        if self._must_be_revocable():
+            return self._verifier.reserve(self.running, self.in_flight)
+        batch = self._verifier.batch(self.running) if self._drafts else None
+        if batch is not None:
+            return batch
+        forward = self._builder.decode(self.running, self.in_flight)
+        return None if forward is None else ScheduleBatch.of(list(self.running), forward)
 
-    def _decode_batch(self) -> ForwardBatch | None:
-        return self._builder.decode(self.running, self.in_flight) if self.running else None
+    def _must_be_revocable(self) -> bool:
+        """Whether the next decode step is one whose states are kept apart until its results are in.
+
+        Overlapped guesses are, since nobody knows yet how many are right.  So are the steps of a
+        session's turn: pushed back meanwhile, it goes on from the token before.
+        """
+        if not self._config.enable_overlap_schedule:
+            return False
+        if self._drafts:
+            return True
+        return self._pools.has_states and any(req.session is not None for req in self.running)
+
+    def _next_token_fits(self) -> bool:
+        if self._must_be_revocable():
+            return self._verifier.fits(self.running, self.in_flight)
+        return self._decode_room.fits(self.running)
 
     def _awaits_last(self) -> bool:
         """Whether the only running request may be over already: its last result will say."""
@@ -313,11 +364,12 @@ class Scheduler(RequestFlow):
         Before that idle sessions lose what they hold; retracted turns are idle then, too.
         """
         retracted = False
-        while self.running and not self._decode_room.fits(self.running):
+        while self.running and not self._next_token_fits():
             if self._awaits_last():
                 break
             if len(self.running) > 1:
-                self._retract_one()
+                if not self._retract_one():
+                    break
                 retracted = True
                 continue
             if self.sessions.evict():
@@ -331,3 +383,11 @@ class Scheduler(RequestFlow):
             self._abort(req, outcome)
             self._counters.abort_no_room += 1
         return retracted
+
+
+def _seq_lens(batch: ScheduleBatch, tokens: Sequence[Sequence[int]]) -> Sequence[int]:
+    """How long the requests of ``batch`` are after it; of chains what was right counts."""
+    if batch.drafts is None:
+        return batch.forward.seq_lens
+    pairs = zip(batch.forward.prefix_lens, tokens, strict=True)
+    return [prefix_len + len(new) for prefix_len, new in pairs]

@@ -1,116 +1,210 @@
-"""Speculative decoding: guesses that fit into the pools, and what the model makes of them.
+"""Steps that bring chains: each request's last token and guesses of what follows it.
 
 A guess is right if it is the very token that plain decoding would choose at its place.  Drawn
 tokens depend on logits, seed and position alone, so this holds with temperature as without, and the
 outputs are those of the engine without speculation.
+
+Such a step leaves the state slots as they are and keeps the states after each token apart.  So with
+overlapped scheduling a step can still be taken back while its results are out.  How many tokens it
+gives is not known yet when the next one is formed, so that its KV is taken for the most there can
+be, and stays the request's: ``kv_allocated_len`` runs ahead of ``kv_committed_len``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req
-from hybridbench.engine.scheduler.batch import ScheduleBatch
+from hybridbench.engine.scheduler.batch import BatchBuilder, ChainsToCome, ScheduleBatch
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.release import RequestRelease
 from hybridbench.engine.speculative.drafter import Drafter
 
 
 class DraftVerifier:
-    """Proposes chains before a step, and accepts what was right of them after it."""
+    """Proposes chains before a step, and says what was right of them after it."""
 
     def __init__(
         self,
-        drafter: Drafter,
+        drafter: Drafter | None,
         num_draft_tokens: int,
+        builder: BatchBuilder,
         pools: Pools,
         release: RequestRelease,
         counters: EngineCounters,
     ) -> None:
-        """``num_draft_tokens`` is the longest chain: the last token of a request and guesses."""
+        """``num_draft_tokens`` is the longest chain: the last token of a request and guesses.
+
+        Without a ``drafter`` nobody guesses, and a chain is the last token alone.
+        """
         self._drafter = drafter
-        self._most_guesses = num_draft_tokens - 1
+        self._most_guesses = 0 if drafter is None else num_draft_tokens - 1
+        self._builder = builder
         self._pools = pools
         self._release = release
         self._counters = counters
 
-    def propose(self, running: Sequence[Req]) -> list[list[int]]:
-        """Guesses for each of ``running``; fewer where the pools have no room for more."""
-        drafts = [self._guesses(req) for req in running]
-        longest = max(map(len, drafts), default=0)
-        # Room for one token of each is there already, so this ends with no guesses at the latest.
-        while longest and self._kv_needed(running, drafts) > self._pools.kv_room():
-            longest -= 1
-            drafts = [guesses[:longest] for guesses in drafts]
-        return drafts
+    # A step whose results come before the next one is formed.
 
-    def accept(self, batch: ScheduleBatch, token_ids: Sequence[int]) -> list[int]:
-        """Take the tokens of a verified batch; how many each of its requests got, 1 or more.
+    def batch(self, running: Sequence[Req]) -> ScheduleBatch | None:
+        """A chain for each of ``running``; None if nobody has a guess, or none fits."""
+        drafts = self._propose(running)
+        forward = self._builder.verify(running, drafts) if any(drafts) else None
+        if forward is None:
+            return None
+        self._counters.verify_steps += 1
+        return ScheduleBatch.of(list(running), forward, drafts=drafts)
 
-        KV of wrong guesses is given back, states go back to the last right token.  Then each
-        request is as if it had decoded that far; one that has finished still holds everything.
+    def free_tail(self, req: Req) -> None:
+        """Give back the pages of ``req`` that only wrong guesses reached, if there are any."""
+        kv = req.kv
+        if ceil_align(kv.kv_committed_len, self._pools.page_size) < kv.kv_allocated_len:
+            self._counters.draft_tails += 1
+        self._release.free_draft_tail(req)
+
+    # With overlap: room first, the chains once the results before them are in.
+
+    def fits(self, running: Sequence[Req], in_flight: ScheduleBatch | None) -> bool:
+        """Evict if need be; whether each of ``running`` can then get a chain without guesses."""
+        return self._pools.make_kv_room(self._missing(running, _ends(running, in_flight, 0)))
+
+    def reserve(
+        self, running: Sequence[Req], in_flight: ScheduleBatch | None
+    ) -> ChainsToCome | None:
+        """KV for a chain of each; fewer guesses where room is short.  None, nothing taken, if even
+        chains without any do not fit.
+        """
+        guesses = self._most_guesses
+        ends = _ends(running, in_flight, guesses)
+        while guesses and self._missing(running, ends) > self._pools.kv_room():
+            guesses -= 1
+            ends = _ends(running, in_flight, guesses)
+        if not self._builder.reserve(running, ends):
+            return None
+        return ChainsToCome(list(running), guesses)
+
+    def lay_out(self, planned: ChainsToCome, news: Mapping[int, Sequence[int]]) -> ScheduleBatch:
+        """The batch itself, now that the results before it are in.
+
+        Args:
+            planned: what ``reserve`` gave.
+            news: by the id of a request's record, the tokens that it is about to be given.
+        """
+        begins, drafts, last_tokens = [], [], []
+        for req in planned.reqs:
+            outputs = [*req.output_ids, *news.get(id(req.kv), ())]
+            begin = len(req.origin_input_ids) + len(outputs) - 1
+            room = req.kv.kv_allocated_len - begin - 1
+            begins.append(begin)
+            drafts.append(self._guesses(req, outputs, min(planned.guesses, room)))
+            last_tokens.append(outputs[-1])
+        forward = self._builder.chains(planned.reqs, begins, last_tokens, drafts)
+        self._counters.verify_steps += any(map(bool, drafts))
+        return ScheduleBatch.of(planned.reqs, forward, drafts=drafts)
+
+    # What came of it.
+
+    def accept(self, batch: ScheduleBatch, token_ids: Sequence[int]) -> list[list[int]]:
+        """The tokens that each request of a verified batch gets; its state is that after them.
+
+        That is one token at least, and none for a request that has let go of what it held since the
+        batch was formed: its state slot may be somebody else's.
 
         Args:
             batch: what was verified; ``batch.drafts`` are the guesses.
             token_ids: the tokens that the model chose after each token of the batch.
         """
         assert batch.drafts is not None, "only a batch with drafts is verified"
-        taken = []
-        first = 0
-        for req, guesses in zip(batch.reqs, batch.drafts, strict=True):
-            chosen = token_ids[first : first + len(guesses) + 1]
-            first += len(chosen)
-            taken.append(_take(req, guesses, chosen))
-            req.kv.kv_committed_len += taken[-1]
-            self._note(guesses, taken[-1])
-        self._roll_back_states(batch, taken)
-        self._free_tails(batch.reqs)
+        borders = [0]
+        for guesses in batch.drafts:
+            borders.append(borders[-1] + len(guesses) + 1)
+        taken = [
+            _right(req, guesses, token_ids[begin:end]) if req.kv is record else []
+            for req, record, guesses, (begin, end) in zip(
+                batch.reqs, batch.records, batch.drafts, pairwise(borders), strict=True
+            )
+        ]
+        self._note(batch.drafts, taken)
+        self._update_states(batch, taken)
         return taken
 
-    def _guesses(self, req: Req) -> list[int]:
-        """Never more than the request may still use, so that admission has promised their room."""
-        most = min(self._most_guesses, req.remaining_new_tokens - 1)
-        if most < 1:
-            return []
-        return self._drafter.propose(req.origin_input_ids, req.output_ids, most)[:most]
+    def _propose(self, running: Sequence[Req]) -> list[list[int]]:
+        """Guesses for each of ``running``; fewer where the pools have no room for more."""
+        drafts = [self._guesses(req, req.output_ids, self._most_guesses) for req in running]
+        longest = max(map(len, drafts), default=0)
+        # Room for one token of each is there already, so this ends with no guesses at the latest.
+        while longest and self._missing(running, _with(running, drafts)) > self._pools.kv_room():
+            longest -= 1
+            drafts = [guesses[:longest] for guesses in drafts]
+        return drafts
 
-    def _kv_needed(self, running: Sequence[Req], drafts: Sequence[Sequence[int]]) -> int:
-        """KV tokens of whole pages that the step takes."""
+    def _guesses(self, req: Req, outputs: Sequence[int], most: int) -> list[int]:
+        """Never more than the request may still use, so that admission has promised their room."""
+        most = min(most, req.sampling_params.max_new_tokens - len(outputs) - 1)
+        is_over = req.end_with(outputs[-1], len(outputs)) is not None
+        if self._drafter is None or most < 1 or is_over:
+            return []
+        return self._drafter.propose(req.origin_input_ids, outputs, most)[:most]
+
+    def _missing(self, running: Sequence[Req], ends: Sequence[int]) -> int:
+        """KV tokens of whole pages that bring each of ``running`` to its length in ``ends``."""
         page_size = self._pools.page_size
         return sum(
-            ceil_align(req.kv_allocated_len + 1 + len(guesses), page_size)
-            - ceil_align(req.kv_allocated_len, page_size)
-            for req, guesses in zip(running, drafts, strict=True)
+            max(0, ceil_align(end, page_size) - ceil_align(req.kv_allocated_len, page_size))
+            for req, end in zip(running, ends, strict=True)
         )
 
-    def _roll_back_states(self, batch: ScheduleBatch, taken: Sequence[int]) -> None:
+    def _update_states(self, batch: ScheduleBatch, taken: Sequence[Sequence[int]]) -> None:
         """The state of each request is the one after the last token that was fed to it rightly."""
         if not self._pools.has_states:
             return
+        # The dump takes what a request that is gone would have got.
+        rows = zip(batch.reqs, taken, strict=True)
         self._pools.mamba_pool.update_mamba_state_after_verify(
-            [req.kv.state_slot for req in batch.reqs], [count - 1 for count in taken]
+            [req.kv.state_slot if tokens else 0 for req, tokens in rows],
+            [max(0, len(tokens) - 1) for tokens in taken],
         )
 
-    def _free_tails(self, reqs: Sequence[Req]) -> None:
-        page_size = self._pools.page_size
-        for req in reqs:
-            if ceil_align(req.kv_committed_len, page_size) < req.kv_allocated_len:
-                self._counters.draft_tails += 1
-            self._release.free_draft_tail(req)
-
-    def _note(self, guesses: Sequence[int], taken: int) -> None:
-        counters = self._counters
-        counters.drafts_proposed += len(guesses)
-        # The last token that was taken is the model's own.
-        counters.drafts_accepted += taken - 1
+    def _note(self, drafts: Sequence[Sequence[int]], taken: Sequence[Sequence[int]]) -> None:
+        for guesses, tokens in zip(drafts, taken, strict=True):
+            if tokens:
+                self._counters.drafts_proposed += len(guesses)
+                # The last token that was taken is the model's own.
+                self._counters.drafts_accepted += len(tokens) - 1
 
 
-def _take(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> int:
-    """Append what the model chose up to its first disagreement, or to the end of the request."""
+def _right(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> list[int]:
+    """What the model chose up to its first disagreement, or to the end of the request."""
+    count = len(req.output_ids)
     for place, token_id in enumerate(chosen):
-        req.append_token(token_id)
-        if req.finished or place == len(guesses) or guesses[place] != token_id:
-            return place + 1
+        is_last = req.end_with(token_id, count + place + 1) is not None
+        if is_last or place == len(guesses) or guesses[place] != token_id:
+            return list(chosen[: place + 1])
     raise AssertionError("a chain has one more token than it has guesses")
+
+
+def _with(running: Sequence[Req], drafts: Sequence[Sequence[int]]) -> list[int]:
+    """Lengths after chains with these guesses."""
+    pairs = zip(running, drafts, strict=True)
+    return [req.kv_allocated_len + 1 + len(guesses) for req, guesses in pairs]
+
+
+def _ends(running: Sequence[Req], in_flight: ScheduleBatch | None, guesses: int) -> list[int]:
+    """Lengths after chains with so many guesses, if all that is in flight turns out to be right.
+
+    No request becomes longer than its last output token, whatever is guessed.
+    """
+    reached: dict[int, int] = {}
+    if in_flight is not None:
+        lens = zip(in_flight.records, in_flight.forward.seq_lens, strict=True)
+        reached = {id(record): length for record, length in lens}
+    return [
+        min(
+            reached.get(id(req.kv), req.kv.kv_committed_len) + 1 + guesses,
+            len(req.origin_input_ids) + req.sampling_params.max_new_tokens,
+        )
+        for req in running
+    ]

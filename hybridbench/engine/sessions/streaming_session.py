@@ -44,8 +44,9 @@ class SessionEvents:
 
     saves: int = 0  # a finished or retracted turn left its record
     restores: int = 0  # a turn was matched with a slot; a refused one is, each time
-    tail_frees: int = 0
-    tail_tokens: int = 0  # freed behind what a turn resumes from, or behind its answer
+    tail_frees: int = 0  # a turn resumed before the end of what its session held
+    tail_tokens: int = 0  # and so many were freed
+    overshoot_tokens: int = 0  # freed behind the answer of a turn that ended
     releases: int = 0
 
 
@@ -193,7 +194,9 @@ class StreamingSession(CacheAround):
         )
         slot.restore_to_req(req)
         self._hand_over(kv, SESSION, REQ)
+        self._note_tail(req.kv, prefix_len)
         self._free_tail(slot, prefix_len)
+        req.kv.kv_committed_len = req.kv.kv_allocated_len = prefix_len
         self.session_events.restores += 1
         indices = self._row(req, 0, prefix_len)
         root = self.inner.root_node
@@ -202,8 +205,9 @@ class StreamingSession(CacheAround):
     def _is_behind(self, slot: SessionSlot, key: RadixKey) -> bool:
         """Whether ``key`` ends before the slot's state, which cannot go back.
 
-        So it is when a step had taken the last token in before its turn was ended or pushed back,
-        and the next turn brings nothing new: then all is computed again.
+        So it is when a turn was pushed back while its prefill was in flight
+        (``pause_generation("retract")`` does): that had taken the last token in, which has to be
+        computed again for its logits.  Then all is.
         """
         return slot.kv.mamba_pool_idx is not None and len(key) < slot.kv.kv_committed_len
 
@@ -217,34 +221,34 @@ class StreamingSession(CacheAround):
     def _free_tail(self, slot: SessionSlot, prefix_len: int) -> None:
         """Free [prefix_len, kv_allocated_len): the next prefill writes new indices over it.
 
-        Such a tail is left by tokens that were allocated and not committed.  Before sglang#22862
-        its indices were overwritten and lost.
+        Such a tail is left by steps that were launched and did not count any more.  Before
+        sglang#22862 its indices were overwritten and lost.
         """
-        kv = slot.kv
-        self._free_kv_aligned(kv, prefix_len)
-        kv.kv_allocated_len = prefix_len
-        kv.kv_committed_len = min(kv.kv_committed_len, prefix_len)
+        self._free_kv_aligned(slot.kv, prefix_len)
+
+    def _note_tail(self, kv: ReqKv, prefix_len: int) -> None:
+        """Count the tail that is about to be freed; within a page there is nothing to free."""
+        end, start = (ceil_align(n, self.page_size) for n in (kv.kv_allocated_len, prefix_len))
+        self.session_events.tail_frees += start < end
+        self.session_events.tail_tokens += max(0, end - start)
 
     def _trim_overshoot(self, req: Req) -> None:
-        """Free what lies behind the answer: the next turn begins right after its last token.
-
-        What was allocated up to there is final: the step that writes it comes before any later one.
-        """
+        """Free what lies behind the answer: room for guesses that nobody needs any more."""
         kv, target = req.kv, len(req.origin_input_ids) + len(req.output_ids)
         if kv.kv_allocated_len > target:
-            self._free_kv_aligned(kv, target)
+            self.session_events.overshoot_tokens += self._free_kv_aligned(kv, target)
             kv.kv_allocated_len = target
-        kv.kv_committed_len = kv.kv_allocated_len
+            kv.kv_committed_len = min(kv.kv_committed_len, target)
 
-    def _free_kv_aligned(self, kv: ReqKv, start: int) -> None:
-        """Free the positions of ``kv`` from ``start`` on, which a request has in hand."""
+    def _free_kv_aligned(self, kv: ReqKv, start: int) -> int:
+        """Free the positions of ``kv`` from ``start`` on, which a request has in hand; how many."""
         # Round up: the allocator frees whole pages, and the first page still holds what is kept.
         start = ceil_align(start, self.page_size)
-        if start < kv.kv_allocated_len:
-            tail = self._indices(kv.row, start, kv.kv_allocated_len)
-            self.token_to_kv_pool_allocator.free(tail, REQ)
-            self.session_events.tail_frees += 1
-            self.session_events.tail_tokens += len(tail)
+        if start >= kv.kv_allocated_len:
+            return 0
+        tail = self._indices(kv.row, start, kv.kv_allocated_len)
+        self.token_to_kv_pool_allocator.free(tail, REQ)
+        return len(tail)
 
     # Giving back.
 

@@ -30,10 +30,6 @@ from hybridbench.errors import ConfigError
             {"speculative_num_draft_tokens": 1},
             "speculative_num_draft_tokens is 1; it must be at least 2",
         ),
-        (
-            {"speculative_algorithm": "NGRAM", "enable_overlap_schedule": True},
-            "enable_overlap_schedule and speculative_algorithm exclude each other",
-        ),
         ({"mamba_scheduler_strategy": "lazy"}, "it must be no_buffer or extra_buffer or extra_bu"),
         ({"mamba_track_interval": 1}, "mamba_track_interval is 1; it must be at least 2"),
         (

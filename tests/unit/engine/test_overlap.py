@@ -13,12 +13,12 @@ from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.config import NewTokenRatio
 from hybridbench.engine.engine import Engine
-from hybridbench.engine.event_loop import resolve_future_token_ids
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.scheduler.batch import resolve_future_token_ids
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from tests.builders import (
     assert_idle_and_clean,

@@ -166,11 +166,6 @@ FAULTS = {
         "pools: {page_size: 64}\nengine:\n  chunked_prefill_size: 100",
         "f.yaml:6: engine.chunked_prefill_size 100 is not a multiple of pools.page_size 64; 64 is.",
     ),
-    "guesses in overlapped steps": (
-        "engine:\n  enable_overlap_schedule: true\n  speculative_algorithm: NGRAM",
-        "f.yaml:6: engine.speculative_algorithm NGRAM does not go with "
-        "engine.enable_overlap_schedule; set that to false, or this to null.",
-    ),
     "a chain without a guess": (
         "engine:\n  speculative_num_draft_tokens: 1",
         "f.yaml:5: engine.speculative_num_draft_tokens 1 leaves no room for a guess behind a "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
@@ -14,6 +15,7 @@ from hybridbench.engine.memory.owners import REQ, SESSION
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import (
+    NANO_MODEL,
     assert_idle_and_clean,
     assert_nothing_lost,
     make_attention_engine,
@@ -21,6 +23,7 @@ from tests.builders import (
     make_tracking_engine,
     run_to_idle,
 )
+from tests.drafters import HalfRightDrafter
 
 PARAMS = SamplingParams(max_new_tokens=6, ignore_eos=True)
 FIRST = list(range(1, 21))
@@ -306,7 +309,7 @@ def test_what_lies_behind_an_answer_is_trimmed_when_it_ends() -> None:
 
     [slot] = engine.pools.sessions.slots.values()
     assert slot.kv.kv_allocated_len == end + 1
-    assert engine.pools.sessions.session_events.tail_tokens == 3
+    assert engine.pools.sessions.session_events.overshoot_tokens == 3
     assert_nothing_lost(engine)
 
 
@@ -314,7 +317,6 @@ def test_what_lies_behind_an_answer_is_trimmed_when_it_ends() -> None:
 def test_a_state_that_has_the_last_token_in_is_used_only_if_something_follows(
     new: list[int],
 ) -> None:
-    """As overlapped steps leave it: the answer's last token was computed before the turn ended."""
     engine = make_engine()
     engine.open_session("s")
     # One token less is said than the state has taken in.
@@ -357,12 +359,103 @@ def test_a_turn_pushed_back_under_a_step_in_flight_frees_the_token_that_is_compu
     assert_idle_and_clean(engine)
 
 
-def test_a_state_that_is_ahead_of_a_turn_pushed_back_is_given_up() -> None:
-    engine, said = with_one_turn(lambda: make_engine(enable_overlap_schedule=True))
+AHEAD: dict[str, Callable[[], Engine]] = {
+    "own states": lambda: make_engine(enable_overlap_schedule=True),
+    "track buffers": lambda: make_tracking_engine(enable_overlap_schedule=True),
+    "guesses": lambda: make_engine(
+        enable_overlap_schedule=True, drafter=HalfRightDrafter(NANO_MODEL.vocab_size)
+    ),
+    "guesses, pages of 16": lambda: make_tracking_engine(
+        16, enable_overlap_schedule=True, drafter=HalfRightDrafter(NANO_MODEL.vocab_size)
+    ),
+}
+on_every_order = pytest.mark.parametrize("make", AHEAD.values(), ids=AHEAD.keys())
+
+
+def state_of(engine: Engine, slot: int) -> list[torch.Tensor]:
+    cache = engine.pools.mamba_pool.mamba_cache
+    return [cache.conv[0][:, slot].clone(), cache.temporal[:, slot].clone()]
+
+
+def state_after(text: list[int]) -> list[torch.Tensor]:
+    """What an engine without overlap or sessions has computed for ``text`` in one prefill."""
+    engine = make_engine(cache="chunk", chunked_prefill_size=None)
+    engine.submit("whole", text, PARAMS)
+    engine.step()
+    [req] = engine.scheduler.running
+    return state_of(engine, req.kv.state_slot)
+
+
+@on_every_order
+@pytest.mark.parametrize("steps", [3, 4, 5])
+def test_a_late_token_is_not_in_the_state_that_a_turn_pushed_back_goes_on_from(
+    make: Callable[[], Engine], steps: int
+) -> None:
+    engine, said = with_one_turn(make)
     engine.submit("second", [30, 31], PARAMS, session_id="s")
-    for _ in range(3):
+    for _ in range(steps):
         engine.step()
+    assert engine.scheduler.in_flight is not None
+    [req] = engine.scheduler.running
+    text = [*said, 30, 31, *req.output_ids]
+
     engine.scheduler._retract_one()
+
+    [slot] = engine.pools.sessions.slots.values()
+    assert slot.kv.kv_committed_len == len(text) - 1 < slot.kv.kv_allocated_len
+    kept = state_of(engine, slot.kv.state_slot)
+    for mine, theirs in zip(kept, state_after(text[:-1]), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+    [end] = [event for event in run_to_idle(engine) if event.ends_request]
+    assert list(end.output_ids) == expected(make_engine, [*said, 30, 31])
+    assert engine.pools.sessions.session_events.releases == 0
+    engine.close_session("s")
+    assert_idle_and_clean(engine)
+
+
+@on_every_order
+def test_a_surplus_step_is_not_in_the_state_that_the_next_turn_goes_on_from(
+    make: Callable[[], Engine],
+) -> None:
+    engine, said = with_one_turn(make)
+
+    [slot] = engine.pools.sessions.slots.values()
+    assert (slot.kv.kv_committed_len, slot.kv.kv_allocated_len) == (len(said) - 1, len(said))
+    for mine, theirs in zip(
+        state_of(engine, slot.kv.state_slot), state_after(said[:-1]), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+    assert turn(engine, "second", []) == expected(make_engine, said)
+    assert engine.counters.session_restores == 1
+
+
+@on_every_order
+def test_a_turn_whose_prefill_is_in_flight_is_pushed_back_one_step_later(
+    make: Callable[[], Engine],
+) -> None:
+    engine, said = with_one_turn(make)
+    engine.submit("second", [30, 31], PARAMS, session_id="s")
+    engine.step()
+
+    assert not engine.scheduler._retract_one()
+    engine.step()
+    assert engine.scheduler._retract_one()
+
+    [end] = [event for event in run_to_idle(engine) if event.ends_request]
+    assert list(end.output_ids) == expected(make_engine, [*said, 30, 31])
+    assert engine.pools.sessions.session_events.releases == 0
+
+
+@on_every_order
+def test_a_turn_that_a_pause_pushes_back_under_its_prefill_begins_anew(
+    make: Callable[[], Engine],
+) -> None:
+    """The state has the prompt's last token in, which has to be computed again for its logits."""
+    engine, said = with_one_turn(make)
+    engine.submit("second", [30, 31], PARAMS, session_id="s")
+    engine.step()
+    engine.pause_generation("retract")
+    engine.continue_generation()
 
     [end] = [event for event in run_to_idle(engine) if event.ends_request]
 
