@@ -249,3 +249,83 @@ def test_admission_counts_the_guesses_of_running_requests() -> None:
         admitted.append(engine.running_requests)
 
     assert admitted == [2, 1]
+
+
+# With overlap: chains are formed when the results before them are in, room for them before that.
+
+
+@pytest.mark.parametrize("right", range(6))
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_overlapped_guesses_change_no_output(right: int, temperature: float) -> None:
+    params = _params(temperature=temperature, seed=5)
+    plain = _plain(PROMPT, params)
+    engine = _drafting(ScriptedDrafter([PROMPT + plain], right), enable_overlap_schedule=True)
+
+    assert engine.generate([PROMPT], params) == [plain]
+
+    # The same steps as without overlap, and a surplus one that guesses nothing.
+    counters = engine.counters
+    assert counters.verify_steps == -(-(OUTPUT - 2) // (min(right, 4) + 1))
+    assert (counters.output_tokens, counters.surplus_steps) == (OUTPUT, 1)
+    assert_idle_and_clean(engine)
+
+
+def test_overlapped_guesses_leave_more_allocated_than_committed_from_step_to_step() -> None:
+    params = _params(24)
+    plain = _plain(PROMPT, params)
+    engine = _drafting(ScriptedDrafter([PROMPT + plain], right=2), enable_overlap_schedule=True)
+    engine.submit("a", PROMPT, params)
+    engine.step()
+    [req] = engine.scheduler.running
+    ahead = []
+    while engine.has_work:
+        engine.step()
+        assert_nothing_lost(engine)
+        if not req.finished:
+            kv = req.kv
+            assert kv.kv_committed_len == req.seqlen - 1
+            assert kv.kv_allocated_len <= len(PROMPT) + 24
+            ahead.append(kv.kv_allocated_len - kv.kv_committed_len)
+
+    # Room for two chains of five tokens, of which the first has given three by then.
+    assert max(ahead) == 2 * 5 - 3
+    assert engine.flush_cache()
+
+
+def test_a_stop_token_in_the_middle_of_an_overlapped_chain_leaves_the_state_of_the_text() -> None:
+    plain = _plain(PROMPT, _params())
+    stop = plain[5]
+    params = _params(stop_token_ids=(stop,))
+    engine = _drafting(ScriptedDrafter([PROMPT + plain], right=4), enable_overlap_schedule=True)
+
+    [tokens] = engine.generate([PROMPT], params)
+
+    assert tokens == plain[: plain.index(stop) + 1]
+    text = (PROMPT + tokens)[:-1]
+    reference = make_engine(chunked_prefill_size=None)
+    reference.generate([text], _params(1))
+    for mine, theirs in zip(_tree_state(engine, text), _tree_state(reference, text), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+    assert_idle_and_clean(engine)
+
+
+def test_where_room_is_short_overlapped_chains_are_shorter() -> None:
+    plain = _plain(PROMPT, _params())
+    engine = _drafting(
+        ScriptedDrafter([PROMPT + plain], right=4),
+        enable_overlap_schedule=True,
+        check_level="off",
+    )
+    engine.submit("a", PROMPT, _params())
+    engine.step()
+    allocator = engine.pools.token_to_kv_pool_allocator
+    lost = allocator.alloc(allocator.available_size() - 3, REQ)
+    assert lost is not None
+
+    engine.step()
+    engine.step()
+
+    # Three positions: the last token's, and two guesses'.
+    assert engine.counters.drafts_proposed == 2
+    [req] = engine.scheduler.running
+    assert len(req.output_ids) == 4
