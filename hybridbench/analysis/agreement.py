@@ -27,9 +27,9 @@ _DECIDE_WITHIN = 3.5
 _TREND_IS_NEEDED = 20.0  # BIC
 _TREND_SHARE = 0.4
 _TREND_AND_NO_MORE = 1.15
-_WARMUPS_THAT_END = (Warmup.RAMP, Warmup.EXPONENTIAL, Warmup.FREE)
+_WARMUPS_THAT_END = (Warmup.RAMP, Warmup.EXPONENTIAL)
 _SURE_WITH_STEPS = 0.6
-_SURE_OF_ANYTHING = 0.75
+_SURE_WITH_ALL_STEPS = 0.75
 _LUMPY_PHI = 0.75
 _FORGETS = 0.5  # noise below this leaves the stretches between steps to speak for themselves
 _STRETCH = 6  # blocks
@@ -143,13 +143,13 @@ def trend_is_needed(ranked: Sequence[Model]) -> bool:
 def least_sure(model: Model, max_steps: int, phi: float = 0.0) -> float:
     """The share of the growth that its interval's lower end must reach.
 
-    Steps fit much, and a warm-up of any shape, or any shape with every step it may have, nearly
-    anything; what a shape leaves as noise that hardly forgets is misfit.  Such models are believed
-    where little doubt is left.  A plain one with every step has the lumps to answer for.
+    Steps fit much, and a warm-up shape with every step it may have nearly anything; what a shape
+    leaves as noise that hardly forgets is misfit.  Such models are believed where little doubt is
+    left.  A plain one with every step has the lumps to answer for.
     """
     all_steps = len(model.steps) >= max_steps > 0
-    if model.candidate.warmup is Warmup.FREE or (all_steps and not is_plain(model)):
-        return _SURE_OF_ANYTHING
+    if all_steps and not is_plain(model):
+        return _SURE_WITH_ALL_STEPS
     if (model.steps and not all_steps) or (phi >= _LUMPY_PHI and not is_plain(model)):
         return _SURE_WITH_STEPS
     return 0.0

@@ -28,6 +28,7 @@ from hybridbench.analysis.agreement import (
 )
 from hybridbench.analysis.blocks import (
     BYTES_QUANTILE,
+    COUNT_QUANTILE,
     MAX_BLOCKS,
     Blocks,
     make_blocks,
@@ -160,7 +161,7 @@ def _estimate(samples: Samples, opts: Options) -> Estimate:
         return _constant(blocks)
     teeth = find_teeth(samples.t_s, value)
     if teeth is not None and teeth.fall.size >= 2:
-        troughs = _from_troughs(teeth, blocks, opts)
+        troughs = _from_troughs(samples, teeth, blocks, opts)
         if troughs is not None:
             return _surer(troughs, samples, blocks, opts, teeth)
     found = _from_models(samples, blocks, opts, teeth)
@@ -390,16 +391,20 @@ def _growth(fit: ModelFit, problem: Problem, confidence: float) -> tuple[float, 
     return value, value - half, value + half
 
 
-def _from_troughs(teeth: Teeth, blocks: Blocks, opts: Options) -> Estimate | None:
+def _from_troughs(samples: Samples, teeth: Teeth, blocks: Blocks, opts: Options) -> Estimate | None:
     """The trend of the troughs; None where there are too few to fit."""
     t, y = usable_troughs(teeth, blocks.start_s, blocks.end_s)
     if t.size < MIN_TROUGHS:
         return None
     if t.size >= _TROUGHS_FOR_MODELS:
-        # Enough troughs are a series of their own, and deserve every shape that a series gets.
-        # So few points bear no more than a step for each sixteen.
-        fewer = replace(opts, max_steps=min(opts.max_steps, t.size // _TROUGHS_FOR_MODELS))
-        return _from_models(Samples(t, y), make_blocks(t, y, 0.5, opts.max_blocks), fewer)
+        # Enough troughs are a series of their own: they get every shape that a series gets, and may
+        # have teeth again, as where one collector waits for another.  So few points bear no more
+        # than a step for each sixteen.
+        fewer = min(opts.max_steps, t.size // _TROUGHS_FOR_MODELS)
+        works = [np.interp(t, samples.t_s, work) for work in samples.works]
+        return _estimate(
+            Samples(t, y, works), replace(opts, max_steps=fewer, quantile=COUNT_QUANTILE)
+        )
     x = (t - blocks.start_s) / (blocks.end_s - blocks.start_s)
     slope, se, line = _line(x, y)
     se = float(np.hypot(se, teeth.jitter / np.sqrt(12.0 * np.sum((x - x.mean()) ** 2))))

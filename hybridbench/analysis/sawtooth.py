@@ -27,8 +27,11 @@ _SAME_FLOOR = (
 _NEAR_FLOOR = 0.03  # of the typical fall
 _LEAST_OF_TYPICAL = 0.15  # of the typical fall; a smaller one may be anything
 _SUDDEN = 0.5  # a rise of this share of the fall in one go is a burst of load, not a tooth
-_GIVES_BACK = 0.5  # of all growth so far: one fall this deep says that growth was only stored up
+# Of all growth so far: a fall this deep says that growth was only stored up.  A far deeper one let
+# go of something else.
+_GIVES_BACK, _GIVES_MORE = 0.5, 2.0
 _OUTGROWS = 1.5  # times the largest fall; the next tooth of a sawtooth would have ended before
+_OUTGROWS_FROM = 0.25  # of the window: what rose before may be a fill
 _LINE_POINTS = 8  # of a tooth before a line is drawn through it
 _LINE_MISS = 4.0  # standard deviations between the line's foot and the lowest sample
 _SCATTERS_MORE = 1.5
@@ -45,8 +48,8 @@ class Teeth:
     fall: FloatArray
     trough_s: FloatArray
     trough: FloatArray
-    gives_back: bool  # one fall returned most of the growth up to it
-    outgrown: bool  # since the last fall memory rose by far more than any fall gave back
+    gives_back: bool  # one fall returned most of the growth up to it, and not far more
+    outgrown: bool  # memory rose by far more than any fall gave back, and no fill is in that
     jitter: float  # how far a trough may be missed by: what a tooth climbs between two samples
 
 
@@ -72,10 +75,12 @@ def find_teeth(t_s: FloatArray, value: FloatArray) -> Teeth | None:
     troughs = _feet(t, y, bottoms, at)
     low_so_far = np.minimum.accumulate(y)
     rise_so_far = np.array([y[max(0, i - 2) : i + 1].max() - low_so_far[i] for i in at])
-    gives_back = bool(np.any(fall[at] >= _GIVES_BACK * rise_so_far))
+    share = fall[at] / np.maximum(rise_so_far, 1e-300)
+    gives_back = bool(np.any((share >= _GIVES_BACK) & (share <= _GIVES_MORE)))
     points_each = float(np.median(np.diff(at))) if at.size > 1 else float(y.size)
     jitter = float(np.median(fall[at])) / points_each
-    risen = float(np.median(y[-_FALL_WITHIN:])) - float(troughs[-1])
+    low = min(float(troughs[-1]), float(y[int(_OUTGROWS_FROM * y.size) :].min()))
+    risen = float(np.median(y[-_FALL_WITHIN:])) - low
     outgrown = risen >= _OUTGROWS * float(fall[at].max())
     return Teeth(t[at], fall[at], t[bottoms], troughs, gives_back, outgrown, jitter)
 

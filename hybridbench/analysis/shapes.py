@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +17,9 @@ from numpy.typing import NDArray
 from hybridbench.analysis.record import FloatArray
 
 KNEES = (0.05, 0.1, 0.17, 0.25, 0.35, 0.5, 0.65, 0.8)
-TIME_CONSTANTS = (0.01, 0.02, 0.035, 0.06, 0.1, 0.16, 0.26, 0.33, 0.42, 0.52, 0.65, 0.95, 1.3)
-LOG_SCALES = (0.003, 0.009, 0.025, 0.07, 0.2)
-# Two speeds of filling: a fast one beside each slow one.
-FAST = (0.015, 0.04)
-SLOW = (0.12, 0.2, 0.32, 0.55, 0.95)
+TIME_CONSTANTS = (0.01, 0.02, 0.04, 0.06, 0.09, 0.13, 0.19, 0.28, 0.5, 0.8, 1.3)
+LOG_SCALES = (0.003, 0.012, 0.05)
 ONSETS = (0.2, 0.35, 0.5, 0.6)
-# A warm-up of no known shape: straight between these times, all of them up to its end.
-FREE_KNOTS = (0.02, 0.05, 0.1, 0.17, 0.25, 0.35, 0.5)
-FREE_ENDS = (0.17, 0.25, 0.35, 0.5)
 POWERS = (1.5, 2.0)
 
 # Up to this time constant the exponential has bent enough for the data to place it between grid
@@ -41,9 +34,7 @@ class Warmup(StrEnum):
     NONE = "level"
     RAMP = "ramp, then flat"
     EXPONENTIAL = "saturating"
-    TWO_SPEEDS = "saturating at two speeds"
     LOG = "ever slower (log)"
-    FREE = "any warm-up, then flat"
 
 
 class Trend(StrEnum):
@@ -183,26 +174,12 @@ def _warmups(book: _Columns, limits: ShapeLimits) -> Iterable[tuple[Warmup, tupl
     for tau in TIME_CONSTANTS:
         if tau <= limits.slowest:
             yield _exponential(book, tau)
-    for fast, slow in product(FAST, SLOW):
-        if slow <= limits.slowest:
-            columns = (*_exponential(book, fast)[1][:1], *_exponential(book, slow)[1][:1])
-            yield Warmup.TWO_SPEEDS, columns, 4
     for scale in LOG_SCALES if limits.logs else ():
         last = (np.log1p(1.0 / scale) - np.log1p(0.75 / scale)) / 0.25
         main = book.add(np.log1p(book.x / scale), float(last))
         # The derivative by the scale lets the data place it between two of the grid.
         bend = 1.0 / (scale + 1.0) - 0.75 / (scale + 0.75)
         yield Warmup.LOG, (main, book.add(book.x / (scale + book.x), bend / 0.25)), 3
-    yield from _free(book, limits)
-
-
-def _free(book: _Columns, limits: ShapeLimits) -> Iterable[tuple[Warmup, tuple[int, ...], int]]:
-    """What no named shape fits costs a coefficient a knot, and leaves the trend to the rest."""
-    columns = {knot: book.add(np.minimum(book.x / knot, 1.0), 0.0) for knot in FREE_KNOTS}
-    for end in FREE_ENDS:
-        if end <= limits.slowest:
-            used = tuple(column for knot, column in columns.items() if knot <= end)
-            yield Warmup.FREE, used, len(used) + 1
 
 
 def _exponential(book: _Columns, tau: float) -> tuple[Warmup, tuple[int, ...], int]:

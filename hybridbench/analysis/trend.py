@@ -43,6 +43,11 @@ _SLOWEST_AFTER_STEADY = 0.5
 _SETTLES_BYTES = 8 * 2.0**20
 _SETTLES_SHARE = 0.01
 
+# From here on nothing healthy settles any more, and sure growth of half the floor is worth a longer
+# look.
+_SETTLED_S = 2 * LEAK_WITHOUT_STEADY_S
+_SETTLED_SHARE = 0.5
+
 # The bound that NO LEAK must meet where the profile promises none (detection.md 4.6).
 _MARGIN_BYTES = {MEMORY: 4 * 2.0**20, COLLECTIBLE: 8 * 2.0**20}
 _MARGIN_OTHER_BYTES = 4 * 2.0**20
@@ -145,6 +150,13 @@ class _Terms:
         return max(self.floor * self.window.duration_s / 3600.0, settles)
 
     @property
+    def settled_rate(self) -> float:
+        """Growth that is surely faster than this is never CLEAN."""
+        if self.spec.unit is Unit.BYTES and self.window.duration_s >= _SETTLED_S:
+            return _SETTLED_SHARE * self.floor
+        return self.least_growth / max(self.window.duration_s, 1e-9) * 3600.0
+
+    @property
     def promise(self) -> float | None:
         """The profile's limit for this metric; collectible bytes live in the worker's memory."""
         limits = growth_limits(self.record) or {}
@@ -244,7 +256,7 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
             "and the growth does not fade"
         )
     # Growth that is sure is never CLEAN, whatever the limit: it is a leak or it needs more time.
-    if rate.lower * terms.window.duration_s / 3600.0 > terms.least_growth:
+    if rate.lower > terms.settled_rate:
         return "INCONCLUSIVE", _growing(terms, found, rate)
     if terms.unlimited:
         upper = _per_hour(rate.upper, terms.spec)

@@ -20,6 +20,7 @@ from tests.unit.analysis.traces import (
     healthy,
     leaky,
     steady_setting,
+    tooth,
 )
 
 LOADS = ("on_off_load", "diurnal_load", "tied")
@@ -173,6 +174,20 @@ def test_growth_under_long_teeth_is_the_growth_of_their_troughs() -> None:
     assert found.leak
     assert "troughs" in found.model
     assert found.lower < 0.05 * 3600 < found.upper
+
+
+@pytest.mark.parametrize("cycles", [1.9, 2.6, 3.4])
+def test_small_teeth_on_a_few_large_ones_are_no_leak(cycles: float) -> None:
+    t = np.arange(1.0, 14_400.0, 4.0)
+    young = 24.0 * cycles * t / t[-1]
+    old = 30.0 * np.floor(young % 24.0) / 24.0
+    value = 1000 + 40 * tooth(young) + old + np.random.default_rng(1).normal(size=t.size)
+
+    healthy = estimate(Samples(t, value), Options(floor=5.0))
+    leaking = estimate(Samples(t, value + 0.03 * t), Options(floor=5.0))
+
+    assert not healthy.leak
+    assert leaking.leak
 
 
 def test_a_constant_grows_by_nothing() -> None:

@@ -131,6 +131,26 @@ def test_growth_that_passes_what_fell_is_not_what_was_stored_up() -> None:
     assert not regained.outgrown
 
 
+def test_a_fall_far_deeper_than_all_growth_was_not_stored_up_by_it() -> None:
+    noise = np.random.default_rng(10).normal(size=T.size)
+    unloaded = find_teeth(T, 1000.0 + 0.2 * T - 350.0 * (T > 400) + noise)
+
+    assert unloaded is not None
+    assert not unloaded.gives_back
+
+
+def test_a_rise_beyond_every_fall_counts_over_more_than_the_last_tooth() -> None:
+    noise = np.random.default_rng(10).normal(size=T.size)
+    fill = 400.0 * np.minimum(T / 200.0, 1.0)
+    risen = find_teeth(T, 1000.0 + 0.4 * T - 90.0 * (T > 400) - 120.0 * (T > 900) + noise)
+    filled = find_teeth(T, 1000.0 + fill + 0.1 * T - 90.0 * (T > 900) + noise)
+
+    assert risen is not None
+    assert risen.outgrown
+    assert filled is not None
+    assert not filled.outgrown
+
+
 def test_one_tooth_without_any_scatter_does_not_stand_for_all() -> None:
     phase = (T / 60.0) % 1.0
     y = 1000.0 + 100.0 * phase + np.random.default_rng(11).normal(size=T.size)

@@ -17,7 +17,7 @@ from tests.unit.analysis.records import GIB, Run, healthy_record, hourly, with_s
 T = np.arange(1.0, 7200.0, 5.0)
 
 
-def handles(name: str, count: FloatArray, t: FloatArray = T) -> MetricResult:
+def judged(name: str, count: FloatArray, t: FloatArray = T) -> MetricResult:
     record = RunRecord({}, {name: Series(name, t, count)}, [])
     window = judged_window(record)
     assert window is not None
@@ -26,7 +26,7 @@ def handles(name: str, count: FloatArray, t: FloatArray = T) -> MetricResult:
 
 @pytest.mark.parametrize("name", ["open_fds", "threads"])
 def test_a_handle_lost_every_few_minutes_is_a_leak(name: str) -> None:
-    result = handles(name, 20.0 + np.floor(T / 240.0))
+    result = judged(name, 20.0 + np.floor(T / 240.0))
 
     assert result.outcome == "LEAK"
     assert hourly(result).value == pytest.approx(15.0, rel=0.1)
@@ -36,17 +36,17 @@ def test_a_handle_lost_every_few_minutes_is_a_leak(name: str) -> None:
 def test_handles_that_come_and_go_are_bounded(name: str) -> None:
     coming = np.random.default_rng(1).integers(0, 4, T.size).astype(np.float64)
 
-    assert handles(name, 20.0 + coming).outcome == "CLEAN"
-    assert handles(name, np.zeros(T.size) + 20.0).outcome == "CLEAN"
+    assert judged(name, 20.0 + coming).outcome == "CLEAN"
+    assert judged(name, np.zeros(T.size) + 20.0).outcome == "CLEAN"
 
 
 def test_one_handle_more_in_three_minutes_is_no_doubt() -> None:
     t = np.arange(1.0, 180.0)
 
-    assert handles("open_fds", np.where(t > 100.0, 6.0, 5.0), t).outcome == "CLEAN"
+    assert judged("open_fds", np.where(t > 100.0, 6.0, 5.0), t).outcome == "CLEAN"
 
 
-def test_a_promise_in_bytes_says_nothing_of_handles() -> None:
+def test_a_promise_in_bytes_says_nothing_of_judged() -> None:
     run = Run(7200.0, 120.0, promise=GIB)
     record = healthy_record(run)
     t = record.series["swap_bytes"].t_s
@@ -55,6 +55,16 @@ def test_a_promise_in_bytes_says_nothing_of_handles() -> None:
     verdict = judge(leaking)
 
     assert [f.subject for f in verdict.findings if f.kind == "growth"] == ["open_fds"]
+
+
+def test_memory_that_surely_grows_after_hours_is_not_clean_however_slowly() -> None:
+    noise = 2e3 * np.random.default_rng(1).normal(size=T.size)
+
+    slow = judged("rss_anon_swap_bytes", 1e9 + 4e5 * T / 3600.0 + noise)
+    still = judged("rss_anon_swap_bytes", 1e9 + noise)
+
+    assert (slow.outcome, still.outcome) == ("INCONCLUSIVE", "CLEAN")
+    assert slow.reason.startswith("growing by")
 
 
 def test_every_leak_says_how_sure_it_is_over_all_metrics() -> None:
