@@ -75,8 +75,8 @@ def find_teeth(t_s: FloatArray, value: FloatArray) -> Teeth | None:
     troughs = _feet(t, y, bottoms, at)
     low_so_far = np.minimum.accumulate(y)
     rise_so_far = np.array([y[max(0, i - 2) : i + 1].max() - low_so_far[i] for i in at])
-    share = fall[at] / np.maximum(rise_so_far, 1e-300)
-    gives_back = bool(np.any((share >= _GIVES_BACK) & (share <= _GIVES_MORE)))
+    stored_up = (fall[at] >= _GIVES_BACK * rise_so_far) & (fall[at] <= _GIVES_MORE * rise_so_far)
+    gives_back = bool(np.any(stored_up))
     points_each = float(np.median(np.diff(at))) if at.size > 1 else float(y.size)
     jitter = float(np.median(fall[at])) / points_each
     low = min(float(troughs[-1]), float(y[int(_OUTGROWS_FROM * y.size) :].min()))

@@ -37,7 +37,8 @@ DEFECT = Defect(
         subject="kv",
         event="match of a session's turn behind which a position is left inside a page",
         rate="1 page (16 tokens) with two holders; none if the turn itself gets it again",
-        drivers=("session_tail_frees",),
+        # In this profile every turn that resumes begins behind a tail.
+        drivers=("session_tail_frees", "session_restores"),
         harm="tokens_freed_in_use",
         per="tails_freed",
         counted="surplus",
