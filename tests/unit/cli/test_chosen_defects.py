@@ -22,7 +22,7 @@ def test_the_model_that_a_defect_needs_is_a_setting_like_any_other() -> None:
 
 
 def test_a_defect_that_fits_its_profile_sets_nothing() -> None:
-    assert chosen_defects(["overlap-late-token-double-free"]).needs == {}
+    assert chosen_defects(["mamba-adder-reject"]).needs == {}
 
 
 def test_the_worker_is_told_the_rate_of_a_defect() -> None:
