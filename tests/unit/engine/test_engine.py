@@ -15,6 +15,7 @@ from hybridbench.engine import (
     EventKind,
     SamplingParams,
 )
+from hybridbench.engine.cache.lru import LIST_ENDS
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.weights import RandomWeights
@@ -253,7 +254,7 @@ def test_live_nodes_are_as_many_as_the_tree_says() -> None:
 
     _, expected = engine.reference_counted_classes()["TreeNode"]
 
-    nodes = 1 + 4 + engine.containers()["tree_nodes"]
+    nodes = 1 + 2 * LIST_ENDS + engine.containers()["tree_nodes"]
     assert expected == nodes
 
 
