@@ -23,25 +23,31 @@ from hybridbench.engine.cache.tree_node import TreeNode
 
 TRUTH = Truth()
 _healthy_unlink_from_parent = PrefixTree._unlink_from_parent
-# A healthy node outlives its eviction by the frames that name it; these are gone by then.
-_FRAMES = 8
+# One evicted node of so many is watched: a weak reference to each would grow with the leak, and be
+# a tenth of it.
+_EVERY = 8
+# A healthy node outlives its eviction by the frames that name it.
+_FRAMES = 1
 _FULL_COLLECTION = 2
 
 
 class EvictedNodes:
-    """Counts the evicted nodes that are still alive, and those that only a full collection ended.
+    """Counts the watched nodes that are still alive, and those that only a full collection ended.
 
     ``nodes_kept`` is their number at the last eviction: a flush at the end frees most of them.
     """
 
     def __init__(self) -> None:
         self._alive: set[ref[TreeNode]] = set()
-        self._collected = 0
+        self._evicted = self._collected = 0
         self._collecting = False
         self._told = 0
 
     def add(self, node: TreeNode) -> None:
         """``node`` is being evicted."""
+        self._evicted += 1
+        if self._evicted % _EVERY:
+            return
         if self._note_collection not in gc.callbacks:
             gc.callbacks.append(self._note_collection)
         kept = max(0, len(self._alive) + self._collected - _FRAMES)
@@ -54,7 +60,7 @@ class EvictedNodes:
     def clear(self) -> None:
         """Forget the nodes of an engine that is gone."""
         self._alive.clear()
-        self._collected = self._told = 0
+        self._evicted = self._collected = self._told = 0
 
     def _died(self, node: ref[TreeNode]) -> None:
         if node in self._alive:
