@@ -12,7 +12,7 @@ Present in sglang 0.5.9 to 0.5.12.post1, fixed in 0.5.13 (merged 2026-05-21).  R
 
 from __future__ import annotations
 
-import gc
+from collections import deque
 from weakref import ref
 
 from hybridbench.defects.defect import Defect, Patch, Signature
@@ -23,52 +23,35 @@ from hybridbench.engine.cache.tree_node import TreeNode
 
 TRUTH = Truth()
 _healthy_unlink_from_parent = PrefixTree._unlink_from_parent
-# One evicted node of so many is watched: a weak reference to each would grow with the leak, and be
-# a tenth of it.
-_EVERY = 8
-# A healthy node outlives its eviction by the frames that name it.
-_FRAMES = 1
-_FULL_COLLECTION = 2
+# A healthy node dies with the frames that name it, long before so many more are evicted.
+_LATER = 64
 
 
 class EvictedNodes:
-    """Counts the watched nodes that are still alive, and those that only a full collection ended.
+    """Counts the evicted nodes that are still alive when ``_LATER`` more have been evicted.
 
-    ``nodes_kept`` is their number at the last eviction: a flush at the end frees most of them.
+    What is decided is forgotten: references to all of them would grow with the leak.
     """
 
     def __init__(self) -> None:
-        self._alive: set[ref[TreeNode]] = set()
-        self._evicted = self._collected = 0
-        self._collecting = False
-        self._told = 0
+        self._watched: deque[ref[TreeNode]] = deque()
+        self._any_kept = False
 
     def add(self, node: TreeNode) -> None:
         """``node`` is being evicted."""
-        self._evicted += 1
-        if self._evicted % _EVERY:
+        self._watched.append(ref(node))
+        if len(self._watched) <= _LATER:
             return
-        if self._note_collection not in gc.callbacks:
-            gc.callbacks.append(self._note_collection)
-        kept = max(0, len(self._alive) + self._collected - _FRAMES)
-        TRUTH.add("nodes_kept", kept - self._told)
+        kept = self._watched.popleft()() is not None
         # Before the first cycle nothing is kept: how long that takes is no part of the rate.
-        TRUTH.add("nodes_evicted", int(kept > 0 or self._told > 0))
-        self._told = kept
-        self._alive.add(ref(node, self._died))
+        self._any_kept = self._any_kept or kept
+        TRUTH.add("nodes_kept", int(kept))
+        TRUTH.add("nodes_evicted", int(self._any_kept))
 
     def clear(self) -> None:
         """Forget the nodes of an engine that is gone."""
-        self._alive.clear()
-        self._evicted = self._collected = self._told = 0
-
-    def _died(self, node: ref[TreeNode]) -> None:
-        if node in self._alive:
-            self._alive.remove(node)
-            self._collected += self._collecting
-
-    def _note_collection(self, phase: str, info: dict[str, int]) -> None:
-        self._collecting = phase == "start" and info["generation"] == _FULL_COLLECTION
+        self._watched.clear()
+        self._any_kept = False
 
 
 _EVICTED = EvictedNodes()

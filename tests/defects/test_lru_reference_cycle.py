@@ -83,9 +83,9 @@ def test_the_truth_is_how_many_evicted_nodes_live_on() -> None:
         strays = stray_nodes(engine)
 
     truth = DEFECT.truth.counts()
-    assert 200 < 8 * truth["nodes_evicted"] <= engine.counters.nodes_evicted
-    # One evicted node of eight is watched, and the last look was at the last of these.
-    assert 8 * truth["nodes_kept"] == pytest.approx(strays, rel=0.15)
+    assert 200 < truth["nodes_evicted"] <= engine.counters.nodes_evicted - 64
+    # The last 64 are not decided yet.
+    assert strays - 64 <= truth["nodes_kept"] <= strays
 
 
 def test_nodes_that_only_a_full_collection_ends_were_kept() -> None:
