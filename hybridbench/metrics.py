@@ -66,6 +66,12 @@ class MetricSpec:
     erratic: bool = False
 
 
+# The metrics that analyses ask for by name: private memory, garbage, private memory at idle
+# checkpoints.
+MEMORY = "rss_anon_swap_bytes"
+COLLECTIBLE = "gc_collectible_bytes"
+AT_REST = "rest_anon_swap_bytes"
+
 _MIB = float(2**20)
 
 _COSTS = (

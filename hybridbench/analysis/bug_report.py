@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hybridbench.analysis.counters import singular
 from hybridbench.analysis.diagnosis import Diagnosis, Holding, PartKind, Site
+from hybridbench.analysis.facts.counters import singular
 from hybridbench.units import format_bytes, format_duration
 
 _HOLDINGS_TOLD = 3

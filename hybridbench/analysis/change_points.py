@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
-from hybridbench.analysis.student import t_quantile
 
 ALPHA = 0.01
 FEWEST_ON_A_SIDE = 3

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
-from hybridbench.analysis.allocations import Allocations, read_allocations
 from hybridbench.analysis.reading import mapping, number, text
 from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
 
@@ -19,6 +19,8 @@ BASELINE_EVENT, EVENT = "diagnosis_baseline", "diagnosis"
 
 # Resting memory moves by so much on its own: shares of less growth than this mean nothing.
 GROWTH_MIN_BYTES = 4 * 2**20
+
+ALLOCATIONS_EVENT: Final = "allocations"
 
 
 class PartKind(StrEnum):
@@ -335,3 +337,39 @@ def _texts(data: Mapping[str, JsonValue], key: str) -> tuple[str, ...]:
     if isinstance(found, str) or not isinstance(found, Sequence):
         return ()
     return tuple(str(item) for item in found)
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """One function and what is left of its allocations; ``stack`` goes from it outwards."""
+
+    size_bytes: int
+    count: int
+    stack: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Allocations:
+    """The largest call sites after ``seconds`` of traffic with ``requests`` finished, flushed."""
+
+    seconds: float
+    requests: int
+    sites: tuple[CallSite, ...]
+
+
+def read_allocations(record: RunRecord) -> Allocations | None:
+    """Of the last record of ``record``; None where none was made."""
+    event = record.last_event(ALLOCATIONS_EVENT)
+    if event is None:
+        return None
+    rows = event.data.get("sites")
+    sites: list[CallSite] = []
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, Mapping):
+            stack = row.get("stack")
+            frames = tuple(str(frame) for frame in stack) if isinstance(stack, list) else ()
+            sites.append(
+                CallSite(int(number(row, "size_bytes")), int(number(row, "count")), frames)
+            )
+    requests = int(number(event.data, "requests"))
+    return Allocations(number(event.data, "seconds"), requests, tuple(sites))

@@ -13,14 +13,14 @@ import numpy as np
 
 from hybridbench.analysis.boundary import KIND as ANALYSIS_FAILED
 from hybridbench.analysis.boundary import Boundary
-from hybridbench.analysis.counters import event_counters, singular
+from hybridbench.analysis.facts.counters import event_counters, singular
+from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
+from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.findings import Failure, MetricResult, Rate, VerdictKind
-from hybridbench.analysis.readings import LARGEST, are_readings, beyond_reading, only_readings
 from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
 from hybridbench.analysis.series_units import Meaning
 from hybridbench.analysis.timeline import Falls, longest_stretch
-from hybridbench.analysis.trend import Effort, judge_trend
-from hybridbench.analysis.window import judged_window
+from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import Check, Kind, MetricSpec, Unit
 from hybridbench.units import format_duration
 

@@ -6,11 +6,26 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from hybridbench.analysis.boundary import Boundary, failure_findings
-from hybridbench.analysis.checkpoints import checkpoint_findings
-from hybridbench.analysis.containers import container_findings
-from hybridbench.analysis.counters import EventCounters, event_counters
-from hybridbench.analysis.decay import Decay, judge_decay
-from hybridbench.analysis.engine_words import crash_findings, violation_findings
+from hybridbench.analysis.exact.checkpoints import checkpoint_findings
+from hybridbench.analysis.exact.containers import container_findings
+from hybridbench.analysis.exact.engine_log import log_findings
+from hybridbench.analysis.exact.engine_reports import crash_findings, violation_findings
+from hybridbench.analysis.exact.instances import instance_findings
+from hybridbench.analysis.exact.requests import liveness_findings, waiting_findings
+from hybridbench.analysis.exact.sanity import sanity_findings
+from hybridbench.analysis.exact.validity import (
+    WORKLOAD_FAILED,
+    coverage,
+    coverage_findings,
+    ended_early,
+    validity_findings,
+    workload_findings,
+)
+from hybridbench.analysis.facts.counters import EventCounters, event_counters
+from hybridbench.analysis.facts.limits import planned_s
+from hybridbench.analysis.facts.pools import idle_checkpoints
+from hybridbench.analysis.facts.readings import beyond_findings, readable
+from hybridbench.analysis.facts.window import Window, judged_window, last_segment, segments
 from hybridbench.analysis.findings import (
     PRECEDENCE,
     RETAINED,
@@ -20,37 +35,26 @@ from hybridbench.analysis.findings import (
     Verdict,
     VerdictKind,
 )
-from hybridbench.analysis.growth import growth_findings, with_split
-from hybridbench.analysis.impossible import impossible_findings
-from hybridbench.analysis.instances import instance_findings
-from hybridbench.analysis.joining import Joined, join_segments
-from hybridbench.analysis.levels import run_levels
-from hybridbench.analysis.limits import planned_s
-from hybridbench.analysis.liveness import liveness_findings
-from hybridbench.analysis.log_words import log_findings
-from hybridbench.analysis.multiplicity import with_q_values
-from hybridbench.analysis.observer import observer_findings
-from hybridbench.analysis.parts import with_whole
-from hybridbench.analysis.pools import quiescent_checkpoints
 from hybridbench.analysis.reading import number, text
-from hybridbench.analysis.readings import beyond_findings, readable
 from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.resolution import resolution_line
-from hybridbench.analysis.segments import last_segment, segments
-from hybridbench.analysis.thresholds import Held, hold_thresholds
-from hybridbench.analysis.trend import Effort, gated_metrics, judge_trend, probes_left_out
-from hybridbench.analysis.validity import (
-    MEMORY,
-    WORKLOAD_FAILED,
-    coverage,
-    coverage_findings,
-    ended_early,
-    validity_findings,
-    workload_findings,
+from hybridbench.analysis.segment_pooling import PooledSegments, pool_segments
+from hybridbench.analysis.thresholds import CheckedThresholds, check_thresholds, run_levels
+from hybridbench.analysis.trend.decay import Decay, judge_decay
+from hybridbench.analysis.trend.growth import (
+    growth_findings,
+    probe_growth_findings,
+    with_split,
+    with_whole,
 )
-from hybridbench.analysis.waiting import waiting_findings
-from hybridbench.analysis.window import Window, judged_window
-from hybridbench.metrics import METRICS, Check
+from hybridbench.analysis.trend.metric_trend import (
+    Effort,
+    gated_metrics,
+    judge_trend,
+    probes_left_out,
+    with_q_values,
+)
+from hybridbench.analysis.trend.resolution import resolution_line
+from hybridbench.metrics import MEMORY, METRICS, Check
 from hybridbench.units import format_byte_rate, format_bytes, format_duration
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
@@ -72,7 +76,9 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     whole = boundary.value("the segments", [record], segments, record)
     windows = [(part, _window(part, boundary)) for part in whole]
     part, window = max(windows, key=lambda pair: 0.0 if pair[1] is None else pair[1].duration_s)
-    held = boundary.value("the thresholds", Held((), ()), hold_thresholds, part, verdict, window)
+    held = boundary.value(
+        "the thresholds", CheckedThresholds((), ()), check_thresholds, part, verdict, window
+    )
     levels = boundary.value("the levels", (), run_levels, part, window)
     verdict = replace(verdict, thresholds=held.results, levels=levels)
     found = [*verdict.findings, *held.findings]
@@ -121,7 +127,7 @@ def _judge_one(record: RunRecord, boundary: Boundary) -> Verdict:
         *boundary.listed("the extension", _once_clean, record, results),
         *split,
         *boundary.listed("growth", growth_findings, record, results, counters, boundary),
-        *boundary.listed("the bench's own growth", observer_findings, record, results),
+        *boundary.listed("the bench's own growth", probe_growth_findings, record, results),
         *decay.findings,
     ]
     findings = boundary.value("parts and their whole", findings, with_whole, findings, results)
@@ -140,7 +146,7 @@ def _over_segments(
         return judge_one(record, boundary)
     verdicts = [judge_one(part, boundary) for part in parts]
     joined = boundary.value(
-        "all segments together", _apart(verdicts), join_segments, parts, verdicts
+        "all segments together", _apart(verdicts), pool_segments, parts, verdicts
     )
     longest = parts[joined.longest]
     counters = _counters(longest, boundary)
@@ -167,10 +173,10 @@ def _over_segments(
     )
 
 
-def _apart(verdicts: Sequence[Verdict]) -> Joined:
+def _apart(verdicts: Sequence[Verdict]) -> PooledSegments:
     """The segments where they cannot be put together: what each found, and no common rate."""
     findings = tuple(finding for verdict in verdicts for finding in verdict.findings)
-    return Joined(None, 0.0, (), (), 0, findings, ())
+    return PooledSegments(None, 0.0, (), (), 0, findings, ())
 
 
 def _judge_one_so_far(record: RunRecord, boundary: Boundary) -> Verdict:
@@ -207,7 +213,7 @@ def _exact(record: RunRecord, counters: EventCounters, boundary: Boundary) -> li
         *run("checkpoints", checkpoint_findings, record, counters),
         *run("containers", container_findings, record, counters),
         *run("liveness", liveness_findings, record, counters),
-        *run("impossible counts", impossible_findings, record),
+        *run("impossible counts", sanity_findings, record),
     ]
     known = [
         *known,
@@ -341,7 +347,7 @@ def _not_seen(record: RunRecord) -> tuple[str, ...]:
     """The gating metrics without a single sample, with what they would have shown."""
     given_up = probes_left_out(record)
     sampled = [n for n, series in record.series.items() if len(series) and n not in given_up]
-    resting = bool(quiescent_checkpoints(record))
+    resting = bool(idle_checkpoints(record))
     missing = []
     for spec in METRICS:
         if spec.check not in (Check.TREND, Check.EXACT):
@@ -384,9 +390,9 @@ def _notes(record: RunRecord, window: Window | None) -> Iterable[str]:
             "no steady event was seen: warm-up may lie in the judged window, and no trend under "
             "45m is a leak"
         )
-    if not quiescent_checkpoints(record):
+    if not idle_checkpoints(record):
         yield "no quiescent checkpoint was taken: missing slots are judged from samples alone"
-    busy = len(record.all_events("checkpoint")) - len(quiescent_checkpoints(record))
+    busy = len(record.all_events("checkpoint")) - len(idle_checkpoints(record))
     if busy:
         yield f"{busy} checkpoint{'s' * (busy > 1)} met requests in the engine and prove nothing"
     yield from _reclaimed(record)

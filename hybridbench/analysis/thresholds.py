@@ -12,30 +12,31 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from hybridbench.analysis.counters import event_counters, singular
-from hybridbench.analysis.derived import DERIVED, work_blocks
+from hybridbench.analysis.distributions import t_quantile
+from hybridbench.analysis.drivers.rates import mean_rate
+from hybridbench.analysis.facts.counters import event_counters, singular
+from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings import (
     DecayResult,
     Finding,
+    LevelResult,
     Rate,
     ThresholdOutcome,
     ThresholdResult,
     Verdict,
     VerdictKind,
 )
-from hybridbench.analysis.levels import CONFIDENCE, Measured, finite, judged_values, level
-from hybridbench.analysis.mean_rate import mean_rate
-from hybridbench.analysis.promised import half_width
 from hybridbench.analysis.reading import texts
-from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.trend import (
+from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.analysis.trend.decay import half_width
+from hybridbench.analysis.trend.metric_trend import (
     LEAK_AFTER_STEADY_S,
     LEAK_WITHOUT_STEADY_S,
     Effort,
     judge_trend,
 )
-from hybridbench.analysis.window import Window
-from hybridbench.metrics import Kind, Unit
+from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
+from hybridbench.metrics import Kind, Unit, declared
 from hybridbench.thresholds import (
     GROWTH,
     HOUR,
@@ -55,16 +56,36 @@ _LEAST_LONGER = 1.3
 _FEWEST_BLOCKS = 8
 _SMALL_COUNT = 10.0
 
+FEWEST_SAMPLES = 8
+CONFIDENCE = 0.95
+
+_Z = 1.959964
+_MAX_PHI = 0.95
+_QUANTILES = {Stat.P50: 0.5, Stat.P95: 0.95, Stat.P99: 0.99}
+# Told with every verdict, so that runs can be compared without their samples.
+_TOLD: tuple[tuple[str, Stat], ...] = (
+    ("throughput_tokens_per_s", Stat.MEAN),
+    ("requests_per_s", Stat.MEAN),
+    ("ttft_ms_p50", Stat.P50),
+    ("ttft_ms_p99", Stat.P50),
+    ("itl_ms_p50", Stat.P50),
+    ("itl_ms_p99", Stat.P50),
+    ("rss_anon_swap_bytes", Stat.MAX),
+    ("rest_anon_swap_bytes", Stat.LAST),
+)
+
 
 @dataclass(frozen=True)
-class Held:
+class CheckedThresholds:
     """What a run's thresholds came to."""
 
     results: tuple[ThresholdResult, ...]
     findings: tuple[Finding, ...]
 
 
-def hold_thresholds(record: RunRecord, verdict: Verdict, window: Window | None) -> Held:
+def check_thresholds(
+    record: RunRecord, verdict: Verdict, window: Window | None
+) -> CheckedThresholds:
     """The thresholds in the manifest of ``record`` against its samples and its verdict.
 
     ``record`` and ``window`` are those of one segment; slopes of gated metrics are the verdict's.
@@ -82,7 +103,7 @@ def hold_thresholds(record: RunRecord, verdict: Verdict, window: Window | None) 
         result = _judged(_Run(record, verdict, window), threshold)
         results.append(result)
         findings += _finding(threshold, result, window)
-    return Held(tuple(results), tuple(findings))
+    return CheckedThresholds(tuple(results), tuple(findings))
 
 
 def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> ThresholdResult:
@@ -231,7 +252,7 @@ def _events(record: RunRecord, window: Window, counter: str) -> float:
 
 
 def _quotient(run: _Run, window: Window, threshold: Threshold) -> Measured:
-    derived = next(d for d in DERIVED if d.name == threshold.metric)
+    derived = next(d for d in DERIVED_METRICS if d.name == threshold.metric)
     if threshold.stat is Stat.LAST_FIRST_RATIO:
         return _changed(run.verdict.decay, threshold)
     blocks = work_blocks(run.record, derived, window.start_s, window.end_s)
@@ -351,3 +372,108 @@ def _words(threshold: Threshold) -> Callable[[float], str]:
         return f"{value:.4g} {unit}{per}"
 
     return say
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A value with its 95 % interval.
+
+    ``narrows`` says how the interval shrinks with the time judged: half its width goes with the
+    time to minus this power; 0 for what more time does not sharpen.
+    """
+
+    value: float
+    lower: float
+    upper: float
+    narrows: float = 0.0
+
+
+def run_levels(record: RunRecord, window: Window | None) -> tuple[LevelResult, ...]:
+    """The levels that every verdict tells, as far as they were sampled."""
+    if window is None:
+        return ()
+    told = []
+    for name, stat in _TOLD:
+        found = level(judged_values(record, window, name), stat)
+        if found is not None:
+            unit = declared(name).unit.value
+            ends = (finite(found.lower), finite(found.upper))
+            told.append(LevelResult(name, stat.value, unit, found.value, *ends))
+    return tuple(told)
+
+
+def judged_values(record: RunRecord, window: Window, name: str) -> FloatArray:
+    """The samples of ``name`` in the window; what is sampled in pauses alone is taken from them."""
+    series = record.series.get(name)
+    if series is None:
+        return np.zeros(0)
+    value = window.samples(series)[1]
+    if not value.size:
+        at_rest = series.between(window.start_s, window.end_s).value
+        value = at_rest[np.isfinite(at_rest)]
+    return value
+
+
+def level(value: FloatArray, stat: Stat) -> Measured | None:
+    """``stat`` of the samples; None for too few of them."""
+    if stat in (Stat.MIN, Stat.MAX, Stat.LAST):
+        if not value.size:
+            return None
+        seen = {Stat.MIN: value.min(), Stat.MAX: value.max(), Stat.LAST: value[-1]}[stat]
+        return Measured(float(seen), float(seen), float(seen))
+    if value.size < FEWEST_SAMPLES:
+        return None
+    if stat in _QUANTILES:
+        return _quantile(value, _QUANTILES[stat])
+    if stat is Stat.LAST_FIRST_RATIO:
+        return _last_over_first(value)
+    mean, half = _mean(value)
+    return Measured(mean, mean - half, mean + half, 0.5)
+
+
+def finite(value: float) -> float | None:
+    """``value``, or None for one without bound."""
+    return value if math.isfinite(value) else None
+
+
+def _quantile(value: FloatArray, share: float) -> Measured:
+    """By ranks: right for any distribution.  Where the samples do not reach, there is no bound."""
+    ranked = np.sort(value)
+    worth = _worth(value)
+    spread = _Z * math.sqrt(share * (1.0 - share) / worth)
+    low, high = share - spread, share + spread
+    last = ranked.size - 1
+    lower = float(ranked[math.floor(low * last)]) if low >= 0 else -math.inf
+    upper = float(ranked[math.ceil(high * last)]) if high <= 1 else math.inf
+    return Measured(float(np.quantile(ranked, share)), lower, upper, 0.5)
+
+
+def _last_over_first(value: FloatArray) -> Measured | None:
+    third = value.size // 3
+    if third < FEWEST_SAMPLES:
+        return None
+    (first, first_half), (last, last_half) = _mean(value[:third]), _mean(value[-third:])
+    if min(first - first_half, last - last_half) <= 0:
+        return None
+    ratio = last / first
+    half = math.hypot(first_half / first, last_half / last)
+    return Measured(ratio, ratio * math.exp(-half), ratio * math.exp(half), 0.5)
+
+
+def _mean(value: FloatArray) -> tuple[float, float]:
+    """The mean, and half its interval."""
+    worth = _worth(value)
+    error = float(np.std(value, ddof=1)) / math.sqrt(worth)
+    return float(value.mean()), t_quantile(0.5 + CONFIDENCE / 2, max(worth - 1.0, 1.0)) * error
+
+
+def _worth(value: FloatArray) -> float:
+    """How many independent samples tell as much, if the noise is AR(1)."""
+    off = value - value.mean()
+    energy = float(off @ off)
+    if energy <= 0:
+        return float(value.size)
+    phi = float(off[1:] @ off[:-1]) / energy
+    # Kendall's correction: a fitted mean hides some of the correlation.
+    phi = min(max(phi + (1.0 + 3.0 * max(phi, 0.0)) / value.size, 0.0), _MAX_PHI)
+    return max(value.size * (1.0 - phi) / (1.0 + phi), 2.0)

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.analysis.comparison import look, primaries
-from hybridbench.analysis.comparison_metrics import COMPARED
-from hybridbench.analysis.comparison_record import Block
-from hybridbench.analysis.comparison_verdict import ComparisonTerms
+from hybridbench.analysis.comparison.compare import look, primaries
+from hybridbench.analysis.comparison.metrics import COMPARED
+from hybridbench.analysis.comparison.records import Block, ComparisonTerms
 
 DRIFT, REMEMBERED = 0.03, 0.9
 DISTURBED, DISTURBANCE = 0.1, 0.1

@@ -14,10 +14,10 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from hybridbench.analysis.counters import event_counters
+from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.analysis.trend import Effort, judge_trend
-from hybridbench.analysis.window import judged_window
+from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.bench import corpus, services, simulated
 from hybridbench.bench.corpus import LabelledTrace
 from hybridbench.bench.rival_detectors import (

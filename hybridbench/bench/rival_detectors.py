@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.analysis.blocks import make_blocks
+from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
-from hybridbench.analysis.student import t_quantile
+from hybridbench.analysis.trend.blocks import make_blocks
 from hybridbench.bench.corpus import WARMUP, LabelledTrace
 
 LEAK, CLEAN, INCONCLUSIVE = "LEAK", "CLEAN", "INCONCLUSIVE"

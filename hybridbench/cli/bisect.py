@@ -87,7 +87,7 @@ class _Search:
         self._symptoms: frozenset[Symptom] | None = None
 
     def __call__(self, revision: Revision) -> Tried:
-        from hybridbench.analysis.comparison import compare
+        from hybridbench.analysis.comparison.compare import compare
         from hybridbench.compare.bisect import Answer, Tried, answer_of, symptoms_of
         from hybridbench.compare.store import read_comparison
 

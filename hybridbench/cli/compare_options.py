@@ -19,7 +19,7 @@ from hybridbench.errors import ExitCode, UsageError
 from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
-    from hybridbench.analysis.comparison_verdict import ComparisonTerms
+    from hybridbench.analysis.comparison.records import ComparisonTerms
     from hybridbench.compare.plan import ComparePlan
     from hybridbench.compare.sides import Side
 
@@ -145,8 +145,8 @@ def _live_plan(
 
 
 def _terms(options: CompareOptions) -> ComparisonTerms:
-    from hybridbench.analysis.comparison import planned_looks
-    from hybridbench.analysis.comparison_verdict import ComparisonTerms
+    from hybridbench.analysis.comparison.compare import planned_looks
+    from hybridbench.analysis.comparison.records import ComparisonTerms
 
     terms = ComparisonTerms(margin=parse_share("--margin", options.margin))
     if options.rounds is None:

@@ -73,8 +73,8 @@ def _night(directory: Path) -> Told:
 
 
 def _comparison(directory: Path) -> Told:
-    from hybridbench.analysis.comparison import compare
-    from hybridbench.analysis.comparison_thresholds import hold_ratios
+    from hybridbench.analysis.comparison.answer import check_ratios
+    from hybridbench.analysis.comparison.compare import compare
     from hybridbench.analysis.reading import text, texts
     from hybridbench.compare.store import read_comparison
     from hybridbench.report.comparison import ComparisonSource, comparison_document
@@ -82,7 +82,7 @@ def _comparison(directory: Path) -> Told:
     from hybridbench.report.comparison_thresholds import with_ratios
 
     stored = read_comparison(directory)
-    verdict, held = hold_ratios(
+    verdict, held = check_ratios(
         compare(stored.comparison, stored.terms), texts(stored.facts, "thresholds")
     )
     source = ComparisonSource(

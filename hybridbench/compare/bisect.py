@@ -8,8 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 
-from hybridbench.analysis.comparison_record import Comparison
-from hybridbench.analysis.comparison_verdict import Change, ComparisonVerdict, Outcome
+from hybridbench.analysis.comparison.records import Change, Comparison, ComparisonVerdict, Outcome
 from hybridbench.analysis.findings import VerdictKind, leak_kind
 from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import JsonValue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from hybridbench.analysis.comparison_mismatches import mismatches, refusal
+from hybridbench.analysis.comparison.mismatches import mismatches, refusal
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import UsageError
 

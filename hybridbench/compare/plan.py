@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.comparison_verdict import ComparisonTerms
+from hybridbench.analysis.comparison.records import ComparisonTerms
 from hybridbench.compare.sides import Side
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.thresholds import Stat, parse_thresholds

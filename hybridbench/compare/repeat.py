@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybridbench.analysis.comparison import compare
-from hybridbench.analysis.comparison_verdict import ComparisonVerdict
+from hybridbench.analysis.comparison.compare import compare
+from hybridbench.analysis.comparison.records import ComparisonVerdict
 from hybridbench.compare.store import read_comparison
 from hybridbench.errors import ExitCode
 

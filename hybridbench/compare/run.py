@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from hybridbench.analysis.comparison import look
-from hybridbench.analysis.comparison_metrics import is_open_loop
-from hybridbench.analysis.comparison_record import Block
+from hybridbench.analysis.comparison.compare import look
+from hybridbench.analysis.comparison.metrics import is_open_loop
+from hybridbench.analysis.comparison.records import Block
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.compare.comparable import refuse_mismatches

@@ -16,9 +16,8 @@ from typing import Annotated, Final, Self, cast
 
 import msgspec
 
-from hybridbench.analysis.comparison_record import Block, Comparison, Version
-from hybridbench.analysis.comparison_stored import stored_blocks
-from hybridbench.analysis.comparison_verdict import ComparisonTerms
+from hybridbench.analysis.comparison.records import Block, Comparison, ComparisonTerms, Version
+from hybridbench.analysis.comparison.stored import stored_blocks
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.reading import number, text, texts
 from hybridbench.analysis.record import JsonValue

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hybridbench.analysis.comparison_verdict import ComparisonTerms
+from hybridbench.analysis.comparison.records import ComparisonTerms
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.compare.comparable import refuse_mismatches

@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.analysis.comparison_mismatches import comparable_facts
+from hybridbench.analysis.comparison.mismatches import comparable_facts
+from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.findings import NO_MODEL
-from hybridbench.analysis.levels import run_levels
 from hybridbench.analysis.reading import mapping, number, text, texts
 from hybridbench.analysis.record import JsonValue
-from hybridbench.analysis.window import judged_window
+from hybridbench.analysis.thresholds import run_levels
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.metrics import declared

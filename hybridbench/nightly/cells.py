@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.comparison_verdict import DEFAULT_LOOKS
+from hybridbench.analysis.comparison.records import DEFAULT_LOOKS
 from hybridbench.compare.plan import BLOCK_S
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.nightly.plan import (

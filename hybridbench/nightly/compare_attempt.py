@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.analysis.comparison import compare
-from hybridbench.analysis.comparison_thresholds import HeldRatio, hold_ratios
-from hybridbench.analysis.comparison_verdict import (
+from hybridbench.analysis.comparison.answer import CheckedRatio, check_ratios
+from hybridbench.analysis.comparison.compare import compare
+from hybridbench.analysis.comparison.records import (
     Call,
     Change,
     ComparisonVerdict,
@@ -72,7 +72,7 @@ def with_comparison(attempt: AttemptRecord, store: Path, cell_dir: Path) -> Atte
 
 def _completed(attempt: AttemptRecord, stored: StoredComparison, run: Path) -> AttemptRecord:
     thresholds = texts(stored.facts, "thresholds")
-    verdict, held = hold_ratios(compare(stored.comparison, stored.terms), thresholds)
+    verdict, held = check_ratios(compare(stored.comparison, stored.terms), thresholds)
     findings = (
         *(finding for side in verdict.sides for finding in _findings(side)),
         *_ratios(held, verdict),
@@ -106,7 +106,7 @@ def _findings(side: SideComparison) -> Iterator[FindingRecord]:
     yield from found or [finding_record(fell, exact=True)]
 
 
-def _ratios(held: Iterable[HeldRatio], verdict: ComparisonVerdict) -> Iterator[FindingRecord]:
+def _ratios(held: Iterable[CheckedRatio], verdict: ComparisonVerdict) -> Iterator[FindingRecord]:
     """Thresholds on ratios that were missed, or that keep the answer open."""
     for ratio in held:
         outcome = None if ratio.result is None else ratio.result.outcome

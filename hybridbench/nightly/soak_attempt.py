@@ -11,9 +11,9 @@ from typing import Final, cast
 import msgspec
 import numpy as np
 
+from hybridbench.analysis.facts.window import judged_length_s, last_segment, segments
 from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.record import JsonValue, RunRecord
-from hybridbench.analysis.segments import judged_length_s, last_segment, segments
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, read_json
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, Cell

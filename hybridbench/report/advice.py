@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hybridbench.analysis.boundary import KIND as ANALYSIS_FAILED
-from hybridbench.analysis.counters import singular
+from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
 from hybridbench.analysis.record import JsonValue
 from hybridbench.report.document import Fact

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.boundary import Boundary
-from hybridbench.analysis.derived import DERIVED
+from hybridbench.analysis.facts.window import last_segment
 from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.segments import last_segment
+from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
 from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
@@ -49,7 +49,9 @@ from hybridbench.units import format_duration
 _TIME_UNITS = frozenset({"h", "min", "s"})
 _EVENTS_MAX = 200
 
-_HIGHER_IS_BETTER: Final = {derived.name for derived in DERIVED if not derived.higher_is_worse}
+_HIGHER_IS_BETTER: Final = {
+    derived.name for derived in DERIVED_METRICS if not derived.higher_is_worse
+}
 _BY_SIGNAL: Final = dict.fromkeys(("SIGTERM", "SIGHUP", "SIGQUIT"), ExitCode.TERMINATED)
 
 

@@ -8,16 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hybridbench.analysis.comparison_metrics import MEMORY_AT_REST, PEAK_MEMORY
-from hybridbench.analysis.comparison_record import Comparison, Version
-from hybridbench.analysis.comparison_verdict import (
+from hybridbench.analysis.comparison.metrics import MEMORY_AT_REST, PEAK_MEMORY
+from hybridbench.analysis.comparison.records import (
     Change,
+    Comparison,
     ComparisonVerdict,
     LeakComparison,
     MetricComparison,
     Outcome,
     Role,
     SideComparison,
+    Version,
 )
 from hybridbench.analysis.findings import Finding
 from hybridbench.errors import ExitCode

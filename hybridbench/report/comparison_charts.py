@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from hybridbench.analysis.comparison_record import Block, Comparison
-from hybridbench.analysis.comparison_verdict import (
+from hybridbench.analysis.comparison.records import (
+    Block,
+    Comparison,
     ComparisonVerdict,
     MetricComparison,
     Role,

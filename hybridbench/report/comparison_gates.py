@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from hybridbench.analysis.comparison_leaks import leaks_judged
-from hybridbench.analysis.comparison_metrics import COMPARED
-from hybridbench.analysis.comparison_record import Comparison
-from hybridbench.analysis.comparison_verdict import (
+from hybridbench.analysis.comparison.leaks import leaks_judged
+from hybridbench.analysis.comparison.metrics import COMPARED
+from hybridbench.analysis.comparison.records import (
     Call,
     Change,
+    Comparison,
     ComparisonVerdict,
     MetricComparison,
     Outcome,

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hybridbench import __version__
-from hybridbench.analysis.comparison_record import Comparison, Version
-from hybridbench.analysis.comparison_verdict import (
+from hybridbench.analysis.comparison.records import (
+    Comparison,
     ComparisonVerdict,
     LeakComparison,
     MetricComparison,
     SideComparison,
+    Version,
 )
 from hybridbench.analysis.findings import Rate
 from hybridbench.analysis.record import JsonValue

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.comparison_leaks import GROWTH
-from hybridbench.analysis.comparison_record import Comparison, Version
-from hybridbench.analysis.comparison_verdict import (
+from hybridbench.analysis.comparison.leaks import GROWTH
+from hybridbench.analysis.comparison.records import (
+    Comparison,
     ComparisonVerdict,
     LeakComparison,
     MetricComparison,
     Role,
     SideComparison,
+    Version,
 )
 from hybridbench.analysis.findings import Rate
 from hybridbench.metrics import label_of

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hybridbench.analysis.comparison_thresholds import HeldRatio
+from hybridbench.analysis.comparison.answer import CheckedRatio
 from hybridbench.analysis.findings import ThresholdOutcome
 from hybridbench.report.document import Document, Gate, GateState, Table
 from hybridbench.report.thresholds import STATE
 
 
-def with_ratios(document: Document, held: Sequence[HeldRatio]) -> Document:
+def with_ratios(document: Document, held: Sequence[CheckedRatio]) -> Document:
     """``document`` with what the thresholds came to; itself where there are none."""
     if not held:
         return document
@@ -21,9 +21,9 @@ def with_ratios(document: Document, held: Sequence[HeldRatio]) -> Document:
     return replace(document, gates=(*document.gates, *gates), tables=(*document.tables, table))
 
 
-def _state(held: HeldRatio) -> GateState:
+def _state(held: CheckedRatio) -> GateState:
     return GateState.SKIPPED if held.result is None else STATE[held.result.outcome]
 
 
-def _word(held: HeldRatio) -> str:
+def _word(held: CheckedRatio) -> str:
     return (ThresholdOutcome.UNDECIDED if held.result is None else held.result.outcome).value

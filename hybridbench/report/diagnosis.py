@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from hybridbench import __version__
-from hybridbench.analysis.allocations import Allocations
 from hybridbench.analysis.bug_report import bug_report
-from hybridbench.analysis.diagnosis import Diagnosis, Holding, RungRow, diagnose
+from hybridbench.analysis.diagnosis import Allocations, Diagnosis, Holding, RungRow, diagnose
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import JsonValue, RunRecord
 from hybridbench.report.document import DiagnosisText, Table

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from hybridbench.analysis.findings import EXIT_CODE, Rate, VerdictKind
 from hybridbench.analysis.foreign import JudgedSeries
-from hybridbench.analysis.levels import finite
 from hybridbench.analysis.record import JsonValue
+from hybridbench.analysis.thresholds import finite
 from hybridbench.metrics import Unit
 from hybridbench.report.series_verdict import FileVerdict, worst
 from hybridbench.report.wording import BADGES, NO_RATE

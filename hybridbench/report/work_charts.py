@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from hybridbench.analysis.derived import DERIVED, work_blocks
 from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
 from hybridbench.report.document import Chart, Line
 
 # Key, title and unit of each chart, and its lines: derived quantities under short labels.
@@ -39,7 +39,7 @@ def work_charts(record: RunRecord) -> tuple[Chart, ...]:
     for (key, title, unit), labels in _CHARTS.items():
         factor = _PERCENT if unit == "%" else 1.0
         lines: list[Line] = []
-        for derived in DERIVED:
+        for derived in DERIVED_METRICS:
             label = labels.get(derived.name)
             blocks = work_blocks(record, derived, start_s, end_s) if label is not None else None
             if label is not None and blocks is not None and len(blocks):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hybridbench.analysis.facts.window import borders, last_segment, segments
 from hybridbench.analysis.record import JsonValue, RunRecord
-from hybridbench.analysis.segments import borders, last_segment, segments
 from hybridbench.errors import RunDirectoryError
 from hybridbench.rundir.layout import SAMPLES, WORKLOAD_FAILED
 from hybridbench.rundir.listing import last_sample

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.allocations import ALLOCATIONS_EVENT
+from hybridbench.analysis.diagnosis import ALLOCATIONS_EVENT
 from hybridbench.runs.loop import LoopParts, SoakLoop
 from hybridbench.sampling.allocations import kept_sites
 from hybridbench.targets.messages import AllocationsTracked, Resume, TrackAllocations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridbench.analysis.log_words import ENGINE_LOG, said_of, spoken_of
+from hybridbench.analysis.exact.engine_log import ENGINE_LOG, template_of, trouble_in
 from hybridbench.analysis.record import JsonValue
 from hybridbench.runs.recorder import Recorder
 
@@ -62,9 +62,9 @@ class LogWatch:
 
         ``stamp_s`` is its monotonic time, where it is known better than "now".
         """
-        if spoken_of(text) is None:
+        if trouble_in(text) is None:
             return
-        key = said_of(text)
+        key = template_of(text)
         if key not in self._counts and len(self._counts) >= _SAYINGS_MAX:
             return
         count = self._counts[key] = self._counts.get(key, 0) + 1

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hybridbench.analysis.resolution import smallest_resolvable_rate
-from hybridbench.analysis.trend import LEAK_AFTER_STEADY_S
+from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
+from hybridbench.analysis.trend.resolution import smallest_resolvable_rate
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import WorkerFailedError
 from hybridbench.metrics import METRICS, Check

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hybridbench.analysis.comparison_verdict import Call, ComparisonVerdict, MetricComparison
-from hybridbench.analysis.counters import singular
+from hybridbench.analysis.comparison.records import Call, ComparisonVerdict, MetricComparison
+from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings import Finding, Rate, Verdict, VerdictKind
 from hybridbench.defects.defect import MILLISECONDS, Signature
 from hybridbench.selftest.matrix import Expect, Row

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 
-from hybridbench.analysis.comparison import compare as compare_all
+from hybridbench.analysis.comparison.compare import compare as compare_all
 from hybridbench.analysis.judge import judge
 from hybridbench.compare.store import read_comparison
 from hybridbench.defects.defect import FoundBy

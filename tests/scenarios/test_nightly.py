@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hybridbench.analysis.segments import segments
+from hybridbench.analysis.facts.window import segments
 from hybridbench.rundir.reader import read_run
 from hybridbench.workload.catalog import list_profiles
 from tests.scenarios.test_soak_run import LIMIT_S, wait_until

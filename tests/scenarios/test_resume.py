@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridbench.analysis.segments import segments
+from hybridbench.analysis.facts.window import segments
 from hybridbench.rundir.reader import read_run
 from tests.scenarios.test_soak_run import (
     LIMIT_S,

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridbench.analysis.allocations import read_allocations
+from hybridbench.analysis.diagnosis import read_allocations
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ConfigError
 from hybridbench.rundir.layout import WORKER_STDERR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.derived import DERIVED
+from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.metrics import METRICS, Kind
 from hybridbench.thresholds import ALIASES, Stat, parse_threshold, parse_thresholds
 
@@ -79,7 +79,7 @@ def test_every_short_name_stands_for_a_declared_metric() -> None:
 def test_the_costs_that_can_be_named_are_those_that_are_measured() -> None:
     declared = {spec.name for spec in METRICS if spec.kind is Kind.QUOTIENT}
 
-    assert declared == {derived.name for derived in DERIVED}
+    assert declared == {derived.name for derived in DERIVED_METRICS}
 
 
 def test_a_limit_itself_is_on_the_right_side_only_where_it_says_so() -> None:

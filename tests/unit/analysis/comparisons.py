@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hybridbench.analysis.comparison_record import Block, Comparison, Version
+from hybridbench.analysis.comparison.records import Block, Comparison, Version
 from hybridbench.analysis.findings import (
     DecayResult,
     Finding,

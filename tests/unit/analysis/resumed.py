@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from hybridbench.analysis.facts.window import SEGMENT
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
-from hybridbench.analysis.segments import SEGMENT
 
 GAP_S = 20.0
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hybridbench.analysis.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
-from hybridbench.analysis.readings import LARGEST, are_readings
+from hybridbench.analysis.facts.readings import LARGEST, are_readings
 from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
 from tests.unit.analysis.awkward import FAMILIES, Awkward, draw
 
 FEW, MANY = 8, 400

@@ -11,23 +11,22 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from hybridbench.analysis.comparison import compare
-from hybridbench.analysis.comparison_record import Block
-from hybridbench.analysis.comparison_verdict import ComparisonTerms
-from hybridbench.analysis.counters import EventCounters, event_counters
-from hybridbench.analysis.derived import DERIVED
-from hybridbench.analysis.drivers import Hints, find_driver
+from hybridbench.analysis.comparison.compare import compare
+from hybridbench.analysis.comparison.records import Block, ComparisonTerms
+from hybridbench.analysis.drivers.search import Hints, find_driver
+from hybridbench.analysis.drivers.steps import find_rise_driver
+from hybridbench.analysis.facts.counters import EventCounters, event_counters
+from hybridbench.analysis.facts.readings import are_readings, only_readings
 from hybridbench.analysis.findings import MetricResult, Rate, Verdict
 from hybridbench.analysis.foreign import ForeignSeries, Question, judge_series
 from hybridbench.analysis.judge import judge, judge_so_far
-from hybridbench.analysis.levels import level
-from hybridbench.analysis.readings import are_readings, only_readings
 from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
-from hybridbench.analysis.sawtooth import find_teeth
 from hybridbench.analysis.series_units import meaning_of
-from hybridbench.analysis.step_drivers import find_rise_driver
+from hybridbench.analysis.thresholds import level
 from hybridbench.analysis.timeline import counter_resets, level_falls
-from hybridbench.analysis.worsening import LEAST_BLOCKS, worsening
+from hybridbench.analysis.trend.sawtooth import find_sawtooth
+from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
+from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, worsening
 from hybridbench.report.build import build_document
 from hybridbench.report.json import render_json
 from hybridbench.thresholds import Stat
@@ -36,7 +35,9 @@ from tests.unit.analysis.comparisons import pair
 from tests.unit.analysis.records import Run, checkpoint, manifest
 
 FEW, MANY = 1, 40
-OF_WORK = tuple(dict.fromkeys(n for derived in DERIVED for n in (*derived.over, *derived.under)))
+OF_WORK = tuple(
+    dict.fromkeys(n for derived in DERIVED_METRICS for n in (*derived.over, *derived.under))
+)
 
 
 def run_of(family: str, seed: int) -> RunRecord:
@@ -216,7 +217,7 @@ def test_levels_teeth_and_worsening_of_awkward_series_have_finite_numbers(family
         for stat in (Stat.MEAN, Stat.P50, Stat.P99, Stat.MAX, Stat.LAST, Stat.LAST_FIRST_RATIO):
             found = level(series.value, stat)
             assert found is None or not math.isnan(found.value + found.upper)
-        find_teeth(series.t_s, series.value)
+        find_sawtooth(series.t_s, series.value)
         if len(series) >= LEAST_BLOCKS:
             loads = np.column_stack([w[are_readings(drawn.value)] for w in drawn.works])
             loads = np.where(are_readings(loads), loads, 0.0)

@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 import typer
 
-from hybridbench.analysis import comparison as comparison_module
-from hybridbench.analysis import foreign, growth
+from hybridbench.analysis import foreign
 from hybridbench.analysis import judge as judge_module
 from hybridbench.analysis.boundary import KIND, Boundary, failure_findings
-from hybridbench.analysis.comparison import compare, look
-from hybridbench.analysis.comparison_verdict import ComparisonTerms, Outcome
+from hybridbench.analysis.comparison import compare as comparison_module
+from hybridbench.analysis.comparison.compare import compare, look
+from hybridbench.analysis.comparison.records import ComparisonTerms, Outcome
 from hybridbench.analysis.findings import Verdict, VerdictKind
 from hybridbench.analysis.foreign import ForeignSeries, Question, judge_series
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunEvent, RunRecord
 from hybridbench.analysis.series_units import meaning_of
 from hybridbench.analysis.timeline import Falls
+from hybridbench.analysis.trend import growth
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
 from hybridbench.report import build as build_module
@@ -57,16 +58,16 @@ ANALYSES = (
     "event_counters",
     "gated_metrics",
     "growth_findings",
-    "hold_thresholds",
-    "impossible_findings",
+    "check_thresholds",
+    "sanity_findings",
     "instance_findings",
     "judge_decay",
     "judge_trend",
     "judged_window",
     "liveness_findings",
     "log_findings",
-    "observer_findings",
-    "quiescent_checkpoints",
+    "probe_growth_findings",
+    "idle_checkpoints",
     "readable",
     "resolution_line",
     "run_levels",
@@ -79,7 +80,7 @@ ANALYSES = (
     "with_whole",
     "workload_findings",
 )
-OF_SEGMENTS = ("coverage_findings", "join_segments")
+OF_SEGMENTS = ("coverage_findings", "pool_segments")
 SO_FAR = ("growth_findings", "instance_findings", "judge_trend", "judged_window")
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from hybridbench.analysis.findings import ThresholdOutcome, ThresholdResult, Verdict, VerdictKind
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.levels import Measured
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.analysis.thresholds import gate
+from hybridbench.analysis.thresholds import Measured, gate
 from hybridbench.thresholds import parse_threshold
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_series
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.analysis.counters import EventCounters
+from hybridbench.analysis.facts.counters import EventCounters
 from hybridbench.analysis.record import FloatArray, Series
 
 Counts: TypeAlias = NDArray[np.int64]

@@ -9,7 +9,6 @@ import pytest
 
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.record import JsonValue, Series
-from hybridbench.analysis.validity import MEMORY
 from hybridbench.bench.limits import (
     GROWTH_GB_PER_H,
     LENGTHS_S,
@@ -27,6 +26,7 @@ from hybridbench.bench.limits import (
     with_growth,
 )
 from hybridbench.clock import FakeClock
+from hybridbench.metrics import MEMORY
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.workload.catalog import load_profile
 from tests.unit.analysis.records import Run, healthy_record

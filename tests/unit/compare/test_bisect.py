@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.analysis.comparison_record import Comparison, Version
-from hybridbench.analysis.comparison_verdict import (
+from hybridbench.analysis.comparison.records import (
     Change,
+    Comparison,
     ComparisonTerms,
     ComparisonVerdict,
     LeakComparison,
     Outcome,
     SideComparison,
+    Version,
 )
 from hybridbench.analysis.findings import Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord

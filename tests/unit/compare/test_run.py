@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from hybridbench.analysis.comparison_verdict import ComparisonTerms
+from hybridbench.analysis.comparison.records import ComparisonTerms
 from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import FakeClock
 from hybridbench.compare.live_side import BlockDone, Stage

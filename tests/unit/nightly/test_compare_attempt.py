@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.analysis.comparison_record import Comparison, Version
-from hybridbench.analysis.comparison_verdict import (
+from hybridbench.analysis.comparison.records import (
     Call,
     Change,
+    Comparison,
     ComparisonTerms,
     ComparisonVerdict,
     LeakComparison,
@@ -18,6 +18,7 @@ from hybridbench.analysis.comparison_verdict import (
     Outcome,
     Role,
     SideComparison,
+    Version,
 )
 from hybridbench.analysis.findings import Rate, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridbench.analysis.comparison import compare
-from hybridbench.analysis.comparison_metrics import COMPARED
-from hybridbench.analysis.comparison_record import Block, Comparison, Version
-from hybridbench.analysis.comparison_verdict import ComparisonTerms, ComparisonVerdict
+from hybridbench.analysis.comparison.compare import compare
+from hybridbench.analysis.comparison.metrics import COMPARED
+from hybridbench.analysis.comparison.records import (
+    Block,
+    Comparison,
+    ComparisonTerms,
+    ComparisonVerdict,
+    Version,
+)
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.report.comparison import ComparisonSource, comparison_document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridbench.analysis.comparison_record import Comparison
+from hybridbench.analysis.comparison.records import Comparison
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.errors import ExitCode
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from hybridbench.analysis.comparison_record import Comparison
+from hybridbench.analysis.comparison.records import Comparison
 from hybridbench.report.comparison_json import comparison_to_json, write_comparison
 from hybridbench.rundir.layout import published_schema
 from tests.unit.report.comparisons import comparison, document, judged

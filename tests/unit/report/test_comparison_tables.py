@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hybridbench.analysis.comparison_verdict import MetricComparison
+from hybridbench.analysis.comparison.records import MetricComparison
 from hybridbench.report.comparison_tables import (
     change_text,
     comparison_tables,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hybridbench.analysis.comparison_verdict import (
+from hybridbench.analysis.comparison.records import (
     Call,
     ComparisonTerms,
     ComparisonVerdict,

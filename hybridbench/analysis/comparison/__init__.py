@@ -1,0 +1,1 @@
+"""Versions side by side: speed, leaks, one answer."""

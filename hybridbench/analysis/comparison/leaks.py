@@ -1,0 +1,378 @@
+"""What leaks in one version and not in another: findings matched by signature, rates subtracted.
+
+An exact finding (a missing slot, a node that waits for the collector) needs no test: it is there
+or not, as long as both versions had occasion to show it.  A statistical one is new or gone only
+when the two runs' verdicts on it differ *and* the difference of the rates is beyond doubt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
+from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.findings import (
+    DecayResult,
+    Finding,
+    MetricResult,
+    Rate,
+    VerdictKind,
+    leak_kind,
+)
+from hybridbench.analysis.trend.growth import exceeds, part_and_whole
+from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, label_of
+
+GROWTH, DECAY = "growth", "decay"
+
+# Judged by a slope with an interval; every other kind is a count.
+_STATISTICAL = frozenset({GROWTH, DECAY, "container-grows", "below-threshold"})
+# Told elsewhere: a crash by the answer, an undecided trend by its metric.
+_LEFT_OUT = frozenset({"undecided", "crash", "observer-grows", "stopped-early", "interrupted"})
+_JUDGED = frozenset({VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.DEGRADED})
+# Always told, so that a comparison without a finding says what it can exclude.
+_ALWAYS = (MEMORY, COLLECTIBLE)
+
+# Occasions at which a finding of the other version was to be expected this often: then its absence
+# is no accident (exp(-7) is about one in a thousand).
+_EXPECTED = 7.0
+# Without a driver, a version that ran this share of the other's time had its occasion.
+_ENOUGH_TIME = 0.5
+# The same finding in both has changed when its rate did by this share.
+_LEAST_CHANGE = 0.10
+
+_NORMAL = NormalDist()
+
+
+def leak_comparisons(
+    base: Version, other: Version, terms: ComparisonTerms
+) -> tuple[LeakComparison, ...]:
+    """Every finding of either version and the growth of memory in both, worst change first."""
+    first, second = _Side(base), _Side(other)
+    signatures = dict.fromkeys([*second.exact, *first.exact])
+    rows = [_exact(key, first, second, terms) for key in signatures]
+    names = dict.fromkeys([*_ALWAYS, *second.leaking(), *first.leaking()])
+    rows += [row for name in names for row in _growth(name, first, second, terms)]
+    others = dict.fromkeys([*second.trends, *first.trends])
+    rows += [_trend(key, first, second, terms) for key in others]
+    return tuple(sorted(within_the_whole(rows, base, other), key=_rank))
+
+
+def difference(base: Rate | None, other: Rate | None, alpha: float) -> Rate | None:
+    """``other`` less ``base`` at confidence 1 - alpha, errors taken from the two intervals.
+
+    A side without a rate counts as none at all.  None where both lack one, or where an interval has
+    an open end.
+    """
+    given = other if other is not None else base
+    if given is None:
+        return None
+    if base is not None and other is not None and (base.unit, base.per) != (other.unit, other.per):
+        return None
+    errors = [_standard_error(rate) for rate in (base, other) if rate is not None]
+    if not all(math.isfinite(error) for error in errors):
+        return None
+    reach = _NORMAL.inv_cdf(1.0 - 0.5 * alpha) * math.hypot(*errors)
+    value = (other.value if other is not None else 0.0) - (base.value if base is not None else 0.0)
+    return Rate(value, value - reach, value + reach, given.unit, given.per, 1.0 - alpha)
+
+
+def within_the_whole(
+    rows: Sequence[LeakComparison], base: Version, other: Version
+) -> Iterable[LeakComparison]:
+    """``rows`` without bytes an hour beyond what the whole process can have grown by.
+
+    What objects are made of may be freed, or take memory that was freed before: their bytes are
+    then no growth of the process, and the row says so instead.
+    """
+    for row in rows:
+        part = row.bytes_per_hour
+        if row.subject == MEMORY or part is None:
+            yield row
+            continue
+        grown = part
+        if part.value < 0:
+            grown = replace(part, value=-part.value, lower=-part.upper, upper=-part.lower)
+        verdict = (base if part.value < 0 else other).verdict
+        memory = next((m for m in verdict.metrics if m.metric == MEMORY), None)
+        whole = None if memory is None else memory.rate_per_hour
+        if whole is None or not exceeds(grown, whole):
+            yield row
+            continue
+        said = part_and_whole(grown, whole)
+        reason = f"{row.reason}; {said}" if row.reason else said
+        yield replace(row, bytes_per_hour=None, reason=reason)
+
+
+def leaks_judged(base: Version, other: Version) -> bool:
+    """Whether the absence of a finding in both runs says something."""
+    void = (VerdictKind.INVALID, VerdictKind.CRASHED)
+    return base.verdict.kind not in void and other.verdict.kind not in void
+
+
+_Key = tuple[str, str]  # kind and subject of a finding
+
+
+class _Side:
+    """One version's findings by signature, and its trends."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        judged = [f for f in version.verdict.findings if f.verdict in _JUDGED]
+        judged = [f for f in judged if f.kind not in _LEFT_OUT]
+        exact = [f for f in judged if f.kind not in _STATISTICAL]
+        self.exact: dict[_Key, Finding] = {(leak_kind(f.kind), f.subject): f for f in exact}
+        self.trends: dict[_Key, Finding] = {
+            (f.kind, f.subject): f for f in judged if f.kind in _STATISTICAL and f.kind != GROWTH
+        }
+        self.growth = {f.subject: f for f in judged if f.kind == GROWTH}
+        self.metrics: dict[str, MetricResult] = {m.metric: m for m in version.verdict.metrics}
+        self.decay: dict[str, DecayResult] = {d.name: d for d in version.verdict.decay}
+
+    @property
+    def valid(self) -> bool:
+        return self.version.verdict.kind is not VerdictKind.INVALID
+
+    def leaking(self) -> Iterable[str]:
+        return (name for name, metric in self.metrics.items() if metric.outcome == "LEAK")
+
+    def measured(self, name: str) -> MetricResult | None:
+        """The growth of a metric, if there were samples enough for any model."""
+        result = self.metrics.get(name)
+        return None if result is None or result.rate_per_hour is None else result
+
+    def duration_s(self) -> float:
+        return max(
+            (float(s.t_s[-1]) for s in self.version.record.series.values() if len(s)), default=0.0
+        )
+
+    def events(self, driver: str) -> float:
+        counters = event_counters(self.version.record)
+        return counters.total(driver) if driver in counters.names else 0.0
+
+
+def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
+    before, after = base.exact.get(key), other.exact.get(key)
+    told = after or before
+    assert told is not None
+    rates = _matching(before, after)
+    changed = difference(*rates, terms.leak_alpha)
+    change, reason = Change.UNCHANGED, ""
+    if before is None or after is None:
+        present, absent = (other, base) if before is None else (base, other)
+        change = Change.INTRODUCED if before is None else Change.FIXED
+        lacking = _no_occasion(told, absent, present)
+        if lacking:
+            change, reason = Change.UNDECIDED, lacking
+    else:
+        change, reason = _in_both(before, after, rates[0], changed)
+    in_bytes = difference(_bytes_rate(before), _bytes_rate(after), terms.leak_alpha)
+    return LeakComparison(
+        told.kind,
+        told.subject,
+        told.driver,
+        told.title,
+        told.verdict,
+        change,
+        True,
+        *rates,
+        changed,
+        in_bytes,
+        reason,
+    )
+
+
+def _in_both(
+    before: Finding, after: Finding, base: Rate | None, changed: Rate | None
+) -> tuple[Change, str]:
+    """A finding of both runs, by its rate.
+
+    Which event drives it is each run's own guess where several counters move alike, so another
+    name alone makes no new leak; but rates that cannot be compared then leave it open.
+    """
+    other_event = before.driver != after.driver
+    said = f"explained by {before.driver} in the first run, by {after.driver} in the second"
+    if base is None or changed is None:
+        return (Change.UNDECIDED, said) if other_event else (Change.UNCHANGED, "")
+    change, reason = _moved(base, changed)
+    return change, said if other_event else reason
+
+
+def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> str:
+    """Why the absence of ``finding`` in one version says nothing; empty where it does."""
+    per_event = next((r for r in finding.rates if r.per not in ("h", "s", "min")), None)
+    if finding.driver is not None and per_event is not None and per_event.value > 0:
+        events = absent.events(finding.driver)
+        # Not every event of a driver leaks, but none leaks more than it holds: count events.
+        expected = min(1.0, per_event.value) * events
+        if expected >= _EXPECTED:
+            return ""
+        return f"only {events:.0f} {finding.driver} in the version without it"
+    if absent.duration_s() >= _ENOUGH_TIME * present.duration_s():
+        return ""
+    return "the version without it ran for a much shorter time"
+
+
+def _matching(before: Finding | None, after: Finding | None) -> tuple[Rate | None, Rate | None]:
+    """The first rate that both have in the same unit; of one alone, its first."""
+    if before is None or after is None:
+        only = [None if f is None or not f.rates else f.rates[0] for f in (before, after)]
+        return only[0], only[1]
+    for rate in after.rates:
+        for earlier in before.rates:
+            if (rate.unit, rate.per) == (earlier.unit, earlier.per):
+                return earlier, rate
+    return None, None
+
+
+def _bytes_rate(finding: Finding | None) -> Rate | None:
+    rates = () if finding is None else finding.rates
+    return next((r for r in rates if r.unit == Unit.BYTES and r.per == "h"), None)
+
+
+def _moved(base: Rate, changed: Rate) -> tuple[Change, str]:
+    """Whether a rate that both have differs beyond doubt and by enough to matter."""
+    apart = changed.lower > 0 or changed.upper < 0
+    if abs(changed.value) < _LEAST_CHANGE * abs(base.value):
+        return Change.UNCHANGED, "the rates differ by less than a tenth" if apart else ""
+    if changed.lower > 0:
+        return Change.WORSE, ""
+    return (Change.LESS if changed.upper < 0 else Change.UNCHANGED), ""
+
+
+def _growth(
+    name: str, base: _Side, other: _Side, terms: ComparisonTerms
+) -> Iterable[LeakComparison]:
+    """The growth of one gated metric; nothing where neither version could be judged for it."""
+    before, after = base.measured(name), other.measured(name)
+    if before is None and after is None:
+        return
+    rates = (_hourly(before), _hourly(after))
+    changed = difference(*rates, terms.leak_alpha) if before and after else None
+    change, reason = _growth_change(before, after, changed)
+    if change not in (Change.UNCHANGED, Change.UNDECIDED) and not (base.valid and other.valid):
+        change, reason = Change.UNDECIDED, "one of the runs is INVALID"
+    finding = other.growth.get(name) or base.growth.get(name)
+    yield LeakComparison(
+        GROWTH,
+        name,
+        None if finding is None else finding.driver,
+        f"growth of {label_of(name)}" if finding is None else finding.title,
+        VerdictKind.CLEAN if finding is None else VerdictKind.LEAK,
+        change,
+        False,
+        *rates,
+        changed,
+        changed if changed is not None and changed.unit == Unit.BYTES else None,
+        reason,
+    )
+
+
+def _hourly(result: MetricResult | None) -> Rate | None:
+    return None if result is None else result.rate_per_hour
+
+
+def _growth_change(
+    before: MetricResult | None, after: MetricResult | None, changed: Rate | None
+) -> tuple[Change, str]:
+    leaks = [m is not None and m.outcome == "LEAK" for m in (before, after)]
+    if before is None or after is None or changed is None:
+        if not any(leaks):
+            return Change.UNCHANGED, ""
+        return Change.UNDECIDED, "the other run has no rate to compare with"
+    if leaks == [True, True]:
+        assert before.rate_per_hour is not None, "nothing is called a leak without a rate"
+        return _moved(before.rate_per_hour, changed)
+    if not any(leaks):
+        return _without_a_leak(before, after, changed)
+    new = leaks[1]
+    if (changed.lower > 0) if new else (changed.upper < 0):
+        return (Change.INTRODUCED if new else Change.FIXED), ""
+    which = "second" if new else "first"
+    return Change.UNDECIDED, f"a leak in the {which} run alone, but the rates may be the same"
+
+
+def _without_a_leak(before: MetricResult, after: MetricResult, changed: Rate) -> tuple[Change, str]:
+    """Two intervals that do not meet are never called unchanged."""
+    if changed.lower <= 0 <= changed.upper:
+        return Change.UNCHANGED, ""
+    if before.outcome == after.outcome == "CLEAN":
+        said = "growth differs, and is below the limit in both versions"
+    else:
+        said = "growth differs, but neither run alone meets the leak criteria"
+    if changed.upper < 0:
+        return Change.GROWS_SLOWER, said
+    # Faster, and not bounded below its limit: nobody knows yet whether it is a leak.
+    return (Change.GROWS_FASTER if after.outcome == "CLEAN" else Change.UNDECIDED), said
+
+
+def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
+    """A decay, a growing container, a missed threshold: new or gone by its change over the run."""
+    kind, subject = key
+    before, after = base.trends.get(key), other.trends.get(key)
+    told = after or before
+    assert told is not None
+    rates = _decays(subject, base, other) if kind == DECAY else _matching(before, after)
+    changed = difference(*rates, terms.leak_alpha)
+    change, reason = Change.UNCHANGED, ""
+    if before is not None and after is not None:
+        if rates[0] is not None and changed is not None:
+            change, reason = _moved(rates[0], changed)
+    elif changed is None:
+        change, reason = Change.UNDECIDED, "there is no rate to compare"
+    elif before is None:
+        change = Change.INTRODUCED if changed.lower > 0 else Change.UNDECIDED
+    else:
+        change = Change.FIXED if changed.upper < 0 else Change.UNDECIDED
+    if change is Change.UNDECIDED and not reason:
+        reason = "in one run alone, but the difference may be chance"
+    return LeakComparison(
+        kind,
+        subject,
+        told.driver,
+        told.title,
+        told.verdict,
+        change,
+        False,
+        *rates,
+        changed,
+        None,
+        reason,
+    )
+
+
+def _decays(subject: str, base: _Side, other: _Side) -> tuple[Rate | None, Rate | None]:
+    """The change over the run that each side's decay has, as a share of its start."""
+
+    def one(result: DecayResult | None) -> Rate | None:
+        if result is None or result.change is None:
+            return None
+        if result.change_lower is None or result.change_upper is None:
+            return None
+        return Rate(result.change, result.change_lower, result.change_upper, "share", "run")
+
+    return one(base.decay.get(subject)), one(other.decay.get(subject))
+
+
+def _standard_error(rate: Rate) -> float:
+    """Of ``rate``, from its interval; infinite where an end is open."""
+    return (rate.upper - rate.lower) / (2.0 * _NORMAL.inv_cdf(0.5 + 0.5 * rate.confidence))
+
+
+_ORDER = (
+    Change.INTRODUCED,
+    Change.WORSE,
+    Change.UNDECIDED,
+    Change.FIXED,
+    Change.LESS,
+    Change.GROWS_FASTER,
+    Change.GROWS_SLOWER,
+    Change.UNCHANGED,
+)
+_FIRST = (VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.DEGRADED, VerdictKind.CLEAN)
+
+
+def _rank(row: LeakComparison) -> tuple[int, int, bool, str]:
+    return _ORDER.index(row.change), _FIRST.index(row.verdict), not row.exact, row.subject

@@ -1,0 +1,191 @@
+"""Stored runs side by side: windows of each run's steady part as blocks, and what that can tell.
+
+Windows of one run know nothing of the other: what the machine did between the two runs is in the
+difference and in no window.  That part is allowed for by a fixed spread, so that no two stored
+runs are ever called the same within a few percent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hybridbench.analysis.comparison.metrics import (
+    CPU_PER_TOKEN,
+    MEMORY_AT_REST,
+    PEAK_MEMORY,
+    REQUESTS,
+    STEP_PER_TOKEN,
+    THROUGHPUT,
+    ComparedMetric,
+)
+from hybridbench.analysis.comparison.pairs import PairedMean, widening
+from hybridbench.analysis.comparison.records import Block
+from hybridbench.analysis.exact.validity import share_of_time
+from hybridbench.analysis.facts.window import Window, judged_window
+from hybridbench.analysis.record import FloatArray, RunRecord
+
+MOST_WINDOWS = 24
+# From one run to the next a shared machine is faster or slower by about this (a standard deviation
+# of the log; docs/comparison-statistics.md has where it is from).
+BETWEEN_RUNS = 0.03
+
+# A run whose worker was kept from a processor for more of its time than this says nothing of speed
+# beside another: how much that cost cannot be taken out again.
+_WAITED = 0.05
+
+_SAMPLES_PER_WINDOW = 3
+_MS = 1000.0
+_TOKENS = ("events.prompt_tokens", "events.output_tokens")
+_HITS = "events.prefix_hit_tokens"
+# Values that are a statistic of the interval since the last sample: a window has their median.
+_MEDIANS = ("ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
+
+
+def stored_blocks(record: RunRecord, version: int) -> tuple[Block, ...]:
+    """The steady part of a run in at most 24 windows of equal length, as blocks of ``version``.
+
+    Pauses for checkpoints are left out of a window's time.  None for a run that never got steady
+    long enough for two windows.
+    """
+    window = judged_window(record)
+    clock = record.series.get("events.output_tokens")
+    if window is None or clock is None:
+        return ()
+    t, _ = window.samples(clock)
+    count = min(MOST_WINDOWS, t.size // _SAMPLES_PER_WINDOW)
+    if count < 2:
+        return ()
+    edges = np.linspace(float(t[0]), float(t[-1]), count + 1)
+    columns = _columns(record, window, edges)
+    return tuple(
+        Block(version, i, 0, float(edges[i]), _finite({n: c[i] for n, c in columns.items()}))
+        for i in range(count)
+    )
+
+
+def not_alone(records: Sequence[RunRecord]) -> str:
+    """Why the speeds of these runs cannot be compared: others had the processors.  Empty where the
+    runs had them for themselves.
+    """
+    shares = []
+    for record in records:
+        window = judged_window(record)
+        names = ("worker_cpu_wait_s", "host_steal_s")
+        series = [record.series.get(name) for name in names]
+        shares.append(0.0 if window is None else sum(share_of_time(s, window) for s in series))
+    if max(shares, default=0.0) <= _WAITED:
+        return ""
+    said = " and ".join(f"{share:.0%}" for share in shares)
+    return f"the workers were kept from a processor for {said} of the time"
+
+
+def unpaired_mean(base: FloatArray, other: FloatArray, *, between: float) -> PairedMean | None:
+    """The log ratio of two runs' windows, each mean's error widened by its own correlation.
+
+    ``between`` is the spread from run to run, once for each side.
+    """
+    if base.size < 2 or other.size < 2:
+        return None
+    parts = []
+    for logs in (base, other):
+        left = logs - logs.mean()
+        error = math.sqrt(float(left @ left) / (logs.size - 1) / logs.size) * widening(left)
+        parts.append((error**2, logs.size - 1))
+    own = sum(variance for variance, _ in parts)
+    # Welch and Satterthwaite for what was measured; the allowance is given, not estimated.
+    spent = sum(variance**2 / df for variance, df in parts)
+    df = own**2 / spent if spent > 0 else float(sum(df for _, df in parts))
+    mean = float(other.mean() - base.mean())
+    sd = math.sqrt(own * min(base.size, other.size))
+    shift = hodges_lehmann_shift(base, other)
+    return PairedMean(mean, math.sqrt(own + 2.0 * between**2), max(1, int(df)), sd, shift)
+
+
+def hodges_lehmann_shift(base: FloatArray, other: FloatArray) -> float:
+    """The median difference of one of ``other`` and one of ``base``."""
+    return float(np.median(other[:, None] - base[None, :]))
+
+
+def between_runs(metric: ComparedMetric) -> float:
+    """The spread allowed for between two stored runs: a hit rate and a memory level have none of
+    the machine's speed in them.
+    """
+    return BETWEEN_RUNS if metric.timed else 0.0
+
+
+def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, FloatArray]:
+    active = _active_s(window, edges)
+    # Tokens that were served, from the cache or not: a lost hit costs time and gains none.
+    tokens = _sum(record, (*_TOKENS, _HITS), edges)
+    out: dict[str, FloatArray] = {}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if tokens is not None:
+            out[THROUGHPUT] = tokens / active
+            for name, counter in ((STEP_PER_TOKEN, "step_s"), (CPU_PER_TOKEN, "worker_cpu_s")):
+                spent = _sum(record, (counter,), edges)
+                if spent is not None:
+                    out[name] = _MS * spent / tokens
+        finished = _sum(record, ("events.finishes",), edges)
+        if finished is not None:
+            out[REQUESTS] = finished / active
+        hits, computed = _sum(record, (_HITS,), edges), _sum(record, _TOKENS[:1], edges)
+        if hits is not None and computed is not None:
+            out["hit_rate"] = hits / (hits + computed)
+    for name in _MEDIANS:
+        out.update(_per_window(record, window, edges, (name, name), np.median))
+    rest = (MEMORY_AT_REST, MEMORY_AT_REST)
+    out.update(_per_window(record, window, edges, rest, np.median))
+    out.update(_per_window(record, window, edges, ("rss_bytes", PEAK_MEMORY), np.max))
+    return out
+
+
+def _active_s(window: Window, edges: FloatArray) -> FloatArray:
+    """The length of each window less the pauses inside it."""
+    active = np.diff(edges)
+    for start, end in window.pauses:
+        overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], start)
+        active -= np.maximum(overlap, 0.0)
+    return np.maximum(active, 1e-9)
+
+
+def _sum(record: RunRecord, names: Sequence[str], edges: FloatArray) -> FloatArray | None:
+    """What the counters together rose by in each window; None where one was not sampled."""
+    if any(name not in record.series or len(record.series[name]) < 2 for name in names):
+        return None
+    total = np.zeros(edges.size - 1)
+    for name in names:
+        series = record.series[name]
+        total += np.diff(np.interp(edges, series.t_s, series.value))
+    return total
+
+
+def _per_window(
+    record: RunRecord,
+    window: Window,
+    edges: FloatArray,
+    names: tuple[str, str],
+    statistic: Callable[[FloatArray], float],
+) -> dict[str, FloatArray]:
+    """``statistic`` of the samples of a series in each window, NaN where it has none."""
+    source, name = names
+    series = record.series.get(source)
+    if series is None or not len(series):
+        return {}
+    # What is measured at rest is measured in the pauses of traffic.
+    at_rest = source == MEMORY_AT_REST
+    inside = series.between(window.start_s, window.end_s)
+    t, value = (inside.t_s, inside.value) if at_rest else window.samples(series)
+    out = np.full(edges.size - 1, np.nan)
+    which = np.clip(np.searchsorted(edges, t, side="right") - 1, 0, out.size - 1)
+    for i in range(out.size):
+        inside_window = value[which == i]
+        if inside_window.size:
+            out[i] = statistic(inside_window)
+    return {name: out}
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}

@@ -1,0 +1,1 @@
+"""Which event explains what grows, and by how much for each."""

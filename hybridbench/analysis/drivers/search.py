@@ -1,0 +1,427 @@
+"""Which event explains what grows, and by how much for each: "+3.00 state slots per session close".
+
+Every counter of the run is a candidate, and time is their rival: a counter is only named if it
+explains the growth clearly better than the clock does.  A count that is a whole multiple of a
+counter at every sample needs no statistics.  Association, not proof: what cannot be told apart is
+said, and a reader can check it in the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridbench.analysis.distributions import wilson_interval
+from hybridbench.analysis.drivers.line_fits import (
+    Fit,
+    Levels,
+    Screening,
+    fit_line,
+    screen,
+    slope_interval,
+    told_apart,
+)
+from hybridbench.analysis.drivers.multiples import exact_at_idle, exact_multiple
+from hybridbench.analysis.drivers.rates import MeanRate, mean_rate
+from hybridbench.analysis.facts.counters import EventCounters, expectation, singular, telling
+from hybridbench.analysis.facts.pools import IdleReading
+from hybridbench.analysis.findings import Rate
+from hybridbench.analysis.record import FloatArray, Series
+from hybridbench.units import digits_apart
+
+TIME = "time"
+_WORK = "finishes"  # the common measure of work: it must be beaten too, or is named itself
+
+# Below this a rate per event would be told as 0.00: that explains nothing.
+LEAST_PER_EVENT = 0.005
+FEWEST_SAMPLES = 12
+_FEWEST_EVENTS = 3.0
+_EVIDENCE = 3.0  # in log-likelihood, a difference of 6 in BIC
+_Z = 2.33
+_Z_TIME = 3.1  # the best of many counters must beat it, and one of many beats it by chance
+_COVERS = 0.9  # of a count's rises must come when its driver moved
+_COMPARED = 12  # of the best candidates are compared error by error
+_CHANCE = 1e-3  # that rises keep to a candidate's intervals by accident
+_MUCH_BETTER = 1.5  # times smaller errors than those of a natural driver
+_SAME = 0.5  # in log-likelihood
+# A count that stays at its highest for so many times its longest pause has met a limit.
+_FULL_FOR = 4.0
+_FULL_SAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What the caller knows about a series.
+
+    Args:
+        expected: parts of the names of likely drivers, likeliest first; they decide only between
+            counters that the samples cannot tell apart.
+        natural: counters without whose event there can be no rise; they are named unless another
+            fits much better.
+        among: the only counters that may be named by how well they fit; None for any.
+        load: what else moves the level, such as requests in flight.
+        rests: values seen with nothing in flight, with the counters of the same moment.
+        bounded: levels that come to an end by themselves and explain a fill, by name.
+        emptied: whether a fall begins a new account, as a collection does for garbage.
+        from_zero: whether the value was 0 before the first event, so that the last rest tells the
+            whole of it.
+    """
+
+    expected: Sequence[str] = ()
+    natural: Sequence[str] = ()
+    among: frozenset[str] | None = None
+    load: Sequence[Series] = ()
+    rests: Sequence[IdleReading] = ()
+    bounded: Mapping[str, Series] = field(default_factory=dict)
+    emptied: bool = False
+    from_zero: bool = False
+
+    def witnesses(self) -> list[IdleReading]:
+        """The rests, and the beginning where that is one."""
+        if not (self.from_zero and self.rests):
+            return list(self.rests)
+        return [IdleReading(0.0, 0.0, dict.fromkeys(self.rests[-1].counts, 0.0)), *self.rests]
+
+    def likely(self, name: str) -> bool:
+        """Whether ``name`` may be named though time explains the growth as well."""
+        return name in self.natural or expectation(name, self.expected) is not None
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The counter that best explains a growth, and the growth for each of its events (95 %)."""
+
+    counter: str
+    per_event: float
+    lower: float
+    upper: float
+    events: float
+    rise: float
+    covered: float  # share of all rises in intervals in which the counter moved
+    exact: bool = False  # the value is this whole multiple of the counter throughout
+    rivals: tuple[str, ...] = ()  # counters that explain it as well
+
+    def rate(self, unit: str) -> Rate:
+        """The growth for each event in ``unit``."""
+        per = singular(self.counter)
+        return Rate(self.per_event, self.lower, self.upper, unit, per)
+
+    def words(self, unit: str) -> str:
+        """``+3.00 state slots per session close (2.99 to 3.01)``."""
+        digits = digits_apart(_plain, (self.per_event, self.lower, self.upper))
+        value, low, high = (_plain(v, digits) for v in (self.per_event, self.lower, self.upper))
+        per = f"{'+' * (self.per_event >= 0)}{value} {unit} per {singular(self.counter)}"
+        return f"{per}, exactly" if self.exact else f"{per} ({low} to {high})"
+
+    def evidence(self) -> Iterable[str]:
+        """What a person can check in the samples."""
+        moved = f"events.{self.counter} moved by {self.events:,.0f}"
+        if self.exact:
+            yield f"{moved}, and each event came with {self.per_event:g} more"
+        else:
+            yield f"{self.covered:.0%} of the rises came when {moved}"
+        if self.rivals:
+            names = ", ".join(self.rivals[:4])
+            more = len(self.rivals) - 4
+            others = f" and {more} more" if more > 0 else ""
+            yield f"{self.counter} cannot be told apart in this run from {names}{others}"
+
+
+def _plain(value: float, digits: int) -> str:
+    """Two places, as counts per event have, and more where they are needed."""
+    return f"{value:.{digits - 1}f}"
+
+
+def correlates(rate: Rate) -> bool:
+    """Whether an event with this rate explains any growth: its interval excludes zero, and the rate
+    is not one that is printed as nothing.
+    """
+    return rate.lower > 0 and rate.value >= LEAST_PER_EVENT
+
+
+def find_driver(
+    t_s: FloatArray, value: FloatArray, counters: EventCounters, hints: Hints | None = None
+) -> Driver | None:
+    """What drives the growth of ``value``; None where nothing explains it better than time does,
+    or where the best counter hardly moves it.
+    """
+    driver = _best_driver(t_s, value, counters, hints or Hints())
+    return driver if driver is not None and correlates(driver.rate("")) else None
+
+
+def _best_driver(
+    t_s: FloatArray, value: FloatArray, counters: EventCounters, hints: Hints
+) -> Driver | None:
+    data = _prepared(t_s, value, counters, hints)
+    if data is None:
+        at_rest = exact_at_idle(hints.witnesses(), _candidates(counters))
+        return _from_rests(at_rest, hints)
+    singles = _exact_ones(data)
+    if singles:
+        return _exact_driver(data, singles, hints)
+    few = data.t_s.size < FEWEST_SAMPLES
+    # A cause may be samples away from its effect; at rest both have come.
+    at_rest = exact_at_idle(hints.witnesses(), _candidates(counters), against_samples=not few)
+    if few or at_rest:
+        return _from_rests(at_rest, hints)
+    return _fitted(data, hints)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Samples with the candidates that moved; time is the last of the names."""
+
+    t_s: FloatArray
+    value: FloatArray
+    names: tuple[str, ...]
+    columns: FloatArray  # [n, names]
+    first: NDArray[np.bool_]
+    load: FloatArray  # [n, q]
+
+    @property
+    def counting(self) -> bool:
+        """Whether the value is a count that never falls within a stretch."""
+        steps = np.diff(self.value)[~self.first[1:]]
+        return bool(np.all(self.value == np.round(self.value)) and np.all(steps >= 0))
+
+    def covered(self, index: int, lag: int) -> float:
+        """Share of the rises in intervals in which the candidate moved, or ``lag`` intervals
+        around them.
+        """
+        inside = ~self.first[1:]
+        rise = np.where(inside, np.maximum(np.diff(self.value), 0.0), 0.0)
+        moved = np.diff(self.columns[:, index]) > 0
+        for _ in range(lag):
+            moved = moved | np.append(moved[1:], False) | np.append(False, moved[:-1])
+        total = float(rise.sum())
+        return float(rise[moved].sum()) / total if total > 0 else 0.0
+
+    def timely(self, index: int) -> bool:
+        """Whether rises keep to the intervals in which the candidate moved too well for chance."""
+        inside = ~self.first[1:]
+        moved = np.diff(self.columns[:, index])[inside] > 0
+        risen = np.diff(self.value)[inside] > 0
+        if not self.counting or np.any(risen & ~moved):
+            return False
+        by_chance = int(risen.sum()) * np.log(max(float(np.mean(moved)), 1e-300))
+        return bool(by_chance < np.log(_CHANCE / len(self.names)))
+
+    def with_chance(self, index: int, ends: tuple[float, float]) -> tuple[float, float]:
+        """The interval of a slope, widened by what chance does to a share of few events."""
+        events, rises = self.moved(index), np.diff(self.value)[~self.first[1:]]
+        if not self.counting or events <= 0:
+            return ends
+        unit = float(np.gcd.reduce(rises[rises > 0].astype(np.int64)))
+        if self.rise() > events * unit:
+            return ends
+        low, high = wilson_interval(self.rise() / unit, events)
+        return min(ends[0], low * unit), max(ends[1], high * unit)
+
+    def moved(self, index: int) -> float:
+        """Events while the samples were taken."""
+        return float(self.columns[-1, index] - self.columns[0, index])
+
+    def rise(self) -> float:
+        return float(np.diff(self.value)[~self.first[1:]].sum())
+
+
+def _prepared(
+    t_s: FloatArray, value: FloatArray, counters: EventCounters, hints: Hints
+) -> _Data | None:
+    keep = np.isfinite(value)
+    t, y = t_s[keep], value[keep]
+    if t.size < 3 or not np.any(np.diff(y) > 0):
+        return None
+    restarts = np.searchsorted(t, counters.restarts_s)
+    first = np.zeros(t.size, dtype=np.bool_)
+    first[0] = True
+    first[restarts[restarts < t.size]] = True
+    if hints.emptied:
+        first[1:] |= np.diff(y) < 0
+    used = slice(0, _until_full(y, first))
+    t, y, first = t[used], y[used], first[used]
+    levels = {name: counters.at(name, t) for name in _candidates(counters)}
+    levels |= {n: np.interp(t, s.t_s, s.value) for n, s in hints.bounded.items() if len(s)}
+    moving = {n: x for n, x in levels.items() if float(np.ptp(x)) >= _FEWEST_EVENTS}
+    names = (*moving, TIME)
+    columns = np.column_stack([*moving.values(), t])
+    load = [np.interp(t, s.t_s, s.value) for s in hints.load if len(s)]
+    load = [x for x in load if np.ptp(x) > 0]
+    nuisance = np.column_stack(load) if load else np.empty((t.size, 0))
+    return _Data(t, y, names, columns, first, nuisance)
+
+
+def _candidates(counters: EventCounters) -> list[str]:
+    """Every counter but those of calls: that something was asked for changes nothing by itself."""
+    return [name for name in counters.names if not name.endswith("_calls")]
+
+
+def _until_full(y: FloatArray, first: NDArray[np.bool_]) -> int:
+    """How many samples to use: a pool that is all gone can lose no more, whatever happens."""
+    if first[1:].any() or np.any(np.diff(y) < 0):
+        return y.size
+    rises = np.flatnonzero(np.diff(y) > 0)
+    pauses = np.diff(rises, prepend=0)
+    flat = y.size - 1 - int(rises[-1])
+    full = rises.size > 2 and flat > max(_FULL_FOR * float(pauses.max()), _FULL_SAMPLES)
+    return int(rises[-1]) + 2 if full else y.size
+
+
+def _exact_ones(data: _Data) -> dict[int, float]:
+    """Candidates of which the value is a whole multiple, with the multiple."""
+    found: dict[int, float] = {}
+    if not data.counting:
+        return found
+    for index in range(len(data.names) - 1):
+        times = exact_multiple(data.value, data.columns[:, index], data.first)
+        if times is not None:
+            found[index] = times
+    return found
+
+
+def _exact_driver(data: _Data, found: Mapping[int, float], hints: Hints) -> Driver:
+    order = sorted(found, key=lambda i: _rank(data.names[i], 0.0, hints))
+    chosen, *rest = order
+    times = found[chosen]
+    return Driver(
+        data.names[chosen],
+        times,
+        times,
+        times,
+        data.moved(chosen),
+        data.rise(),
+        data.covered(chosen, 0),
+        exact=True,
+        rivals=tuple(data.names[i] for i in rest),
+    )
+
+
+@dataclass(frozen=True)
+class _Contest:
+    """The candidates' lines, best first; ``clock`` is the index of time's."""
+
+    levels: Levels
+    screening: Screening
+    fits: Sequence[Fit]
+    clock: int
+    natural: frozenset[int]
+
+    def alike(self) -> list[Fit]:
+        """Every line that the best one does not clearly beat."""
+        best = self.fits[0]
+        return [fit for fit in self.fits if self._as_good(best, fit)]
+
+    def _as_good(self, best: Fit, fit: Fit) -> bool:
+        if fit.index in self.natural and fit.sigma <= _MUCH_BETTER * best.sigma:
+            return True
+        return not told_apart(best, fit, _EVIDENCE, _Z_TIME if fit.index == self.clock else _Z)
+
+
+def _fitted(data: _Data, hints: Hints) -> Driver | None:
+    candidates = _plausible(data)
+    if hints.among is not None:
+        candidates = [index for index in candidates if data.names[index] in hints.among]
+    columns = data.columns[:, [*candidates, len(data.names) - 1]]
+    levels = Levels(data.value, columns, data.load, data.first)
+    if levels.rows < FEWEST_SAMPLES or not candidates:
+        return None
+    screening = screen(levels)
+    names = [data.names[i] for i in candidates]
+    natural = frozenset(i for i, name in enumerate(names) if name in hints.natural)
+    also = {i for i, name in enumerate(names) if name == _WORK or hints.likely(name)}
+    fits = _leading(levels, screening, also)
+    contest = _Contest(levels, screening, fits, len(candidates), natural)
+    alike = contest.alike()
+    counted = [fit for fit in alike if fit.index != contest.clock]
+    if not counted:
+        return None
+    at_rest = exact_at_idle(hints.witnesses(), [names[f.index] for f in counted], confirming=True)
+    if at_rest:
+        counted = [fit for fit in counted if names[fit.index] in at_rest]
+    elif len(counted) < len(alike) and not data.timely(candidates[counted[0].index]):
+        # Time explains it as well: only what the kind of finding makes likely may be named.
+        counted = [f for f in counted if hints.likely(names[f.index])]
+    if not counted:
+        return None
+    best = contest.fits[0].log_likelihood
+    counted.sort(key=lambda f: _rank(names[f.index], best - f.log_likelihood, hints))
+    chosen, *rest = counted
+    index, times = candidates[chosen.index], at_rest.get(names[chosen.index])
+    mean = _mean_rate(data, index, hints)
+    slope = chosen.slope if mean is None else mean.value
+    ends = None if mean is None else mean.ends
+    ends = ends or slope_interval(levels, screening, chosen.index)
+    least = -np.inf if mean is None else mean.least
+    lower, upper = data.with_chance(index, (max(least, ends[0]), ends[1]))
+    return Driver(
+        names[chosen.index],
+        slope if times is None else times,
+        min(lower, slope) if times is None else times,
+        max(upper, slope) if times is None else times,
+        data.moved(index),
+        data.rise(),
+        data.covered(index, 0),
+        exact=times is not None,
+        rivals=tuple(names[fit.index] for fit in rest),
+    )
+
+
+def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:
+    """All that was gained over all events, where both are known."""
+    name = data.names[index]
+    points = [(r.value, r.counts[name]) for r in hints.witnesses() if name in r.counts]
+    at_rest = sampled = None
+    if hints.from_zero and len(points) > 1:
+        at_rest = mean_rate(*np.diff(np.array(points), axis=0).T)
+    if data.counting and data.covered(index, 0) == 1.0:
+        inside = ~data.first[1:]
+        sampled = mean_rate(np.diff(data.value)[inside], np.diff(data.columns[:, index])[inside])
+    if at_rest is not None and at_rest.ends is None and sampled is not None:
+        # Too few rests to tell their spread; between the samples there are more stretches.
+        return replace(at_rest, ends=sampled.ends)
+    return at_rest or sampled
+
+
+def _plausible(data: _Data) -> list[int]:
+    """Candidates that moved when the value rose; for a level that wavers, all of them."""
+    every = range(len(data.names) - 1)
+    if not data.counting:
+        return list(every)
+    # A counter may be read just before the sample that shows its effect, or just after.
+    return [index for index in every if data.covered(index, lag=1) >= _COVERS]
+
+
+def _leading(levels: Levels, screening: Screening, also: set[int]) -> list[Fit]:
+    """The candidates with a rise for each event, best first; time and ``also`` among them."""
+    rising = np.flatnonzero(screening.slope > 0)
+    order = rising[np.argsort(-screening.log_likelihood[rising])][:_COMPARED].tolist()
+    clock = screening.slope.size - 1
+    chosen = {*order, clock, *(also & set(rising.tolist()))}
+    fits = [fit_line(levels, screening, index) for index in chosen]
+    fits.sort(key=lambda fit: -fit.log_likelihood)
+    return fits
+
+
+def _rank(name: str, behind: float, hints: Hints) -> tuple[int, int, float, int]:
+    """The order in which counters that cannot be told apart are named."""
+    if name in hints.natural:
+        return -1, 0, 0.0, 0
+    rank = expectation(name, hints.expected)
+    common = 0 if name == _WORK else 1
+    expected = len(hints.expected) if rank is None else rank
+    return expected, common, 0.0 if behind < _SAME else behind, telling(name)
+
+
+def _from_rests(found: Mapping[str, float], hints: Hints) -> Driver | None:
+    if not found:
+        return None
+    chosen, *rest = sorted(found, key=lambda name: _rank(name, 0.0, hints))
+    times = found[chosen]
+    seen = hints.witnesses()
+    first, last = seen[0], seen[-1]
+    events = last.counts[chosen] - first.counts[chosen]
+    rise = last.value - first.value
+    return Driver(chosen, times, times, times, events, rise, 1.0, exact=True, rivals=tuple(rest))

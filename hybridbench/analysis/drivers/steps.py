@@ -1,0 +1,152 @@
+"""What drives a quantity that comes and goes: the counter that moves when it rises.
+
+A line cannot be fitted to slots that are taken and given back within a second; there only the
+moments of the rises tell.  Association, not proof: the finding says how often they came together,
+and a reader can check it in the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.facts.counters import EventCounters, expectation
+from hybridbench.analysis.record import FloatArray, RunRecord
+
+_COVERS = 0.9  # of all rises must fall into intervals in which the counter moved
+_COVERS_STEPS = 0.99  # of all slots must have been taken in steps in which the counter moved
+_SAME_STEPS = 0.05
+_PART = 0.15  # of all slots: what several causes share, each has at least so much of
+_TELLS = 4.0  # times likelier in losing steps than in others
+_MOST_PARTS = 3
+# These move in every step of a busy engine and would explain anything.
+_NOT_EVENTS = ("steps", "tokens", "chunks", "calls")
+# Evidence is a logarithm (of how much likelier a rise is when the counter moves) plus an R2; what
+# the kind of finding makes likely beforehand may decide between counters that move together, not
+# against clear evidence.
+_EXPECTED = 2.0
+_EXPECTED_NEXT = 0.1
+
+
+@dataclass(frozen=True)
+class StepDriver:
+    """The counter that moves when a quantity rises."""
+
+    counter: str
+    covered: float  # share of the rises in intervals in which the counter moved
+    per_event: float  # total rise for each event; less than the truth where slots also came back
+    events: float
+    rise: float
+    # Share of all steps in which the counter moved; None where only samples are known.
+    base_rate: float | None = None
+
+
+def find_step_driver(
+    record: RunRecord, pool: str, counters: EventCounters, expected: Sequence[str] = ()
+) -> StepDriver | None:
+    """The driver of what waiting requests came to hold, by the worker's look after every step.
+
+    Of the counters that moved in all of the steps in which slots were taken, the one that moved in
+    the fewest others; None without such samples.
+    """
+    best: tuple[float, StepDriver] | None = None
+    for driver in _of_steps(record, f"waiting_taken.{pool}", counters, _COVERS_STEPS):
+        # Expectation only parts counters that move in the very same steps.
+        likely = expectation(driver.counter, expected) is not None
+        score = driver.covered / (driver.base_rate or 1.0) * (1.0 + _SAME_STEPS * likely)
+        if best is None or score > best[0]:
+            best = score, driver
+    return None if best is None else best[1]
+
+
+@dataclass(frozen=True)
+class LosingSteps:
+    """The steps that lost slots of a pool, by the worker's look after every step.
+
+    Args:
+        always: counters that moved in all of them, and in the fewest others.
+        mostly: all counters that moved in nearly all of them.
+        parts: where no counter moved in all: the rarer ones that moved in a good part, with the
+            share of the slots that went then and their share of all steps.
+    """
+
+    always: tuple[str, ...]
+    mostly: frozenset[str]
+    parts: tuple[tuple[str, float, float], ...]
+
+
+def losing_steps(record: RunRecord, pool: str, counters: EventCounters) -> LosingSteps | None:
+    """What the steps that lost slots of ``pool`` have in common; None if nobody looked."""
+    known = list(_of_steps(record, f"lost_taken.{pool}", counters, _PART))
+    if not known:
+        return None
+    whole = [driver for driver in known if driver.covered >= _COVERS_STEPS]
+    fewest = min((driver.base_rate or 1.0 for driver in whole), default=1.0)
+    always = [d.counter for d in whole if (d.base_rate or 1.0) <= fewest * (1.0 + _SAME_STEPS)]
+    mostly = frozenset(driver.counter for driver in known if driver.covered >= _COVERS)
+    telling = [d for d in known if d.covered >= _TELLS * (d.base_rate or 1.0)]
+    telling.sort(key=lambda d: -d.covered / (d.base_rate or 1.0))
+    parts = [(d.counter, d.covered, d.base_rate or 0.0) for d in telling[:_MOST_PARTS]]
+    return LosingSteps(tuple(always), mostly, () if always else tuple(parts))
+
+
+def _of_steps(
+    record: RunRecord, family: str, counters: EventCounters, least: float
+) -> Iterable[StepDriver]:
+    """Every counter that moved with at least that share of the slots that ``family`` counts."""
+    total = _last(record, f"{family}.steps")
+    steps = _last(record, "steps_with.steps")
+    if total <= 0 or steps <= 0:
+        return
+    for name in counters.names:
+        covered = _last(record, f"{family}.{name}") / total
+        base_rate = _last(record, f"steps_with.{name}") / steps
+        events = counters.total(name)
+        if name.endswith(_NOT_EVENTS) or covered < least or not base_rate or not events:
+            continue
+        yield StepDriver(name, covered, total / events, events, total, base_rate)
+
+
+def find_rise_driver(
+    t_s: FloatArray, value: FloatArray, counters: EventCounters, expected: Sequence[str] = ()
+) -> StepDriver | None:
+    """The counter that moved in nearly all intervals in which ``value`` rose, and in few others;
+    ``expected`` are parts of likely names, likeliest first.
+    """
+    rise = np.maximum(np.diff(value), 0.0)
+    total = float(rise.sum())
+    if total <= 0:
+        return None
+    best: tuple[float, StepDriver] | None = None
+    for name in counters.names:
+        before, _ = counters.bounds(name, t_s[:-1])
+        _, after = counters.bounds(name, t_s[1:])
+        moved = np.maximum(after - before, 0.0)
+        if name.endswith(_NOT_EVENTS) or not moved.any():
+            continue
+        covered = float(rise[moved > 0].sum()) / total
+        if covered < _COVERS:
+            continue
+        score = _score(rise, moved, covered) + _advance(name, expected)
+        events = float(counters.at(name, t_s[-1:])[0] - counters.at(name, t_s[:1])[0])
+        if events > 0 and (best is None or score > best[0]):
+            best = score, StepDriver(name, covered, total / events, events, total)
+    return None if best is None else best[1]
+
+
+def _score(rise: FloatArray, moved: FloatArray, covered: float) -> float:
+    lift = covered / float(np.mean(moved > 0))
+    fit = float(rise @ moved) ** 2 / (float(rise @ rise) * float(moved @ moved))
+    return float(np.log(lift)) + fit
+
+
+def _advance(name: str, expected: Sequence[str]) -> float:
+    rank = expectation(name, expected)
+    return 0.0 if rank is None else _EXPECTED - _EXPECTED_NEXT * rank
+
+
+def _last(record: RunRecord, name: str) -> float:
+    series = record.series.get(name)
+    return float(series.value[-1]) if series is not None and len(series) else 0.0

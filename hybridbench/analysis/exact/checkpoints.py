@@ -1,0 +1,311 @@
+"""Arithmetic at quiescent checkpoints: with no request in the engine, every slot and lock has a
+known place.
+
+Counts are exact, so one look decides; which event loses the slots is read from the samples between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hybridbench.analysis.drivers.rates import rate_per_hour
+from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
+from hybridbench.analysis.drivers.steps import LosingSteps, losing_steps
+from hybridbench.analysis.facts.counters import EventCounters
+from hybridbench.analysis.facts.pools import (
+    IdleReading,
+    idle_checkpoints,
+    idle_readings,
+    in_flight,
+    pool_at,
+    pool_names,
+    pool_unit,
+    pool_values,
+    pool_words,
+)
+from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.analysis.reading import mapping, number, numbers, text
+from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from hybridbench.units import format_duration
+
+RESIDUAL = "residual"
+NEGATIVE = "negative-residual"
+LOCKS = "locks-at-idle"
+HELD = "held-at-idle"
+
+# Without a checkpoint at the end (the worker died), samples that never came back to zero stand in
+# for it.
+_TAIL_SAMPLES = 5
+# What moves or splits the locked nodes while somebody holds them.
+_LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
+_SLOTS_SHOWN = 10
+_OWNERS = {
+    "REQ": "a request",
+    "TREE": "the prefix tree",
+    "SESSION": "a session",
+    "TRACK": "a track buffer",
+    "HOST": "a transfer",
+    "FREE": "free in the ledger",
+}
+_LOCKED_POOL = {"full": "kv", "mamba": "mamba"}
+
+
+def checkpoint_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+    """Missing slots, slots counted twice, slots and locks without a holder."""
+    resting = idle_checkpoints(record)
+    findings: list[Finding] = []
+    for pool in pool_names(record):
+        findings.extend(_residuals(record, counters, pool, resting))
+        findings.extend(_orphans(record, counters, pool, resting))
+    findings.extend(_locks(record, counters, resting))
+    return findings
+
+
+def _residuals(
+    record: RunRecord, counters: EventCounters, pool: str, resting: list[RunEvent]
+) -> Iterable[Finding]:
+    at_rest = [(e.t_s, number(pool_at(e, pool), "residual")) for e in resting]
+    t, sampled = pool_values(record, pool, "residual")
+    negative = [(when, value) for when, value in at_rest if value < 0]
+    if negative:
+        yield _surplus(record, counters, pool, resting)
+    missing, said = _missing(at_rest, t, sampled)
+    if missing <= 0:
+        return
+    seen = idle_readings(resting, counters, lambda e: number(pool_at(e, pool), "residual"))
+    losing = losing_steps(record, pool, counters)
+    driver = _driver(record, counters, f"pool.{pool}.residual", seen, losing=losing)
+    unit = pool_unit(pool)
+    since = next((when for when, value in at_rest if value > 0), float(t[-1]) if t.size else 0.0)
+    lost = np.flatnonzero(sampled > 0)
+    since = min(since, float(t[lost[0]])) if lost.size else since
+    yield Finding(
+        kind=RESIDUAL,
+        verdict=VerdictKind.LEAK,
+        subject=pool_words(pool),
+        title=f"{missing:.0f} {unit} are missing: neither free nor held by anyone"
+        + _driven(driver, unit),
+        driver=driver.counter if driver else None,
+        rates=_rates(driver, unit, rate_per_hour(t, sampled, unit)),
+        evidence=(
+            said,
+            *_named(record, pool),
+            *_evidence(driver),
+            *_lost_with(losing, driver),
+        ),
+        since_s=since,
+        data={"pool": pool, "missing": missing, **_rivals(driver)},
+    )
+
+
+def _named(record: RunRecord, pool: str) -> Iterable[str]:
+    """Which slots are missing and who had them last, by the ledger: told when all is decided."""
+    said = [
+        event
+        for event in record.all_events("engine_violation")
+        if text(event.data, "kind") == RESIDUAL
+        and text(event.data, "pool") == pool
+        and _items(event, "slots")
+    ]
+    if not said:
+        return
+    slots, owners = _items(said[-1], "slots"), _items(said[-1], "owners")
+    names = [
+        f"{slot} ({_OWNERS.get(owners[i], owners[i])})" if i < len(owners) else slot
+        for i, slot in enumerate(slots[:_SLOTS_SHOWN])
+    ]
+    count = max(len(slots), int(number(said[-1].data, "count")))
+    more = f" and {count - len(names):,} more" if count > len(names) else ""
+    held = ", each with its last holder in the allocator's ledger" if owners else ""
+    yield f"missing {pool} slots{held}: {', '.join(names)}{more}"
+
+
+def _items(event: RunEvent, key: str) -> list[str]:
+    found = event.data.get(key)
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        return []
+    return [str(item) for item in found]
+
+
+def _surplus(
+    record: RunRecord, counters: EventCounters, pool: str, resting: list[RunEvent]
+) -> Finding:
+    """More slots than there are: some are free or held twice."""
+    seen = idle_readings(resting, counters, lambda e: -number(pool_at(e, pool), "residual"))
+    first = next(rest for rest in seen if rest.value > 0)
+    t, sampled = pool_values(record, pool, "residual")
+    hints = Hints(load=in_flight(record), rests=seen, from_zero=True)
+    driver = find_driver(t, -sampled, counters, hints)
+    unit = pool_unit(pool)
+    said = ", ".join(f"{-rest.value:.0f}" for rest in seen[-5:])
+    return Finding(
+        kind=NEGATIVE,
+        verdict=VerdictKind.INVARIANT,
+        subject=pool_words(pool),
+        title=f"{seen[-1].value:.0f} {unit} have more than one holder at rest"
+        + _driven(driver, unit),
+        driver=driver.counter if driver else None,
+        rates=_rates(driver, unit, None),
+        cause="a slot was freed twice, or is counted by two holders",
+        evidence=(f"residual at the last checkpoints: {said}", *_evidence(driver)),
+        since_s=first.t_s,
+        data={"pool": pool, "surplus": seen[-1].value},
+    )
+
+
+def _missing(
+    at_rest: list[tuple[float, float]], t: FloatArray, sampled: FloatArray
+) -> tuple[float, str]:
+    """Slots that did not come back, and how that is known."""
+    last_rest = at_rest[-1][0] if at_rest else -np.inf
+    if at_rest and at_rest[-1][1] > 0:
+        values = ", ".join(f"{value:.0f}" for _, value in at_rest[-5:])
+        return at_rest[-1][1], f"residual at the last checkpoints: {values}"
+    after = sampled[t > last_rest]
+    if at_rest and after.size < 2 * _TAIL_SAMPLES:
+        return 0.0, ""
+    tail = after[-_TAIL_SAMPLES:]
+    # Without a rest the smallest of the last samples is what surely did not come back.
+    if tail.size == _TAIL_SAMPLES and float(tail.min()) > 0:
+        least = float(tail.min())
+        return least, f"residual over the last {_TAIL_SAMPLES} samples: at least {least:.0f}"
+    return 0.0, ""
+
+
+def _orphans(
+    record: RunRecord, counters: EventCounters, pool: str, resting: list[RunEvent]
+) -> Iterable[Finding]:
+    """Slots on the account of requests when there is no request."""
+    held = number(pool_at(resting[-1], pool), "in_flight") if resting else 0.0
+    if held <= 0:
+        return
+    seen = idle_readings(resting, counters, lambda e: number(pool_at(e, pool), "in_flight"))
+    driver = _driver(record, counters, f"pool.{pool}.in_flight", seen)
+    unit = pool_unit(pool)
+    yield Finding(
+        kind=HELD,
+        verdict=VerdictKind.LEAK,
+        subject=pool_words(pool),
+        title=f"{held:.0f} {unit} are held by requests that no longer exist"
+        + _driven(driver, unit),
+        driver=driver.counter if driver else None,
+        rates=_rates(driver, unit, None),
+        evidence=(
+            f"in flight at the checkpoint at {format_duration(resting[-1].t_s)}",
+            *_evidence(driver),
+        ),
+        since_s=resting[-1].t_s,
+        data={"pool": pool, "held": held, **_rivals(driver)},
+    )
+
+
+def _locks(
+    record: RunRecord, counters: EventCounters, resting: list[RunEvent]
+) -> Iterable[Finding]:
+    # An open session may pin its prefix; only with none open has every lock outlived its holder.
+    alone = [e for e in resting if not _session_held(e)]
+    last = alone[-1] if alone else None
+    for component, count in (numbers(last.data, "locks") if last else {}).items():
+        if count == 0:
+            continue
+        yield _lock(record, counters, component, _locks_at_rest(alone, counters, component))
+
+
+def _locks_at_rest(
+    resting: list[RunEvent], counters: EventCounters, component: str
+) -> list[IdleReading]:
+    return idle_readings(
+        resting, counters, lambda event: numbers(event.data, "locks").get(component)
+    )
+
+
+def _lock(
+    record: RunRecord, counters: EventCounters, component: str, seen: Sequence[IdleReading]
+) -> Finding:
+    count = seen[-1].value
+    since_s = next(rest.t_s for rest in seen if rest.value)
+    said = "locks at the last checkpoints: " + ", ".join(f"{rest.value:.0f}" for rest in seen[-5:])
+    title = f"{count:.0f} {component} locks are held with no request in the engine"
+    if count < 0:
+        return Finding(
+            kind="negative-locks",
+            verdict=VerdictKind.INVARIANT,
+            subject=f"locks: {component}",
+            title=title,
+            cause="a lock was released twice",
+            evidence=(said,),
+            since_s=since_s,
+        )
+    pool = _LOCKED_POOL.get(component, component)
+    driver = _driver(record, counters, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
+    unit = f"locked {pool_unit(pool)}"
+    return Finding(
+        kind=LOCKS,
+        verdict=VerdictKind.LEAK,
+        subject=f"locks: {component}",
+        title=title + _driven(driver, unit),
+        driver=driver.counter if driver else None,
+        rates=_rates(driver, unit, None),
+        cause="a lock was never released",
+        evidence=(said, *_evidence(driver)),
+        since_s=since_s,
+        data={"pool": pool, "locks": count, **_rivals(driver)},
+    )
+
+
+def _session_held(event: RunEvent) -> bool:
+    pools = mapping(event.data, "pools")
+    return any(number(mapping(pools, pool), "session_held") > 0 for pool in pools)
+
+
+def _driver(
+    record: RunRecord,
+    counters: EventCounters,
+    series: str,
+    idle_readings: Sequence[IdleReading],
+    expected: Sequence[str] = (),
+    losing: LosingSteps | None = None,
+) -> Driver | None:
+    """What drives a count that should be 0 at rest, from its samples, its rests and its steps."""
+    sampled = record.series.get(series, Series(series, np.empty(0), np.empty(0)))
+    hints = Hints(expected, load=in_flight(record), rests=idle_readings, from_zero=True)
+    if losing is None:
+        return find_driver(sampled.t_s, sampled.value, counters, hints)
+    hints = replace(hints, natural=losing.always, among=losing.mostly)
+    driver = find_driver(sampled.t_s, sampled.value, counters, hints)
+    if driver is not None and driver.counter in losing.always:
+        # Whatever did not move in the steps that lost slots is no rival, however well it fits.
+        driver = replace(driver, rivals=tuple(r for r in driver.rivals if r in losing.always))
+    return driver
+
+
+def _lost_with(losing: LosingSteps | None, driver: Driver | None) -> Iterable[str]:
+    """Several causes, each with its share of the slots."""
+    if losing is None or (driver is not None and driver.exact):
+        return
+    for counter, share, of_all in losing.parts:
+        yield (
+            f"{share:.0%} of the slots were lost in steps in which events.{counter} moved; such "
+            f"steps are {of_all:.1%} of all"
+        )
+
+
+def _rates(driver: Driver | None, unit: str, per_hour: Rate | None) -> tuple[Rate, ...]:
+    per_event = () if driver is None else (driver.rate(unit),)
+    return per_event if per_hour is None else (*per_event, per_hour)
+
+
+def _rivals(driver: Driver | None) -> dict[str, JsonValue]:
+    """Counters that this run cannot tell from the one that is named."""
+    return {"rivals": list(driver.rivals)} if driver is not None and driver.rivals else {}
+
+
+def _evidence(driver: Driver | None) -> Iterable[str]:
+    return () if driver is None else driver.evidence()
+
+
+def _driven(driver: Driver | None, unit: str) -> str:
+    return "" if driver is None else f"; {driver.words(unit)}"

@@ -1,0 +1,235 @@
+"""Containers that only grow: lists and tables of the engine which somebody forgot to empty.
+
+Most containers of a healthy engine grow too, for a while: a queue under load, a cache until it is
+full, a set of shapes until all were seen.  So length alone proves nothing.  A container is a leak
+when what it gained is still there with no request in the engine, when it keeps its pace, when no
+pool fills alike, and when an event counts it out or it was longer at each of several rests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from hybridbench.analysis.drivers.rates import rate_per_hour
+from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
+from hybridbench.analysis.facts.counters import EventCounters
+from hybridbench.analysis.facts.pools import IdleReading, idle_checkpoints, idle_readings, in_flight
+from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.analysis.reading import mapping, numbers
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.units import format_count
+
+KIND = "container-grows"
+
+_PREFIX, _SUFFIX = "container.", ".len"
+_UNIT = "entries"
+_FEWEST_SAMPLES = 24
+_FEWEST_RESTS = 4
+_MATTERS = 0.1  # of the length, where nothing else speaks for a leak
+_KEEPS_GROWING = 0.5  # of the mean growth between rests, in the last of them
+_KEEPS_PACE = 0.7  # of the growth for each event in the first third, in the last
+_STAYS = 0.8  # of what was gained must be there at rest
+_FOLLOWS = 0.98  # R2 with what fills a pool, above which the two are one fill
+_FITS = 0.95  # R2 with the events that are named
+_FEWEST_ENTRIES = 3.0
+
+
+@dataclass(frozen=True)
+class _Container:
+    """Lengths since the judged window began, in samples and at rest; the samples without an entry
+    for each request in the engine, where the container has such entries.
+    """
+
+    name: str
+    samples: Series
+    idle_readings: Sequence[IdleReading]
+
+    @property
+    def longer(self) -> bool:
+        """Whether it ended longer than it began, in samples or at rest."""
+        value = self.samples.value
+        tenth = max(1, value.size // 10)
+        gained = value.size and float(value[-tenth:].mean() - value[:tenth].mean())
+        at_rest = [rest.value for rest in self.idle_readings]
+        return bool(gained >= _FEWEST_ENTRIES) or at_rest[-1:] > at_rest[:1]
+
+
+def container_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+    """One finding for each container that a run of any length would make longer."""
+    sampled = {
+        name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+        for name in record.series
+        if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+    }
+    resting = idle_checkpoints(record)
+    seen = {name for event in resting for name in mapping(event.data, "containers")}
+    found = (_judge(record, counters, name) for name in sorted(sampled | seen))
+    return [finding for finding in found if finding is not None]
+
+
+def _judge(record: RunRecord, counters: EventCounters, name: str) -> Finding | None:
+    container = _container(record, counters, name)
+    if not container.longer:
+        return None
+    fill = _filling(record, container)
+    if any(_follows(container, series) for series in fill):
+        return None
+    driver = _driver(record, counters, container, fill)
+    if driver is not None:
+        return _finding(container, driver)
+    return _finding(container, None) if _longer_at_each_rest(container, fill) else None
+
+
+def _container(record: RunRecord, counters: EventCounters, name: str) -> _Container:
+    window = judged_window(record)
+    start = window.start_s if window is not None else 0.0
+    resting = [event for event in idle_checkpoints(record) if event.t_s >= start]
+    series = record.series.get(f"{_PREFIX}{name}{_SUFFIX}", Series(name, np.empty(0), np.empty(0)))
+    finite = np.isfinite(series.value) & (series.t_s >= start)
+    return _Container(
+        name,
+        _settled(Series(name, series.t_s[finite], series.value[finite]), in_flight(record)),
+        idle_readings(resting, counters, lambda event: numbers(event.data, "containers").get(name)),
+    )
+
+
+def _settled(series: Series, load: Sequence[Series]) -> Series:
+    """The lengths without the requests in flight, if they waver less that way."""
+    requests = np.zeros_like(series.value)
+    for part in load:
+        if len(part):
+            requests = requests + np.interp(series.t_s, part.t_s, part.value)
+    without = series.value - requests
+    calmer = np.abs(np.diff(without)).sum() < np.abs(np.diff(series.value)).sum()
+    return Series(series.name, series.t_s, without) if calmer else series
+
+
+def _filling(record: RunRecord, container: _Container) -> list[Series]:
+    """What the trees hold of each pool, where that grew while the container was watched."""
+    found: list[Series] = []
+    t = container.samples.t_s
+    for name, series in record.series.items():
+        if not (name.startswith("pool.") and name.endswith(".evictable")) or len(series) < 2:
+            continue
+        locked = record.series.get(name.replace(".evictable", ".protected"))
+        held = np.interp(t, series.t_s, series.value)
+        if locked is not None and len(locked):
+            held = held + np.interp(t, locked.t_s, locked.value)
+        if held.size > 1 and held[-1] > held[0]:
+            found.append(Series(name, t, held))
+    return found
+
+
+def _follows(container: _Container, fill: Series) -> bool:
+    """Whether the container grew as a pool filled: then it will end when the pool is full."""
+    value = container.samples.value
+    return value.size >= _FEWEST_SAMPLES and _r2(fill.value, value) > _FOLLOWS
+
+
+def _driver(
+    record: RunRecord, counters: EventCounters, container: _Container, fill: Sequence[Series]
+) -> Driver | None:
+    """The event that counts the container out; None if it may end, or empties at rest."""
+    t, value = container.samples.t_s, container.samples.value
+    if value.size < _FEWEST_SAMPLES:
+        return None
+    bounded = {series.name: series for series in fill}
+    hints = Hints(load=in_flight(record), rests=container.idle_readings, bounded=bounded)
+    driver = find_driver(t, value, counters, hints)
+    if driver is None or {driver.counter, *driver.rivals} & bounded.keys():
+        return None
+    events = counters.at(driver.counter, t)
+    known = driver.exact or (_whole(driver) and _r2(events, value) > _FITS)
+    stays = _stays(container, counters, driver)
+    return driver if known and stays and _keeps_pace(events, value) else None
+
+
+def _whole(driver: Driver) -> bool:
+    """Whether the interval holds a whole number of entries, and only one."""
+    return driver.lower <= round(driver.per_event) <= driver.upper < driver.lower + 1.0 and (
+        round(driver.per_event) >= 1
+    )
+
+
+def _stays(container: _Container, counters: EventCounters, driver: Driver) -> bool:
+    """Whether the gain is still there at the last rest; without a rest only exactness says so."""
+    if not container.idle_readings:
+        return driver.exact
+    last = container.idle_readings[-1]
+    t, value = container.samples.t_s, container.samples.value
+    since = np.array([t[0], last.t_s])
+    gained = driver.per_event * float(np.diff(counters.at(driver.counter, since))[0])
+    started = float(value[: max(1, value.size // 20)].min())
+    return gained >= _FEWEST_ENTRIES and last.value - started >= _STAYS * gained
+
+
+def _keeps_pace(events: FloatArray, value: FloatArray) -> bool:
+    """Whether an event of the last third made the container as much longer as one of the first."""
+    thirds = np.interp(np.linspace(events[0], events[-1], 4), events, np.arange(events.size))
+    edges = np.round(thirds).astype(np.int64)
+    gains = []
+    for start, end in pairwise(edges.tolist()):
+        x, y = events[start : end + 1], value[start : end + 1]
+        centred = x - x.mean()
+        spread = float(centred @ centred)
+        gains.append(float(centred @ y) / spread if spread > 0 else 0.0)
+    return gains[2] >= _KEEPS_PACE * gains[0]
+
+
+def _longer_at_each_rest(container: _Container, fill: Sequence[Series]) -> bool:
+    """Without an event to count by: rests enough, each longer, the last gain no smaller, a gain
+    that matters beside the length, and no pool that fills meanwhile.
+    """
+    if len(container.idle_readings) < _FEWEST_RESTS or fill:
+        return False
+    length = np.array([rest.value for rest in container.idle_readings])
+    growth = np.diff(length)
+    # A full tree of tens of thousands of nodes gains some hundreds by splits and goes on so for
+    # minutes; a list that nobody empties was short once.
+    matters = length[-1] - length[0] >= _MATTERS * length[0]
+    return bool(matters and growth.min() > 0 and growth[-1] >= _KEEPS_GROWING * growth.mean())
+
+
+def _finding(container: _Container, driver: Driver | None) -> Finding:
+    name, unit = container.name, _UNIT
+    at_rest = np.array([(rest.t_s, rest.value) for rest in container.idle_readings]).reshape(-1, 2)
+    samples = container.samples
+    t, value = (samples.t_s, samples.value) if driver and len(samples) else at_rest.T
+    ends = f"{format_count(float(value[0]))} to {format_count(float(value[-1]))} {unit}"
+    if driver is None:
+        title = f"{name} was longer at each of {value.size} checkpoints: {ends}"
+        rates: tuple[Rate | None, ...] = (_between_rests(t, value, unit),)
+    else:
+        title = f"{name} only grows, {ends}; {driver.words(unit)}"
+        rates = driver.rate(unit), rate_per_hour(t, value, unit)
+    said = "at rest: " + ", ".join(format_count(float(v)) for v in at_rest[-5:, 1])
+    return Finding(
+        kind=KIND,
+        verdict=VerdictKind.LEAK,
+        subject=f"container: {name}",
+        title=title,
+        driver=driver.counter if driver else None,
+        rates=tuple(rate for rate in rates if rate is not None),
+        cause="entries are put in and never taken out",
+        evidence=(*((said,) if at_rest.size else ()), *(driver.evidence() if driver else ())),
+        since_s=float(t[0]),
+        data={"container": name, "last": float(value[-1])},
+    )
+
+
+def _between_rests(t: FloatArray, value: FloatArray, unit: str) -> Rate:
+    rates = np.diff(value) / np.diff(t) * 3600.0
+    low, high = np.quantile(rates, [0.025, 0.975])
+    mean = float(value[-1] - value[0]) / float(t[-1] - t[0]) * 3600.0
+    return Rate(mean, min(float(low), mean), max(float(high), mean), unit, "h")
+
+
+def _r2(x: FloatArray, y: FloatArray) -> float:
+    if x.size != y.size or not np.ptp(x) or not np.ptp(y):
+        return 0.0
+    return float(np.corrcoef(x, y)[0, 1]) ** 2

@@ -1,0 +1,388 @@
+"""Instances that should have died by reference count and were found alive outside the engine.
+
+No statistics decide here: a healthy engine leaves none for the collector, so finding them twice is
+a leak, whether or not full collections keep the process's memory flat.  Statistics only say how
+many there are per event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridbench.analysis.distributions import t_quantile, wilson_interval
+from hybridbench.analysis.drivers.search import (
+    FEWEST_SAMPLES,
+    Driver,
+    Hints,
+    correlates,
+    find_driver,
+)
+from hybridbench.analysis.facts.counters import EventCounters, singular
+from hybridbench.analysis.findings import RETAINED, WAITING, Finding, Rate, VerdictKind
+from hybridbench.analysis.reading import mapping, number
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
+
+_PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
+
+# Censuses run between two steps, when no removal is under way; one local variable of the loop may
+# still name the object that was removed last, and another the one it hung from.
+_TOLERANCE = 2.0
+_MIN_PROBES = 2
+_WAVERS = 0.4  # of the changes are falls
+# What ends the life of an instance, likeliest first.
+_END_OF_NODES = ("nodes_evicted",)
+_END_OF_OTHERS = ("finishes",)
+
+_MIN_DF = 2
+_UNKNOWN_WIDTH = 0.1  # of a rate that two points alone give
+
+
+@dataclass(frozen=True)
+class _Census:
+    """What the probes saw of one class."""
+
+    name: str
+    t_s: FloatArray
+    stray: FloatArray
+    collectible: FloatArray
+    retained: FloatArray
+
+    @property
+    def unit(self) -> str:
+        return "nodes" if self._is_node else f"{self.name} instances"
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The counters of events that end the life of an instance."""
+        return _END_OF_NODES if self._is_node else _END_OF_OTHERS
+
+    @property
+    def _is_node(self) -> bool:
+        return self.name.lower().endswith("node")
+
+
+def instance_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+    """One finding for each class with strays in at least two probes."""
+    sampled = (name for name in record.series if name.startswith(_PREFIX))
+    names = {name.removeprefix(_PREFIX).rpartition(".")[0] for name in sampled}
+    for event in record.all_events("checkpoint"):
+        names.update(mapping(event.data, "instances"))
+    found = (_judge(record, counters, _census(record, name)) for name in sorted(names))
+    return [finding for finding in found if finding is not None]
+
+
+def _census(record: RunRecord, name: str) -> _Census:
+    """The probes of the class, with those taken at checkpoints."""
+    columns: dict[str, dict[float, float]] = {field: {} for field in _FIELDS}
+    for field in _FIELDS:
+        series = record.series.get(f"{_PREFIX}{name}.{field}")
+        if series is not None:
+            columns[field] = dict(zip(series.t_s.tolist(), series.value.tolist(), strict=True))
+    for event in record.all_events("checkpoint"):
+        counts = mapping(mapping(event.data, "instances"), name)
+        if counts:
+            columns["stray"][event.t_s] = number(counts, "live") - number(counts, "expected")
+            columns["collectible"][event.t_s] = number(counts, "collectible")
+            columns["retained"][event.t_s] = number(counts, "retained")
+    t = sorted(columns["stray"] or columns["collectible"])
+    main = columns["stray"] or columns["collectible"]
+    arrays = [np.array([column.get(time, np.nan) for time in t]) for column in columns.values()]
+    stray = np.array([main[time] for time in t])
+    return _Census(name, np.array(t), stray, arrays[1], arrays[2])
+
+
+def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Finding | None:
+    seen = census.stray > _TOLERANCE
+    if int(seen.sum()) < _MIN_PROBES:
+        return None
+    first = int(np.argmax(seen))
+    fate = _fate(census, seen)
+    found = _found(census, counters)
+    probes = make_probes(
+        census.t_s[first:], census.stray[first:], record.series.get("gc_gen2_collections")
+    )
+    driver = found.counter if found is not None else _likely(census, counters)
+    if driver is not None and not _drives(driver, counters, census, probes):
+        driver, found = None, None
+    rates = list(_rates(record, counters, census, probes, driver))
+    most = float(np.max(census.stray))
+    per = ""
+    if driver is not None and rates and rates[0].per == singular(driver):
+        rate = rates[0]
+        digits = digits_apart(format_count, (rate.value, rate.lower, rate.upper))
+        value, lower, upper = (
+            format_count(end, digits) for end in (rate.value, rate.lower, rate.upper)
+        )
+        per = f"; {value} [{lower}, {upper}] {rate.unit} per {rate.per}"
+    return Finding(
+        kind=WAITING if fate.waits else RETAINED,
+        verdict=VerdictKind.LEAK,
+        subject=census.name,
+        title=(
+            f"up to {format_count(most)} {census.name} objects that should have died by reference "
+            f"count were found outside the engine: {fate.said()}{per}"
+        ),
+        driver=driver,
+        rates=tuple(rates),
+        cause=fate.cause(),
+        evidence=(
+            *_evidence(record, census, seen, probes, fate),
+            *(found.evidence() if found is not None else ()),
+        ),
+        since_s=float(census.t_s[first]),
+        data={
+            "probes": int(census.t_s.size),
+            "probes_with_strays": int(seen.sum()),
+            "most": most,
+            "last": float(census.stray[-1]),
+            "retained_most": fate.retained,
+            "collectible_most": fate.collectible,
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Fate:
+    """What a full collection would do to the instances: free some, leave others (the most of each).
+
+    ``waits`` says which of the two most instances do.
+    """
+
+    waits: bool
+    collectible: float
+    retained: float
+
+    def said(self) -> str:
+        """How many survive a collection, and how many wait for it."""
+        kept = f"{format_count(self.retained)} survive a full gc.collect()"
+        freed = f"{format_count(self.collectible)} wait for the garbage collector"
+        if self.retained <= _TOLERANCE:
+            return freed if self.waits else "held from outside the engine"
+        if self.collectible <= _TOLERANCE:
+            return kept
+        return f"{freed}, {kept}" if self.waits else f"{kept}, {freed}"
+
+    def cause(self) -> str:
+        if self.collectible <= _TOLERANCE:
+            return "something still refers to objects that the engine has removed"
+        if self.waits:
+            return "removed objects still refer to each other: only a full collection frees them"
+        return (
+            "removed objects still refer to each other and to objects in use: some form cycles, "
+            "which only a full collection frees, and most hang from objects still in use, which "
+            "nothing frees"
+        )
+
+
+def _fate(census: _Census, seen: NDArray[np.bool_]) -> _Fate:
+    """By the probes that found strays; where none tried a collection, by what it could free."""
+    collectible, retained = census.collectible[seen], census.retained[seen]
+    tried = np.isfinite(collectible) & np.isfinite(retained)
+    if tried.any():
+        waits = float(collectible[tried].sum()) >= float(retained[tried].sum())
+    else:
+        waits = True
+    waits = waits and _most(collectible) > _TOLERANCE
+    return _Fate(waits, _most(collectible), _most(retained))
+
+
+def _found(census: _Census, counters: EventCounters) -> Driver | None:
+    """The event that leaves instances behind, as far as the probes between collections tell."""
+    hints = Hints(natural=census.ends, emptied=True)
+    return find_driver(census.t_s, census.stray, counters, hints)
+
+
+def _likely(census: _Census, counters: EventCounters) -> str | None:
+    """Where the probes are too few for a fit, the event that ends the life of such an instance."""
+    if census.t_s.size >= FEWEST_SAMPLES:
+        return None
+    for part in census.ends:
+        for name in counters.names:
+            if name == part and counters.total(name) > 0:
+                return name
+    return None
+
+
+def _drives(driver: str, counters: EventCounters, census: _Census, probes: Probes) -> bool:
+    """Whether the instances rise with the event: without a correlation no event is named."""
+    at = counters.at(driver, probes.t_s)
+    rate = production_rate(probes, at, census.unit, singular(driver))
+    if rate is None or not correlates(rate) or _wavers(probes):
+        return False
+    # An event that ends one life leaves one instance at most: more come from something else.
+    return driver not in census.ends or rate.lower <= 1.0
+
+
+def _wavers(probes: Probes) -> bool:
+    """Whether the count falls about as often as it rises, with no full collection in between.
+
+    Rises between falls are then noise, whatever moved meanwhile; a sawtooth of younger collections
+    rises more often than it falls.
+    """
+    same = probes.collections_after[1:] <= probes.collections_before[:-1]
+    steps = np.diff(probes.value)[same]
+    moves = int(np.count_nonzero(steps))
+    return moves >= FEWEST_SAMPLES and int((steps < 0).sum()) > _WAVERS * moves
+
+
+def _rates(
+    record: RunRecord,
+    counters: EventCounters,
+    census: _Census,
+    probes: Probes,
+    driver: str | None,
+) -> Iterable[Rate]:
+    """Objects per event and per hour, then the bytes that come with them."""
+    hours = probes.t_s / 3600.0
+    if driver is not None:
+        at = counters.at(driver, probes.t_s)
+        rate = production_rate(probes, at, census.unit, singular(driver))
+        if rate is not None:
+            events = sum(float(at[run][-1] - at[run][0]) for run in probes.stretches())
+            yield with_counting_error(rate, events)
+    yield from _present(production_rate(probes, hours, census.unit, "h"))
+    size = record.series.get("gc_collectible_bytes")
+    # Only what a collection would free is weighed: where most strays would stay, those bytes are
+    # the smaller part, and the growth of the process tells more.
+    weighable = _most(census.collectible) > max(_TOLERANCE, _most(census.retained))
+    if size is None or not weighable:
+        return
+    after = size.between(float(probes.t_s[0]), float(probes.t_s[-1]))
+    weighed = make_probes(after.t_s, after.value, record.series.get("gc_gen2_collections"))
+    if driver is not None:
+        at = counters.at(driver, weighed.t_s)
+        yield from _present(production_rate(weighed, at, "B", singular(driver)))
+    yield from _present(production_rate(weighed, weighed.t_s / 3600.0, "B", "h"))
+
+
+def _present(rate: Rate | None) -> Iterable[Rate]:
+    return () if rate is None else (rate,)
+
+
+def _evidence(
+    record: RunRecord, census: _Census, seen: NDArray[np.bool_], probes: Probes, fate: _Fate
+) -> Iterable[str]:
+    yield (
+        f"strays in {int(seen.sum())} of {census.t_s.size} probes, first at "
+        f"{format_duration(float(census.t_s[int(np.argmax(seen))]))}, "
+        f"{format_count(float(census.stray[-1]))} in the last"
+    )
+    if fate.retained > _TOLERANCE:
+        yield f"up to {format_count(fate.retained)} {census.unit} survive even a full collection"
+        if fate.collectible > _TOLERANCE:
+            yield f"up to {format_count(fate.collectible)} {census.unit} are freed by one"
+    elif np.any(np.isfinite(census.retained)):
+        yield "a full collection would free them all: none is held from outside"
+    runs = probes.stretches()
+    collected = record.series.get("gc_gen2_collections")
+    if collected is not None and len(collected):
+        count = float(collected.value[-1] - collected.value[0])
+        yield (
+            f"{format_count(count)} full collections during the run; rates are from {len(runs)} "
+            f"stretch{'es' * (len(runs) != 1)} between them"
+        )
+    size = record.series.get("gc_collectible_bytes")
+    if size is not None and len(size):
+        yield f"collectible memory reached {format_bytes(float(np.nanmax(size.value)))}"
+
+
+def _most(values: FloatArray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if finite.size else 0.0
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Values seen by probes, with the number of full collections just before and after each."""
+
+    t_s: FloatArray
+    value: FloatArray
+    collections_before: FloatArray
+    collections_after: FloatArray
+
+    def stretches(self) -> list[slice[int, int, None]]:
+        """Runs of at least two probes without a full collection, nor any fall, between them."""
+        if self.t_s.size < 2:
+            return []
+        same = self.collections_after[1:] <= self.collections_before[:-1]
+        # A fall without a counted collection is a younger one, or one that the counter missed.
+        joined = same & (np.diff(self.value) >= 0)
+        runs: list[slice[int, int, None]] = []
+        start = 0
+        for i, together in enumerate([*joined.tolist(), False]):
+            if not together:
+                if i > start:
+                    runs.append(slice(start, i + 1, None))
+                start = i + 1
+        return runs
+
+
+def make_probes(t_s: FloatArray, value: FloatArray, collections: Series | None) -> Probes:
+    """Probes with the collection counts around them; without a counter only falls part the
+    stretches.
+    """
+    if collections is None or not len(collections):
+        none = np.zeros_like(t_s)
+        return Probes(t_s, value, none, none)
+    last = len(collections) - 1
+    before = np.clip(np.searchsorted(collections.t_s, t_s, side="right") - 1, 0, last)
+    after = np.clip(np.searchsorted(collections.t_s, t_s, side="left"), 0, last)
+    return Probes(t_s, value, collections.value[before], collections.value[after])
+
+
+def production_rate(probes: Probes, progress: FloatArray, unit: str, per: str) -> Rate | None:
+    """Rise of the value for each unit of ``progress`` (a counter or hours at the probes), pooled
+    over stretches.
+
+    The interval joins the scatter about the line with the chance in counting events; None without
+    two probes between collections.
+    """
+    xs: list[FloatArray] = []
+    ys: list[FloatArray] = []
+    for run in probes.stretches():
+        xs.append(progress[run] - progress[run].mean())
+        ys.append(probes.value[run] - probes.value[run].mean())
+    if not xs:
+        return None
+    x, y = np.concatenate(xs), np.concatenate(ys)
+    spread = float(x @ x)
+    if spread <= 0:
+        return None
+    value = float(x @ y) / spread
+    df = x.size - len(xs) - 1
+    if df < _MIN_DF:
+        half = _UNKNOWN_WIDTH * abs(value)
+    else:
+        residual = y - value * x
+        variance = float(residual @ residual) / df
+        half = t_quantile(0.975, df) * float(np.sqrt(variance * _memory(residual) / spread))
+    return Rate(value, value - half, value + half, unit, per)
+
+
+def _memory(residual: FloatArray) -> float:
+    """By how much correlation between neighbours widens the variance of a slope (AR(1))."""
+    energy = float(residual @ residual)
+    if energy <= 0:
+        return 1.0
+    lag = float(np.clip(float(residual[1:] @ residual[:-1]) / energy, 0.0, 0.95))
+    return (1.0 + lag) / (1.0 - lag)
+
+
+def with_counting_error(rate: Rate, events: float) -> Rate:
+    """``rate`` widened by what chance alone does to a share of ``events``, where it is a share."""
+    if not 0.0 <= rate.value <= 1.0:
+        return rate
+    low, high = wilson_interval(rate.value * events, events)
+    return Rate(
+        rate.value,
+        min(rate.lower, low),
+        max(rate.upper, high),
+        rate.unit,
+        rate.per,
+        rate.confidence,
+    )

@@ -1,0 +1,288 @@
+"""Waiting requests that hold slots between steps: a request that only waits holds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hybridbench.analysis.drivers.steps import StepDriver, find_rise_driver, find_step_driver
+from hybridbench.analysis.facts.counters import EventCounters, singular
+from hybridbench.analysis.facts.pools import (
+    in_flight,
+    pool_at,
+    pool_names,
+    pool_unit,
+    pool_values,
+    pool_words,
+)
+from hybridbench.analysis.findings import Finding, Rate, VerdictKind
+from hybridbench.analysis.reading import number, text
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.units import format_count, format_duration
+
+WAITING_HOLDS = "waiting-holds-slots"
+WAITING_VIOLATIONS = ("waiting-holds", "waiting-held")
+
+# One sample may have been taken while an admission was being decided; two may not.
+_MIN_SAMPLES = 2
+_RATE_FROM = 0.05  # slots per event
+# What makes a request wait with something in hand, likeliest first.
+_CAUSES_OF_WAITING = ("refus", "reject", "retract", "abort")
+
+WITHOUT_CLIENT = "running-without-client"
+TOO_OLD = "request-too-old"
+
+_CLIENTS = "requests_without_client"
+_CAUSES_OF_LEAVING = ("disconnect", "abort")
+# One look may fall between a client's leaving and the engine's hearing of it.
+_FEWEST_LOOKS = 3
+_TOGETHER = 2
+
+# How often the engine's whole population must have been served while one request was not.
+_TURNOVERS = {"oldest_silence_s": 10.0, "oldest_request_s": 50.0}
+_TIMES_USUAL = 5.0  # the longest age at which any request before it ended
+_LEAST_AGE_S = 10.0
+_GROWS_BY = 0.5  # of the time that passes: the same request is still the oldest
+
+
+def violation_kind(event: RunEvent) -> str:
+    """The kind of an ``engine_violation``, in one spelling."""
+    return text(event.data, "kind", "unknown").replace("_", "-")
+
+
+def waiting_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+    """One finding for each pool of which waiting requests held slots."""
+    found = (_waiting_finding(record, counters, pool) for pool in pool_names(record))
+    return [finding for finding in found if finding is not None]
+
+
+def _waiting_finding(record: RunRecord, counters: EventCounters, pool: str) -> Finding | None:
+    t, held = pool_values(record, pool, "waiting_held")
+    holding = held > 0
+    resting = [e for e in record.all_events("checkpoint") if _held_at(e, pool) > 0]
+    said = [e for e in record.all_events("engine_violation") if _is_said(e, pool)]
+    if int(holding.sum()) < _MIN_SAMPLES and not resting and not said:
+        return None
+    # A look after every step tells more than samples, between which every counter moves.
+    driver = find_step_driver(record, pool, counters, _CAUSES_OF_WAITING)
+    if driver is None and holding.any():
+        driver = find_rise_driver(t, held, counters, _CAUSES_OF_WAITING)
+    times = [float(t[holding][0])] if holding.any() else []
+    since = min(times + [e.t_s for e in (*resting, *said)])
+    unit = pool_unit(pool)
+    most, mean = _most_and_mean(held, resting, pool)
+    after = f"; each was taken upon a {singular(driver.counter)}" if driver else ""
+    held_words = f"up to {most:.0f}, {mean:.1f} on average" if most else "by the engine's own check"
+    return Finding(
+        kind=WAITING_HOLDS,
+        verdict=VerdictKind.LEAK,
+        subject=pool_words(pool),
+        title=f"waiting requests hold {unit} between steps ({held_words}){after}",
+        driver=driver.counter if driver else None,
+        rates=tuple(_rates_of_waiting(driver, unit)),
+        cause="a slot taken while a request was being admitted stays with it after it was put back",
+        evidence=tuple(_evidence_of_waiting(t, held, resting, said, driver)),
+        since_s=since,
+        data={
+            "pool": pool,
+            "most": most,
+            "mean": mean,
+            "samples": int(held.size),
+            "samples_holding": int(holding.sum()),
+            "violations": len(said),
+        },
+    )
+
+
+def _held_at(event: RunEvent, pool: str) -> float:
+    return number(pool_at(event, pool), "waiting_held")
+
+
+def _is_said(event: RunEvent, pool: str) -> bool:
+    return violation_kind(event) in WAITING_VIOLATIONS and text(event.data, "pool") == pool
+
+
+def _most_and_mean(held: FloatArray, resting: list[RunEvent], pool: str) -> tuple[float, float]:
+    """The most slots held, and the mean over all samples from the first that held any."""
+    at_rest = [_held_at(event, pool) for event in resting]
+    if not np.any(held > 0):
+        return max(at_rest, default=0.0), float(np.mean(at_rest)) if at_rest else 0.0
+    since = held[int(np.argmax(held > 0)) :]
+    return max([float(held.max()), *at_rest]), float(since.mean())
+
+
+def _rates_of_waiting(driver: StepDriver | None, unit: str) -> Iterable[Rate]:
+    """Slots per event, where there is such a rate.
+
+    A request that is refused again takes no second slot: once all that wait hold one, further
+    refusals cost nothing, and their number says nothing.
+    """
+    if driver is not None and driver.per_event >= _RATE_FROM:
+        seen = driver.per_event
+        error = 1.96 * float(np.sqrt(driver.rise)) / driver.events
+        yield Rate(seen, max(0.0, seen - error), seen + error, unit, singular(driver.counter))
+
+
+def _evidence_of_waiting(
+    t: FloatArray,
+    held: FloatArray,
+    resting: list[RunEvent],
+    said: list[RunEvent],
+    driver: StepDriver | None,
+) -> Iterable[str]:
+    holding = held > 0
+    if holding.any():
+        yield (
+            f"{int(holding.sum())} of {held.size} samples show slots in the hands of waiting "
+            f"requests, first at {format_duration(float(t[holding][0]))}"
+        )
+    if driver is not None and driver.base_rate is not None:
+        yield (
+            f"{driver.covered:.0%} of the {driver.rise:.0f} slots were taken in steps in which "
+            f"events.{driver.counter} moved ({driver.events:.0f} events); such steps are "
+            f"{driver.base_rate:.0%} of all"
+        )
+    elif driver is not None:
+        yield (
+            f"{driver.covered:.0%} of the rises came when events.{driver.counter} moved "
+            f"({driver.rise:.0f} slots seen to go, {driver.events:.0f} events)"
+        )
+    if resting:
+        yield f"still held at {len(resting)} checkpoint{'s' * (len(resting) > 1)}"
+    if said:
+        yield f"the engine's own check, {len(said)} times: {text(said[0].data, 'message')}"
+
+
+def liveness_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+    """Requests without a client, and at most one finding on a request that does not end."""
+    findings = list(_without_client(record, counters))
+    for name in _TURNOVERS:
+        if not any(finding.kind == TOO_OLD for finding in findings):
+            findings.extend(_too_old(record, counters, name))
+    return findings
+
+
+def _without_client(record: RunRecord, counters: EventCounters) -> Iterable[Finding]:
+    t, count = _looks(record)
+    seen = count > 0
+    if int(seen.sum()) < _FEWEST_LOOKS or _longest_run(seen.tolist()) < _TOGETHER:
+        return
+    driver = find_rise_driver(t, count, counters, _CAUSES_OF_LEAVING)
+    first = float(t[seen][0])
+    spent_s = float(np.trapezoid(count, t))
+    upon = f", seen to begin upon a {singular(driver.counter)}" if driver is not None else ""
+    yield Finding(
+        kind=WITHOUT_CLIENT,
+        verdict=VerdictKind.LEAK,
+        subject="requests without a client",
+        title=(
+            f"up to {count.max():.0f} requests ran on for which no client waits "
+            f"({float(count[t >= first].mean()):.1f} on average){upon}"
+        ),
+        driver=driver.counter if driver is not None else None,
+        rates=tuple(_rates_of_leaving(driver)),
+        cause="the client's leaving did not reach the request: it decodes to its limit for nobody",
+        evidence=(
+            f"in {int(seen.sum())} of {t.size} looks, first at {format_duration(first)}",
+            f"{format_count(spent_s)} request-seconds of rows, slots and steps were spent on them",
+            *_moved(driver),
+        ),
+        since_s=first,
+        data={"most": float(count.max()), "request_seconds": spent_s},
+    )
+
+
+def _looks(record: RunRecord) -> tuple[FloatArray, FloatArray]:
+    """The count in samples and at checkpoints, in the order of time."""
+    series = record.series.get(_CLIENTS)
+    looks: dict[float, float] = {}
+    if series is not None:
+        finite = np.isfinite(series.value)
+        looks.update(zip(series.t_s[finite].tolist(), series.value[finite].tolist(), strict=True))
+    for event in record.all_events("checkpoint"):
+        if _CLIENTS in event.data:
+            looks[event.t_s] = number(event.data, _CLIENTS)
+    times = sorted(looks)
+    return np.array(times), np.array([looks[t] for t in times])
+
+
+def _longest_run(seen: list[bool]) -> int:
+    longest = now = 0
+    for holds in seen:
+        now = now + 1 if holds else 0
+        longest = max(longest, now)
+    return longest
+
+
+def _rates_of_leaving(driver: StepDriver | None) -> Iterable[Rate]:
+    """How often an event left one behind (at least: some came and went between two looks)."""
+    if driver is not None:
+        error = 1.96 * float(np.sqrt(driver.rise)) / driver.events
+        low, seen = max(0.0, driver.per_event - error), driver.per_event
+        yield Rate(seen, low, seen + error, "requests", singular(driver.counter))
+
+
+def _moved(driver: StepDriver | None) -> Iterable[str]:
+    if driver is not None:
+        yield (
+            f"{driver.covered:.0%} of the rises came when events.{driver.counter} moved "
+            f"({driver.events:.0f} events)"
+        )
+
+
+def _too_old(record: RunRecord, counters: EventCounters, name: str) -> Iterable[Finding]:
+    series = record.series.get(name)
+    if series is None or len(series) < 2 or "finishes" not in counters.series:
+        return
+    start, end = _last_climb(series)
+    t, age = series.t_s, series.value
+    lived_s = float(age[end])
+    born_s = float(t[end]) - lived_s
+    # Of the same quantity, among requests that did end.
+    usual_s = float(age[:start].max()) if start else 0.0
+    served = float(np.diff(counters.at("finishes", np.array([born_s, float(t[end])])))[0])
+    population = _population(record, born_s, float(t[end]))
+    turnovers = served / max(population, 1.0)
+    if lived_s < max(_LEAST_AGE_S, _TIMES_USUAL * usual_s) or turnovers < _TURNOVERS[name]:
+        return
+    silent = name == "oldest_silence_s"
+    what = "has had no token for" if silent else "has been in the engine for"
+    yield Finding(
+        kind=TOO_OLD,
+        verdict=VerdictKind.LEAK,
+        subject="oldest request",
+        title=(
+            f"a request {what} {format_duration(lived_s)}, while {format_count(served)} others "
+            "finished"
+        ),
+        cause="its completion was lost: what it holds stays taken" if silent else "",
+        evidence=(
+            f"the others of its time were served {turnovers:.0f} times over",
+            f"no request before it came to more than {format_duration(usual_s)}",
+        ),
+        since_s=max(0.0, born_s),
+        data={"age_s": lived_s, "finished_meanwhile": served},
+    )
+
+
+def _last_climb(series: Series) -> tuple[int, int]:
+    """Where the oldest age last began to grow, and the last sample of that growth.
+
+    Only a climb that lasts until the samples end is of interest: what came back was merely slow.
+    """
+    t, age = series.t_s, series.value
+    steady = np.diff(age) >= _GROWS_BY * np.diff(t)
+    breaks = np.flatnonzero(~steady)
+    start = int(breaks[-1]) + 1 if breaks.size else 0
+    return start, age.size - 1
+
+
+def _population(record: RunRecord, start_s: float, end_s: float) -> float:
+    """The most requests that were in the engine at once."""
+    most = 0.0
+    for series in in_flight(record):
+        if len(series):
+            inside = series.between(start_s, end_s).value
+            most += float(inside.max()) if inside.size else 0.0
+    return most

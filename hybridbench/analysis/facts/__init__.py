@@ -1,0 +1,1 @@
+"""What every analysis needs of a record, read from it once."""

@@ -1,0 +1,95 @@
+"""What pools are called, and where a record says what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.facts.counters import EventCounters
+from hybridbench.analysis.reading import mapping, number, numbers, text
+from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+
+_WORDS: Mapping[str, str] = {
+    "mamba": "state slots",
+    "kv": "KV tokens",
+    "req": "request rows",
+    "tree": "tree nodes",
+}
+
+
+@dataclass(frozen=True)
+class IdleReading:
+    """A value seen while nothing was in flight, and the counters at that moment."""
+
+    t_s: float
+    value: float
+    counts: Mapping[str, float]
+
+
+def pool_words(pool: str) -> str:
+    """The pool with what it hands out: ``mamba: state slots``."""
+    return f"{pool}: {pool_unit(pool)}"
+
+
+def pool_unit(pool: str) -> str:
+    """What the pool hands out, in the plural."""
+    return _WORDS.get(pool, "slots")
+
+
+def pool_names(record: RunRecord) -> list[str]:
+    """Every pool that has a series, stands in a checkpoint, or is named by the engine's own
+    checks.
+    """
+    parts = (name.split(".") for name in record.series)
+    names = {part[1] for part in parts if part[0] == "pool" and len(part) == 3}
+    for event in record.all_events("checkpoint"):
+        names.update(mapping(event.data, "pools"))
+    names.update(text(event.data, "pool") for event in record.all_events("engine_violation"))
+    return sorted(names - {""})
+
+
+def pool_values(record: RunRecord, pool: str, field: str) -> tuple[FloatArray, FloatArray]:
+    """Times and finite values of one field of a pool; two empty arrays if it was not sampled."""
+    series = record.series.get(f"pool.{pool}.{field}")
+    if series is None:
+        return np.empty(0), np.empty(0)
+    keep = np.isfinite(series.value)
+    return series.t_s[keep], series.value[keep]
+
+
+def idle_checkpoints(record: RunRecord) -> list[RunEvent]:
+    """Checkpoints at which no request was running or waiting: only these are arithmetic."""
+    return [
+        event
+        for event in record.all_events("checkpoint")
+        if number(event.data, "running") == 0 and number(event.data, "waiting") == 0
+    ]
+
+
+def pool_at(event: RunEvent, pool: str) -> Mapping[str, JsonValue]:
+    """The counts of ``pool`` at a checkpoint."""
+    return mapping(mapping(event.data, "pools"), pool)
+
+
+def in_flight(record: RunRecord) -> list[Series]:
+    """What moves with the requests in the engine, and so moves most levels."""
+    names = ("running_requests", "waiting_requests")
+    return [record.series[name] for name in names if name in record.series]
+
+
+def idle_readings(
+    resting: Sequence[RunEvent],
+    counters: EventCounters,
+    read: Callable[[RunEvent], float | None],
+) -> list[IdleReading]:
+    """What ``read`` finds at each quiescent checkpoint since the worker last started."""
+    restarts = counters.restarts_s
+    begun = float(restarts[-1]) if restarts.size else -np.inf
+    values = ((event, read(event)) for event in resting if event.t_s >= begun)
+    return [
+        IdleReading(event.t_s, value, numbers(event.data, "counters"))
+        for event, value in values
+        if value is not None
+    ]

@@ -1,0 +1,150 @@
+"""The stretch of a run that is judged: from ``steady`` to the first thing that ends it, less its
+pauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from hybridbench.analysis.reading import mapping, text
+from hybridbench.analysis.record import FloatArray, JsonValue, RunRecord, Series
+
+_UNKNOWN_WARMUP = 0.1  # of the run, where nothing says when warm-up ended
+_PAUSES = ("drain", "idle")
+_TRAFFIC = ("warmup", "steady", "resume")
+_ENDS = ("crash", "worker_gone", "interrupted")
+
+# The event that opens every segment but the first.
+SEGMENT = "segment"
+
+
+@dataclass(frozen=True)
+class Window:
+    """``steady`` says whether the engine itself declared the start, or only the clock did."""
+
+    start_s: float
+    end_s: float
+    steady: bool
+    pauses: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def duration_s(self) -> float:
+        return max(0.0, self.end_s - self.start_s)
+
+    def samples(self, series: Series) -> tuple[FloatArray, FloatArray]:
+        """Times and values of the finite samples in the window, those of pauses left out."""
+        t, value = series.t_s, series.value
+        keep = (t >= self.start_s) & (t <= self.end_s) & np.isfinite(value)
+        for start, end in self.pauses:
+            keep &= (t < start) | (t > end)
+        return t[keep], value[keep]
+
+
+def judged_window(record: RunRecord) -> Window | None:
+    """The window of a run, or None for one that never got that far."""
+    first, last = _span(record)
+    if last <= first:
+        return None
+    steady = record.last_event("steady")
+    start = steady.t_s if steady is not None else _start_without_steady(record, first, last)
+    end = min([last, *(e.t_s for e in record.events if e.kind in _ENDS and e.t_s >= start)])
+    pauses, end = _pauses(record, start, end)
+    if end <= start:
+        return None
+    return Window(start, end, steady is not None, pauses)
+
+
+def _span(record: RunRecord) -> tuple[float, float]:
+    sampled = [s for s in record.series.values() if len(s)]
+    if not sampled:
+        return 0.0, 0.0
+    return min(float(s.t_s[0]) for s in sampled), max(float(s.t_s[-1]) for s in sampled)
+
+
+def _start_without_steady(record: RunRecord, first: float, last: float) -> float:
+    planned = [t for t, name in _phases(record) if name == "steady"]
+    return planned[0] if planned else first + _UNKNOWN_WARMUP * (last - first)
+
+
+def _phases(record: RunRecord) -> Iterable[tuple[float, str]]:
+    return ((e.t_s, text(e.data, "name")) for e in record.events if e.kind == "phase")
+
+
+def _pauses(
+    record: RunRecord, start: float, end: float
+) -> tuple[tuple[tuple[float, float], ...], float]:
+    """Stretches without traffic; one that never ends, ends the window instead."""
+    pauses: list[tuple[float, float]] = []
+    opened: float | None = None
+    for t, name in _phases(record):
+        if name == "done" and t >= start:
+            end = min(end, t)
+        elif name in _PAUSES and opened is None:
+            opened = t
+        elif name in _TRAFFIC and opened is not None:
+            pauses.append((opened, t))
+            opened = None
+    if opened is not None and opened >= start:
+        end = min(end, opened)
+    return tuple((a, b) for a, b in pauses if b > start and a < end), end
+
+
+def borders(record: RunRecord) -> list[float]:
+    """The times at which a new worker took over, in seconds of the run."""
+    return sorted(event.t_s for event in record.all_events(SEGMENT))
+
+
+def segments(record: RunRecord) -> list[RunRecord]:
+    """One record per segment, in order; the record itself where there is only one.
+
+    Times stay those of the run.  What a run must have covered is left out of a part's manifest:
+    only all of them together can have covered it.
+    """
+    cuts = borders(record)
+    if not cuts:
+        return [record]
+    edges = [-float("inf"), *cuts, float("inf")]
+    manifest = _without_coverage(record)
+    return [_part(record, start, end, manifest) for start, end in pairwise(edges)]
+
+
+def last_segment(record: RunRecord) -> RunRecord:
+    """The part that tells how the run ended."""
+    return segments(record)[-1]
+
+
+def judged_length_s(record: RunRecord, window: tuple[float, float]) -> float:
+    """How much of ``window`` was judged: not the gaps between segments, nor warm-ups after one."""
+    start_s, end_s = window
+    parts = segments(record)
+    if len(parts) == 1:
+        return end_s - start_s
+    lengths = []
+    for part in parts:
+        times = [float(t) for series in part.series.values() for t in series.t_s[[0, -1]]]
+        if times:
+            steady = part.last_event("steady")
+            begun_s = min(times) if steady is None else steady.t_s
+            lengths.append(min(end_s, max(times)) - max(start_s, begun_s))
+    return sum(max(0.0, length) for length in lengths)
+
+
+def _part(
+    record: RunRecord, start_s: float, end_s: float, manifest: dict[str, JsonValue]
+) -> RunRecord:
+    series = {}
+    for name, whole in record.series.items():
+        keep = (whole.t_s >= start_s) & (whole.t_s < end_s)
+        if keep.any():
+            series[name] = replace(whole, t_s=whole.t_s[keep], value=whole.value[keep])
+    events = tuple(event for event in record.events if start_s <= event.t_s < end_s)
+    return RunRecord(manifest, series, events)
+
+
+def _without_coverage(record: RunRecord) -> dict[str, JsonValue]:
+    profile = {**mapping(record.manifest, "profile"), "assert_coverage": {}}
+    return {**record.manifest, "profile": profile}

@@ -1,0 +1,1 @@
+"""Growth and decay as trends with intervals."""

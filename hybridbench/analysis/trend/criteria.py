@@ -1,0 +1,328 @@
+"""When fitted models say leak: every plausible one must, the growth must go on, and lumps count.
+
+Takes fits, returns yes or no with a reason; ``estimate`` makes the fits (detection.md 4.2, steps 4
+to 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from hybridbench.analysis.distributions import binomial_tail, t_quantile, t_tail
+from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.trend.blocks import Blocks
+from hybridbench.analysis.trend.gls import MAX_PHI, Model, ModelFit, has_trend, is_plain, whiten
+from hybridbench.analysis.trend.shapes import Warmup
+
+# BIC: models this close to the best must agree before a leak is called.
+_DECIDE_WITHIN = 3.5
+# What a warm-up leaves of the growth is believed if no model can do without it, and if it is a fair
+# part of it.
+_TREND_IS_NEEDED = 20.0  # BIC
+_TREND_SHARE = 0.4
+_TREND_AND_NO_MORE = 1.15
+_WARMUPS_THAT_END = (Warmup.RAMP, Warmup.EXPONENTIAL)
+_SURE_WITH_STEPS = 0.6
+_SURE_WITH_ALL_STEPS = 0.75
+_LUMPY_PHI = 0.75
+_FORGETS = 0.5  # noise below this leaves the stretches between steps to speak for themselves
+_STRETCH = 6  # blocks
+_STRETCH_SE = 2.0
+_STRETCH_KEEPS = 0.5  # of the trend
+_STRETCHES_SEEN = 0.7  # of the window
+# Beside a warm-up shape lumps may be its tail; then nearly half of them must come in the second
+# half, which no tail that bends at all does.
+_LATE_SHARE_WARMING = 0.45
+
+HALF, THREE_QUARTERS = 0.5, 0.75
+_KEEPS_PACE = 0.88
+_KEEPS_CLAIM = 0.6
+# Where a warm-up shape is part of the explanation, fading is what one expects: less doubt is given
+# away.
+_TOLERANCE_SE = 2.0
+_TOLERANCE_SE_WARM = 1.0
+# And the growth must show at the end by itself, not only as what a shape leaves over.
+_SURELY_SE = 2.0
+_MIN_BLOCKS = 8
+# An end is looked for at every block, so that a bend must be sure beyond one look.
+_BEND_SE = 4.0
+_STOPPED = 0.5  # of the pace before
+_FEWEST_BEFORE_STOP, FEWEST_AFTER_STOP = 6, 2
+
+_STRETCHES = 24
+_LARGEST_DROPPED = 3
+_MIN_BIG_UP = 10
+_BIG = 0.25  # of the largest increment
+LATE_SHARE = 0.35  # of the growth, in the second half
+_ONE_LUMP = 0.5
+
+
+@dataclass(frozen=True)
+class Question:
+    """Is growth over the window above ``floor``, at error rate ``alpha``, with up to so many steps
+    allowed to explain it away?
+    """
+
+    floor: float
+    alpha: float
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class Paces:
+    """How growth went on in the second half: all of it, and what the warm-up shape leaves of it
+    (None where the model has none or could do without a trend).
+    """
+
+    whole: Pace | None
+    left: Pace | None
+
+
+def agreed(fits: Sequence[ModelFit], phi: float, blocks: Blocks, asked: Question) -> bool:
+    """Whether every model close to the best has a trend that is surely above the floor.
+
+    A best model that needs every step it may have, or noise that hardly forgets, can hide a leak
+    in lumps and can feign one: there the lumps decide.
+    """
+    best = fits[0].model
+    all_agree = all(p_value(fit, asked.floor) < asked.alpha for fit in deciding(fits))
+    if not is_plain(best):
+        lumps = phi >= _LUMPY_PHI and grows_in_lumps(blocks, asked.alpha, _LATE_SHARE_WARMING)
+        return all_agree or lumps
+    all_steps = len(best.steps) >= asked.max_steps > 0
+    if all_agree and not all_steps:
+        return True
+    if all_agree and phi < _FORGETS and climbs_between_steps(fits[0], blocks.x):
+        return True
+    return (all_steps or phi >= _LUMPY_PHI) and grows_in_lumps(blocks, asked.alpha, LATE_SHARE)
+
+
+def climbs_between_steps(fit: ModelFit, x: FloatArray) -> bool:
+    """Whether every stretch between two fitted steps climbs surely, and not far from alike.
+
+    Of a staircase the trend is what three steps are too few for; its stretches are flat.
+    """
+    trend = fit.trend()
+    if trend is None or trend[0] <= 0:
+        return False
+    edges = [0, *sorted(step + 1 for step in fit.model.steps), x.size]
+    seen = 0
+    for start, end in pairwise(edges):
+        if end - start < _STRETCH:
+            continue
+        slope, se = _slope(x[start:end], fit.residuals[start:end])
+        if trend[0] + slope - _STRETCH_SE * se < _STRETCH_KEEPS * trend[0]:
+            return False
+        seen += end - start
+    return seen >= _STRETCHES_SEEN * x.size
+
+
+def _slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ y) / spread
+    left = y - y.mean() - slope * centred
+    return slope, float(np.sqrt(left @ left / (x.size - 2) / spread))
+
+
+def goes_on(paces: Paces, best: ModelFit, growth: float) -> bool:
+    """Whether growth keeps its pace; where all of it fades, what the warm-up leaves of it may
+    still.
+    """
+    trend = best.trend()
+    if paces.whole is None:
+        return False
+    falls = trend is not None and trend[0] > _TREND_AND_NO_MORE * growth
+    if falls and best.model.candidate.warmup is Warmup.LOG:
+        # Ever slower growth that falls makes room for a trend that nothing shows by itself; a
+        # falling warm-up that ends may be a leak that gets faster.
+        return False
+    if paces.whole.holds(growth, warming=not is_plain(best.model)):
+        return True
+    if paces.left is None or trend is None or paces.whole.last_quarter <= 0:
+        return False
+    surely = trend[0] - t_quantile(0.999, best.df) * trend[1]
+    return surely >= _TREND_SHARE * growth and paces.left.holds(trend[0], warming=True)
+
+
+def trend_is_needed(ranked: Sequence[Model]) -> bool:
+    """Whether the best model has a warm-up that ends, and none without a trend comes near it.
+
+    A warm-up that gets ever slower looks like one that ends and a trend, and steps fit much.
+    """
+    if ranked[0].steps or ranked[0].candidate.warmup not in _WARMUPS_THAT_END:
+        return False
+    without = min(model.bic for model in ranked if not has_trend(model))
+    return without > ranked[0].bic + _TREND_IS_NEEDED
+
+
+def least_sure(model: Model, max_steps: int, phi: float = 0.0) -> float:
+    """The share of the growth that its interval's lower end must reach.
+
+    Steps fit much, and a warm-up shape with every step it may have nearly anything; what a shape
+    leaves as noise that hardly forgets is misfit.  Such models are believed where little doubt is
+    left.  A plain one with every step has the lumps to answer for.
+    """
+    all_steps = len(model.steps) >= max_steps > 0
+    if all_steps and not is_plain(model):
+        return _SURE_WITH_ALL_STEPS
+    if (model.steps and not all_steps) or (phi >= _LUMPY_PHI and not is_plain(model)):
+        return _SURE_WITH_STEPS
+    return 0.0
+
+
+def reason(all_agree: bool, best: ModelFit) -> str:
+    """Why it is not called a leak, in a word of detection.md 4.1."""
+    if all_agree or not is_plain(best.model):
+        return "still-filling"
+    return "few-steps" if len(best.model.steps) > 1 else "too-short"
+
+
+def deciding(fits: Sequence[ModelFit]) -> list[ModelFit]:
+    """The models so close to the best that each must agree before a leak is called."""
+    return [fit for fit in fits if fit.model.bic <= fits[0].model.bic + _DECIDE_WITHIN]
+
+
+def p_value(fit: ModelFit, floor: float) -> float:
+    """How likely a trend like this one is where growth stays at the floor; 1 without a trend."""
+    trend = fit.trend()
+    return 1.0 if trend is None else tail(trend[0] - floor, trend[1], fit.df)
+
+
+def tail(above: float, se: float, df: int) -> float:
+    """P(noise alone is ``above`` or more); without any noise, whether it is above at all."""
+    if se <= 0:
+        return 0.0 if above > 0 else 1.0
+    return t_tail(above / se, df)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Growth over [1/2, 3/4] and [3/4, 1] of the window, scaled to a whole window, with their
+    covariance.
+    """
+
+    third_quarter: float
+    last_quarter: float
+    se_last: float
+    se_fade: float  # of last_quarter - 0.88 third_quarter
+
+    def holds(self, claimed: float, *, warming: bool) -> bool:
+        """Whether growth of ``claimed`` a window is still there, and no slower than before."""
+        tolerance = _TOLERANCE_SE_WARM if warming else _TOLERANCE_SE
+        surely = _SURELY_SE if warming else 0.0
+        fade = self.last_quarter - _KEEPS_PACE * self.third_quarter
+        return (
+            self.last_quarter > surely * self.se_last
+            and fade + tolerance * self.se_fade >= 0
+            and self.last_quarter + tolerance * self.se_last >= _KEEPS_CLAIM * claimed
+        )
+
+
+def measure_pace(
+    progress: FloatArray, value: FloatArray, gaps: FloatArray, phi: float
+) -> Pace | None:
+    """The pace of ``value`` in the last two quarters of ``progress`` (time or work, 0 to 1); None
+    if too few.
+    """
+    late = progress >= HALF
+    p = progress[late]
+    if p.size < _MIN_BLOCKS or np.ptp(p) <= 0:
+        return None
+    design = np.column_stack(
+        [
+            np.ones(p.size),
+            np.minimum(p, THREE_QUARTERS) - HALF,
+            np.maximum(p - THREE_QUARTERS, 0.0),
+        ]
+    )
+    white = whiten(np.column_stack([design, value[late]]), phi, gaps[-(p.size - 1) :])
+    inverse = np.linalg.pinv(white[:, :3].T @ white[:, :3])
+    beta = inverse @ (white[:, :3].T @ white[:, 3])
+    residual = white[:, 3] - white[:, :3] @ beta
+    cov = inverse * float(residual @ residual) / max(p.size - 3, 1)
+    contrast = np.array([0.0, -_KEEPS_PACE, 1.0])
+    fade_variance = float(contrast @ cov @ contrast)
+    return Pace(
+        float(beta[1]),
+        float(beta[2]),
+        float(np.sqrt(max(cov[2, 2], 0.0))),
+        float(np.sqrt(max(fade_variance, 0.0))),
+    )
+
+
+def stops_at_the_end(progress: FloatArray, value: FloatArray, gaps: FloatArray) -> bool:
+    """Whether growth that went on through the second half has surely ended before its end.
+
+    A fill at constant speed that ends in the last tenth is a straight line for nine tenths, and no
+    shape tells it from a leak; the few blocks after its end do, wherever that is.
+    """
+    late = progress >= HALF
+    p, y = progress[late], value[late]
+    if p.size < _MIN_BLOCKS or np.ptp(p) <= 0:
+        return False
+    between = gaps[-(p.size - 1) :]
+    ends = p[_FEWEST_BEFORE_STOP:-FEWEST_AFTER_STOP]
+    return any(_stops_at(float(end), p, y, between) for end in ends if end >= THREE_QUARTERS)
+
+
+def _stops_at(end: float, p: FloatArray, y: FloatArray, gaps: FloatArray) -> bool:
+    design = np.column_stack([np.ones(p.size), np.minimum(p, end), np.maximum(p - end, 0.0)])
+    left = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    phi = float(np.clip(left[1:] @ left[:-1] / max(float(left @ left), 1e-300), 0.0, MAX_PHI))
+    white = whiten(np.column_stack([design, y]), phi, gaps)
+    inverse = np.linalg.pinv(white[:, :3].T @ white[:, :3])
+    beta = inverse @ (white[:, :3].T @ white[:, 3])
+    residual = white[:, 3] - white[:, :3] @ beta
+    cov = inverse * float(residual @ residual) / max(p.size - 3, 1)
+    return surely_ends(float(beta[1]), float(beta[2]), cov[1:, 1:])
+
+
+def surely_ends(before: float, after: float, cov: FloatArray) -> bool:
+    """Whether of two paces, with their covariance, the second is surely hardly any of the first."""
+    contrast = np.array([-1.0, 1.0])
+    se_bend = float(np.sqrt(max(contrast @ cov @ contrast, 0.0)))
+    se_after = float(np.sqrt(max(cov[1, 1], 0.0)))
+    return (
+        before - after > _BEND_SE * se_bend and after + _TOLERANCE_SE * se_after < _STOPPED * before
+    )
+
+
+def grows_in_lumps(blocks: Blocks, alpha: float, late_share: float = LATE_SHARE) -> bool:
+    """Whether growth goes on in lumps that no three of them, and no one half, can explain.
+
+    ``late_share`` of it must come in the second half.
+    """
+    edges = np.linspace(0.0, 1.0, _STRETCHES + 1)
+    at = np.clip(np.searchsorted(edges, blocks.x, side="right") - 1, 0, _STRETCHES - 1)
+    filled = [np.median(blocks.value[at == k]) for k in range(_STRETCHES) if np.any(at == k)]
+    increments = np.diff(np.array(filled, dtype=np.float64))
+    if increments.size < _STRETCHES // 2 or not np.any(increments):
+        return False
+    return _mean_is_positive(increments, alpha, late_share) or _big_ones_go_up(
+        np.diff(blocks.value), late_share
+    )
+
+
+def _mean_is_positive(increments: FloatArray, alpha: float, late_share: float) -> bool:
+    kept = np.sort(increments)[:-_LARGEST_DROPPED]
+    se = float(kept.std(ddof=1)) / float(np.sqrt(kept.size))
+    late = float(increments[increments.size // 2 :].sum())
+    holds = late >= late_share * float(increments.sum())
+    return holds and float(kept.mean()) > t_quantile(1.0 - alpha, kept.size - 1) * se
+
+
+def _big_ones_go_up(increments: FloatArray, late_share: float) -> bool:
+    """The sign test of large increments, each well above what most blocks do."""
+    typical = 1.4826 * float(np.median(np.abs(increments - np.median(increments))))
+    big = np.abs(increments) > max(5.0 * typical, _BIG * float(np.abs(increments).max()))
+    up = increments[big & (increments > 0)]
+    if up.size < _MIN_BIG_UP or binomial_tail(int(up.size), int(big.sum())) >= 0.001:
+        return False
+    places = np.flatnonzero(big & (increments > 0))
+    late = float(np.mean(places >= increments.size // 2))
+    return late >= late_share and float(up.max()) < _ONE_LUMP * float(up.sum())

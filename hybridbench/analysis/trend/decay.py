@@ -1,0 +1,349 @@
+"""Work that gets dearer, or a cache that helps less, while memory stays flat: DEGRADED.
+
+A time is judged twice: as it is, and against the other times of the same run.  On a machine that is
+slowed from outside all of them grow alike, and that is a note; an engine that decays stands out
+from its own other parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hybridbench.analysis.distributions import t_quantile
+from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.findings import DecayResult, Finding, VerdictKind
+from hybridbench.analysis.reading import mapping, number
+from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.analysis.trend.work_cost import (
+    DERIVED_METRICS,
+    DerivedMetric,
+    WorkBlocks,
+    work_blocks,
+)
+from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, Worsening, worsening
+
+# Steady traffic that a trend or a step must have: the first minute of a full tree is no rule.
+LEAST_WINDOW_S = 90.0
+
+_LEAST_OTHERS = 2  # other times to compare with
+# Parts suffer unlike from the same busy neighbour: of what slowed the others, as a logarithm, this
+# share is no sign of decay.
+_UNLIKE = 0.5
+_WHOLE, _MODEL = "token_ms", "forward_ms"
+
+_FEWEST_BLOCKS = 8
+_CONFIDENCE = 0.999
+_MAX_PHI = 0.9
+
+# Levels that work may grow with; the finding names one that explains more than time does.
+_LEVELS = {"container.tree_nodes.len": "tree_nodes"}
+_GC_LEVELS = {"gc_tracked_objects": "gc_tracked_objects"}
+_CLEARLY_BETTER = 0.8  # of the squared error that time leaves, a level must leave less
+_MOVES = 0.05  # a level that varies less, as a logarithm, explains nothing
+
+
+@dataclass(frozen=True)
+class Decay:
+    """What the judgement of all derived quantities came to."""
+
+    findings: tuple[Finding, ...] = ()
+    results: tuple[DecayResult, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Change:
+    """How a quantity changed: by itself, and against the machine's speed."""
+
+    raw: Worsening | None = None
+    relative: Worsening | None = None
+
+    def is_decay(self, derived: DerivedMetric) -> bool:
+        if not derived.judged or self.raw is None or self.relative is None:
+            return False
+        # What took no longer at all has not got worse for anybody, however fast the rest became.
+        return self.relative.worse and self.raw.change > 0
+
+    def is_machine(self, derived: DerivedMetric) -> bool:
+        """Whether it got worse, but no more than everything else."""
+        worse = self.raw is not None and self.raw.worse
+        return worse and derived.timed and derived.judged and not self.is_decay(derived)
+
+
+def judge_decay(record: RunRecord, window: Window | None) -> Decay:
+    """All findings of decay and of missed promises, with one result for each quantity."""
+    if window is None:
+        return Decay()
+    findings: list[Finding] = []
+    results: list[DecayResult] = []
+    machine: list[str] = []
+    for derived in DERIVED_METRICS:
+        start_s = _traffic_start(record, window) if derived.from_traffic else window.start_s
+        blocks = work_blocks(record, derived, start_s, window.end_s)
+        if blocks is None or not len(blocks):
+            continue
+        missed = limit_finding(record, derived, blocks)
+        if missed is not None:
+            findings.append(missed)
+        change = _Change()
+        if _can_judge(derived, blocks, window):
+            change = _change(record, derived, blocks, (start_s, window.end_s))
+        if change.is_decay(derived) and change.relative is not None:
+            findings.append(decay_finding(record, derived, blocks, change.relative))
+        elif change.is_machine(derived):
+            machine.append(derived.label)
+        results.append(_result(derived, blocks, change))
+    return Decay(tuple(findings), tuple(results), tuple(_notes(machine)))
+
+
+def _can_judge(derived: DerivedMetric, blocks: WorkBlocks, window: Window) -> bool:
+    long_enough = window.steady and window.duration_s >= LEAST_WINDOW_S
+    return long_enough and len(blocks) >= LEAST_BLOCKS and blocks.total >= derived.least_value
+
+
+def _traffic_start(record: RunRecord, window: Window) -> float:
+    """When the profile's warm-up requests had finished; never after ``steady``."""
+    profile = mapping(record.manifest, "profile")
+    wanted = number(mapping(mapping(profile, "resolved"), "warmup"), "requests", 500.0)
+    finishes = record.series.get("events.finishes")
+    if finishes is None or not len(finishes):
+        return window.start_s
+    at = int(np.searchsorted(finishes.value, wanted))
+    if at >= len(finishes):
+        return window.start_s
+    return min(float(finishes.t_s[at]), window.start_s)
+
+
+def _change(
+    record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks, span_s: tuple[float, float]
+) -> _Change:
+    least = float(np.log1p(derived.least_change))
+    z = _log(derived, blocks)
+    raw = worsening(z, blocks.index, blocks.loads, least)
+    if not derived.timed:
+        return _Change(raw, raw)
+    slowness = _slowness(record, derived, blocks, span_s)
+    if slowness is None:
+        return _Change(raw)
+    known = np.isfinite(slowness)
+    if int(known.sum()) < LEAST_BLOCKS:
+        return _Change(raw)
+    less = z[known] - slowness[known]
+    index, loads = blocks.index[known], blocks.loads[known]
+    slower = worsening(slowness[known], index, loads[:, :0], least)
+    least += _UNLIKE * max(0.0, slower.change)
+    found = worsening(less, index, loads, least)
+    if found.step_at is not None:
+        # The finding counts all blocks.
+        found = replace(found, step_at=int(np.flatnonzero(known)[found.step_at]))
+    return _Change(raw, found)
+
+
+def _slowness(
+    record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks, span_s: tuple[float, float]
+) -> FloatArray | None:
+    """How much longer than usual the other times took, as a logarithm at the same blocks; NaN
+    where too few of them are known, None without others.
+    """
+    others = []
+    for other in DERIVED_METRICS:
+        if not _is_reference(derived, other):
+            continue
+        seen = work_blocks(record, other, *span_s)
+        if seen is None or len(seen) < LEAST_BLOCKS:
+            continue
+        z = _without_loads(_log(other, seen), seen.loads)
+        row = np.full(blocks.index.size, np.nan)
+        _, here, there = np.intersect1d(blocks.index, seen.index, return_indices=True)
+        row[here] = z[there] - np.median(z)
+        others.append(row)
+    needed = 1 if derived.name == _WHOLE else _LEAST_OTHERS
+    if len(others) < needed:
+        return None
+    rows = np.stack(others)
+    slowness = np.full(blocks.index.size, np.nan)
+    enough = np.isfinite(rows).sum(axis=0) >= needed
+    slowness[enough] = np.nanmedian(rows[:, enough], axis=0)
+    return slowness
+
+
+def _is_reference(derived: DerivedMetric, other: DerivedMetric) -> bool:
+    """The whole step is compared with the model's part of it, a part with the other parts."""
+    if derived.name == _WHOLE:
+        return other.name == _MODEL
+    return other.timed and other.judged and other.name not in (_WHOLE, derived.name)
+
+
+def _log(derived: DerivedMetric, blocks: WorkBlocks) -> FloatArray:
+    """Logarithm of the quantity, signed so that more is worse."""
+    log: FloatArray = np.log(blocks.value)
+    return log if derived.higher_is_worse else -log
+
+
+def _without_loads(z: FloatArray, loads: FloatArray) -> FloatArray:
+    design = np.column_stack([np.ones(z.size), loads])
+    explained = loads @ np.linalg.lstsq(design, z, rcond=None)[0][1:]
+    left: FloatArray = z - explained
+    return left
+
+
+def _result(derived: DerivedMetric, blocks: WorkBlocks, change: _Change) -> DecayResult:
+    seen = change.relative or change.raw
+    if not derived.judged:
+        outcome = "shown"
+    elif change.relative is None:
+        outcome = "not judged"
+    elif change.is_decay(derived):
+        outcome = "worse"
+    else:
+        outcome = "machine" if change.is_machine(derived) else "no change"
+    return DecayResult(
+        name=derived.name,
+        label=derived.label,
+        unit=derived.unit,
+        value=blocks.total,
+        outcome=outcome,
+        least_change=derived.least_change,
+        change=None if seen is None else float(np.expm1(seen.change)),
+        change_lower=None if seen is None else float(np.expm1(seen.lower)),
+        change_upper=None if seen is None else float(np.expm1(seen.upper)),
+    )
+
+
+def _notes(machine: Sequence[str]) -> Iterable[str]:
+    if machine:
+        yield (
+            f"the machine got slower while it was judged: {', '.join(machine)} rose, but not "
+            "beyond what slowed the other times"
+        )
+
+
+def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks) -> Finding | None:
+    """A finding if the interval lies wholly on the wrong side of what the profile promises."""
+    promise = mapping(mapping(record.manifest, "profile"), "promise").get(derived.name)
+    if not isinstance(promise, int | float) or len(blocks) < _FEWEST_BLOCKS:
+        return None
+    value, half = blocks.total, half_width(blocks)
+    lower, upper = value - half, value + half
+    missed = lower > promise if derived.higher_is_worse else upper < promise
+    if not missed:
+        return None
+    side = "at most" if derived.higher_is_worse else "at least"
+    span = f"{quantity(lower, derived)} to {quantity(upper, derived)}"
+    return Finding(
+        kind="below-threshold",
+        verdict=VerdictKind.DEGRADED,
+        subject=derived.name,
+        title=f"the {derived.label} is {quantity(value, derived)}; the profile promises {side} "
+        f"{quantity(float(promise), derived)}",
+        evidence=(f"{span} over the judged window ({100 * _CONFIDENCE:.4g} %)",),
+        since_s=float(blocks.t_s[0]),
+        data={"value": value, "lower": lower, "upper": upper, "promise": float(promise)},
+    )
+
+
+def half_width(blocks: WorkBlocks, confidence: float = _CONFIDENCE) -> float:
+    """Half of the interval of the quotient of the sums, for blocks that follow each other like
+    AR(1) noise.
+    """
+    count = len(blocks)
+    residual = (blocks.over - blocks.total * blocks.under) / float(blocks.under.mean())
+    energy = float(residual @ residual)
+    if energy <= 0:
+        return 0.0
+    phi = float(np.clip(residual[1:] @ residual[:-1] / energy + 1.0 / count, 0.0, _MAX_PHI))
+    se = np.sqrt(energy / (count - 1) / count * (1.0 + phi) / (1.0 - phi))
+    return t_quantile(0.5 + confidence / 2, count - 1) * float(se)
+
+
+def decay_finding(
+    record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks, change: Worsening
+) -> Finding:
+    """The finding that ``change`` makes."""
+    before, after, since_s = _before_after(blocks, change)
+    factor = float(np.exp(change.change))
+    least = float(np.expm1(change.sure))
+    driver = _level_followed(record, derived, blocks)
+    return Finding(
+        kind="decay",
+        verdict=VerdictKind.DEGRADED,
+        subject=derived.name,
+        title=f"the {derived.label} {'rose' if derived.higher_is_worse else 'fell'} "
+        f"{'in one step' if change.shape == 'step' else 'steadily'} "
+        f"from {quantity(before, derived)} to {quantity(after, derived)}",
+        driver=driver,
+        evidence=tuple(_evidence(derived, least, driver)),
+        since_s=since_s,
+        data={
+            "shape": change.shape,
+            "unit": derived.unit,
+            "before": before,
+            "after": after,
+            "factor": factor,
+            "factor_lower": float(np.exp(change.lower)),
+            "factor_upper": float(np.exp(change.upper)),
+            "least_change": derived.least_change,
+        },
+    )
+
+
+def quantity(value: float, derived: DerivedMetric) -> str:
+    """A value in words: ``0.112 ms``, ``74.2 %``."""
+    if derived.unit == "ratio":
+        return f"{100 * value:.3g} %"
+    return f"{value:.3g} {derived.unit}"
+
+
+def _evidence(derived: DerivedMetric, least: float, driver: str | None) -> list[str]:
+    said = [
+        f"worse by at least {least:.0%} beyond doubt (99.9 %); {derived.least_change:.0%} counts",
+    ]
+    if derived.loads:
+        said.append("what batches and prompts explain of it is taken out")
+    if derived.timed:
+        said.append("the other times of the run did not rise with it, so it is not the machine")
+    if driver is not None:
+        said.append(f"it follows {driver} better than it follows time")
+    return said
+
+
+def _before_after(blocks: WorkBlocks, change: Worsening) -> tuple[float, float, float]:
+    """Quotients of the two sides of a step, or of the first and last third; and since when."""
+    count = len(blocks)
+    third = count // 3
+    since = 0 if change.step_at is None else change.step_at
+    ends = third if change.step_at is None else since
+    begins = count - third if change.step_at is None else since
+    before, after = _quotient(blocks, 0, ends), _quotient(blocks, begins, count)
+    return before, after, float(blocks.t_s[since])
+
+
+def _quotient(blocks: WorkBlocks, first: int, end: int) -> float:
+    return float(blocks.over[first:end].sum() / blocks.under[first:end].sum())
+
+
+def _level_followed(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks) -> str | None:
+    """The level that leaves clearly less of the quantity unexplained than time does."""
+    z = np.log(blocks.value)
+    best, name = _CLEARLY_BETTER * _unexplained(z, blocks.t_s, blocks.loads), None
+    levels = _GC_LEVELS if derived.name.startswith("gc_") else _LEVELS
+    for series_name, label in levels.items():
+        series = record.series.get(series_name)
+        if series is None or len(series) < 2 or float(series.value.min()) < 0:
+            continue
+        level = np.log(np.maximum(np.interp(blocks.t_s, series.t_s, series.value), 1.0))
+        if float(np.ptp(level)) < _MOVES:
+            continue
+        left = _unexplained(z, level, blocks.loads)
+        if left < best:
+            best, name = left, label
+    return name
+
+
+def _unexplained(z: FloatArray, column: FloatArray, loads: FloatArray) -> float:
+    design = np.column_stack([np.ones(z.size), column - column.mean(), loads])
+    residual = z - design @ np.linalg.lstsq(design, z, rcond=None)[0]
+    return float(residual @ residual)

@@ -1,0 +1,454 @@
+"""The composite estimator: one series in, growth with its interval and the reasons to believe it
+out.
+
+Knows nothing of bytes, thresholds of metrics, or verdicts of runs; ``trend`` brings those.  The
+method and what was measured about it: detection.md 4.2; the departures are said where they are
+made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hybridbench.analysis.distributions import t_quantile
+from hybridbench.analysis.facts.readings import are_readings, without_dust
+from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.trend.blocks import (
+    BYTES_QUANTILE,
+    COUNT_QUANTILE,
+    MAX_BLOCKS,
+    Blocks,
+    make_blocks,
+    without_load,
+)
+from hybridbench.analysis.trend.criteria import (
+    Paces,
+    Question,
+    agreed,
+    deciding,
+    goes_on,
+    least_sure,
+    measure_pace,
+    p_value,
+    reason,
+    stops_at_the_end,
+    tail,
+    trend_is_needed,
+)
+from hybridbench.analysis.trend.gls import (
+    Model,
+    ModelFit,
+    Problem,
+    cautious_phi,
+    choose_phi,
+    fit_model,
+    is_plain,
+    rank_models,
+    warmup_size,
+    without_steps,
+    without_warmup,
+)
+from hybridbench.analysis.trend.nuisance import (
+    block_load,
+    block_peak,
+    climbs_alike,
+    find_dips,
+    find_swing,
+)
+from hybridbench.analysis.trend.random_walk import RandomWalkFit, fit_random_walk
+from hybridbench.analysis.trend.sawtooth import MIN_TROUGHS, Sawtooth, find_sawtooth, usable_troughs
+from hybridbench.analysis.trend.shapes import Beside, ShapeLimits, build_shapes
+
+MIN_SAMPLES = 24
+
+_REPORT_WITHIN = 4.5  # models this close widen the interval
+_MOST_MODELS = 60
+_LEAST_WIDTH = 0.01  # an interval narrower than 1 % of the rate would deny model error
+# A shape that nearly fits a fill leaves a little of it to the trend.
+_LEAST_OF_WARMUP = 0.006
+_TROUGHS_KEEP = 0.6  # of the claimed growth
+_TROUGHS_FOR_MODELS = 16
+# Noise above the first is mostly misfit; the later half counts instead if its own is below the
+# second.
+_HARDLY_FORGETS, _FORGETS_AGAIN = 0.75, 0.6
+_WORK_DIFFERS = 0.03  # work closer than this to time, or to other work, is no rival
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller knows and wants."""
+
+    floor: float = 0.0  # growth over the window below which nothing is called
+    alpha: float = 0.001
+    confidence: float = 0.95
+    quantile: float = BYTES_QUANTILE
+    limits: ShapeLimits = field(default_factory=ShapeLimits)
+    max_blocks: int = MAX_BLOCKS
+    max_steps: int = 3
+
+    @property
+    def question(self) -> Question:
+        return Question(self.floor, self.alpha, self.max_steps)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One series with what may drive it, all at the same times."""
+
+    t_s: FloatArray
+    value: FloatArray
+    works: Sequence[FloatArray] = ()  # cumulative counters
+    load: FloatArray | None = None  # requests in flight
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Growth over the window (value at its end less value at its start, at the going rate)."""
+
+    growth: float
+    lower: float
+    upper: float
+    leak: bool  # every plausible model has a trend above the floor, and it does not fade
+    reason: str  # why not, in one of the words of detection.md 4.1; empty for a leak
+    model: str
+    phi: float
+    work_index: int | None  # which of ``works`` the trend follows, None for time
+    fade: tuple[float, float] | None  # growth per window in the third and in the last quarter
+    blocks: Blocks
+    fitted: FloatArray  # at the blocks
+    band: FloatArray  # half width of the line's interval at the blocks
+    p_value: float = 1.0  # of growth at or under the floor, in the least sure plausible model
+    returns: bool = False  # every plausible model has memory come back after its falls
+
+
+def estimate(samples: Samples, options: Options | None = None) -> Estimate:
+    """Judge one series; samples that are no readings are left out.
+
+    Raises:
+        ValueError: with fewer than 24 samples; the caller says so in its own words.
+    """
+    samples = _readable(samples)
+    if samples.t_s.size < MIN_SAMPLES:
+        raise ValueError(f"{samples.t_s.size} samples are too few; {MIN_SAMPLES} are needed")
+    found = _estimate(samples, options or Options())
+    load = samples.load
+    if (
+        found.leak
+        and load is not None
+        and climbs_alike(samples.t_s, load, found.blocks, found.fitted, found.growth)
+    ):
+        return replace(found, leak=False, reason="load-climbs")
+    return found
+
+
+def _readable(samples: Samples) -> Samples:
+    """The samples whose value is a reading; work or load that is none explains nothing."""
+    keep = are_readings(samples.value)
+    works = [work if are_readings(work).all() else np.zeros_like(work) for work in samples.works]
+    load = samples.load
+    if load is not None and not are_readings(load).all():
+        load = None
+    return Samples(
+        samples.t_s[keep],
+        without_dust(samples.value[keep]),
+        [without_dust(work[keep]) for work in works],
+        None if load is None else without_dust(load[keep]),
+    )
+
+
+def _estimate(samples: Samples, opts: Options) -> Estimate:
+    value = samples.value
+    if samples.load is not None:
+        value = without_load(value, samples.load)
+    blocks = make_blocks(samples.t_s, value, opts.quantile, opts.max_blocks)
+    if not np.ptp(blocks.value):
+        return _constant(blocks)
+    teeth = find_sawtooth(samples.t_s, value)
+    if teeth is not None and teeth.fall.size >= 2:
+        troughs = _from_troughs(samples, teeth, blocks, opts)
+        if troughs is not None:
+            return _surer(troughs, samples, blocks, opts, teeth)
+    found = _from_models(samples, blocks, opts, teeth)
+    if found.phi >= _HARDLY_FORGETS and not found.leak:
+        return _from_later_half(samples, opts, found, teeth)
+    return _despite(teeth, found)
+
+
+def _surer(
+    troughs: Estimate, samples: Samples, blocks: Blocks, opts: Options, teeth: Sawtooth
+) -> Estimate:
+    """What the troughs say, or the blocks, where those say it more exactly.
+
+    Teeth as short as a few blocks are noise that forgets, and of teeth that differ the feet are
+    less alike than the stretches between them.
+    """
+    if troughs.leak:
+        return troughs
+    found = _despite(teeth, _from_models(samples, blocks, opts, teeth))
+    forgets = found.phi <= _FORGETS_AGAIN
+    narrower = found.upper - found.lower < troughs.upper - troughs.lower
+    return found if forgets and narrower else troughs
+
+
+def _despite(teeth: Sawtooth | None, found: Estimate) -> Estimate:
+    """The estimate, and no leak where a few teeth could have stored up its growth."""
+    if teeth is None or not found.leak or found.returns or _teeth_rise(teeth, found):
+        return found
+    return replace(found, leak=False, reason="few-cycles")
+
+
+def _teeth_rise(teeth: Sawtooth, found: Estimate) -> bool:
+    """Whether few teeth leave the growth to stand: each trough as much above the one before as
+    the growth says, a single fall that gives little back, or no fall for longer than a tooth lasts.
+    """
+    if teeth.outgrown:
+        return True
+    if teeth.fall.size < 2:
+        return not teeth.gives_back
+    blocks = found.blocks
+    pace = np.diff(teeth.trough) / np.diff(teeth.trough_s) * (blocks.end_s - blocks.start_s)
+    return bool(np.all(pace >= _TROUGHS_KEEP * found.growth))
+
+
+def _constant(blocks: Blocks) -> Estimate:
+    flat = np.zeros(len(blocks))
+    return Estimate(
+        0.0, 0.0, 0.0, False, "", "flat", 0.0, None, (0.0, 0.0), blocks, blocks.value, flat
+    )
+
+
+def _from_models(
+    samples: Samples, blocks: Blocks, opts: Options, teeth: Sawtooth | None = None
+) -> Estimate:
+    dips = find_dips(blocks, teeth, opts.quantile)
+    problem, works = _problem(samples, blocks, opts, dips)
+    phi = choose_phi(problem, opts.max_steps)
+    ranked = rank_models(problem, phi, opts.max_steps)
+    near = [m for m in ranked[:_MOST_MODELS] if m.bic <= ranked[0].bic + _REPORT_WITHIN]
+    wide = cautious_phi(phi, len(blocks))
+    fits = [fit_model(problem, model, wide) for model in near]
+    best = fits[0]
+    growth, lower, upper = _united(fits, problem, opts.confidence)
+    work = best.model.candidate.work
+    progress = blocks.x if work is None else works[work][1]
+    pace = measure_pace(progress, without_steps(best, problem, dips), problem.gaps, phi)
+    left = None
+    if not is_plain(best.model) and trend_is_needed(ranked):
+        left = measure_pace(progress, without_warmup(best, problem), problem.gaps, phi)
+    all_agree = agreed(fits, phi, blocks, opts.question)
+    # An interval that reaches down to the floor and a leak would contradict each other.
+    least = max(opts.floor, least_sure(best.model, opts.max_steps, phi) * growth)
+    leak = (
+        all_agree
+        and lower > least
+        and goes_on(Paces(pace, left), best, growth)
+        and not stops_at_the_end(progress, blocks.value, problem.gaps)
+    )
+    found = Estimate(
+        growth,
+        lower,
+        upper,
+        leak,
+        "" if leak else reason(all_agree, best),
+        best.model.label,
+        phi,
+        None if work is None else works[work][0],
+        None if pace is None else (pace.third_quarter, pace.last_quarter),
+        blocks,
+        best.fitted,
+        t_quantile(0.5 + opts.confidence / 2, best.df) * best.fitted_se,
+        max(p_value(fit, opts.floor) for fit in deciding(fits)),
+        dips is not None and all(_returns(fit.model, dips, problem) for fit in deciding(fits)),
+    )
+    walk = None if leak else fit_random_walk(problem, best, phi)
+    if walk is None or not (walk.plausible and walk.surely_grows(opts.floor, opts.alpha)):
+        return found
+    return _by_chance(found, walk, None if walk.work is None else works[walk.work][0], opts)
+
+
+def _by_chance(
+    found: Estimate, walk: RandomWalkFit, work_index: int | None, opts: Options
+) -> Estimate:
+    """A leak whose bends and steps are no more than the luck of a loss that comes by chance."""
+    lower, upper = walk.interval(opts.confidence)
+    return replace(
+        found,
+        growth=walk.growth,
+        lower=lower,
+        upper=upper,
+        leak=True,
+        reason="",
+        model=f"trend {'in time' if work_index is None else 'with work done'}, losses by chance",
+        work_index=work_index,
+        fitted=walk.fitted,
+        band=t_quantile(0.5 + opts.confidence / 2, walk.df) * walk.fitted_se,
+        p_value=tail(walk.growth - opts.floor, walk.se, walk.df),
+        returns=False,
+    )
+
+
+def _returns(model: Model, dips: Beside, problem: Problem) -> bool:
+    """Whether the model needs the dips, and no steps beside them as the teeth of a saw would."""
+    if model.steps:
+        return False
+    columns = problem.shapes.columns[:, list(model.candidate.columns)]
+    return any(np.array_equal(dips.columns[0], column) for column in columns.T)
+
+
+def _from_later_half(
+    samples: Samples, opts: Options, whole: Estimate, teeth: Sawtooth | None
+) -> Estimate:
+    """The later half judged alone, where the whole run's noise is only what no shape could fit.
+
+    Whatever happened in the first half then no longer counts; a leak must show in both.
+    """
+    from_s = 0.5 * (whole.blocks.start_s + whole.blocks.end_s)
+    late = samples.t_s >= from_s
+    if int(late.sum()) < MIN_SAMPLES:
+        return whole
+    part = Samples(
+        samples.t_s[late],
+        samples.value[late],
+        [work[late] for work in samples.works],
+        None if samples.load is None else samples.load[late],
+    )
+    blocks = _blocks_of(part, opts)
+    if not np.ptp(blocks.value):
+        return whole
+    late_teeth = find_sawtooth(part.t_s, part.value)
+    half = _from_models(part, blocks, replace(opts, floor=0.5 * opts.floor), late_teeth)
+    if half.phi > _FORGETS_AGAIN:
+        return whole
+    half = _despite(late_teeth, half)
+    if teeth is not None and teeth.fall.size < 2:
+        # A single fall may end one tooth as long as the run, whichever half it is in.
+        half = _despite(teeth, half)
+    leak = half.leak and whole.lower > opts.floor
+    return replace(half, leak=leak, reason="" if leak else half.reason or whole.reason)
+
+
+def _blocks_of(samples: Samples, opts: Options) -> Blocks:
+    value = samples.value
+    if samples.load is not None:
+        value = without_load(value, samples.load)
+    return make_blocks(samples.t_s, value, opts.quantile, opts.max_blocks)
+
+
+def _united(
+    fits: Sequence[ModelFit], problem: Problem, confidence: float
+) -> tuple[float, float, float]:
+    """The best model's growth, and the union of the intervals of all models near it."""
+    spans = [_growth(fit, problem, confidence) for fit in fits]
+    growth = spans[0][0]
+    least = _LEAST_WIDTH * abs(growth) + _LEAST_OF_WARMUP * warmup_size(fits[0], problem)
+    lower = min(low for _, low, _ in spans)
+    upper = max(high for _, _, high in spans)
+    return growth, min(lower, growth - least), max(upper, growth + least)
+
+
+def _problem(
+    samples: Samples, blocks: Blocks, opts: Options, dips: Beside | None
+) -> tuple[Problem, list[tuple[int, FloatArray]]]:
+    works: list[tuple[int, FloatArray]] = []
+    for index, work in enumerate(samples.works):
+        scaled = _progress(samples.t_s, work, blocks)
+        rivals = (blocks.x, *(other for _, other in works))
+        if scaled is not None and all(_differ(scaled, rival) for rival in rivals):
+            works.append((index, scaled))
+    load = None if samples.load is None else block_load(samples.t_s, samples.load, blocks)
+    beside = [] if load is None else [Beside((load,), 1)]
+    peak = None if samples.load is None else block_peak(samples.t_s, samples.load, blocks)
+    if peak is not None:
+        beside.append(Beside((peak,), 1))
+    if dips is not None:
+        beside.append(dips)
+    scaled_works = [work for _, work in works]
+    gaps = np.diff(blocks.index)
+    shapes = build_shapes(blocks.x, scaled_works, beside, opts.limits)
+    swing = find_swing(Problem(blocks.value, gaps, shapes))
+    if swing is not None:
+        shapes = build_shapes(blocks.x, scaled_works, [*beside, swing], opts.limits)
+    return Problem(blocks.value, gaps, shapes), works
+
+
+def _progress(t_s: FloatArray, work: FloatArray, blocks: Blocks) -> FloatArray | None:
+    """Work done at the blocks' times as a share of the window's; None where none was done."""
+    done = float(work[-1] - work[0])
+    if done <= 0:
+        return None
+    progress: FloatArray = np.interp(blocks.t_s, t_s, (work - work[0]) / done)
+    return progress
+
+
+def _differ(one: FloatArray, other: FloatArray) -> bool:
+    return float(np.abs(one - other).max()) > _WORK_DIFFERS
+
+
+def _growth(fit: ModelFit, problem: Problem, confidence: float) -> tuple[float, float, float]:
+    """Growth per window at the rate of the last quarter, with its interval; steps are no growth."""
+    weights = np.zeros(fit.beta.size)
+    columns = list(fit.model.candidate.columns)
+    weights[1 : 1 + len(columns)] = problem.shapes.growth[columns]
+    value = float(weights @ fit.beta)
+    se = float(np.sqrt(max(float(weights @ fit.cov @ weights), 0.0)))
+    half = t_quantile(0.5 + confidence / 2, fit.df) * se
+    return value, value - half, value + half
+
+
+def _from_troughs(
+    samples: Samples, teeth: Sawtooth, blocks: Blocks, opts: Options
+) -> Estimate | None:
+    """The trend of the troughs; None where there are too few to fit."""
+    t, y = usable_troughs(teeth, blocks.start_s, blocks.end_s)
+    if t.size < MIN_TROUGHS:
+        return None
+    if t.size >= _TROUGHS_FOR_MODELS:
+        # Enough troughs are a series of their own: they get every shape that a series gets, and may
+        # have teeth again, as where one collector waits for another.  So few points bear no more
+        # than a step for each sixteen.
+        fewer = min(opts.max_steps, t.size // _TROUGHS_FOR_MODELS)
+        works = [np.interp(t, samples.t_s, work) for work in samples.works]
+        return _estimate(
+            Samples(t, y, works), replace(opts, max_steps=fewer, quantile=COUNT_QUANTILE)
+        )
+    x = (t - blocks.start_s) / (blocks.end_s - blocks.start_s)
+    slope, se, line = _line(x, y)
+    se = float(np.hypot(se, teeth.jitter / np.sqrt(12.0 * np.sum((x - x.mean()) ** 2))))
+    late = slice(t.size // 2 - 1, None)
+    late_slope, late_se, _ = _line(x[late], y[late])
+    df = t.size - 2
+    half = max(t_quantile(0.5 + opts.confidence / 2, df) * se, _LEAST_WIDTH * abs(slope))
+    chance = tail(slope - opts.floor, se, df)
+    above = chance < opts.alpha
+    # No shapes are tried on so few points: the later half must show the growth by itself.
+    late_doubt = t_quantile(0.95, max(x[late].size - 2, 1)) * late_se
+    holds = late_slope > 0.6 * slope and late_slope - late_doubt > opts.floor
+    leak = above and holds
+    fitted = np.interp(blocks.x, x, line)
+    return Estimate(
+        slope,
+        slope - half,
+        slope + half,
+        leak,
+        "" if leak else ("still-filling" if above else "few-cycles"),
+        f"line through {t.size} troughs",
+        0.0,
+        None,
+        (slope, late_slope),
+        blocks,
+        fitted,
+        np.full(len(blocks), half / 2),
+        chance,
+    )
+
+
+def _line(x: FloatArray, y: FloatArray) -> tuple[float, float, FloatArray]:
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ y) / spread
+    line = y.mean() + slope * centred
+    variance = float(((y - line) ** 2).sum()) / max(x.size - 2, 1)
+    return slope, float(np.sqrt(variance / spread)), line

@@ -1,0 +1,356 @@
+"""Least squares under AR(1) noise for hundreds of candidate shapes at once.
+
+All candidates draw on one set of columns, so one Gram matrix of the whitened columns serves them
+all: fitting a candidate, and finding its best step, is arithmetic on a few of the matrix's rows
+(detection.md 4.2, step 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.trend.shapes import Beside, Candidate, Shapes, Trend, Warmup
+
+MAX_PHI = 0.985
+FIRST_PHI = 0.3  # before anything is known of the noise
+
+_STEP_PARAMETERS = 3
+# Relative to a column of length 1: keeps two columns that coincide from dividing by zero.
+_RIDGE = 1e-11
+# A step column of which less than this is left beside the model's other columns cannot be told
+# from them.
+_STEP_LEFT = 1e-4
+# Rounding leaves about 1e-12 of a perfect fit; below this share models cannot be ranked.
+_LEAST_LEFT = 1e-11
+# A column of such a length has nothing in it: progress lies between 0 and 1.
+_EMPTY = 1e-100
+_PHI_ROUNDS = 3
+_PHI_CLOSE = 0.02
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The blocks to explain: values, how many blocks each lies after the one before, and the
+    shapes.
+    """
+
+    y: FloatArray
+    gaps: FloatArray  # [blocks - 1], 1 where no block is missing
+    shapes: Shapes
+
+
+@dataclass(frozen=True)
+class Model:
+    """A candidate with its steps, as ranked by the BIC."""
+
+    candidate: Candidate
+    steps: tuple[int, ...]  # columns of ``Shapes.steps``
+    bic: float
+
+    @property
+    def parameters(self) -> int:
+        """What it costs in the BIC."""
+        return self.candidate.parameters + _STEP_PARAMETERS * len(self.steps)
+
+    @property
+    def label(self) -> str:
+        """The model in words."""
+        if not self.steps:
+            return self.candidate.label
+        return f"{self.candidate.label} + {len(self.steps)} step{'s' * (len(self.steps) > 1)}"
+
+
+@dataclass(frozen=True)
+class ModelFit:
+    """A model's coefficients: level first, then the candidate's columns, then its steps."""
+
+    model: Model
+    beta: FloatArray
+    cov: FloatArray
+    df: int
+    fitted: FloatArray  # at the blocks
+    fitted_se: FloatArray
+    residuals: FloatArray
+
+    def trend(self) -> tuple[float, float] | None:
+        """Growth over the whole window that the trend column claims, and its standard error."""
+        column = self.model.candidate.trend_column
+        if column is None:
+            return None
+        at = 1 + self.model.candidate.columns.index(column)
+        return float(self.beta[at]), float(np.sqrt(self.cov[at, at]))
+
+
+def rank_models(problem: Problem, phi: float, max_steps: int) -> list[Model]:
+    """Every candidate with its best number of greedy steps, best BIC first."""
+    models = [
+        scored.model(i)
+        for scored in _score_groups(problem, phi, max_steps)
+        for i in range(scored.bic.size)
+    ]
+    return sorted(models, key=lambda model: model.bic)
+
+
+def best_model(problem: Problem, phi: float, max_steps: int) -> Model:
+    """The first of ``rank_models``, without making the others."""
+    scored = min(_score_groups(problem, phi, max_steps), key=lambda one: float(one.bic.min()))
+    return scored.model(int(np.argmin(scored.bic)))
+
+
+def choose_phi(problem: Problem, max_steps: int) -> float:
+    """The autocorrelation between neighbouring blocks, from the best model's residuals.
+
+    A first pass without steps keeps correlated noise from being explained as steps; correlation
+    and model are then improved in turn, at most three times.
+    """
+    best = best_model(problem, FIRST_PHI, 0)
+    phi = estimate_phi(fit_model(problem, best, FIRST_PHI))
+    for _ in range(_PHI_ROUNDS):
+        best = best_model(problem, phi, max_steps)
+        previous, phi = phi, estimate_phi(fit_model(problem, best, phi))
+        if abs(phi - previous) < _PHI_CLOSE:
+            break
+    return phi
+
+
+def estimate_phi(fit: ModelFit) -> float:
+    """Lag-1 autocorrelation of the residuals, corrected for what the fit took away.
+
+    Kendall's correction for a fitted mean is (1 + 3 phi) / n; each further coefficient takes about
+    (1 + phi) / n.
+    """
+    e = fit.residuals
+    energy = float(e @ e)
+    if energy <= 0:
+        return 0.0
+    phi = float(e[1:] @ e[:-1]) / energy
+    terms = fit.beta.size
+    return float(np.clip(phi + (terms + (terms + 2) * max(phi, 0.0)) / e.size, 0.0, MAX_PHI))
+
+
+def cautious_phi(phi: float, blocks: int) -> float:
+    """The upper end of ``phi``'s 80 % interval, for standard errors that do not trust a lucky
+    estimate.
+    """
+    return min(phi + 1.28 * float(np.sqrt((1.0 - phi * phi) / blocks)), 0.99)
+
+
+def fit_model(problem: Problem, model: Model, phi: float) -> ModelFit:
+    """Coefficients of one model with their covariance under AR(1) noise of ``phi``."""
+    design = np.column_stack(
+        [
+            np.ones(problem.y.size),
+            problem.shapes.columns[:, list(model.candidate.columns)],
+            problem.shapes.steps[:, list(model.steps)],
+        ]
+    )
+    white = whiten(np.column_stack([design, problem.y]), phi, problem.gaps)
+    beta, cov, df = _solve(white[:, :-1], white[:, -1])
+    fitted = design @ beta
+    fitted_se = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", design, cov, design), 0.0))
+    return ModelFit(model, beta, cov, df, fitted, fitted_se, problem.y - fitted)
+
+
+def whiten(matrix: FloatArray, phi: float, gaps: FloatArray) -> FloatArray:
+    """``matrix`` [blocks, columns] in units of fresh noise: each row less what the row before
+    predicts.
+    """
+    out = np.empty_like(matrix)
+    out[0] = matrix[0] * np.sqrt(1.0 - phi * phi)
+    reach = phi**gaps
+    # After a gap less is predicted and more of the noise is fresh.
+    scale = np.sqrt((1.0 - phi * phi) / (1.0 - reach * reach))
+    out[1:] = scale[:, None] * (matrix[1:] - reach[:, None] * matrix[:-1])
+    return out
+
+
+@dataclass(frozen=True)
+class _Gram:
+    """Inner products of whitened, unit-length columns beside the level: candidates' columns,
+    steps, y.
+    """
+
+    products: FloatArray
+    columns: int
+    blocks: int
+
+    @property
+    def y(self) -> int:
+        return int(self.products.shape[0]) - 1
+
+
+def _gram(problem: Problem, phi: float) -> _Gram:
+    parts = [problem.shapes.columns, problem.shapes.steps, problem.y[:, None] - problem.y.mean()]
+    white = whiten(np.column_stack(parts), phi, problem.gaps)
+    level = whiten(np.ones((problem.y.size, 1)), phi, problem.gaps)[:, 0]
+    level /= np.linalg.norm(level)
+    white -= level[:, None] * (level @ white)
+    norms = np.linalg.norm(white, axis=0)
+    white /= np.maximum(norms, 1e-300)
+    return _Gram(white.T @ white, problem.shapes.columns.shape[1], problem.y.size)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """The candidates of one size, each with its best number of steps."""
+
+    group: Sequence[Candidate]
+    bic: FloatArray
+    steps: NDArray[np.int64]  # [candidates, most steps]: in the order in which they were chosen
+    count: NDArray[np.int64]  # of those steps, how many are kept
+
+    def model(self, i: int) -> Model:
+        """The candidate in place ``i``, as ranked."""
+        kept = tuple(self.steps[i, : self.count[i]].tolist())
+        return Model(self.group[i], kept, float(self.bic[i]))
+
+
+def _score_groups(problem: Problem, phi: float, max_steps: int) -> list[_Scored]:
+    gram = _gram(problem, phi)
+    return [
+        _score_group(gram, group, places, max_steps) for group, places in problem.shapes.by_size
+    ]
+
+
+def _score_group(
+    gram: _Gram, group: Sequence[Candidate], places: NDArray[np.int64], max_steps: int
+) -> _Scored:
+    """The candidates of one size, solved together; each keeps its best number of steps."""
+    cost = np.array([c.parameters for c in group], dtype=np.float64)
+    log_n = float(np.log(gram.blocks))
+    # Another step per block than this many and the fit has no residual left to judge by.
+    room = int((gram.blocks - 3 - cost.max()) // _STEP_PARAMETERS)
+    most = min(max_steps, room)
+    best_bic = np.full(len(group), np.inf)
+    best_count = np.zeros(len(group), dtype=np.int64)
+    search = _StepSearch(gram, places, steps=most > 0)
+    chosen = np.zeros((len(group), max(most, 0)), dtype=np.int64)
+    for count in range(most + 1):
+        left = np.maximum(search.left, _LEAST_LEFT)
+        bic = gram.blocks * np.log(left) + (cost + _STEP_PARAMETERS * count) * log_n
+        better = bic < best_bic
+        best_bic = np.where(better, bic, best_bic)
+        best_count = np.where(better, count, best_count)
+        if count < most:
+            chosen[:, count] = search.add_best(more=count + 1 < most)
+    return _Scored(group, best_bic, chosen, best_count)
+
+
+class _StepSearch:
+    """What each of some models leaves of y, and the best step to add to each, again and again.
+
+    The steps and y are kept as they are beside the columns of their model: an added step only takes
+    its own direction out of them (Gram and Schmidt), and nothing is solved a second time.
+    """
+
+    def __init__(self, gram: _Gram, places: NDArray[np.int64], *, steps: bool) -> None:
+        """``places`` [models, columns]; without ``steps`` only ``left`` is known, and sooner."""
+        self._products = gram.products[gram.columns :, gram.columns :] if steps else None
+        models, size = places.shape
+        first = gram.columns if steps else gram.y
+        onto = np.zeros((models, 0, gram.y + 1 - first))
+        if size:
+            p = gram.products
+            inner = p[places[:, :, None], places[:, None, :]] + _RIDGE * np.eye(size)
+            root = np.linalg.inv(np.linalg.cholesky(inner))
+            onto = root @ p[places, first:]
+        self._onto = onto
+        self.left: FloatArray = 1.0 - np.einsum("mk,mk->m", onto[:, :, -1], onto[:, :, -1])
+        if self._products is not None:
+            own = np.diagonal(self._products)[:-1]
+            to_y = self._products[:-1, -1]
+            self._norm = own - np.einsum("mks,mks->ms", onto[:, :, :-1], onto[:, :, :-1])
+            self._cross = to_y - np.einsum("mks,mk->ms", onto[:, :, :-1], onto[:, :, -1])
+
+    def add_best(self, *, more: bool) -> NDArray[np.int64]:
+        """Add to each model the step that takes most; ``more`` if another is wanted after it."""
+        assert self._products is not None
+        told = self._norm > _STEP_LEFT
+        gain = np.where(told, self._cross**2 / np.maximum(self._norm, _STEP_LEFT), 0.0)
+        best: NDArray[np.int64] = np.argmax(gain, axis=1)
+        rows = np.arange(best.size)
+        self.left = self.left - gain[rows, best]
+        if more:
+            length = np.sqrt(np.maximum(self._norm[rows, best], _STEP_LEFT))
+            taken = np.einsum("mk,mks->ms", self._onto[rows, :, best], self._onto)
+            new = (self._products[best] - taken) / length[:, None]
+            self._onto = np.concatenate([self._onto, new[:, None, :]], axis=1)
+            self._norm = self._norm - new[:, :-1] ** 2
+            self._cross = self._cross - new[:, :-1] * new[:, -1:]
+        return best
+
+
+def _solve(design: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, int]:
+    lengths = np.linalg.norm(design, axis=0)
+    # An empty column gets no coefficient, whatever it is measured in.
+    scale = np.where(lengths > _EMPTY, lengths, 1.0)
+    u, s, vt = np.linalg.svd(design / scale, full_matrices=False)
+    keep = s > 1e-9 * s[0]
+    inverse = vt[keep].T / s[keep]
+    beta = inverse @ (u[:, keep].T @ y) / scale
+    residual = y - design @ beta
+    df = max(y.size - int(keep.sum()), 1)
+    variance = float(residual @ residual) / df
+    cov = variance * (inverse @ inverse.T) / np.outer(scale, scale)
+    return beta, cov, df
+
+
+def is_plain(model: Model) -> bool:
+    """Whether the model has no warm-up shape."""
+    return model.candidate.warmup is Warmup.NONE
+
+
+def has_trend(model: Model) -> bool:
+    """Whether the model says that growth goes on."""
+    return model.candidate.trend is not Trend.NONE
+
+
+def without_warmup(fit: ModelFit, problem: Problem) -> FloatArray:
+    """The blocks less all of the fit but its level and its trend."""
+    candidate = fit.model.candidate
+    keep = np.zeros(fit.beta.size, dtype=bool)
+    keep[0] = True
+    if candidate.trend_column is not None:
+        keep[1 + candidate.columns.index(candidate.trend_column)] = True
+    design = np.column_stack(
+        [
+            np.ones(problem.y.size),
+            problem.shapes.columns[:, list(candidate.columns)],
+            problem.shapes.steps[:, list(fit.model.steps)],
+        ]
+    )
+    less: FloatArray = problem.y - design[:, ~keep] @ fit.beta[~keep]
+    return less
+
+
+def without_steps(fit: ModelFit, problem: Problem, dips: Beside | None) -> FloatArray:
+    """The blocks less what is neither pace nor its loss: fitted steps, and what comes back."""
+    less: FloatArray = problem.y
+    passing = () if dips is None else dips.columns
+    for place in range(fit.model.candidate.beside):
+        column = problem.shapes.columns[:, fit.model.candidate.columns[place]]
+        if any(np.array_equal(column, dip) for dip in passing):
+            less = less - fit.beta[1 + place] * column
+    if fit.model.steps:
+        heights = fit.beta[-len(fit.model.steps) :]
+        less = less - problem.shapes.steps[:, list(fit.model.steps)] @ heights
+    return less
+
+
+def warmup_size(fit: ModelFit, problem: Problem) -> float:
+    """How much the fitted warm-up shape moves over the window."""
+    candidate = fit.model.candidate
+    shape = [
+        (1 + i, column)
+        for i, column in enumerate(candidate.columns)
+        if column != candidate.trend_column
+    ]
+    if is_plain(fit.model) or not shape:
+        return 0.0
+    places, columns = zip(*shape, strict=True)
+    return float(np.ptp(problem.shapes.columns[:, list(columns)] @ fit.beta[list(places)]))

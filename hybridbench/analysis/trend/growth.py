@@ -1,0 +1,296 @@
+"""Findings from the trends: what grows, with what, how much of it the collector would give back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hybridbench.analysis.boundary import Boundary
+from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
+from hybridbench.analysis.facts.counters import EventCounters
+from hybridbench.analysis.facts.pools import in_flight
+from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.findings import WAITING, Finding, MetricResult, Rate, VerdictKind
+from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.trend.exhaustion import Exhaustion, Limit, limit_of, time_to_exhaustion
+from hybridbench.analysis.trend.metric_trend import judged_samples
+from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Unit, label_of
+from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
+
+_EXPLAINS = 0.05
+
+HELD_BY_PROBES = "observer_held_bytes"
+# Of the worker's growth: from this share on, the run says more about the bench than the engine.
+_PROBES_EXPLAIN = 0.5
+_MIN_PROBES = 8
+
+
+def growth_findings(
+    record: RunRecord,
+    results: Sequence[MetricResult],
+    counters: EventCounters,
+    boundary: Boundary,
+) -> list[Finding]:
+    """A finding for each metric that leaks, and for each that could not be decided.
+
+    A leak stands without its driver where the search for one fails.
+    """
+    findings: list[Finding] = []
+    for result in results:
+        part = f"the growth of {result.metric}"
+        if result.outcome == "LEAK":
+            drives = f"what drives {result.metric}"
+            driver = boundary.value(drives, None, _driver, record, result, counters)
+            leak = boundary.value(part, None, _leak, record, result, results, driver)
+            findings += [] if leak is None else [leak]
+        elif result.outcome == "INCONCLUSIVE":
+            findings.append(_undecided(result))
+    return findings
+
+
+def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
+    """Findings of objects that wait for the collector, with the growth that they explain."""
+    said = _split_text(results)
+    return [
+        replace(finding, evidence=(*finding.evidence, said))
+        if said and finding.kind == WAITING
+        else finding
+        for finding in findings
+    ]
+
+
+def rate_text(rate: Rate) -> str:
+    """``+3.45 GiB/h [3.40 GiB/h, 3.50 GiB/h]``, or the same in counts."""
+    form = format_bytes if rate.unit == Unit.BYTES.value else format_count
+    unit = "" if rate.unit == Unit.BYTES.value else f" {rate.unit}"
+    digits = digits_apart(form, (rate.value, rate.lower, rate.upper))
+
+    def one(value: float) -> str:
+        return f"{form(value, digits)}{unit}/{rate.per}"
+
+    return f"{'+' * (rate.value >= 0)}{one(rate.value)} [{one(rate.lower)}, {one(rate.upper)}]"
+
+
+def explained_share(results: Sequence[MetricResult]) -> tuple[float, Rate] | None:
+    """The share of memory growth that is collectible, and how fast that grows; None unless both
+    grow.
+    """
+    by_name = {result.metric: result.rate_per_hour for result in results}
+    memory, collectible = by_name.get(MEMORY), by_name.get(COLLECTIBLE)
+    if memory is None or collectible is None or min(memory.lower, collectible.value) <= 0:
+        return None
+    share = collectible.value / memory.value
+    return (share, collectible) if share >= _EXPLAINS else None
+
+
+def _split_text(results: Sequence[MetricResult]) -> str:
+    explained = explained_share(results)
+    if explained is None:
+        return ""
+    share, collectible = explained
+    if share > 1.0:
+        return (
+            f"collectible memory grows by {rate_text(collectible)}, faster than private memory: "
+            "it accounts for all of the growth and reuses memory that was freed before"
+        )
+    return f"collectible {rate_text(collectible)} explains {share:.0%} of the memory growth"
+
+
+def _driver(record: RunRecord, result: MetricResult, counters: EventCounters) -> Driver | None:
+    """The event with which the metric rises in the judged window; None if time does as well."""
+    window, rate = judged_window(record), result.rate_per_hour
+    if window is None or rate is None:
+        return None
+    t, value = judged_samples(window, record.series[result.metric])
+    sign = 1.0 if rate.value >= 0 else -1.0
+    emptied = result.metric == COLLECTIBLE
+    load = () if result.metric == AT_REST else in_flight(record)
+    hints = Hints(load=load, emptied=emptied)
+    return find_driver(t, sign * value, counters, hints)
+
+
+def _leak(
+    record: RunRecord,
+    result: MetricResult,
+    results: Sequence[MetricResult],
+    driver: Driver | None,
+) -> Finding:
+    rate = result.rate_per_hour
+    assert rate is not None, "nothing is called a leak without a rate"
+    rates: tuple[Rate, ...] = (rate,)
+    if driver is not None:
+        rates = (*rates, driver.rate(rate.unit))
+    if result.rate_per_request is not None and (driver is None or driver.counter != "finishes"):
+        rates = (*rates, result.rate_per_request)
+    per_event = "" if driver is None else f"; {rate_text(rates[1])}"
+    return Finding(
+        kind="growth",
+        verdict=VerdictKind.LEAK,
+        subject=result.metric,
+        title=f"{label_of(result.metric)} grows by {rate_text(rate)}{per_event}",
+        driver=None if driver is None else driver.counter,
+        rates=rates,
+        cause=_cause(result, results),
+        evidence=(
+            *_evidence(record, result, results),
+            *(driver.evidence() if driver is not None else ()),
+        ),
+        since_s=result.window_s[0],
+        data=_data(record, result),
+    )
+
+
+def _data(record: RunRecord, result: MetricResult) -> dict[str, JsonValue]:
+    ends = _runs_out(record, result)
+    known: dict[str, JsonValue] = {"model": result.model, "q_value": result.q_value}
+    return known if ends is None else {**known, "exhaustion": ends[0].as_data(ends[1])}
+
+
+def _cause(result: MetricResult, results: Sequence[MetricResult]) -> str:
+    explained = explained_share(results) if result.metric == MEMORY else None
+    if explained is not None and explained[0] > 0.5:
+        return "garbage that waits for a full collection"
+    return ""
+
+
+def _evidence(
+    record: RunRecord, result: MetricResult, results: Sequence[MetricResult]
+) -> Iterable[str]:
+    start, end = result.window_s
+    yield f"{format_duration(end - start)} judged; best model: {result.model}; {result.reason}"
+    if result.rate_per_request is not None:
+        yield f"{rate_text(result.rate_per_request)}"
+    said = _split_text(results) if result.metric == MEMORY else ""
+    if said:
+        yield said
+    if result.q_value is not None:
+        yield f"counting all {_tested(results)} gated metrics, chance does this {_odds(result)}"
+    ends = _runs_out(record, result)
+    if ends is not None:
+        yield _exhaustion_text(result, ends)
+
+
+def _tested(results: Sequence[MetricResult]) -> int:
+    return sum(result.q_value is not None for result in results)
+
+
+def _odds(result: MetricResult) -> str:
+    q = max(result.q_value or 0.0, 1e-12)
+    return "less than once in a million runs" if q < 1e-6 else f"once in {1.0 / q:,.0f} runs"
+
+
+def _runs_out(record: RunRecord, result: MetricResult) -> tuple[Exhaustion, Limit] | None:
+    limit = limit_of(record, result.metric)
+    rate = result.rate_per_hour
+    if limit is None or rate is None or not result.fit_value:
+        return None
+    left = time_to_exhaustion(limit.size, result.fit_value[-1], rate)
+    return None if left is None else (left, limit)
+
+
+def _exhaustion_text(result: MetricResult, ends: tuple[Exhaustion, Limit]) -> str:
+    left, limit = ends
+    in_bytes = result.unit == Unit.BYTES.value
+    size = format_bytes(limit.size) if in_bytes else format_count(limit.size)
+    return f"at this rate the limit of {size} is reached in {left} ({limit.said})"
+
+
+def _undecided(result: MetricResult) -> Finding:
+    longer = ""
+    if result.needed_s is not None:
+        more_s = max(result.needed_s - (result.window_s[1] - result.window_s[0]), 1.0)
+        longer = f"; about {format_duration(more_s)} more would decide"
+    return Finding(
+        kind="undecided",
+        verdict=VerdictKind.INCONCLUSIVE,
+        subject=result.metric,
+        title=f"{label_of(result.metric)}: {result.reason}{longer}",
+        rates=() if result.rate_per_hour is None else (result.rate_per_hour,),
+        since_s=result.window_s[0],
+        data={"needed_s": result.needed_s},
+    )
+
+
+def exceeds(part: Rate, whole: Rate) -> bool:
+    """Whether ``part`` is beyond doubt more than the interval of ``whole`` allows."""
+    in_bytes = part.unit == Unit.BYTES.value and part.per == "h"
+    return in_bytes and part.lower > max(whole.upper, 0.0)
+
+
+def part_and_whole(part: Rate, whole: Rate) -> str:
+    """Why a part can grow by more than the process does."""
+    most = max(whole.upper, 0.0)
+    digits = digits_apart(format_bytes, (part.value, part.lower, part.upper))
+    value, lower, upper = (
+        format_bytes(end, digits) for end in (part.value, part.lower, part.upper)
+    )
+    return (
+        f"these objects accumulate {value}/h between collections ({lower} to {upper}), more than "
+        f"private memory grows by (at most {format_bytes(most)}/h, 95 %): they reuse memory that "
+        "was freed before, so this is not growth of the process"
+    )
+
+
+def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
+    """``findings``, each explained where its bytes an hour exceed the bound of private memory."""
+    memory = next((result for result in results if result.metric == MEMORY), None)
+    whole = None if memory is None else memory.rate_per_hour
+    if whole is None:
+        return list(findings)
+    return [_explained(finding, whole) for finding in findings]
+
+
+def _explained(finding: Finding, whole: Rate) -> Finding:
+    if finding.subject == MEMORY or finding.kind in ("undecided", "threshold"):
+        return finding
+    part = next((rate for rate in finding.rates if exceeds(rate, whole)), None)
+    if part is None:
+        return finding
+    return replace(finding, evidence=(part_and_whole(part, whole), *finding.evidence))
+
+
+def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) -> list[Finding]:
+    """At most one: the worker grows, and looking at it explains half of that or more."""
+    memory = next((r for r in results if r.metric == MEMORY and r.outcome == "LEAK"), None)
+    held = record.series.get(HELD_BY_PROBES)
+    grown = None if memory is None else memory.rate_per_hour
+    if memory is None or grown is None or held is None:
+        return []
+    seen = held.between(*memory.window_s)
+    if len(seen) < _MIN_PROBES:
+        return []
+    left = np.diff(seen.value)
+    # What every look leaves, and not what another thread happened to allocate during one of them.
+    per_look = float(np.median(left))
+    error = 1.25 * float(np.std(left, ddof=1)) / float(np.sqrt(left.size))
+    hours = float(seen.t_s[-1] - seen.t_s[0]) / 3600.0
+    looks_per_hour = left.size / hours
+    rate = Rate(
+        per_look * looks_per_hour,
+        (per_look - 2 * error) * looks_per_hour,
+        (per_look + 2 * error) * looks_per_hour,
+        Unit.BYTES.value,
+        "h",
+    )
+    share = rate.lower / grown.value
+    if share < _PROBES_EXPLAIN:
+        return []
+    return [
+        Finding(
+            kind="observer-grows",
+            verdict=VerdictKind.INVALID,
+            subject="the bench itself",
+            title=f"looking at the worker makes it grow: {format_bytes(per_look)} a look, "
+            f"{rate_text(rate)}; the run says nothing about the engine's own growth",
+            driver=None,
+            rates=(rate, Rate(per_look, per_look - error, per_look + error, "B", "look")),
+            cause="answers to probes are kept, or grow with every one",
+            evidence=(
+                f"of {rate_text(grown)} in all, {min(share, 1.0):.0%} or more came "
+                f"while {len(seen)} answers were made",
+            ),
+            since_s=float(seen.t_s[0]),
+        )
+    ]

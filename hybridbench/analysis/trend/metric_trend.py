@@ -1,0 +1,410 @@
+"""The trend of one gated metric in the judged window: thresholds in, LEAK / CLEAN / INCONCLUSIVE
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hybridbench.analysis.facts.counters import EventCounters
+from hybridbench.analysis.facts.limits import growth_limits, next_limit_s, run_length_s
+from hybridbench.analysis.facts.pools import in_flight
+from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.findings import NO_MODEL, MetricResult, Rate
+from hybridbench.analysis.reading import mapping, text
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
+from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
+from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_after_collections
+from hybridbench.analysis.trend.shapes import ShapeLimits
+from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Check, MetricSpec, Unit, spec_of
+from hybridbench.units import format_byte_rate, format_count, format_duration
+
+MIN_PROBES = 30  # of a census metric before its trend may be judged
+
+# Before 45 minutes without ``steady``, a fill at constant speed is a leak to any statistic
+# (detection.md 4.5).
+LEAK_WITHOUT_STEADY_S = 45 * 60.0
+# After ``steady`` an allocator still settles for minutes; a shorter window can bound growth but
+# not blame it.
+LEAK_AFTER_STEADY_S = 240.0
+# From here on the window is long against any tail of a warm-up, and slow shapes are left to the
+# guard.
+_SLOWEST_AFTER_STEADY = 0.5
+
+# What an allocator may still settle by in a window of minutes; beyond 45 minutes it fades with the
+# square of the time, and the metric's own floor takes over.
+_SETTLES_BYTES = 8 * 2.0**20
+_SETTLES_SHARE = 0.01
+
+# From here on nothing healthy settles any more, and sure growth of half the floor is worth a longer
+# look.
+_SETTLED_S = 2 * LEAK_WITHOUT_STEADY_S
+_SETTLED_SHARE = 0.5
+
+# The bound that NO LEAK must meet where the profile promises none (detection.md 4.6).
+_MARGIN_BYTES = {MEMORY: 4 * 2.0**20, COLLECTIBLE: 8 * 2.0**20}
+_MARGIN_OTHER_BYTES = 4 * 2.0**20
+_MARGIN_SHARE = 0.005
+_PAGE_BYTES = 4096.0
+# Handles come and go by ones: three an hour are the bound, and fewer than three in a whole window
+# are neither a leak nor a doubt.
+_HANDLES = ("open_fds", "threads")
+_FEW_HANDLES = 3.0
+
+_WORKS = ("finishes", "output_tokens", "prompt_tokens", "tokens")
+_MOST_WORKS = 2
+_LONGEST_ADVICE = 50.0  # times the window
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to try: the live view looks often and needs no more than a first answer."""
+
+    max_blocks: int = 80
+    max_steps: int = 3
+
+
+def settles_by(base_bytes: float, duration_s: float) -> float:
+    """Bytes by which a healthy allocator may still grow in a window of ``duration_s`` after its
+    warm-up.
+    """
+    fade = min(1.0, (LEAK_WITHOUT_STEADY_S / max(duration_s, 1.0)) ** 2)
+    return fade * max(_SETTLES_BYTES, _SETTLES_SHARE * abs(base_bytes))
+
+
+def gated_metrics(record: RunRecord) -> list[MetricSpec]:
+    """The declared trends that this record has samples of, by name."""
+    absent = probes_left_out(record)
+    sampled = sorted(n for n, series in record.series.items() if len(series) and n not in absent)
+    specs = (spec_of(name) for name in sampled)
+    alike = rests_are_alike(record)
+    return [
+        spec
+        for spec in specs
+        if spec is not None and (spec.check is Check.TREND or (alike and spec.name == AT_REST))
+    ]
+
+
+def probes_left_out(record: RunRecord) -> frozenset[str]:
+    """Metrics whose probe the run gave up because it held the engine for too long."""
+    names: set[str] = set()
+    for event in record.all_events("probe_left_out"):
+        told = event.data.get("metrics")
+        if isinstance(told, Sequence) and not isinstance(told, str):
+            names.update(str(name) for name in told)
+    return frozenset(names)
+
+
+def judge_trend(
+    record: RunRecord, spec: MetricSpec, window: Window, counters: EventCounters, effort: Effort
+) -> MetricResult:
+    """The result of one metric."""
+    t, value = judged_samples(window, record.series[spec.name])
+    sign = 1.0 if spec.higher_is_worse else -1.0
+    base = float(np.median(value[: max(3, value.size // 20)])) if value.size else 0.0
+    terms = _Terms(record, spec, window, base)
+    if spec.name == COLLECTIBLE:
+        floors = floors_after_collections(record, window, t, value)
+        if floors is not None:
+            return _by_floors(terms, floors)
+    needed = MIN_PROBES if spec.name == COLLECTIBLE else MIN_SAMPLES
+    if t.size < needed:
+        return _too_few(terms, t, needed)
+    works = [name for name in _WORKS if name in counters.series][:_MOST_WORKS]
+    load = None if spec.name == AT_REST else _load(record, t)  # nothing runs at a rest
+    found = estimate(
+        Samples(t, sign * value, [counters.at(name, t) for name in works], load),
+        terms.options(effort),
+    )
+    return _result(terms, found, sign, _requests(counters, found))
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """The thresholds of a metric in this run, per hour unless said otherwise."""
+
+    record: RunRecord
+    spec: MetricSpec
+    window: Window
+    base: float
+
+    @property
+    def floor(self) -> float:
+        return max(self.spec.floor_per_hour, self.spec.floor_share_per_hour * abs(self.base))
+
+    @property
+    def least_growth(self) -> float:
+        """Growth over the window below which nothing is called a leak."""
+        settles = 0.0
+        if self.spec.unit is Unit.BYTES:
+            settles = settles_by(self.base, self.window.duration_s)
+        elif self.spec.name in _HANDLES:
+            settles = _FEW_HANDLES
+        return max(self.floor * self.window.duration_s / 3600.0, settles)
+
+    @property
+    def settled_rate(self) -> float:
+        """Growth that is surely faster than this is never CLEAN."""
+        if self.spec.unit is Unit.BYTES and self.window.duration_s >= _SETTLED_S:
+            return _SETTLED_SHARE * self.floor
+        return self.least_growth / max(self.window.duration_s, 1e-9) * 3600.0
+
+    @property
+    def promise(self) -> float | None:
+        """The profile's limit for this metric; collectible bytes live in the worker's memory."""
+        limits = growth_limits(self.record) or {}
+        memory = None if self.spec.name in _HANDLES else limits.get(MEMORY)
+        return limits.get(self.spec.name, memory)
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether the profile has no limit for this metric in so short a run: it stays open."""
+        gated_by_profile = self.spec.name in (MEMORY, COLLECTIBLE)
+        return gated_by_profile and self.promise is None and _has_limits(self.record)
+
+    @property
+    def bound(self) -> float:
+        if self.spec.name in _HANDLES and self.promise is None:
+            return max(1.0, 3600.0 / max(self.window.duration_s, 1.0)) * _FEW_HANDLES
+        least = _MARGIN_BYTES.get(self.spec.name, _MARGIN_OTHER_BYTES)
+        in_bytes = self.spec.unit is Unit.BYTES
+        margin = max(least if in_bytes else 0.0, _MARGIN_SHARE * abs(self.base))
+        promise = self.promise
+        return max(margin, 2.0 * self.floor) if promise is None else promise
+
+    @property
+    def may_call_leak(self) -> bool:
+        shortest = LEAK_AFTER_STEADY_S if self.window.steady else LEAK_WITHOUT_STEADY_S
+        return self.window.duration_s >= shortest
+
+    def options(self, effort: Effort) -> Options:
+        fast_only = self.window.steady and self.may_call_leak
+        return Options(
+            floor=self.least_growth,
+            quantile=COUNT_QUANTILE if self.spec.name in _HANDLES else BYTES_QUANTILE,
+            limits=ShapeLimits(slowest=_SLOWEST_AFTER_STEADY) if fast_only else ShapeLimits(),
+            max_blocks=effort.max_blocks,
+            max_steps=effort.max_steps,
+        )
+
+
+def _has_limits(record: RunRecord) -> bool:
+    return "limits" in mapping(record.manifest, "profile")
+
+
+def _load(record: RunRecord, t: FloatArray) -> FloatArray | None:
+    """Requests in flight: what waits holds its prompt as what runs does."""
+    load = np.zeros(t.size)
+    for series in in_flight(record):
+        if len(series) >= 2:
+            load += np.interp(t, series.t_s, series.value)
+    return load if np.ptp(load) else None
+
+
+def _requests(counters: EventCounters, found: Estimate) -> float:
+    if "finishes" not in counters.series:
+        return 0.0
+    at = counters.at("finishes", np.array([found.blocks.start_s, found.blocks.end_s]))
+    return float(at[1] - at[0])
+
+
+def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> MetricResult:
+    hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
+    unit = terms.spec.unit.value
+    # Memory is told in pages: a series that stands still may have moved by less than one.
+    page = _PAGE_BYTES if terms.spec.unit is Unit.BYTES else 0.0
+    lower, upper = min(found.lower, found.growth - page), max(found.upper, found.growth + page)
+    rate = Rate(found.growth / hours, lower / hours, upper / hours, unit, "h")
+    per_request = None
+    if requests > 0:
+        per_request = Rate(
+            found.growth / requests, found.lower / requests, found.upper / requests, unit, "request"
+        )
+    outcome, reason = _decide(terms, found, rate)
+    line, half = sign * found.fitted, found.band
+    return MetricResult(
+        metric=terms.spec.name,
+        outcome=outcome,
+        reason=reason,
+        window_s=(found.blocks.start_s, found.blocks.end_s),
+        rate_per_hour=rate,
+        rate_per_request=per_request,
+        floor_per_hour=terms.floor,
+        promise_per_hour=terms.promise,
+        model=found.model,
+        fit_t_s=tuple(found.blocks.t_s.tolist()),
+        fit_value=tuple(line.tolist()),
+        band_lower=tuple((line - half).tolist()),
+        band_upper=tuple((line + half).tolist()),
+        needed_s=_needed_s(terms, found, rate) if outcome == "INCONCLUSIVE" else None,
+        p_value=found.p_value,
+    )
+
+
+def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
+    if found.leak and terms.may_call_leak:
+        return "LEAK", (
+            f"every plausible model ({found.model} is the best) grows by more than "
+            f"{_per_hour(terms.least_growth / terms.window.duration_s * 3600, terms.spec)}, "
+            "and the growth does not fade"
+        )
+    # Growth that is sure is never CLEAN, whatever the limit: it is a leak or it needs more time.
+    if rate.lower > terms.settled_rate:
+        return "INCONCLUSIVE", _growing(terms, found, rate)
+    if terms.unlimited:
+        upper = _per_hour(rate.upper, terms.spec)
+        if next_limit_s(terms.record) is None:
+            return "INCONCLUSIVE", f"no-limit: the profile sets none (growth up to {upper})"
+        said = f"too-short: no limit is measured for a run of this length (growth up to {upper})"
+        return "INCONCLUSIVE", said
+    if rate.upper < terms.bound:
+        promise = text(terms.record.manifest, "promised_by", "the profile's limit")
+        source = promise if terms.promise is not None else "the margin"
+        upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
+        return "CLEAN", f"no growth above {upper} (95 %), under {source} of {bound}"
+    return "INCONCLUSIVE", _undecided(terms, found, rate)
+
+
+def _growing(terms: _Terms, found: Estimate, rate: Rate) -> str:
+    lower, value, upper = (_per_hour(r, terms.spec) for r in (rate.lower, rate.value, rate.upper))
+    said = f"growing by {value} ({lower} to {upper})"
+    if found.leak and not terms.window.steady:
+        return f"no-steady-state: {said}, and no steady event tells a leak from a fill"
+    # What got faster does not fill up: the guard asks for more than the two halves show.
+    faster = found.fade is not None and found.fade[1] >= found.fade[0]
+    if found.leak or found.reason in ("", "too-short") or faster:
+        return said
+    return f"{_undecided(terms, found, rate)}; {said}"
+
+
+def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> str:
+    reason = found.reason or "too-short"
+    upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
+    if reason == "still-filling" and found.fade is not None:
+        hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
+        early, late = (_per_hour(part / hours, terms.spec) for part in found.fade)
+        return f"still-filling: growth went from {early} to {late} in the second half"
+    if reason == "load-climbs":
+        return "load-climbs: the requests in flight rose as evenly; growth at an even load tells"
+    if reason == "few-cycles":
+        return "few-cycles: too few troughs to see what grows under the sawtooth"
+    if reason == "few-steps":
+        return "few-steps: it grew in too few steps to tell whether they go on"
+    return f"too-short: growth up to {upper} cannot be ruled out (bound {bound})"
+
+
+def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
+    """How long a window would decide: the interval narrows with time to the power 3/2.
+
+    None where no length would: flat memory under a profile that limits it at none.
+    """
+    present = terms.window.duration_s
+    half = max(rate.upper - rate.value, rate.value - rate.lower)
+    # Either the growth is real and must clear the floor, or it is not and must clear the bound.
+    room = max(terms.bound - max(rate.value, 0.0), rate.value - terms.floor, 1e-9)
+    longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), _LONGEST_ADVICE)
+    shortest = LEAK_AFTER_STEADY_S if terms.window.steady else LEAK_WITHOUT_STEADY_S
+    if terms.unlimited:
+        limit_s = next_limit_s(terms.record)
+        if limit_s is None:
+            return shortest if found.leak else None
+        longer = max(present + limit_s - run_length_s(terms.record), 1.3 * present)
+    return float(max(longer, shortest) if found.leak else longer)
+
+
+def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
+    """Garbage that is collected now and then: judged by what it falls back to."""
+    unit, seconds = terms.spec.unit.value, terms.window.duration_s
+    rate = Rate(floors.slope_per_s * 3600, floors.lower * 3600, floors.upper * 3600, unit, "h")
+    enough = len(floors) >= FEWEST_FLOORS
+    rises = enough and floors.surely * seconds > terms.least_growth
+    upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
+    if rises and terms.may_call_leak:
+        outcome = "LEAK"
+        reason = f"it falls back to ever more after each of {len(floors)} full collections"
+    elif rate.upper < terms.bound and not rises and not terms.unlimited:
+        outcome, reason = "CLEAN", f"no growth above {upper} (95 %) from collection to collection"
+    else:
+        outcome = "INCONCLUSIVE"
+        reason = f"few-cycles: {len(floors)} full collections leave up to {upper} (bound {bound})"
+    return MetricResult(
+        metric=terms.spec.name,
+        outcome=outcome,
+        reason=reason,
+        window_s=(terms.window.start_s, terms.window.end_s),
+        rate_per_hour=rate,
+        rate_per_request=None,
+        floor_per_hour=terms.floor,
+        promise_per_hour=terms.promise,
+        model=f"floors after {len(floors)} full collections",
+        fit_t_s=tuple(floors.t_s.tolist()),
+        fit_value=tuple(floors.value.tolist()),
+        band_lower=tuple(floors.value.tolist()),
+        band_upper=tuple(floors.value.tolist()),
+        needed_s=2.0 * seconds if outcome == "INCONCLUSIVE" else None,
+    )
+
+
+def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
+    """Without a model there is no rate: the range of a few samples is not an interval."""
+    longer = terms.window.duration_s * needed / max(t.size, 1)
+    return MetricResult(
+        metric=terms.spec.name,
+        outcome="INCONCLUSIVE",
+        reason=f"too-short: {t.size} samples in {format_duration(terms.window.duration_s)}, "
+        f"{needed} are needed",
+        window_s=(terms.window.start_s, terms.window.end_s),
+        rate_per_hour=None,
+        rate_per_request=None,
+        floor_per_hour=terms.floor,
+        promise_per_hour=terms.promise,
+        model=NO_MODEL,
+        needed_s=min(longer, _LONGEST_ADVICE * terms.window.duration_s),
+    )
+
+
+def _per_hour(rate: float, spec: MetricSpec) -> str:
+    if spec.unit is Unit.BYTES:
+        return format_byte_rate(rate)
+    return f"{format_count(rate)} {spec.unit.value}/h"
+
+
+def rests_are_alike(record: RunRecord) -> bool:
+    """Whether the cache was flushed before memory was read at each rest."""
+    resolved = mapping(mapping(record.manifest, "profile"), "resolved")
+    return mapping(resolved, "checkpoint").get("flush") is True
+
+
+def judged_samples(window: Window, series: Series) -> tuple[FloatArray, FloatArray]:
+    """Times and values of ``series`` in the window; rests lie where others are left out."""
+    if series.name == AT_REST:
+        window = replace(window, pauses=())
+    return window.samples(series)
+
+
+def with_q_values(results: Sequence[MetricResult]) -> list[MetricResult]:
+    """``results`` with Holm's adjusted p-values of "grows no faster than its floor".
+
+    A metric that could not be tested keeps None and is not counted.
+    """
+    tested = [i for i, result in enumerate(results) if result.p_value is not None]
+    adjusted = holm([results[i].p_value or 0.0 for i in tested])
+    out = list(results)
+    for i, q in zip(tested, adjusted, strict=True):
+        out[i] = replace(results[i], q_value=q)
+    return out
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Each p-value, adjusted for all of them together, in the given order."""
+    count = len(p_values)
+    adjusted = [1.0] * count
+    highest = 0.0
+    for rank, i in enumerate(sorted(range(count), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, (count - rank) * p_values[i]))
+        adjusted[i] = highest
+    return adjusted

@@ -1,0 +1,168 @@
+"""The requests in flight as blocks see them: mean and peak, for memory that follows the load."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, Blocks
+from hybridbench.analysis.trend.gls import FIRST_PHI, Problem, best_model, fit_model
+from hybridbench.analysis.trend.sawtooth import Sawtooth
+from hybridbench.analysis.trend.shapes import Beside
+
+_PEAK_RISES = 0.1  # of its last height
+# A climb as even as the growth: so much of the variance of one is that of the other.
+_CLIMBS, _ALIKE = 0.2, 0.95
+
+_FEWEST_CYCLES = 2.0
+_BLOCKS_A_CYCLE = 4
+_CYCLE_GRID = 0.1  # cycles
+_FINE_CYCLE_GRID = 0.01
+_SWING_EXPLAINS = 0.5  # of what the best shape without it leaves
+# Height, phase, and the search for the period.
+_SWING_PARAMETERS = 5
+
+MOST_FALLS = 4
+# How long the return takes, as the time constant of an exponential in shares of the window.
+# Climbing for longer than the slowest of them that counts is how a sawtooth climbs.
+_TAUS = 0.005 * 1.6 ** np.arange(10)
+_SLOWEST = 0.06
+_DIPS_EXPLAIN = 0.5  # of what a parabola leaves
+_LATEST = 0.15  # of the window between a fall and its end, for a return to be seen
+_LEAST_SEEN = 0.1  # of a fall, in the block that shows most of it
+_WITHIN = (np.arange(20) + 0.5) / 20.0
+_REFINED = 3
+_FINER = np.linspace(-0.75, 0.75, 7)
+
+
+def block_load(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray | None:
+    """Mean load of each block about its average; None where it hardly varies."""
+    total = np.concatenate([[0.0], np.cumsum(load)])
+    edges = blocks.start_s + (blocks.end_s - blocks.start_s) * np.stack(
+        [blocks.index, blocks.index + 1]
+    ) / (blocks.index[-1] + 1)
+    first, last = np.searchsorted(t_s, edges[0]), np.searchsorted(t_s, edges[1])
+    last = np.maximum(last, first + 1)
+    mean = (total[np.minimum(last, load.size)] - total[np.minimum(first, load.size - 1)]) / (
+        last - first
+    )
+    centred: FloatArray = mean - mean.mean()
+    varies = float(np.abs(centred).max()) > 0.1 * float(np.abs(mean).max())
+    return centred if varies else None
+
+
+def block_peak(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray | None:
+    """The highest load so far, about its average; None where it hardly rises in the window.
+
+    An allocator keeps what the highest load took, so that memory follows the peaks and not the
+    load.  While they still rise, growth is told from a leak only if it is not theirs.
+    """
+    highest = np.maximum.accumulate(load)
+    peak = np.interp(blocks.t_s, t_s, highest)
+    if float(np.ptp(peak)) <= _PEAK_RISES * float(peak[-1]):
+        return None
+    centred: FloatArray = peak - peak.mean()
+    return centred
+
+
+def climbs_alike(
+    t_s: FloatArray, load: FloatArray, blocks: Blocks, fitted: FloatArray, growth: float
+) -> bool:
+    """Whether the highest load so far rose as evenly as ``fitted`` [blocks] did, and far enough.
+
+    Then nothing tells the two apart.  What the load takes is at most in proportion to it: growth by
+    a larger share than the load's is not the load's.
+    """
+    peak = block_peak(t_s, load, blocks)
+    if peak is None or not np.ptp(fitted):
+        return False
+    climb = float(np.ptp(peak)) / float(load.max())
+    share = growth / max(float(np.abs(blocks.value).max()), 1e-300)
+    if climb < _CLIMBS or share > climb:
+        return False
+    return float(np.corrcoef(peak, fitted)[0, 1]) ** 2 > _ALIKE
+
+
+def find_swing(problem: Problem) -> Beside | None:
+    """The sine that explains most of what the best shape leaves, if it is half of it."""
+    best = best_model(problem, FIRST_PHI, 0)
+    left = fit_model(problem, best, FIRST_PHI).residuals
+    if float(left @ left) <= 0:
+        return None
+    x = np.concatenate([[0.0], np.cumsum(problem.gaps)])
+    x = x / max(x[-1], 1.0)
+    most = left.size / _BLOCKS_A_CYCLE
+    if most <= _FEWEST_CYCLES:
+        return None
+    coarse = _best_cycles(x, left, np.arange(_FEWEST_CYCLES, most, _CYCLE_GRID))
+    near = np.arange(coarse - _CYCLE_GRID, coarse + _CYCLE_GRID, _FINE_CYCLE_GRID)
+    cycles = _best_cycles(x, left, np.maximum(near, _FEWEST_CYCLES))
+    if _explained(x, left, np.array([cycles]))[0] < _SWING_EXPLAINS * float(left @ left):
+        return None
+    angle = 2.0 * np.pi * cycles * x
+    return Beside((np.sin(angle), np.cos(angle)), _SWING_PARAMETERS)
+
+
+def _best_cycles(x: FloatArray, left: FloatArray, cycles: FloatArray) -> float:
+    return float(cycles[int(np.argmax(_explained(x, left, cycles)))])
+
+
+def _explained(x: FloatArray, left: FloatArray, cycles: FloatArray) -> FloatArray:
+    """The part of ``left``'s sum of squares that a sine of each number of cycles takes."""
+    angle = 2.0 * np.pi * cycles[:, None] * x[None, :]
+    s, c = np.sin(angle), np.cos(angle)
+    ss, cc, sc = (s * s).sum(axis=1), (c * c).sum(axis=1), (s * c).sum(axis=1)
+    sy, cy = s @ left, c @ left
+    taken: FloatArray = (cc * sy**2 - 2.0 * sc * sy * cy + ss * cy**2) / (ss * cc - sc**2)
+    return taken
+
+
+def find_dips(
+    blocks: Blocks, teeth: Sawtooth | None, quantile: float = BYTES_QUANTILE
+) -> Beside | None:
+    """A return after each of a few falls, at the speed that fits best; None if it explains little.
+
+    Each fall has a depth of its own; the speed is one for all, as the same thing comes back.
+    """
+    if teeth is None or teeth.fall_s.size > MOST_FALLS:
+        return None
+    x = blocks.x
+    falls = (teeth.fall_s - blocks.start_s) / max(blocks.end_s - blocks.start_s, 1e-9)
+    falls = falls[falls < 1.0 - _LATEST]
+    if not falls.size:
+        return None
+    # A part of a block lies before the fall; the block's quantile is taken of what the column does.
+    inside = (blocks.index[:, None] + _WITHIN) / (blocks.index[-1] + 1.0)
+    smooth = np.column_stack([np.ones(x.size), x, x * x])
+    without = _squares_left(smooth, blocks.value)
+
+    def left(log_tau: float) -> float:
+        columns = _returns(inside, falls, float(np.exp(log_tau)), 1.0 - quantile)
+        return _squares_left(np.column_stack([smooth, columns]), blocks.value)
+
+    grid = np.log(_TAUS)
+    for _ in range(_REFINED):
+        best = min(grid.tolist(), key=left)
+        step = float(grid[1] - grid[0])
+        grid = best + step * _FINER
+    tau = float(np.exp(best))
+    if tau > _SLOWEST or left(best) > _DIPS_EXPLAIN * without:
+        return None
+    columns = _returns(inside, falls, tau, 1.0 - quantile)
+    # A depth and a place for each, and the search for the speed.
+    cost = 2 * columns.shape[1] + 1
+    return Beside(tuple(columns.T), cost)
+
+
+def _returns(inside: FloatArray, falls: FloatArray, tau: float, quantile: float) -> FloatArray:
+    """[blocks, falls]: how much of each fall is still missing in each block."""
+    since = inside[:, :, None] - falls[None, None, :]
+    missing = np.where(since >= 0.0, np.exp(-np.maximum(since, 0.0) / tau), 0.0)
+    out: FloatArray = np.quantile(missing, quantile, axis=1)
+    return out[:, out.max(axis=0) > _LEAST_SEEN]
+
+
+def _squares_left(design: FloatArray, y: FloatArray) -> float:
+    beta = np.linalg.lstsq(design, y, rcond=None)[0]
+    residual = y - design @ beta
+    return float(residual @ residual)

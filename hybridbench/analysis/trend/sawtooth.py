@@ -1,0 +1,324 @@
+"""Sawteeth longer than a block: find the falls, and fit the bottoms instead of the teeth.
+
+A full collection gives memory back at once; what grows under it shows in the troughs (detection.md
+4.2, step 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridbench.analysis.distributions import t_quantile
+from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.record import FloatArray, RunRecord
+
+MIN_TROUGHS = 4
+
+_MAX_POINTS = 4000
+_FALL_WITHIN = 3  # samples that one fall may take
+_FALL_NOISE = 8.0  # robust standard deviations of a sample-to-sample difference
+_FALL_QUANTA = 2.5  # of what the values are rounded to: less is one sample on the edge of two
+_LIKE_SIZE = 0.4  # of the largest fall
+_SAME_FLOOR = (
+    2.5  # typical misses of a trough by its neighbours: a smaller fall that ends no further off
+)
+_NEAR_FLOOR = 0.03  # of the typical fall
+_LEAST_OF_TYPICAL = 0.15  # of the typical fall; a smaller one may be anything
+_SUDDEN = 0.5  # a rise of this share of the fall in one go is a burst of load, not a tooth
+# Of all growth so far: a fall this deep says that growth was only stored up.  A far deeper one let
+# go of something else.
+_GIVES_BACK, _GIVES_MORE = 0.5, 2.0
+_OUTGROWS = 1.5  # times the largest fall; the next tooth of a sawtooth would have ended before
+_OUTGROWS_FROM = 0.25  # of the window: what rose before may be a fill
+_LINE_POINTS = 8  # of a tooth before a line is drawn through it
+_LINE_MISS = 4.0  # standard deviations between the line's foot and the lowest sample
+_SCATTERS_MORE = 1.5
+_CLIMB_ROUNDS = 6
+_LEAST_VARIANCE = 1e-6  # of a climb, as a share of what climbs are
+_SKIP = 0.12  # share of the window in which a trough may still be warm-up
+
+COLLECTIONS = "gc_gen2_collections"
+FEWEST_FLOORS = 4  # before a rise of them is called a leak
+_LEAST_ERROR_BYTES = 4096.0  # a census sizes objects, and misses some bytes of each
+
+
+@dataclass(frozen=True)
+class Sawtooth:
+    """The falls of a series and the trough after each."""
+
+    fall_s: FloatArray
+    fall: FloatArray
+    trough_s: FloatArray
+    trough: FloatArray
+    gives_back: bool  # one fall returned most of the growth up to it, and not far more
+    outgrown: bool  # memory rose by far more than any fall gave back, and no fill is in that
+    jitter: float  # how far a trough may be missed by: what a tooth climbs between two samples
+
+
+def find_sawtooth(t_s: FloatArray, value: FloatArray) -> Sawtooth | None:
+    """The teeth of a series, or None where there is no fall that stands out of the noise."""
+    if t_s.size < 4 * _FALL_WITHIN:
+        return None
+    t, raw = _thin(t_s, value)
+    y = _without_spikes(raw)
+    step = np.diff(raw)
+    noise = 1.4826 * float(np.median(np.abs(step - np.median(step))))
+    # Where most samples tie, the median says nothing about the noise; the quiet nine tenths do.
+    noise = max(noise, float(np.quantile(np.abs(step), 0.9)) / 3.0)
+    after = np.lib.stride_tricks.sliding_window_view(y[1:], _FALL_WITHIN).min(axis=1)
+    fall = y[: after.size] - after
+    least = max(_FALL_NOISE * noise, _FALL_QUANTA * _quantum(step))
+    every = _peaks(fall, max(least, 1e-9 * float(np.abs(y).max()), 1e-300))
+    at = _alike(y, fall, every) if every.size else every
+    at = at[[not _sudden_rise(y, int(i), float(fall[i])) for i in at]] if at.size else at
+    if not at.size:
+        return None
+    bottoms = _bottoms(y, at)
+    troughs = _feet(t, y, bottoms, at)
+    low_so_far = np.minimum.accumulate(y)
+    rise_so_far = np.array([y[max(0, i - 2) : i + 1].max() - low_so_far[i] for i in at])
+    stored_up = (fall[at] >= _GIVES_BACK * rise_so_far) & (fall[at] <= _GIVES_MORE * rise_so_far)
+    gives_back = bool(np.any(stored_up))
+    points_each = float(np.median(np.diff(at))) if at.size > 1 else float(y.size)
+    jitter = float(np.median(fall[at])) / points_each
+    low = min(float(troughs[-1]), float(y[int(_OUTGROWS_FROM * y.size) :].min()))
+    risen = float(np.median(y[-_FALL_WITHIN:])) - low
+    outgrown = risen >= _OUTGROWS * float(fall[at].max())
+    return Sawtooth(t[at], fall[at], t[bottoms], troughs, gives_back, outgrown, jitter)
+
+
+def _alike(y: FloatArray, fall: FloatArray, every: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The falls that end teeth: those of like size, and smaller ones to the same floor.
+
+    A collection that comes early frees little and still leaves what the others leave; a line drawn
+    through it would miss the foot of its tooth.
+    """
+    large = fall[every] >= _LIKE_SIZE * fall[every].max()
+    at: NDArray[np.int64] = every[large]
+    if at.size < MIN_TROUGHS or at.size == every.size:
+        return at
+    low = _bottoms(y, at)
+    between = np.interp(low[1:-1], low[:-2], y[low[:-2]]) + np.interp(
+        low[1:-1], low[2:], y[low[2:]]
+    )
+    miss = float(np.median(np.abs(y[low[1:-1]] - 0.5 * between)))
+    floor = np.interp(_bottoms(y, every), low, y[low])
+    typical = float(np.median(fall[at]))
+    near = max(_SAME_FLOOR * miss, _NEAR_FLOOR * typical)
+    same = np.abs(y[_bottoms(y, every)] - floor) <= near
+    counts = fall[every] >= _LEAST_OF_TYPICAL * typical
+    chosen: NDArray[np.int64] = every[large | (same & counts)]
+    return chosen
+
+
+def usable_troughs(teeth: Sawtooth, start_s: float, end_s: float) -> tuple[FloatArray, FloatArray]:
+    """Times and values of the troughs after the first 12 % of the window."""
+    keep = teeth.trough_s >= start_s + _SKIP * (end_s - start_s)
+    return teeth.trough_s[keep], teeth.trough[keep]
+
+
+def _thin(t_s: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """At most 4,000 points."""
+    per_point = -(-t_s.size // _MAX_POINTS)
+    points = t_s.size // per_point
+    t = t_s[: points * per_point].reshape(points, per_point).mean(axis=1)
+    y: FloatArray = np.median(value[: points * per_point].reshape(points, per_point), axis=1)
+    return t, y
+
+
+def _quantum(step: FloatArray) -> float:
+    """What the values are rounded to, if most neighbours are equal; else 0."""
+    moved = np.abs(step[step != 0])
+    if not moved.size or 2 * moved.size > step.size:
+        return 0.0
+    return float(np.quantile(moved, 0.1))
+
+
+def _without_spikes(y: FloatArray) -> FloatArray:
+    inner = np.median(np.lib.stride_tricks.sliding_window_view(y, 3), axis=1)
+    return np.concatenate([y[:1], inner, y[-1:]])
+
+
+def _peaks(fall: FloatArray, threshold: float) -> NDArray[np.int64]:
+    """One index for each run of neighbouring falls above ``threshold``: its deepest."""
+    above = np.flatnonzero(fall > threshold)
+    if not above.size:
+        return above
+    runs = np.split(above, np.flatnonzero(np.diff(above) > _FALL_WITHIN) + 1)
+    return np.array([run[np.argmax(fall[run])] for run in runs], dtype=np.int64)
+
+
+def _sudden_rise(y: FloatArray, at: int, fall: float) -> bool:
+    """Whether the level that falls at ``at`` had been reached in one jump, as a burst of load
+    does.
+    """
+    before = y[: at + 1]
+    if before.size <= _FALL_WITHIN:
+        return False
+    # Only the rise that leads to this fall counts: from the last point as low as the fall's bottom.
+    low = np.flatnonzero(before <= y[at] - 0.9 * fall)
+    start = int(low[-1]) if low.size else 0
+    climb = before[start:]
+    if climb.size <= _FALL_WITHIN:
+        return low.size > 0
+    jump = climb[_FALL_WITHIN:] - climb[:-_FALL_WITHIN]
+    slowest = (climb[-1] - climb[0]) * _FALL_WITHIN / climb.size
+    return bool(float(jump.max()) > max(_SUDDEN * fall, 3.0 * float(slowest)))
+
+
+def _bottoms(y: FloatArray, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.array(
+        [i + 1 + int(np.argmin(y[i + 1 : i + 2 + _FALL_WITHIN])) for i in at], dtype=np.int64
+    )
+
+
+def _feet(
+    t: FloatArray, y: FloatArray, bottoms: NDArray[np.int64], at: NDArray[np.int64]
+) -> FloatArray:
+    """Where the line through each tooth starts: the trough, less the noise of one sample.
+
+    A tooth too short for a line, or bent, keeps its lowest sample.
+    """
+    feet = y[bottoms].copy()
+    ends = [*at[1:].tolist(), y.size - 1]
+    lines = [
+        _Line.through(t[start : end + 1], y[start : end + 1], place)
+        for place, (start, end) in enumerate(zip(bottoms.tolist(), ends, strict=True))
+        if end - start + 1 >= _LINE_POINTS
+    ]
+    if not lines:
+        return feet
+    typical = float(np.median([line.scatter for line in lines]))
+    lines = [_straight(t, y, int(bottoms[line.place]), line, typical) for line in lines]
+    climbs = _climbs(lines)
+    for line, climb in zip(lines, climbs.tolist(), strict=True):
+        foot = line.mean - climb * line.reach_s
+        if abs(foot - feet[line.place]) <= _LINE_MISS * line.scatter:
+            feet[line.place] = foot
+    return feet
+
+
+def _straight(t: FloatArray, y: FloatArray, start: int, line: _Line, typical: float) -> _Line:
+    """The line through as much of the start of a tooth as scatters no more than teeth do.
+
+    What scatters more hides a fall too small to be seen as one, or bends.
+    """
+    points = int(np.searchsorted(t, t[start] + 2.0 * line.reach_s, side="right")) - start
+    while line.scatter > _SCATTERS_MORE * typical and points >= 2 * _LINE_POINTS:
+        points //= 2
+        end = start + points
+        line = _Line.through(t[start:end], y[start:end], line.place)
+    return line
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The straight line through one tooth."""
+
+    place: int  # which tooth
+    middle_s: float
+    mean: float
+    reach_s: float  # from the foot to the middle
+    climb: float  # per second
+    variance: float  # of the climb
+    scatter: float  # of the samples about the line
+
+    @staticmethod
+    def through(t: FloatArray, y: FloatArray, place: int) -> _Line:
+        middle, mean = float(t.mean()), float(y.mean())
+        x, v = t - middle, y - mean
+        spread = float(x @ x)
+        climb = float(x @ v) / spread
+        left = v - climb * x
+        variance = float(left @ left) / max(t.size - 2, 1) / spread
+        # Noise that remembers moves a slope by more than its samples say.
+        kept = float(left[1:] @ left[:-1]) / max(float(left @ left), 1e-300)
+        kept = min(max(kept, 0.0), 0.95)
+        variance *= (1.0 + kept) / (1.0 - kept)
+        return _Line(
+            place, middle, mean, middle - float(t[0]), climb, variance, float(np.std(left))
+        )
+
+
+def _climbs(lines: Sequence[_Line]) -> FloatArray:
+    """The climb of each tooth, drawn towards what all teeth say as far as they say the same.
+
+    Garbage comes at the pace of the work, so teeth climb alike; then the climb of one is known
+    from all, and its foot four times better than from its own samples alone (empirical Bayes).
+    """
+    own = np.array([line.climb for line in lines])
+    if own.size < MIN_TROUGHS:
+        return own
+    # A tooth rounded to one page, or drawn by a ruler, has no scatter and would outweigh the rest.
+    seen = np.array([line.variance for line in lines])
+    variance = np.maximum(seen, _LEAST_VARIANCE * float(own @ own) / own.size)
+    if not np.any(variance):
+        return own
+    at = np.array([line.middle_s for line in lines])
+    at = (at - at.mean()) / max(float(np.ptp(at)), 1e-9)
+    design = np.column_stack([np.ones(at.size), at])
+    between = 0.0
+    for _ in range(_CLIMB_ROUNDS):
+        weight = float(variance.min() + between) / (variance + between)
+        root = np.sqrt(weight)
+        line = np.linalg.lstsq(design * root[:, None], own * root, rcond=None)[0]
+        common = design @ line
+        excess = (own - common) ** 2 - variance
+        between = max(0.0, float(np.sum(excess * weight) / np.sum(weight)))
+    share = between / (between + variance)
+    drawn: FloatArray = common + share * (own - common)
+    return drawn
+
+
+@dataclass(frozen=True)
+class Floors:
+    """The first value after each full collection, and the line through them.
+
+    ``slope_per_s`` has the 95 % interval ``lower`` to ``upper``; ``surely`` is its one-sided bound
+    at one in a thousand.  Two floors leave no error to measure: all between them counts as noise.
+    """
+
+    t_s: FloatArray
+    value: FloatArray
+    slope_per_s: float
+    lower: float
+    upper: float
+    surely: float
+
+    def __len__(self) -> int:
+        return int(self.t_s.size)
+
+
+def floors_after_collections(
+    record: RunRecord, window: Window, t_s: FloatArray, value: FloatArray
+) -> Floors | None:
+    """The floors of samples ``value`` at ``t_s``; None with fewer than two in the window."""
+    counter = record.series.get(COLLECTIONS)
+    if counter is None or len(counter) < 2:
+        return None
+    inside = (counter.t_s > window.start_s) & (counter.t_s <= window.end_s)
+    rose = np.diff(counter.value, prepend=counter.value[0]) > 0
+    times = counter.t_s[rose & inside]
+    first = np.searchsorted(t_s, times)
+    # Two collections between two censuses have one floor.
+    first = np.unique(first[first < t_s.size])
+    if first.size < 2:
+        return None
+    return _floor_line(t_s[first], value[first])
+
+
+def _floor_line(t: FloatArray, value: FloatArray) -> Floors:
+    centred = t - t.mean()
+    energy = float(centred @ centred)
+    slope = float(centred @ value) / energy
+    freedom = max(t.size - 2, 1)
+    left = value - value.mean() - (slope * centred if t.size > 2 else 0.0)
+    spread = max(float(np.sqrt(left @ left / freedom)), _LEAST_ERROR_BYTES)
+    error = spread / float(np.sqrt(energy))
+    half = t_quantile(0.975, freedom) * error
+    surely = slope - t_quantile(0.999, freedom) * error
+    return Floors(t, value, slope, slope - half, slope + half, surely)

@@ -1,0 +1,275 @@
+"""What work costs, from cumulative counters: milliseconds per call, per step, per token; hit rate.
+
+A rate per unit of work does not move with the load, as throughput does, so it can be judged for
+decay.  The parts of a step are processor time, which a busy neighbour does not lengthen by taking
+the processor away; the whole step is time on the wall, as users see it.  What still moves it for
+good reasons (batch size, prompt length, victims per eviction) is listed with it, and the judgement
+takes it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.record import FloatArray, RunRecord
+
+_MS = 1000.0
+_MOST_BLOCKS = 48
+_SAMPLES_PER_BLOCK = 3
+
+
+@dataclass(frozen=True)
+class DerivedMetric:
+    """One cost or rate: counters above the line over counters below it.
+
+    Args:
+        name: subject of its findings.
+        label: what a sentence calls it.
+        over, under: counters and their signs; ``over`` is multiplied by ``factor``.
+        unit: of the quotient.
+        least_change: the smallest worsening over the window worth a finding, as a share.
+        loads: quotients of counters that move it for good reasons.
+        timed: it is a time, and a slower machine makes it longer.
+        least_count: events below the line that a block must have.
+        from_traffic: judged from the end of the warm-up requests, not from ``steady``: what a full
+            pool costs begins before the engine is steady.
+        least_value: below this over the whole window it matters to nobody.
+        judged: gates; the others are only shown.
+    """
+
+    name: str
+    label: str
+    over: Mapping[str, float]
+    under: Mapping[str, float]
+    unit: str
+    least_change: float
+    factor: float = 1.0
+    loads: tuple[Load, ...] = ()
+    timed: bool = True
+    higher_is_worse: bool = True
+    least_count: float = 3.0
+    least_value: float = 0.0
+    from_traffic: bool = False
+    judged: bool = True
+
+
+@dataclass(frozen=True)
+class Load:
+    """A natural cause: one sum of counters for each of another."""
+
+    over: tuple[str, ...]
+    under: tuple[str, ...]
+
+
+_HIT, _COMPUTED = "events.prefix_hit_tokens", "events.prompt_tokens"
+_OUTPUT, _STEPS = "events.output_tokens", "events.steps"
+_TOKENS = {_COMPUTED: 1.0, _OUTPUT: 1.0}
+_TOKENS_PER_STEP = Load((_COMPUTED, _OUTPUT), (_STEPS,))
+_SEQUENCES_PER_STEP = Load((_OUTPUT,), (_STEPS,))
+_PREFILLS_PER_STEP = Load(("events.prefill_steps",), (_STEPS,))
+_ADMISSIONS_PER_STEP = Load(("events.admissions",), (_STEPS,))
+_PROMPT_LENGTH = Load((_HIT, _COMPUTED), ("events.admissions",))
+_BATCH = (_TOKENS_PER_STEP, _SEQUENCES_PER_STEP, _PREFILLS_PER_STEP)
+_VICTIMS = Load(("events.nodes_evicted", "events.evict_internal_state"), ("events.evict_calls",))
+_INSERTS = {"events.admissions": 1.0, "events.finishes": 1.0, "events.prefill_chunks": 1.0}
+
+# Thresholds are shares of the level at the start.  The parts of a step are small, rise a little as
+# a tree grows out of the processor's caches, and do not all suffer alike from a busy neighbour:
+# only half as much again counts.  A whole step against the model's part of it is steadier, and is
+# what users wait for.
+DERIVED_METRICS: tuple[DerivedMetric, ...] = (
+    DerivedMetric(
+        "evict_ms",
+        "processor time of an eviction",
+        {"evict_s": 1.0},
+        {"events.evict_calls": 1.0},
+        "ms",
+        0.5,
+        _MS,
+        (_VICTIMS,),
+    ),
+    DerivedMetric(
+        "evict_ms_per_node",
+        "processor time of an eviction for each node",
+        {"evict_s": 1.0},
+        {"events.nodes_evicted": 1.0, "events.evict_internal_state": 1.0},
+        "ms",
+        0.5,
+        _MS,
+        judged=False,
+    ),
+    DerivedMetric(
+        "match_ms",
+        "processor time of a prefix match",
+        {"match_s": 1.0},
+        {"events.match_calls": 1.0},
+        "ms",
+        0.5,
+        _MS,
+        (_PROMPT_LENGTH,),
+    ),
+    DerivedMetric(
+        "insert_ms",
+        "processor time of an insert to the cache",
+        {"insert_s": 1.0},
+        _INSERTS,
+        "ms",
+        0.5,
+        _MS,
+        (_PROMPT_LENGTH,),
+    ),
+    DerivedMetric(
+        "schedule_ms",
+        "processor time to form and settle a batch, cache calls left out",
+        {"schedule_s": 1.0, "match_s": -1.0, "insert_s": -1.0, "evict_s": -1.0},
+        {_STEPS: 1.0, "events.idle_steps": -1.0},
+        "ms",
+        0.5,
+        _MS,
+        (_SEQUENCES_PER_STEP, _ADMISSIONS_PER_STEP),
+    ),
+    DerivedMetric(
+        "forward_cpu_ms",
+        "processor time of the model for each token",
+        {"forward_cpu_s": 1.0},
+        _TOKENS,
+        "ms",
+        0.5,
+        _MS,
+        (*_BATCH, _PROMPT_LENGTH),
+    ),
+    DerivedMetric(
+        "forward_ms",
+        "time of the model for each token",
+        {"forward_s": 1.0},
+        _TOKENS,
+        "ms",
+        0.5,
+        _MS,
+        (*_BATCH, _PROMPT_LENGTH),
+        judged=False,
+    ),
+    DerivedMetric(
+        "token_ms",
+        "time of a step for each token",
+        {"step_s": 1.0},
+        _TOKENS,
+        "ms",
+        0.15,
+        _MS,
+        (*_BATCH, _PROMPT_LENGTH),
+        from_traffic=True,
+    ),
+    DerivedMetric(
+        "gc_full_ms",
+        "time of a full collection",
+        {"gc_pause_s": 1.0},
+        {"gc_gen2_collections": 1.0},
+        "ms",
+        0.5,
+        _MS,
+        least_count=1.0,
+        judged=False,
+    ),
+    DerivedMetric(
+        "gc_share",
+        "share of busy time that the collector takes",
+        {"gc_pause_s": 1.0},
+        {"step_s": 1.0},
+        "ratio",
+        1.0,
+        timed=False,
+        least_count=0.01,
+        least_value=0.02,
+    ),
+    DerivedMetric(
+        "hit_rate",
+        "share of prompt tokens served by the cache",
+        {_HIT: 1.0},
+        {_HIT: 1.0, _COMPUTED: 1.0},
+        "ratio",
+        0.1,
+        timed=False,
+        higher_is_worse=False,
+        least_count=100.0,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class WorkBlocks:
+    """A derived quantity in blocks of equal time; blocks with too few events are left out."""
+
+    t_s: FloatArray  # middle of each block
+    index: FloatArray  # of the block, from the start; a jump is a gap
+    over: FloatArray
+    under: FloatArray
+    loads: FloatArray  # [blocks, loads], logarithms less their means
+
+    def __len__(self) -> int:
+        return int(self.t_s.size)
+
+    @property
+    def value(self) -> FloatArray:
+        return self.over / self.under
+
+    @property
+    def total(self) -> float:
+        """The quotient of the whole stretch."""
+        return float(self.over.sum() / self.under.sum())
+
+
+def work_blocks(
+    record: RunRecord, derived: DerivedMetric, start_s: float, end_s: float
+) -> WorkBlocks | None:
+    """``derived`` between two times; None where its counters were not sampled."""
+    names = [*derived.over, *derived.under]
+    if any(name not in record.series or len(record.series[name]) < 2 for name in names):
+        return None
+    edges = _edges(record.series[names[-1]].t_s, start_s, end_s)
+    if edges.size < 2:
+        return None
+    over = derived.factor * _summed(record, derived.over, edges)
+    under = _summed(record, derived.under, edges)
+    loads = [_load(record, load, edges) for load in derived.loads]
+    known = [load for load in loads if load is not None]
+    table = np.column_stack(known) if known else np.zeros((under.size, 0))
+    keep = (under >= derived.least_count) & (over > 0) & np.isfinite(table).all(axis=1)
+    centred = table[keep] - table[keep].mean(axis=0) if keep.any() else table[keep]
+    middle = 0.5 * (edges[:-1] + edges[1:])
+    index = np.arange(under.size, dtype=np.float64)
+    return WorkBlocks(middle[keep], index[keep], over[keep], under[keep], centred)
+
+
+def _edges(t_s: FloatArray, start_s: float, end_s: float) -> FloatArray:
+    inside = t_s[(t_s >= start_s) & (t_s <= end_s)]
+    blocks = min(_MOST_BLOCKS, inside.size // _SAMPLES_PER_BLOCK)
+    if blocks < 1:
+        return np.zeros(0)
+    edges: FloatArray = np.linspace(float(inside[0]), float(inside[-1]), blocks + 1)
+    return edges
+
+
+def _summed(record: RunRecord, terms: Mapping[str, float], edges: FloatArray) -> FloatArray:
+    total = np.zeros(edges.size - 1)
+    for name, sign in terms.items():
+        series = record.series[name]
+        total += sign * np.diff(np.interp(edges, series.t_s, series.value))
+    return total
+
+
+def _load(record: RunRecord, load: Load, edges: FloatArray) -> FloatArray | None:
+    """Logarithm of the load in each block; None where it was not sampled or never moves."""
+    if any(name not in record.series for name in (*load.over, *load.under)):
+        return None
+    over = _summed(record, dict.fromkeys(load.over, 1.0), edges)
+    under = _summed(record, dict.fromkeys(load.under, 1.0), edges)
+    logs = np.full(over.size, np.nan)
+    some = (over > 0) & (under > 0)
+    if some.sum() < over.size // 2:
+        return None
+    logs[some] = np.log(over[some] / under[some])
+    return logs

@@ -1,0 +1,183 @@
+"""One answer from many calls: the word, the sentence, the precedence, the notes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hybridbench.analysis.comparison.compare import compare
+from hybridbench.analysis.comparison.records import (
+    Call,
+    Comparison,
+    ComparisonTerms,
+    ComparisonVerdict,
+    Outcome,
+)
+from hybridbench.analysis.findings import Finding, VerdictKind
+from hybridbench.errors import ExitCode
+from tests.unit.analysis.comparisons import (
+    THROUGHPUT,
+    growth,
+    leak,
+    pair,
+    rounds,
+    run_record,
+    strays,
+    verdict,
+    version,
+)
+
+TERMS = ComparisonTerms()
+SAME = rounds(12, {THROUGHPUT: 1.0}, noise=0.004)
+SLOW = rounds(12, {THROUGHPUT: 0.8}, noise=0.004)
+FAST = rounds(12, {THROUGHPUT: 1.25}, noise=0.004)
+NOISY = rounds(6, {THROUGHPUT: 1.0}, noise=0.2)
+CLEAN = verdict(metrics=[growth(0.0, 0.1, "CLEAN")])
+LEAKS = verdict(VerdictKind.LEAK, [leak()], [growth(3.7, 0.1, "LEAK")])
+
+
+def _answer(comparison: Comparison) -> ComparisonVerdict:
+    return compare(comparison, TERMS)
+
+
+def test_an_introduced_leak_leads_with_its_rate_and_says_the_speed_too() -> None:
+    found = _answer(pair(SAME, version(".", CLEAN), version("defect:x", LEAKS)))
+
+    assert found.exit_code is ExitCode.REGRESSION
+    assert found.headline.startswith(
+        "LEAK INTRODUCED: +3.70 GiB/h (3.46 to 3.94) in private memory"
+    )
+    assert "throughput SAME (" in found.headline
+
+
+def test_an_exact_finding_leads_with_its_rate_per_event() -> None:
+    record = run_record({"nodes_evicted": 5000.0})
+    own = verdict(VerdictKind.LEAK, [strays(0.9)])
+
+    found = _answer(pair(SAME, version(".", record=record), version("defect:x", own, record)))
+
+    assert found.word == "LEAK INTRODUCED"
+    assert "+0.90 (0.88 to 0.92) nodes per evicted node in TreeNode" in found.headline
+
+
+@pytest.mark.parametrize(
+    ("blocks", "outcome", "word", "code"),
+    [
+        (SAME, Outcome.SAME, "SAME", ExitCode.CLEAN),
+        (SLOW, Outcome.REGRESSION, "SLOWER", ExitCode.REGRESSION),
+        (FAST, Outcome.BETTER, "FASTER", ExitCode.CLEAN),
+        (NOISY, Outcome.INCONCLUSIVE, "INCONCLUSIVE", ExitCode.INCONCLUSIVE),
+        ((), Outcome.INCONCLUSIVE, "INCONCLUSIVE", ExitCode.INCONCLUSIVE),
+    ],
+    ids=["same", "slower", "faster", "noisy", "no blocks"],
+)
+def test_without_a_finding_the_answer_is_that_of_the_speed(
+    blocks: tuple[()], outcome: Outcome, word: str, code: ExitCode
+) -> None:
+    found = _answer(pair(blocks, version(".", CLEAN), version("git:HEAD", CLEAN)))
+
+    assert (found.outcome, found.word, found.exit_code) == (outcome, word, code)
+    assert found.headline.count(word) >= 1
+
+
+def test_a_leak_outweighs_a_gain_in_speed() -> None:
+    found = _answer(pair(FAST, version(".", CLEAN), version("defect:x", LEAKS)))
+
+    assert found.word == "LEAK INTRODUCED"
+    assert "FASTER" in found.headline
+
+
+def test_a_fixed_leak_is_better_but_not_while_the_speed_is_open() -> None:
+    sides = (version("defect:x", LEAKS), version(".", CLEAN))
+
+    decided, open_ = _answer(pair(SAME, *sides)), _answer(pair(NOISY, *sides))
+
+    assert (decided.outcome, decided.word) == (Outcome.BETTER, "LEAK FIXED")
+    assert open_.outcome is Outcome.INCONCLUSIVE
+    assert "LEAK FIXED" in open_.headline
+
+
+def test_a_leak_in_both_is_no_regression() -> None:
+    found = _answer(pair(SAME, version("a", LEAKS), version("b", LEAKS)))
+
+    assert found.outcome is Outcome.SAME
+
+
+def test_an_undecided_finding_is_no_pass() -> None:
+    unsure = verdict(metrics=[growth(1.0, 3.0, "INCONCLUSIVE")])
+
+    found = _answer(pair(SAME, version(".", unsure), version("defect:x", LEAKS)))
+
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "UNDECIDED" in found.headline
+
+
+def test_a_crash_of_the_second_version_alone_is_a_regression_that_is_named() -> None:
+    crash = Finding("crash", VerdictKind.CRASHED, "worker", "the worker died")
+    dead = version("git:HEAD", verdict(VerdictKind.CRASHED, [crash]))
+
+    second = _answer(pair(SAME[:6], version(".", CLEAN), dead))
+    both = _answer(pair(SAME[:6], replace(dead, name="."), dead))
+
+    assert (second.outcome, second.word) == (Outcome.REGRESSION, "CRASHED")
+    assert both.word != "CRASHED"
+
+
+def test_a_crash_of_the_first_version_is_no_fault_of_the_second_and_leaves_its_leaks_open() -> None:
+    dead = version(".", verdict(VerdictKind.CRASHED))
+
+    found = _answer(pair(SAME, dead, version("git:HEAD", CLEAN)))
+
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "leaks not judged, the first version is CRASHED" in found.headline
+
+
+@pytest.mark.parametrize("kinds", [("CLEAN", "INVALID"), ("INVALID", "CLEAN")])
+def test_an_invalid_run_leaves_the_speed_standing_and_the_leaks_open(kinds: list[str]) -> None:
+    base, other = (verdict(VerdictKind(kind)) for kind in kinds)
+
+    found = _answer(pair(SAME, version(".", base), version("b", other)))
+
+    primary = found.sides[0].primary()
+    assert primary is not None
+    assert primary.call is Call.SAME
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "leaks not judged" in found.headline
+
+
+def test_a_large_effect_of_the_order_is_told() -> None:
+    blocks = rounds(12, {THROUGHPUT: 1.0}, noise=0.004, second_turn=0.08)
+
+    found = _answer(pair(blocks))
+
+    assert any("second turn" in note and "+8" in note for note in found.sides[0].notes)
+    assert not any("second turn" in note for note in _answer(pair(SAME)).sides[0].notes)
+
+
+def test_a_bound_on_memory_is_told_without_a_leak() -> None:
+    found = _answer(pair(SAME, version(".", CLEAN), version("b", CLEAN)))
+
+    assert any("no more than 102 MiB/h and 102 MiB/h" in n for n in found.sides[0].notes)
+
+
+def test_what_one_process_per_version_cannot_tell_is_said_unless_each_block_had_its_own() -> None:
+    comparison = pair(SAME)
+
+    usual, fresh = _answer(comparison), _answer(replace(comparison, renew_every=1))
+    some = _answer(replace(comparison, renew_every=6))
+
+    assert any("one process" in note for note in usual.notes)
+    assert any("ran in 2 processes" in note for note in some.notes)
+    assert not any("one process" in note for note in fresh.notes)
+
+
+def test_allowed_mismatches_are_told() -> None:
+    found = _answer(replace(pair(SAME), allowed_mismatches=frozenset({"gc", "malloc"})))
+
+    assert any(note.endswith("gc, malloc") for note in found.notes)
+
+
+def test_a_single_version_is_no_comparison() -> None:
+    with pytest.raises(ValueError, match="two versions"):
+        _answer(Comparison((version("."),), (), True))

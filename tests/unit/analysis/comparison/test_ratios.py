@@ -1,0 +1,68 @@
+"""Thresholds on ratios are gated by the whole interval and can only make an answer stricter."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.analysis.comparison.answer import check_ratios
+from hybridbench.analysis.comparison.records import (
+    Call,
+    ComparisonTerms,
+    ComparisonVerdict,
+    MetricComparison,
+    Outcome,
+    Role,
+    SideComparison,
+)
+
+THROUGHPUT = "throughput_tokens_per_s"
+
+
+def verdict(lower: float, upper: float, outcome: Outcome = Outcome.SAME) -> ComparisonVerdict:
+    metric = MetricComparison(
+        metric=THROUGHPUT, label="throughput", unit="tokens/s", role=Role.PRIMARY, call=Call.SAME,
+        word="SAME", margin=0.03, base=100.0, other=99.0, ratio=(lower + upper) / 2, lower=lower,
+        upper=upper, confidence=0.95, pairs=6, sd=0.01, robust_ratio=1.0,
+    )  # fmt: skip
+    side = SideComparison(1, "git:new", outcome, outcome.value, "", (metric,), ())
+    return ComparisonVerdict(outcome, outcome.value, "head", (side,), 6, ComparisonTerms(), True)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "outcome", "code"),
+    [
+        (0.985, 1.005, Outcome.SAME, 0),
+        (0.96, 0.99, Outcome.INCONCLUSIVE, 13),
+        (0.95, 0.968, Outcome.REGRESSION, 12),
+    ],
+)
+def test_a_ratio_is_met_undecided_or_missed_by_its_whole_interval(
+    lower: float, upper: float, outcome: Outcome, code: int
+) -> None:
+    held, ratios = check_ratios(verdict(lower, upper), ["throughput.ratio>0.97"])
+
+    assert held.outcome is outcome
+    assert held.exit_code == code
+    assert "throughput.ratio>0.97" in ratios[0].said
+
+
+def test_a_regression_stays_one_and_keeps_its_word() -> None:
+    held, _ = check_ratios(
+        verdict(0.95, 0.96, Outcome.REGRESSION), ["throughput.ratio>0.97", "rss.slope<1MiB/h"]
+    )
+
+    assert held.word == "REGRESSION"
+    assert any("throughput.ratio>0.97" in note for note in held.notes)
+
+
+def test_a_metric_that_no_block_measured_passes_nobody() -> None:
+    held, ratios = check_ratios(verdict(0.99, 1.01), ["hit_rate.ratio>0.9"])
+
+    assert held.outcome is Outcome.INCONCLUSIVE
+    assert "was not checked" in ratios[0].said
+
+
+def test_without_a_ratio_nothing_changes() -> None:
+    before = verdict(0.9, 0.95)
+
+    assert check_ratios(before, ["rss.slope<1MiB/h"]) == (before, ())

@@ -1,0 +1,78 @@
+"""What drives a quantity that comes and goes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.analysis.drivers.steps import find_rise_driver, losing_steps
+from hybridbench.analysis.facts.counters import EventCounters
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+
+T = np.arange(300.0)
+RNG = np.random.default_rng(1)
+CLOSES = np.cumsum(RNG.poisson(0.2, T.size)).astype(np.float64)
+FINISHES = np.cumsum(RNG.poisson(5.0, T.size)).astype(np.float64)
+
+
+def counters(**values: FloatArray) -> EventCounters:
+    return EventCounters({n: Series(f"events.{n}", T, v) for n, v in sorted(values.items())})
+
+
+def test_the_counter_whose_steps_match_wins_though_all_comes_back() -> None:
+    held = np.diff(CLOSES, prepend=0.0)
+
+    driver = find_rise_driver(T, held, counters(closes=CLOSES, finishes=FINISHES))
+
+    assert driver is not None
+    assert driver.counter == "closes"
+    assert driver.covered == 1.0
+
+
+def test_a_counter_that_misses_rises_is_no_driver() -> None:
+    half = np.where(T > 150, CLOSES - CLOSES[150], 0.0)
+
+    assert find_rise_driver(T, CLOSES, counters(late=half)) is None
+
+
+def test_what_moves_in_every_step_explains_nothing() -> None:
+    always = counters(steps=T * 9, output_tokens=T * 70)
+
+    assert find_rise_driver(T, CLOSES, always) is None
+
+
+def looked(moved: dict[str, tuple[float, float]]) -> RunRecord:
+    """A run of 1,000 steps, of which some lost 100 slots: for each counter the steps in which it
+    moved, and the slots lost in them.
+    """
+    values = {"steps_with.steps": 1000.0, "lost_taken.kv.steps": 100.0}
+    for name, (steps, slots) in moved.items():
+        values[f"steps_with.{name}"] = steps
+        values[f"lost_taken.kv.{name}"] = slots
+    series = {name: Series(name, T[-1:], np.array([v])) for name, v in values.items()}
+    return RunRecord({}, series, ())
+
+
+def test_a_counter_that_moved_in_every_losing_step_and_in_few_others_is_found() -> None:
+    known = counters(closes=CLOSES, finishes=FINISHES)
+
+    found = losing_steps(looked({"closes": (60.0, 100.0), "finishes": (900.0, 100.0)}), "kv", known)
+
+    assert found is not None
+    assert found.always == ("closes",)
+    assert found.mostly == {"closes", "finishes"}
+    assert found.parts == ()
+
+
+def test_two_causes_have_each_its_share_and_none_is_always_there() -> None:
+    known = counters(closes=CLOSES, aborts=CLOSES, finishes=FINISHES)
+    record = looked({"closes": (60.0, 58.0), "aborts": (30.0, 44.0), "finishes": (900.0, 95.0)})
+
+    found = losing_steps(record, "kv", known)
+
+    assert found is not None
+    assert found.always == ()
+    assert found.parts == (("aborts", 0.44, 0.03), ("closes", 0.58, 0.06))
+
+
+def test_without_a_look_after_every_step_nothing_is_said() -> None:
+    assert losing_steps(RunRecord({}, {}, ()), "kv", counters(closes=CLOSES)) is None

@@ -1,0 +1,170 @@
+"""Arithmetic at rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.exact.checkpoints import checkpoint_findings
+from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.findings import Finding, VerdictKind
+from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
+from tests.unit.analysis.records import (
+    Run,
+    checkpoint,
+    healthy_record,
+    with_checkpoints,
+    with_events,
+    with_series,
+)
+
+RUN = Run(duration_s=240.0, steady_s=60.0)
+
+
+def found(record: RunRecord) -> list[Finding]:
+    return checkpoint_findings(record, event_counters(record))
+
+
+def residuals(*values: float) -> RunRecord:
+    """A run with a checkpoint every 30 s, at which the state pool misses so many slots."""
+    rests = [checkpoint(30.0 * (i + 1), mamba={"residual": v}) for i, v in enumerate(values)]
+    return with_checkpoints(healthy_record(RUN), rests)
+
+
+def test_a_sound_run_has_nothing() -> None:
+    assert found(healthy_record(RUN)) == []
+
+
+@pytest.mark.parametrize("values", [(3.0,), (0.0, 2.0), (1.0, 1.0, 4.0)])
+def test_slots_missing_at_the_last_rest_are_a_leak(values: tuple[float, ...]) -> None:
+    (finding,) = found(residuals(*values))
+
+    assert (finding.kind, finding.verdict) == ("residual", VerdictKind.LEAK)
+    assert finding.subject == "mamba: state slots"
+    assert finding.data["missing"] == values[-1]
+
+
+def test_slots_that_came_back_are_not() -> None:
+    assert found(residuals(2.0, 2.0, 0.0)) == []
+
+
+def test_missing_slots_are_named_with_their_last_holder() -> None:
+    slots: list[JsonValue] = list(range(3, 15))
+    owners: list[JsonValue] = ["REQ", *(["TREE"] * 11)]
+    data: dict[str, JsonValue] = {"kind": "residual", "pool": "mamba", "slots": slots, "count": 12}
+    named = RunEvent(61.0, "engine_violation", {**data, "owners": owners})
+    unnamed = RunEvent(61.0, "engine_violation", data)
+
+    (finding,) = found(with_events(residuals(0.0, 12.0), named))
+    (older,) = found(with_events(residuals(0.0, 12.0), unnamed))
+
+    said = "missing mamba slots, each with its last holder in the allocator's ledger: "
+    (line,) = [e for e in finding.evidence if e.startswith("missing mamba slots")]
+    assert line.startswith(said + "3 (a request), 4 (the prefix tree), ")
+    assert line.endswith("12 (the prefix tree) and 2 more")
+    # The ledger changes nothing but this line.
+    assert (finding.title, finding.rates) == (older.title, older.rates)
+    assert any("missing mamba slots: 3, 4, " in e for e in older.evidence)
+
+
+def test_a_negative_residual_is_a_contradiction() -> None:
+    (finding,) = found(residuals(0.0, -1.0, 0.0))
+
+    assert finding.verdict is VerdictKind.INVARIANT
+
+
+def test_the_event_that_loses_slots_is_named_with_its_integer_rate() -> None:
+    record = residuals(0.0, 12.0)
+    t = record.series["events.retracts"].t_s
+    closes = np.floor(np.maximum(t - 20, 0) / 10.0)
+    lost = with_series(
+        record,
+        Series("events.sessions_closed", t, closes),
+        Series("pool.mamba.residual", t, 3.0 * closes),
+    )
+
+    (finding,) = found(lost)
+
+    assert finding.driver == "sessions_closed"
+    assert "+3.00 state slots per session close" in finding.title
+
+
+def test_a_dead_worker_is_judged_by_its_last_samples() -> None:
+    record = with_checkpoints(healthy_record(RUN), [])
+    t = record.series["events.retracts"].t_s
+    missing = Series("pool.mamba.residual", t, np.where(t > 100, 5.0, 0.0))
+    busy = Series("pool.mamba.residual", t, np.where(t % 2 == 0, 5.0, 0.0))
+
+    (finding,) = found(with_series(record, missing))
+
+    assert finding.data["missing"] == 5.0
+    assert found(with_series(record, busy)) == []
+
+
+def test_a_checkpoint_with_requests_in_the_engine_proves_nothing() -> None:
+    rest = checkpoint(100.0, mamba={"residual": 4.0})
+    busy = replace(rest, data={**rest.data, "running": 3})
+
+    assert found(with_checkpoints(healthy_record(RUN), [busy])) == []
+
+
+def test_slots_of_requests_that_no_longer_exist_are_a_leak() -> None:
+    record = with_events(healthy_record(RUN), checkpoint(239.0, kv={"in_flight": 40.0}))
+
+    (finding,) = found(record)
+
+    assert (finding.kind, finding.verdict) == ("held-at-idle", VerdictKind.LEAK)
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(2, VerdictKind.LEAK), (-1, VerdictKind.INVARIANT)])
+def test_locks_at_rest_have_no_holder(count: int, verdict: VerdictKind) -> None:
+    rest = checkpoint(239.0)
+    locked = replace(rest, data={**rest.data, "locks": {"full": count, "mamba": 0}})
+
+    (finding,) = found(with_events(healthy_record(RUN), locked))
+
+    assert finding.verdict is verdict
+    assert finding.subject == "locks: full"
+
+
+def test_an_open_session_may_hold_its_lock() -> None:
+    rest = checkpoint(100.0, kv={"session_held": 12.0})
+    locked = replace(rest, data={**rest.data, "locks": {"full": 1, "mamba": 0}})
+
+    assert found(with_checkpoints(healthy_record(RUN), [locked])) == []
+
+
+def test_the_steps_that_lost_slots_part_counters_that_the_samples_cannot() -> None:
+    # Aborts in the queue and in decode come in the same bursts; each costs a slot now and then.
+    rng = np.random.default_rng(5)
+    record = residuals(20.0, 40.0)
+    t = record.series["events.retracts"].t_s
+    bursts = np.repeat(rng.poisson(3.0, t.size // 4 + 1), 4)[: t.size]
+    queued = np.cumsum(rng.poisson(bursts)).astype(np.float64)
+    decode = np.cumsum(rng.poisson(bursts)).astype(np.float64)
+    lost = np.cumsum(rng.binomial(np.diff(queued, prepend=0.0).astype(np.int64), 0.4))
+    run = with_series(
+        record,
+        Series("events.abort_queued", t, queued),
+        Series("events.abort_decode", t, decode),
+        Series("pool.mamba.residual", t, lost.astype(np.float64)),
+    )
+    steps = {"steps_with.steps": 9000.0, "lost_taken.mamba.steps": 90.0}
+    moved = {
+        "abort_queued": (700.0, 90.0),
+        "abort_decode": (700.0, 9.0),
+        "finishes": (5000.0, 90.0),
+    }
+    for name, (all_steps, losing) in moved.items():
+        steps[f"steps_with.{name}"] = all_steps
+        steps[f"lost_taken.mamba.{name}"] = losing
+    looked = with_series(run, *(Series(n, t[-1:], np.array([v])) for n, v in steps.items()))
+
+    (finding,) = found(looked)
+
+    assert finding.driver == "abort_queued"
+    assert "rivals" not in finding.data
+    (rate, *_) = finding.rates
+    assert 0 < rate.lower < 0.4 < rate.upper

@@ -1,0 +1,140 @@
+"""Containers that only grow, and those that merely fill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.exact.containers import container_findings
+from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.findings import Finding, VerdictKind
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from tests.unit.analysis.records import (
+    Run,
+    checkpoint,
+    healthy_record,
+    with_checkpoints,
+    with_series,
+)
+from tests.unit.analysis.traffic import traffic
+
+LONG = Run(duration_s=300.0, steady_s=30.0)
+SHORT = Run(duration_s=45.0, steady_s=12.0)
+
+
+def found(record: RunRecord) -> list[Finding]:
+    return container_findings(record, event_counters(record))
+
+
+def lengths(*values: float) -> RunRecord:
+    """A container seen at checkpoints alone."""
+    rests = []
+    for i, value in enumerate(values):
+        rest = checkpoint(40.0 * (i + 1))
+        rests.append(RunEvent(rest.t_s, rest.kind, {**rest.data, "containers": {"rids": value}}))
+    return with_checkpoints(healthy_record(LONG), rests)
+
+
+def sampled(run: Run, seed: int = 1) -> tuple[FloatArray, dict[str, FloatArray], FloatArray]:
+    """Sample times, counters and requests in flight, none of them when the run is drained."""
+    t = np.arange(1.0, run.duration_s, 0.5)
+    counts = traffic(seed, t)
+    rng = np.random.default_rng(seed)
+    live = np.where(t < run.duration_s - 6.0, 12.0 + rng.integers(-4, 5, t.size), 0.0)
+    for count in counts.values():
+        count[t >= run.duration_s - 6.0] = count[t < run.duration_s - 6.0][-1]
+    return t, counts, live
+
+
+def with_container(run: Run, value: FloatArray, t: FloatArray, **more: FloatArray) -> RunRecord:
+    """A run with counters, one container, and a rest at its end (and one in its middle)."""
+    t_all, counts, live = sampled(run)
+    assert t_all.size == t.size
+    columns = {f"events.{n}": c for n, c in counts.items()}
+    columns |= {"running_requests": live, "container.rids.len": value}
+    columns |= {name.replace("__", "."): v for name, v in more.items()}
+    end = checkpoint(run.duration_s - 2.0)
+    shown = {n: float(c[-1]) for n, c in counts.items()}
+    data = {**end.data, "containers": {"rids": float(value[-1])}, "counters": shown}
+    record = with_checkpoints(healthy_record(run), [RunEvent(end.t_s, end.kind, data)])
+    return with_series(record, *(Series(name, t, v) for name, v in columns.items()))
+
+
+@pytest.mark.parametrize("run", [SHORT, LONG], ids=["45s", "300s"])
+def test_an_entry_for_each_rejected_request_is_a_leak_with_one_rest(run: Run) -> None:
+    t, counts, live = sampled(run)
+
+    (finding,) = found(with_container(run, counts["requests_rejected"] + live, t))
+
+    assert (finding.kind, finding.verdict) == ("container-grows", VerdictKind.LEAK)
+    assert (finding.subject, finding.driver) == ("container: rids", "requests_rejected")
+    assert finding.rates[0].lower <= 1.0 <= finding.rates[0].upper
+    assert "entries per rejected request" in finding.title
+    assert finding.rates[-1].per == "h"
+
+
+def test_an_entry_for_each_token_is_a_leak() -> None:
+    t, counts, _ = sampled(LONG)
+
+    (finding,) = found(with_container(LONG, counts["prompt_tokens"], t))
+
+    assert finding.driver == "prompt_tokens"
+    assert finding.rates[0].value == 1.0
+
+
+def test_requests_in_flight_are_no_leak() -> None:
+    t, counts, live = sampled(LONG)
+    piled = np.cumsum(np.random.default_rng(3).integers(0, 3, t.size)) * (live > 0)
+
+    assert found(with_container(LONG, live, t)) == []
+    # A queue that grows all the time and is empty at rest.
+    assert found(with_container(LONG, piled.astype(np.float64), t)) == []
+    assert found(with_container(LONG, counts["finishes"] * (live > 0), t)) == []
+
+
+def test_what_is_gone_at_rest_was_no_leak_however_well_it_is_counted() -> None:
+    t, counts, _ = sampled(LONG)
+    record = with_container(LONG, counts["finishes"], t)
+    rests = [replace(e, data={**e.data, "containers": {"rids": 0.0}}) for e in record.events[-2:]]
+
+    assert len(found(record)) == 1
+    assert found(with_checkpoints(record, [e for e in rests if e.kind == "checkpoint"])) == []
+
+
+@pytest.mark.parametrize("tau_s", [30.0, 80.0, 150.0])
+def test_what_fills_ever_more_slowly_is_no_leak(tau_s: float) -> None:
+    t, counts, _ = sampled(LONG)
+    shapes = np.round(40 * (1 - np.exp(-t / tau_s)))
+    share = np.round(500 * (1 - np.exp(-counts["finishes"] / 1500.0)))
+
+    assert found(with_container(LONG, shapes, t)) == []
+    assert found(with_container(LONG, share, t)) == []
+
+
+def test_a_tree_that_grows_as_its_pool_fills_is_no_leak() -> None:
+    t, counts, _ = sampled(LONG)
+    nodes = counts["finishes"]
+    tokens = np.random.default_rng(1).poisson(16.0, int(nodes[-1])).cumsum()
+    filling = np.append(0, tokens)[nodes.astype(int)].astype(np.float64)
+
+    assert found(with_container(LONG, nodes, t, pool__kv__evictable=filling)) == []
+    (finding,) = found(with_container(LONG, nodes, t, pool__kv__evictable=np.full(t.size, 640.0)))
+    assert finding.driver == "finishes"
+
+
+def test_a_container_that_is_longer_at_every_rest_is_a_leak() -> None:
+    (finding,) = found(lengths(10, 30, 52, 70, 91))
+
+    assert (finding.kind, finding.subject) == ("container-grows", "container: rids")
+    rate = finding.rates[0]
+    assert rate.lower <= rate.value <= rate.upper
+    assert rate.value == pytest.approx(81 / 160 * 3600)
+
+
+@pytest.mark.parametrize(
+    "values", [(10, 30, 50), (10, 60, 80, 85, 86), (5, 9, 7, 12, 15), (4, 4, 4, 4, 4)]
+)
+def test_one_that_fills_up_or_comes_back_or_is_young_is_not(values: tuple[float, ...]) -> None:
+    assert found(lengths(*values)) == []

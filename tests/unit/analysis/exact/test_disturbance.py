@@ -1,0 +1,142 @@
+"""What comes between the engine and the measurement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.exact.validity import validity_findings
+from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from tests.unit.analysis.records import (
+    Run,
+    checkpoint,
+    healthy_record,
+    hourly,
+    with_checkpoints,
+    with_events,
+    with_manifest,
+    with_series,
+)
+
+RUN = Run(duration_s=300.0, steady_s=60.0)
+
+
+def record_with_rss() -> RunRecord:
+    record = healthy_record(RUN)
+    memory = record.series["rss_anon_swap_bytes"]
+    return with_series(record, Series("rss_bytes", memory.t_s, memory.value))
+
+
+def kinds(record: RunRecord) -> list[str]:
+    return [finding.kind for finding in validity_findings(record, judged_window(record))]
+
+
+def with_share(name: str, share: float) -> RunRecord:
+    """The counter ``name`` grows by ``share`` seconds a second."""
+    record = record_with_rss()
+    t = record.series["rss_bytes"].t_s
+    return with_series(record, Series(name, t, share * t))
+
+
+def silent_between(record: RunRecord, start_s: float, end_s: float) -> RunRecord:
+    """The worker's own numbers are missing; the kernel's go on."""
+    series = dict(record.series)
+    for name, told in record.series.items():
+        if name.startswith("events."):
+            keep = (told.t_s < start_s) | (told.t_s > end_s)
+            series[name] = Series(name, told.t_s[keep], told.value[keep])
+    return replace(record, series=series)
+
+
+def test_a_worker_that_stood_still_while_the_kernel_was_sampled_voids_the_run() -> None:
+    record = record_with_rss()
+
+    assert kinds(silent_between(record, 100.0, 110.0)) == []
+    assert kinds(silent_between(record, 100.0, 130.0)) == ["worker-silent"]
+
+
+def test_silence_while_traffic_pauses_is_no_silence() -> None:
+    paused = with_events(
+        silent_between(record_with_rss(), 100.0, 130.0),
+        RunEvent(99.0, "phase", {"name": "drain"}),
+        RunEvent(131.0, "phase", {"name": "resume"}),
+    )
+
+    assert "worker-silent" not in kinds(paused)
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_clock_that_jumped_far_while_it_was_judged_voids_the_run(seconds: float) -> None:
+    record = record_with_rss()
+
+    assert kinds(with_events(record, RunEvent(150.0, "clock_jump", {"seconds": seconds}))) == [
+        "clock-jump"
+    ]
+    assert kinds(with_events(record, RunEvent(150.0, "clock_jump", {"seconds": 5.0}))) == []
+    assert kinds(with_events(record, RunEvent(10.0, "clock_jump", {"seconds": seconds}))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "harmless", "void", "kind"),
+    [
+        ("worker_cpu_wait_s", 0.8, 0.95, "starved"),
+        ("host_steal_s", 0.3, 0.6, "starved"),
+        ("probe_stop_s", 0.05, 0.2, "probe-stall"),
+    ],
+)
+def test_time_that_others_took_voids_the_run_when_little_is_left(
+    name: str, harmless: float, void: float, kind: str
+) -> None:
+    assert kinds(with_share(name, harmless)) == []
+    assert kinds(with_share(name, void)) == [kind]
+
+
+def test_a_gated_metric_that_was_declared_and_never_came_voids_the_run() -> None:
+    declared = {"metrics": ["gc_collectible_bytes", "events.*"]}
+    record = with_manifest(record_with_rss(), target=declared)
+    blind = replace(
+        record, series={n: s for n, s in record.series.items() if n != "gc_collectible_bytes"}
+    )
+    told = with_events(
+        blind, RunEvent(20.0, "probe_left_out", {"metrics": ["gc_collectible_bytes"]})
+    )
+
+    assert kinds(record) == []
+    assert kinds(blind) == ["metric-missing"]
+    assert kinds(told) == []
+    assert kinds(with_manifest(blind, target={})) == []
+
+
+def test_a_full_disk_voids_the_run_and_keeps_what_was_found() -> None:
+    lost = with_checkpoints(record_with_rss(), [checkpoint(280.0, mamba={"residual": 3})])
+    full = with_events(lost, RunEvent(290.0, "disk_full", {"text": "cannot write: no space"}))
+    verdict = judge(full)
+
+    assert judge(lost).kind is VerdictKind.LEAK
+    assert verdict.kind is VerdictKind.INVALID
+    assert [finding.kind for finding in verdict.findings[:2]] == ["disk-full", "residual"]
+    assert "no space" in verdict.findings[0].title
+
+
+def test_a_run_that_ended_before_its_time_is_judged_on_what_it_covered() -> None:
+    record = with_manifest(record_with_rss(), profile={"assert_coverage": {"retracts": 1000}})
+    event = RunEvent(290.0, "stopped_early", {"reason": "leak", "text": "two looks agree"})
+    stopped = with_events(record, event)
+
+    assert kinds(record) == ["coverage"]
+    assert kinds(stopped) == []
+    assert any("stopped early" in note for note in judge(stopped).notes)
+
+
+def test_a_machine_that_gave_out_leaves_the_engine_undecided() -> None:
+    event = RunEvent(290.0, "stopped_early", {"reason": "memory-low", "text": "3 MiB left"})
+    verdict = judge(with_events(record_with_rss(), event))
+
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "3 MiB left" in verdict.findings[0].title
+    assert np.isfinite(hourly(verdict.metrics[0]).value)

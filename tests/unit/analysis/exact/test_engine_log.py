@@ -1,0 +1,116 @@
+"""What an engine's log says of itself becomes a finding; what it merely mentions does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from hybridbench.analysis.exact.engine_log import Trouble, log_findings, trouble_in
+from hybridbench.analysis.findings import Finding, VerdictKind
+from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
+
+_POOL_LEAK = "ValueError: token_to_kv_pool_allocator memory leak detected! available_size=3189424"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (_POOL_LEAK, Trouble.LEAK),
+        ("ValueError: pool memory leak detected! [full] total=9, available=7", Trouble.LEAK),
+        ("req_to_token_pool memory leak detected!", Trouble.LEAK),
+        ("leaked_full_pages=None, leaked_mamba_pages={191}", Trouble.LEAK),
+        ("==12==ERROR: LeakSanitizer: detected memory leaks", Trouble.LEAK),
+        ("Watchdog timeout (self.watchdog_timeout=300)", Trouble.WATCHDOG),
+        ("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL", Trouble.WATCHDOG),
+        ("Hang detected on rank 0 in PyExecutor.", Trouble.WATCHDOG),
+        ("No available shared memory broadcast block found in 60 seconds.", Trouble.WATCHDOG),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 50 MiB",
+            Trouble.OUT_OF_MEMORY,
+        ),
+        ("Decode out of memory. Try to lower your batch size.", Trouble.OUT_OF_MEMORY),
+        ("Out of memory: Killed process 4242 (python3) total-vm:9kB", Trouble.OUT_OF_MEMORY),
+        (
+            "ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 9",
+            Trouble.OUT_OF_MEMORY,
+        ),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", Trouble.OUT_OF_MEMORY),
+        ("free(): invalid pointer", Trouble.DOUBLE_FREE),
+        ("double free or corruption (fasttop)", Trouble.DOUBLE_FREE),
+    ],
+)
+def test_the_words_of_real_engines_are_heard(line: str, words: Trouble) -> None:
+    assert trouble_in(line) is words
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no memory leak detected",
+        "0 pages leaked",
+        "Memory leak detected: 0",
+        "idle check: without a memory leak found so far",
+        "collected tests/test_memory_leak.py",
+        'File "leak_detector.py", line 3, in check_memory_leak',
+        '    raise ValueError("memory leak detected")',
+        "watchdog timeout set to 300 s",
+        "server_args=ServerArgs(watchdog_timeout=300, mem_fraction_static=0.8)",
+        "starting the watchdog thread",
+        "lower --mem-fraction-static to avoid out of memory",
+        "a large batch may run out of memory",
+        "resource_tracker: There appear to be 3 leaked semaphore objects to clean up at shutdown",
+        "destroy_process_group() was not called before exit, which can leak resources",
+        "using leaky_relu",
+        "hybridbench: memory leak detected in the worker",
+        "KV cache pool is full. Retract requests.",
+    ],
+)
+def test_harmless_mentions_are_not(line: str) -> None:
+    assert trouble_in(line) is None
+
+
+def said(t_s: float, text: str, **more: JsonValue) -> RunEvent:
+    data: Mapping[str, JsonValue] = {"text": text, **more}
+    return RunEvent(t_s, "engine_log", data)
+
+
+def record(*events: RunEvent) -> RunRecord:
+    return RunRecord({}, {}, events)
+
+
+def finding(verdict: VerdictKind) -> Finding:
+    return Finding("other", verdict, "engine", "something else")
+
+
+def test_one_finding_tells_the_text_how_often_and_when() -> None:
+    lines = [said(10.0, _POOL_LEAK, count=1), said(70.0, _POOL_LEAK.replace("318", "99"), count=10)]
+
+    (found,) = log_findings(record(*lines, said(5.0, "hello")), [])
+
+    assert found.kind == "engine-said"
+    assert "token_to_kv_pool_allocator memory leak detected!" in found.title
+    assert found.evidence[0] == "10 lines, first at 10s, last at 1m10s"
+    assert found.since_s == 10.0
+
+
+@pytest.mark.parametrize(
+    ("line", "known", "verdict"),
+    [
+        (_POOL_LEAK, None, VerdictKind.INVARIANT),
+        (_POOL_LEAK, VerdictKind.LEAK, VerdictKind.LEAK),
+        (_POOL_LEAK, VerdictKind.CRASHED, VerdictKind.INVARIANT),
+        ("CUDA out of memory.", VerdictKind.CRASHED, VerdictKind.CRASHED),
+        ("CUDA out of memory.", None, VerdictKind.INVARIANT),
+        ("Watchdog timeout", VerdictKind.CRASHED, VerdictKind.CRASHED),
+        ("double free", VerdictKind.LEAK, VerdictKind.INVARIANT),
+    ],
+)
+def test_an_engines_word_weighs_what_other_findings_bear_out(
+    line: str, known: VerdictKind | None, verdict: VerdictKind
+) -> None:
+    others = [] if known is None else [finding(known)]
+
+    (found,) = log_findings(record(said(1.0, line)), others)
+
+    assert found.verdict is verdict

@@ -1,0 +1,197 @@
+"""Instances that wait for the collector: in all three modes of it, and never in a healthy run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.exact.instances import instance_findings
+from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.findings import Finding, VerdictKind
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from tests.unit.analysis.records import (
+    Run,
+    healthy_record,
+    reference_cycles,
+    with_events,
+    with_series,
+)
+
+RUN = Run(duration_s=300.0, steady_s=90.0)
+MODES = ("ballast", "bare", "freeze")
+
+
+def found(record: RunRecord) -> list[Finding]:
+    return instance_findings(record, event_counters(record))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("share", [0.97, 0.35])
+def test_the_rate_per_evicted_node_is_found_in_every_mode(mode: str, share: float) -> None:
+    (finding,) = found(reference_cycles(healthy_record(RUN), mode, share))
+
+    assert finding.kind == "instances-wait-for-collector"
+    assert finding.verdict is VerdictKind.LEAK
+    assert (finding.subject, finding.driver) == ("TreeNode", "nodes_evicted")
+    rate = finding.rates[0]
+    assert (rate.unit, rate.per) == ("nodes", "evicted node")
+    assert rate.lower < share < rate.upper
+    assert rate.upper - rate.lower < 0.1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_run_is_a_leak_and_its_twin_is_not(mode: str) -> None:
+    healthy = healthy_record(RUN)
+
+    verdict = judge(reference_cycles(healthy, mode))
+
+    assert verdict.kind is VerdictKind.LEAK
+    assert "TreeNode" in verdict.headline
+    assert "per evicted node" in verdict.headline
+    assert judge(healthy).kind is not VerdictKind.LEAK
+
+
+def test_bytes_come_with_their_rate_whether_or_not_memory_grows() -> None:
+    (finding,) = found(reference_cycles(healthy_record(RUN), "bare"))
+
+    per_node = next(r for r in finding.rates if r.unit == "B" and r.per == "evicted node")
+    per_hour = next(r for r in finding.rates if r.unit == "B" and r.per == "h")
+    assert per_node.value == pytest.approx(0.97 * 30e3, rel=0.02)
+    assert per_node.lower < per_node.value < per_node.upper
+    assert per_hour.value == pytest.approx(0.97 * 30e3 * 9 * 3600, rel=0.03)
+
+
+def test_what_survives_a_collection_is_told() -> None:
+    freeze, ballast = (
+        found(reference_cycles(healthy_record(RUN), mode))[0] for mode in ("freeze", "ballast")
+    )
+
+    assert any("survive even a full collection" in said for said in freeze.evidence)
+    assert any("would free them all" in said for said in ballast.evidence)
+    assert freeze.data["retained_most"] == pytest.approx(0.1 * 0.97 * 9 * 250, rel=0.1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("reused", [False, True])
+def test_bytes_beyond_the_bound_of_the_whole_process_are_explained(mode: str, reused: bool) -> None:
+    healthy = healthy_record(Run(duration_s=900.0, steady_s=90.0))
+    cycles = reference_cycles(healthy, mode)
+    flat = healthy.series["rss_anon_swap_bytes"]
+
+    verdict = judge(with_series(cycles, flat) if reused else cycles)
+
+    (memory,) = [m for m in verdict.metrics if m.metric == flat.name]
+    assert memory.rate_per_hour is not None
+    for finding in verdict.findings:
+        if finding.subject == memory.metric:
+            continue
+        for rate in finding.rates:
+            if (rate.unit, rate.per) == ("B", "h") and rate.lower > memory.rate_per_hour.upper:
+                assert any("reuse memory" in said for said in finding.evidence), finding.title
+    nodes = next(f for f in verdict.findings if f.subject == "TreeNode")
+    assert not reused or "not growth of the process" in nodes.evidence[0]
+
+
+def test_without_a_correlation_no_event_is_named() -> None:
+    """Strays that were there from the start and stay as many: evictions have no part in it."""
+    record = healthy_record(RUN)
+    t = record.series["instances.TreeNode.stray"].t_s
+    wavering = 500.0 + np.random.default_rng(1).integers(-3, 4, t.size).astype(np.float64)
+
+    (finding,) = found(with_series(record, Series("instances.TreeNode.stray", t, wavering)))
+
+    assert finding.driver is None
+    assert "per evicted node" not in finding.title
+    assert all(rate.per == "h" for rate in finding.rates)
+
+
+def test_more_instances_than_evictions_are_not_left_by_evictions() -> None:
+    record = reference_cycles(healthy_record(RUN), "ballast")
+    thrice = [
+        Series(name, series.t_s, 3.0 * series.value)
+        for name, series in record.series.items()
+        if name.startswith("instances.TreeNode")
+    ]
+
+    (finding,) = found(with_series(record, *thrice))
+
+    assert finding.driver is None
+    assert "per evicted node" not in finding.title
+
+
+def test_three_probes_are_enough() -> None:
+    record = reference_cycles(healthy_record(RUN), "ballast")
+    few = [
+        Series(name, series.t_s[20:50:14], series.value[20:50:14])
+        for name, series in record.series.items()
+        if name.startswith(("instances.", "gc_collectible"))
+    ]
+
+    (finding,) = found(with_series(record, *few))
+
+    assert finding.rates[0].lower < 0.97 < finding.rates[0].upper
+
+
+def test_one_probe_and_a_node_or_two_in_a_local_variable_are_not_a_finding() -> None:
+    record = healthy_record(RUN)
+    t = record.series["instances.TreeNode.stray"].t_s
+    once = Series("instances.TreeNode.stray", t, np.where(t == t[30], 500.0, 0.0))
+    twos = Series("instances.TreeNode.stray", t, np.full(t.size, 2.0))
+
+    assert found(record) == []
+    assert found(with_series(record, once)) == []
+    assert found(with_series(record, twos)) == []
+
+
+def test_strays_that_only_something_else_holds_are_another_finding() -> None:
+    record = reference_cycles(healthy_record(RUN), "ballast")
+    stray = record.series["instances.TreeNode.stray"]
+    none = Series("instances.TreeNode.collectible", stray.t_s, np.zeros(len(stray)))
+    held = Series("instances.TreeNode.retained", stray.t_s, stray.value)
+
+    (finding,) = found(with_series(record, none, held))
+
+    assert finding.kind == "instances-retained"
+
+
+@pytest.mark.parametrize(
+    ("survives", "kind"), [(0.98, "instances-retained"), (0.02, "instances-wait-for-collector")]
+)
+def test_the_kind_follows_what_most_of_the_instances_do(survives: float, kind: str) -> None:
+    record = reference_cycles(healthy_record(RUN), "ballast")
+    stray = record.series["instances.TreeNode.stray"]
+    waits = Series("instances.TreeNode.collectible", stray.t_s, (1 - survives) * stray.value)
+    held = Series("instances.TreeNode.retained", stray.t_s, survives * stray.value)
+
+    (finding,) = found(with_series(record, waits, held))
+
+    assert finding.kind == kind
+    assert "survive a full gc.collect()" in finding.title
+    assert "wait for the garbage collector" in finding.title
+    retained, freed = finding.data["retained_most"], finding.data["collectible_most"]
+    assert isinstance(retained, float)
+    assert isinstance(freed, float)
+    assert (retained > freed) == (survives > 0.5)
+
+
+def test_checkpoints_count_as_probes() -> None:
+    record = healthy_record(RUN)
+    seen = [
+        RunEvent(
+            t,
+            "checkpoint",
+            {
+                "running": 0,
+                "waiting": 0,
+                "instances": {
+                    "TreeNode": {"live": 100 + n, "expected": 100, "collectible": n, "retained": 0}
+                },
+            },
+        )
+        for t, n in ((150.3, 300), (200.3, 700))
+    ]
+
+    (finding,) = found(with_events(record, *seen))
+
+    assert finding.data["most"] == 700.0

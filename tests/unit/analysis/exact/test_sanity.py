@@ -1,0 +1,53 @@
+"""Counts that cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.exact.sanity import sanity_findings
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import Series
+from tests.unit.analysis.records import Run, checkpoint, healthy_record, with_events, with_series
+
+RUN = Run(duration_s=240.0, steady_s=60.0)
+HEALTHY = healthy_record(RUN)
+T = HEALTHY.series["events.finishes"].t_s
+
+
+def test_a_sound_run_has_none() -> None:
+    assert sanity_findings(HEALTHY) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "subject"),
+    [("pool.kv.protected", "kv: KV tokens"), ("container.rids.len", "container: rids")],
+)
+def test_a_count_below_zero_in_one_sample_contradicts_itself(name: str, subject: str) -> None:
+    record = with_series(HEALTHY, Series(name, T, np.where(T == 100.0, -2.0, 5.0)))
+
+    (finding,) = sanity_findings(record)
+
+    assert (finding.kind, finding.verdict) == ("negative-count", VerdictKind.INVARIANT)
+    assert (finding.subject, finding.since_s) == (subject, 100.0)
+    assert judge(record).kind is VerdictKind.INVARIANT
+
+
+def test_more_free_slots_than_the_pool_has() -> None:
+    free = Series("pool.mamba.available", T, np.where(T > 150.0, 65.0, 60.0))
+
+    (finding,) = sanity_findings(
+        with_series(HEALTHY, free, Series("pool.mamba.total", T, np.full(T.size, 64.0)))
+    )
+
+    assert (finding.kind, finding.verdict) == ("more-free-than-exist", VerdictKind.INVARIANT)
+    assert "1 more state slots are free" in finding.title
+
+
+def test_a_checkpoint_is_a_look_too() -> None:
+    record = with_events(HEALTHY, checkpoint(200.0, kv={"total": 64.0, "available": 70.0}))
+
+    (finding,) = sanity_findings(record)
+
+    assert finding.since_s == 200.0

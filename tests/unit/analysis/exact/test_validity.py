@@ -1,0 +1,120 @@
+"""Runs that prove nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.exact.validity import coverage, validity_findings
+from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from tests.unit.analysis.records import (
+    MB,
+    Run,
+    healthy_record,
+    with_events,
+    with_manifest,
+    with_series,
+)
+
+RUN = Run(duration_s=240.0, steady_s=60.0)
+
+
+def kinds(record: RunRecord) -> list[str]:
+    return [f.kind for f in validity_findings(record, judged_window(record))]
+
+
+def test_a_good_run_is_valid() -> None:
+    assert kinds(healthy_record(RUN)) == []
+
+
+def test_a_path_that_was_not_taken_is_named_with_its_count() -> None:
+    asserted = {"assert_coverage": {"retracts": 1000, "finishes": 10}}
+    record = with_manifest(healthy_record(RUN), profile=asserted)
+
+    finding = validity_findings(record, judged_window(record))[0]
+
+    assert finding.kind == "coverage"
+    assert "retracts 11 of 1.00 k" in finding.title
+    assert "finishes" not in finding.title
+    assert judge(record).kind is VerdictKind.INVALID
+    assert coverage(record).table["retracts"] == {"required": 1000.0, "seen": 11.0, "met": False}
+
+
+@pytest.mark.parametrize("kind", ["crash", "interrupted"])
+def test_a_run_that_was_cut_short_could_not_cover_everything(kind: str) -> None:
+    record = with_manifest(healthy_record(RUN), profile={"assert_coverage": {"retracts": 1000}})
+
+    assert kinds(with_events(record, RunEvent(200.0, kind))) == []
+
+
+def test_samples_that_are_missing_are_a_gap_unless_traffic_paused() -> None:
+    record = healthy_record(RUN)
+    memory = record.series["rss_anon_swap_bytes"]
+    kept = (memory.t_s < 120) | (memory.t_s > 150)
+    holed = with_series(record, Series(memory.name, memory.t_s[kept], memory.value[kept]))
+    pause = (
+        RunEvent(119.0, "phase", {"name": "idle"}),
+        RunEvent(151.0, "phase", {"name": "resume"}),
+    )
+
+    assert kinds(holed) == ["gaps"]
+    assert kinds(with_events(holed, *pause)) == []
+    assert kinds(with_events(record, RunEvent(130.0, "gap", {"seconds": 40.0}))) == ["gaps"]
+
+
+def test_a_late_sampler_is_told() -> None:
+    record = healthy_record(RUN)
+    late = record.series["sampler_late_s"]
+
+    assert kinds(with_series(record, replace(late, value=np.full(len(late), 4.0)))) == [
+        "sampler-late"
+    ]
+
+
+def test_a_host_that_swaps_is_told() -> None:
+    record = healthy_record(RUN)
+    swap = record.series["swap_bytes"]
+    swapped = np.where(swap.t_s > 150, 60 * MB, 0.0)
+
+    assert kinds(with_series(record, replace(swap, value=swapped))) == ["swapping"]
+
+
+def test_a_handful_of_samples_is_too_few() -> None:
+    record = healthy_record(RUN)
+    memory = record.series["rss_anon_swap_bytes"]
+
+    few = with_series(record, Series(memory.name, memory.t_s[:5], memory.value[:5]))
+
+    assert kinds(few) == ["too-few-samples"]
+
+
+FAILED = RunEvent(200.0, "workload_failed", {"text": "a.jsonl:301: not JSON."})
+
+
+def test_a_trace_that_became_unreadable_makes_the_run_invalid_and_is_told_with_its_line() -> None:
+    record = with_manifest(
+        healthy_record(RUN), planned_duration_s=7200.0, trace={"path": "a.jsonl"}
+    )
+
+    verdict = judge(with_events(record, FAILED))
+
+    assert verdict.kind is VerdictKind.INVALID
+    assert verdict.exit_code == 16
+    finding = next(f for f in verdict.findings if f.kind == "workload-failed")
+    assert finding.subject == "trace"
+    assert "no request was sent after 3m20s (planned traffic: 2h): a.jsonl:301" in finding.title
+
+
+def test_a_leak_that_was_found_before_the_trace_failed_stands() -> None:
+    record = healthy_record(Run(duration_s=1800.0, leak_bytes_per_h=4000 * MB))
+    assert judge(record).kind is VerdictKind.LEAK
+
+    verdict = judge(with_events(record, replace(FAILED, t_s=1790.0)))
+
+    assert verdict.kind is VerdictKind.LEAK
+    assert [f.verdict for f in verdict.findings if f.kind == "workload-failed"] == ["INCONCLUSIVE"]

@@ -1,0 +1,25 @@
+"""Event counters: their values over restarts, and what one event is called."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.analysis.facts.counters import event_counters, singular
+from hybridbench.analysis.record import RunRecord, Series
+
+T = np.arange(6.0)
+
+
+def test_a_counter_goes_on_where_its_worker_began_again() -> None:
+    series = Series("events.finishes", T, np.array([0.0, 4.0, 9.0, 1.0, 3.0, 5.0]))
+    counters = event_counters(RunRecord({}, {series.name: series}, []))
+
+    assert counters.at("finishes", T).tolist() == [0.0, 4.0, 9.0, 10.0, 12.0, 14.0]
+    assert counters.total("finishes") == 14.0
+    assert counters.restarts_s.tolist() == [3.0]
+
+
+def test_events_have_names_that_a_reader_knows() -> None:
+    assert singular("events.nodes_evicted") == "evicted node"
+    assert singular("finishes") == "request"
+    assert singular("node_splits") == "node split"

@@ -1,0 +1,71 @@
+"""The judged window."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.record import RunEvent, RunRecord, Series
+
+
+def record(*events: tuple[float, str] | RunEvent) -> RunRecord:
+    t = np.arange(0.0, 601.0)
+    told = [
+        e if isinstance(e, RunEvent) else RunEvent(e[0], "phase", {"name": e[1]}) for e in events
+    ]
+    return RunRecord({}, {"x": Series("x", t, t)}, told)
+
+
+def test_it_runs_from_steady_to_the_last_drain() -> None:
+    window = judged_window(
+        record(
+            (2, "warmup"), RunEvent(100.0, "steady"), (590, "drain"), (592, "idle"), (599, "done")
+        )
+    )
+
+    assert window is not None
+    assert (window.start_s, window.end_s, window.steady) == (100.0, 590.0, True)
+
+
+def test_pauses_inside_are_left_out() -> None:
+    found = record(
+        RunEvent(100.0, "steady"), (300, "drain"), (303, "idle"), (310, "resume"), (310, "steady")
+    )
+    window = judged_window(found)
+
+    assert window is not None
+    assert window.pauses == ((300.0, 310.0),)
+    t, _ = window.samples(found.series["x"])
+    assert not np.any((t >= 300) & (t <= 310))
+    assert t[-1] == 600.0
+
+
+@pytest.mark.parametrize("kind", ["crash", "worker_gone", "interrupted"])
+def test_what_ends_the_run_ends_the_window(kind: str) -> None:
+    window = judged_window(record(RunEvent(100.0, "steady"), RunEvent(400.0, kind)))
+
+    assert window is not None
+    assert window.end_s == 400.0
+
+
+def test_without_the_event_the_planned_phase_or_a_tenth_of_the_run_must_do() -> None:
+    planned, unknown = judged_window(record((200, "steady"))), judged_window(record())
+
+    assert planned is not None
+    assert unknown is not None
+    assert (planned.start_s, planned.steady) == (200.0, False)
+    assert (unknown.start_s, unknown.steady) == (60.0, False)
+
+
+def test_a_run_without_samples_has_none() -> None:
+    assert judged_window(RunRecord({}, {}, [])) is None
+
+
+def test_samples_that_are_no_numbers_are_left_out() -> None:
+    t = np.arange(0.0, 10.0)
+    series = Series("x", t, np.where(t == 5, np.nan, t))
+    window = judged_window(RunRecord({}, {"x": series}, [RunEvent(0.0, "steady")]))
+
+    assert window is not None
+    assert 5.0 not in window.samples(series)[0]

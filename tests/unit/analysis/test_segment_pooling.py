@@ -1,0 +1,181 @@
+"""One verdict from several segments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from hybridbench.analysis.findings import MetricResult, Rate, VerdictKind
+from hybridbench.analysis.judge import judge, judge_so_far
+from hybridbench.analysis.record import RunEvent
+from hybridbench.analysis.segment_pooling import pool_metric
+from tests.unit.analysis.records import (
+    GIB,
+    Run,
+    checkpoint,
+    healthy_record,
+    hourly,
+    with_checkpoints,
+    with_events,
+)
+from tests.unit.analysis.resumed import cut_at, resumed
+
+RUN = Run(duration_s=600.0, steady_s=120.0)
+LEAKING = replace(RUN, leak_bytes_per_h=8 * GIB, seed=2)
+
+
+def result(
+    value: float, half: float, outcome: str = "INCONCLUSIVE", reason: str = "too-short: x"
+) -> MetricResult:
+    return MetricResult(
+        metric="rss_anon_swap_bytes",
+        outcome=outcome,
+        reason=reason,
+        window_s=(0.0, 600.0),
+        rate_per_hour=Rate(value, value - half, value + half, "B", "h"),
+        rate_per_request=None,
+        floor_per_hour=1.0,
+        promise_per_hour=10.0,
+        model="flat",
+        fit_t_s=(0.0, 600.0),
+        fit_value=(1.0, 2.0),
+    )
+
+
+def test_two_equal_measurements_halve_the_variance() -> None:
+    rate = hourly(pool_metric([result(4.0, 2.0), result(4.0, 2.0)]))
+
+    assert rate.value == pytest.approx(4.0)
+    assert rate.upper - rate.value == pytest.approx(2.0 / math.sqrt(2.0))
+
+
+def test_the_precise_measurement_weighs_more() -> None:
+    rate = hourly(pool_metric([result(0.0, 1.0), result(3.0, 3.0)]))
+
+    assert rate.value == pytest.approx(0.3)
+
+
+def test_measurements_that_contradict_each_other_widen_the_interval() -> None:
+    agreeing = hourly(pool_metric([result(5.0, 0.5), result(5.2, 0.5)]))
+    contrary = hourly(pool_metric([result(1.0, 0.5), result(9.0, 0.5)]))
+
+    assert contrary.upper - contrary.lower > 10 * (agreeing.upper - agreeing.lower)
+
+
+@pytest.mark.parametrize(
+    ("parts", "outcome"),
+    [
+        # Each alone is unsure of a growth that both see.
+        ([result(5.0, 3.0), result(5.0, 3.0)], "LEAK"),
+        # One of them does not see it.
+        ([result(5.0, 3.0), result(0.5, 3.0)], "CLEAN"),
+        # A fill seen twice is a fill.
+        ([result(5.0, 3.0, reason="still-filling: x")] * 2, "CLEAN"),
+        ([result(5.0, 9.0, "LEAK", "every model grows"), result(0.0, 1.0, "CLEAN")], "LEAK"),
+        # The bound holds only for both together.
+        ([result(4.0, 8.0), result(0.0, 8.0)], "CLEAN"),
+        ([result(4.0, 20.0), result(0.0, 20.0)], "INCONCLUSIVE"),
+    ],
+)
+def test_the_outcome_of_pooled_segments(parts: list[MetricResult], outcome: str) -> None:
+    assert pool_metric(parts).outcome == outcome
+
+
+def test_fitted_lines_have_a_hole_at_the_border() -> None:
+    joined = pool_metric([result(0.0, 1.0), result(0.0, 1.0)])
+
+    assert joined.fit_t_s == (0.0, 600.0, 600.0, 0.0, 600.0)
+    assert math.isnan(joined.fit_value[2])
+
+
+def test_a_healthy_run_that_was_cut_stays_clean_though_its_memory_starts_anew() -> None:
+    verdict = judge(resumed(healthy_record(RUN), healthy_record(replace(RUN, seed=1))))
+
+    assert verdict.kind is VerdictKind.CLEAN, verdict.headline
+    (memory,) = [m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes"]
+    alone = hourly(judge(healthy_record(RUN)).metrics[-1])
+    assert hourly(memory).upper < 2 * GIB
+    assert hourly(memory).upper - hourly(memory).lower < alone.upper - alone.lower
+    # 2 x 474 s, not the 1100 s between the first moment and the last.
+    assert "no finding in 15m48s" in verdict.headline
+
+
+def test_a_leak_in_either_segment_is_a_leak_of_the_run() -> None:
+    for parts in ((RUN, LEAKING), (LEAKING, RUN)):
+        verdict = judge(resumed(*(healthy_record(part) for part in parts)))
+        assert verdict.kind is VerdictKind.LEAK, verdict.headline
+        grown = [finding for finding in verdict.findings if finding.kind == "growth"]
+        assert [finding.subject for finding in grown] == ["rss_anon_swap_bytes"]
+
+
+def test_a_segment_cut_off_while_it_warmed_up_changes_nothing() -> None:
+    alone = judge(healthy_record(RUN))
+    verdict = judge(resumed(cut_at(healthy_record(LEAKING), 90.0), healthy_record(RUN)))
+
+    assert verdict.kind is alone.kind is VerdictKind.CLEAN
+    assert [m.rate_per_hour for m in verdict.metrics] == [m.rate_per_hour for m in alone.metrics]
+
+
+def test_an_exact_finding_of_the_first_worker_outlives_it() -> None:
+    lost = with_checkpoints(
+        healthy_record(RUN),
+        [checkpoint(200.0, mamba={"residual": 3}), checkpoint(580.0, mamba={"residual": 3})],
+    )
+    verdict = judge(resumed(lost, healthy_record(RUN)))
+
+    assert verdict.kind is VerdictKind.LEAK
+    (residual,) = [finding for finding in verdict.findings if finding.kind == "residual"]
+    assert "in segment 1" in residual.evidence
+
+
+def test_what_both_workers_show_is_told_once() -> None:
+    lost = with_checkpoints(healthy_record(RUN), [checkpoint(580.0, mamba={"residual": 3})])
+    verdict = judge(resumed(lost, lost))
+
+    (residual,) = [finding for finding in verdict.findings if finding.kind == "residual"]
+    assert any("as well" in line for line in residual.evidence)
+
+
+def test_gaps_in_one_segment_do_not_void_the_other() -> None:
+    broken = with_events(healthy_record(RUN), RunEvent(300.0, "gap", {"seconds": 200.0}))
+
+    assert judge(broken).kind is VerdictKind.INVALID
+    assert judge(resumed(broken, healthy_record(RUN))).kind is VerdictKind.CLEAN
+    assert judge(resumed(broken, broken)).kind is VerdictKind.INVALID
+
+
+def test_a_worker_that_crashed_is_told_though_another_went_on() -> None:
+    crashed = with_events(
+        cut_at(healthy_record(RUN), 400.0),
+        RunEvent(400.0, "crash", {"reason": "signal", "detail": "killed by SIGSEGV"}),
+    )
+
+    assert judge(resumed(crashed, healthy_record(RUN))).kind is VerdictKind.CRASHED
+
+
+def test_a_look_at_a_resumed_run_takes_both_segments_into_account() -> None:
+    record = healthy_record(RUN)
+    memory = hourly(judge_so_far(resumed(record, record)).metrics[-1])
+    alone = hourly(judge_so_far(record).metrics[-1])
+
+    assert memory.value == pytest.approx(alone.value)
+    assert memory.upper - memory.lower < alone.upper - alone.lower
+
+
+def test_growth_that_segments_show_together_is_not_clean_under_any_limit() -> None:
+    growing = replace(result(300e6, 20e6, reason="growing by 286 MiB/h"), promise_per_hour=1e12)
+    still = replace(result(1e6, 5e6, "CLEAN"), promise_per_hour=1e12)
+
+    assert (
+        pool_metric([growing, replace(growing, reason="still-filling: x")]).outcome
+        == "INCONCLUSIVE"
+    )
+    assert pool_metric([still, still]).outcome == "CLEAN"
+
+
+def test_segments_that_are_too_short_to_blame_but_grow_are_a_leak_together() -> None:
+    growing = result(4e9, 2e8, reason="growing by 3.73 GiB/h")
+
+    assert pool_metric([growing, growing]).outcome == "LEAK"

@@ -1,0 +1,153 @@
+"""Decay on made-up runs: found where it is, silent on a machine that is slow now and then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.findings import VerdictKind
+from hybridbench.analysis.trend.decay import Decay, judge_decay
+from tests.unit.analysis.records import with_series
+from tests.unit.analysis.work import HIT_SHARE, Work, uneven, working_record
+
+PARTS = {
+    "evict_s": "evict_ms",
+    "match_s": "match_ms",
+    "insert_s": "insert_ms",
+    "own_s": "schedule_ms",
+    "forward_cpu_s": "forward_cpu_ms",
+}
+
+
+def judged(work: Work) -> Decay:
+    record = working_record(work)
+    return judge_decay(record, judged_window(record))
+
+
+def outcomes(decay: Decay) -> dict[str, str]:
+    return {result.name: result.outcome for result in decay.results}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_healthy_engine_on_an_uneven_machine_has_no_finding(seed: int) -> None:
+    decay = judged(uneven(seed))
+
+    assert decay.findings == ()
+    assert outcomes(decay)["evict_ms"] in ("no change", "machine")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_one_part_that_takes_twice_as_long_at_the_end_is_named(part: str) -> None:
+    findings = judged(Work(seed=3, worse={part: 2.0})).findings
+
+    assert PARTS[part] in [finding.subject for finding in findings]
+    first = next(finding for finding in findings if finding.subject == PARTS[part])
+    assert (first.kind, first.verdict) == ("decay", VerdictKind.DEGRADED)
+    assert 1.4 < float(str(first.data["factor"])) < 2.6
+
+
+def test_a_step_is_dated() -> None:
+    (finding,) = judged(Work(seed=5, worse={"evict_s": 3.0}, step_at=0.5)).findings
+
+    assert finding.subject == "evict_ms"
+    assert finding.data["shape"] == "step"
+    assert finding.since_s == pytest.approx(150.0, abs=15.0)
+
+
+def test_a_machine_that_gets_slower_is_a_note_and_no_finding() -> None:
+    decay = judged(Work(seed=2, stolen=((0.5, 1.1, 2.5),)))
+
+    assert decay.findings == ()
+    assert outcomes(decay)["evict_ms"] == "machine"
+    assert len(decay.notes) == 1
+    assert decay.notes[0].startswith("the machine got slower")
+
+
+@pytest.mark.parametrize("since", [0.3, 0.5, 0.8])
+def test_a_neighbour_that_takes_the_processor_away_is_no_decay(since: float) -> None:
+    decay = judged(Work(seed=2, preempted=((since, 1.1, 3.0),)))
+
+    assert decay.findings == ()
+    assert outcomes(decay)["forward_cpu_ms"] == "no change"
+
+
+def test_a_growing_batch_is_no_decay() -> None:
+    assert judged(Work(seed=4, load_ramp=3.0)).findings == ()
+
+
+def test_a_whole_step_that_is_dear_since_before_steady_is_found_from_the_traffic_on() -> None:
+    work = Work(seed=6, steady_s=150.0, worse={"evict_s": 400.0}, step_at=0.45)
+
+    findings = judged(work).findings
+
+    assert "token_ms" in [finding.subject for finding in findings]
+    assert "evict_ms" not in [finding.subject for finding in findings]
+
+
+def test_hits_that_are_lost_are_found() -> None:
+    (finding,) = judged(Work(seed=1, hit_lost=0.4)).findings
+
+    assert finding.subject == "hit_rate"
+    assert "fell" in finding.title
+
+
+@pytest.mark.parametrize("promise", [HIT_SHARE - 0.05, HIT_SHARE + 0.05])
+def test_a_hit_rate_below_what_is_promised_is_found_however_flat(promise: float) -> None:
+    findings = judged(Work(seed=1, promise={"hit_rate": promise})).findings
+
+    below = [f for f in findings if f.kind == "below-threshold"]
+    assert bool(below) == (promise > HIT_SHARE)
+    assert all(f.verdict is VerdictKind.DEGRADED and f.subject == "hit_rate" for f in below)
+
+
+@pytest.mark.parametrize("most_ms", [0.01, 1.0])
+def test_an_eviction_longer_than_promised_is_found(most_ms: float) -> None:
+    findings = judged(Work(seed=1, promise={"evict_ms": most_ms})).findings
+
+    assert [f.subject for f in findings] == (["evict_ms"] if most_ms < 0.02 else [])
+
+
+def test_the_tree_is_named_where_an_eviction_follows_its_size() -> None:
+    record = working_record(Work(seed=8, worse={"evict_s": 4.0}, step_at=0.3))
+    cost = record.series["evict_s"]
+    nodes = np.where(cost.t_s > 0.3 * 300.0, 4000.0, 1000.0)
+    record = with_series(record, replace(cost, name="container.tree_nodes.len", value=nodes))
+
+    (finding,) = judge_decay(record, judged_window(record)).findings
+
+    assert finding.driver == "tree_nodes"
+
+
+def test_nothing_is_judged_before_steady_or_without_timings() -> None:
+    record = working_record(Work(seed=1, worse={"evict_s": 3.0}))
+    unsteady = replace(record, events=record.events[1:])
+    bare = replace(record, series={"rss_bytes": record.series["step_s"]})
+
+    assert judge_decay(unsteady, judged_window(unsteady)).findings == ()
+    assert judge_decay(bare, judged_window(bare)) == Decay()
+    assert judge_decay(record, None) == Decay()
+
+
+@pytest.mark.slow
+def test_five_hundred_healthy_runs_raise_at_most_one_alarm() -> None:
+    alarms = [
+        seed
+        for seed in range(500)
+        if judged(uneven(seed, duration_s=(180.0, 300.0, 600.0)[seed % 3])).findings
+    ]
+
+    assert len(alarms) <= 1, alarms
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["evict_s", "match_s", "own_s"])
+def test_twice_the_cost_over_the_window_is_found_19_times_of_20(part: str) -> None:
+    found = [
+        PARTS[part] in [f.subject for f in judged(Work(seed=s, worse={part: 2.0})).findings]
+        for s in range(100)
+    ]
+
+    assert sum(found) >= 95

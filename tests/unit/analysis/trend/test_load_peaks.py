@@ -1,0 +1,91 @@
+"""Memory that the highest load so far took and the allocator kept is no leak."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.trend.estimate import Estimate, Options, Samples, estimate
+from tests.unit.analysis.records import Run, healthy_record, with_series
+
+T = np.arange(0.0, 300.0)
+MB = 1e6
+OPTIONS = Options(floor=8 * MB)
+
+
+def judged(load: FloatArray, *, kept_mb: float, leak_mb_per_s: float, seed: int) -> Estimate:
+    """A process that keeps ``kept_mb`` for each request that was ever in flight at once."""
+    rng = np.random.default_rng(seed)
+    noise = np.cumsum(rng.normal(0.0, 0.05, T.size)) * 0.5
+    value = 300.0 + kept_mb * np.maximum.accumulate(load) + leak_mb_per_s * T + noise
+    return estimate(Samples(T, value * MB, [], load), OPTIONS)
+
+
+def ramp(seed: int) -> FloatArray:
+    """Requests in flight: more and more, now and then none (a checkpoint drains the engine)."""
+    load = np.round(6 + 22 * T / T[-1] + np.random.default_rng(seed).normal(0, 1.5, T.size))
+    return np.where(T % 30 < 2, 0.0, np.maximum(load, 1.0))
+
+
+def steady(seed: int) -> FloatArray:
+    return np.round(24 + np.random.default_rng(seed).normal(0, 2.0, T.size))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_that_follows_the_peaks_of_a_rising_load_is_no_leak(seed: int) -> None:
+    assert not judged(ramp(seed), kept_mb=1.2, leak_mb_per_s=0.0, seed=seed).leak
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_leak_under_a_steady_load_is_one(seed: int) -> None:
+    assert judged(steady(seed), kept_mb=1.2, leak_mb_per_s=0.2, seed=seed).leak
+
+
+def test_a_leak_far_above_what_the_peaks_explain_is_one_though_the_load_still_rises() -> None:
+    # The load stands still for a while; the memory does not.
+    load = np.where((T > 100) & (T < 220), 14.0, ramp(1))
+
+    assert judged(load, kept_mb=1.2, leak_mb_per_s=1.5, seed=1).leak
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_growth_as_even_as_the_climb_of_the_load_is_told_from_neither(seed: int) -> None:
+    climbing = judged(ramp(seed), kept_mb=0.0, leak_mb_per_s=0.12, seed=seed)
+    even = judged(steady(seed), kept_mb=0.0, leak_mb_per_s=0.12, seed=seed)
+
+    assert even.leak
+    assert (climbing.leak, climbing.reason) == (False, "load-climbs")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_growth_by_a_larger_share_than_the_loads_is_a_leak(seed: int) -> None:
+    load = np.round(20 + 8 * T / T[-1] + np.random.default_rng(seed).normal(0, 1.0, T.size))
+
+    assert judged(load, kept_mb=0.0, leak_mb_per_s=1.5, seed=seed).leak
+
+
+def private_memory(record: RunRecord) -> str:
+    outcome = {m.metric: m.outcome for m in judge(record).metrics}
+    return outcome["rss_anon_swap_bytes"]
+
+
+def test_what_waits_is_in_flight_as_what_runs_is() -> None:
+    running_only: list[str] = []
+    with_waiting: list[str] = []
+    for seed in range(4):
+        record = healthy_record(Run(420.0, 60.0, promise=None, seed=seed))
+        t = record.series["running_requests"].t_s
+        load = 10 + 70 * t / t[-1] + np.random.default_rng(seed).normal(0, 3.0, t.size)
+        running = np.minimum(load, 16.0)
+        memory = record.series["rss_anon_swap_bytes"].value + 3 * MB * np.maximum.accumulate(load)
+        record = with_series(record, Series("rss_anon_swap_bytes", t, memory))
+        record = with_series(record, Series("running_requests", t, running))
+        running_only.append(private_memory(record))
+        waiting = Series("waiting_requests", t, load - running)
+        with_waiting.append(private_memory(with_series(record, waiting)))
+
+    # Seen running alone, a queue that grows is taken for a leak.
+    assert running_only.count("LEAK") >= 2
+    assert "LEAK" not in with_waiting

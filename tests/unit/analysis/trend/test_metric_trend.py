@@ -1,0 +1,88 @@
+"""Thresholds of the gated metrics: what counts for handles, and what for memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.findings import MetricResult
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
+from hybridbench.metrics import declared
+from tests.unit.analysis.records import GIB, Run, healthy_record, hourly, with_series
+
+T = np.arange(1.0, 7200.0, 5.0)
+
+
+def judged(name: str, count: FloatArray, t: FloatArray = T) -> MetricResult:
+    record = RunRecord({}, {name: Series(name, t, count)}, [])
+    window = judged_window(record)
+    assert window is not None
+    return judge_trend(record, declared(name), window, event_counters(record), Effort())
+
+
+@pytest.mark.parametrize("name", ["open_fds", "threads"])
+def test_a_handle_lost_every_few_minutes_is_a_leak(name: str) -> None:
+    result = judged(name, 20.0 + np.floor(T / 240.0))
+
+    assert result.outcome == "LEAK"
+    assert hourly(result).value == pytest.approx(15.0, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["open_fds", "threads"])
+def test_handles_that_come_and_go_are_bounded(name: str) -> None:
+    coming = np.random.default_rng(1).integers(0, 4, T.size).astype(np.float64)
+
+    assert judged(name, 20.0 + coming).outcome == "CLEAN"
+    assert judged(name, np.zeros(T.size) + 20.0).outcome == "CLEAN"
+
+
+def test_one_handle_more_in_three_minutes_is_no_doubt() -> None:
+    t = np.arange(1.0, 180.0)
+
+    assert judged("open_fds", np.where(t > 100.0, 6.0, 5.0), t).outcome == "CLEAN"
+
+
+def test_a_promise_in_bytes_says_nothing_of_handles() -> None:
+    run = Run(7200.0, 120.0, promise=GIB)
+    record = healthy_record(run)
+    t = record.series["swap_bytes"].t_s
+    leaking = with_series(record, Series("open_fds", t, 20.0 + np.floor(t / 240.0)))
+
+    verdict = judge(leaking)
+
+    assert [f.subject for f in verdict.findings if f.kind == "growth"] == ["open_fds"]
+
+
+def test_memory_that_surely_grows_after_hours_is_not_clean_however_slowly() -> None:
+    noise = 2e3 * np.random.default_rng(1).normal(size=T.size)
+
+    slow = judged("rss_anon_swap_bytes", 1e9 + 4e5 * T / 3600.0 + noise)
+    still = judged("rss_anon_swap_bytes", 1e9 + noise)
+
+    assert (slow.outcome, still.outcome) == ("INCONCLUSIVE", "CLEAN")
+    assert slow.reason.startswith("growing by")
+
+
+def test_every_leak_says_how_sure_it_is_over_all_metrics() -> None:
+    verdict = judge(healthy_record(Run(leak_bytes_per_h=GIB)))
+    memory = next(m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes")
+
+    assert memory.p_value is not None
+    assert memory.q_value is not None
+    assert memory.p_value <= memory.q_value < 0.02
+    assert any("counting all" in said for said in verdict.findings[0].evidence)
+    assert verdict.findings[0].data["q_value"] == memory.q_value
+
+
+def test_a_leak_of_memory_says_which_limit_it_runs_into_and_when() -> None:
+    verdict = judge(healthy_record(Run(leak_bytes_per_h=GIB)))
+    end = verdict.findings[0].data["exhaustion"]
+
+    assert isinstance(end, dict)
+    assert end["limit"] == 16 * GIB
+    assert 14 * 3600 < end["expected_s"] < 18 * 3600
+    assert end["soonest_s"] < end["expected_s"] < end["latest_s"]
