@@ -9,16 +9,7 @@ from pathlib import Path
 
 import pytest
 
-
-def hybridbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hybridbench", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=120,
-        check=False,
-    )
+from tests.unit.cli.conftest import CommandLine
 
 
 def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
@@ -52,7 +43,7 @@ def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_soak_is_told_in_one_sentence_and_leaves_nothing(
-    tmp_path: Path, arguments: list[str], said: str
+    hybridbench: CommandLine, tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     result = hybridbench("soak", "--ui", "none", *arguments, cwd=tmp_path)
 
@@ -61,14 +52,18 @@ def test_a_wrong_soak_is_told_in_one_sentence_and_leaves_nothing(
     assert not runs.exists() or list(runs.iterdir()) == []
 
 
-def test_a_directory_without_weights_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_directory_without_weights_is_told_in_one_sentence(
+    hybridbench: CommandLine, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     result = hybridbench("soak", "--ui", "none", "--model", "./empty", cwd=tmp_path)
 
     assert "config.json" in one_sentence(result)
 
 
-def test_an_unknown_architecture_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_an_unknown_architecture_is_told_in_one_sentence(
+    hybridbench: CommandLine, tmp_path: Path
+) -> None:
     model = tmp_path / "other"
     model.mkdir()
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -79,7 +74,9 @@ def test_an_unknown_architecture_is_told_in_one_sentence(tmp_path: Path) -> None
     assert "llama" in one_sentence(result).lower()
 
 
-def test_a_malformed_profile_is_told_with_file_and_line(tmp_path: Path) -> None:
+def test_a_malformed_profile_is_told_with_file_and_line(
+    hybridbench: CommandLine, tmp_path: Path
+) -> None:
     (tmp_path / "mine.yaml").write_text("name: mine\narrivals: {process: closed}\n", "utf-8")
 
     message = one_sentence(hybridbench("profiles", "validate", "mine.yaml", cwd=tmp_path))
@@ -89,11 +86,13 @@ def test_a_malformed_profile_is_told_with_file_and_line(tmp_path: Path) -> None:
     assert "did you mean arrival" in message
 
 
-def test_report_on_something_that_is_no_run_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_report_on_something_that_is_no_run_is_told_in_one_sentence(
+    hybridbench: CommandLine, tmp_path: Path
+) -> None:
     assert "not a run directory" in one_sentence(hybridbench("report", str(tmp_path)))
 
 
-def test_the_shipped_profiles_are_listed_and_valid() -> None:
+def test_the_shipped_profiles_are_listed_and_valid(hybridbench: CommandLine) -> None:
     listed = hybridbench("profiles", "list").stdout
 
     for name in ("smoke", "chat-churn", "steady-decode", "admission-squeeze"):
@@ -103,7 +102,7 @@ def test_the_shipped_profiles_are_listed_and_valid() -> None:
     assert json.loads(hybridbench("profiles", "schema").stdout)["type"] == "object"
 
 
-def test_defects_are_listed_with_their_source() -> None:
+def test_defects_are_listed_with_their_source(hybridbench: CommandLine) -> None:
     assert "sglang#25770" in hybridbench("defects", "list").stdout
     shown = hybridbench("defects", "show", "mamba-adder-reject").stdout
     assert "PrefillAdder._return_unadmitted" in shown
