@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from hybridbench.foreign import DOCUMENT_BYTES_MAX
 from hybridbench.metrics import spec_of
 from hybridbench.rundir.layout import (
     CELL,
@@ -122,12 +123,19 @@ def _has_samples(file: Path) -> bool:
     return sample is not None and bool(sample.m) and all(spec_of(name) for name in sample.m)
 
 
-def _content(file: Path, size: int = -1) -> bytes | None:
-    """What ``file`` holds; None unless it is a regular file: a pipe would have us wait."""
+def _content(file: Path, size: int | None = None) -> bytes | None:
+    """What ``file`` holds, or its first ``size`` bytes; None for what no document of ours is.
+
+    A pipe would have us wait, and a file of a size that we never write (a sparse one of a terabyte
+    costs nothing to make) would take all memory.
+    """
     try:
-        if not stat.S_ISREG(file.lstat().st_mode):
+        status = file.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if size is None and status.st_size > DOCUMENT_BYTES_MAX:
             return None
         with file.open("rb") as opened:
-            return opened.read(size)
+            return opened.read(DOCUMENT_BYTES_MAX if size is None else size)
     except OSError:
         return None

@@ -14,7 +14,8 @@ from hybridbench.rundir.writer import RunWriter
 from hybridbench.sampling import allocations
 from hybridbench.sampling.allocations import is_installed
 from tests.unit.analysis.diagnoses import MIB, ladder_record, survey
-from tests.unit.cli.test_cli import hybridbench, one_sentence
+from tests.unit.cli.conftest import CommandLine
+from tests.unit.cli.test_cli import one_sentence
 from tests.unit.report.synthetic import manifest
 
 
@@ -29,7 +30,7 @@ def stored_run(run_dir: Path, *, climbed: bool) -> Path:
     return run_dir
 
 
-def test_a_stored_ladder_is_told_again(tmp_path: Path) -> None:
+def test_a_stored_ladder_is_told_again(hybridbench: CommandLine, tmp_path: Path) -> None:
     result = hybridbench("diagnose", str(stored_run(tmp_path / "run", climbed=True)))
 
     assert result.returncode == 0, result.stderr
@@ -38,7 +39,9 @@ def test_a_stored_ladder_is_told_again(tmp_path: Path) -> None:
     assert "waiting for the collector" in said
 
 
-def test_a_run_that_was_not_asked_says_what_is_left_and_how_to_ask(tmp_path: Path) -> None:
+def test_a_run_that_was_not_asked_says_what_is_left_and_how_to_ask(
+    hybridbench: CommandLine, tmp_path: Path
+) -> None:
     result = hybridbench("diagnose", str(stored_run(tmp_path / "run", climbed=False)))
 
     assert result.returncode == 0, result.stderr
@@ -46,11 +49,13 @@ def test_a_run_that_was_not_asked_says_what_is_left_and_how_to_ask(tmp_path: Pat
     assert result.stdout.rstrip().endswith("--diagnose always")
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_run_is_refused(hybridbench: CommandLine, tmp_path: Path) -> None:
     assert "not a run directory" in one_sentence(hybridbench("diagnose", str(tmp_path)))
 
 
-def test_the_evidence_so_far_is_written_beside_and_decides_no_exit_code(tmp_path: Path) -> None:
+def test_the_evidence_so_far_is_written_beside_and_decides_no_exit_code(
+    hybridbench: CommandLine, tmp_path: Path
+) -> None:
     run_dir = stored_run(tmp_path / "run", climbed=True)
 
     result = hybridbench("report", str(run_dir), "--so-far")
@@ -77,7 +82,7 @@ def test_the_evidence_so_far_is_written_beside_and_decides_no_exit_code(tmp_path
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_options_are_told_in_one_sentence(
-    tmp_path: Path, arguments: list[str], said: str
+    hybridbench: CommandLine, tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     result = hybridbench("soak", "--ui", "none", *arguments, cwd=tmp_path)
 

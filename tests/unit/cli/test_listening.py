@@ -9,10 +9,13 @@ import pytest
 
 from hybridbench.cli.listening import Listener
 from hybridbench.errors import UsageError
-from tests.unit.cli.test_cli import hybridbench, one_sentence
+from tests.unit.cli.conftest import CommandLine
+from tests.unit.cli.test_cli import one_sentence
 
 
-def test_a_port_in_use_is_one_sentence_and_no_run_is_made(tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_sentence_and_no_run_is_made(
+    hybridbench: CommandLine, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.test_cli import hybridbench, one_sentence
+from tests.unit.cli.conftest import CommandLine
+from tests.unit.cli.test_cli import one_sentence
 
 PLAN = "name: mine\nduration: 30m\nleast_duration: 20m\ncells: [{id: one, profile: smoke}]\n"
 
@@ -35,14 +36,18 @@ def folder(tmp_path: Path) -> Path:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_call_is_one_sentence(folder: Path, arguments: list[str], said: str) -> None:
+def test_a_wrong_call_is_one_sentence(
+    hybridbench: CommandLine, folder: Path, arguments: list[str], said: str
+) -> None:
     result = hybridbench("nightly", *arguments, cwd=folder)
 
     assert said in one_sentence(result)
     assert [path.name for path in folder.iterdir()] == ["plan.yaml"]
 
 
-def test_a_merge_in_which_all_is_missing_is_red_and_leaves_every_page(folder: Path) -> None:
+def test_a_merge_in_which_all_is_missing_is_red_and_leaves_every_page(
+    hybridbench: CommandLine, folder: Path
+) -> None:
     (folder / "cells").mkdir()
 
     result = hybridbench(
@@ -58,7 +63,9 @@ def test_a_merge_in_which_all_is_missing_is_red_and_leaves_every_page(folder: Pa
     assert json.loads(again.stdout)
 
 
-def test_the_plan_as_json_has_what_a_scheduler_of_ones_own_needs(folder: Path) -> None:
+def test_the_plan_as_json_has_what_a_scheduler_of_ones_own_needs(
+    hybridbench: CommandLine, folder: Path
+) -> None:
     told = json.loads(
         hybridbench("nightly", "plan", "plan.yaml", "--format", "json", cwd=folder).stdout
     )

@@ -17,7 +17,8 @@ from hybridbench.clock import FakeClock
 from hybridbench.errors import UsageError
 from hybridbench.report import formats
 from hybridbench.rundir.writer import RunWriter
-from tests.unit.cli.test_cli import hybridbench, one_sentence
+from tests.unit.cli.conftest import CommandLine
+from tests.unit.cli.test_cli import one_sentence
 from tests.unit.report.synthetic import manifest
 
 EVIDENCE = {"manifest.json", "samples.jsonl", "events.jsonl"}
@@ -41,7 +42,9 @@ def test_the_formats_of_the_help_are_those_of_the_table() -> None:
     assert tuple(formats.FORMATS) == FORMATS
 
 
-def test_without_a_format_the_derived_files_are_rebuilt(run_dir: Path) -> None:
+def test_without_a_format_the_derived_files_are_rebuilt(
+    hybridbench: CommandLine, run_dir: Path
+) -> None:
     result = hybridbench("report", str(run_dir))
 
     assert result.returncode == 16, result.stderr
@@ -50,7 +53,9 @@ def test_without_a_format_the_derived_files_are_rebuilt(run_dir: Path) -> None:
     assert ET.parse(run_dir / "junit.xml").getroot().tag == "testsuites"
 
 
-def test_a_format_is_printed_and_the_directory_left_alone(run_dir: Path) -> None:
+def test_a_format_is_printed_and_the_directory_left_alone(
+    hybridbench: CommandLine, run_dir: Path
+) -> None:
     result = hybridbench("report", str(run_dir), "--format", "json")
 
     assert result.returncode == 16
@@ -59,7 +64,7 @@ def test_a_format_is_printed_and_the_directory_left_alone(run_dir: Path) -> None
 
 
 def test_an_output_file_gets_the_text_and_standard_output_stays_empty(
-    run_dir: Path, tmp_path: Path
+    hybridbench: CommandLine, run_dir: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "out.xml"
 
@@ -81,7 +86,7 @@ def test_an_output_file_gets_the_text_and_standard_output_stays_empty(
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_harms_nothing(
-    run_dir: Path, arguments: list[str], said: str
+    hybridbench: CommandLine, run_dir: Path, arguments: list[str], said: str
 ) -> None:
     before = {path.name: path.read_bytes() for path in run_dir.iterdir()}
 
@@ -178,7 +183,9 @@ def test_the_same_name_elsewhere_and_the_pages_of_a_run_may_be_written(
         assert path.read_text().startswith("<?xml")
 
 
-def test_a_history_goes_through_the_same_door(run_dir: Path, tmp_path: Path) -> None:
+def test_a_history_goes_through_the_same_door(
+    hybridbench: CommandLine, run_dir: Path, tmp_path: Path
+) -> None:
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "target.json")
     words = ["--store", str(run_dir.parent), "--format", "json", "--output"]
@@ -192,7 +199,9 @@ def test_a_history_goes_through_the_same_door(run_dir: Path, tmp_path: Path) -> 
     assert "evidence" in one_sentence(refused)
 
 
-def test_a_directory_that_refuses_writing_is_told_all_the_same(run_dir: Path) -> None:
+def test_a_directory_that_refuses_writing_is_told_all_the_same(
+    hybridbench: CommandLine, run_dir: Path
+) -> None:
     # A directory in the place of the first file: as root, no permission would stop the writer.
     (run_dir / "verdict.json").mkdir()
 

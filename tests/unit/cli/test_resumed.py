@@ -11,7 +11,8 @@ from hybridbench.cli.resumed import check_agrees
 from hybridbench.clock import FakeClock
 from hybridbench.errors import UsageError
 from hybridbench.rundir.writer import RunWriter
-from tests.unit.cli.test_cli import hybridbench, one_sentence
+from tests.unit.cli.conftest import CommandLine
+from tests.unit.cli.test_cli import one_sentence
 
 MANIFEST: dict[str, JsonValue] = {
     "run_id": "r1",
@@ -70,7 +71,9 @@ def test_what_would_make_it_another_run_is_refused(given: dict[str, object], sai
         check_agrees(MANIFEST, given)
 
 
-def test_on_the_command_line_each_refusal_is_one_sentence(tmp_path: Path) -> None:
+def test_on_the_command_line_each_refusal_is_one_sentence(
+    hybridbench: CommandLine, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     with RunWriter(run, MANIFEST, FakeClock()) as writer:
         writer.event(5.0, "phase", {"name": "done"})
