@@ -67,10 +67,11 @@ class MetricSpec:
 
 
 # The metrics that analyses ask for by name: private memory, garbage, private memory at idle
-# checkpoints.
+# checkpoints, full collections.
 MEMORY = "rss_anon_swap_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
+COLLECTIONS = "gc_gen2_collections"
 
 _MIB = float(2**20)
 

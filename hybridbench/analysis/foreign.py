@@ -13,9 +13,9 @@ import numpy as np
 
 from hybridbench.analysis.boundary import KIND as ANALYSIS_FAILED
 from hybridbench.analysis.boundary import Boundary
-from hybridbench.analysis.facts.counters import event_counters, singular
+from hybridbench.analysis.facts.counters import singular
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
-from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.findings import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
 from hybridbench.analysis.series_units import Meaning
@@ -94,11 +94,12 @@ def _judged(series: ForeignSeries, falls: Falls, question: Question) -> JudgedSe
     notes = list(_restart_notes(t, falls))
     start, end = longest_stretch(t, falls.certain_s)
     record = _record(series, question, (start, end))
-    window = judged_window(record)
+    facts = Facts.of(record)
+    window = facts.window
     if window is None:
         return None
     spec = _spec(series, question.thresholds.get(series.name), float(np.median(np.abs(value))))
-    result = judge_trend(record, spec, window, event_counters(record), Effort())
+    result = judge_trend(facts, spec, Effort())
     kept, _ = window.samples(record.series[series.name])
     gap_share, gap_note = _gaps(kept)
     notes += [gap_note] if gap_note else []

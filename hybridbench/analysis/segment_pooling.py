@@ -15,14 +15,14 @@ import numpy as np
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings import (
+    DecayResult,
     Finding,
     MetricResult,
     Rate,
-    Verdict,
     VerdictKind,
     leak_kind,
 )
-from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.metrics import Unit
 from hybridbench.units import format_duration
@@ -34,52 +34,50 @@ _MANY = 1e6
 
 
 @dataclass(frozen=True)
-class PooledSegments:
-    """What the segments say together.
+class SegmentResult:
+    """What was found in one segment of a run, or in all of them together.
 
-    Args:
-        window: from the start of the first judged to the end of the last.
-        judged_s: how much of it was judged.
-        results: one per metric.
-        untold: those of them that no finding tells yet.
-        longest: position of the segment with the longest judged window.
-        findings: those of the segments that are the run's.
-        notes: what a reader must know of each segment.
+    ``notes`` are what a reader must know beside the findings.
     """
 
     window: Window | None
-    judged_s: float
-    results: tuple[MetricResult, ...]
-    untold: tuple[MetricResult, ...]
-    longest: int
+    metrics: tuple[MetricResult, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
+    decay: tuple[DecayResult, ...] = ()
+    pooled_s: float | None = None  # of several segments: how much of the window was judged
+
+    @property
+    def judged_s(self) -> float:
+        """How much was judged: not the gaps between segments, nor warm-ups after one."""
+        if self.pooled_s is not None:
+            return self.pooled_s
+        return 0.0 if self.window is None else self.window.duration_s
+
+    @property
+    def is_invalid(self) -> bool:
+        return any(finding.verdict is VerdictKind.INVALID for finding in self.findings)
 
 
-def pool_segments(parts: Sequence[RunRecord], verdicts: Sequence[Verdict]) -> PooledSegments:
-    """Put the verdicts of all segments together, in order.
+def pool_segments(parts: Sequence[SegmentResult]) -> SegmentResult:
+    """Put the results of all segments together, in order.
 
     A segment that proves nothing (cut off before its window, gaps) gives its exact findings and
-    its notes; only if none proves anything does that hold for the run.  What is known of a metric
-    only from all segments together is left for the caller to tell (``untold``).
+    its notes; only if none proves anything does that hold for the run.
     """
-    proving = _proving(parts, verdicts)
-    results = tuple(_pooled_metrics(proving))
+    proving = _proving(parts)
+    metrics = tuple(_pooled_metrics(proving))
     kept = [
         finding
-        for index, verdict in enumerate(verdicts)
-        for finding in _kept(verdict, index, any_proves=bool(proving))
+        for index, part in enumerate(parts)
+        for finding in _kept(part, index, any_proves=bool(proving))
     ]
-    findings = tuple(_with_pooled_rate(list(_once(kept)), results))
-    told = {finding.subject for finding in findings}
-    return PooledSegments(
-        window=_window(parts, verdicts, proving),
-        judged_s=sum(_length(verdict) for verdict in proving),
-        results=results,
-        untold=tuple(result for result in results if result.metric not in told),
-        longest=max(range(len(verdicts)), key=lambda index: _length(verdicts[index])),
-        findings=findings,
-        notes=tuple(_notes(verdicts)),
+    return SegmentResult(
+        window=_window(proving),
+        metrics=metrics,
+        findings=tuple(_with_pooled_rate(_once(kept), metrics)),
+        notes=tuple(_notes(parts)),
+        pooled_s=sum(part.judged_s for part in proving),
     )
 
 
@@ -118,26 +116,16 @@ def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
     )
 
 
-def _proving(parts: Sequence[RunRecord], verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _proving(parts: Sequence[SegmentResult]) -> list[SegmentResult]:
     """The segments whose rates count; one that was cut off while it filled would only blur them."""
-    valid = [
-        (part.last_event("steady") is not None, verdict)
-        for part, verdict in zip(parts, verdicts, strict=True)
-        if verdict.window_s is not None and not _is_invalid(verdict)
-    ]
-    steady = [verdict for is_steady, verdict in valid if is_steady]
-    return steady or [verdict for _, verdict in valid]
+    valid = [part for part in parts if part.window is not None and not part.is_invalid]
+    return [part for part in valid if part.window is not None and part.window.steady] or valid
 
 
-def _is_invalid(verdict: Verdict) -> bool:
-    return any(finding.verdict is VerdictKind.INVALID for finding in verdict.findings)
-
-
-def _pooled_metrics(verdicts: Sequence[Verdict]) -> Iterable[MetricResult]:
-    names = dict.fromkeys(result.metric for verdict in verdicts for result in verdict.metrics)
+def _pooled_metrics(parts: Sequence[SegmentResult]) -> Iterable[MetricResult]:
+    names = dict.fromkeys(result.metric for part in parts for result in part.metrics)
     for name in names:
-        found = [r for verdict in verdicts for r in verdict.metrics if r.metric == name]
-        yield pool_metric(found)
+        yield pool_metric([r for part in parts for r in part.metrics if r.metric == name])
 
 
 def _pooled_rate(rates: Sequence[Rate]) -> tuple[Rate, float]:
@@ -225,9 +213,9 @@ def _broken(lines: Sequence[tuple[float, ...]], *, at_end: bool = False) -> tupl
     return tuple(joined)
 
 
-def _kept(verdict: Verdict, index: int, *, any_proves: bool) -> Iterable[Finding]:
+def _kept(part: SegmentResult, index: int, *, any_proves: bool) -> Iterable[Finding]:
     """The findings of a segment that are the run's, whatever other segments say."""
-    for finding in verdict.findings:
+    for finding in part.findings:
         void = finding.verdict in (VerdictKind.INVALID, VerdictKind.INCONCLUSIVE)
         if void and any_proves:
             continue
@@ -261,36 +249,25 @@ def _with_pooled_rate(
             yield finding
 
 
-def _window(
-    parts: Sequence[RunRecord], verdicts: Sequence[Verdict], proving: Sequence[Verdict]
-) -> Window | None:
-    windows = [v.window_s for v in proving if v.window_s is not None]
+def _window(proving: Sequence[SegmentResult]) -> Window | None:
+    windows = [part.window for part in proving if part.window is not None]
     if not windows:
         return None
-    steady = all(
-        part.last_event("steady") is not None
-        for part, verdict in zip(parts, verdicts, strict=True)
-        if verdict in proving
-    )
-    return Window(windows[0][0], windows[-1][1], steady)
+    return Window(windows[0].start_s, windows[-1].end_s, all(window.steady for window in windows))
 
 
-def _length(verdict: Verdict) -> float:
-    return 0.0 if verdict.window_s is None else verdict.window_s[1] - verdict.window_s[0]
-
-
-def _notes(verdicts: Sequence[Verdict]) -> Iterable[str]:
+def _notes(parts: Sequence[SegmentResult]) -> Iterable[str]:
     judged = []
-    for index, verdict in enumerate(verdicts):
-        if verdict.window_s is not None:
-            start, end = (format_duration(t) for t in verdict.window_s)
+    for index, part in enumerate(parts):
+        if part.window is not None:
+            start, end = format_duration(part.window.start_s), format_duration(part.window.end_s)
             judged.append(f"segment {index + 1} from {start} to {end}")
     if judged:
         yield "judged: " + ", ".join(judged)
     else:
         yield "no segment was long enough to be judged"
-    for index, verdict in enumerate(verdicts):
-        for finding in verdict.findings:
+    for index, part in enumerate(parts):
+        for finding in part.findings:
             if finding.verdict is VerdictKind.INVALID:
                 yield f"segment {index + 1} proves nothing by itself: {finding.title}"
-        yield from (f"segment {index + 1}: {note}" for note in verdict.notes)
+        yield from (f"segment {index + 1}: {note}" for note in part.notes)

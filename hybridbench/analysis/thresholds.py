@@ -14,16 +14,17 @@ import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.drivers.rates import mean_rate
-from hybridbench.analysis.facts.counters import event_counters, singular
+from hybridbench.analysis.facts.counters import EventCounters, singular
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings import (
     DecayResult,
     Finding,
     LevelResult,
+    MetricResult,
     Rate,
     ThresholdOutcome,
     ThresholdResult,
-    Verdict,
     VerdictKind,
 )
 from hybridbench.analysis.reading import texts
@@ -84,15 +85,15 @@ class CheckedThresholds:
 
 
 def check_thresholds(
-    record: RunRecord, verdict: Verdict, window: Window | None
+    facts: Facts, metrics: Sequence[MetricResult], decay: Sequence[DecayResult]
 ) -> CheckedThresholds:
-    """The thresholds in the manifest of ``record`` against its samples and its verdict.
+    """The thresholds in the manifest against the samples of one segment.
 
-    ``record`` and ``window`` are those of one segment; slopes of gated metrics are the verdict's.
+    Slopes of gated metrics and changes of what work costs are those of the run's verdict.
     """
     results: list[ThresholdResult] = []
     findings: list[Finding] = []
-    for text in texts(record.manifest, "thresholds"):
+    for text in texts(facts.record.manifest, "thresholds"):
         try:
             threshold = parse_threshold(text)
         except ValueError as error:
@@ -100,9 +101,9 @@ def check_thresholds(
             said = f"the threshold {error}, and is not checked"
             findings.append(Finding("threshold", VerdictKind.INCONCLUSIVE, text, said))
             continue
-        result = _judged(_Run(record, verdict, window), threshold)
+        result = _judged(_Run(facts, metrics, decay), threshold)
         results.append(result)
-        findings += _finding(threshold, result, window)
+        findings += _finding(threshold, result, facts.window)
     return CheckedThresholds(tuple(results), tuple(findings))
 
 
@@ -143,9 +144,9 @@ def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> Thr
 
 @dataclass(frozen=True)
 class _Run:
-    record: RunRecord
-    verdict: Verdict
-    window: Window | None
+    facts: Facts
+    metrics: Sequence[MetricResult]
+    decay: Sequence[DecayResult]
 
 
 class _NotMeasuredError(Exception):
@@ -154,7 +155,7 @@ class _NotMeasuredError(Exception):
 
 def _judged(run: _Run, threshold: Threshold) -> ThresholdResult:
     try:
-        judged_s = 0.0 if run.window is None else run.window.duration_s
+        judged_s = 0.0 if run.facts.window is None else run.facts.window.duration_s
         return gate(threshold, _measure(run, threshold), judged_s)
     except _NotMeasuredError as error:
         erratic = threshold.spec.erratic
@@ -171,22 +172,22 @@ def _judged(run: _Run, threshold: Threshold) -> ThresholdResult:
 
 
 def _measure(run: _Run, threshold: Threshold) -> Measured:
-    window = run.window
+    record, window = run.facts.record, run.facts.window
     if threshold.stat is Stat.RATIO:
         raise _NotMeasuredError("a ratio needs two versions, and compare alone has them")
     if window is None:
         raise _NotMeasuredError("the run ended before anything could be judged")
     if threshold.spec.kind is Kind.QUOTIENT:
         return _quotient(run, window, threshold)
-    if threshold.metric not in run.record.series:
-        raise _NotMeasuredError(_never_sampled(run.record, threshold.metric))
+    if threshold.metric not in record.series:
+        raise _NotMeasuredError(_never_sampled(record, threshold.metric))
     if threshold.stat in GROWTH:
         found = _growth(run, window, threshold)
         if threshold.stat is Stat.SLOPE:
             return found
         end = found.lower if threshold.stat is Stat.SLOPE_LOWER else found.upper
         return Measured(end, end, end)
-    measured = level(judged_values(run.record, window, threshold.metric), threshold.stat)
+    measured = level(judged_values(record, window, threshold.metric), threshold.stat)
     if measured is None:
         raise _NotMeasuredError("too few samples in the judged window")
     return measured
@@ -201,13 +202,11 @@ def _never_sampled(record: RunRecord, name: str) -> str:
 def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
     """Growth over the window, an hour or an event."""
     if threshold.spec.kind is Kind.COUNTER:
-        return _counted(run.record, window, threshold)
-    known = [r for r in run.verdict.metrics if r.metric == threshold.metric]
+        return _counted(run.facts, window, threshold)
+    known = [r for r in run.metrics if r.metric == threshold.metric]
     # Of a family, the member.
     spec = replace(threshold.spec, name=threshold.metric)
-    result = known[0] if known else judge_trend(
-        run.record, spec, window, event_counters(run.record), Effort()
-    )  # fmt: skip
+    result = known[0] if known else judge_trend(run.facts, spec, Effort())
     rate = result.rate_per_hour
     if rate is None:
         raise _NotMeasuredError("too few samples in the judged window")
@@ -219,28 +218,27 @@ def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
     scale = 1.0
     if threshold.per != HOUR:
         hours = (result.window_s[1] - result.window_s[0]) / 3600.0
-        scale = hours / _events(run.record, window, threshold.per)
+        scale = hours / _events(run.facts.counters, window, threshold.per)
     return Measured(value * scale, low * scale, high * scale, 1.5)
 
 
-def _counted(record: RunRecord, window: Window, threshold: Threshold) -> Measured:
+def _counted(facts: Facts, window: Window, threshold: Threshold) -> Measured:
     """How fast a counter rises: all it gained over all that passed."""
-    t, value = window.samples(record.series[threshold.metric])
+    t, value = window.samples(facts.record.series[threshold.metric])
     if t.size < 2:
         raise _NotMeasuredError("too few samples in the judged window")
     if threshold.per == HOUR:
         passed = np.diff(t) / 3600.0
     else:
-        _events(record, window, threshold.per)
-        passed = np.diff(event_counters(record).at(threshold.per, t))
+        _events(facts.counters, window, threshold.per)
+        passed = np.diff(facts.counters.at(threshold.per, t))
     found = mean_rate(np.diff(value), passed)
     if found is None or found.ends is None:
         raise _NotMeasuredError("too few samples in the judged window")
     return Measured(found.value, *found.ends, 0.5)
 
 
-def _events(record: RunRecord, window: Window, counter: str) -> float:
-    counters = event_counters(record)
+def _events(counters: EventCounters, window: Window, counter: str) -> float:
     if counter not in counters.series:
         near = get_close_matches(counter, counters.names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -254,8 +252,8 @@ def _events(record: RunRecord, window: Window, counter: str) -> float:
 def _quotient(run: _Run, window: Window, threshold: Threshold) -> Measured:
     derived = next(d for d in DERIVED_METRICS if d.name == threshold.metric)
     if threshold.stat is Stat.LAST_FIRST_RATIO:
-        return _changed(run.verdict.decay, threshold)
-    blocks = work_blocks(run.record, derived, window.start_s, window.end_s)
+        return _changed(run.decay, threshold)
+    blocks = work_blocks(run.facts.record, derived, window.start_s, window.end_s)
     if blocks is None or len(blocks) < _FEWEST_BLOCKS:
         raise _NotMeasuredError("too little of that work in the judged window")
     half = half_width(blocks, CONFIDENCE)

@@ -14,8 +14,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from hybridbench.analysis.facts.counters import event_counters
-from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.bench import corpus, services, simulated
@@ -152,10 +151,10 @@ def analysis_answer(trace: LabelledTrace, limits: Thresholds) -> Answer:
     if trace.load is not None:
         names["running_requests"] = trace.load
     record = RunRecord({}, {n: Series(n, trace.t_s, v) for n, v in names.items()}, [])
-    window = judged_window(record)
-    if window is None:
+    facts = Facts.of(record)
+    if facts.window is None:
         return Answer(INCONCLUSIVE)
-    result = judge_trend(record, declared(MEMORY), window, event_counters(record), Effort())
+    result = judge_trend(facts, declared(MEMORY), Effort())
     rate = result.rate_per_hour
     if rate is None:
         return Answer(result.outcome)

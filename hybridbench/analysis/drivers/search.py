@@ -63,27 +63,27 @@ class Hints:
             fits much better.
         among: the only counters that may be named by how well they fit; None for any.
         load: what else moves the level, such as requests in flight.
-        rests: values seen with nothing in flight, with the counters of the same moment.
+        idle: values seen with nothing in flight, with the counters of the same moment.
         bounded: levels that come to an end by themselves and explain a fill, by name.
         emptied: whether a fall begins a new account, as a collection does for garbage.
-        from_zero: whether the value was 0 before the first event, so that the last rest tells the
-            whole of it.
+        from_zero: whether the value was 0 before the first event, so that the last idle reading
+            tells the whole of it.
     """
 
     expected: Sequence[str] = ()
     natural: Sequence[str] = ()
     among: frozenset[str] | None = None
     load: Sequence[Series] = ()
-    rests: Sequence[IdleReading] = ()
+    idle: Sequence[IdleReading] = ()
     bounded: Mapping[str, Series] = field(default_factory=dict)
     emptied: bool = False
     from_zero: bool = False
 
     def witnesses(self) -> list[IdleReading]:
-        """The rests, and the beginning where that is one."""
-        if not (self.from_zero and self.rests):
-            return list(self.rests)
-        return [IdleReading(0.0, 0.0, dict.fromkeys(self.rests[-1].counts, 0.0)), *self.rests]
+        """The idle readings, and the beginning where that is one."""
+        if not (self.from_zero and self.idle):
+            return list(self.idle)
+        return [IdleReading(0.0, 0.0, dict.fromkeys(self.idle[-1].counts, 0.0)), *self.idle]
 
     def likely(self, name: str) -> bool:
         """Whether ``name`` may be named though time explains the growth as well."""
@@ -157,16 +157,16 @@ def _best_driver(
 ) -> Driver | None:
     data = _prepared(t_s, value, counters, hints)
     if data is None:
-        at_rest = exact_at_idle(hints.witnesses(), _candidates(counters))
-        return _from_rests(at_rest, hints)
+        at_idle = exact_at_idle(hints.witnesses(), _candidates(counters))
+        return _from_idle(at_idle, hints)
     singles = _exact_ones(data)
     if singles:
         return _exact_driver(data, singles, hints)
     few = data.t_s.size < FEWEST_SAMPLES
     # A cause may be samples away from its effect; at rest both have come.
-    at_rest = exact_at_idle(hints.witnesses(), _candidates(counters), against_samples=not few)
-    if few or at_rest:
-        return _from_rests(at_rest, hints)
+    at_idle = exact_at_idle(hints.witnesses(), _candidates(counters), against_samples=not few)
+    if few or at_idle:
+        return _from_idle(at_idle, hints)
     return _fitted(data, hints)
 
 
@@ -338,9 +338,9 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
     counted = [fit for fit in alike if fit.index != contest.clock]
     if not counted:
         return None
-    at_rest = exact_at_idle(hints.witnesses(), [names[f.index] for f in counted], confirming=True)
-    if at_rest:
-        counted = [fit for fit in counted if names[fit.index] in at_rest]
+    at_idle = exact_at_idle(hints.witnesses(), [names[f.index] for f in counted], confirming=True)
+    if at_idle:
+        counted = [fit for fit in counted if names[fit.index] in at_idle]
     elif len(counted) < len(alike) and not data.timely(candidates[counted[0].index]):
         # Time explains it as well: only what the kind of finding makes likely may be named.
         counted = [f for f in counted if hints.likely(names[f.index])]
@@ -349,7 +349,7 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
     best = contest.fits[0].log_likelihood
     counted.sort(key=lambda f: _rank(names[f.index], best - f.log_likelihood, hints))
     chosen, *rest = counted
-    index, times = candidates[chosen.index], at_rest.get(names[chosen.index])
+    index, times = candidates[chosen.index], at_idle.get(names[chosen.index])
     mean = _mean_rate(data, index, hints)
     slope = chosen.slope if mean is None else mean.value
     ends = None if mean is None else mean.ends
@@ -373,16 +373,16 @@ def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:
     """All that was gained over all events, where both are known."""
     name = data.names[index]
     points = [(r.value, r.counts[name]) for r in hints.witnesses() if name in r.counts]
-    at_rest = sampled = None
+    at_idle = sampled = None
     if hints.from_zero and len(points) > 1:
-        at_rest = mean_rate(*np.diff(np.array(points), axis=0).T)
+        at_idle = mean_rate(*np.diff(np.array(points), axis=0).T)
     if data.counting and data.covered(index, 0) == 1.0:
         inside = ~data.first[1:]
         sampled = mean_rate(np.diff(data.value)[inside], np.diff(data.columns[:, index])[inside])
-    if at_rest is not None and at_rest.ends is None and sampled is not None:
+    if at_idle is not None and at_idle.ends is None and sampled is not None:
         # Too few rests to tell their spread; between the samples there are more stretches.
-        return replace(at_rest, ends=sampled.ends)
-    return at_rest or sampled
+        return replace(at_idle, ends=sampled.ends)
+    return at_idle or sampled
 
 
 def _plausible(data: _Data) -> list[int]:
@@ -415,7 +415,7 @@ def _rank(name: str, behind: float, hints: Hints) -> tuple[int, int, float, int]
     return expected, common, 0.0 if behind < _SAME else behind, telling(name)
 
 
-def _from_rests(found: Mapping[str, float], hints: Hints) -> Driver | None:
+def _from_idle(found: Mapping[str, float], hints: Hints) -> Driver | None:
     if not found:
         return None
     chosen, *rest = sorted(found, key=lambda name: _rank(name, 0.0, hints))

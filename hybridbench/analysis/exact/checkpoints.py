@@ -6,7 +6,7 @@ Counts are exact, so one look decides; which event loses the slots is read from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +14,9 @@ import numpy as np
 from hybridbench.analysis.drivers.rates import rate_per_hour
 from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
 from hybridbench.analysis.drivers.steps import LosingSteps, losing_steps
-from hybridbench.analysis.facts.counters import EventCounters
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import (
     IdleReading,
-    idle_checkpoints,
-    idle_readings,
-    in_flight,
     pool_at,
     pool_names,
     pool_unit,
@@ -53,31 +50,28 @@ _OWNERS = {
 _LOCKED_POOL = {"full": "kv", "mamba": "mamba"}
 
 
-def checkpoint_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+def checkpoint_findings(facts: Facts) -> list[Finding]:
     """Missing slots, slots counted twice, slots and locks without a holder."""
-    resting = idle_checkpoints(record)
     findings: list[Finding] = []
-    for pool in pool_names(record):
-        findings.extend(_residuals(record, counters, pool, resting))
-        findings.extend(_orphans(record, counters, pool, resting))
-    findings.extend(_locks(record, counters, resting))
+    for pool in pool_names(facts.record):
+        findings.extend(_residuals(facts, pool))
+        findings.extend(_orphans(facts, pool))
+    findings.extend(_locks(facts))
     return findings
 
 
-def _residuals(
-    record: RunRecord, counters: EventCounters, pool: str, resting: list[RunEvent]
-) -> Iterable[Finding]:
-    at_rest = [(e.t_s, number(pool_at(e, pool), "residual")) for e in resting]
-    t, sampled = pool_values(record, pool, "residual")
+def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
+    at_rest = [(e.t_s, number(pool_at(e, pool), "residual")) for e in facts.idle]
+    t, sampled = pool_values(facts.record, pool, "residual")
     negative = [(when, value) for when, value in at_rest if value < 0]
     if negative:
-        yield _surplus(record, counters, pool, resting)
+        yield _surplus(facts, pool)
     missing, said = _missing(at_rest, t, sampled)
     if missing <= 0:
         return
-    seen = idle_readings(resting, counters, lambda e: number(pool_at(e, pool), "residual"))
-    losing = losing_steps(record, pool, counters)
-    driver = _driver(record, counters, f"pool.{pool}.residual", seen, losing=losing)
+    seen = facts.idle_readings(lambda e: number(pool_at(e, pool), "residual"))
+    losing = losing_steps(facts.record, pool, facts.counters)
+    driver = _driver(facts, f"pool.{pool}.residual", seen, losing=losing)
     unit = pool_unit(pool)
     since = next((when for when, value in at_rest if value > 0), float(t[-1]) if t.size else 0.0)
     lost = np.flatnonzero(sampled > 0)
@@ -92,7 +86,7 @@ def _residuals(
         rates=_rates(driver, unit, rate_per_hour(t, sampled, unit)),
         evidence=(
             said,
-            *_named(record, pool),
+            *_named(facts.record, pool),
             *_evidence(driver),
             *_lost_with(losing, driver),
         ),
@@ -130,15 +124,13 @@ def _items(event: RunEvent, key: str) -> list[str]:
     return [str(item) for item in found]
 
 
-def _surplus(
-    record: RunRecord, counters: EventCounters, pool: str, resting: list[RunEvent]
-) -> Finding:
+def _surplus(facts: Facts, pool: str) -> Finding:
     """More slots than there are: some are free or held twice."""
-    seen = idle_readings(resting, counters, lambda e: -number(pool_at(e, pool), "residual"))
+    seen = facts.idle_readings(lambda e: -number(pool_at(e, pool), "residual"))
     first = next(rest for rest in seen if rest.value > 0)
-    t, sampled = pool_values(record, pool, "residual")
-    hints = Hints(load=in_flight(record), rests=seen, from_zero=True)
-    driver = find_driver(t, -sampled, counters, hints)
+    t, sampled = pool_values(facts.record, pool, "residual")
+    hints = Hints(load=facts.load, idle=seen, from_zero=True)
+    driver = find_driver(t, -sampled, facts.counters, hints)
     unit = pool_unit(pool)
     said = ", ".join(f"{-rest.value:.0f}" for rest in seen[-5:])
     return Finding(
@@ -175,15 +167,13 @@ def _missing(
     return 0.0, ""
 
 
-def _orphans(
-    record: RunRecord, counters: EventCounters, pool: str, resting: list[RunEvent]
-) -> Iterable[Finding]:
+def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
     """Slots on the account of requests when there is no request."""
-    held = number(pool_at(resting[-1], pool), "in_flight") if resting else 0.0
+    held = number(pool_at(facts.idle[-1], pool), "in_flight") if facts.idle else 0.0
     if held <= 0:
         return
-    seen = idle_readings(resting, counters, lambda e: number(pool_at(e, pool), "in_flight"))
-    driver = _driver(record, counters, f"pool.{pool}.in_flight", seen)
+    seen = facts.idle_readings(lambda e: number(pool_at(e, pool), "in_flight"))
+    driver = _driver(facts, f"pool.{pool}.in_flight", seen)
     unit = pool_unit(pool)
     yield Finding(
         kind=HELD,
@@ -194,37 +184,30 @@ def _orphans(
         driver=driver.counter if driver else None,
         rates=_rates(driver, unit, None),
         evidence=(
-            f"in flight at the checkpoint at {format_duration(resting[-1].t_s)}",
+            f"in flight at the checkpoint at {format_duration(facts.idle[-1].t_s)}",
             *_evidence(driver),
         ),
-        since_s=resting[-1].t_s,
+        since_s=facts.idle[-1].t_s,
         data={"pool": pool, "held": held, **_rivals(driver)},
     )
 
 
-def _locks(
-    record: RunRecord, counters: EventCounters, resting: list[RunEvent]
-) -> Iterable[Finding]:
+def _locks(facts: Facts) -> Iterable[Finding]:
     # An open session may pin its prefix; only with none open has every lock outlived its holder.
-    alone = [e for e in resting if not _session_held(e)]
-    last = alone[-1] if alone else None
-    for component, count in (numbers(last.data, "locks") if last else {}).items():
-        if count == 0:
-            continue
-        yield _lock(record, counters, component, _locks_at_rest(alone, counters, component))
+    alone = [e for e in facts.idle if not _session_held(e)]
+    for component, count in (numbers(alone[-1].data, "locks") if alone else {}).items():
+        if count != 0:
+            yield _lock(facts, component, facts.idle_readings(_locks_of(component)))
 
 
-def _locks_at_rest(
-    resting: list[RunEvent], counters: EventCounters, component: str
-) -> list[IdleReading]:
-    return idle_readings(
-        resting, counters, lambda event: numbers(event.data, "locks").get(component)
-    )
+def _locks_of(component: str) -> Callable[[RunEvent], float | None]:
+    def read(event: RunEvent) -> float | None:
+        return None if _session_held(event) else numbers(event.data, "locks").get(component)
+
+    return read
 
 
-def _lock(
-    record: RunRecord, counters: EventCounters, component: str, seen: Sequence[IdleReading]
-) -> Finding:
+def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
     count = seen[-1].value
     since_s = next(rest.t_s for rest in seen if rest.value)
     said = "locks at the last checkpoints: " + ", ".join(f"{rest.value:.0f}" for rest in seen[-5:])
@@ -240,7 +223,7 @@ def _lock(
             since_s=since_s,
         )
     pool = _LOCKED_POOL.get(component, component)
-    driver = _driver(record, counters, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
+    driver = _driver(facts, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
     unit = f"locked {pool_unit(pool)}"
     return Finding(
         kind=LOCKS,
@@ -262,21 +245,19 @@ def _session_held(event: RunEvent) -> bool:
 
 
 def _driver(
-    record: RunRecord,
-    counters: EventCounters,
+    facts: Facts,
     series: str,
-    idle_readings: Sequence[IdleReading],
+    idle: Sequence[IdleReading],
     expected: Sequence[str] = (),
     losing: LosingSteps | None = None,
 ) -> Driver | None:
     """What drives a count that should be 0 at rest, from its samples, its rests and its steps."""
-    sampled = record.series.get(series, Series(series, np.empty(0), np.empty(0)))
-    hints = Hints(expected, load=in_flight(record), rests=idle_readings, from_zero=True)
-    if losing is None:
-        return find_driver(sampled.t_s, sampled.value, counters, hints)
-    hints = replace(hints, natural=losing.always, among=losing.mostly)
-    driver = find_driver(sampled.t_s, sampled.value, counters, hints)
-    if driver is not None and driver.counter in losing.always:
+    sampled = facts.record.series.get(series, Series(series, np.empty(0), np.empty(0)))
+    hints = Hints(expected, load=facts.load, idle=idle, from_zero=True)
+    if losing is not None:
+        hints = replace(hints, natural=losing.always, among=losing.mostly)
+    driver = find_driver(sampled.t_s, sampled.value, facts.counters, hints)
+    if losing is not None and driver is not None and driver.counter in losing.always:
         # Whatever did not move in the steps that lost slots is no rival, however well it fits.
         driver = replace(driver, rivals=tuple(r for r in driver.rivals if r in losing.always))
     return driver

@@ -17,11 +17,11 @@ import numpy as np
 from hybridbench.analysis.drivers.rates import rate_per_hour
 from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
 from hybridbench.analysis.facts.counters import EventCounters
-from hybridbench.analysis.facts.pools import IdleReading, idle_checkpoints, idle_readings, in_flight
-from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.findings import Finding, Rate, VerdictKind
 from hybridbench.analysis.reading import mapping, numbers
-from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
 from hybridbench.units import format_count
 
 KIND = "container-grows"
@@ -47,7 +47,7 @@ class _Container:
 
     name: str
     samples: Series
-    idle_readings: Sequence[IdleReading]
+    idle: Sequence[IdleReading]
 
     @property
     def longer(self) -> bool:
@@ -55,46 +55,49 @@ class _Container:
         value = self.samples.value
         tenth = max(1, value.size // 10)
         gained = value.size and float(value[-tenth:].mean() - value[:tenth].mean())
-        at_rest = [rest.value for rest in self.idle_readings]
+        at_rest = [rest.value for rest in self.idle]
         return bool(gained >= _FEWEST_ENTRIES) or at_rest[-1:] > at_rest[:1]
 
 
-def container_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+def container_findings(facts: Facts) -> list[Finding]:
     """One finding for each container that a run of any length would make longer."""
     sampled = {
         name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-        for name in record.series
+        for name in facts.record.series
         if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
     }
-    resting = idle_checkpoints(record)
-    seen = {name for event in resting for name in mapping(event.data, "containers")}
-    found = (_judge(record, counters, name) for name in sorted(sampled | seen))
+    seen = {name for event in facts.idle for name in mapping(event.data, "containers")}
+    found = (_judge(facts, name) for name in sorted(sampled | seen))
     return [finding for finding in found if finding is not None]
 
 
-def _judge(record: RunRecord, counters: EventCounters, name: str) -> Finding | None:
-    container = _container(record, counters, name)
+def _judge(facts: Facts, name: str) -> Finding | None:
+    container = _container(facts, name)
     if not container.longer:
         return None
-    fill = _filling(record, container)
+    fill = _filling(facts.record, container)
     if any(_follows(container, series) for series in fill):
         return None
-    driver = _driver(record, counters, container, fill)
+    driver = _driver(facts, container, fill)
     if driver is not None:
         return _finding(container, driver)
     return _finding(container, None) if _longer_at_each_rest(container, fill) else None
 
 
-def _container(record: RunRecord, counters: EventCounters, name: str) -> _Container:
-    window = judged_window(record)
-    start = window.start_s if window is not None else 0.0
-    resting = [event for event in idle_checkpoints(record) if event.t_s >= start]
-    series = record.series.get(f"{_PREFIX}{name}{_SUFFIX}", Series(name, np.empty(0), np.empty(0)))
+def _container(facts: Facts, name: str) -> _Container:
+    start = facts.window.start_s if facts.window is not None else 0.0
+
+    def length(event: RunEvent) -> float | None:
+        return numbers(event.data, "containers").get(name) if event.t_s >= start else None
+
+    series = facts.record.series.get(
+        f"{_PREFIX}{name}{_SUFFIX}", Series(name, np.empty(0), np.empty(0))
+    )
     finite = np.isfinite(series.value) & (series.t_s >= start)
     return _Container(
         name,
-        _settled(Series(name, series.t_s[finite], series.value[finite]), in_flight(record)),
-        idle_readings(resting, counters, lambda event: numbers(event.data, "containers").get(name)),
+        _settled(Series(name, series.t_s[finite], series.value[finite]), facts.load),
+        facts.idle_readings(length),
     )
 
 
@@ -131,21 +134,19 @@ def _follows(container: _Container, fill: Series) -> bool:
     return value.size >= _FEWEST_SAMPLES and _r2(fill.value, value) > _FOLLOWS
 
 
-def _driver(
-    record: RunRecord, counters: EventCounters, container: _Container, fill: Sequence[Series]
-) -> Driver | None:
+def _driver(facts: Facts, container: _Container, fill: Sequence[Series]) -> Driver | None:
     """The event that counts the container out; None if it may end, or empties at rest."""
     t, value = container.samples.t_s, container.samples.value
     if value.size < _FEWEST_SAMPLES:
         return None
     bounded = {series.name: series for series in fill}
-    hints = Hints(load=in_flight(record), rests=container.idle_readings, bounded=bounded)
-    driver = find_driver(t, value, counters, hints)
+    hints = Hints(load=facts.load, idle=container.idle, bounded=bounded)
+    driver = find_driver(t, value, facts.counters, hints)
     if driver is None or {driver.counter, *driver.rivals} & bounded.keys():
         return None
-    events = counters.at(driver.counter, t)
+    events = facts.counters.at(driver.counter, t)
     known = driver.exact or (_whole(driver) and _r2(events, value) > _FITS)
-    stays = _stays(container, counters, driver)
+    stays = _stays(container, facts.counters, driver)
     return driver if known and stays and _keeps_pace(events, value) else None
 
 
@@ -158,9 +159,9 @@ def _whole(driver: Driver) -> bool:
 
 def _stays(container: _Container, counters: EventCounters, driver: Driver) -> bool:
     """Whether the gain is still there at the last rest; without a rest only exactness says so."""
-    if not container.idle_readings:
+    if not container.idle:
         return driver.exact
-    last = container.idle_readings[-1]
+    last = container.idle[-1]
     t, value = container.samples.t_s, container.samples.value
     since = np.array([t[0], last.t_s])
     gained = driver.per_event * float(np.diff(counters.at(driver.counter, since))[0])
@@ -185,9 +186,9 @@ def _longer_at_each_rest(container: _Container, fill: Sequence[Series]) -> bool:
     """Without an event to count by: rests enough, each longer, the last gain no smaller, a gain
     that matters beside the length, and no pool that fills meanwhile.
     """
-    if len(container.idle_readings) < _FEWEST_RESTS or fill:
+    if len(container.idle) < _FEWEST_RESTS or fill:
         return False
-    length = np.array([rest.value for rest in container.idle_readings])
+    length = np.array([rest.value for rest in container.idle])
     growth = np.diff(length)
     # A full tree of tens of thousands of nodes gains some hundreds by splits and goes on so for
     # minutes; a list that nobody empties was short once.
@@ -197,7 +198,7 @@ def _longer_at_each_rest(container: _Container, fill: Sequence[Series]) -> bool:
 
 def _finding(container: _Container, driver: Driver | None) -> Finding:
     name, unit = container.name, _UNIT
-    at_rest = np.array([(rest.t_s, rest.value) for rest in container.idle_readings]).reshape(-1, 2)
+    at_rest = np.array([(rest.t_s, rest.value) for rest in container.idle]).reshape(-1, 2)
     samples = container.samples
     t, value = (samples.t_s, samples.value) if driver and len(samples) else at_rest.T
     ends = f"{format_count(float(value[0]))} to {format_count(float(value[-1]))} {unit}"

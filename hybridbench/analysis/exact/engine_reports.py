@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from hybridbench.analysis.exact.checkpoints import HELD, LOCKS, NEGATIVE, RESIDUAL
 from hybridbench.analysis.exact.requests import WAITING_VIOLATIONS as WAITING
 from hybridbench.analysis.exact.requests import violation_kind
-from hybridbench.analysis.facts.pools import idle_checkpoints, pool_at, pool_words
+from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.facts.pools import pool_at, pool_words
 from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import RunEvent, RunRecord
@@ -30,16 +31,16 @@ _CRASHES = {
 _STDERR_LINES = 5
 
 
-def violation_findings(record: RunRecord, known: Sequence[Finding]) -> list[Finding]:
+def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
     """One finding for each kind and pool of violation that is not told by a ``known`` one."""
     grouped: dict[tuple[str, str], list[RunEvent]] = {}
-    for event in record.all_events("engine_violation"):
+    for event in facts.record.all_events("engine_violation"):
         key = violation_kind(event), text(event.data, "pool")
         grouped.setdefault(key, []).append(event)
     findings: list[Finding] = []
     for (kind, pool), events in sorted(grouped.items()):
         if not (kind in WAITING and pool) and not _told(kind, pool, events[-1], known):
-            findings.append(_violation(record, kind, pool, events))
+            findings.append(_violation(facts, kind, pool, events))
     return findings
 
 
@@ -85,9 +86,9 @@ def _told(kind: str, pool: str, last: RunEvent, known: Sequence[Finding]) -> boo
     return any(f.kind == same and (not pool or f.data.get("pool", pool) == pool) for f in known)
 
 
-def _violation(record: RunRecord, kind: str, pool: str, events: list[RunEvent]) -> Finding:
+def _violation(facts: Facts, kind: str, pool: str, events: list[RunEvent]) -> Finding:
     held = kind in WAITING or (kind in _HELD and not _counted_twice(kind, events[-1]))
-    contradicted = kind == RESIDUAL and _contradicted(record, pool, events[-1].t_s)
+    contradicted = kind == RESIDUAL and _contradicted(facts, pool, events[-1].t_s)
     return Finding(
         kind="false-alarm" if contradicted else f"engine-{kind}",
         verdict=VerdictKind.LEAK if held and not contradicted else VerdictKind.INVARIANT,
@@ -118,11 +119,11 @@ def _slots(event: RunEvent) -> float:
     return number(event.data, "slots")
 
 
-def _contradicted(record: RunRecord, pool: str, after_s: float) -> bool:
+def _contradicted(facts: Facts, pool: str, after_s: float) -> bool:
     """Whether the next rest found nothing missing: then the engine's check was wrong, or the state
     healed.  A check that was made at a rest is held against the counts of that very moment.
     """
-    later = [e for e in idle_checkpoints(record) if e.t_s >= after_s and pool_at(e, pool)]
+    later = [e for e in facts.idle if e.t_s >= after_s and pool_at(e, pool)]
     return bool(later) and number(pool_at(later[0], pool), "residual") == 0
 
 

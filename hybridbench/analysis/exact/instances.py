@@ -22,9 +22,11 @@ from hybridbench.analysis.drivers.search import (
     find_driver,
 )
 from hybridbench.analysis.facts.counters import EventCounters, singular
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import RETAINED, WAITING, Finding, Rate, VerdictKind
 from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.metrics import COLLECTIBLE, COLLECTIONS
 from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
@@ -66,13 +68,14 @@ class _Census:
         return self.name.lower().endswith("node")
 
 
-def instance_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+def instance_findings(facts: Facts) -> list[Finding]:
     """One finding for each class with strays in at least two probes."""
+    record = facts.record
     sampled = (name for name in record.series if name.startswith(_PREFIX))
     names = {name.removeprefix(_PREFIX).rpartition(".")[0] for name in sampled}
     for event in record.all_events("checkpoint"):
         names.update(mapping(event.data, "instances"))
-    found = (_judge(record, counters, _census(record, name)) for name in sorted(names))
+    found = (_judge(facts, _census(record, name)) for name in sorted(names))
     return [finding for finding in found if finding is not None]
 
 
@@ -96,20 +99,19 @@ def _census(record: RunRecord, name: str) -> _Census:
     return _Census(name, np.array(t), stray, arrays[1], arrays[2])
 
 
-def _judge(record: RunRecord, counters: EventCounters, census: _Census) -> Finding | None:
+def _judge(facts: Facts, census: _Census) -> Finding | None:
     seen = census.stray > _TOLERANCE
     if int(seen.sum()) < _MIN_PROBES:
         return None
+    record, counters = facts.record, facts.counters
     first = int(np.argmax(seen))
     fate = _fate(census, seen)
     found = _found(census, counters)
-    probes = make_probes(
-        census.t_s[first:], census.stray[first:], record.series.get("gc_gen2_collections")
-    )
+    probes = make_probes(census.t_s[first:], census.stray[first:], record.series.get(COLLECTIONS))
     driver = found.counter if found is not None else _likely(census, counters)
     if driver is not None and not _drives(driver, counters, census, probes):
         driver, found = None, None
-    rates = list(_rates(record, counters, census, probes, driver))
+    rates = list(_rates(facts, census, probes, driver))
     most = float(np.max(census.stray))
     per = ""
     if driver is not None and rates and rates[0].per == singular(driver):
@@ -230,32 +232,26 @@ def _wavers(probes: Probes) -> bool:
     return moves >= FEWEST_SAMPLES and int((steps < 0).sum()) > _WAVERS * moves
 
 
-def _rates(
-    record: RunRecord,
-    counters: EventCounters,
-    census: _Census,
-    probes: Probes,
-    driver: str | None,
-) -> Iterable[Rate]:
+def _rates(facts: Facts, census: _Census, probes: Probes, driver: str | None) -> Iterable[Rate]:
     """Objects per event and per hour, then the bytes that come with them."""
     hours = probes.t_s / 3600.0
     if driver is not None:
-        at = counters.at(driver, probes.t_s)
+        at = facts.counters.at(driver, probes.t_s)
         rate = production_rate(probes, at, census.unit, singular(driver))
         if rate is not None:
             events = sum(float(at[run][-1] - at[run][0]) for run in probes.stretches())
             yield with_counting_error(rate, events)
     yield from _present(production_rate(probes, hours, census.unit, "h"))
-    size = record.series.get("gc_collectible_bytes")
+    size = facts.record.series.get(COLLECTIBLE)
     # Only what a collection would free is weighed: where most strays would stay, those bytes are
     # the smaller part, and the growth of the process tells more.
     weighable = _most(census.collectible) > max(_TOLERANCE, _most(census.retained))
     if size is None or not weighable:
         return
     after = size.between(float(probes.t_s[0]), float(probes.t_s[-1]))
-    weighed = make_probes(after.t_s, after.value, record.series.get("gc_gen2_collections"))
+    weighed = make_probes(after.t_s, after.value, facts.record.series.get(COLLECTIONS))
     if driver is not None:
-        at = counters.at(driver, weighed.t_s)
+        at = facts.counters.at(driver, weighed.t_s)
         yield from _present(production_rate(weighed, at, "B", singular(driver)))
     yield from _present(production_rate(weighed, weighed.t_s / 3600.0, "B", "h"))
 
@@ -279,14 +275,14 @@ def _evidence(
     elif np.any(np.isfinite(census.retained)):
         yield "a full collection would free them all: none is held from outside"
     runs = probes.stretches()
-    collected = record.series.get("gc_gen2_collections")
+    collected = record.series.get(COLLECTIONS)
     if collected is not None and len(collected):
         count = float(collected.value[-1] - collected.value[0])
         yield (
             f"{format_count(count)} full collections during the run; rates are from {len(runs)} "
             f"stretch{'es' * (len(runs) != 1)} between them"
         )
-    size = record.series.get("gc_collectible_bytes")
+    size = record.series.get(COLLECTIBLE)
     if size is not None and len(size):
         yield f"collectible memory reached {format_bytes(float(np.nanmax(size.value)))}"
 

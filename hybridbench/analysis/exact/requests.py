@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from hybridbench.analysis.drivers.steps import StepDriver, find_rise_driver, find_step_driver
-from hybridbench.analysis.facts.counters import EventCounters, singular
+from hybridbench.analysis.facts.counters import singular
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import (
-    in_flight,
     pool_at,
     pool_names,
     pool_unit,
@@ -51,13 +51,14 @@ def violation_kind(event: RunEvent) -> str:
     return text(event.data, "kind", "unknown").replace("_", "-")
 
 
-def waiting_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+def waiting_findings(facts: Facts) -> list[Finding]:
     """One finding for each pool of which waiting requests held slots."""
-    found = (_waiting_finding(record, counters, pool) for pool in pool_names(record))
+    found = (_waiting_finding(facts, pool) for pool in pool_names(facts.record))
     return [finding for finding in found if finding is not None]
 
 
-def _waiting_finding(record: RunRecord, counters: EventCounters, pool: str) -> Finding | None:
+def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
+    record, counters = facts.record, facts.counters
     t, held = pool_values(record, pool, "waiting_held")
     holding = held > 0
     resting = [e for e in record.all_events("checkpoint") if _held_at(e, pool) > 0]
@@ -154,21 +155,21 @@ def _evidence_of_waiting(
         yield f"the engine's own check, {len(said)} times: {text(said[0].data, 'message')}"
 
 
-def liveness_findings(record: RunRecord, counters: EventCounters) -> list[Finding]:
+def liveness_findings(facts: Facts) -> list[Finding]:
     """Requests without a client, and at most one finding on a request that does not end."""
-    findings = list(_without_client(record, counters))
+    findings = list(_without_client(facts))
     for name in _TURNOVERS:
         if not any(finding.kind == TOO_OLD for finding in findings):
-            findings.extend(_too_old(record, counters, name))
+            findings.extend(_too_old(facts, name))
     return findings
 
 
-def _without_client(record: RunRecord, counters: EventCounters) -> Iterable[Finding]:
-    t, count = _looks(record)
+def _without_client(facts: Facts) -> Iterable[Finding]:
+    t, count = _looks(facts.record)
     seen = count > 0
     if int(seen.sum()) < _FEWEST_LOOKS or _longest_run(seen.tolist()) < _TOGETHER:
         return
-    driver = find_rise_driver(t, count, counters, _CAUSES_OF_LEAVING)
+    driver = find_rise_driver(t, count, facts.counters, _CAUSES_OF_LEAVING)
     first = float(t[seen][0])
     spent_s = float(np.trapezoid(count, t))
     upon = f", seen to begin upon a {singular(driver.counter)}" if driver is not None else ""
@@ -231,8 +232,8 @@ def _moved(driver: StepDriver | None) -> Iterable[str]:
         )
 
 
-def _too_old(record: RunRecord, counters: EventCounters, name: str) -> Iterable[Finding]:
-    series = record.series.get(name)
+def _too_old(facts: Facts, name: str) -> Iterable[Finding]:
+    series, counters = facts.record.series.get(name), facts.counters
     if series is None or len(series) < 2 or "finishes" not in counters.series:
         return
     start, end = _last_climb(series)
@@ -242,7 +243,7 @@ def _too_old(record: RunRecord, counters: EventCounters, name: str) -> Iterable[
     # Of the same quantity, among requests that did end.
     usual_s = float(age[:start].max()) if start else 0.0
     served = float(np.diff(counters.at("finishes", np.array([born_s, float(t[end])])))[0])
-    population = _population(record, born_s, float(t[end]))
+    population = _population(facts, born_s, float(t[end]))
     turnovers = served / max(population, 1.0)
     if lived_s < max(_LEAST_AGE_S, _TIMES_USUAL * usual_s) or turnovers < _TURNOVERS[name]:
         return
@@ -278,10 +279,10 @@ def _last_climb(series: Series) -> tuple[int, int]:
     return start, age.size - 1
 
 
-def _population(record: RunRecord, start_s: float, end_s: float) -> float:
+def _population(facts: Facts, start_s: float, end_s: float) -> float:
     """The most requests that were in the engine at once."""
     most = 0.0
-    for series in in_flight(record):
+    for series in facts.load:
         if len(series):
             inside = series.between(start_s, end_s).value
             most += float(inside.max()) if inside.size else 0.0

@@ -4,22 +4,18 @@ covered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from hybridbench.analysis.facts.counters import event_counters
-from hybridbench.analysis.facts.window import Window, last_segment, segments
+from hybridbench.analysis.facts.facts import WORKLOAD_FAILED, Facts
+from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings import Finding, VerdictKind
-from hybridbench.analysis.reading import mapping, number, numbers, text, texts
-from hybridbench.analysis.record import FloatArray, JsonValue, RunRecord, Series
+from hybridbench.analysis.reading import mapping, number, text, texts
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import MEMORY, METRICS, Check
-from hybridbench.units import format_bytes, format_count, format_duration
-
-# Of an event: the workload could send no further request, a trace that became unreadable for one.
-WORKLOAD_FAILED = "workload_failed"
+from hybridbench.units import format_bytes, format_duration
 
 _STANDS = (
     VerdictKind.LEAK,
@@ -27,7 +23,6 @@ _STANDS = (
     VerdictKind.CRASHED,
     VerdictKind.DEGRADED,
 )
-_CUTS = ("crash", "worker_gone", "interrupted", "stopped_early", "disk_full", WORKLOAD_FAILED)
 _FEWEST_SAMPLES = 10
 _GAP_SHARE = 0.1  # of the window that may be missing
 _GAP_TIMES = 10.0  # the usual interval, and at least ten seconds, is a gap
@@ -56,55 +51,13 @@ _SILENT_LEAST_S = 5.0
 _MISSED_AFTER_S = 180.0
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """What the profile asserts that a run must have exercised, and what it did.
-
-    The table has every counter that moved; ``required`` is None where nothing is asserted.
-    """
-
-    table: Mapping[str, JsonValue]
-    missing: tuple[str, ...]
-
-
-def ended_early(record: RunRecord) -> bool:
-    """Whether the run was cut short: from outside, by the worker's death, or because its answer
-    was there.  It could not cover everything.
-    """
-    return any(e.kind in _CUTS for e in last_segment(record).events)
-
-
-def coverage(record: RunRecord) -> Coverage:
-    """Each counter with what is required, what was seen, and whether that is enough."""
-    required = numbers(mapping(record.manifest, "profile"), "assert_coverage")
-    parts = [event_counters(part) for part in segments(record)]
-    names = sorted({name for counters in parts for name in counters.names})
-    # A new worker counts from zero.
-    totals = {name: sum(c.total(name) for c in parts) for name in (*required, *names)}
-    seen = {name: totals[name] for name in required}
-    table: dict[str, JsonValue] = {
-        name: {"required": need, "seen": seen[name], "met": seen[name] >= need}
-        for name, need in required.items()
-    }
-    # A replayed trace asserts nothing, and a reader still wants to know what it exercised.
-    for name in names:
-        total = totals[name]
-        if name not in required and total > 0:
-            table[name] = {"required": None, "seen": total, "met": True}
-    missing = tuple(
-        f"{name} {format_count(seen[name])} of {format_count(need)}"
-        for name, need in required.items()
-        if seen[name] < need
-    )
-    return Coverage(table, missing)
-
-
-def validity_findings(record: RunRecord, window: Window | None) -> list[Finding]:
+def validity_findings(facts: Facts) -> list[Finding]:
     """Everything that makes the run prove nothing, one finding each."""
+    record, window = facts.record, facts.window
     reasons: list[tuple[str, str, str]] = [*disk_full(record)]
     if window is not None:
         reasons.extend(disturbances(record, window))
-    if ended_early(record):
+    if facts.ended_early:
         return _invalid(reasons)
     series = record.series.get(MEMORY)
     if series is None or len(series) < _FEWEST_SAMPLES:
@@ -114,36 +67,37 @@ def validity_findings(record: RunRecord, window: Window | None) -> list[Finding]
     elif window is not None:
         t, value = window.samples(series)
         reasons.extend(_sampling_reasons(record, window, t, value))
-    return [*coverage_findings(record), *_invalid(reasons)]
+    return [*coverage_findings(facts), *_invalid(reasons)]
 
 
-def coverage_findings(record: RunRecord) -> list[Finding]:
+def coverage_findings(facts: Facts) -> list[Finding]:
     """What the profile is for and the traffic of the whole run never did; empty if it was cut
     short.
     """
-    missing = () if ended_early(record) else coverage(record).missing
+    missing = () if facts.ended_early else facts.coverage.missing
     if not missing:
         return []
     said = "the traffic never took the paths that this profile is for: " + ", ".join(missing)
     return _invalid([("coverage", "coverage", said)])
 
 
-def workload_findings(record: RunRecord, others: Sequence[Finding]) -> list[Finding]:
+def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     """The traffic ended before its time because the workload could not go on.
 
     INVALID, as the run exercised less than was asked for; but what ``others`` found was measured
     before and stands: beside a leak this is only what the run leaves open.
     """
-    event = last_segment(record).last_event(WORKLOAD_FAILED)
+    event = facts.last.last_event(WORKLOAD_FAILED)
     if event is None:
         return []
     stands = any(finding.verdict in _STANDS for finding in others)
     kind = VerdictKind.INCONCLUSIVE if stands else VerdictKind.INVALID
-    planned_s = number(record.manifest, "planned_duration_s")
+    manifest = facts.record.manifest
+    planned_s = number(manifest, "planned_duration_s")
     of_planned = f" (planned traffic: {format_duration(planned_s)})" if planned_s else ""
     said = text(event.data, "text", "the workload failed").rstrip(".")
     title = f"no request was sent after {format_duration(event.t_s)}{of_planned}: {said}"
-    subject = "trace" if record.manifest.get("trace") else "workload"
+    subject = "trace" if manifest.get("trace") else "workload"
     return [Finding("workload-failed", kind, subject, title, since_s=event.t_s)]
 
 
@@ -272,7 +226,7 @@ def _probes(record: RunRecord, window: Window) -> Iterable[Reason]:
         yield (
             "probe-stall",
             "probe",
-            f"looking held the engine for {share:.0%} of the time: it was not itself; raise "
+            f"heap scans and checkpoints stopped the engine for {share:.0%} of the time; raise "
             "probe.collectible_every, or lower the ballast",
         )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.analysis.facts.counters import EventCounters
-from hybridbench.analysis.reading import mapping, number, numbers, text
+from hybridbench.analysis.reading import mapping, number, text
 from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
 
 _WORDS: Mapping[str, str] = {
@@ -77,19 +76,3 @@ def in_flight(record: RunRecord) -> list[Series]:
     """What moves with the requests in the engine, and so moves most levels."""
     names = ("running_requests", "waiting_requests")
     return [record.series[name] for name in names if name in record.series]
-
-
-def idle_readings(
-    resting: Sequence[RunEvent],
-    counters: EventCounters,
-    read: Callable[[RunEvent], float | None],
-) -> list[IdleReading]:
-    """What ``read`` finds at each quiescent checkpoint since the worker last started."""
-    restarts = counters.restarts_s
-    begun = float(restarts[-1]) if restarts.size else -np.inf
-    values = ((event, read(event)) for event in resting if event.t_s >= begun)
-    return [
-        IdleReading(event.t_s, value, numbers(event.data, "counters"))
-        for event, value in values
-        if value is not None
-    ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings import DecayResult, Finding, VerdictKind
 from hybridbench.analysis.reading import mapping, number
@@ -73,8 +74,9 @@ class _Change:
         return worse and derived.timed and derived.judged and not self.is_decay(derived)
 
 
-def judge_decay(record: RunRecord, window: Window | None) -> Decay:
+def judge_decay(facts: Facts) -> Decay:
     """All findings of decay and of missed promises, with one result for each quantity."""
+    record, window = facts.record, facts.window
     if window is None:
         return Decay()
     findings: list[Finding] = []

@@ -9,9 +9,7 @@ import numpy as np
 
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
-from hybridbench.analysis.facts.counters import EventCounters
-from hybridbench.analysis.facts.pools import in_flight
-from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import WAITING, Finding, MetricResult, Rate, VerdictKind
 from hybridbench.analysis.record import JsonValue, RunRecord
 from hybridbench.analysis.trend.exhaustion import Exhaustion, Limit, limit_of, time_to_exhaustion
@@ -28,10 +26,7 @@ _MIN_PROBES = 8
 
 
 def growth_findings(
-    record: RunRecord,
-    results: Sequence[MetricResult],
-    counters: EventCounters,
-    boundary: Boundary,
+    facts: Facts, results: Sequence[MetricResult], boundary: Boundary
 ) -> list[Finding]:
     """A finding for each metric that leaks, and for each that could not be decided.
 
@@ -42,8 +37,8 @@ def growth_findings(
         part = f"the growth of {result.metric}"
         if result.outcome == "LEAK":
             drives = f"what drives {result.metric}"
-            driver = boundary.value(drives, None, _driver, record, result, counters)
-            leak = boundary.value(part, None, _leak, record, result, results, driver)
+            driver = boundary.value(drives, None, _driver, facts, result)
+            leak = boundary.value(part, None, _leak, facts.record, result, results, driver)
             findings += [] if leak is None else [leak]
         elif result.outcome == "INCONCLUSIVE":
             findings.append(_undecided(result))
@@ -98,17 +93,17 @@ def _split_text(results: Sequence[MetricResult]) -> str:
     return f"collectible {rate_text(collectible)} explains {share:.0%} of the memory growth"
 
 
-def _driver(record: RunRecord, result: MetricResult, counters: EventCounters) -> Driver | None:
+def _driver(facts: Facts, result: MetricResult) -> Driver | None:
     """The event with which the metric rises in the judged window; None if time does as well."""
-    window, rate = judged_window(record), result.rate_per_hour
+    window, rate = facts.window, result.rate_per_hour
     if window is None or rate is None:
         return None
-    t, value = judged_samples(window, record.series[result.metric])
+    t, value = judged_samples(window, facts.record.series[result.metric])
     sign = 1.0 if rate.value >= 0 else -1.0
     emptied = result.metric == COLLECTIBLE
-    load = () if result.metric == AT_REST else in_flight(record)
+    load = () if result.metric == AT_REST else facts.load
     hints = Hints(load=load, emptied=emptied)
-    return find_driver(t, sign * value, counters, hints)
+    return find_driver(t, sign * value, facts.counters, hints)
 
 
 def _leak(

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hybridbench.analysis.facts.counters import EventCounters
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import growth_limits, next_limit_s, run_length_s
-from hybridbench.analysis.facts.pools import in_flight
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings import NO_MODEL, MetricResult, Rate
 from hybridbench.analysis.reading import mapping, text
@@ -99,28 +99,27 @@ def probes_left_out(record: RunRecord) -> frozenset[str]:
     return frozenset(names)
 
 
-def judge_trend(
-    record: RunRecord, spec: MetricSpec, window: Window, counters: EventCounters, effort: Effort
-) -> MetricResult:
-    """The result of one metric."""
-    t, value = judged_samples(window, record.series[spec.name])
+def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
+    """The result of one metric in the judged window, which there must be."""
+    assert facts.window is not None, "without a judged window there is no trend"
+    t, value = judged_samples(facts.window, facts.record.series[spec.name])
     sign = 1.0 if spec.higher_is_worse else -1.0
     base = float(np.median(value[: max(3, value.size // 20)])) if value.size else 0.0
-    terms = _Terms(record, spec, window, base)
+    terms = _Terms(facts.record, spec, facts.window, base)
     if spec.name == COLLECTIBLE:
-        floors = floors_after_collections(record, window, t, value)
+        floors = floors_after_collections(facts.record, facts.window, t, value)
         if floors is not None:
             return _by_floors(terms, floors)
     needed = MIN_PROBES if spec.name == COLLECTIBLE else MIN_SAMPLES
     if t.size < needed:
         return _too_few(terms, t, needed)
-    works = [name for name in _WORKS if name in counters.series][:_MOST_WORKS]
-    load = None if spec.name == AT_REST else _load(record, t)  # nothing runs at a rest
+    works = [name for name in _WORKS if name in facts.counters.series][:_MOST_WORKS]
+    load = None if spec.name == AT_REST else _load(facts, t)  # nothing runs at a rest
     found = estimate(
-        Samples(t, sign * value, [counters.at(name, t) for name in works], load),
+        Samples(t, sign * value, [facts.counters.at(name, t) for name in works], load),
         terms.options(effort),
     )
-    return _result(terms, found, sign, _requests(counters, found))
+    return _result(terms, found, sign, _requests(facts.counters, found))
 
 
 @dataclass(frozen=True)
@@ -196,10 +195,10 @@ def _has_limits(record: RunRecord) -> bool:
     return "limits" in mapping(record.manifest, "profile")
 
 
-def _load(record: RunRecord, t: FloatArray) -> FloatArray | None:
+def _load(facts: Facts, t: FloatArray) -> FloatArray | None:
     """Requests in flight: what waits holds its prompt as what runs does."""
     load = np.zeros(t.size)
-    for series in in_flight(record):
+    for series in facts.load:
         if len(series) >= 2:
             load += np.interp(t, series.t_s, series.value)
     return load if np.ptp(load) else None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.metrics import COLLECTIONS
 
 MIN_TROUGHS = 4
 
@@ -41,7 +42,6 @@ _CLIMB_ROUNDS = 6
 _LEAST_VARIANCE = 1e-6  # of a climb, as a share of what climbs are
 _SKIP = 0.12  # share of the window in which a trough may still be warm-up
 
-COLLECTIONS = "gc_gen2_collections"
 FEWEST_FLOORS = 4  # before a rise of them is called a leak
 _LEAST_ERROR_BYTES = 4096.0  # a census sizes objects, and misses some bytes of each
 

@@ -7,6 +7,7 @@ import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import numpy as np
@@ -19,6 +20,7 @@ from hybridbench.analysis.boundary import KIND, Boundary, failure_findings
 from hybridbench.analysis.comparison import compare as comparison_module
 from hybridbench.analysis.comparison.compare import compare, look
 from hybridbench.analysis.comparison.records import ComparisonTerms, Outcome
+from hybridbench.analysis.facts import facts as facts_module
 from hybridbench.analysis.findings import Verdict, VerdictKind
 from hybridbench.analysis.foreign import ForeignSeries, Question, judge_series
 from hybridbench.analysis.judge import judge, judge_so_far
@@ -53,9 +55,7 @@ from tests.unit.analysis.records import (
 ANALYSES = (
     "checkpoint_findings",
     "container_findings",
-    "coverage",
     "crash_findings",
-    "event_counters",
     "gated_metrics",
     "growth_findings",
     "check_thresholds",
@@ -63,15 +63,14 @@ ANALYSES = (
     "instance_findings",
     "judge_decay",
     "judge_trend",
-    "judged_window",
     "liveness_findings",
     "log_findings",
+    "not_seen",
     "probe_growth_findings",
-    "idle_checkpoints",
     "readable",
     "resolution_line",
     "run_levels",
-    "segments",
+    "run_notes",
     "validity_findings",
     "violation_findings",
     "waiting_findings",
@@ -81,7 +80,9 @@ ANALYSES = (
     "workload_findings",
 )
 OF_SEGMENTS = ("coverage_findings", "pool_segments")
-SO_FAR = ("growth_findings", "instance_findings", "judge_trend", "judged_window")
+SO_FAR = ("growth_findings", "instance_findings", "judge_trend")
+# Every reading of the record that ``Facts`` calls.
+FACTS = ("coverage", "event_counters", "idle_checkpoints", "judged_window", "segments")
 
 
 class BrokenError(Exception):
@@ -117,12 +118,16 @@ def whole() -> Verdict:
     return judge(leaking())
 
 
-@pytest.mark.parametrize("name", ANALYSES)
+def break_part(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(facts_module if name in FACTS else judge_module, name, broken)
+
+
+@pytest.mark.parametrize("name", [*ANALYSES, *FACTS])
 def test_an_analysis_that_fails_takes_no_other_with_it(
     name: str, whole: Verdict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     record = leaking()
-    monkeypatch.setattr(judge_module, name, broken)
+    break_part(monkeypatch, name)
 
     verdict = judge(record)
 
@@ -142,11 +147,11 @@ def test_an_analysis_that_fails_takes_no_other_with_it(
     assert KIND in (tmp_path / REPORT_HTML).read_text()
 
 
-@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("name", [*ANALYSES, *FACTS])
 def test_a_run_that_was_judged_in_part_is_never_clean(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge_module, name, broken)
+    break_part(monkeypatch, name)
 
     verdict = judge(healthy_record())
 
@@ -156,11 +161,11 @@ def test_a_run_that_was_judged_in_part_is_never_clean(
     assert failed(verdict)
 
 
-@pytest.mark.parametrize("name", [*ANALYSES, *OF_SEGMENTS])
+@pytest.mark.parametrize("name", [*ANALYSES, *OF_SEGMENTS, *FACTS])
 def test_a_run_of_several_segments_is_judged_without_the_part_that_fails(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge_module, name, broken)
+    break_part(monkeypatch, name)
 
     verdict = judge(resumed())
 
@@ -168,12 +173,12 @@ def test_a_run_of_several_segments_is_judged_without_the_part_that_fails(
     assert failed(verdict)
 
 
-@pytest.mark.parametrize("name", SO_FAR)
+@pytest.mark.parametrize("name", [*SO_FAR, *FACTS])
 def test_a_look_at_a_run_that_goes_on_says_what_failed(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     record = healthy_record()
-    monkeypatch.setattr(judge_module, name, broken)
+    break_part(monkeypatch, name)
 
     verdict = judge_so_far(record)
 
@@ -183,14 +188,15 @@ def test_a_look_at_a_run_that_goes_on_says_what_failed(
     assert "BrokenError" in (tmp_path / ANALYSIS_ERRORS_SO_FAR).read_text()
 
 
-def test_every_analysis_that_the_verdict_calls_is_tried_here() -> None:
-    tree = ast.parse(Path(judge_module.__file__).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("module", [judge_module, facts_module])
+def test_every_analysis_that_the_verdict_calls_is_tried_here(module: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(module))
     imported = {
         alias.name
         for node in tree.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
-        if inspect.isfunction(getattr(judge_module, alias.name))
+        if inspect.isfunction(getattr(module, alias.name))
     }
     guarded = {
         given.id
@@ -202,7 +208,7 @@ def test_every_analysis_that_the_verdict_calls_is_tried_here() -> None:
         if isinstance(given, ast.Name)
     }
 
-    assert imported & guarded <= {*ANALYSES, *OF_SEGMENTS}
+    assert imported & guarded <= {*ANALYSES, *OF_SEGMENTS, *FACTS}
 
 
 def test_a_leak_stands_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,11 +301,14 @@ def column() -> ForeignSeries:
     return ForeignSeries("rss_bytes", t, 7e8 + 0 * t, meaning_of("rss_bytes"))
 
 
-@pytest.mark.parametrize("name", ["judge_trend", "judged_window", "event_counters"])
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(foreign, "judge_trend"), (facts_module, "judged_window"), (facts_module, "event_counters")],
+)
 def test_a_column_that_cannot_be_judged_is_undecided(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign, name, broken)
+    monkeypatch.setattr(module, name, broken)
 
     row = judge_series(column(), Falls(), Question())
 

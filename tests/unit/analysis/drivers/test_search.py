@@ -188,7 +188,7 @@ def test_the_rate_of_what_began_at_nothing_is_its_whole_over_all_events() -> Non
     shown = {name: float(count[-1]) for name, count in counts.items()}
     last = IdleReading(float(T[-1]), float(locked[-1]), shown)
 
-    driver = find_driver(T, wavering, as_counters(T, counts), Hints(rests=[last], from_zero=True))
+    driver = find_driver(T, wavering, as_counters(T, counts), Hints(idle=[last], from_zero=True))
 
     assert driver is not None
     assert driver.counter == "node_splits"
@@ -203,7 +203,7 @@ def test_rests_alone_are_enough_when_they_agree() -> None:
     ]
 
     counters = EventCounters({n: Series(n, T, T) for n in ("session_closed", "finishes")})
-    driver = find_driver(np.empty(0), np.empty(0), counters, Hints(rests=seen))
+    driver = find_driver(np.empty(0), np.empty(0), counters, Hints(idle=seen))
 
     assert driver is not None
     assert driver.words("state slots") == "+3.00 state slots per session close, exactly"
@@ -243,7 +243,7 @@ def test_a_cause_whose_effect_comes_samples_later_is_found_at_rest() -> None:
         for at in (70, 140, 210, 299)
     ]
 
-    found = find_driver(t, lost, known, Hints(rests=rests, from_zero=True))
+    found = find_driver(t, lost, known, Hints(idle=rests, from_zero=True))
 
     assert found is not None
     assert (found.counter, found.per_event, found.exact) == ("retracts", 1.0, True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.exact.checkpoints import checkpoint_findings
-from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
 from tests.unit.analysis.records import (
@@ -24,7 +24,7 @@ RUN = Run(duration_s=240.0, steady_s=60.0)
 
 
 def found(record: RunRecord) -> list[Finding]:
-    return checkpoint_findings(record, event_counters(record))
+    return checkpoint_findings(Facts.of(record))
 
 
 def residuals(*values: float) -> RunRecord:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.exact.containers import container_findings
-from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
 from tests.unit.analysis.records import (
@@ -25,7 +25,7 @@ SHORT = Run(duration_s=45.0, steady_s=12.0)
 
 
 def found(record: RunRecord) -> list[Finding]:
-    return container_findings(record, event_counters(record))
+    return container_findings(Facts.of(record))
 
 
 def lengths(*values: float) -> RunRecord:

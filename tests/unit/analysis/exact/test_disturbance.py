@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.exact.validity import validity_findings
-from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
@@ -33,7 +33,7 @@ def record_with_rss() -> RunRecord:
 
 
 def kinds(record: RunRecord) -> list[str]:
-    return [finding.kind for finding in validity_findings(record, judged_window(record))]
+    return [finding.kind for finding in validity_findings(Facts.of(record))]
 
 
 def with_share(name: str, share: float) -> RunRecord:

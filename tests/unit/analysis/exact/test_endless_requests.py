@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.exact.requests import liveness_findings
-from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from tests.unit.analysis.records import Run, healthy_record, with_series
@@ -17,7 +17,7 @@ T = HEALTHY.series["events.finishes"].t_s
 
 
 def found(record: RunRecord) -> list[Finding]:
-    return liveness_findings(record, event_counters(record))
+    return liveness_findings(Facts.of(record))
 
 
 def ghosts(seed: int) -> RunRecord:

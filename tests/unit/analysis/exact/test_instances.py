@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.exact.instances import instance_findings
-from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
@@ -23,7 +23,7 @@ MODES = ("ballast", "bare", "freeze")
 
 
 def found(record: RunRecord) -> list[Finding]:
-    return instance_findings(record, event_counters(record))
+    return instance_findings(Facts.of(record))
 
 
 @pytest.mark.parametrize("mode", MODES)

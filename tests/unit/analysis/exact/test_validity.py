@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybridbench.analysis.exact.validity import coverage, validity_findings
-from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.exact.validity import validity_findings
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
@@ -25,7 +25,7 @@ RUN = Run(duration_s=240.0, steady_s=60.0)
 
 
 def kinds(record: RunRecord) -> list[str]:
-    return [f.kind for f in validity_findings(record, judged_window(record))]
+    return [f.kind for f in validity_findings(Facts.of(record))]
 
 
 def test_a_good_run_is_valid() -> None:
@@ -36,13 +36,17 @@ def test_a_path_that_was_not_taken_is_named_with_its_count() -> None:
     asserted = {"assert_coverage": {"retracts": 1000, "finishes": 10}}
     record = with_manifest(healthy_record(RUN), profile=asserted)
 
-    finding = validity_findings(record, judged_window(record))[0]
+    finding = validity_findings(Facts.of(record))[0]
 
     assert finding.kind == "coverage"
     assert "retracts 11 of 1.00 k" in finding.title
     assert "finishes" not in finding.title
     assert judge(record).kind is VerdictKind.INVALID
-    assert coverage(record).table["retracts"] == {"required": 1000.0, "seen": 11.0, "met": False}
+    assert Facts.of(record).coverage.table["retracts"] == {
+        "required": 1000.0,
+        "seen": 11.0,
+        "met": False,
+    }
 
 
 @pytest.mark.parametrize("kind", ["crash", "interrupted"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.exact.requests import waiting_findings
-from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
@@ -23,7 +23,7 @@ RUN = Run(duration_s=240.0, steady_s=60.0)
 
 
 def found(record: RunRecord) -> list[Finding]:
-    return waiting_findings(record, event_counters(record))
+    return waiting_findings(Facts.of(record))
 
 
 def test_the_pool_the_holders_and_the_driver_are_named() -> None:

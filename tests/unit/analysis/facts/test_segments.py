@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.exact.validity import coverage, ended_early
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import borders, judged_length_s, last_segment, segments
 from hybridbench.analysis.record import RunEvent
 from tests.unit.analysis.records import Run, healthy_record, with_events, with_manifest
@@ -51,17 +51,21 @@ def test_coverage_adds_up_what_each_worker_counted_from_zero() -> None:
     once = with_manifest(alone, profile=asserted)
     twice = with_manifest(resumed(alone, alone), profile=asserted)
 
-    assert len(coverage(once).missing) == 1
-    assert coverage(twice).table["retracts"] == {"required": 15.0, "seen": 22.0, "met": True}
-    assert coverage(twice).missing == ()
+    assert len(Facts.of(once).coverage.missing) == 1
+    assert Facts.of(twice).coverage.table["retracts"] == {
+        "required": 15.0,
+        "seen": 22.0,
+        "met": True,
+    }
+    assert Facts.of(twice).coverage.missing == ()
 
 
 def test_only_the_end_of_the_last_segment_is_the_end_of_the_run() -> None:
     crashed = with_events(healthy_record(RUN), RunEvent(200.0, "crash"))
 
-    assert ended_early(crashed)
-    assert not ended_early(resumed(crashed, healthy_record(RUN)))
-    assert ended_early(resumed(healthy_record(RUN), crashed))
+    assert Facts.of(crashed).ended_early
+    assert not Facts.of(resumed(crashed, healthy_record(RUN))).ended_early
+    assert Facts.of(resumed(healthy_record(RUN), crashed)).ended_early
 
 
 def test_neither_a_gap_nor_a_second_warm_up_counts_as_judged() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.trend.decay import Decay, judge_decay
 from tests.unit.analysis.records import with_series
@@ -24,7 +24,7 @@ PARTS = {
 
 def judged(work: Work) -> Decay:
     record = working_record(work)
-    return judge_decay(record, judged_window(record))
+    return judge_decay(Facts.of(record))
 
 
 def outcomes(decay: Decay) -> dict[str, str]:
@@ -116,7 +116,7 @@ def test_the_tree_is_named_where_an_eviction_follows_its_size() -> None:
     nodes = np.where(cost.t_s > 0.3 * 300.0, 4000.0, 1000.0)
     record = with_series(record, replace(cost, name="container.tree_nodes.len", value=nodes))
 
-    (finding,) = judge_decay(record, judged_window(record)).findings
+    (finding,) = judge_decay(Facts.of(record)).findings
 
     assert finding.driver == "tree_nodes"
 
@@ -126,9 +126,9 @@ def test_nothing_is_judged_before_steady_or_without_timings() -> None:
     unsteady = replace(record, events=record.events[1:])
     bare = replace(record, series={"rss_bytes": record.series["step_s"]})
 
-    assert judge_decay(unsteady, judged_window(unsteady)).findings == ()
-    assert judge_decay(bare, judged_window(bare)) == Decay()
-    assert judge_decay(record, None) == Decay()
+    assert judge_decay(Facts.of(unsteady)).findings == ()
+    assert judge_decay(Facts.of(bare)) == Decay()
+    assert judge_decay(replace(Facts.of(record), window=None)) == Decay()
 
 
 @pytest.mark.slow

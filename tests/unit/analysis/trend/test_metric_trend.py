@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.facts.counters import event_counters
-from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings import MetricResult
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
@@ -19,9 +18,7 @@ T = np.arange(1.0, 7200.0, 5.0)
 
 def judged(name: str, count: FloatArray, t: FloatArray = T) -> MetricResult:
     record = RunRecord({}, {name: Series(name, t, count)}, [])
-    window = judged_window(record)
-    assert window is not None
-    return judge_trend(record, declared(name), window, event_counters(record), Effort())
+    return judge_trend(Facts.of(record), declared(name), Effort())
 
 
 @pytest.mark.parametrize("name", ["open_fds", "threads"])

@@ -1,0 +1,135 @@
+"""A record with all that several analyses ask of it, each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.boundary import Boundary
+from hybridbench.analysis.facts.counters import EventCounters, event_counters
+from hybridbench.analysis.facts.pools import IdleReading, idle_checkpoints, in_flight
+from hybridbench.analysis.facts.window import Window, judged_window, segments
+from hybridbench.analysis.reading import mapping, numbers
+from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
+from hybridbench.units import format_count
+
+# Of an event: the workload could send no further request, a trace that became unreadable for one.
+WORKLOAD_FAILED = "workload_failed"
+
+_UNKNOWN = EventCounters({})
+_CUTS = ("crash", "worker_gone", "interrupted", "stopped_early", "disk_full", WORKLOAD_FAILED)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What the profile asserts that a run must have exercised, and what it did.
+
+    The table has every counter that moved; ``required`` is None where nothing is asserted.
+    """
+
+    table: Mapping[str, JsonValue]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a run, or of one segment of a resumed run, before anything is judged.
+
+    ``idle`` are the checkpoints with no request in the engine; ``parts`` the segments of a run
+    that was resumed, none of any other.
+    """
+
+    record: RunRecord
+    window: Window | None
+    counters: EventCounters
+    idle: tuple[RunEvent, ...]
+    coverage: Coverage
+    parts: tuple[Facts, ...] = ()
+
+    @staticmethod
+    def of(record: RunRecord, boundary: Boundary | None = None) -> Facts:
+        """The facts of a whole run; what cannot be had is left empty where ``boundary`` guards."""
+        guard = boundary or Boundary(guarded=False)
+        records = guard.value("the segments", [record], segments, record)
+        if len(records) == 1:
+            return _facts(record, (), guard)
+        return _facts(record, tuple(_facts(part, (), guard) for part in records), guard)
+
+    @property
+    def segments(self) -> tuple[Facts, ...]:
+        """One for each worker, in order; itself where there was only one."""
+        return self.parts or (self,)
+
+    @property
+    def last(self) -> RunRecord:
+        """The segment that tells how the run ended."""
+        return self.segments[-1].record
+
+    @property
+    def longest(self) -> Facts:
+        """The segment that can be judged for longest."""
+        return max(self.segments, key=lambda part: part.window.duration_s if part.window else 0.0)
+
+    @property
+    def elapsed_s(self) -> float:
+        """When the last sample was taken."""
+        series = self.record.series.values()
+        return max((float(one.t_s[-1]) for one in series if len(one)), default=0.0)
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether the run was cut short: from outside, by the worker's death, or because its
+        answer was there.  It could not cover everything.
+        """
+        return any(event.kind in _CUTS for event in self.last.events)
+
+    @property
+    def load(self) -> list[Series]:
+        """The requests in flight, which move most levels."""
+        return in_flight(self.record)
+
+    def idle_readings(self, read: Callable[[RunEvent], float | None]) -> list[IdleReading]:
+        """What ``read`` finds at each idle checkpoint since the worker last started."""
+        restarts = self.counters.restarts_s
+        begun_s = float(restarts[-1]) if restarts.size else -np.inf
+        values = ((event, read(event)) for event in self.idle if event.t_s >= begun_s)
+        return [
+            IdleReading(event.t_s, value, numbers(event.data, "counters"))
+            for event, value in values
+            if value is not None
+        ]
+
+
+def _facts(record: RunRecord, parts: tuple[Facts, ...], guard: Boundary) -> Facts:
+    window = guard.value("the judged window", None, judged_window, record)
+    counters = guard.value("the event counters", _UNKNOWN, event_counters, record)
+    # A new worker counts from zero.
+    counted = [part.counters for part in parts] or [counters]
+    covered = Coverage({}, ())
+    if not any(one is _UNKNOWN for one in counted):
+        covered = guard.value("the coverage", covered, coverage, record, counted)
+    idle = guard.value("the idle checkpoints", [], idle_checkpoints, record)
+    return Facts(record, window, counters, tuple(idle), covered, parts)
+
+
+def coverage(record: RunRecord, counted: Sequence[EventCounters]) -> Coverage:
+    """Each counter with what is required, what all workers saw, and whether that is enough."""
+    required = numbers(mapping(record.manifest, "profile"), "assert_coverage")
+    names = sorted({name for counters in counted for name in counters.names})
+    totals = {name: sum(c.total(name) for c in counted) for name in (*required, *names)}
+    table: dict[str, JsonValue] = {
+        name: {"required": need, "seen": totals[name], "met": totals[name] >= need}
+        for name, need in required.items()
+    }
+    # A replayed trace asserts nothing, and a reader still wants to know what it exercised.
+    for name in names:
+        if name not in required and totals[name] > 0:
+            table[name] = {"required": None, "seen": totals[name], "met": True}
+    missing = tuple(
+        f"{name} {format_count(totals[name])} of {format_count(need)}"
+        for name, need in required.items()
+        if totals[name] < need
+    )
+    return Coverage(table, missing)

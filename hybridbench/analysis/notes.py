@@ -1,0 +1,116 @@
+"""What a reader must know of a run beside its findings: how it went, and what was not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hybridbench.analysis.facts.facts import WORKLOAD_FAILED, Facts
+from hybridbench.analysis.facts.limits import planned_s
+from hybridbench.analysis.reading import number, text
+from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.trend.metric_trend import probes_left_out
+from hybridbench.metrics import METRICS, Check
+from hybridbench.units import format_bytes, format_duration
+
+_CAUSES = {"disk_full": "the disk was full", WORKLOAD_FAILED: "the workload failed"}
+
+
+def run_notes(facts: Facts) -> Iterable[str]:
+    """One sentence each."""
+    record = facts.record
+    yield from _how_it_ended(facts)
+    yield from _extended(facts)
+    if facts.window is not None and not facts.window.steady:
+        yield (
+            "no steady event was seen: warm-up may lie in the judged window, and no trend under "
+            "45m is a leak"
+        )
+    if not facts.idle:
+        yield "no quiescent checkpoint was taken: missing slots are judged from samples alone"
+    busy = len(record.all_events("checkpoint")) - len(facts.idle)
+    if busy:
+        yield f"{busy} checkpoint{'s' * (busy > 1)} met requests in the engine and prove nothing"
+    yield from _reclaimed(record)
+    yield from _measurement_overhead(record)
+
+
+def not_seen(facts: Facts) -> tuple[str, ...]:
+    """The gating metrics without a single sample, with what they would have shown."""
+    given_up = probes_left_out(facts.record)
+    series = facts.record.series
+    sampled = [name for name, one in series.items() if len(one) and name not in given_up]
+    missing = []
+    for spec in METRICS:
+        if spec.check not in (Check.TREND, Check.EXACT):
+            continue
+        head, star, tail = spec.name.partition("*")
+        if star:
+            shown = any(name.startswith(head) and name.endswith(tail) for name in sampled)
+        else:
+            shown = spec.name in sampled
+        if not shown and not (facts.idle and spec.name.startswith("pool.")):
+            missing.append(f"{spec.name}: {spec.meaning}")
+    return tuple(missing)
+
+
+def _how_it_ended(facts: Facts) -> Iterable[str]:
+    record = facts.record
+    releases = record.manifest.get("defects_as_of")
+    if isinstance(releases, Sequence) and not isinstance(releases, str) and releases:
+        names = " and ".join(str(release) for release in releases)
+        yield f"this is the bundled engine with defects that {names} had, not that release"
+    stopped = record.last_event("stopped_early")
+    if stopped is not None:
+        said = text(stopped.data, "text")
+        yield f"stopped early, after {format_duration(stopped.t_s)}: {said}"
+    failed = record.last_event(WORKLOAD_FAILED)
+    if failed is not None:
+        why = text(failed.data, "text").rstrip(".")
+        yield f"no request was sent after {format_duration(failed.t_s)}: {why}"
+    interrupted = record.last_event("interrupted")
+    if interrupted is not None:
+        yield f"interrupted after {format_duration(interrupted.t_s)}: judged on what there is"
+    elif facts.ended_early and facts.coverage.missing:
+        known = [cause for kind, cause in _CAUSES.items() if record.last_event(kind) is not None]
+        cause = known[0] if known else "the worker died"
+        yield f"{cause} before the traffic had covered: {', '.join(facts.coverage.missing)}"
+
+
+def _extended(facts: Facts) -> Iterable[str]:
+    """That the run went on beyond its planned time, and why."""
+    began = facts.record.last_event("extended")
+    if began is None:
+        return
+    ended = facts.last.last_event("extension_ended")
+    by = "" if ended is None else f" by {format_duration(ended.t_s - began.t_s)}"
+    allowed = format_duration(number(began.data, "limit_s"))
+    planned = format_duration(planned_s(facts.record))
+    yield (
+        f"extended{by} (at most {allowed}) beyond the planned {planned}, "
+        f"as the verdict was open: {text(began.data, 'text')}"
+    )
+
+
+def _reclaimed(record: RunRecord) -> Iterable[str]:
+    """What the worker gave back at the end: cache and slack are no leak, garbage is its own."""
+    event = record.last_event("reclaim")
+    if event is None:
+        return
+    names = ("at_rest_bytes", "after_trim_bytes", "after_flush_bytes", "after_collect_bytes")
+    rest, trimmed, flushed, collected = (number(event.data, name) for name in names)
+    yield (
+        f"of {format_bytes(rest)} at rest, malloc_trim gave back {format_bytes(rest - trimmed)}, "
+        f"flushing the cache {format_bytes(trimmed - flushed)}, "
+        f"a full collection {format_bytes(flushed - collected)}"
+    )
+
+
+def _measurement_overhead(record: RunRecord) -> Iterable[str]:
+    stopped = record.series.get("probe_stop_s")
+    if stopped is None or len(stopped) < 2:
+        return
+    elapsed_s = float(stopped.t_s[-1] - stopped.t_s[0])
+    share = float(stopped.value[-1] - stopped.value[0]) / max(elapsed_s, 1e-9)
+    scans = record.series.get("gc_collectible_objects")
+    count = 0 if scans is None else len(scans)
+    yield f"measurement overhead: {share:.2%} of engine-loop time ({count} heap scans)"
