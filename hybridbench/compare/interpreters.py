@@ -8,30 +8,42 @@ from pathlib import Path
 
 import hybridbench
 from hybridbench.errors import ConfigError, UsageError
+from hybridbench.targets.bundled import (
+    FORMER_WORKER_MODULE,
+    WORKER_MODULE,
+    WorkerProgram,
+)
 from hybridbench.targets.own_process import SAFE_PATH, with_environment
 
 _PATIENCE_S = 120.0
 _OWN, _CHECKOUT = "installed there", "this checkout"
-# The first line is the version; then the file of the engine, or the module that is missing.
-_ASK = """\
-import platform, sys
+# The first line is the version; then the module of the worker, or the one that is missing.
+_ASK = f"""\
+import importlib, platform
 print(platform.python_version())
-try:
-    import hybridbench.runs.worker_setup
-except ImportError as error:
-    print("missing", error.name or error)
-else:
-    print("found", hybridbench.__file__)
+for worker, setup in (
+    ("{WORKER_MODULE}", "{WORKER_MODULE}.setup"),
+    ("{FORMER_WORKER_MODULE}", "{FORMER_WORKER_MODULE}_setup"),
+):
+    try:
+        importlib.import_module(setup)
+    except ImportError as error:
+        answer = f"missing {{error.name or error}}"
+        if error.name != worker:
+            break
+    else:
+        answer = f"found {{worker}}"
+        break
+print(answer)
 """
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """``search_path`` is the PYTHONPATH with which it finds its engine."""
+    """One that can run an engine; ``engine_from`` says in words where that is."""
 
-    executable: Path
+    program: WorkerProgram
     version: str
-    search_path: str
     engine_from: str
 
 
@@ -53,14 +65,15 @@ def find_interpreter(path: str) -> Interpreter:
         )
     version, word, told = _ask(executable, "", path)
     if word == "found":
-        return Interpreter(executable, version, "", _OWN)
+        return Interpreter(WorkerProgram(str(executable), "", told), version, _OWN)
     if told.split(".")[0] != "hybridbench":
         raise _missing(path, told)
     checkout = str(Path(hybridbench.__file__).parents[1])
     version, word, told = _ask(executable, checkout, path)
     if word != "found":
         raise _missing(path, told)
-    return Interpreter(executable, version, checkout, _CHECKOUT)
+    program = WorkerProgram(str(executable), checkout, told)
+    return Interpreter(program, version, _CHECKOUT)
 
 
 def _missing(path: str, module: str) -> ConfigError:

@@ -85,8 +85,7 @@ class ComparePlan:
             ui="none",
             watchdog_s=self.watchdog_s,
             thresholds=of_one_run(self.thresholds),
-            python=side.python,
-            search_path=side.search_path,
+            program=side.program,
             command=self.command,
         )
 

@@ -391,7 +391,8 @@ def _refuse_same_engine(sides: Sequence[ComparedSide]) -> None:
         SameEngineError: they are the same engine.
     """
     alike = {
-        (side.ready.engine_files_sha256, side.side.defects, side.side.python) for side in sides
+        (side.ready.engine_files_sha256, side.side.defects, side.side.program.python)
+        for side in sides
     }
     if len(alike) > 1 or len({side.side.name for side in sides}) == 1:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from hybridbench.compare.interpreters import find_interpreter
 from hybridbench.compare.worktree import find_revision, worktree
 from hybridbench.errors import UsageError
 from hybridbench.rundir.layout import MANIFEST
+from hybridbench.targets.bundled import WorkerProgram
 
 TREE: Final = "."
 AS_OF: Final = "defects-as-of:"  # as in defects/releases.py, which imports the engine
@@ -34,8 +34,7 @@ class Side:
         kind: one of ``KINDS``.
         defects: slugs and files to put back.
         releases: those of other engines that the defects were taken from.
-        python: the interpreter of the worker.
-        search_path: the worker's PYTHONPATH; None imports what this process would.
+        program: the engine that runs, and its interpreter.
         facts: what the manifest of the side tells of it: commit, where its engine comes from.
         run_dir: a stored run.
     """
@@ -44,8 +43,7 @@ class Side:
     kind: str
     defects: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
-    python: str = sys.executable
-    search_path: str | None = None
+    program: WorkerProgram = field(default_factory=WorkerProgram)
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
     run_dir: Path | None = None
 
@@ -124,14 +122,14 @@ def _resolved(name: str, made: ExitStack) -> Side:
             "subject": revision.subject,
             "tree": revision.tree,
         }
-        return Side(name, "git", search_path=str(tree), facts=facts)
+        program = WorkerProgram(search_path=str(tree), module=revision.worker_module)
+        return Side(name, "git", program=program, facts=facts)
     if name.startswith(_PYTHON):
         found = find_interpreter(name.removeprefix(_PYTHON))
         return Side(
             name,
             "python",
-            python=str(found.executable),
-            search_path=found.search_path,
+            program=found.program,
             facts={"interpreter": found.version, "engine_from": found.engine_from},
         )
     if is_stored(name):

@@ -12,9 +12,14 @@ from pathlib import Path
 
 import hybridbench
 from hybridbench.errors import UsageError
+from hybridbench.targets.bundled import FORMER_WORKER_MODULE, WORKER_MODULE
 
 _PACKAGE = "hybridbench"
-_WORKER = f"{_PACKAGE}/runs/worker.py"
+# The file that shows which module of a revision is its worker, latest first.
+_WORKERS = {
+    f"{_PACKAGE}/worker/__main__.py": WORKER_MODULE,
+    f"{_PACKAGE}/runs/worker.py": FORMER_WORKER_MODULE,
+}
 _GIT_PATIENCE_S = 120.0
 
 
@@ -29,6 +34,7 @@ class Revision:
     commit: str
     subject: str
     tree: str = ""
+    worker_module: str = WORKER_MODULE
 
 
 def find_revision(ref: str, root: Path | None = None) -> Revision:
@@ -49,14 +55,19 @@ def find_revision(ref: str, root: Path | None = None) -> Revision:
         commit = git(place, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
         if commit is None:
             continue
-        if git(place, "cat-file", "-e", f"{commit}:{_WORKER}") is None:
+        modules = [
+            module
+            for file, module in _WORKERS.items()
+            if git(place, "cat-file", "-e", f"{commit}:{file}") is not None
+        ]
+        if not modules:
             raise UsageError(
-                f"git:{ref}: {commit[:10]} is from before there was an engine worker ({_WORKER}); "
-                "compare with a later revision."
+                f"git:{ref}: {commit[:10]} is from before there was an engine worker; compare with "
+                "a later revision."
             )
         subject = git(place, "log", "-1", "--format=%s", commit) or ""
         tree = git(place, "rev-parse", f"{commit}:{_PACKAGE}") or ""
-        return Revision(place, commit, subject, tree)
+        return Revision(place, commit, subject, tree, modules[0])
     raise UsageError(
         f"git:{ref}: no such revision; `git rev-parse {ref}` must name a commit of this repository."
     )

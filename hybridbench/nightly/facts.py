@@ -11,7 +11,7 @@ from hybridbench.nightly.false_red import FalseRed, expected_false_red
 from hybridbench.nightly.plan import LoadedPlan, Waiver, load_plan
 from hybridbench.nightly.policy import Rules
 from hybridbench.nightly.records import PlanRecord
-from hybridbench.runs.engine_files import installed_engine_files
+from hybridbench.targets.engine_files import installed_engine_files
 
 
 @dataclass(frozen=True)

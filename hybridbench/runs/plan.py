@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ExitCode
-from hybridbench.targets.bundled import WorkerLaunch
+from hybridbench.targets.bundled import WorkerLaunch, WorkerProgram
 from hybridbench.targets.messages import Scalar, Start
 from hybridbench.workload.profile import Cadence, Profile
 from hybridbench.workload.trace_replay import TraceOptions
@@ -71,8 +70,7 @@ class SoakPlan:
             none.
         thresholds: what the run is held against besides those of its profile, as written.
         segment: where a run goes on that was cut off; None for a new one.
-        python: the worker's interpreter.
-        search_path: the worker's PYTHONPATH; None imports what this process would.
+        program: the engine that runs, and its interpreter.
         command: the arguments as the user gave them, for the manifest.
     """
 
@@ -100,8 +98,7 @@ class SoakPlan:
     memray_s: float = 0.0
     thresholds: tuple[str, ...] = ()
     segment: Segment | None = None
-    python: str = sys.executable
-    search_path: str | None = None
+    program: WorkerProgram = field(default_factory=WorkerProgram)
     command: tuple[str, ...] = ()
 
     @property
@@ -129,7 +126,7 @@ class SoakPlan:
 
     def worker_launch(self, stderr_path: Path) -> WorkerLaunch:
         """How its worker is started."""
-        return WorkerLaunch(stderr_path, self.malloc, self.python, search_path=self.search_path)
+        return WorkerLaunch(stderr_path, self.malloc, self.program)
 
     def start_message(self) -> Start:
         """What the worker is told."""

@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from hybridbench.errors import WorkerFailedError
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
@@ -32,26 +33,41 @@ _ENVIRONMENT: Mapping[str, str] = {
 _KILL_PATIENCE_S = 10.0
 
 
+WORKER_MODULE: Final = "hybridbench.worker"
+# Engines from before the worker had a package of its own run behind the same wire.
+FORMER_WORKER_MODULE: Final = "hybridbench.runs.worker"
+
+
+@dataclass(frozen=True)
+class WorkerProgram:
+    """Which engine runs, and in which interpreter.
+
+    ``search_path`` is the worker's PYTHONPATH; None imports what this process would.  The working
+    directory is never searched: it may hold another engine, or a file with the name of a module.
+    """
+
+    python: str = sys.executable
+    search_path: str | None = None
+    module: str = WORKER_MODULE
+
+
 @dataclass(frozen=True)
 class WorkerLaunch:
     """How the worker process is started.
 
     ``malloc`` is "pinned" (see ``sampling/malloc.py``) or "system", which leaves the settings of
-    the caller's environment.  ``search_path`` is the worker's PYTHONPATH; None imports what this
-    process would.  The working directory is never searched: it may hold another engine, or a file
-    with the name of a module.
+    the caller's environment.
     """
 
     stderr_path: Path
     malloc: str = "pinned"
-    python: str = sys.executable
-    module: str = "hybridbench.runs.worker"
-    search_path: str | None = None
+    program: WorkerProgram = field(default_factory=WorkerProgram)
 
     def environment(self) -> dict[str, str]:
         """What is set in the worker's environment on top of the caller's."""
         pinned = PINNED_ENVIRONMENT if self.malloc == "pinned" else {}
-        path = import_path() if self.search_path is None else self.search_path
+        given = self.program.search_path
+        path = import_path() if given is None else given
         return {**_ENVIRONMENT, **pinned, **SAFE_PATH, "PYTHONPATH": path}
 
 
@@ -141,6 +157,6 @@ class BundledTarget:
 
 
 def _command(launch: WorkerLaunch, descriptor: int) -> list[str]:
-    worker = [launch.python, "-m", launch.module]
+    worker = [launch.program.python, "-m", launch.program.module]
     ends = ["--fd", str(descriptor), "--parent", str(os.getpid())]
     return with_environment(launch.environment(), [*worker, *ends])

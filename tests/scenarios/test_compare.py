@@ -214,7 +214,7 @@ def test_a_worker_that_cannot_be_started_exits_14_in_one_sentence(tmp_path: Path
     broken = tmp_path / "python"
     # It answers the question what it is, and falls when it is asked to work.
     broken.write_text(
-        f'#!/bin/sh\ncase "$*" in *runs.worker\\ --*) echo "no such luck" >&2; exit 5;; esac\n'
+        f'#!/bin/sh\ncase "$*" in *bench.worker\\ --*) echo "no such luck" >&2; exit 5;; esac\n'
         f'exec "{sys.executable}" "$@"\n'
     )
     broken.chmod(0o755)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-WORKER = "hybridbench/runs/worker.py"
+WORKER = "hybridbench/worker/__main__.py"
+FORMER_WORKER = "hybridbench/runs/worker.py"
 
 
 def run(root: Path, *arguments: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.sides import Side
+from hybridbench.targets.bundled import WorkerProgram
 from hybridbench.workload.catalog import load_profile
 
 
@@ -39,13 +40,15 @@ def test_a_profile_that_says_how_often_to_sample_is_left_alone() -> None:
 
 
 def test_what_a_version_is_made_of_reaches_its_worker() -> None:
-    side = Side("x", "python", defects=("slow-step",), python="/opt/py", search_path="/elsewhere")
+    side = Side(
+        "x", "python", defects=("slow-step",), program=WorkerProgram("/opt/py", "/elsewhere")
+    )
 
     soak = plan(thresholds=("rss.slope<1GiB/h", "throughput.ratio>0.9")).of_side(side, Path("here"))
     launch = soak.worker_launch(Path("err"))
 
     assert soak.defects == ("slow-step",)
     assert soak.thresholds == ("rss.slope<1GiB/h",)
-    assert launch.python == "/opt/py"
+    assert launch.program.python == "/opt/py"
     assert launch.environment()["PYTHONPATH"] == "/elsewhere"
     assert launch.environment()["PYTHONSAFEPATH"] == "1"

@@ -17,8 +17,8 @@ from hybridbench.errors import ConfigError, UsageError
 
 def test_the_working_tree_and_a_defect_are_sides_of_this_process() -> None:
     with resolved_sides([".", "defect:lru-reference-cycle"]) as (tree, defect):
-        assert (tree.kind, tree.search_path, tree.defects) == ("tree", None, ())
-        assert (defect.kind, defect.search_path) == ("defect", None)
+        assert (tree.kind, tree.program.search_path, tree.defects) == ("tree", None, ())
+        assert (defect.kind, defect.program.search_path) == ("defect", None)
         assert defect.defects == ("lru-reference-cycle",)
 
 

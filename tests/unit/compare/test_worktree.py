@@ -8,7 +8,7 @@ import pytest
 
 from hybridbench.compare.worktree import find_revision, git, worktree
 from hybridbench.errors import UsageError
-from tests.unit.compare.repositories import WORKER, commit, make_repository
+from tests.unit.compare.repositories import FORMER_WORKER, WORKER, commit, make_repository, run
 
 
 @pytest.fixture
@@ -55,6 +55,14 @@ def test_an_unknown_revision_is_refused_in_a_sentence(repository: Path) -> None:
 def test_a_revision_from_before_the_worker_is_refused_by_its_commit(repository: Path) -> None:
     with pytest.raises(UsageError, match="is from before there was an engine worker"):
         find_revision("HEAD~1", repository)
+
+
+def test_a_revision_that_keeps_its_worker_where_it_was_is_started_there(repository: Path) -> None:
+    run(repository, "rm", "-q", WORKER)
+    commit(repository, FORMER_WORKER, "as it was")
+
+    assert find_revision("HEAD", repository).worker_module == "hybridbench.runs.worker"
+    assert find_revision("HEAD~1", repository).worker_module == "hybridbench.worker"
 
 
 def test_commits_that_leave_the_package_alone_share_its_tree(repository: Path) -> None:

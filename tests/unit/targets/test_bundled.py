@@ -9,7 +9,7 @@ import pytest
 
 from hybridbench.errors import WorkerFailedError
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
-from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
+from hybridbench.targets.bundled import BundledTarget, WorkerLaunch, WorkerProgram
 from hybridbench.targets.messages import Drain, Fatal
 from hybridbench.targets.target import ExitStatus
 
@@ -24,7 +24,9 @@ def test_the_allocator_is_pinned_unless_the_system_is_asked_for(tmp_path: Path) 
 
 
 def test_an_interpreter_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    target = BundledTarget(WorkerLaunch(tmp_path / "log", python=str(tmp_path / "no-python")))
+    target = BundledTarget(
+        WorkerLaunch(tmp_path / "log", program=WorkerProgram(str(tmp_path / "no-python")))
+    )
 
     # `env` starts, finds nothing to become, and says so.
     assert target.stop(patience_s=30.0) == ExitStatus(code=127, signal=None)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.runs.pool_memory import pool_ranges
 from hybridbench.sampling.fork_exclusion import exclude_from_forks, include_in_forks
+from hybridbench.worker.pool_memory import pool_ranges
 from tests.builders import attention_model, make_attention_engine
 
 

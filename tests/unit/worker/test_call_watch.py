@@ -10,7 +10,7 @@ import pytest
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.scheduler import Scheduler
-from hybridbench.runs.call_watch import CallWatch
+from hybridbench.worker.call_watch import CallWatch
 from tests.builders import make_engine
 
 

@@ -14,9 +14,9 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from hybridbench.errors import ExitCode
-from hybridbench.runs.worker_metrics import Snapshot, WorkerMetrics
 from hybridbench.targets.messages import Counters, CountersReply, Shutdown, ToWorker
 from hybridbench.targets.wire import WireClosedError, WorkerWire
+from hybridbench.worker.metrics import Snapshot, WorkerMetrics
 
 # None only wakes the loop.
 Inbox: TypeAlias = "SimpleQueue[list[ToWorker] | None]"

@@ -1,6 +1,6 @@
 """The engine's own process: builds what the parent asks for, then runs until told to leave.
 
-Started as ``python -m hybridbench.runs.worker`` by ``targets/bundled.py``, never by a person.
+Started as ``python -m hybridbench.worker`` by ``targets/bundled.py``, never by a person.
 Besides the command line this is the only file that reads the environment, to record the allocator's
 settings.
 """
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the parent named on the command line; returns the exit code of the process."""
     started_s = time.monotonic()
-    parser = argparse.ArgumentParser(prog="hybridbench.runs.worker")
+    parser = argparse.ArgumentParser(prog="hybridbench.worker")
     parser.add_argument("--fd", type=int, required=True, help="the socket to the parent")
     parser.add_argument("--parent", type=int, required=True, help="process id of the parent")
     options = parser.parse_args(arguments)
@@ -51,7 +51,7 @@ def _serve(wire: WorkerWire, started_s: float) -> int:
     try:
         start = _start_message(wire)
         # Imported late: a parent of another version is refused before torch is loaded.
-        from hybridbench.runs.worker_setup import build_loop
+        from hybridbench.worker.setup import build_loop
 
         loop = build_loop(start, wire, _allocator_settings(), started_s)
     except HybridbenchError as error:

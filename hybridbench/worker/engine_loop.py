@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+import numpy as np
+
 from hybridbench.defects.defect import Defect
 from hybridbench.defects.truth import OWNER_LEDGER
 from hybridbench.engine.engine import Engine
@@ -16,11 +18,6 @@ from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.memory.owners import OwnershipError
 from hybridbench.engine.sampling_params import ALL_TOKENS, SamplingParams
 from hybridbench.errors import UsageError
-from hybridbench.runs.payload import make_payload
-from hybridbench.runs.step_report import StepReport
-from hybridbench.runs.wire_reader import Inbox, LoopPulse, WireReader
-from hybridbench.runs.worker_metrics import Snapshot, WorkerMetrics
-from hybridbench.runs.worker_probes import WorkerProbes, violation_records
 from hybridbench.sampling.allocations import AllocationTracker
 from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.process_memory import read_process_memory
@@ -57,6 +54,10 @@ from hybridbench.targets.messages import (
     ViolationRecord,
 )
 from hybridbench.targets.wire import WireClosedError, WorkerWire
+from hybridbench.worker.metrics import Snapshot, WorkerMetrics
+from hybridbench.worker.probes import WorkerProbes, violation_records
+from hybridbench.worker.step_report import StepReport
+from hybridbench.worker.wire_reader import Inbox, LoopPulse, WireReader
 
 # While a forked census runs, an idle loop looks for its end this often.
 _CENSUS_WAIT_S = 0.02
@@ -318,3 +319,11 @@ def _sampling_params(sampling: Sampling) -> SamplingParams:
         ignore_eos=sampling.ignore_eos,
         seed=sampling.seed,
     )
+
+
+def make_payload(size_bytes: int, seed: int) -> bytes:
+    """``size_bytes`` of noise that depend on ``seed`` alone; empty for 0.
+
+    It stands for the features of an image or a sound, which need not cross the wire.
+    """
+    return np.random.Generator(np.random.PCG64(seed)).bytes(size_bytes) if size_bytes else b""

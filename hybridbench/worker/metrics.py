@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from hybridbench.engine.engine import Engine
-from hybridbench.runs.call_watch import CallWatch
-from hybridbench.runs.step_watch import StepWatch
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.latency import LatencyWindow
 from hybridbench.sampling.malloc import MallocInfo
 from hybridbench.sampling.observer import ObserverAccount
+from hybridbench.worker.call_watch import CallWatch
+from hybridbench.worker.step_watch import StepWatch
 
 # What this process can give; the parent adds what it sees from outside.
 DECLARED_FAMILIES: tuple[str, ...] = (
@@ -155,7 +155,7 @@ class WorkerMetrics:
     def _pool_values(self) -> dict[str, float]:
         values: dict[str, float] = {}
         pools = self._engine.pool_stats()
-        self.steps.losses.saw(pools)
+        self.steps.saw_pools(pools)
         for pool, stats in pools.items():
             values[f"pool.{pool}.total"] = stats.total
             values[f"pool.{pool}.available"] = stats.available
@@ -164,7 +164,7 @@ class WorkerMetrics:
             values[f"pool.{pool}.in_flight"] = stats.in_flight
             values[f"pool.{pool}.session_held"] = stats.session_held
             values[f"pool.{pool}.residual"] = stats.residual
-            highest = max(stats.waiting_held, self.steps.waiting.take_highest(pool))
+            highest = max(stats.waiting_held, self.steps.take_waiting_highest(pool))
             values[f"pool.{pool}.waiting_held"] = highest
         return values
 

@@ -19,13 +19,6 @@ from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.models.registry import resolve_model
 from hybridbench.errors import ConfigError
-from hybridbench.runs.engine_files import imported_engine_files
-from hybridbench.runs.engine_loop import EngineLoop
-from hybridbench.runs.first_touch import touch_largest_shapes
-from hybridbench.runs.pool_memory import pool_ranges
-from hybridbench.runs.worker_diagnosis import WorkerDiagnosis
-from hybridbench.runs.worker_metrics import DECLARED_FAMILIES, WorkerMetrics
-from hybridbench.runs.worker_probes import WorkerProbes
 from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.fork_exclusion import exclude_from_forks
 from hybridbench.sampling.gc_monitor import (
@@ -38,9 +31,16 @@ from hybridbench.sampling.heap_census import ForkCensus
 from hybridbench.sampling.heap_survey import SurveyScope
 from hybridbench.sampling.malloc import malloc_reader
 from hybridbench.sampling.reference_walk import WalkCensus
+from hybridbench.targets.engine_files import imported_engine_files
 from hybridbench.targets.messages import Ready, Scalar, Start
 from hybridbench.targets.target import Capability
 from hybridbench.targets.wire import WorkerWire
+from hybridbench.worker.diagnosis import WorkerDiagnosis
+from hybridbench.worker.engine_loop import EngineLoop
+from hybridbench.worker.first_touch import touch_largest_shapes
+from hybridbench.worker.metrics import DECLARED_FAMILIES, WorkerMetrics
+from hybridbench.worker.pool_memory import pool_ranges
+from hybridbench.worker.probes import WorkerProbes
 
 _VERSIONED = ("torch", "numpy", "msgspec")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hybridbench
-from hybridbench.runs.engine_files import installed_engine_files
+from hybridbench.targets.engine_files import installed_engine_files
 
 
 @pytest.fixture

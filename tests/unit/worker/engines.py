@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.engine import Engine
-from hybridbench.runs.engine_loop import EngineLoop
-from hybridbench.runs.worker_metrics import WorkerMetrics
-from hybridbench.runs.worker_probes import WorkerProbes
 from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.heap_census import ForkCensus
 from hybridbench.sampling.malloc import malloc_reader
 from hybridbench.targets import messages as m
 from hybridbench.targets.wire import ParentWire, WireClosedError, WorkerWire
+from hybridbench.worker.engine_loop import EngineLoop
+from hybridbench.worker.metrics import WorkerMetrics
+from hybridbench.worker.probes import WorkerProbes
 
 PATIENCE_S = 120.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from hybridbench.engine.events import EngineEvent, EventKind
-from hybridbench.runs.worker_metrics import WorkerMetrics
 from hybridbench.targets.messages import Ended, Rejected, StepEvents
+from hybridbench.worker.metrics import WorkerMetrics
 
 
 class StepReport:

@@ -3,12 +3,12 @@ from __future__ import annotations
 import socket
 from queue import SimpleQueue
 
-from hybridbench.runs.wire_reader import Inbox, LoopPulse, WireReader
-from hybridbench.runs.worker_metrics import Snapshot, WorkerMetrics
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.targets.messages import Abort, Shutdown, ToWorker
 from hybridbench.targets.wire import ParentWire, WorkerWire
-from tests.unit.runs.engines import make_engine
+from hybridbench.worker.metrics import Snapshot, WorkerMetrics
+from hybridbench.worker.wire_reader import Inbox, LoopPulse, WireReader
+from tests.unit.worker.engines import make_engine
 
 
 def read_until_the_parent_is_gone(*messages: ToWorker) -> tuple[list[int], Inbox]:

@@ -1,17 +1,58 @@
-"""Slots that nobody accounts for, and the events of the very steps that lost them."""
+"""Slots held by waiting requests or by nobody, and the events of the very steps that moved them."""
 
 from __future__ import annotations
 
 from hybridbench.defects.inject import injected
-from hybridbench.defects.pr4977_retract_page_pad import DEFECT
+from hybridbench.defects.pr4977_retract_page_pad import DEFECT as RETRACT_PAGE_PAD
+from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT as MAMBA_ADDER_REJECT
 from hybridbench.engine.config import NewTokenRatio
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.metrics import declared
-from hybridbench.runs.step_watch import StepWatch
-from tests.builders import make_attention_engine
+from hybridbench.worker.step_watch import StepWatch
+from tests.builders import make_attention_engine, make_engine
 
 PAGE = 4
+SYSTEM = list(range(1, 17))
+
+
+def squeeze(engine: Engine) -> StepWatch:
+    """A burst over one cached prefix, more than the KV pool holds at once, watched to its end."""
+    engine.generate([SYSTEM], SamplingParams(max_new_tokens=1))
+    watch = StepWatch(engine)
+    for index in range(8):
+        prompt = [*SYSTEM, 20 + index, 3, 4]
+        engine.submit(f"r{index}", prompt, SamplingParams(max_new_tokens=12, ignore_eos=True))
+    while engine.has_work:
+        engine.step()
+        watch.after_step()
+    return watch
+
+
+def test_a_healthy_engine_whose_requests_wait_gives_no_metrics_at_all() -> None:
+    engine = make_engine(kv_tokens=80, mamba_slots=12)
+
+    watch = squeeze(engine)
+
+    assert engine.counters.refusals > 0
+    assert watch.metrics() == {}
+    assert watch.take_waiting_highest("mamba") == 0
+
+
+def test_slots_of_refused_requests_are_counted_beside_the_refusals_of_the_same_steps() -> None:
+    with injected(MAMBA_ADDER_REJECT):
+        engine = make_engine(kv_tokens=80, mamba_slots=12, check_fatal=False)
+        watch = squeeze(engine)
+    metrics = watch.metrics()
+
+    taken = metrics["waiting_taken.mamba.steps"]
+    assert taken >= 1
+    assert metrics["waiting_taken.mamba.refusals"] == taken
+    assert metrics["steps_with.refusals"] <= engine.counters.refusals
+    assert metrics["steps_with.steps"] > metrics["steps_with.refusals"]
+    assert all(declared(name) for name in metrics)
+    assert watch.take_waiting_highest("mamba") >= 1
+    assert watch.take_waiting_highest("mamba") == 0, "told once"
 
 
 def pages() -> Engine:
@@ -31,7 +72,7 @@ def one_step(engine: Engine, watch: StepWatch, *, look: bool) -> None:
     engine.step()
     watch.after_step()
     if look:
-        watch.losses.saw(engine.pool_stats())
+        watch.saw_pools(engine.pool_stats())
 
 
 def drain(engine: Engine, watch: StepWatch, *, look: bool) -> None:
@@ -60,7 +101,7 @@ def test_a_healthy_engine_is_never_looked_at_closer() -> None:
 
 
 def test_lost_slots_are_counted_beside_the_retracts_of_the_same_steps() -> None:
-    with injected(DEFECT):
+    with injected(RETRACT_PAGE_PAD):
         engine = pages()
         watch = StepWatch(engine)
         press(engine, watch, look=True)
@@ -74,7 +115,7 @@ def test_lost_slots_are_counted_beside_the_retracts_of_the_same_steps() -> None:
 
 
 def test_nothing_is_added_up_before_a_sample_missed_a_slot() -> None:
-    with injected(DEFECT):
+    with injected(RETRACT_PAGE_PAD):
         engine = pages()
         watch = StepWatch(engine)
         press(engine, watch, look=False)

@@ -6,10 +6,12 @@ import threading
 import time
 
 from hybridbench.engine.memory.owners import REQ
+from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.metrics import declared
 from hybridbench.targets import messages as m
-from tests.unit.runs.engines import PATIENCE_S, in_process_worker, make_engine
+from hybridbench.worker.engine_loop import make_payload
+from tests.unit.worker.engines import PATIENCE_S, in_process_worker, make_engine
 
 GREEDY = m.Sampling(max_new_tokens=4)
 PROMPT = [5, 6, 7, 8, 9, 10, 11]
@@ -287,3 +289,32 @@ def test_what_allocators_without_owner_checks_would_have_refused_is_told_at_the_
     with in_process_worker(make_engine()) as worker:
         told = worker.ask(m.Shutdown(), until=m.Goodbye)
     assert not any(isinstance(message, m.InjectedTruth) for message in told)
+
+
+def test_equal_seeds_are_equal_payloads_and_no_size_is_none() -> None:
+    assert make_payload(1000, 7) == make_payload(1000, 7)
+    assert make_payload(1000, 7) != make_payload(1000, 8)
+    assert len(make_payload(1000, 7)) == 1000
+    assert make_payload(0, 7) == b""
+
+
+def test_a_request_over_the_wire_brings_the_payload_of_its_seed() -> None:
+    engine = make_engine()
+    seen: list[tuple[str, bytes]] = []
+    add = engine.scheduler.add
+
+    def look(req: Req) -> None:
+        add(req)
+        seen.append((req.rid, req.payload))
+
+    engine.scheduler.add = look  # type: ignore[method-assign]
+    sampling = m.Sampling(max_new_tokens=2)
+    with in_process_worker(engine) as worker:
+        worker.ask(
+            m.Submit("plain", [5, 6, 7, 8, 9], sampling),
+            m.Submit("rich", [5, 6, 7, 8, 9], sampling, payload_bytes=512, payload_seed=3),
+            m.Drain(),
+            until=m.Drained,
+        )
+
+    assert seen == [("plain", b""), ("rich", make_payload(512, 3))]

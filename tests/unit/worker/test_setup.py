@@ -7,14 +7,14 @@ from hybridbench.engine.config import NewTokenRatio as EngineRatio
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 from hybridbench.errors import ConfigError
 from hybridbench.metrics import METRICS, spec_of
-from hybridbench.runs.engine_files import imported_engine_files
-from hybridbench.runs.first_touch import touch_largest_shapes
-from hybridbench.runs.pool_memory import pool_ranges
-from hybridbench.runs.worker_metrics import DECLARED_FAMILIES
-from hybridbench.runs.worker_setup import engine_config
+from hybridbench.targets.engine_files import imported_engine_files
 from hybridbench.targets.messages import Start
-from tests.unit.runs.engines import make_engine
+from hybridbench.worker.first_touch import touch_largest_shapes
+from hybridbench.worker.metrics import DECLARED_FAMILIES
+from hybridbench.worker.pool_memory import pool_ranges
+from hybridbench.worker.setup import engine_config
 from tests.unit.runs.soaks import make_plan
+from tests.unit.worker.engines import make_engine
 
 
 def test_a_plan_becomes_the_engines_configuration() -> None:

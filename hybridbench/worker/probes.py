@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
-from hybridbench.runs.worker_diagnosis import WorkerDiagnosis
-from hybridbench.runs.worker_metrics import WorkerMetrics
 from hybridbench.sampling.heap_census import CensusReport, ForkCensus
 from hybridbench.sampling.reference_walk import WalkCensus
 from hybridbench.targets.messages import (
@@ -23,6 +21,8 @@ from hybridbench.targets.messages import (
     ViolationRecord,
 )
 from hybridbench.targets.records import TypeCount
+from hybridbench.worker.diagnosis import WorkerDiagnosis
+from hybridbench.worker.metrics import WorkerMetrics
 
 _SLOTS_SENT_MAX = 64
 _POLL_INTERVAL_S = 0.02

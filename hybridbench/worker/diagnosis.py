@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import torch
 
 from hybridbench.engine.engine import Engine
-from hybridbench.runs.worker_metrics import WorkerMetrics
 from hybridbench.sampling.heap_survey import (
     Baseline,
     HeapSurvey,
@@ -39,6 +38,7 @@ from hybridbench.targets.records import (
     SurveyRecord,
     TypeCount,
 )
+from hybridbench.worker.metrics import WorkerMetrics
 
 SURVEY, REHEARSE = "survey", "rehearse"
 _CYCLES_SENT = 4
