@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.segment import Segment
 
-from hybridbench.told import named_output, no_commands, visible
+from hybridbench.safe_output import named_output, no_commands, visible
 
 
 class Terminal(Console):

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
-from hybridbench.analysis.findings import Failure, Finding, VerdictKind
+from hybridbench.records.verdict import Failure, Finding, VerdictKind
 
 KIND = "analysis-failed"
 

@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from hybridbench.analysis.reading import mapping, number, text
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
+from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.json_value import JsonValue
 
 BASELINE_EVENT, EVENT = "diagnosis_baseline", "diagnosis"
 

@@ -16,12 +16,13 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
-from hybridbench.analysis.findings import Failure, MetricResult, Rate, VerdictKind
-from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
 from hybridbench.analysis.series_units import Meaning
 from hybridbench.analysis.timeline import Falls, longest_stretch
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import Check, Kind, MetricSpec, Unit
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.units import format_duration
 
 _MIB = float(2**20)

@@ -22,15 +22,6 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.facts.readings import beyond_findings, readable
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.findings import (
-    PRECEDENCE,
-    RETAINED,
-    WAITING,
-    Finding,
-    MetricResult,
-    Verdict,
-    VerdictKind,
-)
 from hybridbench.analysis.notes import not_seen, run_notes
 from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import RunRecord
@@ -51,6 +42,15 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.resolution import resolution_line
 from hybridbench.metrics import MEMORY
+from hybridbench.records.verdict import (
+    PRECEDENCE,
+    RETAINED,
+    WAITING,
+    Finding,
+    MetricResult,
+    Verdict,
+    VerdictKind,
+)
 from hybridbench.units import format_byte_rate, format_duration
 
 _QUICK = Effort(max_blocks=40, max_steps=1)

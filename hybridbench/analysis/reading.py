@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 
 
 def number(data: Mapping[str, JsonValue], key: str, default: float = 0.0) -> float:

@@ -9,10 +9,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridbench.records.json_value import JsonValue
+
 FloatArray: TypeAlias = NDArray[np.float64]
-JsonValue: TypeAlias = (
-    "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
-)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,10 @@ import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.findings import (
+from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.trend.metric_trend import settles_by
+from hybridbench.metrics import Unit
+from hybridbench.records.verdict import (
     DecayResult,
     Finding,
     MetricResult,
@@ -22,9 +25,6 @@ from hybridbench.analysis.findings import (
     VerdictKind,
     leak_kind,
 )
-from hybridbench.analysis.record import FloatArray
-from hybridbench.analysis.trend.metric_trend import settles_by
-from hybridbench.metrics import Unit
 from hybridbench.units import format_duration
 
 _Z95 = 1.959964

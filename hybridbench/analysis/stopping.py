@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hybridbench.analysis.findings import Finding, Verdict, VerdictKind, leak_kind
 from hybridbench.analysis.reading import mapping, number
+from hybridbench.records.verdict import Finding, Verdict, VerdictKind, leak_kind
 from hybridbench.units import format_duration
 
 # Of the planned time: from here on a trend counts even where no ``steady`` event was seen.

@@ -17,16 +17,6 @@ from hybridbench.analysis.drivers.rates import mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.findings import (
-    DecayResult,
-    Finding,
-    LevelResult,
-    MetricResult,
-    Rate,
-    ThresholdOutcome,
-    ThresholdResult,
-    VerdictKind,
-)
 from hybridbench.analysis.reading import texts
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.decay import half_width
@@ -38,6 +28,16 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
 from hybridbench.metrics import Kind, Unit, declared
+from hybridbench.records.verdict import (
+    DecayResult,
+    Finding,
+    LevelResult,
+    MetricResult,
+    Rate,
+    ThresholdOutcome,
+    ThresholdResult,
+    VerdictKind,
+)
 from hybridbench.thresholds import (
     GROWTH,
     HOUR,

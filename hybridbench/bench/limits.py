@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.findings import MetricResult, VerdictKind
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import JsonValue, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.errors import HybridbenchError
 from hybridbench.metrics import COLLECTIBLE, MEMORY
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import MetricResult, VerdictKind
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import read_run

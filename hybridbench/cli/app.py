@@ -30,7 +30,7 @@ from hybridbench.cli import (
     soak,
 )
 from hybridbench.errors import ExitCode, HybridbenchError, UsageError
-from hybridbench.told import echo, give_up, one_line, take_any_character
+from hybridbench.safe_output import echo, give_up, one_line, take_any_character
 
 # What a disk or a file system refuses whoever asks: no bug of ours, and no traceback.
 _OF_THE_MACHINE = frozenset(

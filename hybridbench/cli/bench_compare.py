@@ -25,7 +25,7 @@ from hybridbench.cli.compare_options import CompareOptions, compared
 from hybridbench.cli.options import check_choice
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode
-from hybridbench.told import echo
+from hybridbench.safe_output import echo
 
 if TYPE_CHECKING:
     from hybridbench.compare.repeat import Repetition

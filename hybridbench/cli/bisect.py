@@ -26,7 +26,7 @@ from hybridbench.cli.compare import (
 from hybridbench.cli.compare_options import UI_MODES, CompareOptions, compared, settings_of
 from hybridbench.cli.options import check_choice
 from hybridbench.errors import ConfigError, ExitCode, WorkerFailedError
-from hybridbench.told import echo
+from hybridbench.safe_output import echo
 
 if TYPE_CHECKING:
     from hybridbench.compare.bisect import Bisected, Symptom, Tried

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hybridbench.told import echo
+from hybridbench.safe_output import echo
 
 app = typer.Typer(help="Historic defects that `soak --defect SLUG` puts back into the engine.")
 

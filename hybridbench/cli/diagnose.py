@@ -19,8 +19,8 @@ def diagnose(
     from hybridbench.report.console import render_diagnosis
     from hybridbench.report.diagnosis import diagnosis_text, what_can_be_told
     from hybridbench.rundir.reader import read_run
+    from hybridbench.safe_output import one_line
     from hybridbench.terminal import Terminal
-    from hybridbench.told import one_line
 
     record = read_run(run)
     found = diagnosis_text(record)

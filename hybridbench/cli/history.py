@@ -11,7 +11,7 @@ import typer
 
 from hybridbench.cli.output import write_output
 from hybridbench.errors import RunDirectoryError, UsageError
-from hybridbench.told import echo, emit
+from hybridbench.safe_output import echo, emit
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:

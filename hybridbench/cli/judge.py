@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.errors import UsageError
-from hybridbench.told import answer_of_verdict, echo, emit
+from hybridbench.safe_output import answer_of_verdict, echo, emit
 
 if TYPE_CHECKING:
     from hybridbench.report.series_verdict import FileVerdict
@@ -106,7 +106,7 @@ def judge(
     for file in judged:
         for failure in file.failures:
             echo(f"{file.source}: {failure.trace}", err=True)
-    from hybridbench.analysis.findings import EXIT_CODE
+    from hybridbench.records.verdict import EXIT_CODE
 
     raise typer.Exit(int(EXIT_CODE[worst([file.kind for file in judged])]))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hybridbench.cli.output import write_output
 from hybridbench.cli.sources import Told, tell_directory
 from hybridbench.errors import RunDirectoryError, UsageError
-from hybridbench.told import answer_of_verdict, echo, emit
+from hybridbench.safe_output import answer_of_verdict, echo, emit
 
 if TYPE_CHECKING:
     from hybridbench.report.document import Document

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hybridbench.errors import UsageError
-from hybridbench.told import echo
+from hybridbench.safe_output import echo
 
 _HOST = "127.0.0.1"
 _BACKLOG = 16

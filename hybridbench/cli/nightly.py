@@ -16,7 +16,7 @@ import typer
 
 from hybridbench.cli.output import check_directory
 from hybridbench.errors import UsageError
-from hybridbench.told import answer_of_verdict, drop_the_dead, echo, emit, one_line, say
+from hybridbench.safe_output import answer_of_verdict, drop_the_dead, echo, emit, one_line, say
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybridbench.errors import RunDirectoryError
-from hybridbench.told import echo, emit, one_line
+from hybridbench.safe_output import echo, emit, one_line
 from hybridbench.units import format_byte_rate, format_bytes, format_duration
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from hybridbench.told import echo, emit
+from hybridbench.safe_output import echo, emit
 
 app = typer.Typer(help="Workload profiles: list, show, validate, schema.", no_args_is_help=True)
 

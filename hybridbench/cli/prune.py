@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.errors import ExitCode, RunDirectoryError, UsageError
-from hybridbench.told import echo, one_line
+from hybridbench.safe_output import echo, one_line
 from hybridbench.units import format_bytes
 
 if TYPE_CHECKING:

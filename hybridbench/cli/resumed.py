@@ -11,7 +11,7 @@ from hybridbench.errors import UsageError
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
-    from hybridbench.analysis.record import JsonValue
+    from hybridbench.records.json_value import JsonValue
 
 # How a person watches a run and how it ends may change; what it is may not.
 _FREE = frozenset({"resume", "ui", "stop", "diagnose", "on_leak", "format_", "listen"})

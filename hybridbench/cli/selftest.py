@@ -11,7 +11,7 @@ import typer
 
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode, UsageError
-from hybridbench.told import echo
+from hybridbench.safe_output import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
 from hybridbench.foreign import SEED_MAX
-from hybridbench.told import echo
+from hybridbench.safe_output import echo
 from hybridbench.units import format_duration
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.errors import RunDirectoryError, UsageError
-from hybridbench.told import echo, emit, one_line
+from hybridbench.safe_output import echo, emit, one_line
 from hybridbench.units import format_duration
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hybridbench.analysis.comparison.records import Change, Comparison, ComparisonVerdict, Outcome
-from hybridbench.analysis.findings import VerdictKind, leak_kind
 from hybridbench.analysis.reading import text
-from hybridbench.analysis.record import JsonValue
 from hybridbench.compare.store import read_facts
 from hybridbench.compare.worktree import Revision, find_revision, git
 from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import VerdictKind, leak_kind
 from hybridbench.rundir.layout import COMPARISON
 from hybridbench.rundir.manifest import as_mapping
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from hybridbench.analysis.comparison.mismatches import mismatches, refusal
-from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import UsageError
+from hybridbench.records.json_value import JsonValue
 
 
 def refuse_mismatches(

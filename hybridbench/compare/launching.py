@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock
 from hybridbench.compare.one_cpu import children_on
 from hybridbench.compare.sides import Side
 from hybridbench.engine.config import EngineConfig
 from hybridbench.errors import ConfigError, WorkerFailedError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.runs.boot import await_ready
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError

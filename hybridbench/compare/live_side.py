@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock
 from hybridbench.compare.launching import Launch, StartedWorker, with_started
 from hybridbench.compare.meter import (
@@ -29,6 +28,7 @@ from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.sides import Side
 from hybridbench.compare.traffic import BlockTraffic, block_workload
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import SEGMENT, WORKER_STDERR
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.manifest import plain_mapping

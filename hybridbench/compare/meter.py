@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.recorder import Sink
 from hybridbench.targets.messages import Ended, StepEvents

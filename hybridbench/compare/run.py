@@ -13,7 +13,6 @@ from typing import Final, Protocol, TypeVar
 from hybridbench.analysis.comparison.compare import look
 from hybridbench.analysis.comparison.metrics import is_open_loop
 from hybridbench.analysis.comparison.records import Block
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.compare.comparable import refuse_mismatches
 from hybridbench.compare.launching import StartRefusedError
@@ -24,6 +23,7 @@ from hybridbench.compare.plan import ComparePlan, order_of
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter
 from hybridbench.errors import ConfigError, ExitCode, SameEngineError, UsageError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import make_run_dir, new_run_id
 from hybridbench.rundir.unused import remove_unused
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.compare.interpreters import find_interpreter
 from hybridbench.compare.worktree import find_revision, worktree
 from hybridbench.errors import UsageError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.targets.bundled import WorkerProgram
 

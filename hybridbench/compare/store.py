@@ -20,7 +20,6 @@ from hybridbench.analysis.comparison.records import Block, Comparison, Compariso
 from hybridbench.analysis.comparison.stored import stored_blocks
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.reading import number, text, texts
-from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ExitCode, RunDirectoryError
 from hybridbench.foreign import (
     DOCUMENT_BYTES_MAX,
@@ -30,6 +29,7 @@ from hybridbench.foreign import (
     read_bytes,
     read_json,
 )
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import BLOCKS, COMPARISON
 from hybridbench.rundir.manifest import as_mapping, plain_mapping

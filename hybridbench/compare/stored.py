@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hybridbench.analysis.comparison.records import ComparisonTerms
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.compare.comparable import refuse_mismatches
 from hybridbench.compare.plan import of_one_run
@@ -16,6 +15,7 @@ from hybridbench.compare.run import CompareOutcome
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter
 from hybridbench.errors import ConfigError, ExitCode, UsageError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import make_run_dir, new_run_id
 from hybridbench.rundir.reader import read_manifest
 from hybridbench.rundir.unused import remove_unused

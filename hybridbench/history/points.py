@@ -11,13 +11,13 @@ import msgspec
 
 from hybridbench.analysis.comparison.mismatches import comparable_facts
 from hybridbench.analysis.facts.window import judged_window
-from hybridbench.analysis.findings import NO_MODEL
 from hybridbench.analysis.reading import mapping, number, text, texts
-from hybridbench.analysis.record import JsonValue
 from hybridbench.analysis.thresholds import run_levels
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.metrics import declared
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import NO_MODEL
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs, writer_of
 from hybridbench.rundir.reader import read_manifest, read_run

@@ -18,9 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.errors import RunDirectoryError
 from hybridbench.history.points import history_facts
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import CELLS, KEEP, LOCK
 from hybridbench.rundir.listing import EntryKind, RunSummary, find_runs, list_runs
 from hybridbench.rundir.lock import locked_run

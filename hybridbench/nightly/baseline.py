@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.policy import CellState
 from hybridbench.nightly.records import (
@@ -22,6 +21,7 @@ from hybridbench.nightly.records import (
     stored_rate,
     write_record,
 )
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.wording import full_rate_text, metric_label
 from hybridbench.rundir.layout import NIGHT, make_directory
 from hybridbench.rundir.lock import locked_run

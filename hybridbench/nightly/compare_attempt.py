@@ -18,7 +18,6 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
-from hybridbench.analysis.findings import PRECEDENCE, Finding, ThresholdOutcome, VerdictKind
 from hybridbench.analysis.reading import texts
 from hybridbench.compare.store import StoredComparison, read_comparison
 from hybridbench.errors import RunDirectoryError
@@ -27,6 +26,7 @@ from hybridbench.nightly.machine_class import machine_words
 from hybridbench.nightly.policy import SLOWER
 from hybridbench.nightly.records import AttemptRecord, FindingRecord, finding_record
 from hybridbench.nightly.soak_attempt import HYBRIDBENCH
+from hybridbench.records.verdict import PRECEDENCE, Finding, ThresholdOutcome, VerdictKind
 from hybridbench.rundir.layout import COMPARISON
 
 _ENDED: Final = ("decided", "rounds", "max-time", "lost")

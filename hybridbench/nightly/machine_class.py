@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hybridbench.analysis.comparison.mismatches import machine_class
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.manifest import as_mapping
 
 

@@ -9,12 +9,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.findings import EXIT_CODE, VerdictKind
 from hybridbench.errors import ExitCode
 from hybridbench.nightly.cells import Cell, CellKind
 from hybridbench.nightly.plan import Policy, Waiver
 from hybridbench.nightly.records import AttemptRecord, stored_finding
 from hybridbench.nightly.waivers import Judged, judged, kind_left
+from hybridbench.records.verdict import EXIT_CODE, VerdictKind
 from hybridbench.runs.plan import default_extend_s
 from hybridbench.units import format_duration
 

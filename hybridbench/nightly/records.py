@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from hybridbench.analysis.findings import Finding, Rate, VerdictKind, leak_kind
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import (
     DOCUMENT_BYTES_MAX,
@@ -22,6 +21,7 @@ from hybridbench.foreign import (
 from hybridbench.nightly.cells import CellKind
 from hybridbench.nightly.plan import Policy, Waiver
 from hybridbench.nightly.waivers import parse_max_rate
+from hybridbench.records.verdict import Finding, Rate, VerdictKind, leak_kind
 from hybridbench.rundir.atomic import write_atomically
 
 CELL_SCHEMA: Final = "hybridbench.cell/1"

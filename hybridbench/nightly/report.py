@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.nightly.merge import counted
 from hybridbench.nightly.policy import CellState
 from hybridbench.nightly.records import (
@@ -16,6 +15,7 @@ from hybridbench.nightly.records import (
     NightRecord,
     stored_rate,
 )
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.document import (
     Document,
     DocumentKind,

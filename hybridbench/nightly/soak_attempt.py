@@ -12,14 +12,15 @@ import msgspec
 import numpy as np
 
 from hybridbench.analysis.facts.window import judged_length_s, last_segment, segments
-from hybridbench.analysis.findings import Verdict
-from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, read_json
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, Cell
 from hybridbench.nightly.machine_class import machine_words
 from hybridbench.nightly.policy import STATISTICAL
 from hybridbench.nightly.records import AttemptRecord, finding_record, rate_record
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.json import verdict_from_json
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import MANIFEST, SAMPLES, VERDICT

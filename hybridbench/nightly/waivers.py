@@ -9,8 +9,8 @@ from datetime import date
 from fnmatch import fnmatchcase
 from typing import Final
 
-from hybridbench.analysis.findings import PRECEDENCE, Finding, Rate, VerdictKind, leak_kind
 from hybridbench.nightly.plan import Waiver
+from hybridbench.records.verdict import PRECEDENCE, Finding, Rate, VerdictKind, leak_kind
 from hybridbench.units import parse_byte_rate, parse_bytes
 
 _GROWTH: Final = "growth"

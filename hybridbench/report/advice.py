@@ -7,8 +7,8 @@ from typing import Final
 
 from hybridbench.analysis.boundary import KIND as ANALYSIS_FAILED
 from hybridbench.analysis.facts.counters import singular
-from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.document import Fact
 from hybridbench.report.wording import command_text, without_options
 from hybridbench.units import format_duration

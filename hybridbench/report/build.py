@@ -9,11 +9,11 @@ from typing import Final
 
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.window import last_segment
-from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
+from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
 from hybridbench.report.charts import chart_groups
 from hybridbench.report.diagnosis import diagnosis_text

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.analysis.record import FloatArray, JsonValue
+from hybridbench.analysis.record import FloatArray
+from hybridbench.records.json_value import JsonValue
 from hybridbench.report.decimate import POINTS_MAX, gaps, kept
 from hybridbench.report.document import Chart, Document, Ink, Line, Timeline
 from hybridbench.rundir.layout import SEGMENT

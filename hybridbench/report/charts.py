@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from hybridbench.analysis.findings import MetricResult, Verdict
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.metrics import Kind, Unit, spec_of
+from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.report.decimate import per_minute
 from hybridbench.report.document import Chart, ChartGroup, Ink, Line
 from hybridbench.report.pool_charts import pool_charts

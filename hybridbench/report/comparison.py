@@ -20,8 +20,8 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
-from hybridbench.analysis.findings import Finding
 from hybridbench.errors import ExitCode
+from hybridbench.records.verdict import Finding
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
 from hybridbench.report.comparison_tables import (

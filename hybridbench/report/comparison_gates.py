@@ -17,9 +17,9 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import label_of
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison_tables import change_text, percent
 from hybridbench.report.document import Gate, GateState, Measure
 from hybridbench.report.wording import full_rate_text

@@ -16,8 +16,8 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
-from hybridbench.analysis.findings import Rate
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Document
 from hybridbench.report.write import write_document, write_failures
 from hybridbench.rundir.atomic import write_atomically

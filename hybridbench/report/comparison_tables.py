@@ -17,8 +17,8 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
-from hybridbench.analysis.findings import Rate
 from hybridbench.metrics import label_of
+from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
 from hybridbench.report.timeline import last_moment_s
 from hybridbench.report.wording import amount, interval_text, number, plain_text, rate_text

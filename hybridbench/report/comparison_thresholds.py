@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hybridbench.analysis.comparison.answer import CheckedRatio
-from hybridbench.analysis.findings import ThresholdOutcome
+from hybridbench.records.verdict import ThresholdOutcome
 from hybridbench.report.document import Document, Gate, GateState, Table
 from hybridbench.report.thresholds import STATE
 

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from hybridbench.report.document import DiagnosisText, Document, Fact, FindingText, Table, Tone
 from hybridbench.report.wording import BADGES, metric_label
-from hybridbench.told import one_line
+from hybridbench.safe_output import one_line
 
 _STYLE: Final = {
     Tone.GOOD: "green",

@@ -10,7 +10,8 @@ from hybridbench import __version__
 from hybridbench.analysis.bug_report import bug_report
 from hybridbench.analysis.diagnosis import Allocations, Diagnosis, Holding, RungRow, diagnose
 from hybridbench.analysis.reading import number
-from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.json_value import JsonValue
 from hybridbench.report.document import DiagnosisText, Table
 from hybridbench.report.wording import amount, clock_text, command_text
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA

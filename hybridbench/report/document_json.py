@@ -9,7 +9,7 @@ import json
 import math
 from dataclasses import asdict
 
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 from hybridbench.report.document import Document, Measure, Table
 from hybridbench.rundir.layout import REPORT_SCHEMA
 

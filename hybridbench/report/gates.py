@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from hybridbench.analysis.findings import (
+from hybridbench.errors import ExitCode
+from hybridbench.records.verdict import (
     RETAINED,
     WAITING,
     DecayResult,
@@ -19,7 +20,6 @@ from hybridbench.analysis.findings import (
     Verdict,
     VerdictKind,
 )
-from hybridbench.errors import ExitCode
 from hybridbench.report.document import Gate, GateState
 from hybridbench.report.thresholds import has_threshold_gate, threshold_gates
 from hybridbench.report.wording import NO_RATE, full_rate_text, metric_label, plain_text

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hybridbench import __version__
-from hybridbench.analysis.findings import (
+from hybridbench.errors import RunDirectoryError
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import (
     NO_MODEL,
     DecayResult,
     Finding,
@@ -19,8 +21,6 @@ from hybridbench.analysis.findings import (
     Verdict,
     VerdictKind,
 )
-from hybridbench.analysis.record import JsonValue
-from hybridbench.errors import RunDirectoryError
 from hybridbench.report.thresholds import results_from_json, results_to_json
 from hybridbench.rundir.layout import VERDICT, VERDICT_SCHEMA
 from hybridbench.rundir.manifest import as_mapping, plain_mapping

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.metrics import Kind, MetricSpec, spec_of
+from hybridbench.records.json_value import JsonValue
 from hybridbench.report.wording import plain_text
 from hybridbench.rundir.manifest import as_mapping
 

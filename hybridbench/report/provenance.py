@@ -9,7 +9,7 @@ from typing import Final
 import yaml
 
 from hybridbench.analysis.reading import number
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 from hybridbench.report.document import Table
 from hybridbench.report.wording import plain_text
 from hybridbench.rundir.manifest import as_mapping, plain_value

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.analysis.findings import EXIT_CODE, PRECEDENCE, Failure, Finding, VerdictKind
 from hybridbench.analysis.foreign import ForeignSeries, JudgedSeries, Question, judge_series
 from hybridbench.analysis.series_units import Meaning, Role, is_gated, meaning_of, parse_unit
 from hybridbench.analysis.timeline import (
@@ -24,6 +23,7 @@ from hybridbench.analysis.timeline import (
 )
 from hybridbench.errors import ConfigError, ExitCode, UsageError
 from hybridbench.metrics import Unit
+from hybridbench.records.verdict import EXIT_CODE, PRECEDENCE, Failure, Finding, VerdictKind
 from hybridbench.report.series_threshold import Threshold, parse_threshold, per_hour
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.rundir.series_files import SeriesFile, read_series

@@ -7,14 +7,14 @@ from typing import Final, TypeVar, cast
 
 import msgspec
 
-from hybridbench.analysis.findings import (
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import (
     Finding,
     LevelResult,
     ThresholdOutcome,
     ThresholdResult,
     Verdict,
 )
-from hybridbench.analysis.record import JsonValue
 from hybridbench.report.document import Gate, GateState, Table
 from hybridbench.units import format_duration
 

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Mark, Span, Timeline
 from hybridbench.report.wording import clock_text, plain_text
 from hybridbench.rundir.layout import GC, NOTE, PHASE, SEGMENT, STEADY

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hybridbench.analysis.findings import MetricResult, Rate
-from hybridbench.analysis.record import JsonValue
 from hybridbench.metrics import Unit, label_of, spec_of
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import MetricResult, Rate
 from hybridbench.report.document import Badge, Tone
 from hybridbench.units import digits_apart, format_bytes
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hybridbench.analysis.boundary import Boundary, failures_text
 from hybridbench.analysis.diagnosis import diagnose
-from hybridbench.analysis.findings import Failure, Verdict
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.verdict import Failure, Verdict
 from hybridbench.report.build import build_document, build_so_far
 from hybridbench.report.diagnosis import diagnosis_json
 from hybridbench.report.document import Document

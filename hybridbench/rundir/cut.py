@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridbench.analysis.facts.window import borders, last_segment, segments
-from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import SAMPLES, WORKLOAD_FAILED
 from hybridbench.rundir.listing import last_sample
 from hybridbench.rundir.reader import read_run

@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.json_value import JsonValue
 
 RUN_SCHEMA: Final = "hybridbench.run/1"
 VERDICT_SCHEMA: Final = "hybridbench.verdict/1"

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 import msgspec
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import (
     DOCUMENT_BYTES_MAX,
@@ -21,6 +20,7 @@ from hybridbench.foreign import (
     open_regular,
     read_bytes,
 )
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import (
     CELL,
     CELLS,

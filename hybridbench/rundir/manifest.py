@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import INT_MAX, INT_MIN, WALL_S_MAX, ForeignDataError, json_value
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import MANIFEST, RUN_SCHEMA
 
 # The keys that every reader may rely on; schemas/manifest.schema.json describes the others.

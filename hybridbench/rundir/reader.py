@@ -10,7 +10,7 @@ from typing import Annotated, Generic, TypeVar, cast
 import msgspec
 import numpy as np
 
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunEvent, RunRecord, Series
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import (
     DOCUMENT_BYTES_MAX,
@@ -23,6 +23,7 @@ from hybridbench.foreign import (
     read_text,
 )
 from hybridbench.metrics import spec_of
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import EVENTS, MANIFEST, NOTE, PHASE, SAMPLES
 from hybridbench.rundir.manifest import manifest_from_text
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock
 from hybridbench.errors import RunDirectoryError
 from hybridbench.metrics import declared
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.atomic import sync_directory, write_atomically
 from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
 from hybridbench.rundir.manifest import checked_manifest, plain_mapping

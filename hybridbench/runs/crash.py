@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock
+from hybridbench.records.json_value import JsonValue
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.recorder import Recorder
 from hybridbench.sampling.cgroup import oom_kills

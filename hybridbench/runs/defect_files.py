@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ConfigError, UsageError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.manifest import as_mapping
 
 # In a manifest: the SHA-256 of each file, by the path that was given.

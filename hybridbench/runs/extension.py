@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from hybridbench.analysis.findings import Verdict, VerdictKind
 from hybridbench.analysis.stopping import Look, settled
+from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import RunStatus, View
 from hybridbench.runs.stopping import Looks

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Final
 
 from hybridbench.errors import ExitCode
-from hybridbench.told import drop_the_dead
+from hybridbench.safe_output import drop_the_dead
 
 _HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # Who starts a run with nohup wants it to outlive the terminal.

@@ -14,8 +14,8 @@ from typing import Protocol
 import msgspec
 
 from hybridbench.analysis.diagnosis import BASELINE_EVENT, EVENT
-from hybridbench.analysis.findings import Verdict, VerdictKind
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.loop import LoopParts, SoakLoop
 from hybridbench.targets.messages import Counters, Diagnose, Diagnosis
 from hybridbench.targets.records import RungReading, SurveyRecord

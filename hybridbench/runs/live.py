@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridbench.runs.status import PoolLevel, RunStatus, View
+from hybridbench.safe_output import give_up, one_line
 from hybridbench.terminal import Terminal
-from hybridbench.told import give_up, one_line
 from hybridbench.units import format_bytes, format_count, format_duration
 
 _REFRESH_S = 0.25

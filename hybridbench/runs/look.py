@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from hybridbench.analysis.findings import Verdict
+from hybridbench.records.verdict import Verdict
 from hybridbench.targets.own_process import own_command
 
 _NICE = 10

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import hybridbench
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 from hybridbench.sampling.cgroup import memory_limit
 
 _GIT_PATIENCE_S = 5.0

@@ -6,7 +6,7 @@ import resource
 from collections.abc import Mapping
 
 from hybridbench import __version__
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.manifest import plain_mapping
 from hybridbench.runs.defect_files import DEFECT_FILES, hashes_of
 from hybridbench.runs.machine import git_state, interpreter_facts, machine_facts

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ExitCode
+from hybridbench.records.json_value import JsonValue
 from hybridbench.targets.bundled import WorkerLaunch, WorkerProgram
 from hybridbench.targets.messages import Scalar, Start
 from hybridbench.workload.profile import Cadence, Profile

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock
+from hybridbench.records.json_value import JsonValue
 from hybridbench.runs.rates import RateWindow
 from hybridbench.targets.messages import CensusReply, CheckpointReply, Violation
 

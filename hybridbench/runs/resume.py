@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import SEED_MAX
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.cut import read_cut_run
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.rundir.lock import locked_run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ConfigError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.runs.plan import Segment, SoakPlan
 from hybridbench.targets.messages import Ready

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ConfigError, RunDirectoryError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import (
     ALLOCATIONS,
     SEGMENT,

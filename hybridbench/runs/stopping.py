@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from hybridbench.analysis.findings import Verdict
-from hybridbench.analysis.record import JsonValue
 from hybridbench.analysis.stopping import Look, decide
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Verdict
 from hybridbench.runs.look import Looker
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.sampling.headroom import Floor, Headroom, disk_headroom, memory_headroom

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from hybridbench.analysis.comparison.records import Call, ComparisonVerdict, MetricComparison
 from hybridbench.analysis.facts.counters import singular
-from hybridbench.analysis.findings import Finding, Rate, Verdict, VerdictKind
 from hybridbench.defects.defect import MILLISECONDS, Signature
+from hybridbench.records.verdict import Finding, Rate, Verdict, VerdictKind
 from hybridbench.selftest.matrix import Expect, Row
 
 # Findings carry 95 % intervals.  Many rows are compared at once, so each is taken at 99.9 %: the

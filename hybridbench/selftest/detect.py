@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.judge import judge_so_far
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.verdict import VerdictKind
 
 _LOOKS = 16
 

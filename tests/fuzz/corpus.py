@@ -12,7 +12,7 @@ from typing import cast
 import torch
 import yaml
 
-from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.record import RunRecord
 from hybridbench.cli.sources import tell_directory
 from hybridbench.clock import SystemClock
 from hybridbench.compare.store import ComparisonWriter
@@ -21,6 +21,7 @@ from hybridbench.engine.models.hf_config import read_hf_config
 from hybridbench.engine.models.schema import checkpoint_schema
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights
 from hybridbench.nightly.run import merge_night
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.reader import read_manifest
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.resume import plan_of_manifest, read_segment

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from hybridbench import foreign
 from hybridbench.cli.app import main
 from hybridbench.errors import ExitCode, HybridbenchError
-from hybridbench.told import echo, one_line, take_any_character
+from hybridbench.safe_output import echo, one_line, take_any_character
 from tests.fuzz.corpus import DAMAGED, KINDS, SINGLE, Action
 from tests.fuzz.mutations import mutate
 

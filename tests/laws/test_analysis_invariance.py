@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.estimate import Estimate, Options, Samples, estimate
+from hybridbench.records.verdict import Verdict
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_manifest, with_series
 from tests.unit.analysis.traces import HEALTHY, LEAKY, Setting, healthy, leaky
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridbench.analysis.findings import Verdict
 from hybridbench.clock import FakeClock
+from hybridbench.records.verdict import Verdict
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.look import Looker
 from tests.scenarios.test_soak_run import wait_until

@@ -21,9 +21,9 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
-from hybridbench.analysis.findings import Rate, ThresholdOutcome, ThresholdResult, VerdictKind
 from hybridbench.analysis.thresholds import Measured, gate
 from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, label_of
+from hybridbench.records.verdict import Rate, ThresholdOutcome, ThresholdResult, VerdictKind
 from hybridbench.thresholds import Stat, Threshold, parse_thresholds
 from hybridbench.units import digits_apart, format_byte_rate, format_bytes, format_count
 

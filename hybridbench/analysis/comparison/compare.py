@@ -41,8 +41,8 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.analysis.comparison.sequential import critical_t, error_shares
 from hybridbench.analysis.comparison.stored import between_runs, not_alone, unpaired_mean
 from hybridbench.analysis.distributions import t_quantile
-from hybridbench.analysis.findings import Failure
 from hybridbench.analysis.record import FloatArray
+from hybridbench.records.verdict import Failure
 
 # Of alpha, the primary metric has this share and the guards divide the rest: the answer is hardly
 # less sure for the alarms beside it.

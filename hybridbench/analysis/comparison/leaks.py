@@ -14,7 +14,9 @@ from statistics import NormalDist
 
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
 from hybridbench.analysis.facts.counters import event_counters
-from hybridbench.analysis.findings import (
+from hybridbench.analysis.trend.growth import exceeds, part_and_whole
+from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, label_of
+from hybridbench.records.verdict import (
     DecayResult,
     Finding,
     MetricResult,
@@ -22,8 +24,6 @@ from hybridbench.analysis.findings import (
     VerdictKind,
     leak_kind,
 )
-from hybridbench.analysis.trend.growth import exceeds, part_and_whole
-from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, label_of
 
 GROWTH, DECAY = "growth", "decay"
 

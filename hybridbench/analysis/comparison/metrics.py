@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from hybridbench.analysis.comparison.records import Call, Role
 from hybridbench.analysis.reading import mapping, text
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 
 
 class Sense(StrEnum):

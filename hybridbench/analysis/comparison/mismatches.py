@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from hybridbench.analysis.reading import mapping, number, text
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 
 ABSENT = "absent"
 

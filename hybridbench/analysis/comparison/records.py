@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hybridbench.analysis.findings import Failure, Rate, Verdict, VerdictKind
-from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ExitCode
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind
 
 DEFAULT_LOOKS: tuple[int, ...] = (6, 12, 18, 24)
 

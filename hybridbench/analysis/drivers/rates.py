@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
-from hybridbench.analysis.findings import Rate
 from hybridbench.analysis.record import FloatArray
+from hybridbench.records.verdict import Rate
 
 _BLOCKS = 48
 _FEWEST_IN_BLOCK = 3

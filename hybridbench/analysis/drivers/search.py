@@ -28,8 +28,8 @@ from hybridbench.analysis.drivers.multiples import exact_at_idle, exact_multiple
 from hybridbench.analysis.drivers.rates import MeanRate, mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, expectation, singular, telling
 from hybridbench.analysis.facts.pools import IdleReading
-from hybridbench.analysis.findings import Rate
 from hybridbench.analysis.record import FloatArray, Series
+from hybridbench.records.verdict import Rate
 from hybridbench.units import digits_apart
 
 TIME = "time"

@@ -23,9 +23,10 @@ from hybridbench.analysis.facts.pools import (
     pool_values,
     pool_words,
 )
-from hybridbench.analysis.findings import Finding, Rate, VerdictKind
 from hybridbench.analysis.reading import mapping, number, numbers, text
-from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding, Rate, VerdictKind
 from hybridbench.units import format_duration
 
 RESIDUAL = "residual"

@@ -19,9 +19,9 @@ from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
 from hybridbench.analysis.facts.counters import EventCounters
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import IdleReading
-from hybridbench.analysis.findings import Finding, Rate, VerdictKind
 from hybridbench.analysis.reading import mapping, numbers
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.records.verdict import Finding, Rate, VerdictKind
 from hybridbench.units import format_count
 
 KIND = "container-grows"

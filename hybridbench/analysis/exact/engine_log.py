@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
 ENGINE_SAID = "engine-said"

@@ -9,9 +9,9 @@ from hybridbench.analysis.exact.requests import WAITING_VIOLATIONS as WAITING
 from hybridbench.analysis.exact.requests import violation_kind
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_at, pool_words
-from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
 # Kinds that say "something is held that should not be"; every other kind is a contradiction.

@@ -23,10 +23,10 @@ from hybridbench.analysis.drivers.search import (
 )
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings import RETAINED, WAITING, Finding, Rate, VerdictKind
 from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import COLLECTIBLE, COLLECTIONS
+from hybridbench.records.verdict import RETAINED, WAITING, Finding, Rate, VerdictKind
 from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")

@@ -16,9 +16,9 @@ from hybridbench.analysis.facts.pools import (
     pool_values,
     pool_words,
 )
-from hybridbench.analysis.findings import Finding, Rate, VerdictKind
 from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.records.verdict import Finding, Rate, VerdictKind
 from hybridbench.units import format_count, format_duration
 
 WAITING_HOLDS = "waiting-holds-slots"

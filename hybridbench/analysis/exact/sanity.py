@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from hybridbench.analysis.facts.pools import pool_names, pool_unit, pool_words
-from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.reading import mapping, number, numbers
 from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
 NEGATIVE = "negative-count"

@@ -11,10 +11,10 @@ import numpy as np
 
 from hybridbench.analysis.facts.facts import WORKLOAD_FAILED, Facts
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.reading import mapping, number, text, texts
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import MEMORY, METRICS, Check
+from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_bytes, format_duration
 
 _STANDS = (

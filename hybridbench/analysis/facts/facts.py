@@ -12,7 +12,8 @@ from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.facts.pools import IdleReading, idle_checkpoints, in_flight
 from hybridbench.analysis.facts.window import Window, judged_window, segments
 from hybridbench.analysis.reading import mapping, numbers
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.json_value import JsonValue
 from hybridbench.units import format_count
 
 # Of an event: the workload could send no further request, a trace that became unreadable for one.

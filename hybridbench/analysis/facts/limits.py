@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hybridbench.analysis.reading import mapping, number, text
-from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.record import RunRecord
 from hybridbench.metrics import MEMORY
+from hybridbench.records.json_value import JsonValue
 
 
 def growth_limits(record: RunRecord) -> Mapping[str, float] | None:

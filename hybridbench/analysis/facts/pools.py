@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridbench.analysis.reading import mapping, number, text
-from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.records.json_value import JsonValue
 
 _WORDS: Mapping[str, str] = {
     "mamba": "state slots",

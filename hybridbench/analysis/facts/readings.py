@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_count
 
 # Bytes, nanoseconds or events: no process gets there.

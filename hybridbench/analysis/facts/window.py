@@ -11,7 +11,8 @@ from itertools import pairwise
 import numpy as np
 
 from hybridbench.analysis.reading import mapping, text
-from hybridbench.analysis.record import FloatArray, JsonValue, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.json_value import JsonValue
 
 _UNKNOWN_WARMUP = 0.1  # of the run, where nothing says when warm-up ended
 _PAUSES = ("drain", "idle")

@@ -15,7 +15,6 @@ import numpy as np
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.findings import DecayResult, Finding, VerdictKind
 from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.work_cost import (
@@ -25,6 +24,7 @@ from hybridbench.analysis.trend.work_cost import (
     work_blocks,
 )
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, Worsening, worsening
+from hybridbench.records.verdict import DecayResult, Finding, VerdictKind
 
 # Steady traffic that a trend or a step must have: the first minute of a full tree is no rule.
 LEAST_WINDOW_S = 90.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hybridbench.analysis.findings import Rate
 from hybridbench.analysis.reading import mapping, number, text
-from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Rate
 from hybridbench.units import format_duration
 
 # What the manifest's word for the source of a memory limit means to a reader.

@@ -10,11 +10,12 @@ import numpy as np
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings import WAITING, Finding, MetricResult, Rate, VerdictKind
-from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.exhaustion import Exhaustion, Limit, limit_of, time_to_exhaustion
 from hybridbench.analysis.trend.metric_trend import judged_samples
 from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Unit, label_of
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import WAITING, Finding, MetricResult, Rate, VerdictKind
 from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
 
 _EXPLAINS = 0.05

@@ -13,7 +13,6 @@ from hybridbench.analysis.facts.counters import EventCounters
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import growth_limits, next_limit_s, run_length_s
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.findings import NO_MODEL, MetricResult, Rate
 from hybridbench.analysis.reading import mapping, text
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
@@ -21,6 +20,7 @@ from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, 
 from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.trend.shapes import ShapeLimits
 from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Check, MetricSpec, Unit, spec_of
+from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate
 from hybridbench.units import format_byte_rate, format_count, format_duration
 
 MIN_PROBES = 30  # of a census metric before its trend may be judged

@@ -7,12 +7,12 @@ from __future__ import annotations
 import math
 
 from hybridbench.analysis.distributions import t_quantile
-from hybridbench.analysis.findings import MetricResult, Rate
 from hybridbench.analysis.trend.metric_trend import (
     LEAK_AFTER_STEADY_S,
     LEAK_WITHOUT_STEADY_S,
     settles_by,
 )
+from hybridbench.records.verdict import MetricResult, Rate
 from hybridbench.units import format_byte_rate, format_duration
 
 # Of a serving process at work, where nothing better is known: share of its memory, and memory of

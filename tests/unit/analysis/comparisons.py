@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hybridbench.analysis.comparison.records import Block, Comparison, Version
-from hybridbench.analysis.findings import (
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import (
     DecayResult,
     Finding,
     MetricResult,
@@ -16,7 +18,6 @@ from hybridbench.analysis.findings import (
     Verdict,
     VerdictKind,
 )
-from hybridbench.analysis.record import JsonValue, RunRecord, Series
 
 THROUGHPUT = "throughput_tokens_per_s"
 MEMORY = "rss_anon_swap_bytes"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.json_value import JsonValue
 
 MIB = 2**20
 _RUNGS = ("rest", "trim", "collect", "flush")

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hybridbench.analysis.findings import MetricResult, Rate
-from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import MetricResult, Rate
 from tests.unit.analysis.traces import ar1
 
 MB, GIB = 1e6, 2.0**30

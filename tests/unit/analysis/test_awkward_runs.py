@@ -17,16 +17,17 @@ from hybridbench.analysis.drivers.search import Hints, find_driver
 from hybridbench.analysis.drivers.steps import find_rise_driver
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.facts.readings import are_readings, only_readings
-from hybridbench.analysis.findings import MetricResult, Rate, Verdict
 from hybridbench.analysis.foreign import ForeignSeries, Question, judge_series
 from hybridbench.analysis.judge import judge, judge_so_far
-from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
 from hybridbench.analysis.series_units import meaning_of
 from hybridbench.analysis.thresholds import level
 from hybridbench.analysis.timeline import counter_resets, level_falls
 from hybridbench.analysis.trend.sawtooth import find_sawtooth
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, worsening
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from hybridbench.report.build import build_document
 from hybridbench.report.json import render_json
 from hybridbench.thresholds import Stat

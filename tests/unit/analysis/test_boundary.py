@@ -21,7 +21,6 @@ from hybridbench.analysis.comparison import compare as comparison_module
 from hybridbench.analysis.comparison.compare import compare, look
 from hybridbench.analysis.comparison.records import ComparisonTerms, Outcome
 from hybridbench.analysis.facts import facts as facts_module
-from hybridbench.analysis.findings import Verdict, VerdictKind
 from hybridbench.analysis.foreign import ForeignSeries, Question, judge_series
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunEvent, RunRecord
@@ -30,6 +29,7 @@ from hybridbench.analysis.timeline import Falls
 from hybridbench.analysis.trend import growth
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
+from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.report import build as build_module
 from hybridbench.report import write as write_module
 from hybridbench.report.advice import next_step

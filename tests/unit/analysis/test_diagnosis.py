@@ -6,7 +6,8 @@ import pytest
 
 from hybridbench.analysis.bug_report import bug_report
 from hybridbench.analysis.diagnosis import Diagnosis, PartKind, diagnose
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.json_value import JsonValue
 from tests.unit.analysis.diagnoses import MIB, dragged, holding, ladder_record, survey
 
 

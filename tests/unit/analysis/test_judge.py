@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybridbench.analysis.findings import PRECEDENCE, VerdictKind
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.verdict import PRECEDENCE, VerdictKind
 from tests.unit.analysis.records import (
     GIB,
     MB,

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from hybridbench.analysis.findings import MetricResult, Rate, VerdictKind
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunEvent
 from hybridbench.analysis.segment_pooling import pool_metric
+from hybridbench.records.verdict import MetricResult, Rate, VerdictKind
 from tests.unit.analysis.records import (
     GIB,
     Run,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
-from hybridbench.analysis.record import JsonValue
 from hybridbench.analysis.stopping import Look, StopReason, decide, settled
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 
 HOUR = 3600.0
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybridbench.analysis.findings import ThresholdOutcome, ThresholdResult, Verdict, VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.thresholds import Measured, gate
+from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult, Verdict, VerdictKind
 from hybridbench.thresholds import parse_threshold
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_series
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.records.json_value import JsonValue
 from tests.unit.analysis.traces import ar1
 
 STEPS_PER_S = 40.0

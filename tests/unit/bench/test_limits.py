@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.analysis.findings import VerdictKind
-from hybridbench.analysis.record import JsonValue, Series
+from hybridbench.analysis.record import Series
 from hybridbench.bench.limits import (
     GROWTH_GB_PER_H,
     LENGTHS_S,
@@ -27,6 +26,8 @@ from hybridbench.bench.limits import (
 )
 from hybridbench.clock import FakeClock
 from hybridbench.metrics import MEMORY
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.workload.catalog import load_profile
 from tests.unit.analysis.records import Run, healthy_record

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
 from hybridbench.bench.limits import PROFILES, beginning, shipped, with_growth
+from hybridbench.records.verdict import VerdictKind
 
 STORED = Path(__file__).with_name("recorded.json.gz")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.cli.resumed import check_agrees
 from hybridbench.clock import FakeClock
 from hybridbench.errors import UsageError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.writer import RunWriter
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.test_cli import one_sentence

@@ -17,7 +17,6 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
-from hybridbench.analysis.findings import Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.bisect import (
     Answer,
@@ -32,6 +31,7 @@ from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.store import COMPARISON_SCHEMA
 from hybridbench.compare.worktree import Revision
 from hybridbench.errors import UsageError
+from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.workload.catalog import load_profile
 from tests.unit.compare.repositories import WORKER, commit, make_repository, run
 

@@ -14,13 +14,13 @@ from typing import cast
 import pytest
 
 from hybridbench.analysis.comparison.records import ComparisonTerms
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import FakeClock
 from hybridbench.compare.live_side import BlockDone, Stage
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.run import CompareOutcome, run_comparison
 from hybridbench.compare.sides import Side
 from hybridbench.errors import ExitCode, SameEngineError, UsageError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.targets.messages import Ready
 from hybridbench.workload.catalog import load_profile

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 
 DAY_S = 86400.0
 MIB = 2.0**20

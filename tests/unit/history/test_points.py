@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.history.points import read_points
+from hybridbench.records.json_value import JsonValue
 from tests.unit.history.stores import add_comparison, add_night, add_run, verdict
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.history.prune import Doom, Fate, Rules, doomed, remove
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import RECORDED, WRITTEN_PAGES
 from hybridbench.rundir.listing import RunSummary
 from hybridbench.rundir.lock import locked_run

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.history.points import read_points
 from hybridbench.history.told import history_document, history_json, sparkline
 from hybridbench.history.trends import Series, series_of
+from hybridbench.records.json_value import JsonValue
 from hybridbench.report.document import GateState, Tone
 from hybridbench.report.formats import FORMATS
 from tests.unit.history.stores import DAY_S, MIB, add_run, verdict

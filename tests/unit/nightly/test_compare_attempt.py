@@ -20,13 +20,13 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
-from hybridbench.analysis.findings import Rate, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.store import StoredComparison
 from hybridbench.nightly import compare_attempt
 from hybridbench.nightly.compare_attempt import compare_command, with_comparison
 from hybridbench.nightly.policy import CellState, Why, next_attempt, outcome
 from hybridbench.nightly.records import AttemptRecord
+from hybridbench.records.verdict import Rate, Verdict, VerdictKind
 from tests.unit.nightly.nights import attempt, night
 
 PLAN = """\

@@ -7,10 +7,10 @@ from datetime import date
 
 import pytest
 
-from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.nightly.plan import Waiver
 from hybridbench.nightly.records import stored_finding
 from hybridbench.nightly.waivers import MaxRate, judged, kind_left, parse_max_rate
+from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.nightly.nights import GROWTH, NODES
 
 TODAY = date(2026, 11, 20)

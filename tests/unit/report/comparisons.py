@@ -13,8 +13,8 @@ from hybridbench.analysis.comparison.records import (
     ComparisonVerdict,
     Version,
 )
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison import ComparisonSource, comparison_document
 from hybridbench.report.document import Document
 from tests.unit.analysis.comparisons import (

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
-from hybridbench.analysis.record import FloatArray, JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 
 MIB = float(2**20)
 GIB = float(2**30)

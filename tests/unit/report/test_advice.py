@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
+from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.advice import next_step
 
 COMMAND = ["hybridbench", "soak", "--duration", "3m"]

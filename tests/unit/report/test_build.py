@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.advice import MEANING
 from hybridbench.report.build import build_document
 from hybridbench.report.document import Ink

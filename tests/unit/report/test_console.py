@@ -11,8 +11,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
 from hybridbench.report.console import render_console
 from hybridbench.report.document import Table

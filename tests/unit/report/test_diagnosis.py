@@ -9,8 +9,9 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from hybridbench.analysis.findings import Verdict, VerdictKind
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
+from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.report.build import build_document
 from hybridbench.report.console import render_console, render_diagnosis
 from hybridbench.report.diagnosis import diagnosis_text, what_can_be_told

@@ -10,8 +10,8 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
-from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
 from hybridbench.report.document import Measure
 from hybridbench.report.document_json import render_benchmark_json, render_document_json

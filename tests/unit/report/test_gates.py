@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from hybridbench.analysis.findings import DecayResult, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ExitCode
+from hybridbench.records.verdict import DecayResult, Verdict, VerdictKind
 from hybridbench.report.document import Gate, GateState
 from hybridbench.report.gate_words import tally
 from hybridbench.report.gates import QUESTIONS, gates_of

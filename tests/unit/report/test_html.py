@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
 from hybridbench.report.html import render_html
 from tests.unit.report import synthetic

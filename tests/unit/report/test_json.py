@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridbench.analysis.findings import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.report.json import render_json, verdict_from_json, verdict_to_json
 from hybridbench.rundir.layout import published_schema
 from tests.unit.report import synthetic

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.record import FloatArray
 from hybridbench.errors import HybridbenchError
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.series_report import series_json, series_markdown
 from hybridbench.report.series_verdict import Ask, FileVerdict, judge_file
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import jsonschema
 
-from hybridbench.analysis.findings import Verdict
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
 from hybridbench.report.document import GateState
 from hybridbench.report.json import render_json, verdict_from_json

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hybridbench.analysis.findings import Rate
+from hybridbench.records.verdict import Rate
 from hybridbench.report.wording import clock_text, full_rate_text, interval_text, number
 
 GIB = float(2**30)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import FakeClock
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.cut import read_cut_run
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.writer import RunWriter

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import FakeClock
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.listing import EntryKind, find_runs, list_runs, list_store
 from hybridbench.rundir.writer import RunWriter
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.judge import judge
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.reader import read_run
 from tests.unit.analysis.records import hourly
 

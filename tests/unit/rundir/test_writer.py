@@ -10,9 +10,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import FakeClock
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import make_run_dir, new_run_id, published_schema
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.writer import RunWriter

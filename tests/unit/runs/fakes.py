@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hybridbench.analysis.findings import Verdict, VerdictKind
-from hybridbench.analysis.record import JsonValue
 from hybridbench.clock import FakeClock
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.status import RunStatus
 from hybridbench.targets import messages as m
 from hybridbench.targets.records import RungReading, SurveyRecord

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.analysis.findings import VerdictKind
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.runs import allocations
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.ladder import Ladder, LadderTerms

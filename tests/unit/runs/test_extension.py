@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
 from hybridbench.clock import Clock
+from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.runs.extension import Extension
 from hybridbench.runs.steps import SoakExtras, SoakSteps
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak

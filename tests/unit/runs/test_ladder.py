@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from hybridbench.analysis.findings import VerdictKind
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.runs.ladder import Ladder, LadderTerms
 from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakExtras, SoakSteps

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.rundir.reader import read_manifest
 from hybridbench.runs.resume import plan_of_manifest

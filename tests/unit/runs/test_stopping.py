@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from hybridbench.analysis.findings import Finding, Verdict, VerdictKind
 from hybridbench.clock import FakeClock
+from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.runs.stopping import Stop, Stopper, Watched
 from hybridbench.sampling.headroom import Floor, Headroom
 

@@ -15,9 +15,9 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
-from hybridbench.analysis.findings import Finding, Rate, Verdict, VerdictKind
 from hybridbench.defects.defect import FoundBy, Signature
 from hybridbench.defects.paced import private_memory_grows
+from hybridbench.records.verdict import Finding, Rate, Verdict, VerdictKind
 from hybridbench.selftest.compare import compare, compare_versions
 from hybridbench.selftest.matrix import Expect, Row
 from hybridbench.selftest.table import line, markdown, summary

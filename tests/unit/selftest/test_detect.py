@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hybridbench.analysis.findings import VerdictKind
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
+from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.selftest.detect import time_to_detect_s
 from tests.unit.analysis.records import Run, healthy_record
 

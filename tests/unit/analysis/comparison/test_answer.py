@@ -14,8 +14,8 @@ from hybridbench.analysis.comparison.records import (
     ComparisonVerdict,
     Outcome,
 )
-from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.errors import ExitCode
+from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.comparisons import (
     THROUGHPUT,
     growth,

@@ -8,7 +8,7 @@ import pytest
 
 from hybridbench.analysis.comparison.leaks import difference, leak_comparisons, leaks_judged
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
-from hybridbench.analysis.findings import DecayResult, Finding, Rate, VerdictKind
+from hybridbench.records.verdict import DecayResult, Finding, Rate, VerdictKind
 from tests.unit.analysis.comparisons import (
     GIB,
     MEMORY,

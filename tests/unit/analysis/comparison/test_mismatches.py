@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from hybridbench.analysis.comparison.mismatches import machine_class, mismatches, refusal
-from hybridbench.analysis.record import JsonValue
+from hybridbench.records.json_value import JsonValue
 
 Manifest = dict[str, JsonValue]
 

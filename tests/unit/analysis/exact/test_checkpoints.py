@@ -9,8 +9,9 @@ import pytest
 
 from hybridbench.analysis.exact.checkpoints import checkpoint_findings
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings import Finding, VerdictKind
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
     checkpoint,

@@ -9,8 +9,8 @@ import pytest
 
 from hybridbench.analysis.exact.containers import container_findings
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
     checkpoint,

@@ -7,8 +7,8 @@ import pytest
 
 from hybridbench.analysis.exact.requests import liveness_findings
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import Run, healthy_record, with_series
 
 RUN = Run(duration_s=240.0, steady_s=60.0)

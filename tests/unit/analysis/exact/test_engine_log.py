@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from hybridbench.analysis.exact.engine_log import Trouble, log_findings, trouble_in
-from hybridbench.analysis.findings import Finding, VerdictKind
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
+from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding, VerdictKind
 
 _POOL_LEAK = "ValueError: token_to_kv_pool_allocator memory leak detected! available_size=3189424"
 

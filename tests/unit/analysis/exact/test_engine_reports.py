@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
+from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import (
     Run,
     checkpoint,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.exact.instances import make_probes, production_rate, with_counting_error
-from hybridbench.analysis.findings import Rate
 from hybridbench.analysis.record import Series
+from hybridbench.records.verdict import Rate
 
 T = np.arange(0.0, 200.0, 4.0)
 

@@ -7,9 +7,9 @@ import pytest
 
 from hybridbench.analysis.exact.instances import instance_findings
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings import Finding, VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
     healthy_record,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.exact.sanity import sanity_findings
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import Series
+from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import Run, checkpoint, healthy_record, with_events, with_series
 
 RUN = Run(duration_s=240.0, steady_s=60.0)

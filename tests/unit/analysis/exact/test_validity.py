@@ -9,9 +9,9 @@ import pytest
 
 from hybridbench.analysis.exact.validity import validity_findings
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import (
     MB,
     Run,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.analysis.facts.limits import growth_limits, run_length_s
-from hybridbench.analysis.findings import MetricResult, VerdictKind
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import JsonValue, RunEvent, RunRecord
+from hybridbench.analysis.record import RunEvent, RunRecord
 from hybridbench.metrics import MEMORY
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import MetricResult, VerdictKind
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_events, with_manifest
 
 GB, MIB = 1e9, 2.0**20

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.trend.decay import Decay, judge_decay
+from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import with_series
 from tests.unit.analysis.work import HIT_SHARE, Work, uneven, working_record
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.findings import Rate
-from hybridbench.analysis.record import JsonValue, RunRecord
+from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.exhaustion import limit_of, time_to_exhaustion
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Rate
 
 
 def record(limits: dict[str, JsonValue]) -> RunRecord:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.findings import VerdictKind
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
 from hybridbench.metrics import AT_REST
+from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import (
     MB,
     Run,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings import MetricResult
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import declared
+from hybridbench.records.verdict import MetricResult
 from tests.unit.analysis.records import GIB, Run, healthy_record, hourly, with_series
 
 T = np.arange(1.0, 7200.0, 5.0)

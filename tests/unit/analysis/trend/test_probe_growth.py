@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.findings import MetricResult, Rate, VerdictKind
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.growth import probe_growth_findings
+from hybridbench.records.verdict import MetricResult, Rate, VerdictKind
 
 MIB = float(2**20)
 

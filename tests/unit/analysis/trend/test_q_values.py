@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.findings import MetricResult, Rate
 from hybridbench.analysis.trend.metric_trend import holm, with_q_values
+from hybridbench.records.verdict import MetricResult, Rate
 
 
 def result(metric: str, p_value: float | None) -> MetricResult:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.findings import Rate
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.trend.exhaustion import time_to_exhaustion
 from hybridbench.analysis.trend.resolution import resolution_line, smallest_resolvable_rate
+from hybridbench.records.verdict import Rate
 from tests.unit.analysis.records import GIB, MB, Run, healthy_record
 
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from hybridbench.cli.app import main
+from hybridbench.safe_output import answer_of_verdict, echo, no_commands, one_line, visible
 from hybridbench.terminal import Terminal
-from hybridbench.told import answer_of_verdict, echo, no_commands, one_line, visible
 
 
 def test_control_characters_are_shown_and_tabs_and_newlines_stay() -> None:

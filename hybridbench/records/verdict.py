@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hybridbench.analysis.record import JsonValue
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import spec_of
+from hybridbench.records.json_value import JsonValue
 
 
 class VerdictKind(StrEnum):
