@@ -64,11 +64,11 @@ def _run(run_dir: Path) -> Told:
 
 
 def _night(directory: Path) -> Told:
-    from hybridbench.nightly.records import read_night
-    from hybridbench.nightly.write import document_below, write_pages
+    from hybridbench.nightly.run import stored_document, write_pages
+    from hybridbench.nightly.stored import read_nightly_run
     from hybridbench.rundir.layout import NIGHT
 
-    document = document_below(directory, read_night(directory / NIGHT))
+    document = stored_document(directory, read_nightly_run(directory / NIGHT))
     return Told(document, lambda: write_pages(directory, document))
 
 

@@ -1,4 +1,4 @@
-"""The last good night: what tonight is compared with, and only where the machines are alike."""
+"""The last green run: what a nightly run is compared with, where work and machine agree."""
 
 from __future__ import annotations
 
@@ -9,56 +9,55 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.errors import RunDirectoryError
-from hybridbench.nightly.policy import CellState
+from hybridbench.errors import ExitCode, RunDirectoryError
 from hybridbench.nightly.records import (
-    CellOfNight,
-    FindingOfNight,
+    CellFinding,
+    CellResult,
+    CellState,
     FindingRecord,
-    NightRecord,
+    NightlyRun,
     RateRecord,
-    read_night,
     stored_rate,
-    write_record,
 )
+from hybridbench.nightly.stored import read_nightly_run, write_record
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.wording import full_rate_text, metric_label
 from hybridbench.rundir.layout import NIGHT, make_directory
 from hybridbench.rundir.lock import locked_run
 
 _THROUGHPUT: Final = "throughput_tokens_per_s"
-# Nights that --keep-baseline leaves: enough for a fleet whose machines are of several classes.
+# Runs that --keep-baseline leaves: enough for a fleet whose machines are of several classes.
 _KEPT: Final = 30
 
 
 @dataclass(frozen=True)
-class GoodNight:
-    """A stored night that was green; ``name`` is the name of its directory."""
+class GreenRun:
+    """A stored nightly run that was green; ``name`` is the name of its directory."""
 
     name: str
-    night: NightRecord
+    run: NightlyRun
 
 
-def good_nights(places: Sequence[Path], but: Path | None = None) -> list[GoodNight]:
-    """The green nights in or directly below ``places``, newest first; ``but`` is tonight's.
+def green_runs(places: Sequence[Path], but: Path | None = None) -> list[GreenRun]:
+    """The green runs in or directly below ``places``, newest first; ``but`` is the present one's.
 
-    What cannot be read is passed over: a damaged night is no baseline, and no reason to stop.
+    What cannot be read is passed over: a damaged one is no baseline, and no reason to stop.
     """
-    found: dict[Path, GoodNight] = {}
+    found: dict[Path, GreenRun] = {}
     for path in _files(places):
         if but is not None and path.parent == but.resolve():
             continue
         try:
-            night = read_night(path)
+            run = read_nightly_run(path)
         except RunDirectoryError:
             continue
-        if night.good:
-            found[path] = GoodNight(path.parent.name, night)
-    return sorted(found.values(), key=lambda good: good.night.started_wall_s, reverse=True)
+        if run.green:
+            found[path] = GreenRun(path.parent.name, run)
+    return sorted(found.values(), key=lambda green: green.run.started_wall_s, reverse=True)
 
 
-def keep_good_night(place: Path, name: str, night: NightRecord) -> None:
-    """Store a green night below ``place`` as a baseline, without its runs; old ones go.
+def keep_green_run(place: Path, name: str, run: NightlyRun) -> None:
+    """Store a green run below ``place`` as a baseline, without its soaks; old ones are deleted.
 
     Raises:
         RunDirectoryError: ``place`` cannot be written.
@@ -67,25 +66,25 @@ def keep_good_night(place: Path, name: str, night: NightRecord) -> None:
     with locked_run(place):
         folder = place / name
         make_directory(folder)
-        write_record(folder / NIGHT, night)
-        for old in good_nights([place])[_KEPT:]:
+        write_record(folder / NIGHT, run)
+        for old in green_runs([place])[_KEPT:]:
             # Only what was made here: a directory that holds anything else stays.
             (place / old.name / NIGHT).unlink(missing_ok=True)
             if not any((place / old.name).iterdir()):
                 (place / old.name).rmdir()
 
 
-def against(cell: CellOfNight, nights: Sequence[GoodNight], least_ratio: float) -> CellOfNight:
-    """``cell`` with what is new, grown, gone or slower than in the last good night.
+def against(cell: CellResult, earlier: Sequence[GreenRun], least_ratio: float) -> CellResult:
+    """``cell`` with what is new, grown, gone or slower than in the last green run.
 
-    That is the newest green night in which this cell did the same work on a machine of the same
-    class and was not red: an undecided run found nothing either.  Findings keep their verdict; only
-    throughput below ``least_ratio`` makes a cell red that was not.
+    That is the newest in which this cell did the same work on a machine of the same class and did
+    not fail: an undecided run found nothing either.  Findings keep their verdict; only throughput
+    below ``least_ratio`` makes a cell fail that did not.
     """
-    for good in nights:
-        base = next((c for c in good.night.cells if _comparable(c, cell)), None)
+    for green in earlier:
+        base = next((c for c in green.run.cells if _comparable(c, cell)), None)
         if base is not None:
-            return _compared(cell, base, good.name, least_ratio)
+            return _compared(cell, base, green.name, least_ratio)
     return cell
 
 
@@ -98,16 +97,17 @@ def _files(places: Sequence[Path]) -> Iterator[Path]:
                 yield path.resolve()
 
 
-def _comparable(base: CellOfNight, cell: CellOfNight) -> bool:
+def _comparable(base: CellResult, cell: CellResult) -> bool:
+    works = [None if one.cell is None else one.cell.work for one in (base, cell)]
     return (
         base.id == cell.id
         and base.state in (CellState.PASS, CellState.NEUTRAL)
         and base.machine_class == cell.machine_class
-        and base.cell.get("work") == cell.cell.get("work")
+        and works[0] == works[1]
     )
 
 
-def _compared(cell: CellOfNight, base: CellOfNight, name: str, least_ratio: float) -> CellOfNight:
+def _compared(cell: CellResult, base: CellResult, name: str, least_ratio: float) -> CellResult:
     known = {entry.finding.signature: entry.finding for entry in base.findings if _says(entry)}
     findings = tuple(
         msgspec.structs.replace(
@@ -128,25 +128,25 @@ def _compared(cell: CellOfNight, base: CellOfNight, name: str, least_ratio: floa
         gone=tuple(f for signature, f in known.items() if signature not in seen),
         changes=tuple(_changes(cell, base, known, ratio)),
     )
-    if not slow or cell.state != CellState.PASS:
+    if not slow or cell.state is not CellState.PASS:
         return changed
     return msgspec.structs.replace(
         changed,
-        state=CellState.FAIL.value,
+        state=CellState.FAIL,
         word="REGRESSION",
-        exit_code=12,
+        exit_code=int(ExitCode.REGRESSION),
         headline=f"throughput is {ratio:.3f} of {name}, and the plan asks for {least_ratio:g}",
     )
 
 
-def _says(entry: FindingOfNight) -> bool:
+def _says(entry: CellFinding) -> bool:
     """Whether something was found: what stayed undecided is neither new, known nor gone."""
     return entry.finding.verdict != VerdictKind.INCONCLUSIVE
 
 
 def _changes(
-    cell: CellOfNight,
-    base: CellOfNight,
+    cell: CellResult,
+    base: CellResult,
     known: dict[tuple[str, str, str], FindingRecord],
     ratio: float | None,
 ) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _same_rate(rate: RateRecord, finding: FindingRecord | None) -> RateRecord | 
 
 
 def _grew(rate: RateRecord, was: RateRecord) -> bool:
-    """Whether tonight's interval lies wholly above that of the baseline."""
+    """Whether the interval lies wholly above that of the baseline."""
     return rate.lower is not None and was.upper is not None and rate.lower > was.upper
 
 
@@ -178,6 +178,6 @@ def _from_to(rate: RateRecord, was: RateRecord) -> str:
     return f"{full_rate_text(stored_rate(was))}, now {full_rate_text(stored_rate(rate))}"
 
 
-def _ratio(cell: CellOfNight, base: CellOfNight) -> float | None:
-    tonight, before = cell.metrics.get(_THROUGHPUT), base.metrics.get(_THROUGHPUT)
-    return tonight / before if tonight and before else None
+def _ratio(cell: CellResult, base: CellResult) -> float | None:
+    now, before = cell.metrics.get(_THROUGHPUT), base.metrics.get(_THROUGHPUT)
+    return now / before if now and before else None

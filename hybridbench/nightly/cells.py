@@ -6,23 +6,24 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from hybridbench.analysis.comparison.records import DEFAULT_LOOKS
 from hybridbench.compare.plan import BLOCK_S
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.nightly.plan import (
-    Common,
     CompareEntry,
     LoadedPlan,
-    Needs,
+    NeedsEntry,
     Plan,
     SoakEntry,
 )
+from hybridbench.nightly.records import Cell, CellKind, Needs
 from hybridbench.units import format_duration
 from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
 from hybridbench.workload.profile import Profile
@@ -36,71 +37,51 @@ _DURATION_S: Final = 600.0
 _NOT_IN_AN_ID: Final = re.compile(r"[^a-z0-9.]+")
 
 
-class CellKind(StrEnum):
-    """What a cell is made of."""
-
-    SOAK = "soak"
-    COMPARE = "compare"
-
-
 @dataclass(frozen=True)
-class Cell:
-    """One job of a night: one soak, or one comparison with all its versions on one machine.
+class PlannedCell:
+    """A cell with what only this machine and this planning know of it.
 
     Attributes:
-        versions: one of a soak, two or more of a comparison.
-        duration_s: of the traffic; of a comparison the longest it may take.
         least_s: a smaller budget never shortens it below this: what it needs to decide, or more.
-        settings: keys of the profile that are set.
-        work: hash of what runs apart from its length and seed; only cells that share it are
-            compared from night to night.
+        profile_source: what ``--profile`` takes: a path of this machine, stored nowhere.
     """
 
-    id: str
-    kind: CellKind
-    profile: str
-    model: str
-    versions: tuple[str, ...]
-    seed: int
-    duration_s: float
+    cell: Cell
     least_s: float
-    ballast: int | None = None
-    gc: str | None = None
-    device: str | None = None
-    settings: tuple[tuple[str, str], ...] = ()
-    thresholds: tuple[str, ...] = ()
-    block_s: float | None = None
-    margin: float | None = None
-    needs: Needs = field(default_factory=Needs)
-    work: str = ""
-    profile_source: str = ""  # what --profile takes; a path of this machine, stored nowhere
+    profile_source: str
+
+    @property
+    def id(self) -> str:
+        return self.cell.id
+
+    def lasting(self, duration_s: float) -> PlannedCell:
+        """The same at another length."""
+        return replace(self, cell=msgspec.structs.replace(self.cell, duration_s=duration_s))
 
 
-def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[Cell, ...]:
+def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[PlannedCell, ...]:
     """The cells of a plan, in its order, at their full length.
 
     Args:
         loaded: the plan.
-        defects: put into every soak, under ids that do not tell: a rehearsal of a regression.
+        defects: added to every soak, under the same ids: a rehearsal of a regression.
 
     Raises:
         ConfigError: a profile that is none, a soak too short to decide, or two cells with one id.
     """
     known = _Profiles(loaded.path.parent)
     entries = [*_of_matrix(loaded.plan), *_of_cells(loaded.plan), *_of_compare(loaded.plan)]
-    cells: dict[str, Cell] = {}
+    found: dict[str, PlannedCell] = {}
     places: dict[str, str] = {}
     for where, entry in entries:
         place = loaded.place(*where)
-        cell = _cell(entry, loaded, known, where)
-        if cell.id in cells:
-            raise ConfigError(_twice(cell, cells[cell.id], place, places[cell.id]))
-        places[cell.id] = place
-        if cell.kind is CellKind.SOAK:
-            extra = tuple(f"{DEFECT}{name}" for name in defects)
-            cell = replace(cell, versions=(*cell.versions, *extra))
-        cells[cell.id] = cell
-    return tuple(cells.values())
+        planned = _planned(entry, loaded, known, where, defects)
+        if planned.id in found:
+            other = found[planned.id].cell
+            raise ConfigError(_twice(planned.cell, other, place, places[planned.id]))
+        places[planned.id] = place
+        found[planned.id] = planned
+    return tuple(found.values())
 
 
 def _twice(cell: Cell, other: Cell, place: str, other_place: str) -> str:
@@ -114,7 +95,7 @@ def _twice(cell: Cell, other: Cell, place: str, other_place: str) -> str:
     return f"{said}give one of them an id of its own."
 
 
-def find_cell(cells: tuple[Cell, ...], cell_id: str) -> Cell:
+def find_cell(cells: Sequence[PlannedCell], cell_id: str) -> PlannedCell:
     """The cell called ``cell_id``.
 
     Raises:
@@ -127,44 +108,16 @@ def find_cell(cells: tuple[Cell, ...], cell_id: str) -> Cell:
     raise UsageError(full_stop(f"--id {cell_id}: the plan has no such cell; {hint}"))
 
 
-def plan_hash(plan: Plan, cells: tuple[Cell, ...]) -> str:
+def plan_hash(plan: Plan, cells: Iterable[PlannedCell]) -> str:
     """Hash of all that runs and of what decides about running again.
 
     Waivers are left out: they are read when cells are merged, and adding one must not make a
-    night that is half done worthless.
+    nightly run that is half done worthless.
     """
     policy = plan.policy
-    ran = [json.dumps(cell_to_json(cell), sort_keys=True) for cell in cells]
+    ran = [json.dumps(msgspec.to_builtins(cell.cell), sort_keys=True) for cell in cells]
     rules = f"{policy.rerun_statistical_leak} {policy.rerun_invalid} {policy.extend}"
     return hashlib.sha256("\n".join([plan.name, rules, *ran]).encode()).hexdigest()[:16]
-
-
-def cell_to_json(cell: Cell) -> dict[str, object]:
-    """``cell`` as plain JSON, for cell.json, night.json and ``nightly plan --format json``."""
-    needs = cell.needs
-    return {
-        "id": cell.id,
-        "kind": cell.kind.value,
-        "profile": cell.profile,
-        "model": cell.model,
-        "versions": list(cell.versions),
-        "seed": cell.seed,
-        "duration_s": cell.duration_s,
-        "ballast": cell.ballast,
-        "gc": cell.gc,
-        "device": cell.device,
-        "set": dict(cell.settings),
-        "thresholds": list(cell.thresholds),
-        "block_s": cell.block_s,
-        "margin": cell.margin,
-        "needs": {
-            "gpu": needs.gpu,
-            "cores": needs.cores,
-            "memory_bytes": needs.memory_bytes,
-            "labels": list(needs.labels),
-        },
-        "work": cell.work,
-    }
 
 
 _Entry = tuple[tuple[str | int, ...], SoakEntry | CompareEntry]
@@ -212,34 +165,34 @@ class _Profiles:
         return str((self.folder / name).resolve())
 
 
-def _cell(
-    entry: SoakEntry | CompareEntry, loaded: LoadedPlan, known: _Profiles, where: KeyPath
-) -> Cell:
+def _planned(
+    entry: SoakEntry | CompareEntry,
+    loaded: LoadedPlan,
+    known: _Profiles,
+    where: KeyPath,
+    defects: tuple[str, ...],
+) -> PlannedCell:
     plan, place = loaded.plan, loaded.place(*where)
     name = entry.profile or DEFAULT_PROFILE
     profile = known.get(name, place)
-    settings = tuple((key, _setting(value)) for key, value in _merged(plan, entry).items())
+    settings = {key: _setting(value) for key, value in {**plan.set, **entry.set}.items()}
     if settings:
-        # A wrong key is told now, not by the first cell at two in the morning.
+        # A wrong key is refused now, not by the first cell at two in the morning.
         try:
-            profile = profile.with_overrides(dict(settings))
+            profile = profile.with_overrides(settings)
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from error
-    kind = CellKind.SOAK if isinstance(entry, SoakEntry) else CellKind.COMPARE
     needed_s = _decides_from_s(entry, profile)
     duration_s = entry.duration_s or plan.duration_s or max(_DURATION_S, needed_s)
     least_s = max(entry.least_duration_s or plan.least_duration_s or 0.0, needed_s)
     cell = Cell(
         id=entry.id or _id(entry, profile),
-        kind=kind,
+        kind=CellKind.SOAK if isinstance(entry, SoakEntry) else CellKind.COMPARE,
         profile=name,
-        profile_source=known.source(name),
         model=entry.model or profile.model,
         versions=(entry.version,) if isinstance(entry, SoakEntry) else entry.versions,
         seed=profile.seed if entry.seed is None else entry.seed,
         duration_s=duration_s,
-        # A cell that is shorter than the plan's least was meant to be.
-        least_s=min(least_s, duration_s),
         ballast=plan.ballast if entry.ballast is None else entry.ballast,
         gc=entry.gc or plan.gc,
         device=entry.device or plan.device,
@@ -252,12 +205,20 @@ def _cell(
         ),
         block_s=entry.block_s if isinstance(entry, CompareEntry) else None,
         margin=entry.margin if isinstance(entry, CompareEntry) else None,
-        needs=entry.needs or plan.needs or Needs(),
+        needs=msgspec.convert(
+            entry.needs or plan.needs or NeedsEntry(), Needs, from_attributes=True
+        ),
     )
-    if kind is CellKind.SOAK and duration_s < needed_s:
+    if cell.kind is CellKind.SOAK and duration_s < needed_s:
         at = ("duration",) if entry.duration_s is None else (*where, "duration")
         raise ConfigError(_too_short(cell, needed_s, loaded.place(*at)))
-    return replace(cell, work=_work(cell, profile))
+    # Defects change neither id nor work, so that the last green run is still the baseline.
+    extra = tuple(f"{DEFECT}{name}" for name in defects) if cell.kind is CellKind.SOAK else ()
+    cell = msgspec.structs.replace(
+        cell, work=_work(cell, profile), versions=(*cell.versions, *extra)
+    )
+    # A cell that is shorter than the plan's least was meant to be.
+    return PlannedCell(cell, min(least_s, duration_s), known.source(name))
 
 
 def _decides_from_s(entry: SoakEntry | CompareEntry, profile: Profile) -> float:
@@ -279,10 +240,6 @@ def _too_short(cell: Cell, needed_s: float, place: str) -> str:
         f"of memory: profile {cell.profile} needs {needed} or more; write duration: {needed}, or "
         "leave the cell out."
     )
-
-
-def _merged(plan: Plan, entry: Common) -> dict[str, bool | int | float | str]:
-    return {**plan.set, **entry.set}
 
 
 def _setting(value: object) -> str:
@@ -317,6 +274,6 @@ def _work(cell: Cell, profile: Profile) -> str:
         cell.kind,
         cell.model,
         *cell.versions,
-        str((cell.ballast, cell.gc, cell.device, cell.settings)),
+        str((cell.ballast, cell.gc, cell.device, tuple(cell.settings.items()))),
     ]
     return hashlib.sha256("\n".join(what).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A plan of a night, from YAML: which soaks and comparisons, how long, when the night is red."""
+"""A nightly plan, from YAML: which soaks and comparisons, how long, and when the run fails."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, Strict, StringConstraints, TypeAdap
 from pydantic.dataclasses import dataclass
 
 from hybridbench.errors import ConfigError
+from hybridbench.nightly.records import parse_max_rate
 from hybridbench.thresholds import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans
 from hybridbench.workload.fields import (
@@ -49,7 +50,7 @@ def _date(value: object) -> object:
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class Needs:
+class NeedsEntry:
     """What a machine must have to run a cell; an engine that fans out passes it on.
 
     Without ``memory`` the engine's own default holds.  ``labels`` are those of a GitHub runner;
@@ -63,18 +64,18 @@ class Needs:
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class Policy:
-    """What happens before a cell turns the night red.
+class PolicyEntry:
+    """What happens before a cell fails the nightly run.
 
     Attributes:
         rerun_statistical_leak: a LEAK or DEGRADED that only statistics found is run once more with
-            another seed, and is red only if that is red too.  Exact findings are red at once.
+            another seed, and fails only if that fails too.  Exact findings fail at once.
         rerun_invalid: a run that proved nothing (a busy machine) is made once more.
         extend: seconds that an undecided soak may go on beyond its length; None (auto) is the
             default of ``soak``, 0 ends every soak on time.  A comparison ends when it is decided.
         inconclusive: what a cell is that stays undecided.
-        throughput_ratio: red below this share of the last good night's tokens a second; 0: only
-            shown.  Nights are not interleaved, so that the machine's drift is in it.
+        throughput_ratio: fails below this share of the last green run's tokens a second; 0: only
+            shown.  Nightly runs are not interleaved, so that the machine's drift is in it.
     """
 
     rerun_statistical_leak: Flag = True
@@ -85,8 +86,8 @@ class Policy:
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class Waiver:
-    """A known finding that does not turn the night red until ``expires``, and no other finding.
+class WaiverEntry:
+    """A known finding that fails no cell until ``expires``, and no other finding.
 
     ``kind``, ``subject`` and ``driver`` are the finding's signature as verdict.json has it;
     subject, driver, profile and model may hold ``*``.  ``max_rate`` (``2GiB/h``,
@@ -133,7 +134,7 @@ class Common:
     device: Text | None = None
     set: Settings = Field(default_factory=dict)
     thresholds: tuple[Text, ...] = ()
-    needs: Needs | None = None
+    needs: NeedsEntry | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -162,7 +163,7 @@ class CompareEntry(Common):
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Plan(Common):
-    """A night as written; ``cells.expand`` makes its cells.
+    """A plan as written; ``cells.expand`` makes its cells.
 
     Without a ``duration`` cells last ten minutes, or as long as their profile needs to decide.
     """
@@ -173,8 +174,8 @@ class Plan(Common):
     matrix: Matrix = Matrix()
     cells: tuple[SoakEntry, ...] = ()
     compare: tuple[CompareEntry, ...] = ()
-    policy: Policy = Policy()
-    waivers: tuple[Waiver, ...] = ()
+    policy: PolicyEntry = PolicyEntry()
+    waivers: tuple[WaiverEntry, ...] = ()
 
 
 @plain_dataclass(frozen=True)
@@ -293,9 +294,7 @@ def _version(version: str, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     )
 
 
-def _waiver(waiver: Waiver, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    from hybridbench.nightly.waivers import parse_max_rate
-
+def _waiver(waiver: WaiverEntry, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     if not waiver.subject.strip("*"):
         yield (
             (*where, "subject"),

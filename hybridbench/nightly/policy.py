@@ -1,20 +1,30 @@
-"""What a cell's runs come to, and whether it is run again before it turns the night red; pure."""
+"""What a cell's attempts come to after waivers, and whether another one is due; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from enum import StrEnum
+from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import ExitCode
-from hybridbench.nightly.cells import Cell, CellKind
-from hybridbench.nightly.plan import Policy, Waiver
-from hybridbench.nightly.records import AttemptRecord, stored_finding
-from hybridbench.nightly.waivers import Judged, judged, kind_left
-from hybridbench.records.verdict import EXIT_CODE, VerdictKind
+from hybridbench.nightly.records import (
+    Attempt,
+    AttemptReason,
+    Cell,
+    CellFinding,
+    CellKind,
+    CellResult,
+    CellState,
+    FindingRecord,
+    Policy,
+    Waiver,
+    parse_max_rate,
+    stored_rate,
+)
+from hybridbench.records.verdict import EXIT_CODE, PRECEDENCE, VerdictKind, leak_kind
 from hybridbench.runs.plan import default_extend_s
 from hybridbench.units import format_duration
 
@@ -26,51 +36,25 @@ STATISTICAL: Final = frozenset(
 # Far from the seeds that people choose, so that a rerun never repeats another cell.
 _OTHER_SEED: Final = 7919
 _ATTEMPTS_MAX: Final = 5
-_WHY: Final = {
-    "rerun": "run again with another seed, as only statistics had found something",
-    "retry": "run once more, as the run before proved nothing",
-    # Nights of older versions have such runs; no run is made for this any more.
-    "extended": "run longer, as the run before was undecided",
+_NOTE_ON: Final = {
+    AttemptReason.RERUN: "run again with another seed, as only statistics had found something",
+    AttemptReason.RETRY: "run once more, as the run before proved nothing",
+    AttemptReason.EXTENDED: "run longer, as the run before was undecided",
 }
-
-
-class Why(StrEnum):
-    """Why an attempt was made."""
-
-    FIRST = "first"
-    RERUN = "rerun"  # another seed, after a red that only statistics saw
-    RETRY = "retry"  # the run before proved nothing
-
-
-class CellState(StrEnum):
-    """What a cell means for its night."""
-
-    PASS = "pass"  # noqa: S105  # no password
-    FAIL = "fail"
-    NEUTRAL = "neutral"
-    MISSING = "missing"  # there is no verdict: never a pass
+_GROWTH, _UNDECIDED = "growth", "undecided"
+_FAILURES: Final = frozenset(
+    {VerdictKind.LEAK, VerdictKind.DEGRADED, VerdictKind.INVARIANT, VerdictKind.CRASHED}
+)
 
 
 @dataclass(frozen=True)
-class Next:
+class NextAttempt:
     """The attempt that the policy asks for."""
 
-    why: Why
+    reason: AttemptReason
     seed: int
     duration_s: float
     extend_s: float = 0.0  # how long it may go on undecided, if there is time
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the attempts of a cell come to."""
-
-    state: CellState
-    word: str  # the verdict in one word, after waivers
-    exit_code: int
-    attempt: AttemptRecord | None  # the one that decides
-    findings: tuple[Judged, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,46 +65,60 @@ class Rules:
     policy: Policy
     waivers: tuple[Waiver, ...]
 
-    def judged(self, attempt: AttemptRecord) -> tuple[Judged, ...]:
-        """The attempt's findings, each with its waiver; waivers hold on the day it began."""
-        findings = [stored_finding(record) for record in attempt.findings]
-        names = Path(self.cell.profile).stem, Path(self.cell.model).name
-        return judged(findings, self.waivers, names, day_of(attempt))
+    def judged(self, attempt: Attempt) -> tuple[CellFinding, ...]:
+        """The attempt's findings, each with its waiver.
 
-    def kind(self, attempt: AttemptRecord) -> VerdictKind | None:
+        A waiver holds for an attempt that began before the end of the day on which it expires.
+        """
+        names = Path(self.cell.profile).stem, Path(self.cell.model).name
+        waivers = [
+            waiver
+            for waiver in self.waivers
+            if fnmatchcase(names[0], waiver.profile) and fnmatchcase(names[1], waiver.model)
+        ]
+        return tuple(_judged(found, waivers, attempt.started_on) for found in attempt.findings)
+
+    def kind(self, attempt: Attempt) -> VerdictKind | None:
         """The verdict that is left after waivers; None for an attempt without a verdict."""
         if not attempt.verdict:
             return None
         if attempt.verdict != VerdictKind.CLEAN and not attempt.findings:
             return VerdictKind(attempt.verdict)
-        return kind_left(self.judged(attempt))
+        return worst_kind(entry.finding for entry in self.judged(attempt) if not entry.waived)
 
 
-def day_of(attempt: AttemptRecord) -> date:
-    """The day on which ``attempt`` began, in UTC."""
-    return datetime.fromtimestamp(attempt.started_wall_s, UTC).date()
+def worst_kind(findings: Iterable[FindingRecord]) -> VerdictKind:
+    """The verdict that ``findings`` come to."""
+    kinds = {finding.verdict for finding in findings}
+    return next((kind for kind in PRECEDENCE if kind in kinds), VerdictKind.CLEAN)
 
 
-def next_attempt(rules: Rules, attempts: Sequence[AttemptRecord]) -> Next | None:
+def expired(waivers: Iterable[Waiver], today: date) -> tuple[Waiver, ...]:
+    """Those that waive nothing any more."""
+    return tuple(waiver for waiver in waivers if waiver.expires < today)
+
+
+def next_attempt(rules: Rules, attempts: Sequence[Attempt]) -> NextAttempt | None:
     """The run that is to be made after ``attempts``, all of which have ended; None: it is decided.
 
-    A red of statistics alone is tried once with another seed, a run that proved nothing once more.
-    Each happens once in the life of a cell.  An undecided soak went on by itself for as long as it
-    might, and an undecided comparison took its longest time: neither is made again.
+    A failure by statistics alone is tried once with another seed, a run that proved nothing once
+    more.  Each happens once in the life of a cell.  An undecided soak went on by itself for as long
+    as it might, and an undecided comparison took its longest time: neither is made again.
     """
     cell, policy = rules.cell, rules.policy
-    if not attempts:
-        return Next(Why.FIRST, cell.seed, cell.duration_s, extension_s(cell, policy))
-    last = attempts[-1]
-    done = {attempt.why for attempt in attempts}
     extend_s = extension_s(cell, policy)
+    if not attempts:
+        return NextAttempt(AttemptReason.FIRST, cell.seed, cell.duration_s, extend_s)
+    last = attempts[-1]
+    done = {attempt.reason for attempt in attempts}
     kind = rules.kind(last)
     if kind is None or len(attempts) >= _ATTEMPTS_MAX:
         return None
-    if kind is VerdictKind.INVALID and policy.rerun_invalid and Why.RETRY not in done:
-        return Next(Why.RETRY, last.seed, last.duration_s, extend_s)
-    if _only_statistics(rules, last) and policy.rerun_statistical_leak and Why.RERUN not in done:
-        return Next(Why.RERUN, cell.seed + _OTHER_SEED, last.duration_s, extend_s)
+    retried, rerun = AttemptReason.RETRY in done, AttemptReason.RERUN in done
+    if kind is VerdictKind.INVALID and policy.rerun_invalid and not retried:
+        return NextAttempt(AttemptReason.RETRY, last.seed, last.duration_s, extend_s)
+    if _only_statistics(rules, last) and policy.rerun_statistical_leak and not rerun:
+        return NextAttempt(AttemptReason.RERUN, cell.seed + _OTHER_SEED, last.duration_s, extend_s)
     return None
 
 
@@ -134,65 +132,84 @@ def extension_s(cell: Cell, policy: Policy) -> float:
     return default_extend_s(cell.duration_s) if policy.extend is None else policy.extend
 
 
-def outcome(rules: Rules, attempts: Sequence[AttemptRecord]) -> Outcome:
-    """What a finished cell says.
+def result(rules: Rules, attempts: Sequence[Attempt]) -> CellResult:
+    """What a finished cell comes to.
 
-    A red that counting saw decides; a red of statistics needs a second run that agrees, if the
-    policy asks for one.  Otherwise the last run speaks.
+    A failure that counting saw decides; one of statistics needs a second run that agrees, if the
+    policy asks for one.  Otherwise the last run decides.
     """
     last = attempts[-1]
     if not last.verdict:
-        said = last.complaint or f"it ended with exit code {last.exit_code}"
-        return Outcome(
-            CellState.MISSING, "MISSING", int(EXIT_CODE[VerdictKind.INVALID]), None, (), (said,)
-        )
-    reds = [attempt for attempt in attempts if _is_red(rules.kind(attempt))]
-    unconfirmed = reds[-1] if len(reds) == 1 and reds[0] is not last else None
-    deciding = reds[-1] if reds and unconfirmed is None else last
+        complaint = last.complaint or f"it ended with exit code {last.exit_code}"
+        return missing(rules.cell.id, complaint, rules.cell, attempts)
+    failed = [attempt for attempt in attempts if rules.kind(attempt) in _FAILURES]
+    unconfirmed = failed[-1] if len(failed) == 1 and failed[0] is not last else None
+    deciding = failed[-1] if failed and unconfirmed is None else last
     kind = rules.kind(deciding) or VerdictKind.INVALID
     # Whatever a comparison found, it is worse than the version beside it.
-    worse = rules.cell.kind is CellKind.COMPARE and _is_red(kind)
-    return Outcome(
-        state=_state(kind, rules.policy),
-        word="REGRESSION" if worse else kind.value,
-        exit_code=int(ExitCode.REGRESSION) if worse else _exit_code(kind, rules.policy),
-        attempt=deciding,
-        findings=rules.judged(deciding),
+    worse = rules.cell.kind is CellKind.COMPARE and kind in _FAILURES
+    word = "REGRESSION" if worse else kind.value
+    state = _state(kind, rules.policy)
+    code = ExitCode.REGRESSION if worse else EXIT_CODE[kind]
+    findings = rules.judged(deciding)
+    return CellResult(
+        id=rules.cell.id,
+        state=state,
+        word=word,
+        exit_code=0 if state is CellState.NEUTRAL else int(code),
+        headline=_headline(word, deciding, findings),
+        cell=rules.cell,
+        run=deciding.run,
+        attempts=tuple(attempts),
+        findings=findings,
         notes=(*_notes(attempts, unconfirmed), *_undecided(rules, deciding)),
+        metrics=deciding.metrics,
+        growth=deciding.growth,
+        machine_class=deciding.machine_class,
+        engine=deciding.engine,
     )
 
 
-def _undecided(rules: Rules, attempt: AttemptRecord) -> tuple[str, ...]:
+def missing(
+    cell_id: str, headline: str, cell: Cell | None = None, attempts: Sequence[Attempt] = ()
+) -> CellResult:
+    """A cell without a verdict."""
+    return CellResult(
+        id=cell_id,
+        state=CellState.MISSING,
+        word="MISSING",
+        exit_code=int(ExitCode.INVALID),
+        headline=headline,
+        cell=cell,
+        attempts=tuple(attempts),
+    )
+
+
+def _headline(word: str, attempt: Attempt, findings: Sequence[CellFinding]) -> str:
+    """What a cell says in a sentence; of a leak that is waived, that it is."""
+    waived = sum(bool(entry.waived) for entry in findings)
+    if waived and word != attempt.verdict:
+        return f"{word} but for what is waived ({waived}); as it ran: {attempt.headline}"
+    return attempt.headline
+
+
+def _undecided(rules: Rules, attempt: Attempt) -> tuple[str, ...]:
     """That a run ended undecided because it was not given the time that the plan allows."""
     if rules.kind(attempt) is not VerdictKind.INCONCLUSIVE or attempt.extend_s is None:
         return ()
-    wanted_s = extension_s(rules.cell, rules.policy)
-    if attempt.extend_s >= wanted_s:
+    if attempt.extend_s >= extension_s(rules.cell, rules.policy):
         return ()
     allowed = "no time" if not attempt.extend_s else f"only {format_duration(attempt.extend_s)}"
     return (f"undecided, and the budget left {allowed} to extend it",)
 
 
-def _only_statistics(rules: Rules, attempt: AttemptRecord) -> bool:
-    """Whether it is red, and everything that makes it so is a matter of chance."""
-    if not _is_red(rules.kind(attempt)):
+def _only_statistics(rules: Rules, attempt: Attempt) -> bool:
+    """Whether it failed, and everything that makes it fail is a matter of chance."""
+    if rules.kind(attempt) not in _FAILURES:
         return False
-    counted = zip(attempt.findings, rules.judged(attempt), strict=True)
-    reds = [
-        record
-        for record, entry in counted
-        if entry.waiver is None and _is_red(entry.finding.verdict)
-    ]
-    return bool(reds) and not any(record.exact for record in reds)
-
-
-def _is_red(kind: VerdictKind | None) -> bool:
-    return kind in (
-        VerdictKind.LEAK,
-        VerdictKind.DEGRADED,
-        VerdictKind.INVARIANT,
-        VerdictKind.CRASHED,
-    )
+    counted = [entry.finding for entry in rules.judged(attempt) if not entry.waived]
+    failures = [finding for finding in counted if finding.verdict in _FAILURES]
+    return bool(failures) and not any(finding.exact for finding in failures)
 
 
 def _state(kind: VerdictKind, policy: Policy) -> CellState:
@@ -203,28 +220,67 @@ def _state(kind: VerdictKind, policy: Policy) -> CellState:
     return CellState.FAIL
 
 
-def _exit_code(kind: VerdictKind, policy: Policy) -> int:
-    return 0 if _state(kind, policy) is CellState.NEUTRAL else int(EXIT_CODE[kind])
-
-
-def _notes(attempts: Sequence[AttemptRecord], unconfirmed: AttemptRecord | None) -> tuple[str, ...]:
-    notes = []
+def _notes(attempts: Sequence[Attempt], unconfirmed: Attempt | None) -> Iterable[str]:
     if unconfirmed is not None:
-        notes.append(
+        yield (
             f"not confirmed: {unconfirmed.headline} (seed {unconfirmed.seed}); the run with seed "
             f"{attempts[-1].seed} does not show it"
         )
-    notes += [_WHY[a.why] for a in attempts if a.why in _WHY]
-    notes += [
-        f"run {a.number} was extended by {format_duration(a.extended_s)} beyond its "
-        f"{format_duration(a.duration_s)}, as it was undecided"
-        for a in attempts
-        if a.extended_s
-    ]
-    notes += [
-        f"cut off and gone on with, run {a.number} in {a.segments} segments: each has a worker of "
-        "its own, and no slope crosses a cut"
-        for a in attempts
-        if a.segments > 1
-    ]
-    return tuple(notes)
+    yield from (_NOTE_ON[a.reason] for a in attempts if a.reason in _NOTE_ON)
+    for a in attempts:
+        if a.extended_s:
+            yield (
+                f"run {a.number} was extended by {format_duration(a.extended_s)} beyond its "
+                f"{format_duration(a.duration_s)}, as it was undecided"
+            )
+    for a in attempts:
+        if a.segments > 1:
+            yield (
+                f"interrupted and resumed: run {a.number} has {a.segments} segments, each with a "
+                "worker of its own, and no slope crosses a cut"
+            )
+
+
+def _judged(finding: FindingRecord, waivers: Sequence[Waiver], today: date) -> CellFinding:
+    reasons = []
+    for waiver in waivers:
+        if not _covers(waiver, finding):
+            continue
+        why_not = _refusal(waiver, finding, today)
+        if not why_not:
+            until = f"until {waiver.expires.isoformat()}: {waiver.reason} ({waiver.link})"
+            return CellFinding(finding=finding, waived=until)
+        reasons.append(why_not)
+    return CellFinding(finding=finding, why_not="; ".join(reasons))
+
+
+def _covers(waiver: Waiver, finding: FindingRecord) -> bool:
+    """Whether ``waiver`` names ``finding``.
+
+    One of a growth names also a finding that is undecided whether the same grows: a known leak
+    moves memory, and a run that is too short to call that a growth would never pass.
+    """
+    if not fnmatchcase(finding.subject, waiver.subject):
+        return False
+    if waiver.kind == _GROWTH and finding.kind == _UNDECIDED:
+        return True
+    same_kind = leak_kind(waiver.kind) == leak_kind(finding.kind)
+    return same_kind and fnmatchcase(finding.driver or "", waiver.driver)
+
+
+def _refusal(waiver: Waiver, finding: FindingRecord, today: date) -> str:
+    """Why ``waiver`` does not hold for a finding that it names; empty if it does."""
+    if waiver.expires < today:
+        return f"its waiver expired on {waiver.expires.isoformat()} ({waiver.link})"
+    if waiver.max_rate is None:
+        return ""
+    most = parse_max_rate(waiver.max_rate)
+    rates = (stored_rate(rate) for rate in finding.rates)
+    rate = next((r for r in rates if (r.unit, r.per) == (most.unit, most.per)), None)
+    if rate is None:
+        return f"its waiver allows {waiver.max_rate}, and the finding has no such rate"
+    if finding.kind == _UNDECIDED and not rate.upper <= most.value:
+        return f"it may grow faster than its waiver allows ({waiver.max_rate}, {waiver.link})"
+    if rate.value > most.value:
+        return f"it grows faster than its waiver allows ({waiver.max_rate}, {waiver.link})"
+    return ""

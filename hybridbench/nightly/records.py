@@ -1,37 +1,160 @@
-"""What a cell and a night leave on disk: cell.json and night.json, read back or refused."""
+"""What a nightly run is made of and leaves on disk: cells, attempts, cell.json and night.json."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+import re
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from typing import Annotated, Final
 
 import msgspec
 
-from hybridbench.errors import RunDirectoryError
-from hybridbench.foreign import (
-    DOCUMENT_BYTES_MAX,
-    INT_MAX,
-    INT_MIN,
-    TIME_S_MAX,
-    WALL_S_MAX,
-    ForeignDataError,
-    check_plain,
-    read_bytes,
-)
-from hybridbench.nightly.cells import CellKind
-from hybridbench.nightly.plan import Policy, Waiver
-from hybridbench.nightly.waivers import parse_max_rate
+from hybridbench.foreign import INT_MAX, INT_MIN, TIME_S_MAX, WALL_S_MAX
 from hybridbench.records.verdict import Finding, Rate, VerdictKind, leak_kind
-from hybridbench.rundir.atomic import write_atomically
+from hybridbench.units import parse_byte_rate, parse_bytes
 
 CELL_SCHEMA: Final = "hybridbench.cell/1"
-NIGHT_SCHEMA: Final = "hybridbench.night/1"
-
+NIGHTLY_SCHEMA: Final = "hybridbench.night/1"
 
 # What a clock and the rest of the bench can take.
 Wall = Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=TIME_S_MAX)]
 Int64 = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
+
+_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z][\w ]*?)/([\w ]+)")
+
+
+class CellKind(StrEnum):
+    """What a cell is made of."""
+
+    SOAK = "soak"
+    COMPARE = "compare"
+
+
+class CellState(StrEnum):
+    """What a cell means for its nightly run."""
+
+    PASS = "pass"  # noqa: S105  # no password
+    FAIL = "fail"
+    NEUTRAL = "neutral"
+    MISSING = "missing"  # there is no verdict: never a pass
+
+
+class AttemptReason(StrEnum):
+    """Why an attempt was made."""
+
+    FIRST = "first"
+    RERUN = "rerun"  # another seed, after a failure that only statistics saw
+    RETRY = "retry"  # the attempt before proved nothing
+    EXTENDED = "extended"  # only in files of older versions: run longer, after an undecided one
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine must have to run a cell; 0 memory leaves it to the engine that fans out."""
+
+    gpu: Int64 = 0
+    cores: Int64 = 2
+    memory_bytes: Int64 = 0
+    labels: tuple[str, ...] = ()
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One job of a nightly run: one soak, or one comparison with all versions on one machine.
+
+    Attributes:
+        versions: one of a soak, two or more of a comparison.
+        duration_s: of the traffic; of a comparison the longest it may take.
+        settings: keys of the profile that are set.
+        work: hash of what runs apart from its length and seed; only cells that share it are
+            compared from one nightly run to the next.
+    """
+
+    id: str
+    kind: CellKind
+    profile: str
+    model: str
+    versions: tuple[str, ...]
+    seed: Int64
+    duration_s: Seconds
+    ballast: Int64 | None = None
+    gc: str | None = None
+    device: str | None = None
+    settings: dict[str, str] = msgspec.field(name="set", default_factory=dict)
+    thresholds: tuple[str, ...] = ()
+    block_s: Seconds | None = None
+    margin: float | None = None
+    needs: Needs = Needs()
+    work: str = ""
+
+
+class MaxRate(msgspec.Struct, frozen=True):
+    """``value`` of ``unit`` for each ``per``, in the words of a finding's rates."""
+
+    value: float
+    unit: str
+    per: str
+
+
+def parse_max_rate(text: str) -> MaxRate:
+    """``2GiB/h`` or ``0.9 nodes/evicted node``: in the words of the finding.
+
+    Raises:
+        ValueError: half a sentence with the accepted forms.
+    """
+    try:
+        return MaxRate(parse_byte_rate(text), "B", "h")
+    except ValueError:
+        match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"{text!r} is not a rate; write 200MiB/h, 4KiB/request or 1.1 slots/retract"
+        )
+    amount, unit, per = match.groups()
+    try:
+        return MaxRate(parse_bytes(f"{amount}{unit}"), "B", per)
+    except ValueError:
+        return MaxRate(float(amount), unit, per)
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens before a cell fails; ``plan.PolicyEntry`` explains the keys."""
+
+    rerun_statistical_leak: bool = True
+    rerun_invalid: bool = True
+    extend: float | None = None
+    inconclusive: str = "neutral"
+    throughput_ratio: float = 0.0
+
+
+class Waiver(msgspec.Struct, frozen=True, kw_only=True):
+    """A known finding that fails no cell until ``expires``; ``plan.WaiverEntry`` explains it."""
+
+    kind: str
+    subject: str
+    driver: str = "*"
+    profile: str = "*"
+    model: str = "*"
+    max_rate: str | None = None
+    expires: date
+    link: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        if self.max_rate is not None:
+            parse_max_rate(self.max_rate)
+
+
+class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a plan that every cell carries, so that cells can be merged without it."""
+
+    name: str
+    hash: str
+    cells: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    note: str = ""
+    false_alarms: str = msgspec.field(name="false_red", default="")
+    policy: Policy = Policy()
+    waivers: tuple[Waiver, ...] = ()
 
 
 class RateRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +172,7 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A finding by its signature, its sentence and its rates; the evidence is in the run."""
 
     kind: str
-    verdict: str
+    verdict: VerdictKind
     subject: str
     title: str
     driver: str | None = None
@@ -58,15 +181,15 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def signature(self) -> tuple[str, str, str]:
-        """What makes it the same finding another night."""
+        """What makes it the same finding in another nightly run."""
         return leak_kind(self.kind), self.subject, self.driver or ""
 
 
-class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a cell; without an exit code it is under way or was cut off."""
 
     number: int
-    why: str  # "extended" in nights of older versions: a run of its own, longer than the first
+    reason: AttemptReason = msgspec.field(name="why")
     seed: Int64
     duration_s: Seconds
     started_wall_s: Wall
@@ -80,44 +203,40 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}  # medians over the judged window
     growth: dict[str, RateRecord] = {}  # of the gated metrics, an hour
     judged_s: Seconds = 0.0
-    segments: int = 1  # more than one: it was cut off and gone on with
+    segments: int = 1  # more than one: it was cut off and resumed
     extend_s: Seconds | None = None  # how long it might go on undecided; None: an older version
     extended_s: Seconds = 0.0  # how long it did
     machine_class: str = ""
     engine: str = ""  # hash of the engine files that ran
     ended_wall_s: Wall = 0.0
 
+    def __post_init__(self) -> None:
+        if self.verdict:
+            VerdictKind(self.verdict)
 
-class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a plan that every cell carries, so that cells can be merged without it."""
-
-    name: str
-    hash: str
-    cells: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
-    note: str = ""
-    false_red: str = ""
-    policy: dict[str, Any] = {}
-    waivers: tuple[dict[str, Any], ...] = ()
+    @property
+    def started_on(self) -> date:
+        """The day on which it began, in UTC."""
+        return datetime.fromtimestamp(self.started_wall_s, UTC).date()
 
 
 class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
     """cell.json."""
 
-    schema: str
+    schema: str = CELL_SCHEMA
     plan: PlanRecord
-    cell: dict[str, Any]
-    attempts: tuple[AttemptRecord, ...] = ()
+    cell: Cell
+    attempts: tuple[Attempt, ...] = ()
     finished: bool = False
     engine: str = ""  # hash of all files of the engine; empty: an older version did not say
 
     @property
     def id(self) -> str:
-        return str(self.cell["id"])
+        return self.cell.id
 
 
-class FindingOfNight(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding with what the plan and the last good night say of it."""
+class CellFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding with what the plan and the last green run say of it."""
 
     finding: FindingRecord
     waived: str = ""  # until when, why and where; empty: it counts
@@ -125,86 +244,60 @@ class FindingOfNight(msgspec.Struct, frozen=True, kw_only=True):
     news: str = ""
 
 
-class CellOfNight(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell in night.json: enough to be the next night's baseline."""
+class CellResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell in night.json: enough to be the next nightly run's baseline."""
 
     id: str
-    state: str
+    state: CellState
     word: str
     exit_code: int
     headline: str
-    cell: dict[str, Any] = {}
+    cell: Cell | None = None  # None: its cell.json did not come back
     run: str = ""
-    attempts: tuple[AttemptRecord, ...] = ()
-    findings: tuple[FindingOfNight, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    findings: tuple[CellFinding, ...] = ()
     notes: tuple[str, ...] = ()
     metrics: dict[str, float] = {}
     growth: dict[str, RateRecord] = {}
     machine_class: str = ""
     engine: str = ""
-    baseline: str = ""  # the night it was compared with
+    baseline: str = ""  # the nightly run it was compared with
     changes: tuple[str, ...] = ()
     gone: tuple[FindingRecord, ...] = ()
 
+    @property
+    def judged_s(self) -> float:
+        """Of all attempts together."""
+        return sum(attempt.judged_s for attempt in self.attempts)
 
-class NightRecord(msgspec.Struct, frozen=True, kw_only=True):
+
+class NightlyRun(msgspec.Struct, frozen=True, kw_only=True):
     """night.json."""
 
-    schema: str
+    schema: str = NIGHTLY_SCHEMA
     plan: PlanRecord
     started_wall_s: Wall
     ended_wall_s: Wall
-    good: bool
+    green: bool = msgspec.field(name="good")
     exit_code: int
     word: str
     headline: str
-    cells: tuple[CellOfNight, ...] = ()
+    cells: tuple[CellResult, ...] = ()
     notes: tuple[str, ...] = ()
     rehearsed: tuple[str, ...] = ()  # defects that were put into every soak: never a baseline
     allow_partial: bool = False  # cells that the budget left out were accepted
 
 
-_Record = TypeVar("_Record", CellRecord, NightRecord)
-
-
-def read_cell(path: Path) -> CellRecord:
-    """The cell stored in the file at ``path``.
-
-    Raises:
-        RunDirectoryError: it is damaged, or another version wrote it.
-    """
-    return _read(path, CellRecord, CELL_SCHEMA)
-
-
-def read_night(path: Path) -> NightRecord:
-    """The night stored in the file at ``path``.
-
-    Raises:
-        RunDirectoryError: it is damaged, or another version wrote it.
-    """
-    return _read(path, NightRecord, NIGHT_SCHEMA)
-
-
-def write_record(path: Path, record: CellRecord | NightRecord) -> None:
-    """Replace the file at ``path``, whole or not at all.
-
-    Raises:
-        RunDirectoryError: it cannot be written.
-    """
-    text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
-    write_atomically(path, text + "\n")
-
-
-def another_engine(one: str, other: str) -> bool:
-    """Whether two cells tell of different engines; one that does not say is as any other."""
-    return bool(one and other) and one != other
+def counted(cells: int) -> str:
+    """``1 cell``, ``4 cells``."""
+    return "1 cell" if cells == 1 else f"{cells} cells"
 
 
 def finding_record(finding: Finding, *, exact: bool) -> FindingRecord:
     """``finding`` as it is stored."""
     return FindingRecord(
         kind=finding.kind,
-        verdict=finding.verdict.value,
+        verdict=finding.verdict,
         subject=finding.subject,
         title=finding.title,
         driver=finding.driver,
@@ -225,18 +318,6 @@ def rate_record(rate: Rate) -> RateRecord:
     )
 
 
-def stored_finding(record: FindingRecord) -> Finding:
-    """``record`` as the analysis wrote it, without its evidence."""
-    return Finding(
-        kind=record.kind,
-        verdict=VerdictKind(record.verdict),
-        subject=record.subject,
-        title=record.title,
-        driver=record.driver,
-        rates=tuple(stored_rate(rate) for rate in record.rates),
-    )
-
-
 def stored_rate(record: RateRecord) -> Rate:
     """``record`` with an unknown end at infinity again."""
     return Rate(
@@ -251,71 +332,3 @@ def stored_rate(record: RateRecord) -> Rate:
 
 def _finite(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
-
-
-def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
-    try:
-        data = read_bytes(path, DOCUMENT_BYTES_MAX)
-    except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}") from error
-    except OSError as error:
-        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        found = msgspec.json.decode(data, type=_Head).schema
-        if found != schema:
-            raise RunDirectoryError(
-                f"{path} has schema {found!r}, and this hybridbench reads {schema!r} only: "
-                "read it with the version that wrote it"
-            )
-        record = msgspec.json.decode(data, type=kind)
-        _check(record)
-    except (msgspec.DecodeError, RecursionError, TypeError, ValueError) as error:
-        said = str(error).partition("\n")[0]
-        raise RunDirectoryError(f"{path} is damaged: {said}") from error
-    return record
-
-
-def stored_policy(record: PlanRecord) -> Policy:
-    """The policy that a cell carries; what older versions could run again is no part of it."""
-    kept = {key: value for key, value in record.policy.items() if key != "extend_inconclusive"}
-    return Policy(**kept)
-
-
-def _check(record: CellRecord | NightRecord) -> None:
-    """Raise ValueError, TypeError or DecodeError for what the record's own types leave open."""
-    stored_policy(record.plan)
-    for waiver in record.plan.waivers:
-        max_rate = Waiver(**waiver).max_rate
-        if max_rate is not None:
-            parse_max_rate(max_rate)
-    if isinstance(record, CellRecord):
-        msgspec.convert(record.cell, _PlannedCell)
-        _check_attempts(record.cell, record.attempts)
-        return
-    for cell in record.cells:
-        _check_attempts(cell.cell, cell.attempts)
-        for found in (*(entry.finding for entry in cell.findings), *cell.gone):
-            VerdictKind(found.verdict)
-
-
-def _check_attempts(cell: dict[str, Any], attempts: tuple[AttemptRecord, ...]) -> None:
-    check_plain(cell)
-    for attempt in attempts:
-        for finding in attempt.findings:
-            VerdictKind(finding.verdict)
-
-
-class _PlannedCell(msgspec.Struct):
-    """What a merge needs of a cell."""
-
-    id: str
-    kind: CellKind
-    profile: str
-    model: str
-    versions: tuple[str, ...]
-    seed: Int64
-    duration_s: Seconds
-
-
-class _Head(msgspec.Struct):
-    schema: str = ""

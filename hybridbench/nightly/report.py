@@ -1,4 +1,4 @@
-"""A night in words: the same document for console, HTML, Markdown, JUnit and step summary."""
+"""A nightly run as a document: for console, HTML, Markdown, JUnit and step summary alike."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from hybridbench.nightly.merge import counted
-from hybridbench.nightly.policy import CellState
 from hybridbench.nightly.records import (
-    CellOfNight,
-    FindingOfNight,
-    NightRecord,
+    CellFinding,
+    CellResult,
+    CellState,
+    NightlyRun,
+    counted,
     stored_rate,
 )
 from hybridbench.records.verdict import VerdictKind
@@ -38,78 +38,78 @@ _GATE: Final = {
 # There is no answer of the engine's in these.
 _NO_ANSWER: Final = ("CRASHED", "INVALID", "MISSING")
 _PARTIAL: Final = (
-    "No cell is red, but the budget left cells of the plan out, and this night says nothing of "
-    "them; --allow-partial accepts that."
+    "No cell failed, but the budget left cells of the plan out, and this run says nothing of them; "
+    "--allow-partial accepts that."
 )
 NOWHERE: Final[Mapping[str, str]] = {}
 _MEANING: Final = {
-    "PASS": "Every cell of this night came to a verdict, and none of them is red.",
-    "FAIL": "A cell is red or came to no verdict; the exit code is that of the worst.",
-    "INCONCLUSIVE": "No cell is red, and none of them was decided: this night proves nothing.",
+    "PASS": "Every cell came to a verdict, and none failed.",
+    "FAIL": "A cell failed or came to no verdict; the exit code is that of the worst.",
+    "INCONCLUSIVE": "No cell failed, and none was decided: this run proves nothing.",
 }
 
 
-def night_document(night: NightRecord, name: str, pages: Mapping[str, str] = NOWHERE) -> Document:
-    """The report of ``night``.
+def nightly_document(run: NightlyRun, name: str, pages: Mapping[str, str] = NOWHERE) -> Document:
+    """The report of ``run``.
 
     Args:
-        night: what was merged.
+        run: what was merged.
         name: of its directory.
         pages: of a cell's id: the report of the run that decided, as a path from that directory.
     """
     return Document(
         kind=DocumentKind.NIGHT,
         run_id=name,
-        subtitle=_subtitle(night),
-        badge=BADGES[night.word],
-        meaning=_meaning(night),
-        exit_code=night.exit_code,
-        headline=night.headline,
-        answer=tuple(_answer(night)),
-        gates=tuple(_gates(night)),
-        tables=(_cells_table(night, pages), _findings_table(night), _changes_table(night)),
-        findings=tuple(_finding(cell, entry) for cell, entry in _entries(night)),
-        notes=(*night.notes, *(f"{c.id}: {note}" for c in night.cells for note in c.notes)),
-        provenance=(_provenance(night),),
+        subtitle=_subtitle(run),
+        badge=BADGES[run.word],
+        meaning=_meaning(run),
+        exit_code=run.exit_code,
+        headline=run.headline,
+        answer=tuple(_answer(run)),
+        gates=tuple(_gates(run)),
+        tables=(_cells_table(run, pages), _findings_table(run), _changes_table(run)),
+        findings=tuple(_finding(cell, entry) for cell, entry in _entries(run)),
+        notes=(*run.notes, *(f"{c.id}: {note}" for c in run.cells for note in c.notes)),
+        provenance=(_provenance(run),),
         data_file=NIGHT,
-        suite=f"night {night.plan.name}",
+        suite=f"night {run.plan.name}",
     )
 
 
-def _meaning(night: NightRecord) -> str:
-    passed = any(cell.state == CellState.PASS for cell in night.cells)
-    return _PARTIAL if night.word == "INCONCLUSIVE" and passed else _MEANING[night.word]
+def _meaning(run: NightlyRun) -> str:
+    passed = any(cell.state is CellState.PASS for cell in run.cells)
+    return _PARTIAL if run.word == "INCONCLUSIVE" and passed else _MEANING[run.word]
 
 
-def _subtitle(night: NightRecord) -> str:
-    parts = [f"plan {night.plan.name} {night.plan.hash}"]
-    if night.started_wall_s:
-        started = datetime.fromtimestamp(night.started_wall_s, UTC)
+def _subtitle(run: NightlyRun) -> str:
+    parts = [f"plan {run.plan.name} {run.plan.hash}"]
+    if run.started_wall_s:
+        started = datetime.fromtimestamp(run.started_wall_s, UTC)
         parts.append(f"{started:%Y-%m-%d %H:%M} UTC")
-        parts.append(format_duration(night.ended_wall_s - night.started_wall_s))
+        parts.append(format_duration(run.ended_wall_s - run.started_wall_s))
     return " · ".join(parts)
 
 
-def _answer(night: NightRecord) -> Iterator[Fact]:
-    if night.rehearsed:
-        said = f"{', '.join(night.rehearsed)} put into every soak; no baseline for another night"
+def _answer(run: NightlyRun) -> Iterator[Fact]:
+    if run.rehearsed:
+        said = f"{', '.join(run.rehearsed)} added to every soak; never a baseline"
         yield Fact("Rehearsal", said)
-    for cell in night.cells:
+    for cell in run.cells:
         if cell.state in (CellState.FAIL, CellState.MISSING):
             yield Fact(cell.id, f"{cell.word}: {cell.headline}")
-    entries = list(_entries(night))
+    entries = list(_entries(run))
     fresh = [
         (f"{entry.finding.subject} ({entry.finding.kind})", "", cell.id)
         for cell, entry in entries
         if entry.news.startswith("new") and _counts(entry)
     ]
     if fresh:
-        yield Fact("New since the last good night", _by_cells(fresh))
+        yield Fact("New since the last green run", _by_cells(fresh))
     waived = [(e.finding.subject, f" {e.waived}", cell.id) for cell, e in entries if e.waived]
     if waived:
         yield Fact("Waived", _by_cells(waived))
-    if night.plan.false_red:
-        yield Fact("Red by chance", night.plan.false_red)
+    if run.plan.false_alarms:
+        yield Fact("False alarms", run.plan.false_alarms)
 
 
 def _by_cells(found: Iterable[tuple[str, str, str]]) -> str:
@@ -120,13 +120,12 @@ def _by_cells(found: Iterable[tuple[str, str, str]]) -> str:
     return "; ".join(f"{what} in {', '.join(where)}{end}" for (what, end), where in cells.items())
 
 
-def _gates(night: NightRecord) -> Iterator[Gate]:
+def _gates(run: NightlyRun) -> Iterator[Gate]:
     states = {"PASS": GateState.PASSED, "FAIL": GateState.FAILED}
-    state = states.get(night.word, GateState.SKIPPED)
-    yield Gate("verdict", night.plan.name, state, f"{night.word}: {night.headline}")
-    for cell in night.cells:
-        state = GateState.ERROR if cell.word in _NO_ANSWER else _GATE[CellState(cell.state)]
-        judged_s = sum(attempt.judged_s for attempt in cell.attempts)
+    state = states.get(run.word, GateState.SKIPPED)
+    yield Gate("verdict", run.plan.name, state, f"{run.word}: {run.headline}")
+    for cell in run.cells:
+        state = GateState.ERROR if cell.word in _NO_ANSWER else _GATE[cell.state]
         lines = [*(entry.finding.title for entry in cell.findings), *cell.changes, *cell.notes]
         yield Gate(
             name=cell.id,
@@ -134,7 +133,7 @@ def _gates(night: NightRecord) -> Iterator[Gate]:
             state=state,
             text=f"{cell.id}: {cell.word}: {cell.headline}",
             detail="\n".join(lines),
-            measured_s=judged_s or None,
+            measured_s=cell.judged_s or None,
         )
         seen = set()
         for entry in cell.findings:
@@ -144,16 +143,16 @@ def _gates(night: NightRecord) -> Iterator[Gate]:
                 seen.add(gate)
                 text = f"{entry.finding.title}; waived {entry.waived}"
                 yield Gate(gate, cell.id, GateState.SKIPPED, text)
-    for name in night.plan.left_out:
+    for name in run.plan.left_out:
         yield Gate(name, "cell", GateState.SKIPPED, f"{name}: left out by the budget")
 
 
-def _cells_table(night: NightRecord, pages: Mapping[str, str]) -> Table:
-    left_out = tuple((name, "left out", "", "", "", "", "") for name in night.plan.left_out)
-    rows = (*(_cell_row(cell) for cell in night.cells), *left_out)
-    columns = ("cell", "", "verdict", "judged", "runs", "tokens/s", "of last good")
+def _cells_table(run: NightlyRun, pages: Mapping[str, str]) -> Table:
+    left_out = tuple((name, "left out", "", "", "", "", "") for name in run.plan.left_out)
+    rows = (*(_cell_row(cell) for cell in run.cells), *left_out)
+    columns = ("cell", "", "verdict", "judged", "runs", "tokens/s", "of last green")
     note = "A cell that came to no verdict is MISSING and never a pass."
-    links = (*(pages.get(cell.id, "") for cell in night.cells), *("" for _ in left_out))
+    links = (*(pages.get(cell.id, "") for cell in run.cells), *("" for _ in left_out))
     return _filled(Table("Cells", columns, rows, frozenset({3, 4, 5, 6}), note, links=links))
 
 
@@ -166,59 +165,60 @@ def _filled(table: Table) -> Table:
     return replace(table, columns=table.columns[:-1], rows=rows, numeric=numeric)
 
 
-def _cell_row(cell: CellOfNight) -> tuple[str, ...]:
+def _cell_row(cell: CellResult) -> tuple[str, ...]:
     throughput = cell.metrics.get("throughput_tokens_per_s")
     ratio = next((c.rsplit(" ", 1)[-1] for c in cell.changes if c.startswith("throughput")), "")
-    judged_s = sum(attempt.judged_s for attempt in cell.attempts)
     return (
         cell.id,
-        cell.state.upper() if cell.state != CellState.NEUTRAL else "neutral",
+        cell.state.upper() if cell.state is not CellState.NEUTRAL else "neutral",
         cell.word,
-        format_duration(judged_s) if judged_s else "",
+        format_duration(cell.judged_s) if cell.judged_s else "",
         str(len(cell.attempts)),
         "" if throughput is None else number(round(throughput, 1)),
         ratio,
     )
 
 
-def _findings_table(night: NightRecord) -> Table:
+def _findings_table(run: NightlyRun) -> Table:
     rows = []
-    for cell, entry in _entries(night):
+    for cell, entry in _entries(run):
         found = entry.finding
         if found.verdict == VerdictKind.INCONCLUSIVE and not entry.waived:
             continue
-        # The interval is told with the finding; here it would tear the table on a terminal.
+        # The interval is shown with the finding; here it would tear the table on a terminal.
         rate = rate_text(stored_rate(found.rates[0])) if found.rates else ""
-        # Until when; why and where is told with the finding.
+        # Until when; why and where is shown with the finding.
         said = entry.waived.partition(":")[0] or entry.why_not
         badge = "WAIVED" if entry.waived else found.verdict
         rows.append((cell.id, badge, found.kind, found.subject, rate, entry.news, said))
     rows += [
         (cell.id, "", gone.kind, gone.subject, "", f"gone since {cell.baseline}", "")
-        for cell in night.cells
+        for cell in run.cells
         for gone in cell.gone
     ]
-    columns = ("cell", "", "kind", "subject", "rate", "since the last good night", "waiver")
+    columns = ("cell", "", "kind", "subject", "rate", "since the last green run", "waiver")
     return _filled(Table("Found, by cell", columns, tuple(rows)))
 
 
-def _changes_table(night: NightRecord) -> Table:
+def _changes_table(run: NightlyRun) -> Table:
     rows = []
-    for cell in night.cells:
+    for cell in run.cells:
         if cell.baseline:
             said = "; ".join(cell.changes) or "nothing grew"
             rows.append((cell.id, cell.baseline, said))
-    alone = len(night.cells) - len(rows)
-    note = f"Without a good night to be compared with: {counted(alone)}. " if alone else ""
+    alone = len(run.cells) - len(rows)
+    note = f"Without a green run to compare with: {counted(alone)}. " if alone else ""
     note += (
-        "Compared only with a green night of the same work on the same class of machine. Rates are "
-        "told where their intervals do not meet. Two nights are not interleaved: the machine's own "
-        "drift is in the ratio of their throughput."
+        "Compared only with a green run of the same work on the same class of machine. Rates are "
+        "listed where their intervals do not overlap. Nightly runs are not interleaved: the "
+        "machine's own drift is in the ratio of their throughput."
     )
-    return Table("Against the last good night", ("cell", "night", "what"), tuple(rows), note=note)
+    return Table(
+        "Compared with the last green run", ("cell", "run", "change"), tuple(rows), note=note
+    )
 
 
-def _finding(cell: CellOfNight, entry: FindingOfNight) -> FindingText:
+def _finding(cell: CellResult, entry: CellFinding) -> FindingText:
     found = entry.finding
     facts = [
         Fact("Growth" if r.per == "h" else "Per event", full_rate_text(stored_rate(r)))
@@ -238,26 +238,26 @@ def _finding(cell: CellOfNight, entry: FindingOfNight) -> FindingText:
     return FindingText(badge, found.kind, found.subject, f"{cell.id}: {found.title}", tuple(facts))
 
 
-def _counts(entry: FindingOfNight) -> bool:
+def _counts(entry: CellFinding) -> bool:
     return not entry.waived and entry.finding.verdict != VerdictKind.INCONCLUSIVE
 
 
-def _entries(night: NightRecord) -> Iterator[tuple[CellOfNight, FindingOfNight]]:
+def _entries(run: NightlyRun) -> Iterator[tuple[CellResult, CellFinding]]:
     """All findings with their cells: those that count, those that are waived, what is open."""
-    every = [(cell, entry) for cell in night.cells for entry in cell.findings]
+    every = [(cell, entry) for cell in run.cells for entry in cell.findings]
 
-    def place(pair: tuple[CellOfNight, FindingOfNight]) -> tuple[bool, bool]:
+    def place(pair: tuple[CellResult, CellFinding]) -> tuple[bool, bool]:
         return pair[1].finding.verdict == VerdictKind.INCONCLUSIVE, bool(pair[1].waived)
 
     return iter(sorted(every, key=place))
 
 
-def _provenance(night: NightRecord) -> Table:
-    machines = sorted({cell.machine_class for cell in night.cells if cell.machine_class})
-    engines = sorted({cell.engine for cell in night.cells if cell.engine})
+def _provenance(run: NightlyRun) -> Table:
+    machines = sorted({cell.machine_class for cell in run.cells if cell.machine_class})
+    engines = sorted({cell.engine for cell in run.cells if cell.engine})
     rows = [
-        ("plan", f"{night.plan.name}, {night.plan.hash}"),
+        ("plan", f"{run.plan.name}, {run.plan.hash}"),
         ("machines", "; ".join(machines)),
         ("engine files", "; ".join(engines)),
     ]
-    return Table("The night", ("", ""), tuple(rows))
+    return Table("Nightly run", ("", ""), tuple(rows))

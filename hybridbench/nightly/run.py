@@ -1,166 +1,195 @@
-"""The verbs of a night over directories: one cell, all cells, merge."""
+"""What `hybridbench nightly` does with directories: run one cell, run all, merge."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ExitCode, RunDirectoryError
-from hybridbench.nightly.baseline import good_nights, keep_good_night
-from hybridbench.nightly.budget import OVERHEAD_S
+from hybridbench.nightly.baseline import green_runs, keep_green_run
 from hybridbench.nightly.cell_run import CellRun
-from hybridbench.nightly.cells import Cell
+from hybridbench.nightly.cells import PlannedCell
 from hybridbench.nightly.child import Child
-from hybridbench.nightly.facts import Night
-from hybridbench.nightly.merge import find_cells, headline_of, merged, plan_of
-from hybridbench.nightly.records import PlanRecord, another_engine, read_cell
-from hybridbench.nightly.write import write_night
+from hybridbench.nightly.merge import find_cells, merged, plan_of
+from hybridbench.nightly.planned import OVERHEAD_S, PlannedRun
+from hybridbench.nightly.records import NightlyRun, PlanRecord
+from hybridbench.nightly.report import nightly_document
+from hybridbench.nightly.stored import another_engine, read_cell, write_record
 from hybridbench.report.document import Document
-from hybridbench.rundir.layout import CELL, CELLS, NIGHT, make_directory
+from hybridbench.report.github import render_summary
+from hybridbench.report.write import write_document
+from hybridbench.rundir.atomic import write_atomically
+from hybridbench.rundir.layout import (
+    CELL,
+    CELLS,
+    NIGHT,
+    REPORT_HTML,
+    SUMMARY,
+    make_directory,
+)
 from hybridbench.rundir.lock import locked_run
-
-Told = Callable[[str], None]
-
-
-def run_cell(night: Night, cell: Cell, out: Path, child: Child, told: Told) -> int:
-    """Run ``cell`` below ``out``.
-
-    Returns:
-        Its exit code after policy and waivers; 130 or 143 if a signal ended it.
-
-    Raises:
-        RunDirectoryError: the directory holds a cell of another plan, or cannot be written.
-    """
-    budget_s = float("inf") if night.budget_s is None else night.budget_s
-    return _cell(night, cell, out, _Place(child, SystemClock(), told, budget_s))
 
 
 @dataclass(frozen=True)
-class _Place:
-    """What runs a cell, and how long it may go on with runs of the policy's own."""
-
-    child: Child
-    clock: Clock
-    told: Told
-    left_s: float
-
-    def deadline_s(self) -> float:
-        return self.clock.monotonic_s() + self.left_s
-
-
-def _cell(night: Night, cell: Cell, out: Path, place: _Place) -> int:
-    child, told = place.child, place.told
-    cell_run = CellRun(
-        night.rules(cell),
-        night.record,
-        out / cell.id,
-        child,
-        place.clock,
-        told,
-        night.engine,
-        place.deadline_s(),
-    )
-    record = cell_run.run()
-    stopped = stopped_code(child)
-    if stopped is not None:
-        return stopped
-    said = cell_run.outcome(record)
-    if said is None:
-        told(f"{cell.id}: its run was ended from outside; start it again and it goes on")
-        return int(ExitCode.TERMINATED)
-    told(f"{cell.id}: {said.state.value}, {said.word}: {headline_of(said)}")
-    return said.exit_code
-
-
-def run_cells(night: Night, out: Path, child: Child, told: Told) -> int | None:
-    """Run all cells that are not finished; 130 or 143 if a signal ended that, else None."""
-    make_directory(out)
-    with locked_run(out):
-        clock = SystemClock()
-        budget_s = float("inf") if night.budget_s is None else night.budget_s
-        end_s = clock.monotonic_s() + budget_s
-        for index, cell in enumerate(night.cells):
-            later_s = sum(c.duration_s + OVERHEAD_S for c in night.cells[index + 1 :])
-            left_s = end_s - later_s - clock.monotonic_s()
-            _cell(night, cell, out, _Place(child, clock, told, left_s))
-            stopped = stopped_code(child)
-            if stopped is not None:
-                return stopped
-    return None
-
-
-def stopped_code(child: Child) -> int | None:
-    """The exit code of a process that ``child.stop`` ended; as of a soak, 143 but for Ctrl-C."""
-    if child.stopped_by is None:
-        return None
-    return int(ExitCode.INTERRUPTED if child.stopped_by is signal.SIGINT else ExitCode.TERMINATED)
-
-
-def merge_night(
-    places: Sequence[Path],
-    out: Path,
-    plan: PlanRecord | None,
-    baselines: Sequence[Path] | None,
-    keep: Path | None,
-    *,
-    allow_partial: bool = False,
-) -> Document:
-    """Merge the cells below ``places`` into the night ``out``; its report.
+class CellRunner:
+    """Runs the cells of a nightly run; whoever stops ``child`` stops it.
 
     Args:
-        places: directories that hold cells at any depth.
-        out: the night's directory.
+        nightly: what the plan asks for.
+        child: runs the commands.
+        say: takes a line of progress.
+    """
+
+    nightly: PlannedRun
+    child: Child
+    say: Callable[[str], None]
+    clock: Clock = field(default_factory=SystemClock)
+
+    def run_cell(self, cell: PlannedCell, out: Path) -> int:
+        """Run ``cell`` below ``out``.
+
+        Returns:
+            Its exit code after policy and waivers; 130 or 143 if a signal ended it.
+
+        Raises:
+            RunDirectoryError: the directory holds a cell of another plan, or cannot be written.
+        """
+        return self._run(cell, out, self._budget_s)
+
+    def run_all(self, out: Path) -> int | None:
+        """Run all cells that are not finished; 130 or 143 if a signal ended that, else None."""
+        make_directory(out)
+        with locked_run(out):
+            end_s = self.clock.monotonic_s() + self._budget_s
+            for index, cell in enumerate(self.nightly.cells):
+                later = self.nightly.cells[index + 1 :]
+                later_s = sum(c.cell.duration_s + OVERHEAD_S for c in later)
+                self._run(cell, out, end_s - later_s - self.clock.monotonic_s())
+                if self.stopped_code is not None:
+                    return self.stopped_code
+        return None
+
+    @property
+    def stopped_code(self) -> int | None:
+        """The exit code of a process whose child was stopped; as of a soak, 143 but for Ctrl-C."""
+        if self.child.stopped_by is None:
+            return None
+        interrupted = self.child.stopped_by is signal.SIGINT
+        return int(ExitCode.INTERRUPTED if interrupted else ExitCode.TERMINATED)
+
+    @property
+    def _budget_s(self) -> float:
+        return float("inf") if self.nightly.budget_s is None else self.nightly.budget_s
+
+    def _run(self, cell: PlannedCell, out: Path, left_s: float) -> int:
+        deadline_s = self.clock.monotonic_s() + left_s
+        cell_run = CellRun(
+            self.nightly, cell, out / cell.id, self.child, self.clock, self.say, deadline_s
+        )
+        record = cell_run.run()
+        if self.stopped_code is not None:
+            return self.stopped_code
+        found = cell_run.result(record)
+        if found is None:
+            self.say(f"{cell.id}: its run was ended from outside; rerun the same command to resume")
+            return int(ExitCode.TERMINATED)
+        self.say(f"{cell.id}: {found.state.value}, {found.word}: {found.headline}")
+        return found.exit_code
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """How cells are merged.
+
+    Attributes:
         plan: whose cells are expected; None: as the cells carry it.
-        baselines: nights or directories of them; None: those beside ``out``.
-        keep: where a green night is stored as a baseline, if anywhere.
-        allow_partial: a night may be green though the budget left cells out.
+        baselines: nightly runs or directories of them; None: those beside the merged one.
+        keep: where a green run is stored as a baseline, if anywhere.
+        allow_partial: a run may be green though the budget left cells out.
+    """
+
+    plan: PlanRecord | None = None
+    baselines: Sequence[Path] | None = None
+    keep: Path | None = None
+    allow_partial: bool = False
+
+
+def merge_cells(places: Sequence[Path], out: Path, options: MergeOptions) -> Document:
+    """Merge the cells below ``places`` into the nightly run ``out``; its report.
 
     Raises:
         RunDirectoryError: nothing to merge, cells of two plans, or no way to write.
     """
     found = find_cells(places)
-    wanted = plan_of(found, places) if plan is None else plan
-    strangers = [r for r in found.cells.values() if r.plan.hash != wanted.hash]
+    plan = options.plan or plan_of(found, places)
+    strangers = [r for r in found.cells.values() if r.plan.hash != plan.hash]
     if strangers:
         raise RunDirectoryError(
             f"the cells are of plan {strangers[0].plan.name} {strangers[0].plan.hash}, and --plan "
-            f"is {wanted.name} {wanted.hash}: give the plan, --budget and --defect that they were "
-            "run with"
+            f"is {plan.name} {plan.hash}: give the plan, --budget and --defect that they were run "
+            "with"
         )
-    beside = [out.resolve().parent] if baselines is None else list(baselines)
-    good = good_nights(beside, but=out)
-    night = merged(wanted, found, good, allow_partial=allow_partial)
-    document = write_night(out, night)
-    if keep is not None and night.good:
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(night.started_wall_s))
-        keep_good_night(keep, f"{stamp}-{night.plan.name}", night)
+    beside = [out.resolve().parent] if options.baselines is None else options.baselines
+    earlier = green_runs(beside, but=out)
+    run = merged(plan, found, earlier, allow_partial=options.allow_partial)
+    make_directory(out)
+    write_record(out / NIGHT, run)
+    document = stored_document(out, run)
+    write_pages(out, document)
+    if options.keep is not None and run.green:
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(run.started_wall_s))
+        keep_green_run(options.keep, f"{stamp}-{run.plan.name}", run)
     return document
 
 
-def night_directory(store: Path, night: Night) -> Path:
-    """The newest night of this plan below ``store`` that was cut off, else a new one's name.
+def stored_document(out: Path, run: NightlyRun) -> Document:
+    """The report of the run in ``out``; cells that lie in there lead to their own reports.
 
-    One whose engine has changed since is none: its answers would stand for an engine that they
+    What a run says is the same wherever its cells were run; only these links are of the place.
+    """
+    pages = {
+        cell.id: Path(CELLS, cell.id, cell.run, REPORT_HTML).as_posix()
+        for cell in run.cells
+        if cell.run
+    }
+    there = {name: page for name, page in pages.items() if (out / page).is_file()}
+    return nightly_document(run, out.resolve().name, there)
+
+
+def write_pages(out: Path, document: Document) -> None:
+    """Everything that is derived from night.json, each page whole or not at all.
+
+    Raises:
+        RunDirectoryError: ``out`` cannot be written.
+    """
+    write_document(out, document)
+    write_atomically(out / SUMMARY, render_summary(document))
+
+
+def run_directory(store: Path, nightly: PlannedRun) -> Path:
+    """The newest nightly run of this plan below ``store`` that was cut off, else a new one's name.
+
+    One whose engine has changed since is none: its results would stand for an engine that they
     never saw.
     """
     for folder in sorted(store.glob("*/"), reverse=True):
-        if not (folder / NIGHT).exists() and _is_of(folder, night):
+        if not (folder / NIGHT).exists() and _is_of(folder, nightly):
             return folder
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    return store / f"{stamp}-{night.record.name}"
+    return store / f"{stamp}-{nightly.record.name}"
 
 
-def _is_of(folder: Path, night: Night) -> bool:
+def _is_of(folder: Path, nightly: PlannedRun) -> bool:
     cells = []
     for path in folder.glob(f"{CELLS}/*/{CELL}"):
         try:
             cells.append(read_cell(path))
         except RunDirectoryError:
             continue
-    return any(cell.plan.hash == night.record.hash for cell in cells) and not any(
-        another_engine(cell.engine, night.engine) for cell in cells
+    return any(cell.plan.hash == nightly.record.hash for cell in cells) and not any(
+        another_engine(cell.engine, nightly.engine) for cell in cells
     )

@@ -20,7 +20,7 @@ from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.hf_config import read_hf_config
 from hybridbench.engine.models.schema import checkpoint_schema
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights
-from hybridbench.nightly.run import merge_night
+from hybridbench.nightly.run import MergeOptions, merge_cells
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.reader import read_manifest
 from hybridbench.rundir.writer import RunWriter
@@ -29,7 +29,7 @@ from hybridbench.workload.catalog import list_plans, list_profiles, load_profile
 from hybridbench.workload.synthetic_trace import write_synthetic_trace
 from hybridbench.workload.trace import TraceFile
 from tests.model_steps import NANO_MODEL
-from tests.unit.nightly.nights import GROWTH, NODES, attempt, finished, night, store
+from tests.unit.nightly.planned_runs import GROWTH, NODES, attempt, finished, planned_run, store
 from tests.unit.report.comparisons import comparison
 from tests.unit.report.synthetic import record_of
 
@@ -111,11 +111,11 @@ def _comparison(folder: Path) -> None:
 
 
 def _night(folder: Path) -> None:
-    planned = night(folder, _PLAN)
+    planned = planned_run(folder, _PLAN)
     out = folder / "store" / "a-night"
     store(finished(planned, "one", attempt("LEAK", GROWTH), attempt("LEAK", NODES)), out / "cells")
     store(finished(planned, "two", attempt()), out / "cells")
-    merge_night([out / "cells"], out, planned.record, None, None)
+    merge_cells([out / "cells"], out, MergeOptions(planned.record))
 
 
 def _model(folder: Path) -> None:

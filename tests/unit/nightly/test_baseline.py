@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from hybridbench.nightly.baseline import good_nights
+from hybridbench.nightly.baseline import green_runs
 from hybridbench.nightly.records import (
-    AttemptRecord,
-    CellOfNight,
-    NightRecord,
-    read_night,
+    Attempt,
+    AttemptReason,
+    CellResult,
+    NightlyRun,
 )
-from hybridbench.nightly.run import merge_night
+from hybridbench.nightly.run import MergeOptions, merge_cells
+from hybridbench.nightly.stored import read_nightly_run
 from hybridbench.rundir.layout import NIGHT
-from tests.unit.nightly.nights import (
+from tests.unit.nightly.planned_runs import (
     GROWTH,
     NODES,
     UNDECIDED,
     at,
     attempt,
     finished,
-    night,
+    planned_run,
     rate,
     store,
 )
@@ -36,20 +36,20 @@ WAIVED = PLAN + (
 )
 
 
-def nights(folder: Path, *ended: AttemptRecord, text: str = PLAN) -> list[NightRecord]:
+def nights(folder: Path, *ended: Attempt, text: str = PLAN) -> list[NightlyRun]:
     """One night after the other in ``folder``, each a day later and with the nights before it."""
     told = []
     for day, record in enumerate(ended):
         place = folder / f"night-{day}"
         place.mkdir(parents=True)
-        planned = night(place, text)
+        planned = planned_run(place, text)
         store(finished(planned, "one", at(record, day)), place / "cells")
-        merge_night([place / "cells"], place, None, None, None)
-        told.append(read_night(place / NIGHT))
+        merge_cells([place / "cells"], place, MergeOptions())
+        told.append(read_nightly_run(place / NIGHT))
     return told
 
 
-def last_cell(folder: Path, *ended: AttemptRecord, text: str = PLAN) -> CellOfNight:
+def last_cell(folder: Path, *ended: Attempt, text: str = PLAN) -> CellResult:
     return nights(folder, *ended, text=text)[-1].cells[0]
 
 
@@ -67,13 +67,16 @@ def test_an_undecided_cell_of_a_green_night_is_a_baseline_and_finds_nothing(tmp_
     for day, ended in enumerate((short, attempt("LEAK", NODES), short, attempt())):
         place = tmp_path / f"night-{day}"
         place.mkdir()
-        planned = night(place, TWO_CELLS)
+        planned = planned_run(place, TWO_CELLS)
         for name, record in (("one", ended), ("two", attempt())):
-            ends = (at(record, day), at(msgspec.structs.replace(record, why="extended"), day))
+            ends = (
+                at(record, day),
+                at(msgspec.structs.replace(record, reason=AttemptReason.EXTENDED), day),
+            )
             undecided = record is short
             store(finished(planned, name, *ends[: 1 + undecided]), place / "cells")
-        merge_night([place / "cells"], place, None, None, None)
-        told[day] = read_night(place / NIGHT).cells[0]
+        merge_cells([place / "cells"], place, MergeOptions())
+        told[day] = read_nightly_run(place / NIGHT).cells[0]
 
     assert [entry.news for entry in told[1].findings] == ["new since night-0"]
     assert (told[2].baseline, [entry.news for entry in told[2].findings]) == ("night-0", [""])
@@ -115,9 +118,9 @@ def test_a_red_night_is_no_baseline(tmp_path: Path) -> None:
 def test_a_night_that_is_merged_again_meets_neither_itself_nor_a_later_one(tmp_path: Path) -> None:
     nights(tmp_path, attempt(), attempt(), attempt())
 
-    merge_night([tmp_path / "night-1" / "cells"], tmp_path / "again", None, None, None)
+    merge_cells([tmp_path / "night-1" / "cells"], tmp_path / "again", MergeOptions())
 
-    assert read_night(tmp_path / "again" / NIGHT).cells[0].baseline == "night-0"
+    assert read_nightly_run(tmp_path / "again" / NIGHT).cells[0].baseline == "night-0"
 
 
 def test_another_machine_or_other_work_is_not_compared(tmp_path: Path) -> None:
@@ -127,13 +130,13 @@ def test_another_machine_or_other_work_is_not_compared(tmp_path: Path) -> None:
     nights(tmp_path / "b", attempt())
     other = tmp_path / "b" / "other"
     other.mkdir()
-    planned = night(other, PLAN + "gc: freeze-after-warmup\n")
+    planned = planned_run(other, PLAN + "gc: freeze-after-warmup\n")
     store(finished(planned, "one", at(attempt(), 2)), other / "cells")
-    merge_night([other / "cells"], other, None, None, None)
-    assert read_night(other / NIGHT).cells[0].baseline == ""
+    merge_cells([other / "cells"], other, MergeOptions())
+    assert read_nightly_run(other / NIGHT).cells[0].baseline == ""
 
 
-def slow(share: float) -> AttemptRecord:
+def slow(share: float) -> Attempt:
     return attempt(metrics={"throughput_tokens_per_s": share * 1000.0})
 
 
@@ -153,17 +156,17 @@ def test_a_damaged_night_is_passed_over(tmp_path: Path) -> None:
     nights(tmp_path, attempt(), attempt())
     (tmp_path / "night-1" / NIGHT).write_text("{", encoding="utf-8")
 
-    assert [good.name for good in good_nights([tmp_path])] == ["night-0"]
+    assert [good.name for good in green_runs([tmp_path])] == ["night-0"]
 
 
 def test_green_nights_are_kept_as_baselines_and_red_ones_are_not(tmp_path: Path) -> None:
-    def merge(name: str, day: float, ended: AttemptRecord) -> NightRecord:
+    def merge(name: str, day: float, ended: Attempt) -> NightlyRun:
         place = tmp_path / name / "work"
         place.mkdir(parents=True)
-        store(finished(night(place, PLAN), "one", at(ended, day)), place / "cells")
-        keep: Any = tmp_path / "kept"
-        merge_night([place / "cells"], place, None, [keep], keep)
-        return read_night(place / NIGHT)
+        store(finished(planned_run(place, PLAN), "one", at(ended, day)), place / "cells")
+        keep = tmp_path / "kept"
+        merge_cells([place / "cells"], place, MergeOptions(baselines=[keep], keep=keep))
+        return read_nightly_run(place / NIGHT)
 
     merge("first", 0, attempt())
     second = merge("second", 1, attempt("LEAK", NODES))
@@ -171,7 +174,7 @@ def test_green_nights_are_kept_as_baselines_and_red_ones_are_not(tmp_path: Path)
 
     assert second.cells[0].findings[0].news == "new since 20261120-120000-test"
     assert third.cells[0].baseline == "20261120-120000-test"
-    assert [good.name for good in good_nights([tmp_path / "kept"])] == [
+    assert [good.name for good in green_runs([tmp_path / "kept"])] == [
         "20261122-120000-test",
         "20261120-120000-test",
     ]

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,14 +16,22 @@ import pytest
 from hybridbench.clock import FakeClock
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly import cell_run
+from hybridbench.nightly.attempts import Progress, Stored
 from hybridbench.nightly.cell_run import CellRun
 from hybridbench.nightly.child import Child, Ended
-from hybridbench.nightly.policy import CellState
-from hybridbench.nightly.records import AttemptRecord, read_cell
-from hybridbench.nightly.soak_attempt import Progress, Stored
-from tests.unit.nightly.nights import GROWTH, PLAN, UNDECIDED, attempt, finished, night, store
+from hybridbench.nightly.records import Attempt, CellKind, CellState
+from hybridbench.nightly.stored import read_cell
+from tests.unit.nightly.planned_runs import (
+    GROWTH,
+    PLAN,
+    UNDECIDED,
+    attempt,
+    finished,
+    planned_run,
+    store,
+)
 
-Results = list[AttemptRecord]
+Results = list[Attempt]
 
 
 class ScriptedChild(Child):
@@ -48,16 +57,16 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets what the store of an attempt holds before each look, and what its run came to."""
 
     def to(looks: list[Stored], results: Results) -> None:
-        monkeypatch.setattr(cell_run, "stored_run", lambda store: looks.pop(0))
+        monkeypatch.setattr(cell_run, "stored_attempt", lambda kind, store: looks.pop(0))
         monkeypatch.setattr(cell_run, "_wait_for", lambda *_: None, raising=False)
 
-        def result(record: AttemptRecord, run_dir: Path, cell_dir: Path) -> AttemptRecord:
-            del run_dir, cell_dir
+        def result(kind: CellKind, record: Attempt, run_dir: Path, cell_dir: Path) -> Attempt:
+            del kind, run_dir, cell_dir
             ended = results.pop(0)
             return attempt(
                 ended.verdict,
                 *ended.findings,
-                why=record.why,
+                reason=record.reason,
                 seed=record.seed,
                 number=record.number,
                 duration_s=record.duration_s,
@@ -70,18 +79,11 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def runner(folder: Path, child: Child, text: str = PLAN, deadline_s: float = 1e9) -> CellRun:
-    planned = night(folder, text)
+    planned = planned_run(folder, text)
+    planned = replace(planned, engine="this engine")
     cell = planned.cells[0]
-    return CellRun(
-        planned.rules(cell),
-        planned.record,
-        folder / "cells" / cell.id,
-        child,
-        FakeClock(),
-        lambda _: None,
-        "this engine",
-        deadline_s,
-    )
+    place = folder / "cells" / cell.id
+    return CellRun(planned, cell, place, child, FakeClock(), lambda _: None, deadline_s)
 
 
 def none() -> Stored:
@@ -99,7 +101,7 @@ def cut(folder: Path) -> Stored:
 
 
 def test_a_finished_cell_is_skipped(tmp_path: Path) -> None:
-    store(finished(night(tmp_path), "one", attempt()), tmp_path / "cells")
+    store(finished(planned_run(tmp_path), "one", attempt()), tmp_path / "cells")
     child = ScriptedChild()
 
     record = runner(tmp_path, child).run()
@@ -109,24 +111,24 @@ def test_a_finished_cell_is_skipped(tmp_path: Path) -> None:
 
 
 def test_a_cell_of_another_plan_is_refused_and_left_alone(tmp_path: Path) -> None:
-    other = night(tmp_path, PLAN.replace("30m", "45m"))
+    other = planned_run(tmp_path, PLAN.replace("30m", "45m"))
     place = store(finished(other, "one", attempt()), tmp_path / "cells") / "cell.json"
     before = place.read_bytes()
 
-    with pytest.raises(RunDirectoryError, match="name another --out"):
+    with pytest.raises(RunDirectoryError, match="choose another --out"):
         runner(tmp_path, ScriptedChild()).run()
     assert place.read_bytes() == before
 
 
 def test_what_another_engine_came_to_is_not_skipped_but_refused(tmp_path: Path) -> None:
     of_another = msgspec.structs.replace(
-        finished(night(tmp_path), "one", attempt()), engine="another engine"
+        finished(planned_run(tmp_path), "one", attempt()), engine="another engine"
     )
     place = store(of_another, tmp_path / "cells") / "cell.json"
     before = place.read_bytes()
     child = ScriptedChild()
 
-    with pytest.raises(RunDirectoryError, match=r"files have changed since.*name another --out"):
+    with pytest.raises(RunDirectoryError, match=r"files have changed since.*choose another --out"):
         runner(tmp_path, child).run()
     assert place.read_bytes() == before
     assert child.commands == []
@@ -138,7 +140,7 @@ def test_a_cell_that_another_engine_left_without_a_verdict_is_begun_with_this_on
     stores([none(), done(tmp_path)], [attempt()])
     under_way = attempt("", exit_code=None, run="")
     of_another = msgspec.structs.replace(
-        finished(night(tmp_path), "one", under_way, done=False), engine="another engine"
+        finished(planned_run(tmp_path), "one", under_way, done=False), engine="another engine"
     )
     store(of_another, tmp_path / "cells")
 
@@ -161,7 +163,7 @@ def test_a_leak_of_statistics_is_run_again_in_a_folder_of_its_own(
     assert first[first.index("--store") + 1].endswith("attempt-1")
     assert second[second.index("--store") + 1].endswith("attempt-2")
     assert first[first.index("--seed") + 1] != second[second.index("--seed") + 1]
-    said = cell.outcome(record)
+    said = cell.result(record)
     assert said is not None
     assert said.state is CellState.FAIL
     assert read_cell(tmp_path / "cells" / "one" / "cell.json") == record
@@ -197,7 +199,7 @@ def test_a_run_that_cannot_go_on_is_begun_anew(tmp_path: Path, stores: Callable[
 
     record = runner(tmp_path, child).run()
 
-    assert [command[1] for command in child.commands] == ["--resume", "--ui"]
+    assert [command[1] for command in child.commands] == ["--resume", "--duration"]
     assert record.finished
 
 
@@ -221,7 +223,7 @@ def test_a_signal_leaves_the_cell_to_be_gone_on_with(
     record = cell.run()
 
     assert not record.finished
-    assert cell.outcome(record) is None
+    assert cell.result(record) is None
     again = ScriptedChild(0)
     assert runner(tmp_path, again).run().finished
     assert again.commands[0][1] == "--resume"
@@ -236,9 +238,9 @@ def test_a_soak_that_makes_no_run_leaves_its_words_and_is_tried_again_later(
     record = cell.run()
 
     assert not record.finished
-    said = cell.outcome(record)
+    said = cell.result(record)
     assert said is not None
-    assert (said.state, said.notes) == (CellState.MISSING, ("the last words",))
+    assert (said.state, said.headline) == (CellState.MISSING, "the last words")
     assert runner(tmp_path, ScriptedChild(0)).run().finished
 
 

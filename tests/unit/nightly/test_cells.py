@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hybridbench.errors import ConfigError, UsageError
+from hybridbench.nightly.attempts import start_command
 from hybridbench.nightly.cells import find_cell
-from hybridbench.nightly.soak_attempt import soak_command
-from tests.unit.nightly.nights import PLAN, attempt, night, profile_file
+from tests.unit.nightly.planned_runs import PLAN, attempt, planned_run, profile_file
 
 MATRIX = """\
 name: test
@@ -22,17 +22,17 @@ matrix:
 
 
 def test_a_matrix_is_every_profile_with_every_model_and_seed(tmp_path: Path) -> None:
-    cells = night(tmp_path, MATRIX).cells
+    cells = planned_run(tmp_path, MATRIX).cells
 
     assert len(cells) == 8
     assert cells[0].id == "qwen3-next+smoke+seed1"
-    assert {cell.model for cell in cells} == {"qwen3-next", "qwen3-next-tiny"}
+    assert {one.cell.model for one in cells} == {"qwen3-next", "qwen3-next-tiny"}
 
 
 def test_the_id_of_a_cell_stays_when_the_plan_grows(tmp_path: Path) -> None:
-    before = night(tmp_path, MATRIX).cells
+    before = planned_run(tmp_path, MATRIX).cells
     grown = MATRIX.replace("[smoke,", "[mamba-churn, smoke,").replace("[1, 2]", "[9, 1, 2]")
-    after = night(tmp_path, grown).cells
+    after = planned_run(tmp_path, grown).cells
 
     assert {cell.id for cell in before} < {cell.id for cell in after}
 
@@ -44,9 +44,9 @@ def test_a_cell_says_what_its_soak_is(tmp_path: Path) -> None:
         "  - {profile: smoke, model: qwen3-next-tiny, version: 'defect:mamba-adder-reject', "
         "gc: freeze-after-warmup, seed: 9, duration: 30m}\n"
     )
-    (cell,) = night(tmp_path, text).cells
+    (cell,) = planned_run(tmp_path, text).cells
 
-    words = soak_command(cell, attempt(seed=9, extend_s=0.0), tmp_path)
+    words = start_command(cell, attempt(seed=9, extend_s=0.0), tmp_path)
 
     said = " ".join(words)
     assert "soak" in words
@@ -69,45 +69,45 @@ def test_a_profile_in_a_file_is_found_beside_the_plan(tmp_path: Path) -> None:
     from hybridbench.workload.catalog import list_profiles
 
     (tmp_path / "mine.yaml").write_text(list_profiles()["smoke"].read_text("utf-8"), "utf-8")
-    (cell,) = night(tmp_path, "name: test\ncells: [{profile: mine.yaml}]\n").cells
+    (cell,) = planned_run(tmp_path, "name: test\ncells: [{profile: mine.yaml}]\n").cells
 
-    words = soak_command(cell, attempt(), tmp_path)
+    words = start_command(cell, attempt(), tmp_path)
 
     assert words[words.index("--profile") + 1] == str(tmp_path / "mine.yaml")
-    assert cell.profile == "mine.yaml"
+    assert cell.cell.profile == "mine.yaml"
 
 
 def test_the_hash_knows_what_runs_and_not_what_is_waived(tmp_path: Path) -> None:
     waiver = "waivers: [{kind: growth, subject: rss, expires: 2027-01-01, link: x, reason: y}]\n"
-    first = night(tmp_path).record.hash
+    first = planned_run(tmp_path).record.hash
 
-    assert night(tmp_path, PLAN + waiver).record.hash == first
-    assert night(tmp_path, PLAN.replace("seed: 5", "seed: 6")).record.hash != first
-    assert night(tmp_path, PLAN.replace("30m", "31m")).record.hash != first
-    assert night(tmp_path, defects=("mamba-adder-reject",)).record.hash != first
+    assert planned_run(tmp_path, PLAN + waiver).record.hash == first
+    assert planned_run(tmp_path, PLAN.replace("seed: 5", "seed: 6")).record.hash != first
+    assert planned_run(tmp_path, PLAN.replace("30m", "31m")).record.hash != first
+    assert planned_run(tmp_path, defects=("mamba-adder-reject",)).record.hash != first
 
 
 def test_a_rehearsed_defect_leaves_id_and_work_as_they_are(tmp_path: Path) -> None:
-    healthy = night(tmp_path).cells[0]
-    rehearsed = night(tmp_path, defects=("mamba-adder-reject",)).cells[0]
+    healthy = planned_run(tmp_path).cells[0]
+    rehearsed = planned_run(tmp_path, defects=("mamba-adder-reject",)).cells[0]
 
-    assert (rehearsed.id, rehearsed.work) == (healthy.id, healthy.work)
-    assert "mamba-adder-reject" in soak_command(rehearsed, attempt(), tmp_path)
+    assert (rehearsed.id, rehearsed.cell.work) == (healthy.id, healthy.cell.work)
+    assert "mamba-adder-reject" in start_command(rehearsed, attempt(), tmp_path)
 
 
 def test_the_work_of_a_cell_is_not_its_length(tmp_path: Path) -> None:
-    short = night(tmp_path, PLAN.replace("30m", "45m")).cells[0]
-    other = night(tmp_path, PLAN + "gc: freeze-after-warmup\n").cells[0]
+    short = planned_run(tmp_path, PLAN.replace("30m", "45m")).cells[0]
+    other = planned_run(tmp_path, PLAN + "gc: freeze-after-warmup\n").cells[0]
 
-    assert short.work == night(tmp_path).cells[0].work
-    assert other.work != short.work
+    assert short.cell.work == planned_run(tmp_path).cells[0].cell.work
+    assert other.cell.work != short.cell.work
 
 
 def test_an_unknown_id_offers_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"--id tow: the plan has no such cell; did you mean two\?"
     ):
-        find_cell(night(tmp_path).cells, "tow")
+        find_cell(planned_run(tmp_path).cells, "tow")
 
 
 def test_a_copy_of_a_profile_with_the_same_name_inside_is_told_of(tmp_path: Path) -> None:
@@ -115,6 +115,6 @@ def test_a_copy_of_a_profile_with_the_same_name_inside_is_told_of(tmp_path: Path
         profile_file(tmp_path / f"{name}.yaml", "mine")
 
     with pytest.raises(ConfigError, match=r"the profiles a.yaml and b.yaml bear one name"):
-        night(tmp_path, "name: t\nmatrix: {profiles: [a.yaml, b.yaml]}\n")
+        planned_run(tmp_path, "name: t\nmatrix: {profiles: [a.yaml, b.yaml]}\n")
     with pytest.raises(ConfigError, match="an id of its own"):
-        night(tmp_path, "name: t\ncells: [{profile: smoke}, {profile: smoke}]\n")
+        planned_run(tmp_path, "name: t\ncells: [{profile: smoke}, {profile: smoke}]\n")

@@ -13,17 +13,17 @@ import pytest
 import yaml
 
 from hybridbench.errors import UsageError
-from hybridbench.nightly.facts import planned_night
-from hybridbench.nightly.fan_out import Wanted, rendered
-from tests.unit.nightly.nights import PLAN, night, profile_file
+from hybridbench.nightly.fan_out import Target, rendered
+from hybridbench.nightly.planned import plan_run
+from tests.unit.nightly.planned_runs import PLAN, planned_run, profile_file
 
-WANTED = Wanted(
+TARGET = Target(
     "my plans/p.yaml", ["--budget", "20m"], "nights here", "20261120-120000", "img:1", "vol"
 )
 
 
 def test_the_matrix_of_github_is_one_line_with_every_cell(tmp_path: Path) -> None:
-    text = rendered(night(tmp_path, PLAN + "needs: {gpu: 1}\n"), "github", WANTED)
+    text = rendered(planned_run(tmp_path, PLAN + "needs: {gpu: 1}\n"), "github", TARGET)
 
     assert text.count("\n") == 1
     include = json.loads(text)["include"]
@@ -34,10 +34,10 @@ def test_the_matrix_of_github_is_one_line_with_every_cell(tmp_path: Path) -> Non
 
 def test_more_cells_than_github_takes_are_refused(tmp_path: Path) -> None:
     seeds = list(range(257))
-    planned = night(tmp_path, f"name: t\nmatrix: {{profiles: [smoke], seeds: {seeds}}}\n")
+    planned = planned_run(tmp_path, f"name: t\nmatrix: {{profiles: [smoke], seeds: {seeds}}}\n")
 
     with pytest.raises(UsageError, match="257 cells, and one matrix has at most 256"):
-        rendered(planned, "github", WANTED)
+        rendered(planned, "github", TARGET)
 
 
 def fake_tools(folder: Path) -> dict[str, str]:
@@ -65,7 +65,7 @@ def run_script(text: str, folder: Path, environment: dict[str, str]) -> list[lis
 
 
 def test_a_slurm_task_runs_the_cell_of_its_index(tmp_path: Path) -> None:
-    text = rendered(night(tmp_path), "slurm", WANTED)
+    text = rendered(planned_run(tmp_path), "slurm", TARGET)
     environment = fake_tools(tmp_path) | {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "9"}
 
     (call,) = run_script(text, tmp_path, environment)
@@ -78,7 +78,7 @@ def test_a_slurm_task_runs_the_cell_of_its_index(tmp_path: Path) -> None:
 
 
 def test_the_slurm_script_submits_itself_and_the_merge(tmp_path: Path) -> None:
-    text = rendered(night(tmp_path), "slurm", WANTED)
+    text = rendered(planned_run(tmp_path), "slurm", TARGET)
 
     array, merge = run_script(text, tmp_path, fake_tools(tmp_path))
 
@@ -97,10 +97,10 @@ def test_the_slurm_script_submits_itself_and_the_merge(tmp_path: Path) -> None:
 
 
 def test_the_merge_alone_is_told_that_a_partial_night_will_do(tmp_path: Path) -> None:
-    wanted = replace(WANTED, merge_options=["--allow-partial"])
+    target = replace(TARGET, merge_options=["--allow-partial"])
 
-    script = rendered(night(tmp_path), "slurm", wanted)
-    documents = list(yaml.safe_load_all(rendered(night(tmp_path), "k8s", wanted)))
+    script = rendered(planned_run(tmp_path), "slurm", target)
+    documents = list(yaml.safe_load_all(rendered(planned_run(tmp_path), "k8s", target)))
 
     assert script.count("--budget 20m --allow-partial --out") == 1
     assert "--allow-partial" not in script[script.index("exec ") :]
@@ -109,7 +109,7 @@ def test_the_merge_alone_is_told_that_a_partial_night_will_do(tmp_path: Path) ->
 
 
 def manifests(folder: Path, text: str = PLAN) -> dict[str, Any]:
-    documents = yaml.safe_load_all(rendered(night(folder, text), "k8s", WANTED))
+    documents = yaml.safe_load_all(rendered(planned_run(folder, text), "k8s", TARGET))
     return {f"{d['kind']} {d['metadata']['name']}": d for d in documents}
 
 
@@ -170,9 +170,9 @@ def test_the_command_of_a_pod_is_the_cell_of_its_index(tmp_path: Path) -> None:
 
 
 def test_the_console_says_how_often_chance_makes_it_red(tmp_path: Path) -> None:
-    text = rendered(night(tmp_path), "console", WANTED)
+    text = rendered(planned_run(tmp_path), "console", TARGET)
 
-    assert "red by chance: 0.36% of nights, about one in" in text
+    assert "false alarms: 0.36% of nightly runs, about one in" in text
     assert "= 1 - (1 - (1 - (1 - 0.0054)^8)^2)^2," in text
 
 
@@ -189,7 +189,7 @@ def test_profiles_that_lie_beside_the_plan_come_with_it_to_kubernetes(tmp_path: 
             (pod / item["path"]).parent.mkdir(parents=True, exist_ok=True)
             (pod / item["path"]).write_text(config["data"][item["key"]], encoding="utf-8")
 
-    there, here = planned_night(pod / "plan.yaml"), planned_night(tmp_path / "plan.yaml")
+    there, here = plan_run(pod / "plan.yaml"), plan_run(tmp_path / "plan.yaml")
 
     assert there.record.hash == here.record.hash
     assert [cell.id for cell in there.cells][1].endswith("mine")
@@ -198,7 +198,7 @@ def test_profiles_that_lie_beside_the_plan_come_with_it_to_kubernetes(tmp_path: 
 def test_a_profile_above_the_plan_is_refused_for_kubernetes(tmp_path: Path) -> None:
     profile_file(tmp_path / "mine.yaml", "mine")
     (tmp_path / "plans").mkdir()
-    planned = night(tmp_path / "plans", "name: t\ncells: [{profile: ../mine.yaml}]\n")
+    planned = planned_run(tmp_path / "plans", "name: t\ncells: [{profile: ../mine.yaml}]\n")
 
     with pytest.raises(UsageError, match="lies above the plan"):
-        rendered(planned, "k8s", WANTED)
+        rendered(planned, "k8s", TARGET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,21 +10,22 @@ import msgspec
 import pytest
 
 from hybridbench.errors import RunDirectoryError
-from hybridbench.nightly.merge import find_cells, headline_of, merged
-from hybridbench.nightly.policy import outcome
-from hybridbench.nightly.records import AttemptRecord, NightRecord, read_night
-from hybridbench.nightly.report import night_document
-from hybridbench.nightly.run import merge_night
+from hybridbench.nightly.merge import find_cells, merged
+from hybridbench.nightly.policy import result
+from hybridbench.nightly.records import Attempt, AttemptReason, NightlyRun
+from hybridbench.nightly.report import nightly_document
+from hybridbench.nightly.run import MergeOptions, merge_cells
+from hybridbench.nightly.stored import read_cell, read_nightly_run, write_record
 from hybridbench.report.junit import render_junit
-from hybridbench.rundir.layout import NIGHT
-from tests.unit.nightly.nights import (
+from hybridbench.rundir.layout import CELL, NIGHT
+from tests.unit.nightly.planned_runs import (
     GROWTH,
     NODES,
     PLAN,
     UNDECIDED,
     attempt,
     finished,
-    night,
+    planned_run,
     store,
 )
 
@@ -31,16 +33,16 @@ CLEAN = attempt()
 LEAK = attempt("LEAK", NODES)
 NEUTRAL = (
     attempt("INCONCLUSIVE", UNDECIDED),
-    attempt("INCONCLUSIVE", UNDECIDED, why="extended"),
+    attempt("INCONCLUSIVE", UNDECIDED, reason=AttemptReason.EXTENDED),
 )
 
 
 def tonight(
-    folder: Path, one: tuple[AttemptRecord, ...], two: tuple[AttemptRecord, ...], text: str = PLAN
-) -> NightRecord:
+    folder: Path, one: tuple[Attempt, ...], two: tuple[Attempt, ...], text: str = PLAN
+) -> NightlyRun:
     """The night whose cells ended like that."""
     folder.mkdir(parents=True, exist_ok=True)
-    planned = night(folder, text)
+    planned = planned_run(folder, text)
     for name, attempts in (("one", one), ("two", two)):
         if attempts:
             store(finished(planned, name, *attempts), folder / "cells")
@@ -51,7 +53,7 @@ def tonight(
 def test_a_night_of_clean_cells_is_green(tmp_path: Path) -> None:
     found = tonight(tmp_path, (CLEAN,), (CLEAN,))
 
-    assert (found.word, found.exit_code, found.good) == ("PASS", 0, True)
+    assert (found.word, found.exit_code, found.green) == ("PASS", 0, True)
     assert [cell.id for cell in found.cells] == ["one", "two"]
 
 
@@ -59,11 +61,11 @@ def test_a_lost_cell_is_missing_and_never_a_pass(tmp_path: Path) -> None:
     found = tonight(tmp_path, (CLEAN,), ())
 
     assert [cell.word for cell in found.cells] == ["CLEAN", "MISSING"]
-    assert (found.word, found.exit_code, found.good) == ("FAIL", 16, False)
+    assert (found.word, found.exit_code, found.green) == ("FAIL", 16, False)
 
 
 def test_a_cell_that_was_cut_off_is_missing_also_between_its_runs(tmp_path: Path) -> None:
-    planned = night(tmp_path)
+    planned = planned_run(tmp_path)
     under_way = msgspec.structs.replace(CLEAN, exit_code=None, verdict="")
     store(finished(planned, "one", under_way, done=False), tmp_path / "cells")
     store(finished(planned, "two", attempt("LEAK", GROWTH), done=False), tmp_path / "cells")
@@ -77,15 +79,15 @@ def test_a_cell_that_was_cut_off_is_missing_also_between_its_runs(tmp_path: Path
 def test_what_was_found_outranks_what_is_missing(tmp_path: Path) -> None:
     found = tonight(tmp_path, (LEAK,), ())
 
-    assert (found.exit_code, found.headline) == (10, "one: LEAK; 2 of 2 cells red")
+    assert (found.exit_code, found.headline) == (10, "one: LEAK; 2 of 2 cells failed")
 
 
 def test_undecided_cells_do_no_harm_but_make_no_night(tmp_path: Path) -> None:
     some = tonight(tmp_path / "a", (CLEAN,), NEUTRAL)
     nothing = tonight(tmp_path / "b", NEUTRAL, NEUTRAL)
 
-    assert (some.word, some.exit_code, some.good) == ("PASS", 0, True)
-    assert (nothing.word, nothing.exit_code, nothing.good) == ("INCONCLUSIVE", 13, False)
+    assert (some.word, some.exit_code, some.green) == ("PASS", 0, True)
+    assert (nothing.word, nothing.exit_code, nothing.green) == ("INCONCLUSIVE", 13, False)
 
 
 def test_a_waived_leak_is_green_and_shown_until_its_day_is_over(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_a_waived_leak_is_green_and_shown_until_its_day_is_over(tmp_path: Path) 
         "waivers: [{kind: instances-wait-for-collector, subject: TreeNode, expires: 2026-11-20, "
         "link: tracker/1, reason: known}]\n"
     )
-    from tests.unit.nightly.nights import at
+    from tests.unit.nightly.planned_runs import at
 
     green = tonight(tmp_path / "a", (LEAK,), (CLEAN,), PLAN + waiver)
     later = tonight(tmp_path / "b", (at(LEAK, 1),), (at(CLEAN, 1),), PLAN + waiver)
@@ -111,15 +113,14 @@ def test_cells_from_many_folders_are_the_same_night(tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(cells / name, tmp_path / f"artifact-{name}" / "deep" / name)
 
-    merge_night(
-        [tmp_path / "artifact-two", tmp_path / "artifact-one"], tmp_path / "night", None, [], None
-    )
+    places = [tmp_path / "artifact-two", tmp_path / "artifact-one"]
+    merge_cells(places, tmp_path / "night", MergeOptions(baselines=[]))
 
-    assert read_night(tmp_path / "night" / NIGHT) == together
+    assert read_nightly_run(tmp_path / "night" / NIGHT) == together
 
 
 def test_of_a_cell_that_is_there_twice_the_finished_one_counts(tmp_path: Path) -> None:
-    planned = night(tmp_path)
+    planned = planned_run(tmp_path)
     store(finished(planned, "one", LEAK), tmp_path / "a")
     store(finished(planned, "one", CLEAN, done=False), tmp_path / "b")
 
@@ -130,7 +131,7 @@ def test_of_a_cell_that_is_there_twice_the_finished_one_counts(tmp_path: Path) -
 
 
 def test_a_green_night_says_how_much_of_the_plan_the_budget_left_out(tmp_path: Path) -> None:
-    planned = night(tmp_path, budget_s=2000.0)
+    planned = planned_run(tmp_path, budget_s=2000.0)
     store(finished(planned, "one", CLEAN), tmp_path / "cells")
 
     cells = find_cells([tmp_path / "cells"])
@@ -138,20 +139,20 @@ def test_a_green_night_says_how_much_of_the_plan_the_budget_left_out(tmp_path: P
     found = merged(planned.record, cells, [])
     accepted = merged(planned.record, cells, [], allow_partial=True)
 
-    assert (found.word, found.exit_code, found.good) == ("INCONCLUSIVE", 13, False)
+    assert (found.word, found.exit_code, found.green) == ("INCONCLUSIVE", 13, False)
     assert found.headline == (
         "1 of 1 cell passed; 1 more left out by the budget (not accepted without --allow-partial)"
     )
-    document = night_document(found, "night")
+    document = nightly_document(found, "night")
     assert "left cells of the plan out" in document.meaning
     assert "two: left out by the budget" in render_junit(document)
     assert "13" in render_junit(document)
-    assert (accepted.word, accepted.exit_code, accepted.good) == ("PASS", 0, True)
+    assert (accepted.word, accepted.exit_code, accepted.green) == ("PASS", 0, True)
     assert accepted.headline.endswith("(accepted by --allow-partial)")
 
 
 def test_a_partial_night_that_found_a_leak_is_red_whatever_is_accepted(tmp_path: Path) -> None:
-    planned = night(tmp_path, budget_s=2000.0)
+    planned = planned_run(tmp_path, budget_s=2000.0)
     store(finished(planned, "one", LEAK), tmp_path / "cells")
     cells = find_cells([tmp_path / "cells"])
 
@@ -159,39 +160,47 @@ def test_a_partial_night_that_found_a_leak_is_red_whatever_is_accepted(tmp_path:
         assert merged(planned.record, cells, [], allow_partial=allow).exit_code == 10
 
 
-def test_a_night_stored_with_the_older_policy_is_merged_again(tmp_path: Path) -> None:
-    planned = night(tmp_path)
-    older = {**planned.record.policy, "extend_inconclusive": 2.0}
-    older.pop("extend")
-    record = msgspec.structs.replace(planned.record, policy=older)
-    for name, attempts in (("one", (CLEAN,)), ("two", NEUTRAL)):
-        cell = msgspec.structs.replace(finished(planned, name, *attempts), plan=record)
-        store(cell, tmp_path / "cells")
+def test_a_cell_stored_with_the_older_policy_is_merged_again(tmp_path: Path) -> None:
+    planned = planned_run(tmp_path)
+    place = store(finished(planned, "one", CLEAN), tmp_path / "cells") / CELL
+    document = json.loads(place.read_text("utf-8"))
+    document["plan"]["policy"]["extend_inconclusive"] = 2.0
+    del document["plan"]["policy"]["extend"]
+    place.write_text(json.dumps(document), "utf-8")
 
-    found = merged(record, find_cells([tmp_path / "cells"]), [])
+    found = merged(read_cell(place).plan, find_cells([tmp_path / "cells"]), [])
 
-    assert [cell.word for cell in found.cells] == ["CLEAN", "INCONCLUSIVE"]
+    assert [cell.word for cell in found.cells] == ["CLEAN", "MISSING"]
+
+
+def test_a_lost_cell_of_an_older_version_has_none(tmp_path: Path) -> None:
+    place = tmp_path / NIGHT
+    write_record(place, tonight(tmp_path / "a", (CLEAN,), ()))
+    older = place.read_text("utf-8").replace('"cell": null', '"cell": {}')
+    place.write_text(older, "utf-8")
+
+    assert read_nightly_run(place).cells[1].cell is None
 
 
 def test_cells_of_two_plans_are_refused(tmp_path: Path) -> None:
-    store(finished(night(tmp_path), "one", CLEAN), tmp_path / "a")
-    other = night(tmp_path, PLAN.replace("30m", "45m"))
+    store(finished(planned_run(tmp_path), "one", CLEAN), tmp_path / "a")
+    other = planned_run(tmp_path, PLAN.replace("30m", "45m"))
     store(finished(other, "two", CLEAN), tmp_path / "b")
 
-    with pytest.raises(RunDirectoryError, match="merge the cells of one night"):
+    with pytest.raises(RunDirectoryError, match="merge the cells of one nightly run"):
         find_cells([tmp_path / "a", tmp_path / "b"])
     with pytest.raises(RunDirectoryError, match="give the plan, --budget and --defect"):
-        merge_night([tmp_path / "a"], tmp_path / "night", other.record, [], None)
+        merge_cells([tmp_path / "a"], tmp_path / "night", MergeOptions(other.record, []))
 
 
 def test_cells_of_two_engines_are_refused(tmp_path: Path) -> None:
-    planned = night(tmp_path)
+    planned = planned_run(tmp_path)
     for name in ("one", "two"):
         cell = msgspec.structs.replace(finished(planned, name, CLEAN), engine=f"engine {name}")
         store(cell, tmp_path / "cells")
 
     with pytest.raises(RunDirectoryError, match="merge the cells of one engine"):
-        merge_night([tmp_path / "cells"], tmp_path / "out", planned.record, None, None)
+        merge_cells([tmp_path / "cells"], tmp_path / "out", MergeOptions(planned.record))
     assert not (tmp_path / "out").exists()
 
 
@@ -199,13 +208,14 @@ def test_no_cell_at_all_needs_a_plan(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
     with pytest.raises(RunDirectoryError, match=r"no cell.json is in there"):
-        merge_night([tmp_path / "empty"], tmp_path / "night", None, [], None)
-    told = merge_night([tmp_path / "empty"], tmp_path / "night", night(tmp_path).record, [], None)
+        merge_cells([tmp_path / "empty"], tmp_path / "night", MergeOptions())
+    options = MergeOptions(planned_run(tmp_path).record)
+    told = merge_cells([tmp_path / "empty"], tmp_path / "night", options)
     assert told.exit_code == 16
 
 
 def test_a_damaged_cell_is_missing_and_named(tmp_path: Path) -> None:
-    planned = night(tmp_path)
+    planned = planned_run(tmp_path)
     store(finished(planned, "one", CLEAN), tmp_path / "cells")
     broken = store(finished(planned, "two", CLEAN), tmp_path / "cells") / "cell.json"
     broken.write_bytes(broken.read_bytes()[:100])
@@ -221,7 +231,9 @@ def test_a_waived_leak_is_not_told_as_one(tmp_path: Path) -> None:
         "waivers: [{kind: instances-wait-for-collector, subject: TreeNode, expires: 2027-01-01, "
         "link: tracker/1, reason: known}]\n"
     )
-    rules = night(tmp_path, PLAN + waiver).rules(night(tmp_path, PLAN + waiver).cells[0])
+    rules = planned_run(tmp_path, PLAN + waiver).rules(
+        planned_run(tmp_path, PLAN + waiver).cells[0]
+    )
 
-    assert headline_of(outcome(rules, [LEAK])).startswith("CLEAN but for what is waived (1); as")
-    assert headline_of(outcome(rules, [CLEAN])) == CLEAN.headline
+    assert result(rules, [LEAK]).headline.startswith("CLEAN but for what is waived (1); as")
+    assert result(rules, [CLEAN]).headline == CLEAN.headline

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from hybridbench.errors import ConfigError
-from hybridbench.nightly.facts import planned_night
 from hybridbench.nightly.plan import load_plan, plan_json_schema
+from hybridbench.nightly.planned import plan_run
 from hybridbench.workload.catalog import list_plans, list_profiles, profiles_dir
 
 BASE = "name: test\nmatrix: {profiles: [smoke]}\n"
@@ -102,7 +102,7 @@ def test_a_fault_is_told_with_its_line(tmp_path: Path, name: str) -> None:
     path = plan(tmp_path, BASE + text + "\n")
 
     with pytest.raises(ConfigError) as caught:
-        planned_night(path)
+        plan_run(path)
 
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -124,7 +124,7 @@ def test_a_name_nobody_ships_offers_the_nearest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(list_plans()))
 def test_a_shipped_plan_has_cells_and_is_no_profile(name: str) -> None:
-    night = planned_night(name)
+    night = plan_run(name)
 
     assert len(night.cells) > 1
     assert name not in list_profiles()

@@ -8,18 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hybridbench.nightly.cells import CellKind
-from hybridbench.nightly.policy import (
-    CellState,
-    Next,
-    Rules,
-    Why,
-    extension_s,
-    next_attempt,
-    outcome,
-)
-from hybridbench.nightly.records import AttemptRecord
-from tests.unit.nightly.nights import GROWTH, NODES, UNDECIDED, attempt, night
+from hybridbench.nightly.policy import NextAttempt, Rules, extension_s, next_attempt, result
+from hybridbench.nightly.records import Attempt, AttemptReason, CellKind, CellState, Policy
+from hybridbench.records.verdict import VerdictKind
+from tests.unit.nightly.planned_runs import GROWTH, NODES, UNDECIDED, attempt, planned_run
 
 FALSE_LEAK = attempt("LEAK", GROWTH)
 LEAK = attempt("LEAK", NODES)
@@ -29,19 +21,19 @@ SHORT = attempt("INCONCLUSIVE", UNDECIDED)
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Rules:
-    planned = night(tmp_path)
+    planned = planned_run(tmp_path)
     return planned.rules(planned.cells[0])
 
 
-def again(why: Why, verdict: str = "CLEAN", *findings: object) -> AttemptRecord:
-    return attempt(verdict, *findings, why=why.value, seed=99)  # type: ignore[arg-type]
+def again(why: AttemptReason, verdict: str = "CLEAN", *findings: object) -> Attempt:
+    return attempt(verdict, *findings, reason=why, seed=99)  # type: ignore[arg-type]
 
 
 def test_a_leak_of_statistics_is_tried_with_another_seed(rules: Rules) -> None:
     wanted = next_attempt(rules, [FALSE_LEAK])
 
     assert wanted is not None
-    assert wanted.why is Why.RERUN
+    assert wanted.reason is AttemptReason.RERUN
     assert wanted.seed != rules.cell.seed
 
 
@@ -50,20 +42,20 @@ def test_a_leak_that_was_counted_is_red_at_once(rules: Rules) -> None:
 
     assert next_attempt(rules, [LEAK]) is None
     assert next_attempt(rules, [both]) is None
-    assert outcome(rules, [LEAK]).exit_code == 10
+    assert result(rules, [LEAK]).exit_code == 10
 
 
 def test_a_second_seed_that_agrees_makes_it_red(rules: Rules) -> None:
-    attempts = [FALSE_LEAK, again(Why.RERUN, "LEAK", GROWTH)]
+    attempts = [FALSE_LEAK, again(AttemptReason.RERUN, "LEAK", GROWTH)]
 
     assert next_attempt(rules, attempts) is None
-    assert (outcome(rules, attempts).state, outcome(rules, attempts).exit_code) == ("fail", 10)
+    assert (result(rules, attempts).state, result(rules, attempts).exit_code) == ("fail", 10)
 
 
 def test_a_second_seed_that_does_not_agree_speaks_and_says_so(rules: Rules) -> None:
-    attempts = [FALSE_LEAK, again(Why.RERUN)]
+    attempts = [FALSE_LEAK, again(AttemptReason.RERUN)]
 
-    said = outcome(rules, attempts)
+    said = result(rules, attempts)
 
     assert next_attempt(rules, attempts) is None
     assert said.state is CellState.PASS
@@ -71,34 +63,36 @@ def test_a_second_seed_that_does_not_agree_speaks_and_says_so(rules: Rules) -> N
 
 
 def test_the_policy_may_take_the_first_word(rules: Rules) -> None:
-    hasty = replace(rules, policy=replace(rules.policy, rerun_statistical_leak=False))
+    hasty = replace(
+        rules, policy=msgspec.structs.replace(rules.policy, rerun_statistical_leak=False)
+    )
 
     assert next_attempt(hasty, [FALSE_LEAK]) is None
-    assert outcome(hasty, [FALSE_LEAK]).state is CellState.FAIL
+    assert result(hasty, [FALSE_LEAK]).state is CellState.FAIL
 
 
 def test_an_undecided_soak_went_on_by_itself_and_is_neutral(rules: Rules) -> None:
     went_on = msgspec.structs.replace(SHORT, extend_s=1800.0, extended_s=1800.0)
 
-    assert next_attempt(rules, []) == Next(Why.FIRST, 1, 1800.0, 1800.0)
+    assert next_attempt(rules, []) == NextAttempt(AttemptReason.FIRST, 1, 1800.0, 1800.0)
     assert next_attempt(rules, [went_on]) is None
-    said = outcome(rules, [went_on])
+    said = result(rules, [went_on])
     assert (said.state, said.exit_code, said.word) == (CellState.NEUTRAL, 0, "INCONCLUSIVE")
     assert said.notes == ("run 1 was extended by 30m beyond its 30m, as it was undecided",)
 
 
 def test_what_the_budget_left_no_time_for_is_told(rules: Rules) -> None:
-    none = outcome(rules, [msgspec.structs.replace(SHORT, extend_s=0.0)])
-    some = outcome(rules, [msgspec.structs.replace(SHORT, extend_s=120.0)])
+    none = result(rules, [msgspec.structs.replace(SHORT, extend_s=0.0)])
+    some = result(rules, [msgspec.structs.replace(SHORT, extend_s=120.0)])
 
     assert none.notes == ("undecided, and the budget left no time to extend it",)
     assert some.notes == ("undecided, and the budget left only 2m to extend it",)
 
 
 def test_a_stored_night_with_a_longer_second_run_still_reads(rules: Rules) -> None:
-    longer = attempt("INCONCLUSIVE", UNDECIDED, why="extended")
+    longer = attempt("INCONCLUSIVE", UNDECIDED, reason=AttemptReason.EXTENDED)
 
-    said = outcome(rules, [SHORT, longer])
+    said = result(rules, [SHORT, longer])
 
     assert next_attempt(rules, [SHORT, longer]) is None
     assert said.state is CellState.NEUTRAL
@@ -106,9 +100,9 @@ def test_a_stored_night_with_a_longer_second_run_still_reads(rules: Rules) -> No
 
 
 def test_how_long_a_run_may_go_on_is_the_plans_or_the_soaks_default(rules: Rules) -> None:
-    never = replace(rules.policy, extend=0.0)
-    short = replace(rules.cell, duration_s=300.0)
-    comparison = replace(rules.cell, kind=CellKind.COMPARE)
+    never = Policy(extend=0.0)
+    short = msgspec.structs.replace(rules.cell, duration_s=300.0)
+    comparison = msgspec.structs.replace(rules.cell, kind=CellKind.COMPARE)
 
     assert extension_s(short, rules.policy) == 600.0
     assert extension_s(short, never) == 0.0
@@ -116,37 +110,37 @@ def test_how_long_a_run_may_go_on_is_the_plans_or_the_soaks_default(rules: Rules
 
 
 def test_the_plan_may_let_undecided_cells_fail(rules: Rules) -> None:
-    strict = replace(rules, policy=replace(rules.policy, inconclusive="fail"))
+    strict = replace(rules, policy=Policy(inconclusive="fail"))
 
-    said = outcome(strict, [SHORT])
+    said = result(strict, [SHORT])
 
     assert (said.state, said.exit_code) == (CellState.FAIL, 13)
 
 
 def test_a_run_that_proved_nothing_is_made_once_more_and_is_then_red(rules: Rules) -> None:
-    gap = msgspec.structs.replace(UNDECIDED, kind="gaps", verdict="INVALID")
+    gap = msgspec.structs.replace(UNDECIDED, kind="gaps", verdict=VerdictKind.INVALID)
     invalid = attempt("INVALID", gap)
-    again_invalid = again(Why.RETRY, "INVALID", gap)
+    again_invalid = again(AttemptReason.RETRY, "INVALID", gap)
 
-    assert next_attempt(rules, [invalid]) == Next(Why.RETRY, 1, 1800.0, 1800.0)
+    assert next_attempt(rules, [invalid]) == NextAttempt(AttemptReason.RETRY, 1, 1800.0, 1800.0)
     assert next_attempt(rules, [invalid, again_invalid]) is None
-    said = outcome(rules, [invalid, again_invalid])
+    said = result(rules, [invalid, again_invalid])
     assert (said.state, said.exit_code) == (CellState.FAIL, 16)
 
 
 def test_no_cell_is_run_for_ever(rules: Rules) -> None:
-    gap = msgspec.structs.replace(UNDECIDED, kind="gaps", verdict="INVALID")
+    gap = msgspec.structs.replace(UNDECIDED, kind="gaps", verdict=VerdictKind.INVALID)
     worst = [
         attempt("INVALID", gap),
-        again(Why.RETRY, "LEAK", GROWTH),
-        again(Why.RERUN, "INCONCLUSIVE", UNDECIDED),
+        again(AttemptReason.RETRY, "LEAK", GROWTH),
+        again(AttemptReason.RERUN, "INCONCLUSIVE", UNDECIDED),
     ]
 
-    made: list[AttemptRecord] = []
+    made: list[Attempt] = []
     for step in worst:
         wanted = next_attempt(rules, made)
         assert wanted is not None
-        made.append(msgspec.structs.replace(step, why=wanted.why.value))
+        made.append(msgspec.structs.replace(step, reason=wanted.reason))
 
     assert next_attempt(rules, made) is None
 
@@ -155,9 +149,9 @@ def test_a_run_without_a_verdict_is_missing_with_its_last_words(rules: Rules) ->
     broken = attempt("", exit_code=2, complaint="no such model")
 
     assert next_attempt(rules, [broken]) is None
-    said = outcome(rules, [broken])
+    said = result(rules, [broken])
     assert (said.state, said.exit_code) == (CellState.MISSING, 16)
-    assert said.notes == ("no such model",)
+    assert said.headline == "no such model"
 
 
 def test_a_waived_leak_is_neither_red_nor_run_again(tmp_path: Path) -> None:
@@ -165,17 +159,17 @@ def test_a_waived_leak_is_neither_red_nor_run_again(tmp_path: Path) -> None:
         "waivers: [{kind: growth, subject: rss_anon_swap_bytes, expires: 2026-11-20, "
         "link: tracker/1, reason: known}]\n"
     )
-    planned = night(tmp_path, "name: test\ncells: [{profile: smoke}]\n" + waiver)
+    planned = planned_run(tmp_path, "name: test\ncells: [{profile: smoke}]\n" + waiver)
     rules = planned.rules(planned.cells[0])
 
     assert next_attempt(rules, [FALSE_LEAK]) is None
-    assert outcome(rules, [FALSE_LEAK]).state is CellState.PASS
-    assert outcome(rules, [attempt("LEAK", GROWTH, NODES)]).state is CellState.FAIL
+    assert result(rules, [FALSE_LEAK]).state is CellState.PASS
+    assert result(rules, [attempt("LEAK", GROWTH, NODES)]).state is CellState.FAIL
 
 
 def test_a_run_that_was_cut_off_and_went_on_is_told(rules: Rules) -> None:
-    once = outcome(rules, [attempt()])
-    twice = outcome(rules, [attempt(segments=2)])
+    once = result(rules, [attempt()])
+    twice = result(rules, [attempt(segments=2)])
 
     assert once.notes == ()
-    assert "in 2 segments" in twice.notes[0]
+    assert "has 2 segments" in twice.notes[0]

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hybridbench.nightly.baseline import GoodNight
+from hybridbench.nightly.baseline import GreenRun
 from hybridbench.nightly.merge import find_cells, merged
-from hybridbench.nightly.records import AttemptRecord
-from hybridbench.nightly.report import night_document
-from hybridbench.nightly.write import document_below
+from hybridbench.nightly.records import Attempt
+from hybridbench.nightly.report import nightly_document
+from hybridbench.nightly.run import stored_document
 from hybridbench.report.console import render_console
 from hybridbench.report.document import Document, GateState
 from hybridbench.report.html import render_html
 from hybridbench.report.junit import render_junit
 from hybridbench.report.markdown import render_markdown
-from tests.unit.nightly.nights import (
+from tests.unit.nightly.planned_runs import (
     GROWTH,
     NODES,
     PLAN,
@@ -26,7 +26,7 @@ from tests.unit.nightly.nights import (
     at,
     attempt,
     finished,
-    night,
+    planned_run,
     store,
 )
 
@@ -36,13 +36,13 @@ WAIVER = (
 )
 
 
-def document(folder: Path, *ended: AttemptRecord, text: str = PLAN) -> Document:
-    planned = night(folder, text)
+def document(folder: Path, *ended: Attempt, text: str = PLAN) -> Document:
+    planned = planned_run(folder, text)
     (folder / "cells").mkdir()
     for name, record in zip(("one", "two"), ended, strict=False):
         store(finished(planned, name, record), folder / "cells")
     found = find_cells([folder / "cells"])
-    return night_document(merged(planned.record, found, []), "20261120-test")
+    return nightly_document(merged(planned.record, found, []), "20261120-test")
 
 
 def test_a_red_cell_is_the_answer_and_a_failure_in_junit(tmp_path: Path) -> None:
@@ -79,14 +79,14 @@ def test_the_pages_name_every_cell_and_every_waiver(tmp_path: Path) -> None:
 def test_a_cell_leads_to_the_report_of_its_run_where_that_lies_below_the_night(
     tmp_path: Path,
 ) -> None:
-    planned = night(tmp_path)
+    planned = planned_run(tmp_path)
     for name in ("one", "two"):
         store(finished(planned, name, attempt("LEAK", NODES)), tmp_path / "cells")
     page = tmp_path / "cells" / "one" / "attempt-1" / "run" / "report.html"
     page.parent.mkdir(parents=True)
     page.write_text("<p>a run</p>", encoding="utf-8")
 
-    told = document_below(tmp_path, merged(planned.record, find_cells([tmp_path / "cells"]), []))
+    told = stored_document(tmp_path, merged(planned.record, find_cells([tmp_path / "cells"]), []))
 
     assert told.tables[0].links == ("cells/one/attempt-1/run/report.html", "")
     assert 'href="cells/one/attempt-1/run/report.html"' in render_html(told)
@@ -96,16 +96,16 @@ def test_a_cell_leads_to_the_report_of_its_run_where_that_lies_below_the_night(
 def test_the_share_of_the_last_good_night_has_a_column_only_where_there_is_one(
     tmp_path: Path,
 ) -> None:
-    planned = night(tmp_path)
+    planned = planned_run(tmp_path)
     store(finished(planned, "one", attempt()), tmp_path / "before")
     store(finished(planned, "one", at(attempt(), 1)), tmp_path / "cells")
     alone = merged(planned.record, find_cells([tmp_path / "before"]), [])
-    beside = merged(planned.record, find_cells([tmp_path / "cells"]), [GoodNight("last", alone)])
+    beside = merged(planned.record, find_cells([tmp_path / "cells"]), [GreenRun("last", alone)])
 
-    columns = [night_document(one, "x").tables[0].columns for one in (alone, beside)]
-    rows = [night_document(one, "x").tables[0].rows for one in (alone, beside)]
+    columns = [nightly_document(one, "x").tables[0].columns for one in (alone, beside)]
+    rows = [nightly_document(one, "x").tables[0].rows for one in (alone, beside)]
 
-    assert [c[-1] for c in columns] == ["tokens/s", "of last good"]
+    assert [c[-1] for c in columns] == ["tokens/s", "of last green"]
     assert [len(r[0]) for r in rows] == [len(c) for c in columns]
     assert rows[1][0][-1] == "1.000"
 
@@ -113,20 +113,20 @@ def test_the_share_of_the_last_good_night_has_a_column_only_where_there_is_one(
 def test_what_is_new_is_told_once_with_all_its_cells_and_what_is_open_comes_last(
     tmp_path: Path,
 ) -> None:
-    planned = night(tmp_path)
+    planned = planned_run(tmp_path)
     ended = {"one": attempt("LEAK", UNDECIDED, NODES), "two": attempt("LEAK", NODES)}
     for name, record in ended.items():
         store(finished(planned, name, attempt()), tmp_path / "before")
         store(finished(planned, name, at(record, 1)), tmp_path / "cells")
     before = merged(planned.record, find_cells([tmp_path / "before"]), [])
     found = merged(
-        planned.record, find_cells([tmp_path / "cells"]), [GoodNight("last night", before)]
+        planned.record, find_cells([tmp_path / "cells"]), [GreenRun("last night", before)]
     )
 
-    told = night_document(found, "tonight")
+    told = nightly_document(found, "tonight")
 
     said = {fact.label: fact.text for fact in told.answer}
-    assert said["New since the last good night"] == (
+    assert said["New since the last green run"] == (
         "TreeNode (instances-wait-for-collector) in one, two"
     )
     assert [finding.title.partition(":")[0] for finding in told.findings] == ["one", "two", "one"]
@@ -134,34 +134,34 @@ def test_what_is_new_is_told_once_with_all_its_cells_and_what_is_open_comes_last
 
 
 def test_a_rehearsal_says_so_and_is_no_baseline_even_if_it_is_green(tmp_path: Path) -> None:
-    planned = night(tmp_path, PLAN + WAIVER, defects=("lru-reference-cycle",))
+    planned = planned_run(tmp_path, PLAN + WAIVER, defects=("lru-reference-cycle",))
     for name in ("one", "two"):
         store(finished(planned, name, attempt("LEAK", NODES)), tmp_path / "cells")
 
     found = merged(planned.record, find_cells([tmp_path / "cells"]), [])
 
-    assert (found.word, found.exit_code, found.good) == ("PASS", 0, False)
-    told = night_document(found, "tonight")
+    assert (found.word, found.exit_code, found.green) == ("PASS", 0, False)
+    told = nightly_document(found, "tonight")
     assert told.answer[0].label == "Rehearsal"
     assert "defect:lru-reference-cycle" in told.answer[0].text
 
 
 def test_a_defect_that_the_plan_itself_names_is_no_rehearsal(tmp_path: Path) -> None:
     text = "name: t\ncells: [{id: one, profile: smoke, version: 'defect:lru-reference-cycle'}]\n"
-    planned = night(tmp_path, text)
+    planned = planned_run(tmp_path, text)
     store(finished(planned, "one", attempt()), tmp_path / "cells")
 
     found = merged(planned.record, find_cells([tmp_path / "cells"]), [])
 
-    assert found.good
+    assert found.green
     assert found.rehearsed == ()
 
 
 def test_names_of_cells_are_folded_on_a_terminal_and_never_cut(tmp_path: Path) -> None:
     text = "name: t\ncells: [{id: qwen3-next.chat-churn.freeze-after-warmup, profile: smoke}]\n"
-    planned = night(tmp_path, text)
+    planned = planned_run(tmp_path, text)
     store(finished(planned, planned.cells[0].id, attempt("LEAK", NODES)), tmp_path / "cells")
-    told = night_document(merged(planned.record, find_cells([tmp_path / "cells"]), []), "x")
+    told = nightly_document(merged(planned.record, find_cells([tmp_path / "cells"]), []), "x")
     stream = io.StringIO()
 
     Console(file=stream, width=80).print(render_console(told))

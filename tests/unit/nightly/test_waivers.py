@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace as replaced
 
-from hybridbench.nightly.plan import Waiver
-from hybridbench.nightly.records import stored_finding
-from hybridbench.nightly.waivers import MaxRate, judged, kind_left, parse_max_rate
-from hybridbench.records.verdict import Finding, VerdictKind
-from tests.unit.nightly.nights import GROWTH, NODES
+from hybridbench.nightly.policy import Rules
+from hybridbench.nightly.records import (
+    Cell,
+    CellKind,
+    FindingRecord,
+    MaxRate,
+    Policy,
+    Waiver,
+    parse_max_rate,
+)
+from hybridbench.records.verdict import VerdictKind
+from tests.unit.nightly.planned_runs import GROWTH, NODES, attempt
 
 TODAY = date(2026, 11, 20)
-CELL = ("chat-churn", "qwen3-next")
 KNOWN = Waiver(
     kind="instances-wait-for-collector",
     subject="TreeNode",
@@ -24,81 +30,96 @@ KNOWN = Waiver(
     link="tracker/1",
     reason="known",
 )
-LEAK = stored_finding(NODES)
+LEAK = NODES
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def waived(finding: Finding, waiver: Waiver = KNOWN, day: date = TODAY) -> str:
+def rules(waiver: Waiver) -> Rules:
+    cell = Cell(
+        id="one",
+        kind=CellKind.SOAK,
+        profile="chat-churn",
+        model="qwen3-next",
+        versions=(".",),
+        seed=1,
+        duration_s=1800.0,
+    )
+    return Rules(cell, Policy(), (waiver,))
+
+
+def waived(finding: FindingRecord, waiver: Waiver = KNOWN, days: int = 0) -> str:
     """Empty if it is waived, else why not."""
-    (entry,) = judged([finding], [waiver], CELL, day)
-    return "" if entry.waiver is waiver else entry.why_not or "not named"
+    ended = attempt("LEAK", finding, started_wall_s=(NOON + timedelta(days)).timestamp())
+    (entry,) = rules(waiver).judged(ended)
+    return "" if entry.waived else entry.why_not or "not named"
 
 
 def test_a_known_finding_is_waived_to_the_end_of_its_day() -> None:
     assert waived(LEAK) == ""
-    assert "expired on 2026-11-20 (tracker/1)" in waived(LEAK, day=date(2026, 11, 21))
+    assert "expired on 2026-11-20 (tracker/1)" in waived(LEAK, days=1)
 
 
 def test_a_faster_one_is_not() -> None:
     (rate,) = LEAK.rates
 
-    assert "grows faster" in waived(replace(LEAK, rates=(replace(rate, value=0.91),)))
-    assert "no such rate" in waived(replace(LEAK, rates=(replace(rate, per="request"),)))
+    assert "grows faster" in waived(replaced(LEAK, rates=(replaced(rate, value=0.91),)))
+    assert "no such rate" in waived(replaced(LEAK, rates=(replaced(rate, per="request"),)))
 
 
 def test_a_waiver_of_dead_instances_holds_whichever_of_the_two_most_of_them_do() -> None:
-    assert waived(replace(LEAK, kind="instances-retained")) == waived(LEAK)
+    assert waived(replaced(LEAK, kind="instances-retained")) == waived(LEAK)
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        replace(LEAK, kind="held-at-idle"),
-        replace(LEAK, subject="Req"),
-        replace(LEAK, driver="retracts"),
-        replace(LEAK, driver=None),
+        replaced(LEAK, kind="held-at-idle"),
+        replaced(LEAK, subject="Req"),
+        replaced(LEAK, driver="retracts"),
+        replaced(LEAK, driver=None),
     ],
     ids=["kind", "subject", "driver", "no driver"],
 )
-def test_another_signature_is_another_finding(other: Finding) -> None:
+def test_another_signature_is_another_finding(other: FindingRecord) -> None:
     assert waived(other) == "not named"
 
 
 def test_a_waiver_may_be_of_one_profile_or_model_only() -> None:
-    assert waived(LEAK, replace(KNOWN, profile="chat-*", model="qwen3-next")) == ""
-    assert waived(LEAK, replace(KNOWN, profile="smoke")) == "not named"
-    assert waived(LEAK, replace(KNOWN, model="other")) == "not named"
+    assert waived(LEAK, replaced(KNOWN, profile="chat-*", model="qwen3-next")) == ""
+    assert waived(LEAK, replaced(KNOWN, profile="smoke")) == "not named"
+    assert waived(LEAK, replaced(KNOWN, model="other")) == "not named"
 
 
 def test_what_is_left_decides() -> None:
-    growth = stored_finding(GROWTH)
+    of_known = rules(KNOWN)
 
-    assert kind_left(judged([LEAK], [KNOWN], CELL, TODAY)) is VerdictKind.CLEAN
-    assert kind_left(judged([LEAK, growth], [KNOWN], CELL, TODAY)) is VerdictKind.LEAK
+    assert of_known.kind(attempt("LEAK", LEAK)) is VerdictKind.CLEAN
+    assert of_known.kind(attempt("LEAK", LEAK, GROWTH)) is VerdictKind.LEAK
 
 
 def test_a_growth_that_is_waived_may_stay_undecided_below_its_rate() -> None:
-    growth = stored_finding(GROWTH)
-    of_growth = replace(
+    growth = GROWTH
+    of_growth = replaced(
         KNOWN, kind="growth", subject=growth.subject, driver="finishes", max_rate="2GiB/h"
     )
     (rate,) = growth.rates
-    open_ = replace(
+    open_ = replaced(
         growth,
         kind="undecided",
         verdict=VerdictKind.INCONCLUSIVE,
-        rates=(replace(rate, upper=2e9),),
+        rates=(replaced(rate, upper=2e9),),
     )
 
     assert waived(open_, of_growth) == ""
     assert "may grow faster" in waived(
-        replace(open_, rates=(replace(rate, upper=2.2e9),)), of_growth
+        replaced(open_, rates=(replaced(rate, upper=2.2e9),)), of_growth
     )
     assert "may grow faster" in waived(
-        replace(open_, rates=(replace(rate, upper=float("nan")),)), of_growth
+        replaced(open_, rates=(replaced(rate, upper=None),)), of_growth
     )
-    assert waived(open_, replace(of_growth, max_rate=None)) == ""
-    assert waived(replace(open_, subject="threads"), of_growth) == "not named"
-    assert waived(open_, replace(of_growth, kind="decay")) == "not named"
+    assert waived(open_, replaced(of_growth, max_rate=None)) == ""
+    assert waived(replaced(open_, subject="threads"), of_growth) == "not named"
+    assert waived(open_, replaced(of_growth, kind="decay")) == "not named"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hybridbench.nightly.facts import planned_night
+from hybridbench.nightly.planned import plan_run
 from hybridbench.units import parse_duration_s
 from hybridbench.workload.catalog import load_profile
 from tests.unit.nightly.test_fan_out import fake_tools
@@ -101,11 +101,11 @@ def test_only_a_pull_request_is_content_with_the_cells_that_fit(tmp_path: Path) 
 def test_the_budget_of_a_pull_request_fits_two_cells_that_can_decide() -> None:
     (budget,) = re.findall(r"'pull_request' && '(\w+)'", workflow()["env"]["BUDGET"])
 
-    night = planned_night("nightly", parse_duration_s(budget))
+    planned = plan_run("nightly", parse_duration_s(budget))
 
-    assert len(night.cells) >= 2
-    for cell in night.cells:
-        assert cell.duration_s >= load_profile(cell.profile).decides_from_s
+    assert len(planned.cells) >= 2
+    for cell in planned.cells:
+        assert cell.cell.duration_s >= load_profile(cell.cell.profile).decides_from_s
 
 
 @pytest.mark.parametrize(("found", "verb"), [("17", "comment"), ("", "create")])

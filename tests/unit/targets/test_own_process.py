@@ -100,7 +100,7 @@ def test_another_release_that_is_installed_does_not_take_the_place_of_a_checkout
 
 def test_every_python_that_is_started_anywhere_is_started_safely() -> None:
     """Who names the interpreter must start it by one of the safe ways, or only pass its name on."""
-    names_only = {"nightly/soak_attempt.py"}
+    names_only = {"nightly/attempts.py"}
     starting = {
         str(path.relative_to(PACKAGE)): text
         for path in sorted(PACKAGE.rglob("*.py"))

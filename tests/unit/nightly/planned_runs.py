@@ -8,15 +8,17 @@ from typing import Any
 
 import msgspec
 
-from hybridbench.nightly.facts import Night, planned_night
+from hybridbench.nightly.cells import find_cell
+from hybridbench.nightly.planned import PlannedRun, plan_run
 from hybridbench.nightly.records import (
-    CELL_SCHEMA,
-    AttemptRecord,
+    Attempt,
+    AttemptReason,
     CellRecord,
     FindingRecord,
     RateRecord,
-    write_record,
 )
+from hybridbench.nightly.stored import write_record
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import CELL
 from hybridbench.workload.catalog import list_profiles
 
@@ -34,11 +36,11 @@ cells:
 """
 
 
-def night(folder: Path, text: str = PLAN, **options: Any) -> Night:
-    """The night of the plan ``text``, stored in ``folder``."""
+def planned_run(folder: Path, text: str = PLAN, **options: Any) -> PlannedRun:
+    """What the plan ``text`` asks for, stored in ``folder``."""
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
-    return planned_night(path, **options)
+    return plan_run(path, **options)
 
 
 def profile_file(path: Path, name: str) -> None:
@@ -55,7 +57,7 @@ def rate(value: float, per: str = "h", unit: str = "B", width: float = 0.1) -> R
 
 GROWTH = FindingRecord(
     kind="growth",
-    verdict="LEAK",
+    verdict=VerdictKind.LEAK,
     subject="rss_anon_swap_bytes",
     title="private memory grows",
     rates=(rate(2e9),),
@@ -63,24 +65,30 @@ GROWTH = FindingRecord(
 )
 NODES = FindingRecord(
     kind="instances-wait-for-collector",
-    verdict="LEAK",
+    verdict=VerdictKind.LEAK,
     subject="TreeNode",
     title="tree nodes wait for the collector",
     driver="nodes_evicted",
     rates=(rate(0.85, "evicted node", "nodes"),),
 )
 UNDECIDED = FindingRecord(
-    kind="undecided", verdict="INCONCLUSIVE", subject="rss_anon_swap_bytes", title="too short"
+    kind="undecided",
+    verdict=VerdictKind.INCONCLUSIVE,
+    subject="rss_anon_swap_bytes",
+    title="too short",
 )
 
 
 def attempt(
-    verdict: str = "CLEAN", *findings: FindingRecord, why: str = "first", **changes: Any
-) -> AttemptRecord:
+    verdict: str = "CLEAN",
+    *findings: FindingRecord,
+    reason: AttemptReason = AttemptReason.FIRST,
+    **changes: Any,
+) -> Attempt:
     """A run that has ended."""
     given: dict[str, Any] = {
         "number": 1,
-        "why": why,
+        "reason": reason,
         "seed": 1,
         "duration_s": 1800.0,
         "started_wall_s": NOON_S,
@@ -97,17 +105,13 @@ def attempt(
         "machine_class": "a machine",
         "engine": "e0",
     }
-    return AttemptRecord(**{**given, **changes})
+    return Attempt(**{**given, **changes})
 
 
-def finished(of: Night, cell_id: str, *attempts: AttemptRecord, done: bool = True) -> CellRecord:
+def finished(of: PlannedRun, cell_id: str, *attempts: Attempt, done: bool = True) -> CellRecord:
     """cell.json of the cell ``cell_id`` after ``attempts``."""
-    from hybridbench.nightly.cells import cell_to_json, find_cell
-
-    cell = cell_to_json(find_cell(of.cells, cell_id))
-    return CellRecord(
-        schema=CELL_SCHEMA, plan=of.record, cell=cell, attempts=attempts, finished=done
-    )
+    cell = find_cell(of.cells, cell_id).cell
+    return CellRecord(plan=of.record, cell=cell, attempts=attempts, finished=done)
 
 
 def store(record: CellRecord, folder: Path) -> Path:
@@ -118,7 +122,7 @@ def store(record: CellRecord, folder: Path) -> Path:
     return cell_dir
 
 
-def at(record: AttemptRecord, days: float) -> AttemptRecord:
+def at(record: Attempt, days: float) -> Attempt:
     """``record`` as if it had been made ``days`` later."""
     later_s = record.started_wall_s + days * DAY_S
     return msgspec.structs.replace(record, started_wall_s=later_s, ended_wall_s=later_s + 80.0)

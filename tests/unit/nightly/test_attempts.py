@@ -1,4 +1,4 @@
-"""A comparison as a cell: what was worse becomes its findings, and a cut-off one is no answer."""
+"""Attempts: their commands, and what a comparison came to as findings; a cut-off one is none."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.store import StoredComparison
-from hybridbench.nightly import compare_attempt
-from hybridbench.nightly.compare_attempt import compare_command, with_comparison
-from hybridbench.nightly.policy import CellState, Why, next_attempt, outcome
-from hybridbench.nightly.records import AttemptRecord
+from hybridbench.nightly import attempts
+from hybridbench.nightly.attempts import Progress, start_command, stored_attempt, with_result
+from hybridbench.nightly.policy import next_attempt, result
+from hybridbench.nightly.records import Attempt, AttemptReason, CellKind, CellState
 from hybridbench.records.verdict import Rate, Verdict, VerdictKind
-from tests.unit.nightly.nights import attempt, night
+from tests.unit.nightly.planned_runs import attempt, planned_run
 
 PLAN = """\
 name: test
@@ -80,7 +80,7 @@ def ended(
     *sides: SideComparison,
     how: str = "decided",
     thresholds: tuple[str, ...] = (),
-) -> AttemptRecord | None:
+) -> Attempt | None:
     """The attempt whose comparison came to ``sides``."""
     verdict = ComparisonVerdict(
         sides[0].outcome, "", "the answer", sides, 12, ComparisonTerms(), interleaved=True
@@ -93,16 +93,19 @@ def ended(
     version = Version(".", "tree", nothing.manifest, nothing, clean)
     comparison = Comparison((version, version), (), interleaved=True)
     stored = StoredComparison(comparison, ComparisonTerms(), {"thresholds": thresholds}, how)
-    monkeypatch.setattr(compare_attempt, "read_comparison", lambda _: stored)
-    monkeypatch.setattr(compare_attempt, "compare", lambda *_: verdict)
+    monkeypatch.setattr(attempts, "read_comparison", lambda _: stored)
+    monkeypatch.setattr(attempts, "compare", lambda *_: verdict)
     blank = attempt("", exit_code=None)
-    return with_comparison(blank, folder / "attempt-1", folder)
+    found = stored_attempt(CellKind.COMPARE, folder / "attempt-1")
+    if found.progress is not Progress.DONE or found.run_dir is None:
+        return None
+    return with_result(CellKind.COMPARE, blank, found.run_dir, folder)
 
 
 def test_a_leak_that_was_counted_is_a_regression_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = night(tmp_path, PLAN)
+    planned = planned_run(tmp_path, PLAN)
     rules = planned.rules(planned.cells[0])
 
     made = ended(tmp_path, monkeypatch, side(Outcome.REGRESSION, leaks=(LEAK,), metrics=(SLOWER,)))
@@ -111,14 +114,14 @@ def test_a_leak_that_was_counted_is_a_regression_at_once(
     assert made.run == "attempt-1/comparison"
     assert [finding.subject for finding in made.findings] == ["TreeNode", SLOWER.metric]
     assert next_attempt(rules, [made]) is None
-    said = outcome(rules, [made])
+    said = result(rules, [made])
     assert (said.word, said.exit_code) == ("REGRESSION", 12)
 
 
 def test_a_slower_version_is_compared_again_with_another_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = night(tmp_path, PLAN)
+    planned = planned_run(tmp_path, PLAN)
     rules = planned.rules(planned.cells[0])
     shown = replace(SLOWER, role=Role.SHOWN, metric="itl_ms_p50")
 
@@ -128,26 +131,26 @@ def test_a_slower_version_is_compared_again_with_another_seed(
     assert [finding.subject for finding in made.findings] == [SLOWER.metric]
     wanted = next_attempt(rules, [made])
     assert wanted is not None
-    assert wanted.why is Why.RERUN
+    assert wanted.reason is AttemptReason.RERUN
 
 
 def test_what_was_fixed_or_stayed_is_no_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = night(tmp_path, PLAN)
+    planned = planned_run(tmp_path, PLAN)
     fixed = replace(LEAK, change=Change.FIXED)
 
     made = ended(tmp_path, monkeypatch, side(Outcome.BETTER, leaks=(fixed,)))
 
     assert made is not None
     assert (made.verdict, made.findings) == ("CLEAN", ())
-    assert outcome(planned.rules(planned.cells[0]), [made]).state is CellState.PASS
+    assert result(planned.rules(planned.cells[0]), [made]).state is CellState.PASS
 
 
 def test_a_version_that_fell_is_the_finding_and_an_undecided_one_is_neutral(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = night(tmp_path, PLAN)
+    planned = planned_run(tmp_path, PLAN)
     rules = planned.rules(planned.cells[0])
 
     fell = ended(tmp_path, monkeypatch, side(Outcome.REGRESSION))
@@ -156,8 +159,8 @@ def test_a_version_that_fell_is_the_finding_and_an_undecided_one_is_neutral(
     assert fell is not None
     assert open_ is not None
     assert fell.findings[0].kind == "crash"
-    assert outcome(rules, [fell]).exit_code == 12
-    assert outcome(rules, [open_]).state is CellState.NEUTRAL
+    assert result(rules, [fell]).exit_code == 12
+    assert result(rules, [open_]).state is CellState.NEUTRAL
     # It had its interim analyses and its longest time: nothing is made again.
     assert next_attempt(rules, [open_]) is None
 
@@ -165,7 +168,7 @@ def test_a_version_that_fell_is_the_finding_and_an_undecided_one_is_neutral(
 def test_a_missed_ratio_is_a_finding_of_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = night(tmp_path, PLAN)
+    planned = planned_run(tmp_path, PLAN)
     within = replace(SLOWER, call=Call.SAME, ratio=0.98, lower=0.975, upper=0.985)
     same = side(Outcome.SAME, metrics=(within,))
 
@@ -177,7 +180,7 @@ def test_a_missed_ratio_is_a_finding_of_statistics(
     assert met is not None
     assert open_ is not None
     assert [(f.kind, f.exact) for f in missed.findings] == [("threshold", False)]
-    assert outcome(planned.rules(planned.cells[0]), [missed, missed]).exit_code == 12
+    assert result(planned.rules(planned.cells[0]), [missed, missed]).exit_code == 12
     assert (met.verdict, met.findings) == ("CLEAN", ())
     assert open_.verdict == "INCONCLUSIVE"
 
@@ -194,9 +197,9 @@ def test_the_command_is_what_compare_understands(tmp_path: Path) -> None:
 
     from hybridbench.cli.app import app
 
-    (cell,) = night(tmp_path, PLAN).cells
-    cell = replace(cell, thresholds=("throughput.ratio>0.9",))
-    words = compare_command(cell, 3, 60.0, tmp_path)
+    text = PLAN.replace("0.05}", "0.05, thresholds: [throughput.ratio>0.9]}")
+    (cell,) = planned_run(tmp_path, text).cells
+    words = start_command(cell, attempt(seed=3, duration_s=60.0), tmp_path)
 
     shown = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "200"}).output
     assert words[3:6] == ["compare", "git:HEAD~1", "."]

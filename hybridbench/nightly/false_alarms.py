@@ -1,0 +1,92 @@
+"""How often a nightly run fails though nothing is wrong, so that the gate can be trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hybridbench.metrics import METRICS, Check
+from hybridbench.nightly.records import Cell, CellKind, Policy
+
+# docs/detection.md, "How well it does": 3 false alarms in 552 clean traces on one fresh seed, none
+# in 552 on another.  The worse of the two is used; with none, up to 0.0054 could not be excluded.
+ALARM_RATE: Final = 3 / 552
+# A comparison is built to call identical versions different in one of twenty at most, half of them
+# slower; docs/comparison-statistics.md simulated it and saw none.
+COMPARE_RATE: Final = 0.025
+GATED_METRICS: Final = sum(spec.check is Check.TREND for spec in METRICS)
+
+
+@dataclass(frozen=True)
+class FalseAlarms:
+    """The expected share of failed runs of a plan in which nothing is wrong.
+
+    One clean soak is called a leak with chance c = 1 - (1 - a)^m, for m gated metrics with an alarm
+    rate of a each; with the rerun policy it fails only if a second seed agrees, c^2.  A nightly run
+    fails unless every cell passes: 1 - product of (1 - chance).
+
+    An extension is counted as a second analysis, as if every soak were undecided and the two were
+    independent: m is doubled.  How often the interim analyses of an extension, of which two must
+    agree, are wrong has not been measured.
+    """
+
+    soaks: int
+    compares: int
+    extended: bool
+    confirmed: bool
+
+    @property
+    def share(self) -> float:
+        """As a share of all nightly runs."""
+        power = 2 if self.confirmed else 1
+        soak = (1.0 - (1.0 - ALARM_RATE) ** self._tries) ** power
+        compare = COMPARE_RATE**power
+        return 1.0 - (1.0 - soak) ** self.soaks * (1.0 - compare) ** self.compares
+
+    @property
+    def text(self) -> str:
+        """The share in a sentence, and what it is of."""
+        parts = []
+        if self.soaks:
+            extended = ", the extension counted as a second analysis" if self.extended else ""
+            parts.append(f"{_count(self.soaks, 'soak')} of {GATED_METRICS} gated metrics{extended}")
+        if self.compares:
+            parts.append(_count(self.compares, "comparison"))
+        one_in = f", about one in {_rounded(1 / self.share)}" if self.share > 0 else ""
+        confirmed = ", each failure confirmed by a second seed" if self.confirmed else ""
+        return f"{self.share:.2%} of nightly runs{one_in}: {' and '.join(parts)}{confirmed}"
+
+    @property
+    def formula(self) -> str:
+        """How the share was calculated."""
+        squared = "^2" if self.confirmed else ""
+        parts = []
+        if self.soaks:
+            parts.append(f"(1 - (1 - (1 - {ALARM_RATE:.4f})^{self._tries}){squared})^{self.soaks}")
+        if self.compares:
+            parts.append(f"(1 - {COMPARE_RATE:g}{squared})^{self.compares}")
+        return (
+            f"1 - {' x '.join(parts)}, with {ALARM_RATE:.4f} false alarms for each gated metric as "
+            "measured (docs/detection.md); assumes independent runs; a noisy machine violates this"
+        )
+
+    @property
+    def _tries(self) -> int:
+        return GATED_METRICS * (2 if self.extended else 1)
+
+
+def expected_false_alarms(cells: Sequence[Cell], policy: Policy) -> FalseAlarms:
+    """For one nightly run of ``cells``."""
+    soaks = sum(cell.kind is CellKind.SOAK for cell in cells)
+    return FalseAlarms(soaks, len(cells) - soaks, policy.extend != 0, policy.rerun_statistical_leak)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number > 1)}"
+
+
+def _rounded(runs: float) -> str:
+    digits = max(0, math.floor(math.log10(runs)) - 1)
+    return f"{round(runs, -digits):.0f}"

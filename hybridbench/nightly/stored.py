@@ -1,0 +1,75 @@
+"""cell.json and night.json on disk: read back or refused, written whole or not at all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
+from hybridbench.nightly.records import CELL_SCHEMA, NIGHTLY_SCHEMA, CellRecord, NightlyRun
+from hybridbench.rundir.atomic import write_atomically
+
+_Record = TypeVar("_Record", CellRecord, NightlyRun)
+# Older versions wrote the cell of a result that never came back as an empty object.
+_LOST_CELL: Final = re.compile(rb'"cell":\s*\{\}')
+
+
+class _Head(msgspec.Struct):
+    schema: str = ""
+
+
+def read_cell(path: Path) -> CellRecord:
+    """The cell stored in the file at ``path``.
+
+    Raises:
+        RunDirectoryError: it is damaged, or another version wrote it.
+    """
+    return _read(path, CellRecord, CELL_SCHEMA)
+
+
+def read_nightly_run(path: Path) -> NightlyRun:
+    """The nightly run stored in the file at ``path``.
+
+    Raises:
+        RunDirectoryError: it is damaged, or another version wrote it.
+    """
+    return _read(path, NightlyRun, NIGHTLY_SCHEMA)
+
+
+def write_record(path: Path, record: CellRecord | NightlyRun) -> None:
+    """Replace the file at ``path``.
+
+    Raises:
+        RunDirectoryError: it cannot be written.
+    """
+    text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+    write_atomically(path, text + "\n")
+
+
+def another_engine(one: str, other: str) -> bool:
+    """Whether two hashes are of different engines; an empty one may be any."""
+    return bool(one and other) and one != other
+
+
+def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
+    try:
+        data = read_bytes(path, DOCUMENT_BYTES_MAX)
+    except ForeignDataError as error:
+        raise RunDirectoryError(f"{path} {error}") from error
+    except OSError as error:
+        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        found = msgspec.json.decode(data, type=_Head).schema
+        if found != schema:
+            raise RunDirectoryError(
+                f"{path} has schema {found!r}, and this hybridbench reads {schema!r} only: "
+                "read it with the version that wrote it"
+            )
+        return msgspec.json.decode(_LOST_CELL.sub(b'"cell": null', data), type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        said = str(error).partition("\n")[0]
+        raise RunDirectoryError(f"{path} is damaged: {said}") from error
