@@ -8,8 +8,11 @@ from dataclasses import replace
 from hybridbench.analysis.boundary import Boundary, failure_findings
 from hybridbench.analysis.exact.checkpoints import checkpoint_findings
 from hybridbench.analysis.exact.containers import container_findings
-from hybridbench.analysis.exact.engine_log import log_findings
-from hybridbench.analysis.exact.engine_reports import crash_findings, violation_findings
+from hybridbench.analysis.exact.engine_reports import (
+    crash_findings,
+    log_findings,
+    violation_findings,
+)
 from hybridbench.analysis.exact.instances import instance_findings
 from hybridbench.analysis.exact.requests import liveness_findings, waiting_findings
 from hybridbench.analysis.exact.sanity import sanity_findings

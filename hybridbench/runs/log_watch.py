@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridbench.analysis.exact.engine_log import ENGINE_LOG, template_of, trouble_in
+from hybridbench.analysis.exact.engine_reports import ENGINE_LOG, template_of, trouble_in
 from hybridbench.records.json_value import JsonValue
 from hybridbench.runs.recorder import Recorder
 

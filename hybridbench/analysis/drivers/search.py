@@ -24,8 +24,7 @@ from hybridbench.analysis.drivers.line_fits import (
     slope_interval,
     told_apart,
 )
-from hybridbench.analysis.drivers.multiples import exact_at_idle, exact_multiple
-from hybridbench.analysis.drivers.rates import MeanRate, mean_rate
+from hybridbench.analysis.drivers.rates import MeanRate, exact_at_idle, exact_multiple, mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, expectation, singular, telling
 from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.record import FloatArray, Series

@@ -1,8 +1,17 @@
-"""What the engine itself said was wrong: its violations, its death."""
+"""What the engine itself reported: violations of its own checks, its log, its death.
+
+The phrases looked for in a log are those of real engines: SGLang's pool checks and watchdogs, the
+collective watchdog of torch, vLLM's and TensorRT-LLM's hang reports, llama.cpp's and CUDA's
+refusals, the kernel's and the C library's last words.  An engine may be wrong about itself: what
+its log says of a leak is a contradiction (INVARIANT) until an exact finding agrees with it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 from hybridbench.analysis.exact.checkpoints import HELD, LOCKS, NEGATIVE, RESIDUAL
 from hybridbench.analysis.exact.requests import WAITING_VIOLATIONS as WAITING
@@ -29,6 +38,13 @@ _CRASHES = {
     "oom": "the worker was killed for want of memory",
 }
 _STDERR_LINES = 5
+
+ENGINE_SAID = "engine-said"
+ENGINE_LOG = "engine_log"  # kind of the event: text, and how often it had been said by then
+
+_LINE_CHARS = 2000  # of a line that are looked at
+_QUOTED_CHARS = 160
+_QUOTES = 3
 
 
 def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
@@ -143,3 +159,171 @@ def _quotes(events: list[RunEvent]) -> Iterable[str]:
     slots = _slots(last)
     if slots:
         yield f"{slots:.0f} slots in the last report, at {format_duration(last.t_s)}"
+
+
+class Trouble(StrEnum):
+    """What a line speaks of."""
+
+    LEAK = "leak"
+    DOUBLE_FREE = "double free"
+    WATCHDOG = "watchdog"
+    OUT_OF_MEMORY = "out of memory"
+
+
+_PATTERNS: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
+    (
+        Trouble.DOUBLE_FREE,
+        re.compile(
+            r"\bdouble[ -]free\b|\bfreed? twice\b|\bfree\(\): invalid|munmap_chunk\(\): invalid|"
+            r"\bmalloc\(\): (corrupted|unsorted|invalid)|corrupted (double-linked list|size vs)",
+            re.I,
+        ),
+    ),
+    (
+        Trouble.LEAK,
+        re.compile(
+            r"\b(memory|pool|kv|cache|slot|page|block)s?[ _](memory )?leaks?( was| were)? "
+            r"(detected|found)|\bdetected (a )?(memory|pool|slot|page|block) leaks?\b|"
+            r"\bdetected memory leaks\b|\bpossible (memory )?leak detected\b|"
+            r"\b\d+ (pages|slots|blocks|tokens) (were |was |have been )?leaked\b|"
+            r"\bleaked_\w*(pages|slots|blocks|rows)\s*[=:]\s*[{\[(]\s*\d",
+            re.I,
+        ),
+    ),
+    (
+        Trouble.WATCHDOG,
+        re.compile(
+            r"\bwatchdog (timeout\b|timed out|triggered|expired|fired|caught|detected)|"
+            r"\bhang detected\b|\bdetected (a )?(hang|stall|deadlock)\b|"
+            r"no available shared memory broadcast block",
+            re.I,
+        ),
+    ),
+    (
+        Trouble.OUT_OF_MEMORY,
+        re.compile(
+            r"\bout of memory\b|\bOutOfMemoryError\b|\bMemoryError\b|std::bad_alloc|"
+            r"\bkilled process \d+|\boom-kill(er)?\b|\bcannot allocate memory\b|"
+            r"\bfailed to allocate (\w+ )?(buffer|memory|tensor)",
+            re.I,
+        ),
+    ),
+)
+_HARMLESS = re.compile(
+    # Denied, or only feared.
+    r"\b(no|not|without|zero|0|never|any) (\w+ ){0,3}(leaks?|leaked|out of memory|hangs?|double)\b|"
+    r"\b(may|might|could|can|would|will|to|avoid|prevents?|against|risk of|if|in case of|"
+    r"when|unless|until|reduces?) (\w+ ){0,4}(leaks?|out of memory|OutOfMemoryError|double|oom)\b|"
+    # A setting, a test, a message about the check itself.
+    r"\b(leak|watchdog|hang)s?[ _-]?(check|checker|detector|detection|timeout)s?:? "
+    r"(is |was |set |=|enabled|disabled|passed|ok\b|started|off\b|on\b)|"
+    r"\bleaks?( were)? (detected|found)\s*[:=]\s*(0|none|false|no)\b|"
+    r"\b(enabl|disabl|start|runn|check)ing (\w+ ){0,3}(leak|watchdog|hang)|"
+    # Line of source in a traceback, warning of an interpreter at its end, our own words.
+    r"^\s*File \"|^\s*(raise|assert|def|class|#|msg ?=|return|if|except)\b|ResourceWarning|"
+    r"\bleaked (semaphore|shared_memory|folder)|^\s*hybridbench\b|\bhybridbench:",
+    re.I,
+)
+
+
+def trouble_in(line: str) -> Trouble | None:
+    """What ``line`` says went wrong; None for a harmless one."""
+    head = line[:_LINE_CHARS]
+    for words, pattern in _PATTERNS:
+        match = pattern.search(head)
+        if match is not None:
+            return None if _HARMLESS.search(head[: match.end() + _QUOTED_CHARS]) else words
+    return None
+
+
+def template_of(line: str) -> str:
+    """``line`` less all that differs from one saying to the next: times, counts, addresses."""
+    bare = re.sub(r"0x[0-9a-f]+|\d+", "#", line[:_LINE_CHARS].strip(), flags=re.I)
+    return re.sub(r"\s+", " ", bare)
+
+
+@dataclass(frozen=True)
+class _Message:
+    """One line, in all its repetitions."""
+
+    words: Trouble
+    line: str
+    count: int
+    first_s: float
+    last_s: float
+
+
+def log_findings(record: RunRecord, known: Sequence[Finding]) -> list[Finding]:
+    """One finding for each thing that the log speaks of, with its text.
+
+    ``known`` are the exact findings: a leak that they show too is one.
+    """
+    grouped: dict[Trouble, list[_Message]] = {}
+    for saying in _messages(record):
+        grouped.setdefault(saying.words, []).append(saying)
+    crashed = any(finding.verdict is VerdictKind.CRASHED for finding in known)
+    leaks = any(finding.verdict is VerdictKind.LEAK for finding in known)
+    return [
+        _log_finding(words, sayings, _log_verdict(words, crashed=crashed, leaks=leaks))
+        for words, sayings in sorted(grouped.items())
+    ]
+
+
+def _log_verdict(words: Trouble, *, crashed: bool, leaks: bool) -> VerdictKind:
+    if words is Trouble.LEAK:
+        return VerdictKind.LEAK if leaks else VerdictKind.INVARIANT
+    if words is Trouble.DOUBLE_FREE:
+        return VerdictKind.INVARIANT
+    # It hung or ran dry and lived: its own check raised an alarm that nothing else bears out.
+    return VerdictKind.CRASHED if crashed else VerdictKind.INVARIANT
+
+
+def _messages(record: RunRecord) -> Iterable[_Message]:
+    found: dict[str, _Message] = {}
+    for event in record.all_events(ENGINE_LOG):
+        line = text(event.data, "text")
+        words = trouble_in(line)
+        if words is None:
+            continue
+        key = template_of(line)
+        before = found.get(key)
+        # The recorder tells how often it had been said by then; without that, each event is one.
+        told = int(number(event.data, "count"))
+        if before is None:
+            found[key] = _Message(words, line.strip(), max(told, 1), event.t_s, event.t_s)
+            continue
+        count = max(told, before.count) if told else before.count + 1
+        found[key] = _Message(words, before.line, count, before.first_s, event.t_s)
+    return found.values()
+
+
+def _log_finding(words: Trouble, sayings: Sequence[_Message], verdict: VerdictKind) -> Finding:
+    first = min(sayings, key=lambda saying: saying.first_s)
+    count = sum(saying.count for saying in sayings)
+    last_s = max(saying.last_s for saying in sayings)
+    return Finding(
+        kind=ENGINE_SAID,
+        verdict=verdict,
+        subject="engine",
+        title=f"the engine's log speaks of {_ARTICLE[words]}: {_quoted(first.line)}",
+        evidence=(
+            f"{count} line{'s' * (count > 1)}, first at {format_duration(first.first_s)}, last "
+            f"at {format_duration(last_s)}",
+            *(f"log: {_quoted(saying.line)}" for saying in sayings[1 : 1 + _QUOTES]),
+        ),
+        since_s=first.first_s,
+        data={"words": words.value, "count": count},
+    )
+
+
+_ARTICLE = {
+    Trouble.LEAK: "a leak",
+    Trouble.DOUBLE_FREE: "memory freed twice",
+    Trouble.WATCHDOG: "a hang",
+    Trouble.OUT_OF_MEMORY: "the end of its memory",
+}
+
+
+def _quoted(line: str) -> str:
+    bare = re.sub(r"\s+", " ", line)
+    return f'"{bare[:_QUOTED_CHARS]}{"..." * (len(bare) > _QUOTED_CHARS)}"'

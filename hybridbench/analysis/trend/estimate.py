@@ -160,56 +160,49 @@ def _readable(samples: Samples) -> Samples:
 
 
 def _estimate(samples: Samples, opts: Options) -> Estimate:
-    value = samples.value
-    if samples.load is not None:
-        value = without_load(value, samples.load)
+    value = _without_load(samples)
     blocks = make_blocks(samples.t_s, value, opts.quantile, opts.max_blocks)
     if not np.ptp(blocks.value):
         return _constant(blocks)
-    teeth = find_sawtooth(samples.t_s, value)
-    if teeth is not None and teeth.fall.size >= 2:
-        troughs = _from_troughs(samples, teeth, blocks, opts)
-        if troughs is not None:
-            return _surer(troughs, samples, blocks, opts, teeth)
-    found = _from_models(samples, blocks, opts, teeth)
-    if found.phi >= _HARDLY_FORGETS and not found.leak:
-        return _from_later_half(samples, opts, found, teeth)
-    return _despite(teeth, found)
+    sawtooth = find_sawtooth(samples.t_s, value)
+    by_troughs = None
+    if sawtooth is not None and sawtooth.fall.size >= 2:
+        by_troughs = _from_troughs(samples, sawtooth, blocks, opts)
+    if by_troughs is not None and by_troughs.leak:
+        return by_troughs
+    by_models = _from_models(samples, blocks, opts, sawtooth)
+    if by_troughs is None and by_models.phi >= _HARDLY_FORGETS and not by_models.leak:
+        return _from_later_half(samples, opts, by_models, sawtooth)
+    found = _unless_stored_up(sawtooth, by_models)
+    if by_troughs is None:
+        return found
+    # Ramps as short as a few blocks are noise that forgets, and where ramps differ the troughs are
+    # less alike than the stretches between them: then the blocks tell more exactly.
+    narrower = found.upper - found.lower < by_troughs.upper - by_troughs.lower
+    return found if found.phi <= _FORGETS_AGAIN and narrower else by_troughs
 
 
-def _surer(
-    troughs: Estimate, samples: Samples, blocks: Blocks, opts: Options, teeth: Sawtooth
-) -> Estimate:
-    """What the troughs say, or the blocks, where those say it more exactly.
-
-    Teeth as short as a few blocks are noise that forgets, and of teeth that differ the feet are
-    less alike than the stretches between them.
-    """
-    if troughs.leak:
-        return troughs
-    found = _despite(teeth, _from_models(samples, blocks, opts, teeth))
-    forgets = found.phi <= _FORGETS_AGAIN
-    narrower = found.upper - found.lower < troughs.upper - troughs.lower
-    return found if forgets and narrower else troughs
+def _without_load(samples: Samples) -> FloatArray:
+    return samples.value if samples.load is None else without_load(samples.value, samples.load)
 
 
-def _despite(teeth: Sawtooth | None, found: Estimate) -> Estimate:
-    """The estimate, and no leak where a few teeth could have stored up its growth."""
-    if teeth is None or not found.leak or found.returns or _teeth_rise(teeth, found):
+def _unless_stored_up(sawtooth: Sawtooth | None, found: Estimate) -> Estimate:
+    """The estimate, and no leak where a few ramps of a sawtooth could have stored up its growth."""
+    if sawtooth is None or not found.leak or found.returns or _troughs_rise(sawtooth, found):
         return found
     return replace(found, leak=False, reason="few-cycles")
 
 
-def _teeth_rise(teeth: Sawtooth, found: Estimate) -> bool:
-    """Whether few teeth leave the growth to stand: each trough as much above the one before as
-    the growth says, a single fall that gives little back, or no fall for longer than a tooth lasts.
+def _troughs_rise(sawtooth: Sawtooth, found: Estimate) -> bool:
+    """Whether few ramps leave the growth to stand: each trough as much above the one before as
+    the growth says, a single fall that gives little back, or no fall for longer than a ramp lasts.
     """
-    if teeth.outgrown:
+    if sawtooth.outgrown:
         return True
-    if teeth.fall.size < 2:
-        return not teeth.gives_back
+    if sawtooth.fall.size < 2:
+        return not sawtooth.gives_back
     blocks = found.blocks
-    pace = np.diff(teeth.trough) / np.diff(teeth.trough_s) * (blocks.end_s - blocks.start_s)
+    pace = np.diff(sawtooth.trough) / np.diff(sawtooth.trough_s) * (blocks.end_s - blocks.start_s)
     return bool(np.all(pace >= _TROUGHS_KEEP * found.growth))
 
 
@@ -221,9 +214,9 @@ def _constant(blocks: Blocks) -> Estimate:
 
 
 def _from_models(
-    samples: Samples, blocks: Blocks, opts: Options, teeth: Sawtooth | None = None
+    samples: Samples, blocks: Blocks, opts: Options, sawtooth: Sawtooth | None = None
 ) -> Estimate:
-    dips = find_dips(blocks, teeth, opts.quantile)
+    dips = find_dips(blocks, sawtooth, opts.quantile)
     problem, works = _problem(samples, blocks, opts, dips)
     phi = choose_phi(problem, opts.max_steps)
     ranked = rank_models(problem, phi, opts.max_steps)
@@ -291,7 +284,7 @@ def _by_chance(
 
 
 def _returns(model: Model, dips: Beside, problem: Problem) -> bool:
-    """Whether the model needs the dips, and no steps beside them as the teeth of a saw would."""
+    """Whether the model needs the dips, and no steps beside them as a sawtooth would."""
     if model.steps:
         return False
     columns = problem.shapes.columns[:, list(model.candidate.columns)]
@@ -299,7 +292,7 @@ def _returns(model: Model, dips: Beside, problem: Problem) -> bool:
 
 
 def _from_later_half(
-    samples: Samples, opts: Options, whole: Estimate, teeth: Sawtooth | None
+    samples: Samples, opts: Options, whole: Estimate, sawtooth: Sawtooth | None
 ) -> Estimate:
     """The later half judged alone, where the whole run's noise is only what no shape could fit.
 
@@ -315,26 +308,19 @@ def _from_later_half(
         [work[late] for work in samples.works],
         None if samples.load is None else samples.load[late],
     )
-    blocks = _blocks_of(part, opts)
+    blocks = make_blocks(part.t_s, _without_load(part), opts.quantile, opts.max_blocks)
     if not np.ptp(blocks.value):
         return whole
-    late_teeth = find_sawtooth(part.t_s, part.value)
-    half = _from_models(part, blocks, replace(opts, floor=0.5 * opts.floor), late_teeth)
+    late_sawtooth = find_sawtooth(part.t_s, part.value)
+    half = _from_models(part, blocks, replace(opts, floor=0.5 * opts.floor), late_sawtooth)
     if half.phi > _FORGETS_AGAIN:
         return whole
-    half = _despite(late_teeth, half)
-    if teeth is not None and teeth.fall.size < 2:
-        # A single fall may end one tooth as long as the run, whichever half it is in.
-        half = _despite(teeth, half)
+    half = _unless_stored_up(late_sawtooth, half)
+    if sawtooth is not None and sawtooth.fall.size < 2:
+        # A single fall may end one ramp as long as the run, whichever half it is in.
+        half = _unless_stored_up(sawtooth, half)
     leak = half.leak and whole.lower > opts.floor
     return replace(half, leak=leak, reason="" if leak else half.reason or whole.reason)
-
-
-def _blocks_of(samples: Samples, opts: Options) -> Blocks:
-    value = samples.value
-    if samples.load is not None:
-        value = without_load(value, samples.load)
-    return make_blocks(samples.t_s, value, opts.quantile, opts.max_blocks)
 
 
 def _united(
@@ -399,15 +385,15 @@ def _growth(fit: ModelFit, problem: Problem, confidence: float) -> tuple[float, 
 
 
 def _from_troughs(
-    samples: Samples, teeth: Sawtooth, blocks: Blocks, opts: Options
+    samples: Samples, sawtooth: Sawtooth, blocks: Blocks, opts: Options
 ) -> Estimate | None:
     """The trend of the troughs; None where there are too few to fit."""
-    t, y = usable_troughs(teeth, blocks.start_s, blocks.end_s)
+    t, y = usable_troughs(sawtooth, blocks.start_s, blocks.end_s)
     if t.size < MIN_TROUGHS:
         return None
     if t.size >= _TROUGHS_FOR_MODELS:
         # Enough troughs are a series of their own: they get every shape that a series gets, and may
-        # have teeth again, as where one collector waits for another.  So few points bear no more
+        # be a sawtooth again, as where one collector waits for another.  So few points bear no more
         # than a step for each sixteen.
         fewer = min(opts.max_steps, t.size // _TROUGHS_FOR_MODELS)
         works = [np.interp(t, samples.t_s, work) for work in samples.works]
@@ -416,7 +402,7 @@ def _from_troughs(
         )
     x = (t - blocks.start_s) / (blocks.end_s - blocks.start_s)
     slope, se, line = _line(x, y)
-    se = float(np.hypot(se, teeth.jitter / np.sqrt(12.0 * np.sum((x - x.mean()) ** 2))))
+    se = float(np.hypot(se, sawtooth.jitter / np.sqrt(12.0 * np.sum((x - x.mean()) ** 2))))
     late = slice(t.size // 2 - 1, None)
     late_slope, late_se, _ = _line(x[late], y[late])
     df = t.size - 2

@@ -118,16 +118,16 @@ def _explained(x: FloatArray, left: FloatArray, cycles: FloatArray) -> FloatArra
 
 
 def find_dips(
-    blocks: Blocks, teeth: Sawtooth | None, quantile: float = BYTES_QUANTILE
+    blocks: Blocks, sawtooth: Sawtooth | None, quantile: float = BYTES_QUANTILE
 ) -> Beside | None:
     """A return after each of a few falls, at the speed that fits best; None if it explains little.
 
     Each fall has a depth of its own; the speed is one for all, as the same thing comes back.
     """
-    if teeth is None or teeth.fall_s.size > MOST_FALLS:
+    if sawtooth is None or sawtooth.fall_s.size > MOST_FALLS:
         return None
     x = blocks.x
-    falls = (teeth.fall_s - blocks.start_s) / max(blocks.end_s - blocks.start_s, 1e-9)
+    falls = (sawtooth.fall_s - blocks.start_s) / max(blocks.end_s - blocks.start_s, 1e-9)
     falls = falls[falls < 1.0 - _LATEST]
     if not falls.size:
         return None

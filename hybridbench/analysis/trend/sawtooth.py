@@ -1,4 +1,4 @@
-"""Sawteeth longer than a block: find the falls, and fit the bottoms instead of the teeth.
+"""Sawteeth longer than a block: find the falls, and fit the troughs instead of the ramps.
 
 A full collection gives memory back at once; what grows under it shows in the troughs (detection.md
 4.2, step 2).
@@ -24,26 +24,25 @@ _FALL_WITHIN = 3  # samples that one fall may take
 _FALL_NOISE = 8.0  # robust standard deviations of a sample-to-sample difference
 _FALL_QUANTA = 2.5  # of what the values are rounded to: less is one sample on the edge of two
 _LIKE_SIZE = 0.4  # of the largest fall
-_SAME_FLOOR = (
-    2.5  # typical misses of a trough by its neighbours: a smaller fall that ends no further off
-)
+# Typical misses of a trough by its neighbours: a smaller fall that ends no further off counts.
+_SAME_FLOOR = 2.5
 _NEAR_FLOOR = 0.03  # of the typical fall
 _LEAST_OF_TYPICAL = 0.15  # of the typical fall; a smaller one may be anything
-_SUDDEN = 0.5  # a rise of this share of the fall in one go is a burst of load, not a tooth
+_SUDDEN = 0.5  # a rise of this share of the fall in one go is a burst of load, not a ramp
 # Of all growth so far: a fall this deep says that growth was only stored up.  A far deeper one let
 # go of something else.
 _GIVES_BACK, _GIVES_MORE = 0.5, 2.0
-_OUTGROWS = 1.5  # times the largest fall; the next tooth of a sawtooth would have ended before
+_OUTGROWS = 1.5  # times the largest fall; the next ramp of a sawtooth would have ended before
 _OUTGROWS_FROM = 0.25  # of the window: what rose before may be a fill
-_LINE_POINTS = 8  # of a tooth before a line is drawn through it
-_LINE_MISS = 4.0  # standard deviations between the line's foot and the lowest sample
+_LINE_POINTS = 8  # of a ramp before a line is drawn through it
+_LINE_MISS = 4.0  # standard deviations between the line's trough and the lowest sample
 _SCATTERS_MORE = 1.5
 _CLIMB_ROUNDS = 6
 _LEAST_VARIANCE = 1e-6  # of a climb, as a share of what climbs are
 _SKIP = 0.12  # share of the window in which a trough may still be warm-up
 
 FEWEST_FLOORS = 4  # before a rise of them is called a leak
-_LEAST_ERROR_BYTES = 4096.0  # a census sizes objects, and misses some bytes of each
+_LEAST_ERROR_BYTES = 4096.0  # a heap scan sizes objects, and misses some bytes of each
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,11 @@ class Sawtooth:
     trough: FloatArray
     gives_back: bool  # one fall returned most of the growth up to it, and not far more
     outgrown: bool  # memory rose by far more than any fall gave back, and no fill is in that
-    jitter: float  # how far a trough may be missed by: what a tooth climbs between two samples
+    jitter: float  # how far a trough may be missed by: what a ramp climbs between two samples
 
 
 def find_sawtooth(t_s: FloatArray, value: FloatArray) -> Sawtooth | None:
-    """The teeth of a series, or None where there is no fall that stands out of the noise."""
+    """The sawtooth of a series, or None where there is no fall that stands out of the noise."""
     if t_s.size < 4 * _FALL_WITHIN:
         return None
     t, raw = _thin(t_s, value)
@@ -78,7 +77,7 @@ def find_sawtooth(t_s: FloatArray, value: FloatArray) -> Sawtooth | None:
     if not at.size:
         return None
     bottoms = _bottoms(y, at)
-    troughs = _feet(t, y, bottoms, at)
+    troughs = _troughs(t, y, bottoms, at)
     low_so_far = np.minimum.accumulate(y)
     rise_so_far = np.array([y[max(0, i - 2) : i + 1].max() - low_so_far[i] for i in at])
     stored_up = (fall[at] >= _GIVES_BACK * rise_so_far) & (fall[at] <= _GIVES_MORE * rise_so_far)
@@ -92,10 +91,10 @@ def find_sawtooth(t_s: FloatArray, value: FloatArray) -> Sawtooth | None:
 
 
 def _alike(y: FloatArray, fall: FloatArray, every: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The falls that end teeth: those of like size, and smaller ones to the same floor.
+    """The falls that end ramps: those of like size, and smaller ones to the same floor.
 
     A collection that comes early frees little and still leaves what the others leave; a line drawn
-    through it would miss the foot of its tooth.
+    through it would miss where its ramp began.
     """
     large = fall[every] >= _LIKE_SIZE * fall[every].max()
     at: NDArray[np.int64] = every[large]
@@ -115,10 +114,12 @@ def _alike(y: FloatArray, fall: FloatArray, every: NDArray[np.int64]) -> NDArray
     return chosen
 
 
-def usable_troughs(teeth: Sawtooth, start_s: float, end_s: float) -> tuple[FloatArray, FloatArray]:
+def usable_troughs(
+    sawtooth: Sawtooth, start_s: float, end_s: float
+) -> tuple[FloatArray, FloatArray]:
     """Times and values of the troughs after the first 12 % of the window."""
-    keep = teeth.trough_s >= start_s + _SKIP * (end_s - start_s)
-    return teeth.trough_s[keep], teeth.trough[keep]
+    keep = sawtooth.trough_s >= start_s + _SKIP * (end_s - start_s)
+    return sawtooth.trough_s[keep], sawtooth.trough[keep]
 
 
 def _thin(t_s: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -176,14 +177,14 @@ def _bottoms(y: FloatArray, at: NDArray[np.int64]) -> NDArray[np.int64]:
     )
 
 
-def _feet(
+def _troughs(
     t: FloatArray, y: FloatArray, bottoms: NDArray[np.int64], at: NDArray[np.int64]
 ) -> FloatArray:
-    """Where the line through each tooth starts: the trough, less the noise of one sample.
+    """Where the line through each ramp starts: the trough, less the noise of one sample.
 
-    A tooth too short for a line, or bent, keeps its lowest sample.
+    A ramp too short for a line, or bent, keeps its lowest sample.
     """
-    feet = y[bottoms].copy()
+    troughs = y[bottoms].copy()
     ends = [*at[1:].tolist(), y.size - 1]
     lines = [
         _Line.through(t[start : end + 1], y[start : end + 1], place)
@@ -191,19 +192,19 @@ def _feet(
         if end - start + 1 >= _LINE_POINTS
     ]
     if not lines:
-        return feet
+        return troughs
     typical = float(np.median([line.scatter for line in lines]))
     lines = [_straight(t, y, int(bottoms[line.place]), line, typical) for line in lines]
     climbs = _climbs(lines)
     for line, climb in zip(lines, climbs.tolist(), strict=True):
-        foot = line.mean - climb * line.reach_s
-        if abs(foot - feet[line.place]) <= _LINE_MISS * line.scatter:
-            feet[line.place] = foot
-    return feet
+        trough = line.mean - climb * line.reach_s
+        if abs(trough - troughs[line.place]) <= _LINE_MISS * line.scatter:
+            troughs[line.place] = trough
+    return troughs
 
 
 def _straight(t: FloatArray, y: FloatArray, start: int, line: _Line, typical: float) -> _Line:
-    """The line through as much of the start of a tooth as scatters no more than teeth do.
+    """The line through as much of the start of a ramp as scatters no more than ramps do.
 
     What scatters more hides a fall too small to be seen as one, or bends.
     """
@@ -217,12 +218,12 @@ def _straight(t: FloatArray, y: FloatArray, start: int, line: _Line, typical: fl
 
 @dataclass(frozen=True)
 class _Line:
-    """The straight line through one tooth."""
+    """The straight line through one ramp."""
 
-    place: int  # which tooth
+    place: int  # which ramp
     middle_s: float
     mean: float
-    reach_s: float  # from the foot to the middle
+    reach_s: float  # from the trough to the middle
     climb: float  # per second
     variance: float  # of the climb
     scatter: float  # of the samples about the line
@@ -245,15 +246,15 @@ class _Line:
 
 
 def _climbs(lines: Sequence[_Line]) -> FloatArray:
-    """The climb of each tooth, drawn towards what all teeth say as far as they say the same.
+    """The climb of each ramp, drawn towards what all ramps say as far as they say the same.
 
-    Garbage comes at the pace of the work, so teeth climb alike; then the climb of one is known
-    from all, and its foot four times better than from its own samples alone (empirical Bayes).
+    Garbage comes at the pace of the work, so ramps climb alike; then the climb of one is known
+    from all, and its trough four times better than from its own samples alone (empirical Bayes).
     """
     own = np.array([line.climb for line in lines])
     if own.size < MIN_TROUGHS:
         return own
-    # A tooth rounded to one page, or drawn by a ruler, has no scatter and would outweigh the rest.
+    # A ramp rounded to one page, or drawn by a ruler, has no scatter and would outweigh the rest.
     seen = np.array([line.variance for line in lines])
     variance = np.maximum(seen, _LEAST_VARIANCE * float(own @ own) / own.size)
     if not np.any(variance):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hybridbench.analysis.exact.engine_log import Trouble, log_findings, trouble_in
+from hybridbench.analysis.exact.engine_reports import Trouble, log_findings, trouble_in
 from hybridbench.analysis.record import RunEvent, RunRecord
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, VerdictKind

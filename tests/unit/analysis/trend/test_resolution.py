@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.trend.exhaustion import time_to_exhaustion
+from hybridbench.analysis.trend.growth import time_to_exhaustion
 from hybridbench.analysis.trend.resolution import resolution_line, smallest_resolvable_rate
 from hybridbench.records.verdict import Rate
 from tests.unit.analysis.records import GIB, MB, Run, healthy_record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.drivers.multiples import exact_at_idle, exact_multiple
+from hybridbench.analysis.drivers.rates import exact_at_idle, exact_multiple
 from hybridbench.analysis.facts.pools import IdleReading
 
 RNG = np.random.default_rng(1)
