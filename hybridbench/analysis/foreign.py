@@ -169,7 +169,7 @@ def _record(series: ForeignSeries, question: Question, stretch: tuple[float, flo
 
 
 def _spec(series: ForeignSeries, threshold: float | None, size: float) -> MetricSpec:
-    """Floors as detection.md 4.6 has them; a threshold takes their place.
+    """The floors of a run's own metrics; a threshold takes their place.
 
     What has no unit is measured against its own ``size``, so that its unit cannot matter.
     """

@@ -189,10 +189,10 @@ def _settling_rate(results: Sequence[MetricResult]) -> float:
 
 
 def _bound(results: Sequence[MetricResult], rates: Sequence[Rate]) -> float | None:
-    """What CLEAN demands: the promise, or what was enough for a segment that is clean alone."""
-    promise = results[-1].promise_per_hour
-    if promise is not None:
-        return promise
+    """What CLEAN demands: the limit, or what was enough for a segment that is clean alone."""
+    limit = results[-1].promise_per_hour
+    if limit is not None:
+        return limit
     pairs = zip(results, rates, strict=True)
     clean = [rate.upper for result, rate in pairs if result.outcome == "CLEAN"]
     return max(clean) if clean else None

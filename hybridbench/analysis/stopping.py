@@ -3,7 +3,8 @@ verdicts at its looks so far.
 
 Looking often finds a leak in any noise sooner or later, and every fill looks like one while it
 lasts.  So a trend counts only after ``steady`` or half of the planned time, and only if it stands
-over two looks; measured, that keeps false stops as rare as false verdicts (detection.md 4.5).
+over two looks; that keeps false stops as rare as false verdicts
+(docs/detection.md, "When a run may stop early").
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def _bounded(stage: _Stage) -> StopReason | None:
         return None
     return StopReason(
         "bounded",
-        "two looks in a row bound every gated metric below what was promised, "
+        "two looks in a row bound every gated metric below its limit, "
         f"{format_duration(stage.judged_s)} after steady",
     )
 

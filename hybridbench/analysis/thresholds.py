@@ -1,6 +1,8 @@
 """Thresholds against a run: each is met, missed, or undecided by its interval, never by a point.
 
-A threshold asks for more than the analysis does by itself; it takes no finding away.
+A threshold asks for more than the analysis does by itself; it takes no finding away.  Neighbouring
+samples say much the same, so the interval of a mean or a quantile counts only as many samples as
+independent ones would be worth.
 """
 
 from __future__ import annotations

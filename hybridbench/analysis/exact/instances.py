@@ -2,7 +2,8 @@
 
 No statistics decide here: a healthy engine leaves none for the collector, so finding them twice is
 a leak, whether or not full collections keep the process's memory flat.  Statistics only say how
-many there are per event.
+many there are per event: a full collection empties the account, so only stretches between two
+collections count, and within them the number rises by the same amount per event.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hybridbench.units import digits_apart, format_bytes, format_count, format_d
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 
-# Censuses run between two steps, when no removal is under way; one local variable of the loop may
+# Heap scans run between two steps, when no removal is under way; one local variable of the loop may
 # still name the object that was removed last, and another the one it hung from.
 _TOLERANCE = 2.0
 _MIN_PROBES = 2
@@ -45,7 +46,7 @@ _UNKNOWN_WIDTH = 0.1  # of a rate that two points alone give
 
 
 @dataclass(frozen=True)
-class _Census:
+class _Scans:
     """What the probes saw of one class."""
 
     name: str
@@ -75,11 +76,11 @@ def instance_findings(facts: Facts) -> list[Finding]:
     names = {name.removeprefix(_PREFIX).rpartition(".")[0] for name in sampled}
     for event in record.all_events("checkpoint"):
         names.update(mapping(event.data, "instances"))
-    found = (_judge(facts, _census(record, name)) for name in sorted(names))
+    found = (_judge(facts, _scans(record, name)) for name in sorted(names))
     return [finding for finding in found if finding is not None]
 
 
-def _census(record: RunRecord, name: str) -> _Census:
+def _scans(record: RunRecord, name: str) -> _Scans:
     """The probes of the class, with those taken at checkpoints."""
     columns: dict[str, dict[float, float]] = {field: {} for field in _FIELDS}
     for field in _FIELDS:
@@ -96,23 +97,23 @@ def _census(record: RunRecord, name: str) -> _Census:
     main = columns["stray"] or columns["collectible"]
     arrays = [np.array([column.get(time, np.nan) for time in t]) for column in columns.values()]
     stray = np.array([main[time] for time in t])
-    return _Census(name, np.array(t), stray, arrays[1], arrays[2])
+    return _Scans(name, np.array(t), stray, arrays[1], arrays[2])
 
 
-def _judge(facts: Facts, census: _Census) -> Finding | None:
-    seen = census.stray > _TOLERANCE
+def _judge(facts: Facts, scans: _Scans) -> Finding | None:
+    seen = scans.stray > _TOLERANCE
     if int(seen.sum()) < _MIN_PROBES:
         return None
     record, counters = facts.record, facts.counters
     first = int(np.argmax(seen))
-    fate = _fate(census, seen)
-    found = _found(census, counters)
-    probes = make_probes(census.t_s[first:], census.stray[first:], record.series.get(COLLECTIONS))
-    driver = found.counter if found is not None else _likely(census, counters)
-    if driver is not None and not _drives(driver, counters, census, probes):
+    fate = _fate(scans, seen)
+    found = _found(scans, counters)
+    probes = make_probes(scans.t_s[first:], scans.stray[first:], record.series.get(COLLECTIONS))
+    driver = found.counter if found is not None else _likely(scans, counters)
+    if driver is not None and not _drives(driver, counters, scans, probes):
         driver, found = None, None
-    rates = list(_rates(facts, census, probes, driver))
-    most = float(np.max(census.stray))
+    rates = list(_rates(facts, scans, probes, driver))
+    most = float(np.max(scans.stray))
     per = ""
     if driver is not None and rates and rates[0].per == singular(driver):
         rate = rates[0]
@@ -124,24 +125,24 @@ def _judge(facts: Facts, census: _Census) -> Finding | None:
     return Finding(
         kind=WAITING if fate.waits else RETAINED,
         verdict=VerdictKind.LEAK,
-        subject=census.name,
+        subject=scans.name,
         title=(
-            f"up to {format_count(most)} {census.name} objects that should have died by reference "
+            f"up to {format_count(most)} {scans.name} objects that should have died by reference "
             f"count were found outside the engine: {fate.said()}{per}"
         ),
         driver=driver,
         rates=tuple(rates),
         cause=fate.cause(),
         evidence=(
-            *_evidence(record, census, seen, probes, fate),
+            *_evidence(record, scans, seen, probes, fate),
             *(found.evidence() if found is not None else ()),
         ),
-        since_s=float(census.t_s[first]),
+        since_s=float(scans.t_s[first]),
         data={
-            "probes": int(census.t_s.size),
+            "probes": int(scans.t_s.size),
             "probes_with_strays": int(seen.sum()),
             "most": most,
-            "last": float(census.stray[-1]),
+            "last": float(scans.stray[-1]),
             "retained_most": fate.retained,
             "collectible_most": fate.collectible,
         },
@@ -181,9 +182,9 @@ class _Fate:
         )
 
 
-def _fate(census: _Census, seen: NDArray[np.bool_]) -> _Fate:
+def _fate(scans: _Scans, seen: NDArray[np.bool_]) -> _Fate:
     """By the probes that found strays; where none tried a collection, by what it could free."""
-    collectible, retained = census.collectible[seen], census.retained[seen]
+    collectible, retained = scans.collectible[seen], scans.retained[seen]
     tried = np.isfinite(collectible) & np.isfinite(retained)
     if tried.any():
         waits = float(collectible[tried].sum()) >= float(retained[tried].sum())
@@ -193,31 +194,31 @@ def _fate(census: _Census, seen: NDArray[np.bool_]) -> _Fate:
     return _Fate(waits, _most(collectible), _most(retained))
 
 
-def _found(census: _Census, counters: EventCounters) -> Driver | None:
+def _found(scans: _Scans, counters: EventCounters) -> Driver | None:
     """The event that leaves instances behind, as far as the probes between collections tell."""
-    hints = Hints(natural=census.ends, emptied=True)
-    return find_driver(census.t_s, census.stray, counters, hints)
+    hints = Hints(natural=scans.ends, emptied=True)
+    return find_driver(scans.t_s, scans.stray, counters, hints)
 
 
-def _likely(census: _Census, counters: EventCounters) -> str | None:
+def _likely(scans: _Scans, counters: EventCounters) -> str | None:
     """Where the probes are too few for a fit, the event that ends the life of such an instance."""
-    if census.t_s.size >= FEWEST_SAMPLES:
+    if scans.t_s.size >= FEWEST_SAMPLES:
         return None
-    for part in census.ends:
+    for part in scans.ends:
         for name in counters.names:
             if name == part and counters.total(name) > 0:
                 return name
     return None
 
 
-def _drives(driver: str, counters: EventCounters, census: _Census, probes: Probes) -> bool:
+def _drives(driver: str, counters: EventCounters, scans: _Scans, probes: Probes) -> bool:
     """Whether the instances rise with the event: without a correlation no event is named."""
     at = counters.at(driver, probes.t_s)
-    rate = production_rate(probes, at, census.unit, singular(driver))
+    rate = production_rate(probes, at, scans.unit, singular(driver))
     if rate is None or not correlates(rate) or _wavers(probes):
         return False
     # An event that ends one life leaves one instance at most: more come from something else.
-    return driver not in census.ends or rate.lower <= 1.0
+    return driver not in scans.ends or rate.lower <= 1.0
 
 
 def _wavers(probes: Probes) -> bool:
@@ -232,20 +233,20 @@ def _wavers(probes: Probes) -> bool:
     return moves >= FEWEST_SAMPLES and int((steps < 0).sum()) > _WAVERS * moves
 
 
-def _rates(facts: Facts, census: _Census, probes: Probes, driver: str | None) -> Iterable[Rate]:
+def _rates(facts: Facts, scans: _Scans, probes: Probes, driver: str | None) -> Iterable[Rate]:
     """Objects per event and per hour, then the bytes that come with them."""
     hours = probes.t_s / 3600.0
     if driver is not None:
         at = facts.counters.at(driver, probes.t_s)
-        rate = production_rate(probes, at, census.unit, singular(driver))
+        rate = production_rate(probes, at, scans.unit, singular(driver))
         if rate is not None:
             events = sum(float(at[run][-1] - at[run][0]) for run in probes.stretches())
             yield with_counting_error(rate, events)
-    yield from _present(production_rate(probes, hours, census.unit, "h"))
+    yield from _present(production_rate(probes, hours, scans.unit, "h"))
     size = facts.record.series.get(COLLECTIBLE)
     # Only what a collection would free is weighed: where most strays would stay, those bytes are
     # the smaller part, and the growth of the process tells more.
-    weighable = _most(census.collectible) > max(_TOLERANCE, _most(census.retained))
+    weighable = _most(scans.collectible) > max(_TOLERANCE, _most(scans.retained))
     if size is None or not weighable:
         return
     after = size.between(float(probes.t_s[0]), float(probes.t_s[-1]))
@@ -261,18 +262,18 @@ def _present(rate: Rate | None) -> Iterable[Rate]:
 
 
 def _evidence(
-    record: RunRecord, census: _Census, seen: NDArray[np.bool_], probes: Probes, fate: _Fate
+    record: RunRecord, scans: _Scans, seen: NDArray[np.bool_], probes: Probes, fate: _Fate
 ) -> Iterable[str]:
     yield (
-        f"strays in {int(seen.sum())} of {census.t_s.size} probes, first at "
-        f"{format_duration(float(census.t_s[int(np.argmax(seen))]))}, "
-        f"{format_count(float(census.stray[-1]))} in the last"
+        f"strays in {int(seen.sum())} of {scans.t_s.size} probes, first at "
+        f"{format_duration(float(scans.t_s[int(np.argmax(seen))]))}, "
+        f"{format_count(float(scans.stray[-1]))} in the last"
     )
     if fate.retained > _TOLERANCE:
-        yield f"up to {format_count(fate.retained)} {census.unit} survive even a full collection"
+        yield f"up to {format_count(fate.retained)} {scans.unit} survive even a full collection"
         if fate.collectible > _TOLERANCE:
-            yield f"up to {format_count(fate.collectible)} {census.unit} are freed by one"
-    elif np.any(np.isfinite(census.retained)):
+            yield f"up to {format_count(fate.collectible)} {scans.unit} are freed by one"
+    elif np.any(np.isfinite(scans.retained)):
         yield "a full collection would free them all: none is held from outside"
     runs = probes.stretches()
     collected = record.series.get(COLLECTIONS)

@@ -1,4 +1,10 @@
-"""Waiting requests that hold slots between steps: a request that only waits holds nothing."""
+"""Requests that hold what they should not: while they only wait, after their client has left, or
+for ever because they never end.
+
+None of this makes memory grow: each holds a row, a state slot and its tokens, so that less and less
+is left for the others.  A machine may be slow without any of it, so nothing here is judged in
+seconds alone: a request is too old when all others of its time have come and gone many times over.
+"""
 
 from __future__ import annotations
 

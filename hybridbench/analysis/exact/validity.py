@@ -1,5 +1,9 @@
-"""Whether a run can prove anything: enough samples, no gaps, no swapping, the trigger paths
-covered.
+"""Whether a run can prove anything: enough samples, no gaps, the trigger paths covered, and nothing
+between the engine and the measurement: a paused or starved worker, a clock that jumped, a full
+disk, swapping, probes that weighed too much, a metric that never came.
+
+The limits are wide: memory is judged per time *and* per work, so a slow machine is no objection,
+and one that stood still is.
 """
 
 from __future__ import annotations

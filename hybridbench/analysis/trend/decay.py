@@ -2,7 +2,8 @@
 
 A time is judged twice: as it is, and against the other times of the same run.  On a machine that is
 slowed from outside all of them grow alike, and that is a note; an engine that decays stands out
-from its own other parts.
+from its own other parts.  A defect that is there from the first minute changes nothing over time:
+only the profile's limit on a cost or a rate shows it.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class _Change:
 
 
 def judge_decay(facts: Facts) -> Decay:
-    """All findings of decay and of missed promises, with one result for each quantity."""
+    """All findings of decay and of missed limits, with one result for each quantity."""
     record, window = facts.record, facts.window
     if window is None:
         return Decay()
@@ -224,13 +225,13 @@ def _notes(machine: Sequence[str]) -> Iterable[str]:
 
 
 def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks) -> Finding | None:
-    """A finding if the interval lies wholly on the wrong side of what the profile promises."""
-    promise = mapping(mapping(record.manifest, "profile"), "promise").get(derived.name)
-    if not isinstance(promise, int | float) or len(blocks) < _FEWEST_BLOCKS:
+    """A finding if the interval lies wholly on the wrong side of the profile's limit."""
+    limit = mapping(mapping(record.manifest, "profile"), "promise").get(derived.name)
+    if not isinstance(limit, int | float) or len(blocks) < _FEWEST_BLOCKS:
         return None
     value, half = blocks.total, half_width(blocks)
     lower, upper = value - half, value + half
-    missed = lower > promise if derived.higher_is_worse else upper < promise
+    missed = lower > limit if derived.higher_is_worse else upper < limit
     if not missed:
         return None
     side = "at most" if derived.higher_is_worse else "at least"
@@ -239,11 +240,11 @@ def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks)
         kind="below-threshold",
         verdict=VerdictKind.DEGRADED,
         subject=derived.name,
-        title=f"the {derived.label} is {quantity(value, derived)}; the profile promises {side} "
-        f"{quantity(float(promise), derived)}",
+        title=f"the {derived.label} is {quantity(value, derived)}; the profile's limit is {side} "
+        f"{quantity(float(limit), derived)}",
         evidence=(f"{span} over the judged window ({100 * _CONFIDENCE:.4g} %)",),
         since_s=float(blocks.t_s[0]),
-        data={"value": value, "lower": lower, "upper": upper, "promise": float(promise)},
+        data={"value": value, "lower": lower, "upper": upper, "promise": float(limit)},
     )
 
 

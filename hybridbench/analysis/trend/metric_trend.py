@@ -23,10 +23,10 @@ from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Check, MetricSpec,
 from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate
 from hybridbench.units import format_byte_rate, format_count, format_duration
 
-MIN_PROBES = 30  # of a census metric before its trend may be judged
+MIN_PROBES = 30  # of a heap scan's metric before its trend may be judged
 
 # Before 45 minutes without ``steady``, a fill at constant speed is a leak to any statistic
-# (detection.md 4.5).
+# (docs/detection.md, "What it cannot do").
 LEAK_WITHOUT_STEADY_S = 45 * 60.0
 # After ``steady`` an allocator still settles for minutes; a shorter window can bound growth but
 # not blame it.
@@ -35,8 +35,9 @@ LEAK_AFTER_STEADY_S = 240.0
 # guard.
 _SLOWEST_AFTER_STEADY = 0.5
 
-# What an allocator may still settle by in a window of minutes; beyond 45 minutes it fades with the
-# square of the time, and the metric's own floor takes over.
+# What an allocator may still settle by in a window of minutes (docs/detection.md, "Limits of short
+# runs"); beyond 45 minutes it fades with the square of the time, and the metric's own floor takes
+# over.
 _SETTLES_BYTES = 8 * 2.0**20
 _SETTLES_SHARE = 0.01
 
@@ -45,7 +46,7 @@ _SETTLES_SHARE = 0.01
 _SETTLED_S = 2 * LEAK_WITHOUT_STEADY_S
 _SETTLED_SHARE = 0.5
 
-# The bound that NO LEAK must meet where the profile promises none (detection.md 4.6).
+# The bound that NO LEAK must meet where the profile sets no limit.
 _MARGIN_BYTES = {MEMORY: 4 * 2.0**20, COLLECTIBLE: 8 * 2.0**20}
 _MARGIN_OTHER_BYTES = 4 * 2.0**20
 _MARGIN_SHARE = 0.005
@@ -153,7 +154,7 @@ class _Terms:
         return self.least_growth / max(self.window.duration_s, 1e-9) * 3600.0
 
     @property
-    def promise(self) -> float | None:
+    def limit(self) -> float | None:
         """The profile's limit for this metric; collectible bytes live in the worker's memory."""
         limits = growth_limits(self.record) or {}
         memory = None if self.spec.name in _HANDLES else limits.get(MEMORY)
@@ -163,17 +164,17 @@ class _Terms:
     def unlimited(self) -> bool:
         """Whether the profile has no limit for this metric in so short a run: it stays open."""
         gated_by_profile = self.spec.name in (MEMORY, COLLECTIBLE)
-        return gated_by_profile and self.promise is None and _has_limits(self.record)
+        return gated_by_profile and self.limit is None and _has_limits(self.record)
 
     @property
     def bound(self) -> float:
-        if self.spec.name in _HANDLES and self.promise is None:
+        if self.spec.name in _HANDLES and self.limit is None:
             return max(1.0, 3600.0 / max(self.window.duration_s, 1.0)) * _FEW_HANDLES
         least = _MARGIN_BYTES.get(self.spec.name, _MARGIN_OTHER_BYTES)
         in_bytes = self.spec.unit is Unit.BYTES
         margin = max(least if in_bytes else 0.0, _MARGIN_SHARE * abs(self.base))
-        promise = self.promise
-        return max(margin, 2.0 * self.floor) if promise is None else promise
+        limit = self.limit
+        return max(margin, 2.0 * self.floor) if limit is None else limit
 
     @property
     def may_call_leak(self) -> bool:
@@ -233,7 +234,7 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
         rate_per_hour=rate,
         rate_per_request=per_request,
         floor_per_hour=terms.floor,
-        promise_per_hour=terms.promise,
+        promise_per_hour=terms.limit,
         model=found.model,
         fit_t_s=tuple(found.blocks.t_s.tolist()),
         fit_value=tuple(line.tolist()),
@@ -261,8 +262,8 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
         said = f"too-short: no limit is measured for a run of this length (growth up to {upper})"
         return "INCONCLUSIVE", said
     if rate.upper < terms.bound:
-        promise = text(terms.record.manifest, "promised_by", "the profile's limit")
-        source = promise if terms.promise is not None else "the margin"
+        named = text(terms.record.manifest, "promised_by", "the profile's limit")
+        source = named if terms.limit is not None else "the margin"
         upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
         return "CLEAN", f"no growth above {upper} (95 %), under {source} of {bound}"
     return "INCONCLUSIVE", _undecided(terms, found, rate)
@@ -338,7 +339,7 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
         rate_per_hour=rate,
         rate_per_request=None,
         floor_per_hour=terms.floor,
-        promise_per_hour=terms.promise,
+        promise_per_hour=terms.limit,
         model=f"floors after {len(floors)} full collections",
         fit_t_s=tuple(floors.t_s.tolist()),
         fit_value=tuple(floors.value.tolist()),
@@ -360,7 +361,7 @@ def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
         rate_per_hour=None,
         rate_per_request=None,
         floor_per_hour=terms.floor,
-        promise_per_hour=terms.promise,
+        promise_per_hour=terms.limit,
         model=NO_MODEL,
         needed_s=min(longer, _LONGEST_ADVICE * terms.window.duration_s),
     )

@@ -1,7 +1,7 @@
 """The shapes that memory takes over time: what a trend must be told apart from.
 
 Every candidate is level [+ load] + one warm-up shape or none + one trend or none; ``gls`` adds up
-to three steps (detection.md 4.2, step 3).  Time runs from 0 to 1 over the judged window.
+to three steps (docs/detection.md, "Shapes").  Time runs from 0 to 1 over the judged window.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray
 
+# A grid fine enough that the data can place a knee or a time constant between two of its points.
 KNEES = (0.05, 0.1, 0.17, 0.25, 0.35, 0.5, 0.65, 0.8)
 TIME_CONSTANTS = (0.01, 0.02, 0.04, 0.06, 0.09, 0.13, 0.19, 0.28, 0.5, 0.8, 1.3)
 LOG_SCALES = (0.003, 0.012, 0.05)

@@ -199,7 +199,7 @@ def test_what_looking_cost_the_engine_is_told() -> None:
 
     verdict = judge(with_series(healthy_record(Run(duration_s=240.0, steady_s=60.0)), stopped))
 
-    assert any("held the engine loop for 0.70% of the time" in note for note in verdict.notes)
+    assert any("overhead: 0.70% of engine-loop time" in note for note in verdict.notes)
 
 
 def test_what_the_worker_gave_back_at_the_end_is_told_step_by_step() -> None:
