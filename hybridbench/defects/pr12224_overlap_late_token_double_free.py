@@ -6,35 +6,43 @@ slot back with all others; one step later the code that takes the late result fr
 Allocators of the time kept no account of holders: the slot is in the free list while the tree has
 it, or twice, is handed out to two requests, and more is available than there is.
 
-The second free is put back where late results are dropped, in an engine whose allocators refuse
+The second free is put back before late results are dropped, in an engine whose allocators refuse
 nothing, as theirs did.  See also sglang#6888 and #9068: with pages of several tokens it was the
 page that the late token had opened.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hybridbench.defects.defect import Defect, Patch, Signature
 from hybridbench.defects.truth import Truth
-from hybridbench.engine.req import FinishKind, Req
+from hybridbench.engine.req import FinishKind
 from hybridbench.engine.scheduler.batch import ScheduleBatch
-from hybridbench.engine.scheduler.request_flow import RequestFlow
+from hybridbench.engine.scheduler.outcome import StepOutcome
+from hybridbench.engine.scheduler.scheduler import Scheduler
 
 TRUTH = Truth()
 
 
-def _drop_late_token(self: RequestFlow, req: Req, batch: ScheduleBatch) -> None:
-    """Count it, and free the slot that its step wrote, which went when the request ended."""
-    counters = self._counters
-    counters.late_tokens += 1
-    if req.finished_reason is None or req.finished_reason.kind is FinishKind.ABORT:
-        return
-    counters.surplus_steps += 1
-    row = next(row for row, other in enumerate(batch.reqs) if other is req)
-    forward = batch.forward
-    if forward.prefix_lens[row] % self._pools.page_size == 0:
-        self._pools.token_to_kv_pool_allocator.free(forward.out_cache_loc[row : row + 1])
-        TRUTH.add("slots_freed_twice", self._pools.page_size)
-    TRUTH.add("surplus_steps")
+_healthy_settle = Scheduler.settle
+
+
+def _settle(
+    self: Scheduler, batch: ScheduleBatch, tokens: Sequence[Sequence[int]], outcome: StepOutcome
+) -> None:
+    """Free the slot that each surplus step wrote, which went when its request ended."""
+    pools = self._pools
+    for row, (req, record) in enumerate(zip(batch.reqs, batch.records, strict=True)):
+        ended = req.finished_reason
+        if req.kv is record or ended is None or ended.kind is FinishKind.ABORT:
+            continue
+        forward = batch.forward
+        if forward.prefix_lens[row] % pools.page_size == 0:
+            pools.token_to_kv_pool_allocator.free(forward.out_cache_loc[row : row + 1])
+            TRUTH.add("slots_freed_twice", pools.page_size)
+        TRUTH.add("surplus_steps")
+    _healthy_settle(self, batch, tokens, outcome)
 
 
 DEFECT = Defect(
@@ -54,7 +62,7 @@ DEFECT = Defect(
         per="surplus_steps",
         counted="surplus",
     ),
-    patches=(Patch(RequestFlow, "_drop_late_token", _drop_late_token, fingerprint="68472cdc5484"),),
+    patches=(Patch(Scheduler, "settle", _settle, fingerprint="7cf5fa1bbbae"),),
     harmed="Servers with overlapped scheduling, which is on unless switched off.",
     cure="One side frees the late slot, the other leaves it alone.",
     overrides=(("engine.check_owners", "false"),),

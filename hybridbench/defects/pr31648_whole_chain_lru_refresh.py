@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from hybridbench.defects.defect import Defect, FoundBy, Patch, Signature
 from hybridbench.defects.truth import Truth
-from hybridbench.engine.cache.mamba_eviction import MambaTreeEviction
+from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.prefill import PrefillAdder
@@ -26,7 +26,7 @@ TRUTH = Truth()
 _healthy_note_admissions = Scheduler._note_admissions
 
 
-def _refresh_states(self: MambaTreeEviction, path: list[TreeNode]) -> None:
+def _refresh_states(self: MambaRadixCache, path: list[TreeNode]) -> None:
     """Before #31648: all states on the path, not only the one that was read."""
     self._make_states_youngest(path)
     TRUTH.add("refreshes")
@@ -65,7 +65,7 @@ DEFECT = Defect(
     ),
     patches=(
         Patch(Scheduler, "_note_admissions", _note_admissions, fingerprint="b3283998c96e"),
-        Patch(MambaTreeEviction, "_refresh_states", _refresh_states, fingerprint="3bb41e036f40"),
+        Patch(MambaRadixCache, "_refresh_states", _refresh_states, fingerprint="3bb41e036f40"),
     ),
     harmed="Multi-turn traffic on hybrid models under state pressure: hit rate 0.55 instead of "
     "0.80, time to first token 42 % longer.",

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from hybridbench.defects.defect import Defect, Patch, Signature
 from hybridbench.defects.truth import Truth
-from hybridbench.engine.cache.mamba_eviction import MambaTreeEviction
+from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.tree_node import TreeNode
 
@@ -26,7 +26,7 @@ def _oldest_leaves_of_radix(self: RadixCache) -> Iterator[TreeNode]:
     return _from_new_heap(self._evictable_leaves)
 
 
-def _oldest_leaves_of_hybrid(self: MambaTreeEviction) -> Iterator[TreeNode]:
+def _oldest_leaves_of_hybrid(self: MambaRadixCache) -> Iterator[TreeNode]:
     """Before #38454: a heap of all leaves, for this call alone."""
     return _from_new_heap(self.full_lru_list.evictable())
 
@@ -70,7 +70,7 @@ DEFECT = Defect(
     patches=(
         Patch(RadixCache, "_oldest_leaves", _oldest_leaves_of_radix, fingerprint="bc3465299542"),
         Patch(
-            MambaTreeEviction,
+            MambaRadixCache,
             "_oldest_leaves",
             _oldest_leaves_of_hybrid,
             fingerprint="fb576d3c1055",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 # Tokens at the head of a prompt in whose place the hash of its payload stands.
 PAYLOAD_TOKENS = 4
 _DIGEST_BYTES = 8 * PAYLOAD_TOKENS
-# Called with the request; or with nothing, if somebody has bound the request to it.
-PayloadHasher: TypeAlias = Callable[..., bytes]
 
 NO_INDICES: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 NO_INDICES.setflags(write=False)
@@ -232,7 +230,6 @@ class Req(KvFields):
         "origin_input_ids",
         "output_ids",
         "payload",
-        "payload_hasher",
         "priority",
         "queued_s",
         "rid",
@@ -279,7 +276,6 @@ class Req(KvFields):
         # The session whose turn this is, from its submission to its end; None for all others.
         self.session: Session | None = None
         self.payload = b""
-        self.payload_hasher: PayloadHasher | None = None
         self.priority = 0
         # When it came, when it last began to wait, and when it was admitted or gave its last token;
         # the engine's clock.
@@ -309,18 +305,9 @@ class Req(KvFields):
         payloads share a prefix.  Source: SGLang's pad values; vLLM extends the block hash instead.
         """
         self.payload = payload
-        self._keep_hasher()
-        digest = np.frombuffer(self._payload_digest(), dtype=np.uint64)
+        digest = np.frombuffer(payload_digest(payload), dtype=np.uint64)
         taken = min(PAYLOAD_TOKENS, len(self.origin_input_ids))
         self.origin_input_ids[:taken] = (digest % np.uint64(vocab_size)).tolist()[:taken]
-
-    def _keep_hasher(self) -> None:
-        """Remember how the payload is hashed: the function alone, which is told the request."""
-        self.payload_hasher = payload_digest
-
-    def _payload_digest(self) -> bytes:
-        assert self.payload_hasher is not None, "a request without a payload has no hasher"
-        return self.payload_hasher(self)
 
     def init_next_round_input(self) -> None:
         """Before matching: what a prefill of this request has to cover."""
@@ -357,6 +344,6 @@ class Req(KvFields):
         return FinishKind.LENGTH if count >= self.sampling_params.max_new_tokens else None
 
 
-def payload_digest(req: Req) -> bytes:
-    """The hash of the payload of ``req``, eight bytes for each token that it stands for."""
-    return hashlib.blake2b(req.payload, digest_size=_DIGEST_BYTES).digest()
+def payload_digest(payload: bytes) -> bytes:
+    """The hash of ``payload``, eight bytes for each token that it stands for."""
+    return hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hybridbench.engine.cache.mamba_eviction import MambaTreeEviction
+from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.tree import PrefixTree
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.ledger import OwnerLedger
@@ -110,7 +110,7 @@ def _tree_miscounts_tokens(engine: Engine) -> str:
 
 def _tree_miscounts_states(engine: Engine) -> str:
     tree = engine.pools.tree_cache
-    assert isinstance(tree, MambaTreeEviction)
+    assert isinstance(tree, MambaRadixCache)
     tree.mamba_protected_size_ -= 1
     return "mamba"
 

@@ -1,4 +1,4 @@
-"""The loop's decisions: what runs next, and who may join it."""
+"""The loop's decisions: what runs next, who may join it, and how requests leave."""
 
 from __future__ import annotations
 
@@ -16,21 +16,28 @@ from hybridbench.engine.scheduler.batch import (
     ScheduleBatch,
     resolve_future_token_ids,
 )
-from hybridbench.engine.scheduler.decode import DecodeRoom, NewTokenRatioTracker
+from hybridbench.engine.scheduler.decode import (
+    DecodeRoom,
+    NewTokenRatioTracker,
+    retract_order,
+)
 from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.policy import SchedulePolicy
 from hybridbench.engine.scheduler.pools import Pools, no_room_message
+from hybridbench.engine.scheduler.preemption import Preemption
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
-from hybridbench.engine.scheduler.request_flow import RequestFlow
+from hybridbench.engine.scheduler.release import RequestRelease
 from hybridbench.engine.scheduler.tracking import StateTracker, TrackLimits
 from hybridbench.engine.scheduler.verify import DraftVerifier
+from hybridbench.engine.scheduler.waiting import WaitingRules
+from hybridbench.engine.sessions.session_controller import AbortStage, SessionController
 from hybridbench.engine.speculative.drafter import Drafter
 
 # In the place of the last token of a request that got none.
 NO_TOKEN = 0
 
 
-class Scheduler(RequestFlow):
+class Scheduler:
     """Decides which requests run next, and takes what their steps gave.
 
     One step is: ``settle_aborts``, ``schedule``, ``lay_out``, the model, ``accept``, ``settle``.
@@ -39,6 +46,9 @@ class Scheduler(RequestFlow):
     ``launched`` is told of this step's.  What runs on a device runs in order, so that a slot may be
     given back, and a state copied, as soon as the last step that uses it was launched: nobody waits
     for its result.
+
+    Between steps a waiting request holds nothing, and every other request is in ``running`` or is
+    ``chunked_req``.
     """
 
     def __init__(
@@ -49,8 +59,23 @@ class Scheduler(RequestFlow):
         drafter: Drafter | None = None,
     ) -> None:
         """With a ``drafter``, decode steps verify chains of ``speculative_num_draft_tokens``."""
-        super().__init__(config, pools, counters)
         self._config = config
+        self._pools = pools
+        self._counters = counters
+        self._release = RequestRelease(pools)
+        self._rules = WaitingRules(config, pools.timings.now_s)
+        self._preemption = Preemption(config, self._rules, pools)
+        # A refusal is not repeated until a request leaves the running batch.
+        self._batch_is_full = False
+        self._abort_requested: list[Req] = []
+        self._turned_away = StepOutcome()  # by a full queue since the last step, which will tell
+        self.is_paused = False
+        self.waiting_queue: list[Req] = []
+        self.running: list[Req] = []
+        self.chunked_req: Req | None = None
+        # Launched, and its results not settled yet; only with overlap, and only between steps.
+        self.in_flight: ScheduleBatch | None = None
+        self.sessions = SessionController(pools.sessions, counters, pools.timings.now_s)
         self._decode_tokens = 1 if drafter is None else config.speculative_num_draft_tokens
         self._drafts = drafter is not None
         self._tracker = StateTracker(pools, TrackLimits.of(config), counters)
@@ -63,6 +88,94 @@ class Scheduler(RequestFlow):
         self._policy = SchedulePolicy(
             config.schedule_policy, self._cached_prefix_len, self._rules.rank
         )
+
+    def add(self, req: Req) -> None:
+        """Queue a new request; if the queue is full, the next step tells who was turned away."""
+        self._enqueue(req)
+        refused = self._rules.too_many(req, self.waiting_queue)
+        if refused is not None:
+            self._counters.queue_limit_aborts += 1
+            self._abort(refused, self._turned_away)
+
+    def request_abort(self, req: Req, message: str) -> None:
+        """Ask that ``req`` ends with the next step; it keeps what it holds until then."""
+        if req.to_abort is None and not req.finished:
+            req.to_abort = FinishReason(FinishKind.ABORT, message)
+            self._abort_requested.append(req)
+
+    def request_abort_all(self, message: str) -> int:
+        """Ask that every request ends with the next step; how many had not been asked before."""
+        pending = self.aborts_pending
+        for req in (*self.waiting_queue, *self.admitted()):
+            self.request_abort(req, message)
+        return self.aborts_pending - pending
+
+    def pause(self, *, retract: bool) -> None:
+        """Schedule nothing until ``resume``; with ``retract`` all who run wait from now on.
+
+        Without it they keep what they hold, and go on from there.  Aborts are settled all the same.
+        """
+        self.is_paused = True
+        self._counters.pauses += 1
+        if not retract:
+            return
+        admitted = self.admitted()
+        self.running, self.chunked_req = [], None
+        for req in admitted:
+            self._retract(req)
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        self.is_paused = False
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request is waiting or running, or the result of one outstanding."""
+        return bool(self.waiting_queue or self.running or self.chunked_req or self.in_flight)
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether the engine is paused, nobody runs, and no result is outstanding."""
+        running = self.running or self.chunked_req or self.in_flight
+        return self.is_paused and not running
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        if self._turned_away.aborted or self._abort_requested or self.in_flight:
+            return True
+        return self.has_requests and not self.is_paused
+
+    @property
+    def aborts_pending(self) -> int:
+        """Requests that end with the next step."""
+        return len(self._abort_requested)
+
+    def admitted(self) -> list[Req]:
+        """The requests that may hold slots: running ones and the one between chunks."""
+        return [*self.running, self.chunked_req] if self.chunked_req else list(self.running)
+
+    def outrun(self) -> list[Req]:
+        """Requests of the batch in flight that have let go of everything since it was formed."""
+        batch = self.in_flight
+        if batch is None:
+            return []
+        pairs = zip(batch.reqs, batch.records, strict=True)
+        return [req for req, record in pairs if req.kv is not record]
+
+    def settle_aborts(self, outcome: StepOutcome) -> None:
+        """End the requests that were asked to, wherever they are, and who waited too long."""
+        if self._turned_away.aborted:
+            outcome.aborted += self._turned_away.aborted
+            self._turned_away = StepOutcome()
+        asked, overdue = self._abort_requested, self._rules.overdue(self.waiting_queue)
+        if not asked and not overdue:
+            return
+        self._abort_requested = []
+        self._counters.queue_timeouts += len(overdue)
+        leaving = [req for req in (*asked, *overdue) if not req.finished]
+        for req in self._abort_waiting(leaving, outcome):
+            self._abort_admitted(req, outcome)
 
     def schedule(self, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
         """The next step's batch: a prefill if there is one, or else one token for all; or None."""
@@ -145,7 +258,7 @@ class Scheduler(RequestFlow):
                     self._stash_chunk(req)
                 continue
             if req.kv is not record:
-                self._drop_late_token(req, batch)
+                self._drop_late_token(req)
                 continue
             record.kv_committed_len = seq_len
             self._take(req, new, outcome)
@@ -383,6 +496,123 @@ class Scheduler(RequestFlow):
             self._abort(req, outcome)
             self._counters.abort_no_room += 1
         return retracted
+
+    # In, back and out.
+
+    def _join_running(self, req: Req) -> None:
+        self.running.append(req)
+        if self._preemption.enabled:
+            # Whoever is blocked may take its place.
+            self._batch_is_full = False
+
+    def _retract_one(self) -> bool:
+        """Push one running request back; False if nobody can go before the next results."""
+        able = [req for req in self.running if not self._awaits_first(req)]
+        if not able:
+            return False
+        self._retract_running(retract_order(able, self._rules.rank)[0])
+        return True
+
+    def _awaits_first(self, req: Req) -> bool:
+        """Whether the prefill of a session's turn is in flight, and its state has all of it in.
+
+        To go on without that result, it would have to compute the prompt's last token again, from
+        the state before it, which is gone.
+        """
+        batch = self.in_flight
+        if batch is None or batch.forward.mode != "extend" or req.session is None:
+            return False
+        return self._pools.has_states and any(req.kv is record for record in batch.records)
+
+    def _retract_running(self, req: Req) -> None:
+        self.running = [other for other in self.running if other is not req]
+        self._retract(req)
+
+    def _retract(self, req: Req) -> None:
+        """Push a request back into the queue; its outputs stay and are prefilled again."""
+        self._release.retract(req)
+        req.is_retracted = True
+        self._enqueue(req)
+        self._batch_is_full = False
+        self._counters.retracts += 1
+        self.sessions.note_retract(req)
+
+    def _enqueue(self, req: Req) -> None:
+        self._rules.entered(req)
+        self.waiting_queue.append(req)
+        if self._preemption.enabled:
+            # It may take the place of somebody who runs.
+            self._batch_is_full = False
+
+    def _finish(self, req: Req, outcome: StepOutcome) -> None:
+        self._commit_launched(req)
+        self._release.release(req, is_insert=True)
+        self.sessions.finish_req(req)
+        outcome.finished.append(req)
+        counters = self._counters
+        counters.finishes += 1
+        assert req.finished_reason is not None
+        if req.finished_reason.kind is FinishKind.STOP:
+            counters.finish_stop += 1
+        else:
+            counters.finish_length += 1
+
+    def _drop_late_token(self, req: Req) -> None:
+        """A result for a request that has let go of everything since the batch was formed.
+
+        The KV position of that step went with all the others: here is nothing left to give back.
+        """
+        counters = self._counters
+        counters.late_tokens += 1
+        if req.finished_reason is not None and req.finished_reason.kind is not FinishKind.ABORT:
+            counters.surplus_steps += 1
+
+    def _commit_launched(self, req: Req) -> None:
+        """``req`` ends: all steps that were launched for it are final, a surplus step among them.
+
+        That step was given the last token of the request, which is known by now, so KV and state
+        are those of the whole text, and the tree may take both.  A step that keeps its states apart
+        has moved nothing yet, and never will.
+        """
+        if self.in_flight is not None and self.in_flight.forward.mode == "decode":
+            req.kv.kv_committed_len = req.kv.kv_allocated_len
+
+    def _abort(self, req: Req, outcome: StepOutcome) -> None:
+        """End ``req`` at whatever stage it is; it holds nothing afterwards."""
+        for admitted in self._abort_waiting([req], outcome):
+            self._abort_admitted(admitted, outcome)
+
+    def _abort_waiting(self, leaving: Sequence[Req], outcome: StepOutcome) -> list[Req]:
+        """End those who wait, in one walk over the queue however many they are; the others."""
+        ids = set(map(id, leaving))
+        queued = {id(req) for req in self.waiting_queue if id(req) in ids}
+        if not queued:
+            return list(leaving)
+        self.waiting_queue = [req for req in self.waiting_queue if id(req) not in queued]
+        self._counters.abort_queued += len(queued)
+        for req in leaving:
+            if id(req) in queued:
+                self._let_go(req, "queued", outcome)
+        return [req for req in leaving if id(req) not in queued]
+
+    def _abort_admitted(self, req: Req, outcome: StepOutcome) -> None:
+        if req is self.chunked_req:
+            self.chunked_req = None
+            self._counters.abort_prefill += 1
+            self._let_go(req, "prefill", outcome)
+            return
+        self.running = [other for other in self.running if other is not req]
+        self._counters.abort_decode += 1
+        self._commit_launched(req)
+        self._let_go(req, "decode", outcome)
+
+    def _let_go(self, req: Req, stage: AbortStage, outcome: StepOutcome) -> None:
+        # What a decoding request has computed is whole and worth keeping for the next turn.
+        self._release.release(req, is_insert=stage == "decode")
+        self.sessions.abort_req(req, stage)
+        self._batch_is_full = False
+        req.finished_reason = req.to_abort
+        outcome.aborted.append(req)
 
 
 def _seq_lens(batch: ScheduleBatch, tokens: Sequence[Sequence[int]]) -> Sequence[int]:
