@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from hybridbench.defects.defect import Defect, Patch, Signature
 from hybridbench.defects.truth import Truth
 from hybridbench.engine.req import FinishKind
-from hybridbench.engine.scheduler.batch import ScheduleBatch
 from hybridbench.engine.scheduler.outcome import StepOutcome
+from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
 from hybridbench.engine.scheduler.scheduler import Scheduler
 
 TRUTH = Truth()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from hybridbench.defects.defect import Defect, Patch, Signature
 from hybridbench.defects.truth import Truth
-from hybridbench.engine.sessions.session_controller import Session, SessionController
+from hybridbench.engine.req import Session
+from hybridbench.engine.sessions.session_controller import SessionController
 
 TRUTH = Truth()
 _healthy_close = SessionController.close

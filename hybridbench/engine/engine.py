@@ -19,10 +19,10 @@ from hybridbench.engine.model_runner import LanguageModel, StepLimits
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation
-from hybridbench.engine.scheduler.batch import ScheduleBatch
 from hybridbench.engine.scheduler.invariants import InvariantChecker, InvariantError
 from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.pool_stats import PoolStats
+from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from hybridbench.engine.speculative.drafter import DRAFTERS, Drafter
 from hybridbench.engine.steady import SteadyDetector, StepLoad

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hybridbench.engine.model_runner import ModelRunner
-from hybridbench.engine.scheduler.batch import ChainsToCome, ScheduleBatch
 from hybridbench.engine.scheduler.outcome import StepOutcome
+from hybridbench.engine.scheduler.schedule_batch import ChainsToCome, ScheduleBatch
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from hybridbench.engine.scheduler.timings import EngineTimings
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from hybridbench.engine.engine import Engine
-from hybridbench.engine.scheduler.batch import ScheduleBatch
+from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from tests.builders import make_attention_engine, make_engine
 from tests.engine_programs import EngineProgram, run_against_oracle

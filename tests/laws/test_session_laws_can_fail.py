@@ -8,12 +8,12 @@ import pytest
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.owners import OwnershipError
-from hybridbench.engine.req import Req
+from hybridbench.engine.req import Req, Session
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.pool_stats import PoolStatsObserver
 from hybridbench.engine.scheduler.prefill import PrefillAdder
-from hybridbench.engine.sessions.session_controller import Session, SessionController
+from hybridbench.engine.sessions.session_controller import SessionController
 from hybridbench.engine.sessions.session_slot import SessionSlot
 from hybridbench.engine.sessions.streaming_session import StreamingSession
 from tests.builders import make_attention_engine, make_engine, run_to_idle

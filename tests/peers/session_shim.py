@@ -7,11 +7,10 @@ from typing import Any
 import torch
 
 from hybridbench.engine.cache.base import MatchPrefixParams
-from hybridbench.engine.req import FinishKind, FinishReason, ReqKv
+from hybridbench.engine.req import FinishKind, FinishReason, ReqKv, Session
 from hybridbench.engine.req import Req as EngineReq
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.sessions import streaming_session
-from hybridbench.engine.sessions.session_controller import Session
 from tests.peers.shim import RadixKey
 
 FINISH_ABORT = FinishReason(FinishKind.ABORT, "aborted")

@@ -10,12 +10,7 @@ from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.req import FinishKind, FinishReason, Req
-from hybridbench.engine.scheduler.batch import (
-    BatchBuilder,
-    ChainsToCome,
-    ScheduleBatch,
-    resolve_future_token_ids,
-)
+from hybridbench.engine.scheduler.batch_builder import BatchBuilder, resolve_future_token_ids
 from hybridbench.engine.scheduler.decode import (
     DecodeRoom,
     NewTokenRatioTracker,
@@ -27,6 +22,7 @@ from hybridbench.engine.scheduler.pools import Pools, no_room_message
 from hybridbench.engine.scheduler.preemption import Preemption
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder, PrefillLimits
 from hybridbench.engine.scheduler.release import RequestRelease
+from hybridbench.engine.scheduler.schedule_batch import ChainsToCome, ScheduleBatch
 from hybridbench.engine.scheduler.tracking import StateTracker, TrackLimits
 from hybridbench.engine.scheduler.verify import DraftVerifier
 from hybridbench.engine.scheduler.waiting import WaitingRules

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,9 +22,7 @@ from hybridbench.engine.forward_batch import NOT_TRACKED, IndexArray
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
-
-if TYPE_CHECKING:
-    from hybridbench.engine.scheduler.batch import ScheduleBatch
+from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from itertools import pairwise
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req
-from hybridbench.engine.scheduler.batch import BatchBuilder, ChainsToCome, ScheduleBatch
+from hybridbench.engine.scheduler.batch_builder import BatchBuilder
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.release import RequestRelease
+from hybridbench.engine.scheduler.schedule_batch import ChainsToCome, ScheduleBatch
 from hybridbench.engine.speculative.drafter import Drafter
 
 

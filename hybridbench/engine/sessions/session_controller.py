@@ -11,74 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 from hybridbench.engine.counters import EngineCounters
-from hybridbench.engine.req import Req
+from hybridbench.engine.req import Req, Session
 from hybridbench.engine.sessions.streaming_session import StreamingSession
 
 AbortStage: TypeAlias = Literal["queued", "prefill", "decode"]
-
-
-class Session:
-    """One conversation: its tokens, the turn under way, and whether it is to be closed after it.
-
-    ``tokens`` are the prompts and answers of all turns that finished; a turn that was aborted or
-    refused has left no trace in them.
-    """
-
-    __slots__ = (
-        "close_on_finish",
-        "last_active_s",
-        "req",
-        "session_id",
-        "timeout_s",
-        "tokens",
-    )
-
-    def __init__(self, session_id: str, timeout_s: float | None, now_s: float) -> None:
-        """An open session without a turn; ``timeout_s`` None never ends it."""
-        self.session_id = session_id
-        self.timeout_s = timeout_s
-        self.last_active_s = now_s
-        self.tokens: list[int] = []
-        self.req: Req | None = None
-        self.close_on_finish = False
-
-    @property
-    def is_inflight(self) -> bool:
-        """Whether a turn waits or runs."""
-        return self.req is not None
-
-    def is_timed_out(self, now_s: float) -> bool:
-        """Whether it has been idle for longer than it may; never while a turn is under way."""
-        if self.timeout_s is None or self.is_inflight:
-            return False
-        return now_s - self.last_active_s > self.timeout_s
-
-    def expiry_s(self, now_s: float) -> float:
-        """Until when it surely stays open; a turn under way puts that off."""
-        assert self.timeout_s is not None, f"session {self.session_id} never times out"
-        return (now_s if self.is_inflight else self.last_active_s) + self.timeout_s
-
-    def begin_req(self, req: Req, now_s: float) -> None:
-        """``req`` is the next turn; its prompt begins with ``tokens``."""
-        assert self.req is None, f"session {self.session_id} has a turn under way"
-        self.req = req
-        req.session = self
-        self.last_active_s = now_s
-
-    def finish_req(self, req: Req, now_s: float) -> None:
-        """The turn has been answered: from now on its prompt and its answer are the history."""
-        self.tokens = [*req.origin_input_ids, *req.output_ids]
-        self._end_req(req, now_s)
-
-    def abort_req(self, req: Req, now_s: float) -> None:
-        """The turn ended without an answer: the history is what it was before."""
-        self._end_req(req, now_s)
-
-    def _end_req(self, req: Req, now_s: float) -> None:
-        # Both ways: the two would wait for the collector otherwise.
-        self.req = None
-        req.session = None
-        self.last_active_s = now_s
 
 
 class SessionController:

@@ -18,7 +18,7 @@ from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine.scheduler.batch import resolve_future_token_ids
+from hybridbench.engine.scheduler.batch_builder import resolve_future_token_ids
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from tests.builders import (
     assert_idle_and_clean,
