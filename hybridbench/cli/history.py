@@ -1,4 +1,4 @@
-"""``hybridbench history``: runs of many nights beside each other, and where something changed."""
+"""``hybridbench history``: stored runs as series, and where a quantity changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS = ("console", "markdown", "html", "json", "junit", "github-summary")
 
 def history(
     store: Annotated[
-        Path, typer.Option(help="Where the runs are; nights in it are read as well.")
+        Path, typer.Option(help="Results directory; nightly runs in it are read as well.")
     ] = Path("results"),
     model: Annotated[str | None, typer.Option(help="Only runs of this model.")] = None,
     profile: Annotated[str | None, typer.Option(help="Only runs under this profile.")] = None,
@@ -35,30 +35,29 @@ def history(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only runs from then on: 2026-11-01, or 30d for ago."),
+        typer.Option(metavar="TIME", help="Only runs since a date or age: 2026-11-01, 30d."),
     ] = None,
-    format_: Annotated[str, typer.Option("--format", help=f"As {', '.join(FORMATS)}.")] = "console",
+    format_: Annotated[
+        str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")
+    ] = "console",
     output: Annotated[
         Path | None,
-        typer.Option(
-            help="The file to write into; a pipe, a terminal or the target of a symbolic link is "
-            "written into.  Default: standard output."
-        ),
+        typer.Option(help="Output file; a symbolic link is followed.  Default: standard output."),
     ] = None,
 ) -> None:
     """Stored runs by model, profile and machine: a trend for each quantity, and what changed when.
 
-    Runs share a history only where everything agrees that decides what they measure.  The exit code
-    is 0 whatever is found; `--format junit` has a gate for each quantity.
+    Runs are compared only where everything agrees that decides what they measure.  The exit code is
+    always 0; `--format junit` has a gate for each quantity.
     """
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: choose one of {', '.join(FORMATS)}.")
     if not store.is_dir():
-        raise RunDirectoryError(f"{store} is no directory: name the store of the runs with --store")
+        raise RunDirectoryError(f"{store} is no directory: name the results directory with --store")
     since_s = _since(since)
     from hybridbench.history.points import read_points
-    from hybridbench.history.told import history_document, history_json
-    from hybridbench.history.trends import series_of
+    from hybridbench.history.series import series_of
+    from hybridbench.report.history import history_document, history_json
 
     found = read_points(store)
     points = [point for point in found.points if _wanted(point, model, profile, since_s)]
@@ -103,7 +102,7 @@ def _quantities(names: list[str]) -> list[Quantity]:
         found = [q for q in QUANTITIES if q.name == name or q.name.partition(".")[0] == name]
         if not found:
             known = ", ".join(quantity.name for quantity in QUANTITIES)
-            raise UsageError(f"--metric {name}: choose of {known}.")
+            raise UsageError(f"--metric {name}: choose one of {known}.")
         chosen += [quantity for quantity in found if quantity not in chosen]
     return chosen
 
@@ -121,6 +120,6 @@ def _since(text: str | None) -> float:
             return time.time() - parse_duration_s(text)
         except ValueError as error:
             raise UsageError(
-                f"--since {text}: write a date such as 2026-11-01, or a time ago such as 30d."
+                f"--since {text}: write a date such as 2026-11-01, or an age such as 30d."
             ) from error
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

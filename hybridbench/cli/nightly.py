@@ -219,8 +219,8 @@ def run(
     then a new run begins.
     """
     from hybridbench.nightly.fan_out import PARTIAL
-    from hybridbench.nightly.records import counted
     from hybridbench.nightly.run import CellRunner, MergeOptions, merge_cells, run_directory
+    from hybridbench.records.nightly import counted
     from hybridbench.rundir.layout import CELLS
 
     check_directory("--out", out)

@@ -1,7 +1,8 @@
-"""What of a store may go: old results by rules, none that is being written or that others need.
+"""Deleting old results by rules, none that is being written or that others need.
 
-Only directories directly in the store whose content proves that they are a run, a comparison or a
-night of ours are touched, and none that holds anything else; no link is followed.
+Only directories directly in the results directory whose content proves that they are a run, a
+comparison or a nightly run of ours are touched, and none that holds anything else; no link is
+followed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hybridbench.rundir.proof import foreign_files, is_ours
 from hybridbench.rundir.reader import read_manifest
 
 _DAY_S: Final = 86400.0
-_GOING: Final = ".pruned-"
+_RENAMED: Final = ".pruned-"
 _TOMBSTONE: Final = ".hybridbench-pruned.json"
 _TOMBSTONE_SCHEMA: Final = "hybridbench.pruned/1"
 _UNPROVEN: Final = "its content does not prove that hybridbench made it"
@@ -37,15 +38,15 @@ _FOREIGN_NAMED: Final = 3
 
 @dataclass(frozen=True)
 class Rules:
-    """What is kept; what no rule keeps goes.
+    """What is kept; what no rule keeps is deleted.
 
     Args:
         keep: the newest so many of each kind, model, profile and plan; of runs, of those that
             `history` puts into one history and that have the same defects.
         keep_days: those that began less than so many days ago.
-        keep_failed: those whose answer is not good.
-        leaks: leaks may go too; without it they stay.
-        damaged: what cannot be read may go too.
+        keep_failed: those whose verdict is not good.
+        leaks: also delete leaks.
+        damaged: also delete what cannot be read.
     """
 
     keep: int | None = None
@@ -55,28 +56,28 @@ class Rules:
     damaged: bool = False
 
 
-class Fate(StrEnum):
+class PruneAction(StrEnum):
     """What becomes of a directory."""
 
-    KEPT = "kept"
-    GOES = "goes"
+    KEEP = "keep"
+    DELETE = "delete"
 
 
 @dataclass(frozen=True)
-class Doom:
+class PruneDecision:
     """One directory and what becomes of it, with the reason.
 
-    ``is_foreign``: it stays because not all of it is ours, which nobody asked for.
+    ``is_foreign``: it is kept, though no rule asks for it, because not all of it is ours.
     """
 
     entry: RunSummary
-    fate: Fate
-    why: str
+    action: PruneAction
+    reason: str
     is_foreign: bool = False
 
 
 @dataclass(frozen=True)
-class Gone:
+class Deletion:
     """A directory that was deleted, or why it was not."""
 
     path: Path
@@ -84,39 +85,39 @@ class Gone:
     problem: str = ""
 
 
-def doomed(store: Path, rules: Rules, now_wall_s: float) -> list[Doom]:
+def decide(store: Path, rules: Rules, now_wall_s: float) -> list[PruneDecision]:
     """What becomes of everything in ``store``, newest first; nothing is changed."""
     entries = list_runs(store)
     proven = [entry for entry in entries if is_ours(entry.path)]
-    last_good = _last_good_nights(proven)
+    last_green = _last_green_runs(proven)
     ranks = _ranks(proven)
     return [
-        _fate(entry, rules, now_wall_s, ranks[entry.path], last_good=entry.path in last_good)
+        _decision(entry, rules, now_wall_s, ranks[entry.path], last_green=entry.path in last_green)
         if entry.path in ranks
-        else Doom(entry, Fate.KEPT, _UNPROVEN, is_foreign=True)
+        else PruneDecision(entry, PruneAction.KEEP, _UNPROVEN, is_foreign=True)
         for entry in entries
     ]
 
 
-def remove(store: Path, dooms: Sequence[Doom]) -> Iterator[Gone]:
-    """Delete what goes, one after the other; what cannot be deleted is told and stays."""
+def delete(store: Path, decisions: Sequence[PruneDecision]) -> Iterator[Deletion]:
+    """Delete one after the other; what cannot be deleted stays and says why."""
     root = store.resolve()
-    for left in root.glob(f"{_GOING}*"):
+    for left in root.glob(f"{_RENAMED}*"):
         # A deletion that was cut off.
-        if left.is_dir() and not left.is_symlink() and _is_going(left):
+        if left.is_dir() and not left.is_symlink() and _is_unfinished(left):
             with contextlib.suppress(OSError):
-                _delete(left)
-    for doom in dooms:
-        path = doom.entry.path
-        if doom.fate is not Fate.GOES:
+                _delete_tree(left)
+    for decision in decisions:
+        path = decision.entry.path
+        if decision.action is not PruneAction.DELETE:
             continue
         if path.is_symlink() or path.resolve().parent != root:
-            yield Gone(path, 0, f"{path} does not lie in {store}")
+            yield Deletion(path, 0, f"{path} does not lie in {store}")
             continue
         try:
-            yield Gone(path, _remove(path))
+            yield Deletion(path, _delete(path))
         except (RunDirectoryError, OSError) as error:
-            yield Gone(path, 0, str(error))
+            yield Deletion(path, 0, str(error))
 
 
 def size_of(path: Path) -> int:
@@ -129,33 +130,34 @@ def size_of(path: Path) -> int:
     return total
 
 
-def _fate(
-    entry: RunSummary, rules: Rules, now_wall_s: float, rank: int, *, last_good: bool
-) -> Doom:
-    kept = next(_protected(entry, rules, last_good=last_good), None)
+def _decision(
+    entry: RunSummary, rules: Rules, now_wall_s: float, rank: int, *, last_green: bool
+) -> PruneDecision:
+    kept = next(_protected(entry, rules, last_green=last_green), None)
     if kept is None and not entry.problem:
         kept = next(_ruled(entry, rules, now_wall_s, rank), None)
     if kept is not None:
-        return Doom(entry, Fate.KEPT, kept)
+        return PruneDecision(entry, PruneAction.KEEP, kept)
     foreign = _foreign(entry.path)
     if foreign:
-        return Doom(entry, Fate.KEPT, foreign, is_foreign=True)
-    return Doom(entry, Fate.GOES, "damaged" if entry.problem else "no rule keeps it")
+        return PruneDecision(entry, PruneAction.KEEP, foreign, is_foreign=True)
+    reason = "damaged" if entry.problem else "no rule keeps it"
+    return PruneDecision(entry, PruneAction.DELETE, reason)
 
 
-def _protected(entry: RunSummary, rules: Rules, *, last_good: bool) -> Iterator[str]:
-    """Why it stays whatever the rules say."""
+def _protected(entry: RunSummary, rules: Rules, *, last_green: bool) -> Iterator[str]:
+    """Why it is kept whatever the rules say."""
     if entry.writer is not None:
         yield f"process {entry.writer} writes it"
     if (entry.path / KEEP).exists():
         yield f"a file {KEEP} lies in it"
     if entry.problem and not rules.damaged:
-        yield "damaged; --damaged lets it go"
-    if last_good:
-        yield "the last good night of its plan"
+        yield "damaged; --damaged deletes it"
+    if last_green:
+        yield "the last green run of its plan"
     leaks = (entry.verdict or "").startswith(VerdictKind.LEAK.value)
     if leaks and entry.exit_code != 0 and not rules.leaks:
-        yield "a leak; --leaks lets it go"
+        yield "a leak; --leaks deletes it"
 
 
 def _ruled(entry: RunSummary, rules: Rules, now_wall_s: float, rank: int) -> Iterator[str]:
@@ -165,7 +167,7 @@ def _ruled(entry: RunSummary, rules: Rules, now_wall_s: float, rank: int) -> Ite
     if rules.keep_days is not None and _is_young(entry.started_wall_s, now_wall_s, rules.keep_days):
         yield f"younger than {rules.keep_days:g} days"
     if rules.keep_failed and entry.exit_code != 0:
-        yield f"its answer is {entry.verdict or 'not known'}"
+        yield f"its verdict is {entry.verdict or 'not known'}"
 
 
 def _is_young(started_wall_s: float | None, now_wall_s: float, days: float) -> bool:
@@ -174,7 +176,7 @@ def _is_young(started_wall_s: float | None, now_wall_s: float, days: float) -> b
 
 
 def _foreign(path: Path) -> str:
-    """Why it stays although no rule keeps it: not all that lies in it is ours; or empty."""
+    """Why it is kept although no rule says so: it holds files that are not ours; or empty."""
     files = list(islice(foreign_files(path), _FOREIGN_NAMED + 1))
     if not files:
         return ""
@@ -212,8 +214,8 @@ def _group(entry: RunSummary) -> tuple[str, ...]:
     return (*key, *sorted(entry.defects), *(f"{name}={value}" for name, value in facts))
 
 
-def _last_good_nights(entries: Sequence[RunSummary]) -> set[Path]:
-    """The newest good night of each plan: what the next one is compared with."""
+def _last_green_runs(entries: Sequence[RunSummary]) -> set[Path]:
+    """The newest green run of each plan: what the next one is compared with."""
     found: dict[str, Path] = {}
     for entry in entries:
         if entry.kind is EntryKind.NIGHT and entry.exit_code == 0:
@@ -221,7 +223,7 @@ def _last_good_nights(entries: Sequence[RunSummary]) -> set[Path]:
     return set(found.values())
 
 
-def _remove(path: Path) -> int:
+def _delete(path: Path) -> int:
     """Delete ``path`` while nobody can begin to write in it; returns the bytes that were freed."""
     size = size_of(path)
     with contextlib.ExitStack() as locks:
@@ -233,27 +235,27 @@ def _remove(path: Path) -> int:
         if foreign:
             raise RunDirectoryError(f"{path}: {foreign}")
         # Under a name that no listing shows: half a directory would look like a damaged run.
-        going = path.with_name(f"{_GOING}{path.name}")
-        path.rename(going)
-    (going / LOCK).unlink(missing_ok=True)
-    _delete(going)
+        renamed = path.with_name(f"{_RENAMED}{path.name}")
+        path.rename(renamed)
+    (renamed / LOCK).unlink(missing_ok=True)
+    _delete_tree(renamed)
     return size
 
 
-def _delete(going: Path) -> None:
+def _delete_tree(renamed: Path) -> None:
     """Delete what was renamed; until it is gone, a file in it says what it is."""
-    told = going / _TOMBSTONE
-    told.write_text(json.dumps({"schema": _TOMBSTONE_SCHEMA}) + "\n", "utf-8")
-    for path in going.iterdir():
+    tombstone = renamed / _TOMBSTONE
+    tombstone.write_text(json.dumps({"schema": _TOMBSTONE_SCHEMA}) + "\n", "utf-8")
+    for path in renamed.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path != told:
+        elif path != tombstone:
             path.unlink()
-    told.unlink()
-    going.rmdir()
+    tombstone.unlink()
+    renamed.rmdir()
 
 
-def _is_going(left: Path) -> bool:
+def _is_unfinished(left: Path) -> bool:
     """Whether ``left`` is what a deletion of ours left behind."""
     try:
         said = json.loads((left / _TOMBSTONE).read_text("utf-8"))

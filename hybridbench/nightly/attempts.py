@@ -35,7 +35,8 @@ from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, read_json
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, PlannedCell
 from hybridbench.nightly.policy import SLOWER, STATISTICAL, worst_kind
-from hybridbench.nightly.records import (
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.nightly import (
     Attempt,
     Cell,
     CellKind,
@@ -43,7 +44,6 @@ from hybridbench.nightly.records import (
     finding_record,
     rate_record,
 )
-from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, ThresholdOutcome, Verdict, VerdictKind
 from hybridbench.report.json import verdict_from_json
 from hybridbench.rundir.cut import is_finished

@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from hybridbench.errors import ExitCode, RunDirectoryError
-from hybridbench.nightly.records import (
+from hybridbench.nightly.stored import read_nightly_run, write_record
+from hybridbench.records.nightly import (
     CellFinding,
     CellResult,
     CellState,
@@ -19,7 +20,6 @@ from hybridbench.nightly.records import (
     RateRecord,
     stored_rate,
 )
-from hybridbench.nightly.stored import read_nightly_run, write_record
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.wording import full_rate_text, metric_label
 from hybridbench.rundir.layout import NIGHT, make_directory

@@ -24,8 +24,8 @@ from hybridbench.nightly.cells import PlannedCell
 from hybridbench.nightly.child import Child, Ended
 from hybridbench.nightly.planned import OVERHEAD_S, PlannedRun
 from hybridbench.nightly.policy import NextAttempt, Rules, next_attempt, result
-from hybridbench.nightly.records import Attempt, CellRecord, CellResult
 from hybridbench.nightly.stored import another_engine, read_cell, write_record
+from hybridbench.records.nightly import Attempt, CellRecord, CellResult
 from hybridbench.rundir.layout import CELL, make_directory
 from hybridbench.rundir.lock import locked_run
 

@@ -23,7 +23,7 @@ from hybridbench.nightly.plan import (
     Plan,
     SoakEntry,
 )
-from hybridbench.nightly.records import Cell, CellKind, Needs
+from hybridbench.records.nightly import Cell, CellKind, Needs
 from hybridbench.units import format_duration
 from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
 from hybridbench.workload.profile import Profile

@@ -20,7 +20,7 @@ from hybridbench.errors import UsageError
 from hybridbench.nightly.cells import PlannedCell
 from hybridbench.nightly.planned import OVERHEAD_S, PlannedRun
 from hybridbench.nightly.policy import extension_s
-from hybridbench.nightly.records import Cell, counted
+from hybridbench.records.nightly import Cell, counted
 from hybridbench.units import format_duration
 
 # GitHub starts no more jobs from one matrix.

@@ -10,7 +10,8 @@ from typing import Final
 from hybridbench.errors import ExitCode, RunDirectoryError
 from hybridbench.nightly.baseline import GreenRun, against
 from hybridbench.nightly.policy import Rules, expired, missing, result
-from hybridbench.nightly.records import (
+from hybridbench.nightly.stored import another_engine, read_cell
+from hybridbench.records.nightly import (
     Attempt,
     CellKind,
     CellRecord,
@@ -20,7 +21,6 @@ from hybridbench.nightly.records import (
     PlanRecord,
     counted,
 )
-from hybridbench.nightly.stored import another_engine, read_cell
 from hybridbench.rundir.layout import CELL
 
 # The first of these that a failed cell says is the run's: what was found outranks what could not

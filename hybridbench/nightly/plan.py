@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, Strict, StringConstraints, TypeAdap
 from pydantic.dataclasses import dataclass
 
 from hybridbench.errors import ConfigError
-from hybridbench.nightly.records import parse_max_rate
+from hybridbench.records.nightly import parse_max_rate
 from hybridbench.thresholds import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans
 from hybridbench.workload.fields import (

@@ -15,7 +15,7 @@ from hybridbench.nightly.cells import PlannedCell, expand, plan_hash
 from hybridbench.nightly.false_alarms import FalseAlarms, expected_false_alarms
 from hybridbench.nightly.plan import LoadedPlan, load_plan
 from hybridbench.nightly.policy import Rules
-from hybridbench.nightly.records import PlanRecord, Policy, Waiver
+from hybridbench.records.nightly import PlanRecord, Policy, Waiver
 from hybridbench.targets.engine_files import installed_engine_files
 from hybridbench.units import format_duration
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import ExitCode
-from hybridbench.nightly.records import (
+from hybridbench.records.nightly import (
     Attempt,
     AttemptReason,
     Cell,

@@ -16,11 +16,11 @@ from hybridbench.nightly.cells import PlannedCell
 from hybridbench.nightly.child import Child
 from hybridbench.nightly.merge import find_cells, merged, plan_of
 from hybridbench.nightly.planned import OVERHEAD_S, PlannedRun
-from hybridbench.nightly.records import NightlyRun, PlanRecord
-from hybridbench.nightly.report import nightly_document
 from hybridbench.nightly.stored import another_engine, read_cell, write_record
+from hybridbench.records.nightly import NightlyRun, PlanRecord
 from hybridbench.report.document import Document
 from hybridbench.report.github import render_summary
+from hybridbench.report.nightly import nightly_document
 from hybridbench.report.write import write_document
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import (

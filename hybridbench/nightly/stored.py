@@ -10,7 +10,7 @@ import msgspec
 
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
-from hybridbench.nightly.records import CELL_SCHEMA, NIGHTLY_SCHEMA, CellRecord, NightlyRun
+from hybridbench.records.nightly import CELL_SCHEMA, NIGHTLY_SCHEMA, CellRecord, NightlyRun
 from hybridbench.rundir.atomic import write_atomically
 
 _Record = TypeVar("_Record", CellRecord, NightlyRun)

@@ -76,7 +76,7 @@ def test_a_store_that_is_not_there_is_one_sentence(tmp_path: Path, words: tuple[
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("history", "--metric", "wobble"), "choose of rss.slope"),
+        (("history", "--metric", "wobble"), "choose one of rss.slope"),
         (("history", "--since", "yesterday"), "2026-11-01"),
         (("history", "--format", "pdf"), "choose one of"),
         (("prune",), "needs a rule"),
@@ -110,7 +110,7 @@ def test_a_dry_run_of_prune_names_what_would_go_and_why_the_rest_stays(tmp_path:
     done = run("prune", "--store", tmp_path, "--keep", 1).output
 
     assert "nothing was deleted" in dry
-    assert any(line.startswith("goes  ") and "old" in line for line in dry.splitlines())
+    assert any(line.startswith("delete ") and "old" in line for line in dry.splitlines())
     assert any("among the newest 1" in line and "new" in line for line in dry.splitlines())
     assert "1 deleted, 1 kept" in done
     assert [path.name for path in tmp_path.iterdir()] == ["new"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.history.prune import Doom, Fate, Rules, doomed, remove
+from hybridbench.history.prune import PruneAction, PruneDecision, Rules, decide, delete
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import RECORDED, WRITTEN_PAGES
 from hybridbench.rundir.listing import RunSummary
@@ -22,7 +22,9 @@ CELL = (
 
 
 def going(store: Path, rules: Rules) -> set[str]:
-    return {d.entry.path.name for d in doomed(store, rules, NOW_S) if d.fate is Fate.GOES}
+    return {
+        d.entry.path.name for d in decide(store, rules, NOW_S) if d.action is PruneAction.DELETE
+    }
 
 
 def test_the_newest_of_each_profile_stay(tmp_path: Path) -> None:
@@ -67,8 +69,8 @@ def test_a_night_in_the_making_stays_and_one_that_was_cut_off_may_go(tmp_path: P
         cell.parent.mkdir(parents=True)
         cell.write_text(CELL)
     with locked_run(tmp_path / "going" / "cells"):
-        dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
-        gone = [one.path.name for one in remove(tmp_path, dooms)]
+        decisions = decide(tmp_path, Rules(keep=0), NOW_S)
+        gone = [one.path.name for one in delete(tmp_path, decisions)]
 
     assert gone == ["cut"]
     assert {path.name for path in tmp_path.iterdir()} == {"going"}
@@ -78,10 +80,10 @@ def test_what_began_to_be_written_after_the_look_stays(tmp_path: Path) -> None:
     cell = tmp_path / "night" / "cells" / "one" / "cell.json"
     cell.parent.mkdir(parents=True)
     cell.write_text(CELL)
-    dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
+    decisions = decide(tmp_path, Rules(keep=0), NOW_S)
 
     with locked_run(tmp_path / "night" / "cells"):
-        (left,) = remove(tmp_path, dooms)
+        (left,) = delete(tmp_path, decisions)
 
     assert "is being written" in left.problem
     assert cell.exists()
@@ -105,7 +107,7 @@ def test_what_goes_is_gone_and_everything_else_is_untouched(tmp_path: Path) -> N
     (store / "notes").mkdir()
     (store / "notes" / "mine.txt").write_text("mine")
 
-    gone = list(remove(store, doomed(store, Rules(keep_days=99.5), NOW_S)))
+    gone = list(delete(store, decide(store, Rules(keep_days=99.5), NOW_S)))
 
     assert {one.path.name for one in gone} == {"old", "compared"}
     assert all(one.size_bytes > 0 and not one.problem for one in gone)
@@ -120,11 +122,11 @@ def test_a_run_with_a_link_in_it_stays_and_so_does_what_it_leads_to(tmp_path: Pa
     (precious / "file").write_text("mine")
     (old / "link").symlink_to(precious)
 
-    (doom,) = doomed(tmp_path / "store", Rules(keep=0), NOW_S)
+    (doom,) = decide(tmp_path / "store", Rules(keep=0), NOW_S)
 
-    assert (doom.fate, doom.is_foreign) == (Fate.KEPT, True)
-    assert "did not write link in it" in doom.why
-    assert list(remove(tmp_path / "store", [doom])) == []
+    assert (doom.action, doom.is_foreign) == (PruneAction.KEEP, True)
+    assert "did not write link in it" in doom.reason
+    assert list(delete(tmp_path / "store", [doom])) == []
     assert (precious / "file").read_text() == "mine"
 
 
@@ -143,11 +145,13 @@ def test_a_name_of_ours_proves_nothing(tmp_path: Path, marker: str, text: str) -
         (tmp_path / study / "thesis.tex").write_text("years of work")
     before = sorted(tmp_path.rglob("*"))
 
-    dooms = doomed(tmp_path, Rules(keep=0, leaks=True, damaged=True), NOW_S)
-    gone = list(remove(tmp_path, dooms))
+    decisions = decide(tmp_path, Rules(keep=0, leaks=True, damaged=True), NOW_S)
+    gone = list(delete(tmp_path, decisions))
 
     assert gone == []
-    assert {doom.why for doom in dooms} == {"its content does not prove that hybridbench made it"}
+    assert {doom.reason for doom in decisions} == {
+        "its content does not prove that hybridbench made it"
+    }
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -163,21 +167,21 @@ def test_a_file_of_somebody_else_keeps_the_whole_directory(
     (path / place).write_text("years of work")
     before = sorted(tmp_path.rglob("*"))
 
-    (doom,) = doomed(tmp_path, Rules(keep=0, leaks=True, damaged=True), NOW_S)
-    gone = list(remove(tmp_path, [doom]))
+    (doom,) = decide(tmp_path, Rules(keep=0, leaks=True, damaged=True), NOW_S)
+    gone = list(delete(tmp_path, [doom]))
 
-    assert (doom.fate, doom.is_foreign) == (Fate.KEPT, True)
-    assert f"hybridbench did not write {place} in it" in doom.why
+    assert (doom.action, doom.is_foreign) == (PruneAction.KEEP, True)
+    assert f"hybridbench did not write {place} in it" in doom.reason
     assert gone == []
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_file_that_is_put_there_after_the_look_keeps_the_directory_too(tmp_path: Path) -> None:
     run = add_run(tmp_path, "run", 0.0, verdict())
-    dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
+    decisions = decide(tmp_path, Rules(keep=0), NOW_S)
     (run / "thesis.tex").write_text("years of work")
 
-    (left,) = remove(tmp_path, dooms)
+    (left,) = delete(tmp_path, decisions)
 
     assert "did not write thesis.tex" in left.problem
     assert (run / "thesis.tex").exists()
@@ -197,7 +201,7 @@ def test_everything_that_we_write_may_go(tmp_path: Path) -> None:
     (night / "cells" / "smoke" / "cell.json").write_text(CELL)
     (night / "cells" / "smoke" / "attempt-1" / "console.txt").write_text("said")
 
-    gone = list(remove(tmp_path, doomed(tmp_path, Rules(keep=0), NOW_S)))
+    gone = list(delete(tmp_path, decide(tmp_path, Rules(keep=0), NOW_S)))
 
     assert [one.problem for one in gone] == ["", "", ""]
     assert list(tmp_path.iterdir()) == []
@@ -232,9 +236,11 @@ def test_what_does_not_lie_in_the_store_is_refused(tmp_path: Path) -> None:
     store.mkdir()
     (store / "link").symlink_to(outside)
     named = [outside, store / "link", store / ".." / "outside" / "run"]
-    dooms = [Doom(RunSummary(path, path.name), Fate.GOES, "") for path in named]
+    decisions = [
+        PruneDecision(RunSummary(path, path.name), PruneAction.DELETE, "") for path in named
+    ]
 
-    gone = list(remove(store, dooms))
+    gone = list(delete(store, decisions))
 
     assert ["does not lie in" in one.problem for one in gone] == [True] * 3
     assert (outside / "manifest.json").exists()
@@ -247,8 +253,8 @@ def test_a_run_that_somebody_holds_is_not_deleted_though_its_lock_names_nobody(
     run = next(night.rglob("manifest.json")).parent
 
     with locked_run(run):
-        dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
-        (one,) = remove(tmp_path, dooms)
+        decisions = decide(tmp_path, Rules(keep=0), NOW_S)
+        (one,) = delete(tmp_path, decisions)
 
     assert "being written by process" in one.problem
     assert (run / "manifest.json").exists()
@@ -258,7 +264,7 @@ def test_a_deletion_that_was_cut_off_is_finished_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_night(tmp_path, "night", 0.0, "FAIL")
-    dooms = doomed(tmp_path, Rules(keep=0), NOW_S)
+    decisions = decide(tmp_path, Rules(keep=0), NOW_S)
 
     def killed(path: Path) -> None:
         raise KeyboardInterrupt
@@ -266,11 +272,11 @@ def test_a_deletion_that_was_cut_off_is_finished_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            list(remove(tmp_path, dooms))
+            list(delete(tmp_path, decisions))
     assert [path.name for path in tmp_path.iterdir()] == [".pruned-night"]
     (tmp_path / ".pruned-night" / "night.json").unlink(missing_ok=True)
 
-    assert list(remove(tmp_path, doomed(tmp_path, Rules(keep=0), NOW_S))) == []
+    assert list(delete(tmp_path, decide(tmp_path, Rules(keep=0), NOW_S))) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -284,7 +290,7 @@ def test_what_an_earlier_version_left_of_a_deletion_goes_if_it_proves_to_be_ours
     mixed = add_run(tmp_path, ".pruned-mixed", 0.0, verdict())
     (mixed / "thesis.tex").write_text("years of work")
 
-    assert list(remove(tmp_path, doomed(tmp_path, Rules(keep=0), NOW_S))) == []
+    assert list(delete(tmp_path, decide(tmp_path, Rules(keep=0), NOW_S))) == []
     assert {path.name for path in tmp_path.iterdir()} == {".pruned-mine", ".pruned-mixed"}
     assert (mixed / "manifest.json").exists()
 

@@ -10,14 +10,14 @@ import msgspec
 
 from hybridbench.nightly.cells import find_cell
 from hybridbench.nightly.planned import PlannedRun, plan_run
-from hybridbench.nightly.records import (
+from hybridbench.nightly.stored import write_record
+from hybridbench.records.nightly import (
     Attempt,
     AttemptReason,
     CellRecord,
     FindingRecord,
     RateRecord,
 )
-from hybridbench.nightly.stored import write_record
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import CELL
 from hybridbench.workload.catalog import list_profiles

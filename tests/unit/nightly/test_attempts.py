@@ -25,7 +25,7 @@ from hybridbench.compare.store import StoredComparison
 from hybridbench.nightly import attempts
 from hybridbench.nightly.attempts import Progress, start_command, stored_attempt, with_result
 from hybridbench.nightly.policy import next_attempt, result
-from hybridbench.nightly.records import Attempt, AttemptReason, CellKind, CellState
+from hybridbench.records.nightly import Attempt, AttemptReason, CellKind, CellState
 from hybridbench.records.verdict import Rate, Verdict, VerdictKind
 from tests.unit.nightly.planned_runs import attempt, planned_run
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 
 from hybridbench.nightly.baseline import green_runs
-from hybridbench.nightly.records import (
+from hybridbench.nightly.run import MergeOptions, merge_cells
+from hybridbench.nightly.stored import read_nightly_run
+from hybridbench.records.nightly import (
     Attempt,
     AttemptReason,
     CellResult,
     NightlyRun,
 )
-from hybridbench.nightly.run import MergeOptions, merge_cells
-from hybridbench.nightly.stored import read_nightly_run
 from hybridbench.rundir.layout import NIGHT
 from tests.unit.nightly.planned_runs import (
     GROWTH,

@@ -19,8 +19,8 @@ from hybridbench.nightly import cell_run
 from hybridbench.nightly.attempts import Progress, Stored
 from hybridbench.nightly.cell_run import CellRun
 from hybridbench.nightly.child import Child, Ended
-from hybridbench.nightly.records import Attempt, CellKind, CellState
 from hybridbench.nightly.stored import read_cell
+from hybridbench.records.nightly import Attempt, CellKind, CellState
 from tests.unit.nightly.planned_runs import (
     GROWTH,
     PLAN,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from hybridbench.nightly.false_alarms import ALARM_RATE, GATED_METRICS, expected_false_alarms
-from hybridbench.nightly.records import Policy
+from hybridbench.records.nightly import Policy
 from tests.unit.nightly.planned_runs import planned_run
 
 PLAN = "name: t\nmatrix: {profiles: [smoke], seeds: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}\n"

@@ -12,11 +12,11 @@ import pytest
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.merge import find_cells, merged
 from hybridbench.nightly.policy import result
-from hybridbench.nightly.records import Attempt, AttemptReason, NightlyRun
-from hybridbench.nightly.report import nightly_document
 from hybridbench.nightly.run import MergeOptions, merge_cells
 from hybridbench.nightly.stored import read_cell, read_nightly_run, write_record
+from hybridbench.records.nightly import Attempt, AttemptReason, NightlyRun
 from hybridbench.report.junit import render_junit
+from hybridbench.report.nightly import nightly_document
 from hybridbench.rundir.layout import CELL, NIGHT
 from tests.unit.nightly.planned_runs import (
     GROWTH,

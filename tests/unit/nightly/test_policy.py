@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hybridbench.nightly.policy import NextAttempt, Rules, extension_s, next_attempt, result
-from hybridbench.nightly.records import Attempt, AttemptReason, CellKind, CellState, Policy
+from hybridbench.records.nightly import Attempt, AttemptReason, CellKind, CellState, Policy
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.nightly.planned_runs import GROWTH, NODES, UNDECIDED, attempt, planned_run
 

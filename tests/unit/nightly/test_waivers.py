@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace as replaced
 
 from hybridbench.nightly.policy import Rules
-from hybridbench.nightly.records import (
+from hybridbench.records.nightly import (
     Cell,
     CellKind,
     FindingRecord,

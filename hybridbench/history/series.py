@@ -1,4 +1,4 @@
-"""Runs that may be held against each other, and where a quantity of theirs changed."""
+"""Runs that may be compared with each other, and where a quantity of theirs changed."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ class Trend:
 class Series:
     """Runs of one model under one profile on machines of one class.
 
-    ``told_apart`` are the facts in which this series differs from others of the same model and
-    profile.
+    ``differs_in`` are the facts in which it differs from others of the same model and profile.
     """
 
     model: str
     profile: str
     points: tuple[Point, ...]
     trends: tuple[Trend, ...]
-    told_apart: Mapping[str, str]
+    differs_in: Mapping[str, str]
 
 
 def series_of(points: Iterable[Point], quantities: Sequence[Quantity] = QUANTITIES) -> list[Series]:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from hybridbench.history.points import read_points
-from hybridbench.history.told import history_document, history_json, sparkline
-from hybridbench.history.trends import Series, series_of
+from hybridbench.history.series import Series, series_of
 from hybridbench.records.json_value import JsonValue
 from hybridbench.report.document import GateState, Tone
 from hybridbench.report.formats import FORMATS
+from hybridbench.report.history import history_document, history_json, sparkline
 from tests.unit.history.stores import DAY_S, MIB, add_run, verdict
 
 
@@ -85,7 +85,7 @@ def test_another_machine_begins_another_series(tmp_path: Path) -> None:
     newest, older = series_of(read_points(tmp_path).points)
 
     assert [len(newest.points), len(older.points)] == [1, 3]
-    assert newest.told_apart == {"machine.cpu": "Other CPU"}
+    assert newest.differs_in == {"machine.cpu": "Other CPU"}
 
 
 def test_a_newer_torch_stays_in_the_series_and_is_told_at_the_change(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from rich.console import Console
 
 from hybridbench.nightly.baseline import GreenRun
 from hybridbench.nightly.merge import find_cells, merged
-from hybridbench.nightly.records import Attempt
-from hybridbench.nightly.report import nightly_document
 from hybridbench.nightly.run import stored_document
+from hybridbench.records.nightly import Attempt
 from hybridbench.report.console import render_console
 from hybridbench.report.document import Document, GateState
 from hybridbench.report.html import render_html
 from hybridbench.report.junit import render_junit
 from hybridbench.report.markdown import render_markdown
+from hybridbench.report.nightly import nightly_document
 from tests.unit.nightly.planned_runs import (
     GROWTH,
     NODES,

@@ -11,7 +11,7 @@ import numpy as np
 from hybridbench.analysis.change_points import ALPHA, FEWEST_BEFORE, FEWEST_ON_A_SIDE, Change
 from hybridbench.errors import ExitCode
 from hybridbench.history.points import Point, Quantity, Unread, Value
-from hybridbench.history.trends import Series, Trend
+from hybridbench.history.series import Series, Trend
 from hybridbench.metrics import Unit, declared
 from hybridbench.report.document import (
     Badge,
@@ -37,7 +37,7 @@ _SCALES: Final = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 
 
 def history_document(series: Sequence[Series], unread: Sequence[Unread], where: str) -> Document:
-    """What the series say, newest first; ``where`` is the store's name."""
+    """The report of ``series``, newest first; ``where`` is the name of the results directory."""
     changes = [
         (one, trend, change) for one in series for trend in one.trends for change in trend.changes
     ]
@@ -48,7 +48,7 @@ def history_document(series: Sequence[Series], unread: Sequence[Unread], where: 
         run_id=where,
         subtitle=f"{_count(runs, 'run')} in {_count(len(series), 'series', 'series')}",
         badge=_badge(series, bool(worse)),
-        meaning="Runs are held against each other only where model, profile and machine agree.",
+        meaning="Runs are compared only where model, profile and machine agree.",
         exit_code=int(ExitCode.CLEAN),
         headline=_headline(series, worse),
         answer=(),
@@ -71,9 +71,9 @@ def change_text(trend: Trend, change: Change) -> str:
     quantity = trend.quantity
     run, last = trend.points[change.at], trend.points[change.at - 1]
     sure = (
-        f"one run outside of what the {change.at} before it foretell"
+        f"outside the prediction interval of the {change.at} runs before it"
         if change.p_value is None
-        else f"chance does this in {100 * change.p_value:.2g} % of orders"
+        else f"permutation p = {change.p_value:.2g}"
     )
     versions = "" if run.version == last.version else f", engine {last.version} → {run.version}"
     environment = "" if run.environment == last.environment else f", now {run.environment}"
@@ -94,18 +94,18 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def series_title(one: Series, every: Sequence[Series]) -> str:
-    """Model and profile, and what tells this series from others of the same."""
+    """Model and profile, and in what this series differs from others of the same."""
     same = [other for other in every if (other.model, other.profile) == (one.model, one.profile)]
     title = f"{one.model} / {one.profile}"
     if len(same) < 2:
         return title
-    said = [f"{name} {value}" for name, value in list(one.told_apart.items())[:4]]
-    more = len(one.told_apart) - len(said)
-    return f"{title} ({', '.join(said)}{f' and {more} more' if more else ''})"
+    parts = [f"{name} {value}" for name, value in list(one.differs_in.items())[:4]]
+    more = len(one.differs_in) - len(parts)
+    return f"{title} ({', '.join(parts)}{f' and {more} more' if more else ''})"
 
 
 def _is_short(trend: Trend) -> bool:
-    """Whether even a great change could not be told."""
+    """Whether even a large change could not be detected."""
     return len(trend.points) < min(2 * FEWEST_ON_A_SIDE, FEWEST_BEFORE + 1)
 
 
@@ -163,7 +163,7 @@ def _row(point: Point, quantities: Sequence[Quantity]) -> tuple[str, ...]:
 
 def _trend_row(trend: Trend) -> tuple[str, ...]:
     said = "; ".join(change_text(trend, change) for change in trend.changes)
-    quiet = "too few runs to tell" if _is_short(trend) else "none"
+    quiet = "too few runs to decide" if _is_short(trend) else "none"
     return (
         trend.quantity.name,
         str(len(trend.points)),
@@ -177,8 +177,8 @@ def _gate(one: Series, trend: Trend) -> Gate:
     few = _is_short(trend)
     state = GateState.FAILED if worse else GateState.SKIPPED if few else GateState.PASSED
     said = "; ".join(change_text(trend, change) for change in worse)
-    quiet = "too few runs to tell" if few else "no change for the worse"
-    apart = ", ".join(f"{name} {value}" for name, value in one.told_apart.items())
+    quiet = "too few runs to decide" if few else "no change for the worse"
+    apart = ", ".join(f"{name} {value}" for name, value in one.differs_in.items())
     group = f"{one.model} / {one.profile}" + (f" ({apart})" if apart else "")
     return Gate(trend.quantity.name, group, state, said or quiet)
 
@@ -186,10 +186,10 @@ def _gate(one: Series, trend: Trend) -> Gate:
 def _notes(series: Sequence[Series], unread: Sequence[Unread]) -> Iterable[str]:
     if any(one.trends for one in series):
         yield (
-            f"A change is believed where fewer than {ALPHA:.0%} of random orders of the same "
-            f"values split as well, with {FEWEST_ON_A_SIDE} runs or more on either side; or, of "
-            f"the newest run alone, where it lies outside of the {1 - ALPHA:.0%} interval that "
-            f"{FEWEST_BEFORE} or more before it foretell."
+            f"A change is reported where a permutation test gives p < {ALPHA:g}, with "
+            f"{FEWEST_ON_A_SIDE} runs or more on either side; or, for the newest run alone, where "
+            f"it is outside the {1 - ALPHA:.0%} prediction interval of {FEWEST_BEFORE} or more "
+            "runs before it."
         )
     invalid = sum(point.verdict == "INVALID" for one in series for point in one.points)
     if invalid:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from hybridbench.nightly.records import (
+from hybridbench.records.nightly import (
     CellFinding,
     CellResult,
     CellState,
