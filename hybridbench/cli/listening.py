@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from hybridbench.errors import UsageError
 from hybridbench.safe_output import echo
+
+if TYPE_CHECKING:
+    from hybridbench.targets.background_process import BackgroundProcess
 
 _HOST = "127.0.0.1"
 _BACKLOG = 16
@@ -27,7 +30,7 @@ class Listener:
 
     def __init__(self, port: int) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: BackgroundProcess | None = None
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind((_HOST, port))
@@ -48,23 +51,13 @@ class Listener:
 
     def start(self, run_dir: Path) -> None:
         """Serve the run in ``run_dir``, and tell the address on standard error."""
-        from hybridbench.targets.own_process import own_command
+        from hybridbench.targets.background_process import ONE_THREAD, BackgroundProcess
 
         number = self._socket.fileno()
         serve = [sys.executable, "-m", "hybridbench.report.serve", str(run_dir.resolve())]
-        settings = {
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
         try:
-            # A session of its own: a Ctrl-C is for the soak.
-            self._process = subprocess.Popen(
-                own_command([*serve, str(number)], settings),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(number,),
-                start_new_session=True,
+            self._process = BackgroundProcess(
+                [*serve, str(number)], settings=ONE_THREAD, pass_fds=(number,)
             )
         except OSError as error:
             echo(f"hybridbench: no live report: {error.strerror}", err=True)
@@ -82,5 +75,4 @@ class Listener:
     ) -> None:
         self._socket.close()
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.close()

@@ -34,21 +34,19 @@ from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.manifest import plain_mapping
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
-from hybridbench.runs.crash import bury
+from hybridbench.runs.crash import record_crash
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.live import SilentView
 from hybridbench.runs.log_watch import LogWatch
-from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
-from hybridbench.runs.manifest import planned_manifest
-from hybridbench.runs.parts import RunRoom, loop_parts
+from hybridbench.runs.loop import RunContext, SoakLoop, WorkerLostError, make_loop
+from hybridbench.runs.manifest import planned_manifest, with_counts, with_segment
 from hybridbench.runs.plan import Segment, SoakPlan
 from hybridbench.runs.recorder import Recorder
-from hybridbench.runs.segment import with_counts, with_segment
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.sampling.cgroup import oom_kills
 from hybridbench.sampling.sampler import StarvationSource
 from hybridbench.targets.bundled import BundledTarget
-from hybridbench.targets.messages import Drain, Ready, Resume
+from hybridbench.targets.messages import Drain, Ready
 
 _STOP_PATIENCE_S = 10.0
 _SAMPLE_PATIENCE_S = 10.0
@@ -95,7 +93,6 @@ class _Worker:
     """One process and what is connected to it."""
 
     started: StartedWorker
-    parts: LoopParts
     loop: SoakLoop
     steps: SoakSteps
     driver: BlockDriver
@@ -194,15 +191,16 @@ class LiveSide:
         if started.target is not begun:
             self._held.callback(self._stop_process, started.target)
         self._describe(started)
-        room = RunRoom(stage.clock, self._recorder, stage.interrupts, SilentView(), self._log_watch)
+        run = RunContext(
+            stage.clock, self._recorder, stage.interrupts, SilentView(), self._log_watch
+        )
         driver = BlockDriver(self._traffic, started.target)
         starvation = StarvationSource(started.ready.pid)
-        parts = loop_parts(self._plan, room, started.target, driver, started.ready, starvation)
-        loop = SoakLoop(parts)
+        loop = make_loop(self._plan, run, started.target, driver, started.ready, starvation)
         # Forks in the middle of a block would be measured as its time.
         loop.censuses_wanted = False
-        steps = SoakSteps(self._plan, loop, parts)
-        self._worker = _Worker(started, parts, loop, steps, driver, starvation)
+        steps = SoakSteps(self._plan, loop)
+        self._worker = _Worker(started, loop, steps, driver, starvation)
         self._processes += 1
         self._park()
 
@@ -308,7 +306,7 @@ class LiveSide:
             target = self._worker.started.target
             # It could not say where it hangs.
             target.thaw()
-            bury(target, self._recorder, self._stage.clock, lost, self._kills_before)
+            record_crash(target, self._recorder, self._stage.clock, lost, self._kills_before)
 
     def close(self) -> None:
         """Write the last words; the worker and the directory are let go in any case."""
@@ -339,10 +337,10 @@ class LiveSide:
             if not loop.run_until(lambda: traffic.all_submitted, min(until_s, cut_s)):
                 if loop.now_s < cut_s:
                     return False
-                self._recorder.event("note", {"text": _CUT.format(self._limit_s)})
+                self._recorder.note(_CUT.format(self._limit_s))
                 traffic.stop()
             # What an operator paused would never end by itself.
-            worker.parts.target.post(Drain())
+            worker.loop.target.post(Drain())
             block.draining = True
             block.give_up_s = loop.now_s + self._plan.drain_limit_s
         over = loop.run_until(lambda: traffic.done, min(until_s, block.give_up_s))
@@ -378,7 +376,7 @@ class LiveSide:
         now_s = worker.loop.now_s
         self._recorder.leave_out(own.thaw(now_s))
         worker.starvation.unpark()
-        worker.parts.watchdog.heard(now_s)
+        worker.loop.heard()
         worker.started.target.thaw()
 
     def _reading(self, worker: _Worker) -> Mapping[str, float]:
@@ -387,7 +385,7 @@ class LiveSide:
         # One that is under way was asked for before this moment.
         loop.run_until(lambda: not loop.sample_open, loop.now_s + _SAMPLE_PATIENCE_S)
         seen = sink.samples
-        worker.parts.sampler.restart(loop.now_s)
+        worker.loop.sampler.restart(loop.now_s)
         loop.run_until(lambda: sink.samples > seen, loop.now_s + _SAMPLE_PATIENCE_S)
         return sink.counters
 
@@ -407,10 +405,9 @@ class LiveSide:
         if self._parked_at_s is not None:
             self._leave_out_rest()
             worker.starvation.unpark()
-        worker.parts.watchdog.heard(now_s)
-        worker.parts.sampler.restart(now_s)
+        worker.loop.heard()
+        worker.loop.sampler.restart(now_s)
         if phase != "idle":
-            worker.parts.target.post(Resume())
             worker.loop.resume()
             self._recorder.enter(phase)
         return worker

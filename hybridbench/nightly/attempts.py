@@ -50,7 +50,7 @@ from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import read_run
-from hybridbench.runs.extension import EXTENDED, EXTENSION_ENDED
+from hybridbench.runs.stopping import EXTENDED, EXTENSION_ENDED
 
 # Shown from one nightly run to the next; medians over the judged window.
 _METRICS: Final = (

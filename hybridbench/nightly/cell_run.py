@@ -21,13 +21,14 @@ from hybridbench.nightly.attempts import (
     with_result,
 )
 from hybridbench.nightly.cells import PlannedCell
-from hybridbench.nightly.child import Child, Ended
+from hybridbench.nightly.child import Child
 from hybridbench.nightly.planned import OVERHEAD_S, PlannedRun
 from hybridbench.nightly.policy import NextAttempt, Rules, next_attempt, result
 from hybridbench.nightly.stored import another_engine, read_cell, write_record
 from hybridbench.records.nightly import Attempt, CellRecord, CellResult
 from hybridbench.rundir.layout import CELL, make_directory
 from hybridbench.rundir.lock import locked_run
+from hybridbench.targets.background_process import Completed
 
 # Boot, drains, checkpoints, diagnosis and judging on a busy machine, beside the traffic.
 _PATIENCE_S: Final = 900.0
@@ -166,7 +167,7 @@ class CellRun:
             )
         return msgspec.structs.replace(attempt, ended_wall_s=self.clock.wall_s())
 
-    def _to_its_end(self, attempt: Attempt, store: Path) -> Ended:
+    def _to_its_end(self, attempt: Attempt, store: Path) -> Completed:
         """Start what is left to do: all of it, the rest of a soak, its judging, or nothing."""
         cell, command = self.planned.cell, list(attempt.command)
         stored = self._settled(store)
@@ -176,7 +177,7 @@ class CellRun:
         if stored.progress is Progress.UNJUDGED:
             return self._start(judge_command(stored.run_dir), attempt, store)
         if stored.progress is Progress.DONE:
-            return Ended(0, "")
+            return Completed(0, "")
         self.say(f"{cell.id}: resumes {stored.run_dir.name}")
         ended = self._start(resume_command(cell, stored.run_dir), attempt, store)
         if ended.exit_code != int(ExitCode.USAGE):
@@ -193,7 +194,7 @@ class CellRun:
         self._wait_for(stored.run_dir)
         return stored_attempt(self.planned.cell.kind, store)
 
-    def _completed(self, attempt: Attempt, store: Path, ended: Ended) -> Attempt:
+    def _completed(self, attempt: Attempt, store: Path, ended: Completed) -> Attempt:
         kind = self.planned.cell.kind
         stored = stored_attempt(kind, store)
         if stored.run_dir is not None and stored.progress is Progress.DONE:
@@ -203,7 +204,7 @@ class CellRun:
             complaint = "it did not end in time and was killed"
         return msgspec.structs.replace(attempt, exit_code=ended.exit_code, complaint=complaint)
 
-    def _start(self, command: list[str], attempt: Attempt, store: Path) -> Ended:
+    def _start(self, command: list[str], attempt: Attempt, store: Path) -> Completed:
         traffic_s = attempt.duration_s + (attempt.extend_s or 0.0)
         return self.child.run(command, store / _CONSOLE, 2 * traffic_s + _PATIENCE_S)
 

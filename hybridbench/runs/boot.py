@@ -1,18 +1,23 @@
-"""Bringing a worker up: tell it what to build, wait until it says that it is ready."""
+"""Bringing a worker up: tell it what to build, wait until it is ready, see that it is fit."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from hybridbench.clock import Clock
 from hybridbench.errors import ConfigError
-from hybridbench.runs.demands import check_takes
+from hybridbench.rundir.manifest import as_mapping
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
-from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.plan import Segment, SoakPlan
 from hybridbench.targets.messages import Fatal, Ready
-from hybridbench.targets.target import Target
+from hybridbench.targets.target import Capability, Target
 from hybridbench.targets.wire import WireClosedError
+from hybridbench.workload.profile import Profile
 
 _TURN_S = 0.25
+# Of a worker's versions: what decides how memory behaves.
+_DECISIVE_VERSIONS = ("python", "implementation", "torch")
 
 
 def boot_worker(
@@ -48,10 +53,62 @@ def await_ready(
             raise WorkerLostError("exit", "the worker ended while it built the engine") from error
         for message in messages:
             if isinstance(message, Ready):
-                check_takes(plan.profile, message.capabilities)
+                check_capabilities(plan.profile, message.capabilities)
                 return message
             if isinstance(message, Fatal) and message.usage:
                 raise ConfigError(message.message)
             if isinstance(message, Fatal):
                 raise WorkerLostError("exit", message.message)
     return None
+
+
+def check_capabilities(profile: Profile, capabilities: Iterable[str]) -> None:
+    """Refuse traffic that the worker would not understand, before any of it is sent.
+
+    Raises:
+        ConfigError: names what is missing and the key of the profile that asks for it.
+    """
+    able = set(capabilities)
+    for capability, key in _needed(profile):
+        if capability not in able:
+            raise ConfigError(
+                f"profile {profile.name}: {key} needs an engine that takes {capability}, and this "
+                "one does not; choose another profile, or a newer engine."
+            )
+
+
+def check_same_engine(segment: Segment, ready: Ready) -> None:
+    """Refuse to go on with another engine: the memory of two engines proves nothing of either.
+
+    Raises:
+        ConfigError: engine files, interpreter or torch differ from those of the run so far.
+    """
+    if segment.manifest.get("engine_hash") != ready.engine_files_sha256:
+        raise ConfigError(
+            f"{segment.run_dir}: the engine's files have changed since this run began; "
+            "put them back to resume it, or start a new run."
+        )
+    before = as_mapping(segment.manifest.get("versions"))
+    for name in _DECISIVE_VERSIONS:
+        if before.get(name) != ready.versions.get(name):
+            raise ConfigError(
+                f"{segment.run_dir}: this run began with {name} {before.get(name)}, and here is "
+                f"{ready.versions.get(name)}; resume it with the former, or start a new run."
+            )
+
+
+def _needed(profile: Profile) -> Iterator[tuple[Capability, str]]:
+    """Every capability that ``profile`` needs, with the key that asks for it."""
+    aborts, controls = profile.aborts, profile.controls
+    yield Capability.TRAFFIC, "arrival"
+    yield Capability.DRAIN, "checkpoint"
+    if profile.checkpoint.flush:
+        yield Capability.FLUSH, "checkpoint.flush"
+    if profile.sessions.share > 0:
+        yield Capability.SESSIONS, "sessions"
+    if aborts.queued + aborts.prefill + aborts.decode > 0 or aborts.queue_timeout_s is not None:
+        yield Capability.ABORT, "aborts"
+    if controls.abort_all_every_s is not None:
+        yield Capability.ABORT, "controls.abort_all_every_s"
+    if aborts.disconnect > 0:
+        yield Capability.DISCONNECT, "aborts.disconnect"

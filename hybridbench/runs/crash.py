@@ -16,7 +16,7 @@ _EXIT_PATIENCE_S = 5.0
 _POLL_S = 0.05
 
 
-def bury(
+def record_crash(
     target: Target,
     recorder: Recorder,
     clock: Clock,

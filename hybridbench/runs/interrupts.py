@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM, SIGQUIT, a terminal that closes: the first asks for an orderly end, the second
 for an immediate one.
 
-SIGUSR1 asks for the evidence so far, and the run goes on.
+SIGUSR1 asks for a report of the run so far, and the run goes on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Interrupts:
         self._clock = clock
         self._first_s = 0.0
         self.first: signal.Signals | None = None
-        self.evidence_wanted = False
+        self.report_wanted = False
 
     @property
     def exit_code(self) -> ExitCode | None:
@@ -63,10 +63,10 @@ class Interrupts:
         elif not self.first == number == signal.SIGTERM or now_s - self._first_s > _ONE_DEATH_S:
             raise SecondSignalError
 
-    def on_evidence_signal(self, number: int, frame: FrameType | None) -> None:
+    def on_report_signal(self, number: int, frame: FrameType | None) -> None:
         """The handler of SIGUSR1: only notes it, as writing files is the loop's own business."""
         del number, frame
-        self.evidence_wanted = True
+        self.report_wanted = True
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def handled_interrupts() -> Iterator[Interrupts]:
             for number in _HANDLED
             if number not in _MAY_BE_IGNORED or signal.getsignal(number) != signal.SIG_IGN
         }
-        before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, interrupts.on_evidence_signal)
+        before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, interrupts.on_report_signal)
     except ValueError:
         before = {}
     try:

@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from hybridbench.clock import Clock
-from hybridbench.runs.clock_watch import ClockWatch
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.log_watch import LogWatch
+from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import RunStatus, View
-from hybridbench.runs.watchdog import Watchdog
-from hybridbench.sampling.cadence import CensusPace
-from hybridbench.sampling.sampler import Sampler
+from hybridbench.sampling.cadence import Beat, CensusPace
+from hybridbench.sampling.sampler import (
+    HarnessSource,
+    ProcessSource,
+    PssSource,
+    Sampler,
+    StarvationSource,
+    TimedSource,
+)
 from hybridbench.targets.messages import (
-    AllocationsTracked,
     Census,
     CensusReply,
     Checkpoint,
     CheckpointReply,
     Counters,
     CountersReply,
+    Diagnose,
     Diagnosis,
+    Drain,
     Drained,
     Fatal,
-    Flushed,
     FromWorker,
-    Goodbye,
     InjectedTruth,
     LogLine,
-    Reclaimed,
+    Ready,
+    Resume,
     Steady,
     StepEvents,
+    ToWorker,
     Violation,
 )
 from hybridbench.targets.target import Target
@@ -41,10 +49,17 @@ from hybridbench.targets.wire import WireClosedError
 
 _TURN_S_MAX = 0.25
 _REPLY_PATIENCE_S = 3.0
+# A worker of which nothing is sampled must say a word now and then, or it counts as hung.
+_KEEPALIVE_S = 5.0
+_PSS_INTERVAL_S = 20.0
 # A sample this many intervals late is a gap in the series, not a delay.
 _GAP_INTERVALS = 5.0
 _GAP_S_MIN = 5.0
+# Slewing by a time daemon moves the wall clock far less than this between two samples.
+_CLOCK_JUMP_S = 2.0
 _VIOLATIONS_RECORDED_MAX = 100
+
+Answer = TypeVar("Answer", bound=FromWorker)
 
 
 class WorkerLostError(Exception):
@@ -57,55 +72,82 @@ class WorkerLostError(Exception):
 
 
 @dataclass(frozen=True)
-class LoopParts:
-    """Everything a loop connects; it owns none of it."""
+class RunContext:
+    """What outlives a worker: where the run is written, who watches it, who may end it."""
 
+    clock: Clock
+    recorder: Recorder
+    interrupts: Interrupts
+    view: View
+    log_watch: LogWatch | None = None  # None for a target whose stderr is not a file of ours
+    on_report_wanted: Callable[[], None] | None = None  # what SIGUSR1 asks for
+
+
+@dataclass
+class Question(Generic[Answer]):
+    """A request under way; ``answer`` is the worker's, once it has come.
+
+    ``probe_id`` is that of the request and of its answer, None for requests without one.
+    """
+
+    kind: type[Answer]
+    probe_id: int | None
+    answer: Answer | None = None
+
+    def take(self, message: FromWorker) -> bool:
+        """Whether ``message`` is the answer, which is kept then."""
+        if not isinstance(message, self.kind) or _probe_id(message) != self.probe_id:
+            return False
+        self.answer = message
+        return True
+
+
+class OpenQuestion(Protocol):
+    """A question of whatever kind."""
+
+    @property
+    def kind(self) -> type[object]: ...
+    def take(self, message: FromWorker) -> bool: ...
+
+
+@dataclass
+class SoakLoop:
+    """One thread, no waiting longer than a quarter of a second, nothing kept per request.
+
+    It owns none of what it connects.
+    """
+
+    run: RunContext
     target: Target
     driver: Driver
     sampler: Sampler
     census_pace: CensusPace
-    recorder: Recorder
-    watchdog: Watchdog
-    interrupts: Interrupts
-    view: View
     status: RunStatus
-    clock: Clock
-    on_evidence: Callable[[], None] | None = None  # what SIGUSR1 asks for
-    log_watch: LogWatch | None = None  # None for a target whose stderr is not a file of ours
+    watchdog_s: float  # this long without a step or a word is a hang
+    steady: Steady | None = None
+    truth: dict[str, dict[str, int]] = field(default_factory=dict)
+    samples_wanted: bool = True
+    censuses_wanted: bool = True
 
-
-class SoakLoop:
-    """One thread, no waiting longer than a quarter of a second, nothing kept per request."""
-
-    def __init__(self, parts: LoopParts) -> None:
-        self._parts = parts
+    def __post_init__(self) -> None:
         self._next_probe_id = 0
-        self._clocks = ClockWatch(parts.clock)
+        self._questions: list[OpenQuestion] = []
         self._asked: tuple[int, float] | None = None  # probe id and time of the open sample
+        self._counters_s = self._heard_s = self.now_s
+        self._step_age_s = 0.0
+        self._clock_offset_s = self._wall_ahead_s()
         self._violations = 0
-        self._drained = False
-        self._checkpoints_done = -1
         self._traffic_start_s: float | None = None
-        self.steady: Steady | None = None
-        self.goodbye: Goodbye | None = None
-        self.truth: dict[str, dict[str, int]] = {}
-        self.reclaimed: Reclaimed | None = None
-        self.flushed: Flushed | None = None
-        self.tracked: AllocationsTracked | None = None
-        self.diagnoses: dict[int, Diagnosis] = {}  # by probe id, until somebody takes them
-        self.samples_wanted = True
-        self._censuses_open = 0
-        self.censuses_wanted = True
 
     @property
     def now_s(self) -> float:
         """The loop's monotonic clock."""
-        return self._parts.clock.monotonic_s()
+        return self.run.clock.monotonic_s()
 
     @property
     def interrupted(self) -> bool:
         """Whether somebody asked for the end."""
-        return self._parts.interrupts.first is not None
+        return self.run.interrupts.first is not None
 
     def start_traffic(self) -> None:
         """From now on the plan's duration counts."""
@@ -125,151 +167,152 @@ class SoakLoop:
 
     def turn(self, limit_s: float) -> None:
         """One round, at most until ``limit_s``."""
-        parts = self._parts
         now_s = self.now_s
-        due_s = parts.driver.pump(now_s)
-        self._ask(now_s)
+        due_s = self.driver.pump(now_s)
+        self._probe(now_s)
         wake_s = min(limit_s, now_s + _TURN_S_MAX)
         if self._asked is None and self.samples_wanted:
-            wake_s = min(wake_s, parts.sampler.next_s)
+            wake_s = min(wake_s, self.sampler.next_s)
         if due_s is not None:
             wake_s = min(wake_s, due_s)
         try:
-            messages = parts.target.exchange(max(0.0, wake_s - now_s))
+            messages = self.target.exchange(max(0.0, wake_s - now_s))
         except WireClosedError as error:
             raise WorkerLostError("exit", "the worker closed the wire") from error
         if messages:
-            parts.watchdog.heard(self.now_s)
+            self.heard()
         for message in messages:
             self._handle(message)
+            self._keep_answer(message)
         self._watch(self.now_s)
-        self._write_evidence()
+        self._report_if_wanted()
         self._show()
 
-    # Pauses: a checkpoint drains the engine, waits, looks, and lets traffic go on.
+    # Requests with an answer.
 
-    def ask_drain(self) -> None:
-        """Stop submitting; ``drained`` becomes true when the engine is idle."""
-        self._drained = False
-        self._parts.driver.pause(self.now_s)
+    def post(self, request: ToWorker, kind: type[Answer]) -> Question[Answer]:
+        """Post ``request``; its answer, of type ``kind``, is kept when it comes."""
+        question = Question(kind, _probe_id(request))
+        self._questions.append(question)
+        self.target.post(request)
+        return question
 
-    def drained(self) -> bool:
-        """Whether the engine has finished everything since ``ask_drain``."""
-        return self._drained
+    def ask(self, request: ToWorker, kind: type[Answer], patience_s: float) -> Answer | None:
+        """Post ``request`` and turn until its answer comes; None if it has not in ``patience_s``.
 
-    def resume(self) -> None:
-        """Submit again."""
-        self._parts.driver.resume(self.now_s)
-
-    def checkpoint_done(self, index: int) -> bool:
-        """Whether the answer to checkpoint ``index`` has come, its census included."""
-        return self._checkpoints_done >= index
-
-    def no_census_open(self) -> bool:
-        """Whether every census that was asked for is answered."""
-        return self._censuses_open == 0
-
-    @property
-    def sample_open(self) -> bool:
-        """Whether a sample is asked for and not answered."""
-        return self._asked is not None
-
-    def post_checkpoint(self, index: int, *, audit: bool) -> None:
-        """Ask for a checkpoint; ``checkpoint_done`` tells of its answer."""
-        self._censuses_open += 1
-        self._parts.target.post(Checkpoint(self.new_probe_id(), index, audit))
-
-    def post_census(self) -> None:
-        """Ask for a census now; ``no_census_open`` tells of its answer."""
-        self._parts.census_pace.asked(self.now_s)
-        self._censuses_open += 1
-        self._parts.target.post(Census(self.new_probe_id()))
-
-    def sample_rest(self) -> None:
-        """Store the worker's private memory of this moment, at which it has nothing to do."""
-        at_rest = self._parts.sampler.read_now("rss_anon_swap_bytes")
-        if at_rest is not None:
-            self._parts.recorder.sample(self.now_s, {"rest_anon_swap_bytes": at_rest})
+        Raises:
+            WorkerLostError: the worker is gone or hangs.
+        """
+        question = self.post(request, kind)
+        self.run_until(lambda: question.answer is not None, self.now_s + patience_s)
+        if question.answer is None and question.probe_id is None:
+            # Nothing tells its answer from that to the next request of its kind.
+            self._questions.remove(question)
+        return question.answer
 
     def new_probe_id(self) -> int:
         """A number that no other probe of this run has."""
         self._next_probe_id += 1
         return self._next_probe_id
 
+    # Pauses: a checkpoint drains the engine, waits, looks, and lets traffic go on.
+
+    def drain(self, patience_s: float) -> bool:
+        """Stop submitting; whether the engine became idle in ``patience_s``."""
+        self.driver.pause(self.now_s)
+        return self.ask(Drain(), Drained, patience_s) is not None
+
+    def resume(self) -> None:
+        """Submit again."""
+        self.target.post(Resume())
+        self.driver.resume(self.now_s)
+
+    def heard(self) -> None:
+        """The worker sent something, or could not: its silence counts from now."""
+        self._heard_s = self.now_s
+
+    def no_census_open(self) -> bool:
+        """Whether every census that was asked for is answered, those of checkpoints included."""
+        return not any(q.kind in {CensusReply, CheckpointReply} for q in self._questions)
+
+    @property
+    def sample_open(self) -> bool:
+        """Whether a sample is asked for and not answered."""
+        return self._asked is not None
+
+    def post_checkpoint(self, index: int, *, audit: bool) -> Question[CheckpointReply]:
+        """Ask for a checkpoint."""
+        return self.post(Checkpoint(self.new_probe_id(), index, audit), CheckpointReply)
+
+    def post_census(self) -> None:
+        """Ask for a census now; ``no_census_open`` tells of its answer."""
+        self.census_pace.asked(self.now_s)
+        self.post(Census(self.new_probe_id()), CensusReply)
+
+    def sample_rest(self) -> None:
+        """Store the worker's private memory of this moment, at which it has nothing to do."""
+        at_rest = self.sampler.read_now("rss_anon_swap_bytes")
+        if at_rest is not None:
+            self.run.recorder.sample(self.now_s, {"rest_anon_swap_bytes": at_rest})
+
     # One turn's parts.
 
-    def _ask(self, now_s: float) -> None:
-        parts = self._parts
-        if self._asked is None and self.samples_wanted and parts.sampler.begin():
-            probe_id = self.new_probe_id()
-            self._asked = (probe_id, now_s)
-            parts.target.post(Counters(probe_id))
-        elif self._asked is not None and now_s - self._asked[1] > _REPLY_PATIENCE_S:
+    def _probe(self, now_s: float) -> None:
+        if self._asked is not None and now_s - self._asked[1] > _REPLY_PATIENCE_S:
             # What the kernel says is worth having while the worker says nothing.
             self._asked = None
             self._finish_sample(now_s, {})
-        wanted = self.censuses_wanted and not self._censuses_open
-        if wanted and parts.census_pace.due(now_s):
+        elif self._asked is None and self.samples_wanted and self.sampler.begin():
+            self._asked = (self._post_counters(now_s), now_s)
+        elif not self.samples_wanted and now_s - self._counters_s >= _KEEPALIVE_S:
+            self._post_counters(now_s)
+        if self.censuses_wanted and self.census_pace.due(now_s) and self.no_census_open():
             self.post_census()
 
+    def _post_counters(self, now_s: float) -> int:
+        probe_id = self.new_probe_id()
+        self._counters_s = now_s
+        self.target.post(Counters(probe_id))
+        return probe_id
+
     def _handle(self, message: FromWorker) -> None:
-        parts = self._parts
         match message:
             case StepEvents():
-                parts.driver.on_step_events(message)
+                self.driver.on_step_events(message)
             case CountersReply():
                 self._on_counters(message)
-            case CensusReply() | CheckpointReply():
-                self._on_probe(message)
+            case CensusReply():
+                self._learn_price(message)
+                self.run.recorder.census(message)
+                self.status.saw_census(message)
+            case CheckpointReply():
+                self._learn_price(message.census)
+                self.run.recorder.checkpoint(message)
+                self.status.saw_checkpoint(message)
             case Violation():
                 self._on_violation(message)
             case LogLine():
                 self._on_log_line(message)
-            case Fatal():
-                raise WorkerLostError("exit", message.message)
-            case _:
-                self._on_state(message)
-
-    def _on_state(self, message: FromWorker) -> None:
-        """What the steps of the run wait for."""
-        match message:
             case Steady():
                 self.steady = message
-            case Drained():
-                self._drained = True
-            case Flushed():
-                self.flushed = message
-            case Reclaimed():
-                self.reclaimed = message
-            case AllocationsTracked():
-                self.tracked = message
-            case Diagnosis():
-                self.diagnoses[message.probe_id] = message
-            case Goodbye():
-                self.goodbye = message
             case InjectedTruth():
                 self.truth = message.counts
+            case Fatal():
+                raise WorkerLostError("exit", message.message)
 
-    def _on_probe(self, message: CensusReply | CheckpointReply) -> None:
-        parts = self._parts
-        census = message if isinstance(message, CensusReply) else message.census
-        self._censuses_open -= 1
-        if not census.error:
-            self._learn_price(census)
-        if isinstance(message, CensusReply):
-            parts.recorder.census(message)
-            parts.status.saw_census(message)
-            return
-        parts.recorder.checkpoint(message)
-        parts.status.saw_checkpoint(message)
-        self._checkpoints_done = message.index
+    def _keep_answer(self, message: FromWorker) -> None:
+        answered = next((q for q in self._questions if q.take(message)), None)
+        if answered is not None:
+            self._questions.remove(answered)
 
     def _learn_price(self, census: CensusReply) -> None:
-        parts, pace = self._parts, self._parts.census_pace
+        if census.error:
+            return
+        pace, recorder = self.census_pace, self.run.recorder
         before = pace.given_up
         pace.learn(census.stop_s, census.child_s, census.stop_cpu_s)
         if pace.given_up and not before and pace.stall_max_s is not None:
-            parts.recorder.event(
+            recorder.event(
                 "probe_left_out",
                 {
                     "metrics": ["gc_collectible_bytes"],
@@ -278,71 +321,116 @@ class SoakLoop:
                 },
             )
             said = f"{census.stop_s * 1000:.0f} ms, above probe.max_stall_ms"
-            parts.recorder.event(
-                "note", {"text": f"counting garbage held the engine for {said}: not repeated"}
-            )
+            recorder.note(f"counting garbage held the engine for {said}: not repeated")
 
     def _on_counters(self, reply: CountersReply) -> None:
-        parts = self._parts
-        parts.watchdog.saw_step_age(reply.step_age_s)
+        self._step_age_s = reply.step_age_s
         if self._asked is None or self._asked[0] != reply.probe_id:
             return  # too late: its sample was closed without it
         self._asked = None
         self._finish_sample(reply.t_s, reply.values)
 
     def _finish_sample(self, stamp_s: float, told: dict[str, float]) -> None:
-        parts = self._parts
-        values = parts.sampler.finish(told)
+        recorder = self.run.recorder
+        values = self.sampler.finish(told)
         late_s = values["sampler_late_s"]
-        if late_s > max(_GAP_S_MIN, _GAP_INTERVALS * parts.sampler.interval_s):
-            parts.recorder.event("gap", {"seconds": late_s})
-        jump_s = self._clocks.jump_s()
-        if jump_s is not None:
-            parts.recorder.event("clock_jump", {"seconds": jump_s})
-        complete = parts.recorder.sample(stamp_s, values)
-        if parts.log_watch is not None:
+        if late_s > max(_GAP_S_MIN, _GAP_INTERVALS * self.sampler.interval_s):
+            recorder.event("gap", {"seconds": late_s})
+        self._watch_clock()
+        complete = recorder.sample(stamp_s, values)
+        if self.run.log_watch is not None:
             # Before the file is cut: what is cut away is gone.
-            parts.log_watch.look()
-        parts.target.limit_stderr()
-        status = parts.status
-        status.saw_sample(complete)
+            self.run.log_watch.look()
+        self.target.limit_stderr()
+        self.status.saw_sample(complete)
         if "probe_stop_s" in complete and self._traffic_start_s is not None:
             elapsed_s = max(1.0, self.now_s - self._traffic_start_s)
-            status.probe_share = complete["probe_stop_s"] / elapsed_s
+            self.status.probe_share = complete["probe_stop_s"] / elapsed_s
+
+    def _watch_clock(self) -> None:
+        """Record when the wall clock went its own way: the machine slept, or its clock was set."""
+        ahead_s = self._wall_ahead_s()
+        jumped_s, self._clock_offset_s = ahead_s - self._clock_offset_s, ahead_s
+        if abs(jumped_s) > _CLOCK_JUMP_S:
+            self.run.recorder.event("clock_jump", {"seconds": jumped_s})
+
+    def _wall_ahead_s(self) -> float:
+        return self.run.clock.wall_s() - self.run.clock.monotonic_s()
 
     def _on_log_line(self, message: LogLine) -> None:
-        watch = self._parts.log_watch
-        if watch is not None:
-            watch.line(message.text, message.t_s)
+        if self.run.log_watch is not None:
+            self.run.log_watch.line(message.text, message.t_s)
         else:
-            self._parts.recorder.at(message.t_s, "engine_log", {"text": message.text})
+            self.run.recorder.at(message.t_s, "engine_log", {"text": message.text})
 
     def _on_violation(self, message: Violation) -> None:
         self._violations += 1
         # A broken law is broken again with every step; the first hundred tell all.
         if self._violations <= _VIOLATIONS_RECORDED_MAX:
-            self._parts.recorder.violation(message)
-        self._parts.status.suspicion = message.violation.message
+            self.run.recorder.violation(message)
+        self.status.suspicion = message.violation.message
 
     def _watch(self, now_s: float) -> None:
-        complaint = self._parts.watchdog.complaint(now_s)
-        if complaint is not None:
-            raise WorkerLostError("hang", complaint)
+        """Give the worker up if it is stuck: no step for too long with work, or no word at all."""
+        if self._step_age_s > self.watchdog_s:
+            raise WorkerLostError(
+                "hang", f"no engine step for {self._step_age_s:.0f} s with work pending"
+            )
+        silent_s = now_s - self._heard_s
+        if silent_s > self.watchdog_s:
+            raise WorkerLostError("hang", f"no word from the worker for {silent_s:.0f} s")
 
-    def _write_evidence(self) -> None:
-        parts = self._parts
-        if parts.interrupts.evidence_wanted:
-            parts.interrupts.evidence_wanted = False
-            if parts.on_evidence is not None:
-                parts.on_evidence()
+    def _report_if_wanted(self) -> None:
+        interrupts = self.run.interrupts
+        if interrupts.report_wanted:
+            interrupts.report_wanted = False
+            if self.run.on_report_wanted is not None:
+                self.run.on_report_wanted()
 
     def _show(self) -> None:
-        parts = self._parts
-        status, counts = parts.status, parts.driver.counts
-        status.phase = parts.recorder.phase
-        status.elapsed_s = parts.recorder.now_s
+        status, counts, recorder = self.status, self.driver.counts, self.run.recorder
+        status.phase = recorder.phase
+        status.elapsed_s = recorder.now_s
         if self._traffic_start_s is not None:
             status.traffic_s = self.now_s - self._traffic_start_s
         status.finished, status.aborted = counts.finished, counts.aborted
         status.rejected = counts.rejected
-        parts.view.update(status)
+        self.run.view.update(status)
+
+
+def _probe_id(message: ToWorker | FromWorker) -> int | None:
+    match message:
+        case Census() | Checkpoint() | Diagnose():
+            return message.probe_id
+        case CensusReply() | CheckpointReply() | Diagnosis():
+            return message.probe_id
+        case _:
+            return None
+
+
+def make_loop(
+    plan: SoakPlan,
+    run: RunContext,
+    target: Target,
+    driver: Driver,
+    ready: Ready,
+    starvation: StarvationSource | None = None,
+) -> SoakLoop:
+    """The loop for a worker that said ``ready``; ``starvation`` is given by who parks it."""
+    now_s, cadence = run.clock.monotonic_s(), plan.cadence
+    sources = [
+        TimedSource(ProcessSource(ready.pid)),
+        TimedSource(HarnessSource()),
+        TimedSource(starvation or StarvationSource(ready.pid)),
+        TimedSource(PssSource(ready.pid), Beat(_PSS_INTERVAL_S, now_s)),
+    ]
+    status = RunStatus(f"{plan.model} / {plan.profile.name}", ready.model_note, plan.traffic_s)
+    return SoakLoop(
+        run=run,
+        target=target,
+        driver=driver,
+        sampler=Sampler(sources, Beat(cadence.sample_every_s, now_s), run.clock),
+        census_pace=CensusPace(cadence.collectible_every_s, now_s, plan.stall_max_s),
+        status=status,
+        watchdog_s=plan.watchdog_s,
+    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hybridbench import __version__
 from hybridbench.records.json_value import JsonValue
-from hybridbench.rundir.manifest import plain_mapping
+from hybridbench.rundir.manifest import as_mapping, plain_mapping
 from hybridbench.runs.defect_files import DEFECT_FILES, hashes_of
 from hybridbench.runs.machine import git_state, interpreter_facts, machine_facts
 from hybridbench.runs.plan import SoakPlan
@@ -100,6 +100,39 @@ def with_worker(
     }
 
 
+def with_segment(
+    manifest: Mapping[str, JsonValue], plan: SoakPlan, ready: Ready, started_wall_s: float
+) -> dict[str, JsonValue]:
+    """``manifest`` with this process as the last entry of its segments."""
+    segment = plan.segment
+    entry: dict[str, JsonValue] = {
+        "index": 0 if segment is None else segment.index,
+        "started_wall_s": started_wall_s,
+        "start_s": 0.0 if segment is None else segment.start_s,
+        "traffic_s": plan.traffic_s,
+        "traffic_seed": plan.traffic_seed,
+        "pid": ready.pid,
+        "engine_hash": ready.engine_files_sha256,
+        "versions": dict(ready.versions),
+        "gc": dict(ready.gc),
+        "malloc": dict(ready.malloc),
+        "command": list(plan.command),
+    }
+    return {**manifest, "segments": [*_entries(manifest), entry]}
+
+
+def with_counts(
+    manifest: Mapping[str, JsonValue], counts: Mapping[str, int]
+) -> dict[str, JsonValue]:
+    """``manifest`` with what the workload did in this segment added to what it did before."""
+    before = as_mapping(manifest.get("workload_counts"))
+    summed: dict[str, JsonValue] = dict(before)
+    for name, count in counts.items():
+        earlier = before.get(name)
+        summed[name] = count + (int(earlier) if isinstance(earlier, int | float) else 0)
+    return {**manifest, "workload_counts": summed}
+
+
 def _profile(plan: SoakPlan) -> dict[str, JsonValue]:
     profile = plan.profile
     promise = profile.promise_for(plan.duration_s)
@@ -123,3 +156,8 @@ def _trace(plan: SoakPlan) -> dict[str, JsonValue] | None:
         "length_scale": str(trace.length_scale),
         "speedup": trace.speedup,
     }
+
+
+def _entries(manifest: Mapping[str, JsonValue]) -> Sequence[JsonValue]:
+    entries = manifest.get("segments")
+    return entries if isinstance(entries, Sequence) and not isinstance(entries, str) else ()

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hybridbench.clock import Clock
 from hybridbench.records.json_value import JsonValue
-from hybridbench.runs.rates import RateWindow
+from hybridbench.rundir.layout import NOTE
 from hybridbench.targets.messages import CensusReply, CheckpointReply, Violation
 
 _TICK_S = 1e-4
@@ -38,7 +38,7 @@ class Recorder:
         self._clock = clock
         self._start_s = start_s
         self._last_sample_s = 0.0
-        self._rates = RateWindow()
+        self._counted: tuple[float, float, float] | None = None  # time, tokens, requests
         self.phase = ""
 
     @property
@@ -60,16 +60,20 @@ class Recorder:
         """Something rare happened now."""
         self._sink.event(self.now_s, kind, data)
 
+    def note(self, text: str) -> None:
+        """Something that a reader of the report must know."""
+        self.event(NOTE, {"text": text})
+
     def sample(self, stamp_s: float, values: Mapping[str, float]) -> dict[str, float]:
         """Store a sample of the monotonic time ``stamp_s``; return it with its rates."""
-        complete = {**values, **self._rates.rates(stamp_s - self._start_s, values)}
+        complete = {**values, **self._rates(stamp_s - self._start_s, values)}
         self._sink.sample(self._sample_time(stamp_s), self.phase, complete)
         return complete
 
     def census(self, reply: CensusReply) -> None:
         """Store what a census counted, as a sample of its own moment."""
         if reply.error:
-            self.event("note", {"text": f"a census failed: {reply.error}"})
+            self.note(f"a census failed: {reply.error}")
             return
         values: dict[str, float] = {
             "gc_collectible_bytes": reply.collectible_bytes,
@@ -145,6 +149,21 @@ class Recorder:
     def at(self, stamp_s: float, kind: str, data: Mapping[str, JsonValue]) -> None:
         """Something rare happened at the monotonic time ``stamp_s``."""
         self._sink.event(stamp_s - self._start_s, kind, data)
+
+    def _rates(self, t_s: float, values: Mapping[str, float]) -> dict[str, float]:
+        """Throughput since the last sample with counters; empty for the first."""
+        if "events.output_tokens" not in values:
+            return {}
+        tokens = values["events.output_tokens"] + values["events.prompt_tokens"]
+        requests = values["events.finishes"]
+        last, self._counted = self._counted, (t_s, tokens, requests)
+        if last is None or t_s <= last[0]:
+            return {}
+        elapsed_s = t_s - last[0]
+        return {
+            "throughput_tokens_per_s": (tokens - last[1]) / elapsed_s,
+            "requests_per_s": (requests - last[2]) / elapsed_s,
+        }
 
     def _sample_time(self, stamp_s: float) -> float:
         # A census is stamped with its fork and arrives after later samples; times must rise.

@@ -22,25 +22,21 @@ from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.unused import remove_unused
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.allocations import AllocationRecord
-from hybridbench.runs.boot import boot_worker
-from hybridbench.runs.crash import bury
+from hybridbench.runs.boot import boot_worker, check_same_engine
+from hybridbench.runs.crash import record_crash
 from hybridbench.runs.driver import Driver
-from hybridbench.runs.evidence import EvidenceWriter
-from hybridbench.runs.extension import Extension
+from hybridbench.runs.interim import InterimJudge, InterimReport
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
-from hybridbench.runs.ladder import Ladder, LadderTerms
+from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.live import make_view
 from hybridbench.runs.log_watch import LogWatch
-from hybridbench.runs.look import Looker
-from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
-from hybridbench.runs.manifest import planned_manifest, with_worker
-from hybridbench.runs.parts import RunRoom, loop_parts
+from hybridbench.runs.loop import RunContext, SoakLoop, WorkerLostError, make_loop
+from hybridbench.runs.manifest import planned_manifest, with_counts, with_segment, with_worker
 from hybridbench.runs.plan import Segment, SoakOutcome, SoakPlan
 from hybridbench.runs.recorder import Recorder
-from hybridbench.runs.segment import check_same_engine, with_counts, with_segment
 from hybridbench.runs.status import View
-from hybridbench.runs.steps import SoakExtras, SoakSteps
-from hybridbench.runs.stopping import make_stopper
+from hybridbench.runs.steps import SoakSteps
+from hybridbench.runs.stopping import Extension, make_stopper
 from hybridbench.sampling.cgroup import oom_kills
 from hybridbench.targets.bundled import BundledTarget
 from hybridbench.workload.build import build_workload
@@ -142,7 +138,7 @@ class _Soak:
         self._crashed = False
         self._unwritten = ""
         self._stderr_path = writer.run_dir / WORKER_STDERR
-        self._evidence = EvidenceWriter(writer.run_dir)
+        self._report = InterimReport(writer.run_dir)
         self._log_watch = LogWatch(self._stderr_path, self._recorder)
 
     def run(self) -> SoakOutcome:
@@ -155,7 +151,7 @@ class _Soak:
             self._soak(target)
         except WorkerLostError as lost:
             self._crashed = True
-            bury(target, self._recorder, self._clock, lost, kills_before)
+            record_crash(target, self._recorder, self._clock, lost, kills_before)
         except SecondSignalError:
             target.kill()
             self._recorder.event("interrupted", {"signal": self._signal(), "killed": True})
@@ -171,7 +167,7 @@ class _Soak:
             self._recorder.event(WORKLOAD_FAILED, {"text": str(error)})
         finally:
             target.stop(_STOP_PATIENCE_S)
-            self._evidence.close()
+            self._report.close()
             # A disk that is full was told of already.
             with contextlib.suppress(RunDirectoryError):
                 self._log_watch.finish()
@@ -197,52 +193,47 @@ class _Soak:
         self._manifest = with_segment(manifest, plan, ready, self._started_wall_s)
         self._writer.update_manifest(self._manifest)
         self._view.note(ready.model_note)
-        driver = Driver(workload, target)
-        parts = loop_parts(plan, self._room(), target, driver, ready)
-        loop = SoakLoop(parts)
+        loop = make_loop(plan, self._run_context(), target, Driver(workload, target), ready)
         try:
-            recorder = self._recorder
-            terms = LadderTerms(plan.diagnose, plan.hold_s)
-            ladder = Ladder(terms, loop, parts, Looker(self._writer.run_dir))
-            allocations = self._allocations(loop, parts)
-            extension = self._extension(parts)
-            with make_stopper(plan, self._writer.run_dir, lambda: recorder.now_s) as stopper:
-                extras = SoakExtras(stopper, ladder, allocations, extension)
-                SoakSteps(plan, loop, parts, extras).run()
+            with make_stopper(plan, self._writer.run_dir, lambda: self._recorder.now_s) as stopper:
+                SoakSteps(
+                    plan,
+                    loop,
+                    stop_rule=stopper,
+                    diagnosis=LeakDiagnosis(
+                        plan.diagnose, plan.hold_s, loop, InterimJudge(self._writer.run_dir)
+                    ),
+                    allocations=self._allocations(loop),
+                    extension=self._extension(loop),
+                ).run()
         finally:
             self._manifest = with_counts(self._manifest, workload.counts())
             if loop.truth:
                 add_truth(self._writer.run_dir, loop.truth)
 
-    def _allocations(self, loop: SoakLoop, parts: LoopParts) -> AllocationRecord | None:
+    def _allocations(self, loop: SoakLoop) -> AllocationRecord | None:
         if not self._plan.memray_s:
             return None
-        path = self._writer.run_dir / ALLOCATIONS
-        return AllocationRecord(self._plan.memray_s, path, loop, parts)
+        return AllocationRecord(self._plan.memray_s, self._writer.run_dir / ALLOCATIONS, loop)
 
-    def _extension(self, parts: LoopParts) -> Extension | None:
+    def _extension(self, loop: SoakLoop) -> Extension | None:
         if not self._plan.extend_s:
             return None
-        return Extension(
-            limit_s=self._plan.extend_s,
-            looks=Looker(self._writer.run_dir, final=True),
-            recorder=self._recorder,
-            view=self._view,
-            status=parts.status,
-        )
+        judge = InterimJudge(self._writer.run_dir, final=True)
+        return Extension(self._plan.extend_s, judge, self._recorder, self._view, loop.status)
 
-    def _room(self) -> RunRoom:
-        return RunRoom(
+    def _run_context(self) -> RunContext:
+        return RunContext(
             clock=self._clock,
             recorder=self._recorder,
             interrupts=self._interrupts,
             view=self._view,
             log_watch=self._log_watch,
-            on_evidence=self._write_evidence,
+            on_report_wanted=self._write_report,
         )
 
-    def _write_evidence(self) -> None:
-        if self._evidence.start():
+    def _write_report(self) -> None:
+        if self._report.start():
             said = "writing the evidence so far: verdict-so-far.json, report-so-far.html and .md in"
             self._view.note(f"{said} {self._writer.run_dir}")
 
@@ -252,7 +243,7 @@ class _Soak:
         for name, torn in self._writer.repaired_bytes.items():
             if torn:
                 said = f"the cut tore the last line of {name}: its {torn} bytes are left out"
-                self._recorder.event("note", {"text": said})
+                self._recorder.note(said)
 
     def _cannot_write(self, error: RunDirectoryError) -> None:
         """The disk refuses: what is written stands, and one more short line may still fit."""
@@ -268,7 +259,7 @@ class _Soak:
         with contextlib.suppress(RunDirectoryError):
             if kills is not None and kills_before is not None and kills > kills_before:
                 said = f"processes killed here for lack of memory: {kills - kills_before}"
-                self._recorder.event("note", {"text": said})
+                self._recorder.note(said)
             self._writer.update_manifest(self._manifest)
 
     def _signal(self) -> str:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hybridbench.rundir.layout import WORKLOAD_FAILED
 from hybridbench.runs.allocations import AllocationRecord
-from hybridbench.runs.extension import Extends
-from hybridbench.runs.ladder import Ladder
-from hybridbench.runs.loop import LoopParts, SoakLoop, WorkerLostError
+from hybridbench.runs.leak_diagnosis import LeakDiagnosis
+from hybridbench.runs.loop import Question, SoakLoop
 from hybridbench.runs.plan import SoakPlan
-from hybridbench.runs.stopping import NeverStops, Stop, StopRule
-from hybridbench.targets.messages import Drain, Flush, Reclaim, Resume, Shutdown
-from hybridbench.targets.wire import WireClosedError
+from hybridbench.runs.stopping import Extension, Stop, StopRule
+from hybridbench.targets.messages import (
+    CheckpointReply,
+    Flush,
+    Flushed,
+    Goodbye,
+    Reclaim,
+    Reclaimed,
+    Shutdown,
+)
 
 # A warm-up that has not ended by then goes over into the judged part without a `steady` event.
 _WARMUP_SHARE_MAX = 0.4
@@ -23,38 +29,27 @@ _RECLAIM_PATIENCE_S = 20.0
 _FLUSH_PATIENCE_S = 10.0
 
 
-@dataclass(frozen=True)
-class SoakExtras:
-    """What a soak may have besides its traffic: who ends it early, who diagnoses or extends it."""
-
-    stop_rule: StopRule = field(default_factory=NeverStops)
-    ladder: Ladder | None = None
-    allocations: AllocationRecord | None = None
-    extension: Extends | None = None
-
-
+@dataclass
 class SoakSteps:
-    """Each method is one step; ``run`` calls them.  All of them end early when interrupted."""
+    """Each method is one step; ``run`` calls them.  All of them end early when interrupted.
 
-    def __init__(
-        self,
-        plan: SoakPlan,
-        loop: SoakLoop,
-        parts: LoopParts,
-        extras: SoakExtras | None = None,
-    ) -> None:
-        extras = extras if extras is not None else SoakExtras()
-        self._plan = plan
-        self._stop_rule = extras.stop_rule
+    Besides its traffic a soak may have somebody who ends it early, diagnoses or extends it.
+    """
+
+    plan: SoakPlan
+    loop: SoakLoop
+    stop_rule: StopRule | None = None
+    diagnosis: LeakDiagnosis | None = None
+    allocations: AllocationRecord | None = None
+    extension: Extension | None = None
+
+    def __post_init__(self) -> None:
+        self._recorder = self.loop.run.recorder
+        self._view = self.loop.run.view
         self._stop: Stop | None = None
-        self._loop = loop
-        self._ladder = extras.ladder
-        self._allocations = extras.allocations
-        self._extension = extras.extension
-        self._parts = parts
-        self._start_s = self._checkpoint_due_s = loop.now_s
+        self._start_s = self._checkpoint_due_s = self.loop.now_s
         self._checkpoints = 0
-        self._steady_recorded = self._climbed = False
+        self._steady_recorded = self._diagnosed = self._drained = False
         self._workload_failed = False
 
     def run(self) -> None:
@@ -63,7 +58,7 @@ class SoakSteps:
         Raises:
             WorkerLostError: the worker died or hangs; what was recorded up to then stands.
         """
-        self._loop.start_traffic()
+        self.loop.start_traffic()
         self.warm_up()
         self.run_steadily()
         self.extend()
@@ -72,30 +67,30 @@ class SoakSteps:
         self.reclaim()
         self.record_allocations()
         self.stop()
-        self._parts.recorder.enter("done")
+        self._recorder.enter("done")
 
     def warm_up(self) -> None:
         """Traffic until the engine is steady and the profile's warm-up is served."""
-        self._parts.recorder.enter("warmup")
-        wanted = self._plan.profile.warmup.requests
-        counts = self._parts.driver.counts
+        self._recorder.enter("warmup")
+        wanted = self.plan.profile.warmup.requests
+        counts = self.loop.driver.counts
 
         def is_warm() -> bool:
-            return self._loop.steady is not None and counts.finished >= wanted
+            return self.loop.steady is not None and counts.finished >= wanted
 
-        self._turn_until(is_warm, self._start_s + _WARMUP_SHARE_MAX * self._plan.traffic_s)
+        self._turn_until(is_warm, self._start_s + _WARMUP_SHARE_MAX * self.plan.traffic_s)
 
     def run_steadily(self) -> None:
         """The judged part: traffic and samples, with a checkpoint now and then."""
-        self._parts.recorder.enter("steady")
+        self._recorder.enter("steady")
         self.record_steady()
         self.checkpoint(self._end_s)
-        self._checkpoint_due_s = self._loop.now_s + self._plan.cadence.checkpoint_every_s
+        self._checkpoint_due_s = self.loop.now_s + self.plan.cadence.checkpoint_every_s
         self._serve(self._end_s)
 
     def extend(self) -> None:
         """More of the same beyond the planned end, until the verdict is decided."""
-        extension = self._extension
+        extension = self.extension
         if extension is None or self._is_over():
             return
         try:
@@ -105,36 +100,35 @@ class SoakSteps:
 
     @property
     def _end_s(self) -> float:
-        return self._start_s + self._plan.traffic_s
+        return self._start_s + self.plan.traffic_s
 
     def _serve(self, end_s: float, over: Callable[[], bool] = lambda: False) -> None:
         """Traffic until ``end_s`` or until ``over``, with a checkpoint now and then."""
-        every_s = self._plan.cadence.checkpoint_every_s
-        while self._loop.now_s < end_s and not self._is_over() and not over():
+        every_s = self.plan.cadence.checkpoint_every_s
+        while self.loop.now_s < end_s and not self._is_over() and not over():
             limit_s = min(end_s, self._checkpoint_due_s)
             self._turn_until(lambda: over() or self._steady_is_news(), limit_s)
             self.record_steady()
             # One that would fall into the end gives way to the last checkpoint.
-            if self._checkpoint_due_s <= self._loop.now_s < end_s - every_s / 4:
+            if self._checkpoint_due_s <= self.loop.now_s < end_s - every_s / 4:
                 self.checkpoint(end_s)
-                next_s = self._loop.now_s + every_s / 2
+                next_s = self.loop.now_s + every_s / 2
                 self._checkpoint_due_s = max(self._checkpoint_due_s + every_s, next_s)
-            elif self._checkpoint_due_s <= self._loop.now_s:
+            elif self._checkpoint_due_s <= self.loop.now_s:
                 self._checkpoint_due_s += every_s
 
     def checkpoint(self, end_s: float) -> None:
         """Drain, let it settle, look, go on: the census counts while traffic is back."""
-        if self._is_over() or self._loop.now_s >= end_s:
+        if self._is_over() or self.loop.now_s >= end_s:
             return
         if self._drain():
             self._rest(audit=False)
-            if self._ladder is not None:
-                self._ladder.at_rest()
-        self._parts.target.post(Resume())
-        self._loop.resume()
-        self._loop.censuses_wanted = True
-        self._parts.recorder.enter("resume")
-        self._parts.recorder.enter("steady")
+            if self.diagnosis is not None:
+                self.diagnosis.take_baseline()
+        self.loop.resume()
+        self.loop.censuses_wanted = True
+        self._recorder.enter("resume")
+        self._recorder.enter("steady")
 
     def look_at_rest(self, *, audit: bool) -> bool:
         """Drain, let it settle, look, and wait for the answer; False if it did not come to rest.
@@ -148,10 +142,10 @@ class SoakSteps:
 
     def drain(self) -> None:
         """The last requests finish; nothing new comes."""
-        interrupts = self._parts.interrupts
+        interrupts = self.loop.run.interrupts
         if interrupts.first is not None:
-            self._parts.recorder.event("interrupted", {"signal": interrupts.first.name})
-            self._parts.view.note(
+            self._recorder.event("interrupted", {"signal": interrupts.first.name})
+            self._view.note(
                 f"{interrupts.first.name}: finishing what runs; once more to stop at once"
             )
         # A probe forks, and a fork in want of memory is what gets processes killed.
@@ -167,20 +161,17 @@ class SoakSteps:
     def reclaim(self) -> None:
         """See what the worker can give back; nothing is sampled afterwards, as it is changed.
 
-        In full where there is a ladder to climb, or only what each part comes to.
+        In full where a leak is diagnosed, or only what each part comes to.
         """
-        if not self._drained or self._loop.interrupted:
+        if not self._drained or self.loop.interrupted:
             return
-        if self._ladder is not None and self._ladder.climb():
-            self._climbed = True
+        if self.diagnosis is not None and self.diagnosis.run():
+            self._diagnosed = True
             return
-        self._loop.samples_wanted = False
-        self._parts.target.post(Reclaim())
-        limit_s = self._loop.now_s + _RECLAIM_PATIENCE_S
-        self._loop.run_until(lambda: self._loop.reclaimed is not None, limit_s)
-        given = self._loop.reclaimed
+        self.loop.samples_wanted = False
+        given = self.loop.ask(Reclaim(), Reclaimed, _RECLAIM_PATIENCE_S)
         if given is not None:
-            self._parts.recorder.at(
+            self._recorder.at(
                 given.t_s,
                 "reclaim",
                 {
@@ -192,108 +183,94 @@ class SoakSteps:
             )
 
     def record_allocations(self) -> None:
-        """Where the ladder was climbed, see which calls allocate what is kept."""
-        if self._loop.interrupted or self._workload_failed:
+        """Where a leak was diagnosed, see which calls allocate what is kept."""
+        if self.loop.interrupted or self._workload_failed:
             return
-        if self._allocations is not None and self._climbed:
-            self._allocations.record(self._drain, self._flush)
+        if self.allocations is not None and self._diagnosed:
+            self.allocations.record(self._drain, self._flush)
 
     def stop(self) -> None:
         """The worker leaves in order."""
-        self._parts.target.post(Shutdown())
-        limit_s = self._loop.now_s + _GOODBYE_PATIENCE_S
-        try:
-            self._loop.run_until(lambda: self._loop.goodbye is not None, limit_s)
-        except (WireClosedError, WorkerLostError) as error:
-            if self._loop.goodbye is None and isinstance(error, WorkerLostError):
-                raise
+        self.loop.ask(Shutdown(), Goodbye, _GOODBYE_PATIENCE_S)
 
     def _drain(self) -> bool:
         """Whether the engine became idle; one that does not hangs or is far too slow."""
-        self._parts.recorder.enter("drain")
-        self._loop.censuses_wanted = False
-        self._loop.ask_drain()
-        self._parts.target.post(Drain())
-        limit_s = self._loop.now_s + self._plan.drain_limit_s
-        if self._loop.run_until(self._loop.drained, limit_s):
+        self._recorder.enter("drain")
+        self.loop.censuses_wanted = False
+        limit_s = self.plan.drain_limit_s
+        if self.loop.drain(limit_s):
             return True
-        self._parts.recorder.event(
-            "note",
-            {"text": f"the engine was not idle after {self._plan.drain_limit_s:.0f} s of draining"},
-        )
+        self._recorder.note(f"the engine was not idle after {limit_s:.0f} s of draining")
         return False
 
-    def _rest(self, *, audit: bool) -> int:
-        """Settle, make every rest alike if the profile asks for it, look; the checkpoint's index.
+    def _rest(self, *, audit: bool) -> Question[CheckpointReply]:
+        """Settle, make every rest alike if the profile asks for it, look; the checkpoint
+        under way.
 
         A stretch of idleness lies between two looks: what changes there changed without work.
         """
-        checkpoint = self._plan.profile.checkpoint
+        checkpoint = self.plan.profile.checkpoint
         self._settle()
         if checkpoint.flush:
             self._flush()
-        self._loop.sample_rest()
+        self.loop.sample_rest()
         if checkpoint.idle_s > 0:
             self._await_checkpoint(self._post_checkpoint(audit=False))
-            idle_until_s = self._loop.now_s + checkpoint.idle_s
-            self._loop.run_until(lambda: self._loop.interrupted, idle_until_s)
+            idle_until_s = self.loop.now_s + checkpoint.idle_s
+            self.loop.run_until(lambda: self.loop.interrupted, idle_until_s)
         return self._post_checkpoint(audit=audit)
 
     def _flush(self) -> None:
-        self._loop.flushed = None
-        self._parts.target.post(Flush())
-        limit_s = self._loop.now_s + _FLUSH_PATIENCE_S
-        if not self._loop.run_until(lambda: self._loop.flushed is not None, limit_s):
-            self._parts.recorder.event("note", {"text": "the cache was not flushed in time"})
+        if self.loop.ask(Flush(), Flushed, _FLUSH_PATIENCE_S) is None:
+            self._recorder.note("the cache was not flushed in time")
 
-    def _await_checkpoint(self, index: int) -> None:
-        limit_s = self._loop.now_s + _CENSUS_PATIENCE_S
-        self._loop.run_until(lambda: self._loop.checkpoint_done(index), limit_s)
+    def _await_checkpoint(self, checkpoint: Question[CheckpointReply]) -> None:
+        limit_s = self.loop.now_s + _CENSUS_PATIENCE_S
+        self.loop.run_until(lambda: checkpoint.answer is not None, limit_s)
 
     def _settle(self) -> None:
-        self._parts.recorder.enter("idle")
-        settled_s = self._loop.now_s + self._plan.profile.checkpoint.settle_s
-        self._loop.run_until(lambda: False, settled_s)
+        self._recorder.enter("idle")
+        settled_s = self.loop.now_s + self.plan.profile.checkpoint.settle_s
+        self.loop.run_until(lambda: False, settled_s)
         # Only one census runs at a time, and the checkpoint's own must find the engine idle.
-        self._loop.run_until(self._loop.no_census_open, settled_s + _CENSUS_PATIENCE_S)
+        self.loop.run_until(self.loop.no_census_open, settled_s + _CENSUS_PATIENCE_S)
 
-    def _post_checkpoint(self, *, audit: bool) -> int:
-        index = self._checkpoints
+    def _post_checkpoint(self, *, audit: bool) -> Question[CheckpointReply]:
         self._checkpoints += 1
-        self._loop.post_checkpoint(index, audit=audit)
-        return index
+        return self.loop.post_checkpoint(self._checkpoints - 1, audit=audit)
 
     def _turn_until(self, done: Callable[[], bool], limit_s: float) -> None:
-        self._loop.run_until(lambda: self._is_over() or done(), limit_s)
+        self.loop.run_until(lambda: self._is_over() or done(), limit_s)
 
     def _is_over(self) -> bool:
         """Whether the traffic ends before its time."""
-        if self._loop.interrupted or self._has_no_traffic():
+        if self.loop.interrupted or self._has_no_traffic():
             return True
-        if self._stop is None:
-            self._stop = self._stop_rule.check(self._loop.now_s)
+        if self._stop is None and self.stop_rule is not None:
+            self._stop = self.stop_rule.check(self.loop.now_s)
             if self._stop is not None:
-                self._parts.recorder.event("stopped_early", self._stop.data())
-                self._parts.view.note(f"stopping early: {self._stop.sentence}")
+                self._recorder.event("stopped_early", self._stop.data())
+                self._view.note(f"stopping early: {self._stop.sentence}")
         return self._stop is not None
 
     def _has_no_traffic(self) -> bool:
         """Whether the workload failed; said once.  Nothing more comes, so there is nothing to wait
         for: what was measured is judged.
         """
-        failure = self._parts.driver.failure
+        failure = self.loop.driver.failure
         if failure and not self._workload_failed:
             self._workload_failed = True
-            self._parts.recorder.event(WORKLOAD_FAILED, {"text": failure})
-            self._parts.view.note(f"ending early, no further request can be sent: {failure}")
+            self._recorder.event(WORKLOAD_FAILED, {"text": failure})
+            self._view.note(f"ending early, no further request can be sent: {failure}")
         return self._workload_failed
 
     def _steady_is_news(self) -> bool:
-        return self._loop.steady is not None and not self._steady_recorded
+        return self.loop.steady is not None and not self._steady_recorded
 
     def record_steady(self) -> None:
         """Say once in the run's events that the engine is steady, when it is."""
-        if self._steady_is_news() and self._loop.steady is not None:
+        if self._steady_is_news() and self.loop.steady is not None:
             self._steady_recorded = True
-            self._stop_rule.steady()
-            self._parts.recorder.event("steady", {"reason": self._loop.steady.reason})
+            if self.stop_rule is not None:
+                self.stop_rule.steady()
+            self._recorder.event("steady", {"reason": self.loop.steady.reason})

@@ -1,22 +1,26 @@
-"""Whether a soak ends before its time: it surely leaks, or the machine is about to give out."""
+"""When a soak ends: before its time, as it surely leaks or the machine is about to give out; or
+after it, as long as the verdict is open.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from hybridbench.analysis.stopping import Look, decide
+from hybridbench.analysis.stopping import Look, decide, settled
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Verdict
-from hybridbench.runs.look import Looker
+from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.runs.interim import InterimJudge, Judge
 from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.recorder import Recorder
+from hybridbench.runs.status import RunStatus, View
 from hybridbench.sampling.headroom import Floor, Headroom, disk_headroom, memory_headroom
-from hybridbench.units import format_bytes
+from hybridbench.units import format_bytes, format_duration
 
-STOP_MODES = ("auto", "early", "never")
+EXTENDED, EXTENSION_ENDED = "extended", "extension_ended"
 
 # A short run gains nothing by ending early, and its rates need every minute.
 _FIRST_LOOK_S = 600.0
@@ -24,6 +28,12 @@ _LOOK_EVERY_S = 60.0
 _LOOKS_PER_RUN = 48
 _LOOKS_KEPT = 64
 _GUARD_EVERY_S = 2.0
+
+# Beyond the planned end an analysis costs a second on another core; two that agree must be a minute
+# apart.
+_EXTENDED_LOOK_EVERY_S = 30.0
+_EXTENDED_LOOKS_KEPT = 256
+_FAILURES_MAX = 3
 
 _MEMORY_SHARE = 0.05
 _MEMORY_LEAST = 512 * 2**20
@@ -52,7 +62,7 @@ class Stop:
 
 
 class StopRule(Protocol):
-    """What the steps of a run ask with every turn; answers at once."""
+    """What the steps of a run ask with every turn; answers at once.  A Stopper."""
 
     def check(self, now_s: float) -> Stop | None:
         """Whether to end the run at the monotonic time ``now_s``."""
@@ -63,26 +73,35 @@ class StopRule(Protocol):
         ...
 
 
-class NeverStops:
-    """For runs that end when their time is over."""
+class InterimVerdicts:
+    """The verdicts that a judge gave while the run went on, the latest ``kept`` of them.
 
-    def check(self, now_s: float) -> Stop | None:
-        """Never."""
-        del now_s
-        return None
+    Where many were given, the later ones are what a decision rests on.
+    """
 
-    def steady(self) -> None:
-        """Of no interest."""
+    def __init__(self, judge: Judge, kept: int) -> None:
+        self.judge = judge
+        self.seen: list[Look] = []
+        self.failures = 0  # in a row
+        self._kept = kept
+        self._asked_s: float | None = None
 
+    def collect(self) -> bool:
+        """Whether another one has come."""
+        verdict = self.judge.collect()
+        if verdict is not None and self._asked_s is not None:
+            self.seen = [*self.seen, Look(self._asked_s, _without_charts(verdict))][-self._kept :]
+            self._asked_s, self.failures = None, 0
+            return True
+        if self._asked_s is not None and not self.judge.busy:
+            self._asked_s = None
+            self.failures += 1
+        return False
 
-class Looks(Protocol):
-    """Where verdicts come from while the run goes on; a Looker."""
-
-    @property
-    def busy(self) -> bool: ...
-    def start(self) -> None: ...
-    def collect(self) -> Verdict | None: ...
-    def close(self) -> None: ...
+    def start(self, run_s: float) -> None:
+        """Ask for one of what is stored at ``run_s``, the time of the run."""
+        self._asked_s = run_s
+        self.judge.start()
 
 
 @dataclass(frozen=True)
@@ -105,20 +124,18 @@ class Stopper:
         watched: Watched,
         memory: Floor,
         disk: Floor,
-        looks: Looks | None,
+        judge: Judge | None,
         words: frozenset[str],
     ) -> None:
-        """``looks`` None judges nothing; only stops with one of ``words`` are taken."""
+        """``judge`` None judges nothing; only stops with one of ``words`` are taken."""
         self._watched = watched
         self._memory = memory
         self._disk = disk
-        self._looks = looks
+        self._verdicts = None if judge is None else InterimVerdicts(judge, _LOOKS_KEPT)
         self._words = words
-        self._seen: list[Look] = []
         self._steady_s: float | None = None
         self._guard_s = 0.0
         self._look_s = watched.begin_s + _FIRST_LOOK_S
-        self._looking_at_s = 0.0
 
     def check(self, now_s: float) -> Stop | None:
         """Why the run should end now, or None."""
@@ -127,7 +144,7 @@ class Stopper:
             stop = self._guard()
             if stop is not None:
                 return stop
-        return None if self._looks is None else self._judge(self._looks)
+        return None if self._verdicts is None else self._decide(self._verdicts)
 
     def steady(self) -> None:
         """From now on a trend counts."""
@@ -142,8 +159,8 @@ class Stopper:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._looks is not None:
-            self._looks.close()
+        if self._verdicts is not None:
+            self._verdicts.judge.close()
 
     def _guard(self) -> Stop | None:
         room = self._memory.breached()
@@ -154,19 +171,16 @@ class Stopper:
             return Stop(LOW_DISK, _low("disk space", room) + ": the evidence must fit")
         return None
 
-    def _judge(self, looks: Looks) -> Stop | None:
-        verdict = looks.collect()
+    def _decide(self, verdicts: InterimVerdicts) -> Stop | None:
         run_s, end_s = self._watched.run_now_s(), self._watched.end_s
-        if verdict is not None:
-            self._seen = [*self._seen, Look(self._looking_at_s, verdict)][-_LOOKS_KEPT:]
-            reason = decide(self._seen, end_s, self._steady_s)
+        if verdicts.collect():
+            reason = decide(verdicts.seen, end_s, self._steady_s)
             if reason is not None and reason.word in self._words:
                 return Stop(reason.word, reason.sentence)
-        if not looks.busy and self._look_s <= run_s < end_s:
+        if not verdicts.judge.busy and self._look_s <= run_s < end_s:
             every_s = max(_LOOK_EVERY_S, (end_s - self._watched.begin_s) / _LOOKS_PER_RUN)
             self._look_s = run_s + every_s
-            self._looking_at_s = run_s
-            looks.start()
+            verdicts.start(run_s)
         return None
 
 
@@ -178,9 +192,73 @@ def make_stopper(plan: SoakPlan, run_dir: Path, run_now_s: Callable[[], float]) 
         Watched(run_now_s, begin_s, begin_s + plan.traffic_s),
         Floor(memory_headroom, _MEMORY_SHARE, _MEMORY_LEAST, _MEMORY_MOST),
         Floor(lambda: disk_headroom(run_dir), 0.0, _DISK_LEAST, _DISK_LEAST),
-        Looker(run_dir) if plan.stop in words else None,
+        InterimJudge(run_dir) if plan.stop in words else None,
         frozenset(words.get(plan.stop, set())),
     )
+
+
+@dataclass
+class Extension:
+    """Judges the run again and again beyond its planned end, until ``analysis.stopping`` is done.
+
+    Args:
+        limit_s: how long the run may go on, in seconds.
+        judge: judges what is stored, as the run's end would.
+        recorder: tells the time of the run, and gets an event as the extension begins and ends.
+    """
+
+    limit_s: float
+    judge: Judge
+    recorder: Recorder
+    view: View
+    status: RunStatus
+
+    def __post_init__(self) -> None:
+        self._verdicts = InterimVerdicts(self.judge, _EXTENDED_LOOKS_KEPT)
+        self._next_s = 0.0
+        self._extended = self._settled = False
+
+    def over(self) -> bool:
+        """Whether the run may end now; the first call asks for the first verdict."""
+        if self._verdicts.collect():
+            self._learn()
+        elif self._verdicts.failures >= _FAILURES_MAX:
+            # A machine that can start no process must not keep the run going for nothing.
+            self._settled = True
+        now_s = self.recorder.now_s
+        if not self._settled and not self.judge.busy and now_s >= self._next_s:
+            self._next_s = now_s + _EXTENDED_LOOK_EVERY_S
+            self._verdicts.start(now_s)
+        return self._settled
+
+    def end(self) -> None:
+        """Traffic has ended, settled or not; leave no process behind."""
+        self.judge.close()
+        if self._extended:
+            self.recorder.event(EXTENSION_ENDED, {"settled": self._settled})
+
+    def _learn(self) -> None:
+        reason = settled(self._verdicts.seen)
+        self._settled = reason is not None
+        if reason is not None and self._extended:
+            self.view.note(f"decided, ending: {reason.sentence}")
+        if self._settled or self._extended:
+            return
+        self._extended = True
+        verdict = self._verdicts.seen[-1].verdict
+        why = verdict.headline.partition(": ")[2]
+        self.recorder.event(EXTENDED, {"limit_s": self.limit_s, "text": why})
+        self.status.duration_s += self.limit_s
+        word = "undecided" if verdict.kind is VerdictKind.INCONCLUSIVE else "to be confirmed"
+        self.view.note(f"{word}, extending by up to {format_duration(self.limit_s)}: {why}")
+
+
+def _without_charts(verdict: Verdict) -> Verdict:
+    """A night of verdicts must not fill the harness's memory."""
+    metrics = tuple(
+        replace(m, fit_t_s=(), fit_value=(), band_lower=(), band_upper=()) for m in verdict.metrics
+    )
+    return replace(verdict, metrics=metrics)
 
 
 def _low(what: str, room: Headroom) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,11 +22,10 @@ from hybridbench.rundir.truth import read_truth
 from hybridbench.selftest.compare import Outcome, compare, compare_versions
 from hybridbench.selftest.detect import time_to_detect_s
 from hybridbench.selftest.matrix import Expect, Row
-from hybridbench.targets.own_process import own_command
+from hybridbench.targets.background_process import BackgroundProcess
 
 # Boot, drains and checkpoints on a busy machine; a soak that takes longer than this hangs.
 _PATIENCE_S = 600.0
-_STDERR_LINES = 3
 # In a comparison's directory each version has one of its own: the second has the defect.
 _WITH_DEFECT = "b"
 
@@ -46,7 +45,7 @@ class SelfTest:
         self._store = store
         self._jobs = jobs
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[BackgroundProcess] = set()
         self._stopped = False
 
     def run(self, rows: Sequence[Row], told: Told) -> list[Outcome]:
@@ -71,7 +70,7 @@ class SelfTest:
         with self._lock:
             self._stopped = True
             for process in self._running:
-                process.kill()
+                process.send_signal(signal.SIGKILL)
 
     def _one(self, row: Row) -> Outcome:
         store = self._store / row.slug
@@ -92,24 +91,15 @@ class SelfTest:
         with self._lock:
             if self._stopped:
                 return -1, "stopped"
-            process = subprocess.Popen(
-                own_command(command(row, store)),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            process = BackgroundProcess(command(row, store), keep_errors=True)
             self._running.add(process)
         try:
-            _, stderr = process.communicate(
-                timeout=row.duration_s + row.most_extend_s + _PATIENCE_S
-            )
-        except subprocess.TimeoutExpired:
-            process.kill()
-            _, stderr = process.communicate()
+            with process:
+                ended = process.run(row.duration_s + row.most_extend_s + _PATIENCE_S)
         finally:
             with self._lock:
                 self._running.discard(process)
-        return process.returncode, " | ".join(stderr.strip().splitlines()[-_STDERR_LINES:])
+        return ended.exit_code, ended.last_words
 
 
 def command(row: Row, store: Path) -> list[str]:

@@ -18,9 +18,10 @@ from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly import cell_run
 from hybridbench.nightly.attempts import Progress, Stored
 from hybridbench.nightly.cell_run import CellRun
-from hybridbench.nightly.child import Child, Ended
+from hybridbench.nightly.child import Child
 from hybridbench.nightly.stored import read_cell
 from hybridbench.records.nightly import Attempt, CellKind, CellState
+from hybridbench.targets.background_process import Completed
 from tests.unit.nightly.planned_runs import (
     GROWTH,
     PLAN,
@@ -43,13 +44,13 @@ class ScriptedChild(Child):
         self._codes = list(codes)
         self._stopped_at = stopped_at
 
-    def run(self, command: list[str], output: Path, patience_s: float) -> Ended:
+    def run(self, command: list[str], output: Path, patience_s: float) -> Completed:
         del output
         self.patience_s = patience_s
         self.commands.append(command[3:])
         if len(self.commands) == self._stopped_at:
             self.stop(signal.SIGTERM)
-        return Ended(self._codes.pop(0), "the last words")
+        return Completed(self._codes.pop(0), "the last words")
 
 
 @pytest.fixture
@@ -269,7 +270,7 @@ def test_a_child_passes_words_on_and_keeps_the_last(tmp_path: Path) -> None:
 
     ended = Child(words).run([sys.executable, "-c", script], tmp_path / "console", 60.0)
 
-    assert ended == Ended(7, "2 | 3 | 4")
+    assert ended == Completed(7, "2 | 3 | 4")
     assert words.getvalue() == "0\n1\n2\n3\n4\n"
     assert (tmp_path / "console").read_text() == "out\n"
 
@@ -282,7 +283,7 @@ def test_a_child_comes_to_its_end_though_nobody_reads_its_words(tmp_path: Path) 
     with os.fdopen(write, "w", encoding="utf-8") as words:
         ended = Child(words).run([sys.executable, "-c", script], tmp_path / "console", 60.0)
 
-    assert ended == Ended(7, "2 | 3 | 4")
+    assert ended == Completed(7, "2 | 3 | 4")
 
 
 def test_a_child_that_hangs_is_killed(tmp_path: Path) -> None:

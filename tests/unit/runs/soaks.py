@@ -9,12 +9,11 @@ from pathlib import Path
 from hybridbench.clock import FakeClock
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.interrupts import Interrupts
-from hybridbench.runs.loop import LoopParts, SoakLoop
+from hybridbench.runs.loop import RunContext, SoakLoop
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakSteps
-from hybridbench.runs.watchdog import Watchdog
 from hybridbench.sampling.cadence import Beat, CensusPace
 from hybridbench.sampling.sampler import Sampler, TimedSource
 from hybridbench.workload.catalog import load_profile
@@ -44,7 +43,6 @@ class FakeSoak:
     sink: FakeSink
     interrupts: Interrupts
     view: FakeView
-    parts: LoopParts
     loop: SoakLoop
     steps: SoakSteps
 
@@ -53,34 +51,28 @@ def make_soak(
     plan: SoakPlan | None = None,
     view: FakeView | None = None,
     sources: Sequence[TimedSource] = (),
+    clock: FakeClock | None = None,
 ) -> FakeSoak:
     """A soak that samples once a second and counts garbage every four."""
     plan = plan if plan is not None else make_plan()
-    clock = FakeClock(start_s=500.0)
+    clock = clock if clock is not None else FakeClock(start_s=500.0)
     now_s = clock.monotonic_s()
     target, workload, sink = FakeTarget(clock), FakeWorkload(), FakeSink()
     interrupts = Interrupts()
     view = view if view is not None else FakeView()
-    parts = LoopParts(
+    loop = SoakLoop(
+        run=RunContext(clock, Recorder(sink, clock, now_s), interrupts, view),
         target=target,
         driver=Driver(workload, target),
         sampler=Sampler(list(sources), Beat(1.0, now_s), clock),
         census_pace=CensusPace(4.0, now_s),
-        recorder=Recorder(sink, clock, now_s),
-        watchdog=Watchdog(30.0, now_s),
-        interrupts=interrupts,
-        view=view,
         status=RunStatus("fake", "", plan.duration_s),
-        clock=clock,
+        watchdog_s=30.0,
     )
-    loop = SoakLoop(parts)
-    steps = SoakSteps(plan, loop, parts)
-    return FakeSoak(clock, target, workload, sink, interrupts, view, parts, loop, steps)
+    return FakeSoak(clock, target, workload, sink, interrupts, view, loop, SoakSteps(plan, loop))
 
 
 def with_target(soak: FakeSoak, target: FakeTarget) -> None:
     """``target`` in place of the one that ``soak`` was made with."""
-    # The parts are frozen for everybody else.
-    object.__setattr__(soak.parts, "target", target)
-    object.__setattr__(soak.parts.driver, "_target", target)
-    soak.target = target
+    soak.loop.target = soak.target = target
+    soak.loop.driver = Driver(soak.workload, target)

@@ -9,8 +9,8 @@ import pytest
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.runs import allocations
 from hybridbench.runs.allocations import AllocationRecord
-from hybridbench.runs.ladder import Ladder, LadderTerms
-from hybridbench.runs.steps import SoakExtras, SoakSteps
+from hybridbench.runs.leak_diagnosis import LeakDiagnosis
+from hybridbench.runs.steps import SoakSteps
 from hybridbench.sampling.allocations import KeptSite
 from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import FakeJudge, Resting
@@ -38,10 +38,10 @@ def run(
     target = Tracked(soak.clock)
     target.error = error
     with_target(soak, target)
-    record = AllocationRecord(30.0, tmp_path / "a.bin", soak.loop, soak.parts)
-    ladder = Ladder(LadderTerms("auto"), soak.loop, soak.parts, FakeJudge(kind))
+    record = AllocationRecord(30.0, tmp_path / "a.bin", soak.loop)
+    diagnosis = LeakDiagnosis("auto", 0.0, soak.loop, FakeJudge(kind))
     plan = make_plan(duration_s=100.0)
-    SoakSteps(plan, soak.loop, soak.parts, SoakExtras(ladder=ladder, allocations=record)).run()
+    SoakSteps(plan, soak.loop, diagnosis=diagnosis, allocations=record).run()
     return soak, target
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from hybridbench.clock import FakeClock
 from hybridbench.runs import crash
-from hybridbench.runs.crash import bury
+from hybridbench.runs.crash import record_crash
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.recorder import Recorder
 from hybridbench.targets.target import ExitStatus
@@ -15,20 +15,20 @@ from tests.unit.runs.fakes import FakeSink, FakeTarget
 EXIT = WorkerLostError("exit", "the worker closed the wire")
 
 
-def buried(
+def recorded(
     status: ExitStatus | None, lost: WorkerLostError = EXIT, kills_before: int | None = 0
 ) -> tuple[FakeTarget, dict[str, object]]:
     clock, sink = FakeClock(), FakeSink()
     target = FakeTarget(clock)
     target.status = status
-    bury(target, Recorder(sink, clock, 0.0), clock, lost, kills_before)
+    record_crash(target, Recorder(sink, clock, 0.0), clock, lost, kills_before)
     (event,) = sink.data_of("crash")
     return target, dict(event)
 
 
 def test_a_signal_is_named_and_the_last_lines_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crash, "oom_kills", lambda: 0)
-    _, event = buried(ExitStatus(None, signal.SIGKILL))
+    _, event = recorded(ExitStatus(None, signal.SIGKILL))
 
     assert event["reason"] == "signal"
     assert event["detail"] == "the worker was killed by SIGKILL"
@@ -39,23 +39,23 @@ def test_a_kill_by_the_kernel_for_lack_of_memory_is_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(crash, "oom_kills", lambda: 1)
-    _, event = buried(ExitStatus(None, signal.SIGKILL), kills_before=0)
-    _, other = buried(ExitStatus(None, signal.SIGSEGV), kills_before=0)
-    _, untold = buried(ExitStatus(None, signal.SIGKILL), kills_before=None)
+    _, event = recorded(ExitStatus(None, signal.SIGKILL), kills_before=0)
+    _, other = recorded(ExitStatus(None, signal.SIGSEGV), kills_before=0)
+    _, untold = recorded(ExitStatus(None, signal.SIGKILL), kills_before=None)
 
     assert (event["reason"], other["reason"], untold["reason"]) == ("oom", "signal", "signal")
 
 
 def test_an_exit_has_its_code_and_what_the_worker_said() -> None:
     lost = WorkerLostError("exit", "the engine loop failed: KeyError('x')")
-    _, event = buried(ExitStatus(1, None), lost)
+    _, event = recorded(ExitStatus(1, None), lost)
 
     assert event["reason"] == "exit"
     assert event["detail"] == "the engine loop failed: KeyError('x') (exit code 1)"
 
 
 def test_a_hang_leaves_a_stack_behind_before_the_worker_is_killed() -> None:
-    target, event = buried(None, WorkerLostError("hang", "no engine step for 31 s"))
+    target, event = recorded(None, WorkerLostError("hang", "no engine step for 31 s"))
 
     assert event["reason"] == "hang"
     assert target.stack_dumps == 1
@@ -63,7 +63,7 @@ def test_a_hang_leaves_a_stack_behind_before_the_worker_is_killed() -> None:
 
 
 def test_a_process_that_will_not_end_is_killed() -> None:
-    target, event = buried(None)
+    target, event = recorded(None)
 
     assert "did not end and was killed" in str(event["detail"])
     assert target.killed

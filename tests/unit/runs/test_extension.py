@@ -10,8 +10,8 @@ import pytest
 
 from hybridbench.clock import Clock
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
-from hybridbench.runs.extension import Extension
-from hybridbench.runs.steps import SoakExtras, SoakSteps
+from hybridbench.runs.steps import SoakSteps
+from hybridbench.runs.stopping import Extension
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak
 
 OPEN, CLEAN, FAILS = VerdictKind.INCONCLUSIVE, VerdictKind.CLEAN, None
@@ -56,10 +56,9 @@ def run(*script: VerdictKind | None, limit_s: float = 600.0) -> tuple[FakeSoak, 
     soak = make_soak(make_plan(duration_s=100.0))
     soak.target.steady_at_s = soak.clock.monotonic_s() + 15.0
     looks = ScriptedLooks(soak.clock, script)
-    parts = soak.parts
-    extension = Extension(limit_s, looks, parts.recorder, parts.view, parts.status)
-    plan = make_plan(duration_s=100.0)
-    SoakSteps(plan, soak.loop, parts, SoakExtras(extension=extension)).run()
+    recorder, status = soak.loop.run.recorder, soak.loop.status
+    extension = Extension(limit_s, looks, recorder, soak.view, status)
+    SoakSteps(make_plan(duration_s=100.0), soak.loop, extension=extension).run()
     return soak, looks
 
 
@@ -86,7 +85,7 @@ def test_an_open_run_goes_on_until_two_looks_agree_that_it_is_clean() -> None:
     assert soak.sink.data_of("extension_ended") == [{"settled": True}]
     assert any("undecided, extending by up to 10m" in note for note in soak.view.notes)
     assert soak.view.notes[-1].startswith("decided, ending: two interim analyses")
-    assert soak.parts.status.duration_s == 700.0
+    assert soak.loop.status.duration_s == 700.0
 
 
 def test_an_open_run_ends_at_its_limit_and_says_that_it_is_not_settled() -> None:

@@ -87,7 +87,7 @@ def test_sigusr1_asks_for_the_evidence_and_ends_nothing() -> None:
     with handled_interrupts() as interrupts:
         signal.raise_signal(signal.SIGUSR1)
         signal.raise_signal(signal.SIGUSR1)
-        assert interrupts.evidence_wanted
+        assert interrupts.report_wanted
         assert interrupts.exit_code is None
 
     assert signal.getsignal(signal.SIGUSR1) is before

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from hybridbench.clock import FakeClock
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import census_reply
@@ -28,7 +31,7 @@ def test_log_lines_and_violations_become_events() -> None:
 
     assert soak.sink.data_of("engine_log") == [{"text": "careful"}]
     assert soak.sink.data_of("engine_violation")[0]["step"] == 5
-    assert soak.parts.status.so_far == "suspicious: 2 held by nobody"
+    assert soak.loop.status.so_far == "suspicious: 2 held by nobody"
 
 
 def test_a_law_that_is_broken_with_every_step_does_not_fill_the_disk() -> None:
@@ -57,8 +60,8 @@ def test_an_expensive_census_is_asked_for_more_seldom() -> None:
     soak = make_soak()
     turn(soak, census_reply(99, 500.0, stop_s=0.6, child_s=0.5))
 
-    assert soak.parts.census_pace.interval_s == pytest.approx(100.0, rel=0.8)
-    assert soak.parts.census_pace.interval_s > 20
+    assert soak.loop.census_pace.interval_s == pytest.approx(100.0, rel=0.8)
+    assert soak.loop.census_pace.interval_s > 20
 
 
 def test_a_census_that_only_waited_for_a_processor_is_asked_for_as_often() -> None:
@@ -66,7 +69,7 @@ def test_a_census_that_only_waited_for_a_processor_is_asked_for_as_often() -> No
     turn(soak, census_reply(99, 500.0, stop_s=0.6, stop_cpu_s=0.003))
     turn(other)
 
-    assert soak.parts.census_pace.interval_s == other.parts.census_pace.interval_s
+    assert soak.loop.census_pace.interval_s == other.loop.census_pace.interval_s
 
 
 def test_a_reply_that_comes_after_its_sample_was_closed_is_dropped() -> None:
@@ -94,21 +97,21 @@ def test_a_loop_that_stood_still_reports_the_gap() -> None:
 
 def test_a_census_that_holds_the_engine_beyond_its_budget_is_given_up_once_and_told() -> None:
     soak = make_soak()
-    soak.parts.census_pace.stall_max_s = 0.1
+    soak.loop.census_pace.stall_max_s = 0.1
     for probe_id in range(1, 5):
         turn(soak, census_reply(probe_id, 501.0 + probe_id, stop_s=0.5))
 
     (told,) = soak.sink.data_of("probe_left_out")
     assert told["metrics"] == ["gc_collectible_bytes"]
-    assert soak.parts.census_pace.given_up
+    assert soak.loop.census_pace.given_up
 
 
-def test_evidence_is_written_once_for_a_signal_and_the_run_goes_on() -> None:
+def test_a_report_is_written_once_for_a_signal_and_the_run_goes_on() -> None:
     soak = make_soak()
     written: list[float] = []
-    # The parts are frozen for everybody else.
-    object.__setattr__(soak.parts, "on_evidence", lambda: written.append(soak.loop.now_s))
-    soak.interrupts.evidence_wanted = True
+    write = lambda: written.append(soak.loop.now_s)  # noqa: E731
+    soak.loop.run = replace(soak.loop.run, on_report_wanted=write)
+    soak.interrupts.report_wanted = True
 
     soak.loop.run_until(lambda: False, soak.loop.now_s + 5.0)
 
@@ -130,3 +133,58 @@ def test_a_loop_that_takes_no_samples_sleeps_as_long_as_it_may() -> None:
     soak.loop.run_until(count, soak.loop.now_s + 60.0)
 
     assert turns < 1000
+
+
+def test_a_question_is_asked_and_answered_while_traffic_goes_on() -> None:
+    soak = make_soak()
+
+    flushed = soak.loop.ask(m.Flush(), m.Flushed, patience_s=5.0)
+
+    assert flushed is not None
+    assert flushed.done
+    turn(soak, turns=20)
+    assert soak.target.count(m.Submit) > 2
+
+
+def test_a_question_without_an_answer_in_time_is_given_up_and_its_late_answer_is_dropped() -> None:
+    soak = make_soak()
+    soak.target.silent = True
+    assert soak.loop.ask(m.Drain(), m.Drained, patience_s=5.0) is None
+
+    soak.target.silent = False
+    turn(soak, m.Drained(506.0))
+    question = soak.loop.post(m.Flush(), m.Flushed)
+    turn(soak, m.Drained(507.0), turns=2)
+
+    assert question.answer is not None
+
+
+def test_each_diagnosis_answers_the_request_with_its_number() -> None:
+    soak = make_soak()
+    first = soak.loop.post(m.Diagnose(soak.loop.new_probe_id(), ["rest"]), m.Diagnosis)
+    second = soak.loop.post(m.Diagnose(soak.loop.new_probe_id(), ["trim"]), m.Diagnosis)
+    turn(soak, m.Diagnosis(2, 501.0, []))
+
+    assert first.answer is None
+    assert second.answer is not None
+    assert second.answer.t_s == 501.0
+
+
+class TwoClocks(FakeClock):
+    """Its wall clock can be set."""
+
+    ahead_s = 0.0
+
+    def wall_s(self) -> float:
+        return super().wall_s() + self.ahead_s
+
+
+def test_a_jump_of_the_wall_clock_is_told_once_with_its_sign_and_a_slew_is_not() -> None:
+    clock = TwoClocks(start_s=500.0)
+    soak = make_soak(clock=clock)
+    for ahead_s in (1.0, 2.0, 42.0, 42.0, 12.0):
+        clock.ahead_s = ahead_s
+        turn(soak, turns=20)
+
+    jumps = [data["seconds"] for data in soak.sink.data_of("clock_jump")]
+    assert jumps == [pytest.approx(40.0), pytest.approx(-30.0)]

@@ -152,3 +152,23 @@ def test_time_that_is_left_out_is_in_no_stamp_and_in_no_rate(
     assert sink.samples[-1][0] == pytest.approx(12.0)
     assert complete["throughput_tokens_per_s"] == pytest.approx(20.0)
     assert sink.events[-1][0] == pytest.approx(10.0)
+
+
+COUNTED = {"events.output_tokens": 10.0, "events.prompt_tokens": 20.0, "events.finishes": 1.0}
+LATER = {"events.output_tokens": 40.0, "events.prompt_tokens": 90.0, "events.finishes": 6.0}
+
+
+def test_rates_are_differences_of_counters_over_the_time_between() -> None:
+    recorder = Recorder(FakeSink(), FakeClock(), 0.0)
+
+    assert recorder.sample(1.0, COUNTED) == COUNTED
+    rates = {"throughput_tokens_per_s": 50.0, "requests_per_s": 2.5}
+    assert recorder.sample(3.0, LATER) == {**LATER, **rates}
+
+
+def test_a_sample_without_counters_or_without_time_gives_no_rate() -> None:
+    recorder = Recorder(FakeSink(), FakeClock(), 0.0)
+    recorder.sample(1.0, COUNTED)
+
+    assert recorder.sample(2.0, {"rss_bytes": 1.0}) == {"rss_bytes": 1.0}
+    assert recorder.sample(1.0, LATER) == LATER

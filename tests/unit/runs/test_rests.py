@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.runs.steps import SoakExtras, SoakSteps
+from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.stopping import Stop
 from hybridbench.sampling.sampler import TimedSource
 from hybridbench.targets import messages as m
@@ -41,7 +41,7 @@ def soak_with(settings: dict[str, str], duration_s: float = 100.0) -> FakeSoak:
 
 
 def stopping(soak: FakeSoak, rule: StopsAt) -> FakeSoak:
-    soak.steps = SoakSteps(make_plan(100.0), soak.loop, soak.parts, SoakExtras(rule))
+    soak.steps = SoakSteps(make_plan(100.0), soak.loop, stop_rule=rule)
     return soak
 
 

@@ -12,10 +12,10 @@ import pytest
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.rundir.layout import published_schema
 from hybridbench.rundir.manifest import checked_manifest
-from hybridbench.runs.manifest import planned_manifest, with_worker
+from hybridbench.runs.boot import check_same_engine
+from hybridbench.runs.manifest import planned_manifest, with_counts, with_segment, with_worker
 from hybridbench.runs.plan import Segment, SoakPlan
 from hybridbench.runs.resume import Resumption, resumed_plan
-from hybridbench.runs.segment import check_same_engine, with_counts, with_segment
 from tests.unit.runs.soaks import make_plan
 from tests.unit.runs.test_manifest import READY
 

@@ -122,7 +122,7 @@ def test_a_worker_that_falls_silent_is_given_up_after_the_watchdogs_limit() -> N
         soak.steps.run()
 
     assert lost.value.reason == "hang"
-    assert soak.parts.recorder.now_s == pytest.approx(50.0, abs=2.0)
+    assert soak.loop.run.recorder.now_s == pytest.approx(50.0, abs=2.0)
     # While it said nothing the kernel's view of it went on being sampled.
     late = [values for t_s, _, values in soak.sink.samples if t_s > 25]
     assert len(late) >= 5
@@ -155,9 +155,7 @@ def test_a_worker_that_closes_the_wire_after_its_goodbye_is_not_lost() -> None:
 
     def post_and_go(message: m.ToWorker) -> None:
         post(message)
-        if isinstance(message, m.Shutdown):
-            soak.loop.goodbye = m.Goodbye(0.0, 0.0)
-            soak.target.gone = True
+        soak.target.gone = soak.target.gone or isinstance(message, m.Shutdown)
 
     soak.target.post = post_and_go  # type: ignore[method-assign]
     soak.steps.run()

@@ -1,4 +1,4 @@
-"""When the ladder is climbed, what is asked on it, how a person can hold it up."""
+"""When a leak is diagnosed, what is asked in which stage, how a person can hold it up."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import signal
 import pytest
 
 from hybridbench.records.verdict import VerdictKind
-from hybridbench.runs.ladder import Ladder, LadderTerms
+from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.status import RunStatus
-from hybridbench.runs.steps import SoakExtras, SoakSteps
+from hybridbench.runs.steps import SoakSteps
 from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import FakeJudge, FakeTarget, FakeView, Resting
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak, with_target
 
 
-def soak_with_ladder(
-    terms: LadderTerms, judge: FakeJudge, view: FakeView | None = None
+def diagnosed_soak(
+    mode: str, judge: FakeJudge, view: FakeView | None = None, hold_s: float = 0.0
 ) -> tuple[FakeSoak, Resting, SoakSteps]:
     soak = make_soak(make_plan(duration_s=100.0), view)
     target = Resting(soak.clock)
     with_target(soak, target)
-    ladder = Ladder(terms, soak.loop, soak.parts, judge)
-    steps = SoakSteps(make_plan(duration_s=100.0), soak.loop, soak.parts, SoakExtras(ladder=ladder))
+    diagnosis = LeakDiagnosis(mode, hold_s, soak.loop, judge)
+    steps = SoakSteps(make_plan(duration_s=100.0), soak.loop, diagnosis=diagnosis)
     return soak, target, steps
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind", "climbs"),
+    ("mode", "kind", "is_run"),
     [
         ("auto", VerdictKind.LEAK, True),
         ("auto", VerdictKind.CLEAN, False),
@@ -35,21 +35,21 @@ def soak_with_ladder(
         ("never", VerdictKind.LEAK, False),
     ],
 )
-def test_the_mode_and_the_verdict_so_far_decide(mode: str, kind: VerdictKind, climbs: bool) -> None:
-    soak, target, steps = soak_with_ladder(LadderTerms(mode), FakeJudge(kind))
+def test_the_mode_and_the_verdict_so_far_decide(mode: str, kind: VerdictKind, is_run: bool) -> None:
+    soak, target, steps = diagnosed_soak(mode, FakeJudge(kind))
     steps.run()
 
-    rungs = [message.rungs for message in target.diagnoses()]
+    stages = [message.rungs for message in target.diagnoses()]
     baseline = [["rest", "rehearse", "survey"]] if mode != "never" else []
     end = [["rest", "trim", "survey"], ["collect", "flush", "device"]]
-    assert rungs == baseline + end * climbs
-    assert ("diagnosis" in soak.sink.kinds()) == climbs
-    assert target.count(m.Reclaim) == (not climbs)
+    assert stages == baseline + end * is_run
+    assert ("diagnosis" in soak.sink.kinds()) == is_run
+    assert target.count(m.Reclaim) == (not is_run)
     assert ("diagnosis_baseline" in soak.sink.kinds()) == (mode != "never")
 
 
 def test_the_baseline_is_taken_once_at_the_first_rest_before_traffic_goes_on() -> None:
-    _, target, steps = soak_with_ladder(LadderTerms("always"), FakeJudge(VerdictKind.CLEAN))
+    _, target, steps = diagnosed_soak("always", FakeJudge(VerdictKind.CLEAN))
     steps.run()
 
     kinds = [type(message).__name__ for message in target.posted]
@@ -58,7 +58,7 @@ def test_the_baseline_is_taken_once_at_the_first_rest_before_traffic_goes_on() -
 
 
 def test_the_last_survey_gets_the_tables_of_the_first_and_they_are_not_stored() -> None:
-    soak, target, steps = soak_with_ladder(LadderTerms("always"), FakeJudge(VerdictKind.CLEAN))
+    soak, target, steps = diagnosed_soak("always", FakeJudge(VerdictKind.CLEAN))
     steps.run()
 
     last = target.diagnoses()[1]
@@ -69,7 +69,7 @@ def test_the_last_survey_gets_the_tables_of_the_first_and_they_are_not_stored() 
 
 
 def test_what_comes_back_is_told_in_the_order_of_the_shorter_reclaim_too() -> None:
-    soak, _, steps = soak_with_ladder(LadderTerms("always"), FakeJudge(VerdictKind.CLEAN))
+    soak, _, steps = diagnosed_soak("always", FakeJudge(VerdictKind.CLEAN))
     steps.run()
 
     # rest 1000, trim 900; collect 800, flush 700: each gave 100.
@@ -85,7 +85,7 @@ def test_what_comes_back_is_told_in_the_order_of_the_shorter_reclaim_too() -> No
 
 def test_a_leak_is_held_between_looking_and_destroying_and_the_worker_is_kept_alive() -> None:
     judge = FakeJudge(VerdictKind.LEAK)
-    soak, target, steps = soak_with_ladder(LadderTerms("auto", hold_s=600.0), judge)
+    soak, target, steps = diagnosed_soak("auto", judge, hold_s=600.0)
     steps.run()
 
     (hold,) = soak.sink.data_of("hold")
@@ -93,7 +93,7 @@ def test_a_leak_is_held_between_looking_and_destroying_and_the_worker_is_kept_al
     assert any("py-spy dump --pid 4242" in note for note in soak.view.notes)
     kinds = [type(message).__name__ for message in target.posted]
     _, looked, destroyed = (index for index, kind in enumerate(kinds) if kind == "Diagnose")
-    # One word every few seconds, or the watchdog would bury it.
+    # One word every few seconds, or it would be given up as hung.
     assert kinds[looked:destroyed].count("Counters") >= 600 / 30
     assert "diagnosis" in soak.sink.kinds()
 
@@ -107,8 +107,8 @@ def test_a_signal_ends_the_hold_and_not_the_run() -> None:
             interrupted.append(status.elapsed_s)
             soak.interrupts.on_signal(signal.SIGINT, None)
 
-    soak, _, steps = soak_with_ladder(
-        LadderTerms("auto", hold_s=1e6), FakeJudge(VerdictKind.LEAK), FakeView(interrupt)
+    soak, _, steps = diagnosed_soak(
+        "auto", FakeJudge(VerdictKind.LEAK), FakeView(interrupt), hold_s=1e6
     )
     steps.run()
 
@@ -118,16 +118,14 @@ def test_a_signal_ends_the_hold_and_not_the_run() -> None:
 
 
 def test_without_a_leak_nothing_is_held() -> None:
-    soak, _, steps = soak_with_ladder(
-        LadderTerms("always", hold_s=600.0), FakeJudge(VerdictKind.CLEAN)
-    )
+    soak, _, steps = diagnosed_soak("always", FakeJudge(VerdictKind.CLEAN), hold_s=600.0)
     steps.run()
 
     assert soak.sink.data_of("hold") == []
 
 
 def test_a_worker_that_does_not_answer_leaves_a_note() -> None:
-    soak, target, steps = soak_with_ladder(LadderTerms("always"), FakeJudge(VerdictKind.CLEAN))
+    soak, target, steps = diagnosed_soak("always", FakeJudge(VerdictKind.CLEAN))
     target.post = lambda message: FakeTarget.post(target, message)  # type: ignore[method-assign]
     steps.run()
 

@@ -1,0 +1,188 @@
+"""The leak diagnosis from the parent's side: a baseline early, the stages at the end.
+
+What it finds becomes two events of the run, ``diagnosis_baseline`` and ``diagnosis``; what they
+come to is the analysis's business.  A leak under ``--on-leak hold`` waits between what only looks
+and what destroys, so that a person meets the worker as the leak left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from hybridbench.analysis.diagnosis import BASELINE_EVENT, EVENT
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.runs.interim import Judge
+from hybridbench.runs.loop import Question, SoakLoop
+from hybridbench.targets.messages import Diagnose, Diagnosis
+from hybridbench.targets.records import RungReading, SurveyRecord
+from hybridbench.units import format_duration
+
+_BASELINE_STAGES: Final = ("rest", "rehearse", "survey")
+_HARMLESS_STAGES: Final = ("rest", "trim", "survey")
+_DESTRUCTIVE_STAGES: Final = ("collect", "flush", "device")
+_PATIENCE_S = 150.0
+_JUDGE_PATIENCE_S = 120.0
+
+
+class LeakDiagnosis:
+    """One for a run; its calls come from the steps of the soak.
+
+    Args:
+        mode: when the stages are run: "auto" (when the run so far is a LEAK), "always" or "never".
+        hold_s: for how long a leaking worker is kept alive before anything of it is destroyed.
+    """
+
+    def __init__(self, mode: str, hold_s: float, loop: SoakLoop, judge: Judge) -> None:
+        self._mode = mode
+        self._hold_s = hold_s
+        self._loop = loop
+        self._judge = judge
+        self._baseline_question: Question[Diagnosis] | None = None
+        self._baseline: Diagnosis | None = None
+
+    def take_baseline(self) -> None:
+        """The worker rests at a checkpoint: survey it, the first time; its child takes the moment.
+
+        Later calls store the answer.
+        """
+        if self._mode == "never":
+            return
+        if self._baseline_question is None:
+            request = self._request(_BASELINE_STAGES)
+            self._baseline_question = self._loop.post(request, Diagnosis)
+        self._record_baseline()
+
+    def run(self) -> bool:
+        """Run the stages if ``mode`` asks for it; False if nothing was done.
+
+        Raises:
+            WorkerLostError: the worker died of it; what was recorded stands.
+        """
+        self._record_baseline()
+        leaks = self._leaks()
+        if self._mode == "never" or (self._mode == "auto" and not leaks):
+            if leaks:
+                self._hold()
+            return False
+        loop = self._loop
+        loop.samples_wanted = False
+        loop.run.view.note("asking the resting worker what it holds and what it would give back")
+        unharmed = loop.ask(self._request(_HARMLESS_STAGES), Diagnosis, _PATIENCE_S)
+        if leaks:
+            self._hold()
+        destroyed = loop.ask(self._request(_DESTRUCTIVE_STAGES), Diagnosis, _PATIENCE_S)
+        if unharmed is None or destroyed is None:
+            loop.run.recorder.note("the diagnosis was not answered in time")
+            return False
+        self._record(unharmed, destroyed, "leak" if leaks else "always")
+        return True
+
+    def _leaks(self) -> bool:
+        if self._mode != "auto" and not self._hold_s:
+            return False
+        self._judge.start()
+        verdict: Verdict | None = None
+
+        def judged() -> bool:
+            nonlocal verdict
+            verdict = self._judge.collect()
+            return verdict is not None or not self._judge.busy
+
+        self._loop.run_until(judged, self._loop.now_s + _JUDGE_PATIENCE_S)
+        self._judge.close()
+        return verdict is not None and verdict.kind is VerdictKind.LEAK
+
+    def _hold(self) -> None:
+        """Keep the worker as it is until time is up or somebody says to go on."""
+        if not self._hold_s:
+            return
+        loop = self._loop
+        pid, interrupts = loop.target.pid, loop.run.interrupts
+        loop.run.view.note(
+            f"LEAK: the worker (pid {pid}) is kept for {format_duration(self._hold_s)}, at rest "
+            f"and unchanged.  Reach it with `py-spy dump --pid {pid}`, `gdb -p {pid}` or "
+            f"/proc/{pid}/smaps; Ctrl-C ends the wait and the run goes on to its report."
+        )
+        loop.run.recorder.event("hold", {"pid": pid, "seconds": self._hold_s})
+        asked_before = loop.interrupted
+        loop.run_until(lambda: loop.interrupted and not asked_before, loop.now_s + self._hold_s)
+        if not asked_before:
+            # It ended the wait, not the run.
+            interrupts.first = None
+
+    def _request(self, stages: Sequence[str]) -> Diagnose:
+        base = None if self._baseline is None else self._baseline.survey
+        probe_id = self._loop.new_probe_id()
+        if base is None or "survey" not in stages:
+            return Diagnose(probe_id, list(stages))
+        return Diagnose(probe_id, list(stages), base.paths, base.classes)
+
+    def _record_baseline(self) -> None:
+        question = self._baseline_question
+        if question is None or question.answer is None or self._baseline is not None:
+            return
+        baseline = self._baseline = question.answer
+        survey = baseline.survey or SurveyRecord("not asked for")
+        self._loop.run.recorder.at(
+            baseline.t_s,
+            BASELINE_EVENT,
+            {
+                "rungs": _rungs(baseline.rungs),
+                "rehearsal": _rungs(survey.rehearsal),
+                "survey": _survey(survey),
+            },
+        )
+
+    def _record(self, unharmed: Diagnosis, destroyed: Diagnosis, trigger: str) -> None:
+        readings = [*unharmed.rungs, *destroyed.rungs]
+        survey = unharmed.survey or SurveyRecord("not asked for")
+        recorder = self._loop.run.recorder
+        # Stamped with the survey, which a long wait may have followed.
+        recorder.at(
+            unharmed.t_s,
+            EVENT,
+            {
+                "trigger": trigger,
+                "rungs": _rungs(readings),
+                "survey": _survey(survey),
+                "sites": [msgspec.structs.asdict(site) for site in unharmed.sites],
+            },
+        )
+        given = _reclaimed({reading.name: reading.private_bytes for reading in readings})
+        if given is not None:
+            recorder.at(unharmed.t_s, "reclaim", given)
+
+
+def _reclaimed(after: Mapping[str, int]) -> dict[str, JsonValue] | None:
+    """The readings in the order that the shorter ``reclaim`` takes: cache, then garbage.
+
+    The amounts are those of the stages; only the order in which they are taken off differs.
+    """
+    if not {"rest", "trim", "collect", "flush"} <= set(after):
+        return None
+    flushed = after["trim"] - (after["collect"] - after["flush"])
+    return {
+        "at_rest_bytes": after["rest"],
+        "after_trim_bytes": after["trim"],
+        "after_flush_bytes": flushed,
+        "after_collect_bytes": after["flush"],
+    }
+
+
+def _rungs(readings: Sequence[RungReading]) -> list[JsonValue]:
+    return [msgspec.structs.asdict(reading) for reading in readings]
+
+
+def _survey(survey: SurveyRecord) -> dict[str, JsonValue]:
+    """Everything but the tables, which only the next survey needs."""
+    plain: dict[str, JsonValue] = msgspec.structs.asdict(survey)
+    for name in ("paths", "classes", "rehearsal"):
+        plain.pop(name)
+    plain["garbage_types"] = [msgspec.structs.asdict(row) for row in survey.garbage_types]
+    plain["cycles"] = [msgspec.structs.asdict(row) for row in survey.cycles]
+    plain["retained"] = [msgspec.structs.asdict(row) for row in survey.retained]
+    return plain
