@@ -22,10 +22,9 @@ from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.errors import HybridbenchError
 from hybridbench.metrics import COLLECTIBLE, MEMORY
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.records.verdict import MetricResult, VerdictKind
 from hybridbench.rundir.cut import is_finished
-from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import read_run
 from hybridbench.targets.own_process import own_command
 from hybridbench.workload.catalog import load_profile

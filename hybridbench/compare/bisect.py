@@ -13,10 +13,9 @@ from hybridbench.analysis.reading import text
 from hybridbench.compare.store import read_facts
 from hybridbench.compare.worktree import Revision, find_revision, git
 from hybridbench.errors import RunDirectoryError, UsageError
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.records.verdict import VerdictKind, leak_kind
 from hybridbench.rundir.layout import COMPARISON
-from hybridbench.rundir.manifest import as_mapping
 
 # A leak that is searched for: kind and subject of its finding.
 Symptom: TypeAlias = tuple[str, str]

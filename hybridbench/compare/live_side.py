@@ -28,10 +28,9 @@ from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.sides import Side
 from hybridbench.compare.traffic import BlockTraffic, block_workload
 from hybridbench.errors import RunDirectoryError
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.rundir.layout import SEGMENT, WORKER_STDERR
 from hybridbench.rundir.lock import locked_run
-from hybridbench.rundir.manifest import plain_mapping
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.crash import record_crash

@@ -29,10 +29,9 @@ from hybridbench.foreign import (
     read_bytes,
     read_json,
 )
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, as_mapping, plain_mapping
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import BLOCKS, COMPARISON
-from hybridbench.rundir.manifest import as_mapping, plain_mapping
 from hybridbench.rundir.reader import read_run
 from hybridbench.thresholds import parse_threshold
 

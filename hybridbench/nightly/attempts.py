@@ -35,7 +35,7 @@ from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, read_json
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, PlannedCell
 from hybridbench.nightly.policy import SLOWER, STATISTICAL, worst_kind
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.records.nightly import (
     Attempt,
     Cell,
@@ -44,11 +44,10 @@ from hybridbench.records.nightly import (
     finding_record,
     rate_record,
 )
+from hybridbench.records.stored_verdict import verdict_from_json
 from hybridbench.records.verdict import Finding, ThresholdOutcome, Verdict, VerdictKind
-from hybridbench.report.json import verdict_from_json
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
-from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import read_run
 from hybridbench.runs.stopping import EXTENDED, EXTENSION_ENDED
 

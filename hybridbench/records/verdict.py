@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
+
+import msgspec
 
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import spec_of
@@ -48,6 +52,10 @@ EXIT_CODE: Mapping[VerdictKind, ExitCode] = {
 # verdict.json still says one.
 NO_MODEL = "none"
 
+# Ends of an interval; one without a bound is stored as null.
+LowerEnd = Annotated[float, msgspec.Meta(extra={"null": -math.inf})]
+UpperEnd = Annotated[float, msgspec.Meta(extra={"null": math.inf})]
+
 WAITING, RETAINED = "instances-wait-for-collector", "instances-retained"
 
 
@@ -65,8 +73,8 @@ class Rate:
     """A growth with its interval: ``value`` [``lower``, ``upper``] in ``unit`` per ``per``."""
 
     value: float
-    lower: float
-    upper: float
+    lower: LowerEnd
+    upper: UpperEnd
     unit: str  # "B", "slots", "nodes"
     per: str  # "h", or the driver's singular: "request", "evicted node"
     confidence: float = 0.95

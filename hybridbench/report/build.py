@@ -13,6 +13,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
+from hybridbench.records.json_value import as_mapping
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
 from hybridbench.report.charts import chart_groups
@@ -43,7 +44,6 @@ from hybridbench.report.wording import (
     rate_text,
 )
 from hybridbench.rundir.layout import NOTE
-from hybridbench.rundir.manifest import as_mapping
 from hybridbench.units import format_duration
 
 _TIME_UNITS = frozenset({"h", "min", "s"})

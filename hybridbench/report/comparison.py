@@ -21,6 +21,7 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.errors import ExitCode
+from hybridbench.records.json_value import as_mapping
 from hybridbench.records.verdict import Finding
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
@@ -43,7 +44,6 @@ from hybridbench.report.provenance import model_note, provenance_tables, started
 from hybridbench.report.timeline import last_moment_s
 from hybridbench.report.wording import BADGES, full_rate_text, plain_text, without_options
 from hybridbench.rundir.layout import VERDICT
-from hybridbench.rundir.manifest import as_mapping
 
 _BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
     Outcome.REGRESSION: ("▲", Tone.BAD),

@@ -18,11 +18,11 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.metrics import label_of
+from hybridbench.records.json_value import as_mapping
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
 from hybridbench.report.timeline import last_moment_s
 from hybridbench.report.wording import amount, interval_text, number, plain_text, rate_text
-from hybridbench.rundir.manifest import as_mapping
 from hybridbench.units import format_bytes, format_duration
 
 _ROLE: Final = {Role.PRIMARY: "answers", Role.GUARD: "guards", Role.SHOWN: "shown"}

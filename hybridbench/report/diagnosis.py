@@ -11,11 +11,10 @@ from hybridbench.analysis.bug_report import bug_report
 from hybridbench.analysis.diagnosis import Allocations, Diagnosis, Holding, RungRow, diagnose
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.report.document import DiagnosisText, Table
 from hybridbench.report.wording import amount, clock_text, command_text
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
-from hybridbench.rundir.manifest import plain_mapping
 from hybridbench.units import format_duration
 
 _RUNG_WORDS = {

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from hybridbench.errors import ExitCode
+from hybridbench.records.json_value import as_mapping
 from hybridbench.records.verdict import (
     RETAINED,
     WAITING,
@@ -23,7 +24,6 @@ from hybridbench.records.verdict import (
 from hybridbench.report.document import Gate, GateState
 from hybridbench.report.thresholds import has_threshold_gate, threshold_gates
 from hybridbench.report.wording import NO_RATE, full_rate_text, metric_label, plain_text
-from hybridbench.rundir.manifest import as_mapping
 from hybridbench.units import format_count, format_duration
 
 # What each kind of finding is the answer to.  Growth and decay are asked of every metric by name.

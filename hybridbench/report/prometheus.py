@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from hybridbench.metrics import Kind, MetricSpec, spec_of
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.report.wording import plain_text
-from hybridbench.rundir.manifest import as_mapping
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_]+")
 

@@ -9,10 +9,9 @@ from typing import Final
 import yaml
 
 from hybridbench.analysis.reading import number
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, as_mapping, plain_value
 from hybridbench.report.document import Table
 from hybridbench.report.wording import plain_text
-from hybridbench.rundir.manifest import as_mapping, plain_value
 from hybridbench.units import format_bytes, format_duration
 
 _SECTIONS: Final = (

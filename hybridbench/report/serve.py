@@ -156,14 +156,14 @@ def make_server(run: LiveRun, listening: socket.socket) -> ThreadingHTTPServer:
 def _judged(run_dir: Path) -> tuple[str, str]:
     # Imported when somebody looks: until then this process is small.
     from hybridbench.analysis.judge import judge_so_far
+    from hybridbench.records.stored_verdict import verdict_text
     from hybridbench.report.build import build_so_far
     from hybridbench.report.html import render_html
-    from hybridbench.report.json import render_json
     from hybridbench.rundir.reader import read_run
 
     record = read_run(run_dir)
     verdict = judge_so_far(record)
-    return render_html(build_so_far(record, verdict)), render_json(verdict, run_dir.name)
+    return render_html(build_so_far(record, verdict)), verdict_text(verdict, run_dir.name)
 
 
 def main(run_dir: Path, descriptor: int) -> int:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, TypeVar, cast
+from typing import Final
 
-import msgspec
-
-from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     Finding,
-    LevelResult,
     ThresholdOutcome,
     ThresholdResult,
     Verdict,
@@ -24,7 +19,6 @@ STATE: Final = {
     ThresholdOutcome.UNDECIDED: GateState.SKIPPED,
     ThresholdOutcome.NOT_GATED: GateState.SKIPPED,
 }
-_Result = TypeVar("_Result", ThresholdResult, LevelResult)
 
 
 def threshold_gates(verdict: Verdict) -> list[Gate]:
@@ -51,20 +45,6 @@ def thresholds_table(verdict: Verdict) -> Table:
         for result in verdict.thresholds
     )
     return Table("Thresholds", ("threshold", "outcome", "measured", "would decide"), rows)
-
-
-def results_to_json(results: Sequence[_Result]) -> list[JsonValue]:
-    """Plain JSON of results, whose numbers are finite or None."""
-    return cast("list[JsonValue]", msgspec.to_builtins(list(results)))
-
-
-def results_from_json(stored: JsonValue, kind: type[_Result]) -> tuple[_Result, ...]:
-    """What ``results_to_json`` wrote; none where an earlier version stored nothing.
-
-    Raises:
-        ValueError: a key is missing or of another type.
-    """
-    return tuple(msgspec.convert(stored or [], list[kind]))  # type: ignore[valid-type]
 
 
 def _after(result: ThresholdResult) -> str:

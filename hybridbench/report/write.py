@@ -9,12 +9,12 @@ from hybridbench.analysis.boundary import Boundary, failures_text
 from hybridbench.analysis.diagnosis import diagnose
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import Failure, Verdict
 from hybridbench.report.build import build_document, build_so_far
 from hybridbench.report.diagnosis import diagnosis_json
 from hybridbench.report.document import Document
 from hybridbench.report.html import render_html
-from hybridbench.report.json import render_json
 from hybridbench.report.junit import render_junit
 from hybridbench.report.markdown import render_markdown
 from hybridbench.rundir.atomic import write_atomically
@@ -50,7 +50,7 @@ def write_run(run_dir: Path, record: RunRecord, verdict: Verdict, document: Docu
         RunDirectoryError: when ``run_dir`` cannot be written.
     """
     run_id = record.manifest.get("run_id")
-    text = render_json(verdict, run_id if isinstance(run_id, str) else None)
+    text = verdict_text(verdict, run_id if isinstance(run_id, str) else None)
     write_atomically(run_dir / VERDICT, text)
     boundary = Boundary()
     diagnosis = boundary.value("the diagnosis", None, _diagnosis, record)
@@ -98,7 +98,7 @@ def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:
         RunDirectoryError: when ``run_dir`` cannot be written.
     """
     run_id = record.manifest.get("run_id")
-    text = render_json(verdict, run_id if isinstance(run_id, str) else None)
+    text = verdict_text(verdict, run_id if isinstance(run_id, str) else None)
     write_atomically(run_dir / VERDICT_SO_FAR, text)
     write_failures(run_dir / ANALYSIS_ERRORS_SO_FAR, verdict.failures)
     document = build_so_far(record, verdict)

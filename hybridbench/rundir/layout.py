@@ -14,7 +14,6 @@ from hybridbench.errors import RunDirectoryError
 from hybridbench.records.json_value import JsonValue
 
 RUN_SCHEMA: Final = "hybridbench.run/1"
-VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
 DIAGNOSIS_SCHEMA: Final = "hybridbench.diagnosis/1"
 REPORT_SCHEMA: Final = "hybridbench.report/1"
 COMPARISON_VERDICT_SCHEMA: Final = "hybridbench.comparison/1"

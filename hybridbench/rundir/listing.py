@@ -20,7 +20,8 @@ from hybridbench.foreign import (
     open_regular,
     read_bytes,
 )
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, as_mapping
+from hybridbench.records.stored_verdict import read_verdict_head
 from hybridbench.rundir.layout import (
     CELL,
     CELLS,
@@ -31,7 +32,6 @@ from hybridbench.rundir.layout import (
     VERDICT,
 )
 from hybridbench.rundir.lock import holder_of
-from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import SampleLine, decoded_sample, read_manifest
 
 _TAIL_BYTES: Final = 1 << 17
@@ -154,17 +154,8 @@ def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
 _Wall = Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
 
 
-class _Judged(msgspec.Struct):
-    """What a list needs of verdict.json; the rest of it is skipped unread."""
-
-    verdict: str = ""
-    word: str = ""  # of a comparison
-    headline: str = ""
-    exit_code: int | None = None
-
-
 class _Compared(msgspec.Struct):
-    """The same of comparison.json."""
+    """What a list needs of comparison.json; the rest of it is skipped unread."""
 
     started_wall_s: _Wall | None = None
     model: str = ""
@@ -213,7 +204,7 @@ _MARKER: Final = {
 
 def _run(path: Path) -> RunSummary:
     manifest = read_manifest(path)
-    judged = _stored_verdict(path / VERDICT)
+    judged = read_verdict_head(path / VERDICT)
     last = last_sample(path / SAMPLES)
     return RunSummary(
         path=path,
@@ -232,7 +223,7 @@ def _run(path: Path) -> RunSummary:
 
 def _comparison(path: Path) -> RunSummary:
     facts = msgspec.json.decode(read_bytes(path / COMPARISON, DOCUMENT_BYTES_MAX), type=_Compared)
-    judged = _stored_verdict(path / VERDICT)
+    judged = read_verdict_head(path / VERDICT)
     return RunSummary(
         path=path,
         run_id=path.name,
@@ -299,13 +290,6 @@ def _side_writer(path: Path) -> int | None:
     """A comparison holds the locks of its sides while it runs."""
     writers = (writer_of(side) for side in _folders(path))
     return next((writer for writer in writers if writer is not None), None)
-
-
-def _stored_verdict(path: Path) -> _Judged:
-    try:
-        return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=_Judged)
-    except (OSError, *_DAMAGED):
-        return _Judged()
 
 
 def _texts(value: JsonValue) -> tuple[str, ...]:

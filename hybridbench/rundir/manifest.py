@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import INT_MAX, INT_MIN, WALL_S_MAX, ForeignDataError, json_value
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, as_mapping, plain_mapping
 from hybridbench.rundir.layout import MANIFEST, RUN_SCHEMA
 
 # The keys that every reader may rely on; schemas/manifest.schema.json describes the others.
@@ -84,24 +83,3 @@ def _check_range(plain: Mapping[str, JsonValue], key: str, least: float, most: f
     # A bool is an int to isinstance, and says neither when nor how.
     if isinstance(value, bool) or not least <= value <= most:
         raise RunDirectoryError(f"{MANIFEST}: {key!r} is out of range: {value!r}")
-
-
-def as_mapping(value: JsonValue) -> Mapping[str, JsonValue]:
-    """``value`` if it is a mapping, else an empty one: for keys that a manifest may leave out."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def plain_mapping(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """A copy in dicts, lists and finite numbers, ready for JSON."""
-    return {str(key): plain_value(value) for key, value in values.items()}
-
-
-def plain_value(value: JsonValue) -> JsonValue:
-    """``value`` in dicts, lists and finite numbers; what is not finite becomes None."""
-    if isinstance(value, Mapping):
-        return plain_mapping(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain_value(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -13,10 +13,10 @@ from typing import Final, Self
 from hybridbench.clock import Clock
 from hybridbench.errors import RunDirectoryError
 from hybridbench.metrics import declared
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.rundir.atomic import sync_directory, write_atomically
 from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
-from hybridbench.rundir.manifest import checked_manifest, plain_mapping
+from hybridbench.rundir.manifest import checked_manifest
 from hybridbench.rundir.repair import repair_tail
 
 SYNC_INTERVAL_S: Final = 60.0

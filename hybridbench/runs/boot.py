@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from hybridbench.clock import Clock
 from hybridbench.errors import ConfigError
-from hybridbench.rundir.manifest import as_mapping
+from hybridbench.records.json_value import as_mapping
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.plan import Segment, SoakPlan

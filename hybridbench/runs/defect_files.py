@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hybridbench.errors import ConfigError, UsageError
-from hybridbench.records.json_value import JsonValue
-from hybridbench.rundir.manifest import as_mapping
+from hybridbench.records.json_value import JsonValue, as_mapping
 
 # In a manifest: the SHA-256 of each file, by the path that was given.
 DEFECT_FILES = "defect_files"

@@ -6,8 +6,7 @@ import resource
 from collections.abc import Mapping, Sequence
 
 from hybridbench import __version__
-from hybridbench.records.json_value import JsonValue
-from hybridbench.rundir.manifest import as_mapping, plain_mapping
+from hybridbench.records.json_value import JsonValue, as_mapping, plain_mapping
 from hybridbench.runs.defect_files import DEFECT_FILES, hashes_of
 from hybridbench.runs.machine import git_state, interpreter_facts, machine_facts
 from hybridbench.runs.plan import SoakPlan

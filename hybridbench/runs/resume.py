@@ -9,11 +9,10 @@ from pathlib import Path
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import SEED_MAX
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.rundir.cut import read_cut_run
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.rundir.lock import locked_run
-from hybridbench.rundir.manifest import as_mapping
 from hybridbench.rundir.reader import read_manifest
 from hybridbench.runs.defect_files import defects_to_resume
 from hybridbench.runs.interrupts import handled_interrupts

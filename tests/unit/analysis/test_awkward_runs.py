@@ -27,9 +27,9 @@ from hybridbench.analysis.trend.sawtooth import find_sawtooth
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, worsening
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from hybridbench.report.build import build_document
-from hybridbench.report.json import render_json
 from hybridbench.thresholds import Stat
 from tests.unit.analysis.awkward import FAMILIES, Awkward, draw
 from tests.unit.analysis.comparisons import pair
@@ -149,7 +149,7 @@ def check(family: str, seed: int) -> None:
 
     for verdict in (judge(record, guarded=False), judge_so_far(record, guarded=False)):
         assert not any(math.isnan(number) for number in numbers(verdict))
-        render_json(verdict, "awkward")
+        verdict_text(verdict, "awkward")
         build_document(record, verdict)
 
 
@@ -260,4 +260,4 @@ def test_a_run_of_no_or_few_samples_is_judged(samples: int, value: float) -> Non
 
     for verdict in (judge(record, guarded=False), judge_so_far(record, guarded=False)):
         assert not any(math.isnan(number) for number in numbers(verdict))
-        render_json(verdict, "few")
+        verdict_text(verdict, "few")

@@ -29,11 +29,11 @@ from hybridbench.analysis.timeline import Falls
 from hybridbench.analysis.trend import growth
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
+from hybridbench.records.stored_verdict import verdict_from_json
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.report import build as build_module
 from hybridbench.report import write as write_module
 from hybridbench.report.advice import next_step
-from hybridbench.report.json import verdict_from_json
 from hybridbench.report.write import write_reports, write_so_far
 from hybridbench.rundir.layout import (
     ANALYSIS_ERRORS,

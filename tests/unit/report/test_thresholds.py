@@ -9,10 +9,10 @@ import jsonschema
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.stored_verdict import verdict_from_json, verdict_text
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
 from hybridbench.report.document import GateState
-from hybridbench.report.json import render_json, verdict_from_json
 from hybridbench.rundir.layout import published_schema
 from tests.unit.analysis.records import Run, healthy_record
 
@@ -58,7 +58,7 @@ def test_a_run_without_thresholds_has_no_table_of_them() -> None:
 def test_thresholds_and_levels_come_back_from_the_stored_verdict() -> None:
     _, verdict = judged(TEXTS)
 
-    stored = json.loads(render_json(verdict, "run"))
+    stored = json.loads(verdict_text(verdict, "run"))
 
     jsonschema.validate(stored, published_schema("verdict"))
     back = verdict_from_json(stored)

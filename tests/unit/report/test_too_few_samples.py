@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from hybridbench.analysis.judge import judge
+from hybridbench.records.stored_verdict import verdict_from_json, verdict_text, verdict_to_json
 from hybridbench.report.build import build_document
 from hybridbench.report.console import render_console
 from hybridbench.report.document import Document
 from hybridbench.report.document_json import render_document_json
 from hybridbench.report.html import render_html
-from hybridbench.report.json import render_json, verdict_from_json, verdict_to_json
 from hybridbench.report.junit import render_junit
 from hybridbench.report.markdown import render_markdown
 from hybridbench.rundir.layout import published_schema
@@ -45,7 +45,7 @@ def test_no_format_prints_a_bound_of_too_few_samples(render: Callable[[Document]
 
 
 def test_the_stored_verdict_has_no_rate_and_fits_its_schema() -> None:
-    stored = json.loads(render_json(VERDICT, None))
+    stored = json.loads(verdict_text(VERDICT, None))
 
     jsonschema.validate(stored, published_schema("verdict"))
     assert {m["rate_per_hour"] for m in stored["metrics"] if m["model"] == "none"} == {None}

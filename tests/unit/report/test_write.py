@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.errors import RunDirectoryError
-from hybridbench.report.json import verdict_from_json
+from hybridbench.records.stored_verdict import verdict_from_json
 from hybridbench.report.write import write_reports
 from tests.unit.report import synthetic
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -13,8 +14,15 @@ from hypothesis import strategies as st
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.stored_verdict import (
+    VerdictHead,
+    read_verdict,
+    read_verdict_head,
+    verdict_from_json,
+    verdict_text,
+    verdict_to_json,
+)
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
-from hybridbench.report.json import render_json, verdict_from_json, verdict_to_json
 from hybridbench.rundir.layout import published_schema
 from tests.unit.report import synthetic
 
@@ -33,7 +41,7 @@ def test_a_verdict_follows_the_published_schema_and_comes_back(
 ) -> None:
     verdict = make(synthetic.record_of(120.0))
 
-    stored = json.loads(render_json(verdict, "run-1"))
+    stored = json.loads(verdict_text(verdict, "run-1"))
 
     jsonschema.Draft202012Validator.check_schema(published_schema("verdict"))
     jsonschema.validate(stored, published_schema("verdict"))
@@ -86,14 +94,14 @@ def test_no_number_however_odd_breaks_the_schema(
 ) -> None:
     verdict = Verdict(VerdictKind.LEAK, "h", found, metrics, None, "")
 
-    text = render_json(verdict, None)
+    text = verdict_text(verdict, None)
 
     assert "NaN" not in text
     assert "Infinity" not in text
     jsonschema.validate(json.loads(text), published_schema("verdict"))
     # What was read is what is written again: reading loses nothing that was stored.
     again = verdict_from_json(json.loads(text))
-    assert render_json(again, None) == text
+    assert verdict_text(again, None) == text
 
 
 def test_an_open_interval_stays_open() -> None:
@@ -115,3 +123,27 @@ def test_a_damaged_or_later_verdict_is_refused_in_one_sentence() -> None:
         verdict_from_json({**stored, "headline": 7})
     with pytest.raises(RunDirectoryError, match="damaged"):
         verdict_from_json({key: value for key, value in stored.items() if key != "findings"})
+
+
+def test_the_head_of_a_verdict_is_read_from_a_run_and_from_a_comparison(tmp_path: Path) -> None:
+    run, comparison, torn = (tmp_path / name for name in ("run", "comparison", "torn"))
+    run.write_text(verdict_text(synthetic.leak_verdict(synthetic.record_of(120.0)), "run-1"))
+    comparison.write_text('{"word": "SLOWER", "headline": "h", "exit_code": 12, "sides": []}')
+    torn.write_text('{"verdict": "LE')
+
+    assert read_verdict_head(run).verdict == "LEAK"
+    assert read_verdict_head(comparison) == VerdictHead("", "SLOWER", "h", 12)
+    assert read_verdict_head(torn) == read_verdict_head(tmp_path / "missing") == VerdictHead()
+
+
+def test_a_stored_verdict_is_read_whole_or_refused(tmp_path: Path) -> None:
+    verdict = synthetic.leak_verdict(synthetic.record_of(120.0))
+    path = tmp_path / "verdict.json"
+    path.write_text(verdict_text(verdict, "run-1"))
+
+    assert read_verdict(path) == verdict
+    path.write_text("[]")
+    with pytest.raises(RunDirectoryError):
+        read_verdict(path)
+    with pytest.raises(RunDirectoryError):
+        read_verdict(tmp_path / "missing")

@@ -1,0 +1,76 @@
+"""Records as JSON and back.
+
+JSON has neither NaN nor infinity: both are stored as null.  Where a record wants a number, null
+comes back as NaN, or as what the field's own type names (``LowerEnd``: minus infinity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, cast
+
+import msgspec
+
+from hybridbench.records.json_value import JsonValue, plain_mapping
+
+NAN = float("nan")
+
+_Record = TypeVar("_Record")
+
+
+def to_json(record: object) -> dict[str, JsonValue]:
+    """``record`` in dicts, lists and finite numbers."""
+    plain = msgspec.to_builtins(record, enc_hook=_number)
+    return plain_mapping(cast("dict[str, JsonValue]", plain))
+
+
+def from_json(stored: Mapping[str, JsonValue], kind: type[_Record]) -> _Record:
+    """The record of ``kind`` that ``to_json`` wrote; unknown keys are those of a later version.
+
+    Raises:
+        msgspec.ValidationError: a key is missing or of another type.
+    """
+    return msgspec.convert(_restored(stored, msgspec.inspect.type_info(kind)), kind)
+
+
+def _number(value: object) -> float:
+    # NumPy's float is a float, and msgspec takes exact types only.
+    if isinstance(value, float):
+        return float(value)
+    raise NotImplementedError(f"{value!r} is no value of a record")
+
+
+def _restored(value: JsonValue, kind: msgspec.inspect.Type, null: float = NAN) -> JsonValue:
+    """``value`` with a number for each null where ``kind`` has a number and no None."""
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return _restored(value, kind.type, (kind.extra or {}).get("null", null))
+    if isinstance(kind, msgspec.inspect.UnionType):
+        # None beside one other type; what else there is goes through as it is.
+        inner = [one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
+        return value if value is None or len(inner) > 1 else _restored(value, inner[0])
+    if isinstance(kind, msgspec.inspect.FloatType):
+        return null if value is None else value
+    if isinstance(value, Mapping):
+        return _restored_mapping(value, kind)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _restored_items(value, kind)
+    return value
+
+
+def _restored_mapping(
+    value: Mapping[str, JsonValue], kind: msgspec.inspect.Type
+) -> Mapping[str, JsonValue]:
+    if isinstance(kind, msgspec.inspect.DataclassType | msgspec.inspect.StructType):
+        known = {field.encode_name: field.type for field in kind.fields}
+        return {k: _restored(v, known[k]) if k in known else v for k, v in value.items()}
+    if isinstance(kind, msgspec.inspect.DictType):
+        return {key: _restored(item, kind.value_type) for key, item in value.items()}
+    return value
+
+
+def _restored_items(value: Sequence[JsonValue], kind: msgspec.inspect.Type) -> Sequence[JsonValue]:
+    if isinstance(kind, msgspec.inspect.VarTupleType | msgspec.inspect.ListType):
+        return [_restored(item, kind.item_type) for item in value]
+    if isinstance(kind, msgspec.inspect.TupleType) and len(kind.item_types) == len(value):
+        return [_restored(item, of) for item, of in zip(value, kind.item_types, strict=True)]
+    return value

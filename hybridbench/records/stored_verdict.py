@@ -1,0 +1,113 @@
+"""verdict.json of a run: written by the published schema, and read back by whoever needs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hybridbench import __version__
+from hybridbench.errors import RunDirectoryError
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes, read_json
+from hybridbench.records.codec import from_json, to_json
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import NO_MODEL, Verdict
+
+VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
+
+
+class VerdictHead(msgspec.Struct, frozen=True):
+    """What a list shows of any verdict.json, of a run or a comparison; the rest is skipped."""
+
+    verdict: str = ""
+    word: str = ""  # of a comparison
+    headline: str = ""
+    exit_code: int | None = None
+
+
+def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue]:
+    """``verdict`` as schema ``hybridbench.verdict/1`` wants it."""
+    fields = to_json(verdict)
+    # A failure is a finding as well; its traceback has a file of its own.
+    del fields["failures"]
+    metrics = [{**to_json(result), "unit": result.unit} for result in verdict.metrics]
+    return {
+        "schema": VERDICT_SCHEMA,
+        "tool": {"name": "hybridbench", "version": __version__},
+        "run_id": run_id,
+        "verdict": fields.pop("kind"),
+        "exit_code": int(verdict.exit_code),
+        **fields,
+        "metrics": metrics,
+    }
+
+
+def verdict_text(verdict: Verdict, run_id: str | None) -> str:
+    """The text of verdict.json."""
+    stored = verdict_to_json(verdict, run_id)
+    return json.dumps(stored, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def verdict_from_json(stored: Mapping[str, JsonValue]) -> Verdict:
+    """The verdict that ``verdict_to_json`` wrote, equal to it but for its failures.
+
+    Raises:
+        RunDirectoryError: for another schema, or when a key is missing or of another type.
+    """
+    if stored.get("schema") != VERDICT_SCHEMA:
+        raise RunDirectoryError(
+            f"verdict.json has schema {stored.get('schema')!r}, and this hybridbench reads "
+            f"{VERDICT_SCHEMA!r} only: rebuild it with 'hybridbench report'"
+        )
+    try:
+        verdict = from_json({**stored, "kind": stored.get("verdict")}, Verdict)
+    except msgspec.ValidationError as error:
+        raise RunDirectoryError(
+            f"verdict.json is damaged ({error}): rebuild it with 'hybridbench report'"
+        ) from error
+    return _without_rates_of_too_few_samples(verdict)
+
+
+def read_verdict(path: Path) -> Verdict:
+    """The verdict in the file at ``path``.
+
+    Raises:
+        RunDirectoryError: it is missing or damaged, or of another version.
+    """
+    try:
+        stored = read_json(path, DOCUMENT_BYTES_MAX)
+    except ForeignDataError as error:
+        raise RunDirectoryError(f"{path} {error}") from error
+    except OSError as error:
+        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+    if not isinstance(stored, dict):
+        raise RunDirectoryError(f"{path} holds no JSON object")
+    return verdict_from_json(stored)
+
+
+def read_verdict_head(path: Path) -> VerdictHead:
+    """The head of the file at ``path``; an empty one where it is missing or damaged."""
+    try:
+        return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=VerdictHead)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):
+        return VerdictHead()
+
+
+def _without_rates_of_too_few_samples(verdict: Verdict) -> Verdict:
+    """Until November 2026 the range of too few samples was stored as an interval."""
+    metrics = tuple(
+        replace(result, rate_per_hour=None) if result.model == NO_MODEL else result
+        for result in verdict.metrics
+    )
+    unmeasured = {result.metric for result in metrics if result.rate_per_hour is None}
+    findings = tuple(
+        replace(finding, rates=())
+        if finding.kind == "undecided" and finding.subject in unmeasured
+        else finding
+        for finding in verdict.findings
+    )
+    return replace(verdict, metrics=metrics, findings=findings)
