@@ -363,7 +363,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "slots that nobody accounts for any more, lost in steps in which the event counter moved",
     ),
     MetricSpec("events.*", Unit.COUNT, Kind.COUNTER, Check.DRIVER, "an engine event counter"),
-    # Costs of work over a stretch of the run; ``analysis/derived.py`` says of which counters.
+    # Costs of work over a stretch; ``analysis/trend/work_cost.py`` says of which counters.
     *(_cost(name, meaning) for name, meaning in _COSTS),
     _cost("gc_full_ms", "time of a full collection", erratic=True),
     _cost("gc_share", "share of busy time that the collector takes", unit=Unit.RATIO),

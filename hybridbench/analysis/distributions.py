@@ -1,4 +1,4 @@
-"""Quantiles of Student's t and of the binomial, so that judging a run needs numpy alone.
+"""Quantiles of Student's t and of the binomial, and the memory of noise, with numpy alone.
 
 scipy is the oracle in the tests; importing it would cost every command half a second.
 """
@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+
+import numpy as np
+
+from hybridbench.analysis.record import FloatArray
 
 _BISECTIONS = 80
 
@@ -57,6 +61,20 @@ def wilson_interval(successes: float, trials: float, z: float = 1.96) -> tuple[f
     spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def autocorrelation(residuals: FloatArray, fitted: int, most: float) -> float:
+    """Of residuals with their neighbours (AR(1)), between 0 and ``most``; 0 where there are none.
+
+    Corrected for what the fit of ``fitted`` coefficients took away: Kendall's correction for a
+    mean is (1 + 3 phi) / n, and each further coefficient takes about (1 + phi) / n.
+    """
+    energy = float(residuals @ residuals)
+    if energy <= 0:
+        return 0.0
+    phi = float(residuals[1:] @ residuals[:-1]) / energy
+    corrected = phi + (fitted + (fitted + 2) * max(phi, 0.0)) / residuals.size
+    return float(np.clip(corrected, 0.0, most))
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from hybridbench.analysis.distributions import t_quantile
+from hybridbench.analysis.distributions import autocorrelation, t_quantile
 from hybridbench.analysis.drivers.rates import mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
@@ -470,10 +470,7 @@ def _mean(value: FloatArray) -> tuple[float, float]:
 def _worth(value: FloatArray) -> float:
     """How many independent samples tell as much, if the noise is AR(1)."""
     off = value - value.mean()
-    energy = float(off @ off)
-    if energy <= 0:
+    if not np.any(off):
         return float(value.size)
-    phi = float(off[1:] @ off[:-1]) / energy
-    # Kendall's correction: a fitted mean hides some of the correlation.
-    phi = min(max(phi + (1.0 + 3.0 * max(phi, 0.0)) / value.size, 0.0), _MAX_PHI)
+    phi = autocorrelation(off, 1, _MAX_PHI)
     return max(value.size * (1.0 - phi) / (1.0 + phi), 2.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.analysis.distributions import t_tail
+from hybridbench.analysis.distributions import autocorrelation, t_tail
 from hybridbench.analysis.record import FloatArray
 
 # With fewer rounds the effect of the order cannot be told from the noise.
@@ -91,12 +91,7 @@ def hodges_lehmann(values: FloatArray) -> float:
 
 def widening(left: FloatArray) -> float:
     """What an AR(1) correlation of the residuals does to the standard error of their mean."""
-    energy = float(left @ left)
-    if left.size < 4 or energy <= 0.0:
-        return 1.0
-    phi = float(left[1:] @ left[:-1]) / energy
-    # The estimate is low by about (1 + 3 phi) / n for a mean that was fitted (Kendall 1954).
-    phi = min(max(phi + (1.0 + 3.0 * max(phi, 0.0)) / left.size, 0.0), 0.95)
+    phi = autocorrelation(left, 1, 0.95) if left.size >= 4 else 0.0
     return math.sqrt((1.0 + phi) / (1.0 - phi))
 
 

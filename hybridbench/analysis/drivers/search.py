@@ -28,7 +28,8 @@ from hybridbench.analysis.drivers.rates import MeanRate, exact_at_idle, exact_mu
 from hybridbench.analysis.facts.counters import EventCounters, expectation, singular, telling
 from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.record import FloatArray, Series
-from hybridbench.records.verdict import Rate
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding, Rate
 from hybridbench.units import digits_apart
 
 TIME = "time"
@@ -132,6 +133,21 @@ class Driver:
 def _plain(value: float, digits: int) -> str:
     """Two places, as counts per event have, and more where they are needed."""
     return f"{value:.{digits - 1}f}"
+
+
+def explained(finding: Finding, driver: Driver | None, unit: str) -> Finding:
+    """``finding`` with what drives it: the rate per event, how that is known, and its rivals."""
+    if driver is None:
+        return finding
+    rivals: dict[str, JsonValue] = {"rivals": list(driver.rivals)} if driver.rivals else {}
+    return replace(
+        finding,
+        title=f"{finding.title}; {driver.words(unit)}",
+        driver=driver.counter,
+        rates=(driver.rate(unit), *finding.rates),
+        evidence=(*finding.evidence, *driver.evidence()),
+        data={**finding.data, **rivals},
+    )
 
 
 def correlates(rate: Rate) -> bool:

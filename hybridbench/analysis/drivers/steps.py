@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.analysis.facts.counters import EventCounters, expectation
+from hybridbench.analysis.facts.counters import EventCounters, expectation, singular
 from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.records.verdict import Rate
 
 _COVERS = 0.9  # of all rises must fall into intervals in which the counter moved
 _COVERS_STEPS = 0.99  # of all slots must have been taken in steps in which the counter moved
@@ -41,6 +42,12 @@ class StepDriver:
     rise: float
     # Share of all steps in which the counter moved; None where only samples are known.
     base_rate: float | None = None
+
+    def rate(self, unit: str) -> Rate:
+        """The rise for each event, with the chance in counting it (95 %)."""
+        error = 1.96 * float(np.sqrt(self.rise)) / self.events
+        low = max(0.0, self.per_event - error)
+        return Rate(self.per_event, low, self.per_event + error, unit, singular(self.counter))
 
 
 def find_step_driver(

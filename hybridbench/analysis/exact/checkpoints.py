@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from hybridbench.analysis.drivers.rates import rate_per_hour
-from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
+from hybridbench.analysis.drivers.search import Driver, Hints, explained, find_driver
 from hybridbench.analysis.drivers.steps import LosingSteps, losing_steps
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import (
@@ -25,8 +25,7 @@ from hybridbench.analysis.facts.pools import (
 )
 from hybridbench.analysis.reading import mapping, number, numbers, text
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
-from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, Rate, VerdictKind
+from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
 RESIDUAL = "residual"
@@ -62,38 +61,34 @@ def checkpoint_findings(facts: Facts) -> list[Finding]:
 
 
 def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
-    at_rest = [(e.t_s, number(pool_at(e, pool), "residual")) for e in facts.idle]
+    at_idle = [(e.t_s, number(pool_at(e, pool), "residual")) for e in facts.idle]
     t, sampled = pool_values(facts.record, pool, "residual")
-    negative = [(when, value) for when, value in at_rest if value < 0]
+    negative = [(when, value) for when, value in at_idle if value < 0]
     if negative:
         yield _surplus(facts, pool)
-    missing, said = _missing(at_rest, t, sampled)
+    missing, said = _missing(at_idle, t, sampled)
     if missing <= 0:
         return
     seen = facts.idle_readings(lambda e: number(pool_at(e, pool), "residual"))
     losing = losing_steps(facts.record, pool, facts.counters)
     driver = _driver(facts, f"pool.{pool}.residual", seen, losing=losing)
     unit = pool_unit(pool)
-    since = next((when for when, value in at_rest if value > 0), float(t[-1]) if t.size else 0.0)
+    since = next((when for when, value in at_idle if value > 0), float(t[-1]) if t.size else 0.0)
     lost = np.flatnonzero(sampled > 0)
     since = min(since, float(t[lost[0]])) if lost.size else since
-    yield Finding(
+    hourly = rate_per_hour(t, sampled, unit)
+    found = Finding(
         kind=RESIDUAL,
         verdict=VerdictKind.LEAK,
         subject=pool_words(pool),
-        title=f"{missing:.0f} {unit} are missing: neither free nor held by anyone"
-        + _driven(driver, unit),
-        driver=driver.counter if driver else None,
-        rates=_rates(driver, unit, rate_per_hour(t, sampled, unit)),
-        evidence=(
-            said,
-            *_named(facts.record, pool),
-            *_evidence(driver),
-            *_lost_with(losing, driver),
-        ),
+        title=f"{missing:.0f} {unit} are missing: neither free nor held by anyone",
+        rates=() if hourly is None else (hourly,),
+        evidence=(said, *_named(facts.record, pool)),
         since_s=since,
-        data={"pool": pool, "missing": missing, **_rivals(driver)},
+        data={"pool": pool, "missing": missing},
     )
+    found = explained(found, driver, unit)
+    yield replace(found, evidence=(*found.evidence, *_lost_with(losing, driver)))
 
 
 def _named(record: RunRecord, pool: str) -> Iterable[str]:
@@ -128,37 +123,35 @@ def _items(event: RunEvent, key: str) -> list[str]:
 def _surplus(facts: Facts, pool: str) -> Finding:
     """More slots than there are: some are free or held twice."""
     seen = facts.idle_readings(lambda e: -number(pool_at(e, pool), "residual"))
-    first = next(rest for rest in seen if rest.value > 0)
+    first = next(reading for reading in seen if reading.value > 0)
     t, sampled = pool_values(facts.record, pool, "residual")
     hints = Hints(load=facts.load, idle=seen, from_zero=True)
     driver = find_driver(t, -sampled, facts.counters, hints)
     unit = pool_unit(pool)
-    said = ", ".join(f"{-rest.value:.0f}" for rest in seen[-5:])
-    return Finding(
+    said = ", ".join(f"{-reading.value:.0f}" for reading in seen[-5:])
+    found = Finding(
         kind=NEGATIVE,
         verdict=VerdictKind.INVARIANT,
         subject=pool_words(pool),
-        title=f"{seen[-1].value:.0f} {unit} have more than one holder at rest"
-        + _driven(driver, unit),
-        driver=driver.counter if driver else None,
-        rates=_rates(driver, unit, None),
+        title=f"{seen[-1].value:.0f} {unit} have more than one holder at rest",
         cause="a slot was freed twice, or is counted by two holders",
-        evidence=(f"residual at the last checkpoints: {said}", *_evidence(driver)),
+        evidence=(f"residual at the last checkpoints: {said}",),
         since_s=first.t_s,
         data={"pool": pool, "surplus": seen[-1].value},
     )
+    return explained(found, driver, unit)
 
 
 def _missing(
-    at_rest: list[tuple[float, float]], t: FloatArray, sampled: FloatArray
+    at_idle: list[tuple[float, float]], t: FloatArray, sampled: FloatArray
 ) -> tuple[float, str]:
     """Slots that did not come back, and how that is known."""
-    last_rest = at_rest[-1][0] if at_rest else -np.inf
-    if at_rest and at_rest[-1][1] > 0:
-        values = ", ".join(f"{value:.0f}" for _, value in at_rest[-5:])
-        return at_rest[-1][1], f"residual at the last checkpoints: {values}"
-    after = sampled[t > last_rest]
-    if at_rest and after.size < 2 * _TAIL_SAMPLES:
+    last_idle = at_idle[-1][0] if at_idle else -np.inf
+    if at_idle and at_idle[-1][1] > 0:
+        values = ", ".join(f"{value:.0f}" for _, value in at_idle[-5:])
+        return at_idle[-1][1], f"residual at the last checkpoints: {values}"
+    after = sampled[t > last_idle]
+    if at_idle and after.size < 2 * _TAIL_SAMPLES:
         return 0.0, ""
     tail = after[-_TAIL_SAMPLES:]
     # Without a rest the smallest of the last samples is what surely did not come back.
@@ -176,21 +169,16 @@ def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
     seen = facts.idle_readings(lambda e: number(pool_at(e, pool), "in_flight"))
     driver = _driver(facts, f"pool.{pool}.in_flight", seen)
     unit = pool_unit(pool)
-    yield Finding(
+    found = Finding(
         kind=HELD,
         verdict=VerdictKind.LEAK,
         subject=pool_words(pool),
-        title=f"{held:.0f} {unit} are held by requests that no longer exist"
-        + _driven(driver, unit),
-        driver=driver.counter if driver else None,
-        rates=_rates(driver, unit, None),
-        evidence=(
-            f"in flight at the checkpoint at {format_duration(facts.idle[-1].t_s)}",
-            *_evidence(driver),
-        ),
+        title=f"{held:.0f} {unit} are held by requests that no longer exist",
+        evidence=(f"in flight at the checkpoint at {format_duration(facts.idle[-1].t_s)}",),
         since_s=facts.idle[-1].t_s,
-        data={"pool": pool, "held": held, **_rivals(driver)},
+        data={"pool": pool, "held": held},
     )
+    yield explained(found, driver, unit)
 
 
 def _locks(facts: Facts) -> Iterable[Finding]:
@@ -210,34 +198,23 @@ def _locks_of(component: str) -> Callable[[RunEvent], float | None]:
 
 def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
     count = seen[-1].value
-    since_s = next(rest.t_s for rest in seen if rest.value)
-    said = "locks at the last checkpoints: " + ", ".join(f"{rest.value:.0f}" for rest in seen[-5:])
-    title = f"{count:.0f} {component} locks are held with no request in the engine"
-    if count < 0:
-        return Finding(
-            kind="negative-locks",
-            verdict=VerdictKind.INVARIANT,
-            subject=f"locks: {component}",
-            title=title,
-            cause="a lock was released twice",
-            evidence=(said,),
-            since_s=since_s,
-        )
+    said = ", ".join(f"{reading.value:.0f}" for reading in seen[-5:])
     pool = _LOCKED_POOL.get(component, component)
-    driver = _driver(facts, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
-    unit = f"locked {pool_unit(pool)}"
-    return Finding(
-        kind=LOCKS,
-        verdict=VerdictKind.LEAK,
+    twice = count < 0
+    found = Finding(
+        kind="negative-locks" if twice else LOCKS,
+        verdict=VerdictKind.INVARIANT if twice else VerdictKind.LEAK,
         subject=f"locks: {component}",
-        title=title + _driven(driver, unit),
-        driver=driver.counter if driver else None,
-        rates=_rates(driver, unit, None),
-        cause="a lock was never released",
-        evidence=(said, *_evidence(driver)),
-        since_s=since_s,
-        data={"pool": pool, "locks": count, **_rivals(driver)},
+        title=f"{count:.0f} {component} locks are held with no request in the engine",
+        cause="a lock was released twice" if twice else "a lock was never released",
+        evidence=(f"locks at the last checkpoints: {said}",),
+        since_s=next(reading.t_s for reading in seen if reading.value),
+        data={} if twice else {"pool": pool, "locks": count},
     )
+    if twice:
+        return found
+    driver = _driver(facts, f"pool.{pool}.protected", seen, _LOCK_EVENTS)
+    return explained(found, driver, f"locked {pool_unit(pool)}")
 
 
 def _session_held(event: RunEvent) -> bool:
@@ -273,21 +250,3 @@ def _lost_with(losing: LosingSteps | None, driver: Driver | None) -> Iterable[st
             f"{share:.0%} of the slots were lost in steps in which events.{counter} moved; such "
             f"steps are {of_all:.1%} of all"
         )
-
-
-def _rates(driver: Driver | None, unit: str, per_hour: Rate | None) -> tuple[Rate, ...]:
-    per_event = () if driver is None else (driver.rate(unit),)
-    return per_event if per_hour is None else (*per_event, per_hour)
-
-
-def _rivals(driver: Driver | None) -> dict[str, JsonValue]:
-    """Counters that this run cannot tell from the one that is named."""
-    return {"rivals": list(driver.rivals)} if driver is not None and driver.rivals else {}
-
-
-def _evidence(driver: Driver | None) -> Iterable[str]:
-    return () if driver is None else driver.evidence()
-
-
-def _driven(driver: Driver | None, unit: str) -> str:
-    return "" if driver is None else f"; {driver.words(unit)}"

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from hybridbench.analysis.drivers.rates import rate_per_hour
-from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
+from hybridbench.analysis.drivers.search import Driver, Hints, explained, find_driver
 from hybridbench.analysis.facts.counters import EventCounters
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import IdleReading
@@ -29,7 +29,7 @@ KIND = "container-grows"
 _PREFIX, _SUFFIX = "container.", ".len"
 _UNIT = "entries"
 _FEWEST_SAMPLES = 24
-_FEWEST_RESTS = 4
+_FEWEST_IDLE = 4
 _MATTERS = 0.1  # of the length, where nothing else speaks for a leak
 _KEEPS_GROWING = 0.5  # of the mean growth between rests, in the last of them
 _KEEPS_PACE = 0.7  # of the growth for each event in the first third, in the last
@@ -55,8 +55,8 @@ class _Container:
         value = self.samples.value
         tenth = max(1, value.size // 10)
         gained = value.size and float(value[-tenth:].mean() - value[:tenth].mean())
-        at_rest = [rest.value for rest in self.idle]
-        return bool(gained >= _FEWEST_ENTRIES) or at_rest[-1:] > at_rest[:1]
+        at_idle = [rest.value for rest in self.idle]
+        return bool(gained >= _FEWEST_ENTRIES) or at_idle[-1:] > at_idle[:1]
 
 
 def container_findings(facts: Facts) -> list[Finding]:
@@ -81,7 +81,7 @@ def _judge(facts: Facts, name: str) -> Finding | None:
     driver = _driver(facts, container, fill)
     if driver is not None:
         return _finding(container, driver)
-    return _finding(container, None) if _longer_at_each_rest(container, fill) else None
+    return _finding(container, None) if _longer_each_time(container, fill) else None
 
 
 def _container(facts: Facts, name: str) -> _Container:
@@ -182,11 +182,11 @@ def _keeps_pace(events: FloatArray, value: FloatArray) -> bool:
     return gains[2] >= _KEEPS_PACE * gains[0]
 
 
-def _longer_at_each_rest(container: _Container, fill: Sequence[Series]) -> bool:
+def _longer_each_time(container: _Container, fill: Sequence[Series]) -> bool:
     """Without an event to count by: rests enough, each longer, the last gain no smaller, a gain
     that matters beside the length, and no pool that fills meanwhile.
     """
-    if len(container.idle) < _FEWEST_RESTS or fill:
+    if len(container.idle) < _FEWEST_IDLE or fill:
         return False
     length = np.array([rest.value for rest in container.idle])
     growth = np.diff(length)
@@ -198,32 +198,31 @@ def _longer_at_each_rest(container: _Container, fill: Sequence[Series]) -> bool:
 
 def _finding(container: _Container, driver: Driver | None) -> Finding:
     name, unit = container.name, _UNIT
-    at_rest = np.array([(rest.t_s, rest.value) for rest in container.idle]).reshape(-1, 2)
+    at_idle = np.array([(reading.t_s, reading.value) for reading in container.idle]).reshape(-1, 2)
     samples = container.samples
-    t, value = (samples.t_s, samples.value) if driver and len(samples) else at_rest.T
+    t, value = (samples.t_s, samples.value) if driver and len(samples) else at_idle.T
     ends = f"{format_count(float(value[0]))} to {format_count(float(value[-1]))} {unit}"
     if driver is None:
         title = f"{name} was longer at each of {value.size} checkpoints: {ends}"
-        rates: tuple[Rate | None, ...] = (_between_rests(t, value, unit),)
+        hourly: Rate | None = _between_idle(t, value, unit)
     else:
-        title = f"{name} only grows, {ends}; {driver.words(unit)}"
-        rates = driver.rate(unit), rate_per_hour(t, value, unit)
-    said = "at rest: " + ", ".join(format_count(float(v)) for v in at_rest[-5:, 1])
-    return Finding(
+        title, hourly = f"{name} only grows, {ends}", rate_per_hour(t, value, unit)
+    said = "at rest: " + ", ".join(format_count(float(v)) for v in at_idle[-5:, 1])
+    found = Finding(
         kind=KIND,
         verdict=VerdictKind.LEAK,
         subject=f"container: {name}",
         title=title,
-        driver=driver.counter if driver else None,
-        rates=tuple(rate for rate in rates if rate is not None),
+        rates=() if hourly is None else (hourly,),
         cause="entries are put in and never taken out",
-        evidence=(*((said,) if at_rest.size else ()), *(driver.evidence() if driver else ())),
+        evidence=(said,) if at_idle.size else (),
         since_s=float(t[0]),
         data={"container": name, "last": float(value[-1])},
     )
+    return explained(found, driver, unit)
 
 
-def _between_rests(t: FloatArray, value: FloatArray, unit: str) -> Rate:
+def _between_idle(t: FloatArray, value: FloatArray, unit: str) -> Rate:
     rates = np.diff(value) / np.diff(t) * 3600.0
     low, high = np.quantile(rates, [0.025, 0.975])
     mean = float(value[-1] - value[0]) / float(t[-1] - t[0]) * 3600.0

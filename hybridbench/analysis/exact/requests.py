@@ -87,7 +87,7 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
         subject=pool_words(pool),
         title=f"waiting requests hold {unit} between steps ({held_words}){after}",
         driver=driver.counter if driver else None,
-        rates=tuple(_rates_of_waiting(driver, unit)),
+        rates=_rates_of_waiting(driver, unit),
         cause="a slot taken while a request was being admitted stays with it after it was put back",
         evidence=tuple(_evidence_of_waiting(t, held, resting, said, driver)),
         since_s=since,
@@ -119,16 +119,14 @@ def _most_and_mean(held: FloatArray, resting: list[RunEvent], pool: str) -> tupl
     return max([float(held.max()), *at_rest]), float(since.mean())
 
 
-def _rates_of_waiting(driver: StepDriver | None, unit: str) -> Iterable[Rate]:
+def _rates_of_waiting(driver: StepDriver | None, unit: str) -> tuple[Rate, ...]:
     """Slots per event, where there is such a rate.
 
     A request that is refused again takes no second slot: once all that wait hold one, further
     refusals cost nothing, and their number says nothing.
     """
-    if driver is not None and driver.per_event >= _RATE_FROM:
-        seen = driver.per_event
-        error = 1.96 * float(np.sqrt(driver.rise)) / driver.events
-        yield Rate(seen, max(0.0, seen - error), seen + error, unit, singular(driver.counter))
+    known = driver is not None and driver.per_event >= _RATE_FROM
+    return (driver.rate(unit),) if known and driver is not None else ()
 
 
 def _evidence_of_waiting(
@@ -188,7 +186,8 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
             f"({float(count[t >= first].mean()):.1f} on average){upon}"
         ),
         driver=driver.counter if driver is not None else None,
-        rates=tuple(_rates_of_leaving(driver)),
+        # At least: some came and went between two samples.
+        rates=() if driver is None else (driver.rate("requests"),),
         cause="the client's leaving did not reach the request: it decodes to its limit for nobody",
         evidence=(
             f"in {int(seen.sum())} of {t.size} looks, first at {format_duration(first)}",
@@ -220,14 +219,6 @@ def _longest_run(seen: list[bool]) -> int:
         now = now + 1 if holds else 0
         longest = max(longest, now)
     return longest
-
-
-def _rates_of_leaving(driver: StepDriver | None) -> Iterable[Rate]:
-    """How often an event left one behind (at least: some came and went between two looks)."""
-    if driver is not None:
-        error = 1.96 * float(np.sqrt(driver.rise)) / driver.events
-        low, seen = max(0.0, driver.per_event - error), driver.per_event
-        yield Rate(seen, low, seen + error, "requests", singular(driver.counter))
 
 
 def _moved(driver: StepDriver | None) -> Iterable[str]:

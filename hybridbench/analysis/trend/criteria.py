@@ -19,7 +19,15 @@ import numpy as np
 from hybridbench.analysis.distributions import binomial_tail, t_quantile, t_tail
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.blocks import Blocks
-from hybridbench.analysis.trend.gls import MAX_PHI, Model, ModelFit, has_trend, is_plain, whiten
+from hybridbench.analysis.trend.gls import (
+    MAX_PHI,
+    Model,
+    ModelFit,
+    has_trend,
+    is_plain,
+    straight_line,
+    whiten,
+)
 from hybridbench.analysis.trend.shapes import Warmup
 
 # BIC: models this close to the best must agree before a leak is called.
@@ -118,19 +126,11 @@ def climbs_between_steps(fit: ModelFit, x: FloatArray) -> bool:
     for start, end in pairwise(edges):
         if end - start < _STRETCH:
             continue
-        slope, se = _slope(x[start:end], fit.residuals[start:end])
+        slope, se, _ = straight_line(x[start:end], fit.residuals[start:end])
         if trend[0] + slope - _STRETCH_SE * se < _STRETCH_KEEPS * trend[0]:
             return False
         seen += end - start
     return seen >= _STRETCHES_SEEN * x.size
-
-
-def _slope(x: FloatArray, y: FloatArray) -> tuple[float, float]:
-    centred = x - x.mean()
-    spread = float(centred @ centred)
-    slope = float(centred @ y) / spread
-    left = y - y.mean() - slope * centred
-    return slope, float(np.sqrt(left @ left / (x.size - 2) / spread))
 
 
 def goes_on(paces: Paces, best: ModelFit, growth: float) -> bool:
@@ -244,11 +244,7 @@ def measure_pace(
             np.maximum(p - THREE_QUARTERS, 0.0),
         ]
     )
-    white = whiten(np.column_stack([design, value[late]]), phi, gaps[-(p.size - 1) :])
-    inverse = np.linalg.pinv(white[:, :3].T @ white[:, :3])
-    beta = inverse @ (white[:, :3].T @ white[:, 3])
-    residual = white[:, 3] - white[:, :3] @ beta
-    cov = inverse * float(residual @ residual) / max(p.size - 3, 1)
+    beta, cov = _whitened(design, value[late], phi, gaps[-(p.size - 1) :])
     contrast = np.array([0.0, -_KEEPS_PACE, 1.0])
     fade_variance = float(contrast @ cov @ contrast)
     return Pace(
@@ -278,12 +274,20 @@ def _stops_at(end: float, p: FloatArray, y: FloatArray, gaps: FloatArray) -> boo
     design = np.column_stack([np.ones(p.size), np.minimum(p, end), np.maximum(p - end, 0.0)])
     left = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
     phi = float(np.clip(left[1:] @ left[:-1] / max(float(left @ left), 1e-300), 0.0, MAX_PHI))
-    white = whiten(np.column_stack([design, y]), phi, gaps)
-    inverse = np.linalg.pinv(white[:, :3].T @ white[:, :3])
-    beta = inverse @ (white[:, :3].T @ white[:, 3])
-    residual = white[:, 3] - white[:, :3] @ beta
-    cov = inverse * float(residual @ residual) / max(p.size - 3, 1)
+    beta, cov = _whitened(design, y, phi, gaps)
     return surely_ends(float(beta[1]), float(beta[2]), cov[1:, 1:])
+
+
+def _whitened(
+    design: FloatArray, y: FloatArray, phi: float, gaps: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Coefficients with their covariance under AR(1) noise of ``phi``."""
+    white = whiten(np.column_stack([design, y]), phi, gaps)
+    x, z = white[:, :-1], white[:, -1]
+    inverse = np.linalg.pinv(x.T @ x)
+    beta = inverse @ (x.T @ z)
+    residual = z - x @ beta
+    return beta, inverse * float(residual @ residual) / max(y.size - x.shape[1], 1)
 
 
 def surely_ends(before: float, after: float, cov: FloatArray) -> bool:

@@ -46,6 +46,7 @@ from hybridbench.analysis.trend.gls import (
     fit_model,
     is_plain,
     rank_models,
+    straight_line,
     warmup_size,
     without_steps,
     without_warmup,
@@ -402,10 +403,10 @@ def _from_troughs(
             Samples(t, y, works), replace(opts, max_steps=fewer, quantile=COUNT_QUANTILE)
         )
     x = (t - blocks.start_s) / (blocks.end_s - blocks.start_s)
-    slope, se, line = _line(x, y)
+    slope, se, line = straight_line(x, y)
     se = float(np.hypot(se, sawtooth.jitter / np.sqrt(12.0 * np.sum((x - x.mean()) ** 2))))
     late = slice(t.size // 2 - 1, None)
-    late_slope, late_se, _ = _line(x[late], y[late])
+    late_slope, late_se, _ = straight_line(x[late], y[late])
     df = t.size - 2
     half = max(t_quantile(0.5 + opts.confidence / 2, df) * se, _LEAST_WIDTH * abs(slope))
     chance = tail(slope - opts.floor, se, df)
@@ -430,12 +431,3 @@ def _from_troughs(
         np.full(len(blocks), half / 2),
         chance,
     )
-
-
-def _line(x: FloatArray, y: FloatArray) -> tuple[float, float, FloatArray]:
-    centred = x - x.mean()
-    spread = float(centred @ centred)
-    slope = float(centred @ y) / spread
-    line = y.mean() + slope * centred
-    variance = float(((y - line) ** 2).sum()) / max(x.size - 2, 1)
-    return slope, float(np.sqrt(variance / spread)), line

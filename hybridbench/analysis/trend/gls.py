@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridbench.analysis.distributions import autocorrelation
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.shapes import Beside, Candidate, Shapes, Trend, Warmup
 
@@ -109,28 +110,17 @@ def choose_phi(problem: Problem, max_steps: int) -> float:
     and model are then improved in turn, at most three times.
     """
     best = best_model(problem, FIRST_PHI, 0)
-    phi = estimate_phi(fit_model(problem, best, FIRST_PHI))
+    phi = _phi_of(fit_model(problem, best, FIRST_PHI))
     for _ in range(_PHI_ROUNDS):
         best = best_model(problem, phi, max_steps)
-        previous, phi = phi, estimate_phi(fit_model(problem, best, phi))
+        previous, phi = phi, _phi_of(fit_model(problem, best, phi))
         if abs(phi - previous) < _PHI_CLOSE:
             break
     return phi
 
 
-def estimate_phi(fit: ModelFit) -> float:
-    """Lag-1 autocorrelation of the residuals, corrected for what the fit took away.
-
-    Kendall's correction for a fitted mean is (1 + 3 phi) / n; each further coefficient takes about
-    (1 + phi) / n.
-    """
-    e = fit.residuals
-    energy = float(e @ e)
-    if energy <= 0:
-        return 0.0
-    phi = float(e[1:] @ e[:-1]) / energy
-    terms = fit.beta.size
-    return float(np.clip(phi + (terms + (terms + 2) * max(phi, 0.0)) / e.size, 0.0, MAX_PHI))
+def _phi_of(fit: ModelFit) -> float:
+    return autocorrelation(fit.residuals, fit.beta.size, MAX_PHI)
 
 
 def cautious_phi(phi: float, blocks: int) -> float:
@@ -354,3 +344,13 @@ def warmup_size(fit: ModelFit, problem: Problem) -> float:
         return 0.0
     places, columns = zip(*shape, strict=True)
     return float(np.ptp(problem.shapes.columns[:, list(columns)] @ fit.beta[list(places)]))
+
+
+def straight_line(x: FloatArray, y: FloatArray) -> tuple[float, float, FloatArray]:
+    """Slope, its standard error under independent noise, and the line at ``x``."""
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ y) / spread
+    line = y.mean() + slope * centred
+    variance = float(((y - line) ** 2).sum()) / max(x.size - 2, 1)
+    return slope, float(np.sqrt(variance / spread)), line

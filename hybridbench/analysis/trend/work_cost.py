@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.metrics import COLLECTIONS, Unit, declared
 
 _MS = 1000.0
 _MOST_BLOCKS = 48
@@ -26,34 +27,49 @@ class DerivedMetric:
     """One cost or rate: counters above the line over counters below it.
 
     Args:
-        name: subject of its findings.
-        label: what a sentence calls it.
-        over, under: counters and their signs; ``over`` is multiplied by ``factor``.
-        unit: of the quotient.
-        least_change: the smallest worsening over the window worth a finding, as a share.
+        name: of the declared metric, and subject of its findings.
+        over, under: counters and their signs.
         loads: quotients of counters that move it for good reasons.
-        timed: it is a time, and a slower machine makes it longer.
+        least_change: the smallest worsening over the window worth a finding, as a share.
         least_count: events below the line that a block must have.
+        least_value: below this over the whole window it matters to nobody.
         from_traffic: judged from the end of the warm-up requests, not from ``steady``: what a full
             pool costs begins before the engine is steady.
-        least_value: below this over the whole window it matters to nobody.
         judged: gates; the others are only shown.
     """
 
     name: str
-    label: str
     over: Mapping[str, float]
     under: Mapping[str, float]
-    unit: str
-    least_change: float
-    factor: float = 1.0
     loads: tuple[Load, ...] = ()
-    timed: bool = True
-    higher_is_worse: bool = True
+    least_change: float = 0.5
     least_count: float = 3.0
     least_value: float = 0.0
     from_traffic: bool = False
     judged: bool = True
+
+    @property
+    def label(self) -> str:
+        """What a sentence calls it."""
+        return declared(self.name).meaning
+
+    @property
+    def unit(self) -> str:
+        return declared(self.name).unit.value
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is a time, which a slower machine makes longer."""
+        return declared(self.name).unit is Unit.MILLISECONDS
+
+    @property
+    def higher_is_worse(self) -> bool:
+        return declared(self.name).higher_is_worse
+
+    @property
+    def factor(self) -> float:
+        """From the counters' seconds to the unit."""
+        return _MS if self.timed else 1.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +88,7 @@ _SEQUENCES_PER_STEP = Load((_OUTPUT,), (_STEPS,))
 _PREFILLS_PER_STEP = Load(("events.prefill_steps",), (_STEPS,))
 _ADMISSIONS_PER_STEP = Load(("events.admissions",), (_STEPS,))
 _PROMPT_LENGTH = Load((_HIT, _COMPUTED), ("events.admissions",))
-_BATCH = (_TOKENS_PER_STEP, _SEQUENCES_PER_STEP, _PREFILLS_PER_STEP)
+_BATCH = (_TOKENS_PER_STEP, _SEQUENCES_PER_STEP, _PREFILLS_PER_STEP, _PROMPT_LENGTH)
 _VICTIMS = Load(("events.nodes_evicted", "events.evict_internal_state"), ("events.evict_calls",))
 _INSERTS = {"events.admissions": 1.0, "events.finishes": 1.0, "events.prefill_chunks": 1.0}
 
@@ -81,119 +97,42 @@ _INSERTS = {"events.admissions": 1.0, "events.finishes": 1.0, "events.prefill_ch
 # only half as much again counts.  A whole step against the model's part of it is steadier, and is
 # what users wait for.
 DERIVED_METRICS: tuple[DerivedMetric, ...] = (
-    DerivedMetric(
-        "evict_ms",
-        "processor time of an eviction",
-        {"evict_s": 1.0},
-        {"events.evict_calls": 1.0},
-        "ms",
-        0.5,
-        _MS,
-        (_VICTIMS,),
-    ),
+    DerivedMetric("evict_ms", {"evict_s": 1.0}, {"events.evict_calls": 1.0}, (_VICTIMS,)),
     DerivedMetric(
         "evict_ms_per_node",
-        "processor time of an eviction for each node",
         {"evict_s": 1.0},
         {"events.nodes_evicted": 1.0, "events.evict_internal_state": 1.0},
-        "ms",
-        0.5,
-        _MS,
         judged=False,
     ),
-    DerivedMetric(
-        "match_ms",
-        "processor time of a prefix match",
-        {"match_s": 1.0},
-        {"events.match_calls": 1.0},
-        "ms",
-        0.5,
-        _MS,
-        (_PROMPT_LENGTH,),
-    ),
-    DerivedMetric(
-        "insert_ms",
-        "processor time of an insert to the cache",
-        {"insert_s": 1.0},
-        _INSERTS,
-        "ms",
-        0.5,
-        _MS,
-        (_PROMPT_LENGTH,),
-    ),
+    DerivedMetric("match_ms", {"match_s": 1.0}, {"events.match_calls": 1.0}, (_PROMPT_LENGTH,)),
+    DerivedMetric("insert_ms", {"insert_s": 1.0}, _INSERTS, (_PROMPT_LENGTH,)),
     DerivedMetric(
         "schedule_ms",
-        "processor time to form and settle a batch, cache calls left out",
         {"schedule_s": 1.0, "match_s": -1.0, "insert_s": -1.0, "evict_s": -1.0},
         {_STEPS: 1.0, "events.idle_steps": -1.0},
-        "ms",
-        0.5,
-        _MS,
         (_SEQUENCES_PER_STEP, _ADMISSIONS_PER_STEP),
     ),
+    DerivedMetric("forward_cpu_ms", {"forward_cpu_s": 1.0}, _TOKENS, _BATCH),
+    DerivedMetric("forward_ms", {"forward_s": 1.0}, _TOKENS, _BATCH, judged=False),
     DerivedMetric(
-        "forward_cpu_ms",
-        "processor time of the model for each token",
-        {"forward_cpu_s": 1.0},
-        _TOKENS,
-        "ms",
-        0.5,
-        _MS,
-        (*_BATCH, _PROMPT_LENGTH),
+        "token_ms", {"step_s": 1.0}, _TOKENS, _BATCH, least_change=0.15, from_traffic=True
     ),
     DerivedMetric(
-        "forward_ms",
-        "time of the model for each token",
-        {"forward_s": 1.0},
-        _TOKENS,
-        "ms",
-        0.5,
-        _MS,
-        (*_BATCH, _PROMPT_LENGTH),
-        judged=False,
-    ),
-    DerivedMetric(
-        "token_ms",
-        "time of a step for each token",
-        {"step_s": 1.0},
-        _TOKENS,
-        "ms",
-        0.15,
-        _MS,
-        (*_BATCH, _PROMPT_LENGTH),
-        from_traffic=True,
-    ),
-    DerivedMetric(
-        "gc_full_ms",
-        "time of a full collection",
-        {"gc_pause_s": 1.0},
-        {"gc_gen2_collections": 1.0},
-        "ms",
-        0.5,
-        _MS,
-        least_count=1.0,
-        judged=False,
+        "gc_full_ms", {"gc_pause_s": 1.0}, {COLLECTIONS: 1.0}, least_count=1.0, judged=False
     ),
     DerivedMetric(
         "gc_share",
-        "share of busy time that the collector takes",
         {"gc_pause_s": 1.0},
         {"step_s": 1.0},
-        "ratio",
-        1.0,
-        timed=False,
+        least_change=1.0,
         least_count=0.01,
         least_value=0.02,
     ),
     DerivedMetric(
         "hit_rate",
-        "share of prompt tokens served by the cache",
         {_HIT: 1.0},
         {_HIT: 1.0, _COMPUTED: 1.0},
-        "ratio",
-        0.1,
-        timed=False,
-        higher_is_worse=False,
+        least_change=0.1,
         least_count=100.0,
     ),
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridbench.analysis.distributions import t_quantile
+from hybridbench.analysis.distributions import autocorrelation, t_quantile
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.gls import whiten
 
@@ -80,7 +80,7 @@ def worsening(z: FloatArray, index: FloatArray, loads: FloatArray, least: float)
     problem = _Problem(z, x, np.diff(index), loads)
     for _ in range(_ROUNDS):
         best = min(_fits(problem), key=lambda fit: fit.bic)
-        phi = _autocorrelation(best.residuals, loads.shape[1] + 2)
+        phi = autocorrelation(best.residuals, loads.shape[1] + 2, _MAX_PHI)
         problem = replace(problem, phi=phi)
     flat, *shapes = _fits(problem)
     shapes = sorted((fit for fit in shapes if fit.bic < flat.bic), key=lambda fit: fit.bic)
@@ -161,12 +161,3 @@ def _fit(problem: _Problem, shape: str, column: FloatArray | None) -> _Fit:
         residuals=z - design @ beta,
         thirds=float(np.median(caused[-third:]) - np.median(caused[:third])),
     )
-
-
-def _autocorrelation(residuals: FloatArray, terms: int) -> float:
-    energy = float(residuals @ residuals)
-    if energy <= 0:
-        return 0.0
-    phi = float(residuals[1:] @ residuals[:-1]) / energy
-    corrected = phi + (terms + (terms + 2) * max(phi, 0.0)) / residuals.size
-    return float(np.clip(corrected, 0.0, _MAX_PHI))
