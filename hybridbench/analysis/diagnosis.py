@@ -36,12 +36,11 @@ class PartKind(StrEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the growth; ``share`` is of all of it, ``detail`` what it is."""
+    """One part of the growth; ``share`` is of all of it."""
 
     kind: PartKind
     size_bytes: float
     share: float
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -214,18 +213,14 @@ def _parts(
     stuck = max(0.0, garbage.size_bytes - weighed_then - collector)
     stuck = min(stuck, max(0.0, unknown))
 
-    def part(kind: PartKind, size: float, detail: str = "") -> Part:
-        return Part(kind, size, size / growth if growth else 0.0, detail)
+    def part(kind: PartKind, size: float) -> Part:
+        return Part(kind, size, size / growth if growth else 0.0)
 
     return (
-        part(PartKind.RETAINED, held + dragged, "; ".join(_held_words(holdings))),
-        part(PartKind.COLLECTOR, collector, _garbage_words(garbage)),
-        part(PartKind.CACHE, flushed - hung, "what flushing gave back beyond the baseline"),
-        part(
-            PartKind.ALLOCATOR,
-            allocator + stuck,
-            "malloc's slack, and room that freed garbage left in arenas still in use",
-        ),
+        part(PartKind.RETAINED, held + dragged),
+        part(PartKind.COLLECTOR, collector),
+        part(PartKind.CACHE, flushed - hung),
+        part(PartKind.ALLOCATOR, allocator + stuck),
         part(PartKind.UNEXPLAINED, unknown - stuck),
     )
 
@@ -235,23 +230,6 @@ def _explained(parts: Sequence[Part], growth: float) -> float | None:
         return None
     unknown = next(part for part in parts if part.kind is PartKind.UNEXPLAINED)
     return max(0.0, 1.0 - abs(unknown.share))
-
-
-def _held_words(holdings: Sequence[Holding]) -> Iterable[str]:
-    for row in holdings:
-        if row.in_cache and not row.dragged:
-            continue
-        if row.count == 0:
-            yield f"{row.type_name} {row.holder} ({row.entries:,} entries)"
-        else:
-            yield f"{row.count:,} {row.type_name} by {row.holder}"
-
-
-def _garbage_words(garbage: Garbage) -> str:
-    counted = ", ".join(f"{count:,} {name}" for name, count in garbage.types[:3])
-    if not garbage.cycles:
-        return counted
-    return f"{counted}; on cycles {garbage.cycles[0]}"
 
 
 def _holdings(survey: Mapping[str, JsonValue], registered: frozenset[str]) -> Iterable[Holding]:

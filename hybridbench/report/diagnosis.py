@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from hybridbench import __version__
-from hybridbench.analysis.bug_report import bug_report
 from hybridbench.analysis.diagnosis import Allocations, Diagnosis, Holding, RungRow, diagnose
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.report.document import DiagnosisText, Table
+from hybridbench.report.sentences.diagnosis import bug_report, part_detail
 from hybridbench.report.wording import amount, clock_text, command_text
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
 from hybridbench.units import format_duration
@@ -55,7 +55,10 @@ def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
         "growth_bytes": found.growth_bytes,
         "rest_bytes": found.rest_bytes,
         "explained": found.explained,
-        "parts": [plain_mapping(asdict(part)) for part in found.parts],
+        "parts": [
+            {**plain_mapping(asdict(part)), "detail": part_detail(found, part.kind)}
+            for part in found.parts
+        ],
         "garbage": plain_mapping(asdict(found.garbage)),
         "holdings": [plain_mapping(asdict(row)) for row in found.holdings],
         "rungs": [plain_mapping(asdict(row)) for row in found.rungs],
@@ -102,7 +105,7 @@ def _split_table(found: Diagnosis) -> Table:
             part.kind.value,
             amount(part.size_bytes, "B", signed=True),
             f"{part.share:.1%}",
-            part.detail,
+            part_detail(found, part.kind),
         )
         for part in found.parts
     )

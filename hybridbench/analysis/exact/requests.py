@@ -16,6 +16,7 @@ from hybridbench.analysis.drivers.steps import StepDriver, find_rise_driver, fin
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import (
+    all_readings,
     pool_at,
     pool_names,
     pool_unit,
@@ -23,7 +24,7 @@ from hybridbench.analysis.facts.pools import (
     pool_words,
 )
 from hybridbench.analysis.reading import number, text
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunEvent, Series
 from hybridbench.records.verdict import Finding, Rate, VerdictKind
 from hybridbench.units import format_count, format_duration
 
@@ -169,7 +170,7 @@ def liveness_findings(facts: Facts) -> list[Finding]:
 
 
 def _without_client(facts: Facts) -> Iterable[Finding]:
-    t, count = _looks(facts.record)
+    t, count = all_readings(facts.record, _CLIENTS, _without)
     seen = count > 0
     if int(seen.sum()) < _FEWEST_LOOKS or _longest_run(seen.tolist()) < _TOGETHER:
         return
@@ -199,18 +200,8 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
     )
 
 
-def _looks(record: RunRecord) -> tuple[FloatArray, FloatArray]:
-    """The count in samples and at checkpoints, in the order of time."""
-    series = record.series.get(_CLIENTS)
-    looks: dict[float, float] = {}
-    if series is not None:
-        finite = np.isfinite(series.value)
-        looks.update(zip(series.t_s[finite].tolist(), series.value[finite].tolist(), strict=True))
-    for event in record.all_events("checkpoint"):
-        if _CLIENTS in event.data:
-            looks[event.t_s] = number(event.data, _CLIENTS)
-    times = sorted(looks)
-    return np.array(times), np.array([looks[t] for t in times])
+def _without(event: RunEvent) -> float | None:
+    return number(event.data, _CLIENTS) if _CLIENTS in event.data else None
 
 
 def _longest_run(seen: list[bool]) -> int:

@@ -10,9 +10,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hybridbench.analysis.facts.pools import pool_names, pool_unit, pool_words
-from hybridbench.analysis.reading import mapping, number, numbers
-from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.analysis.facts.pools import (
+    all_readings,
+    pool_at,
+    pool_names,
+    pool_unit,
+    pool_words,
+)
+from hybridbench.analysis.reading import number, numbers
+from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
@@ -27,17 +33,19 @@ def sanity_findings(record: RunRecord) -> list[Finding]:
     findings: list[Finding] = []
     for pool in pool_names(record):
         for part in _PARTS:
-            findings += _negative(record, f"{pool}.{part}", pool_words(pool), part)
+            findings += _negative(_pool_counts(record, pool, part), pool_words(pool), part)
         findings += _too_many(record, pool)
     for name in sorted(record.series):
         if name.startswith("container."):
             container = name.removeprefix("container.").removesuffix(".len")
-            findings += _negative(record, name, f"container: {container}", "length")
+            findings += _negative(_lengths(record, container), f"container: {container}", "length")
     return findings
 
 
-def _negative(record: RunRecord, name: str, subject: str, part: str) -> Iterable[Finding]:
-    t, value = _seen(record, name)
+def _negative(
+    readings: tuple[FloatArray, FloatArray], subject: str, part: str
+) -> Iterable[Finding]:
+    t, value = readings
     below = np.flatnonzero(value < 0)
     if below.size:
         first = float(t[below[0]])
@@ -54,8 +62,8 @@ def _negative(record: RunRecord, name: str, subject: str, part: str) -> Iterable
 
 
 def _too_many(record: RunRecord, pool: str) -> Iterable[Finding]:
-    t, free = _seen(record, f"{pool}.available")
-    total_t, total = _seen(record, f"{pool}.total")
+    t, free = _pool_counts(record, pool, "available")
+    total_t, total = _pool_counts(record, pool, "total")
     if not t.size or not total_t.size:
         return
     more = free - np.interp(t, total_t, total)
@@ -75,23 +83,16 @@ def _too_many(record: RunRecord, pool: str) -> Iterable[Finding]:
         )
 
 
-def _seen(record: RunRecord, name: str) -> tuple[FloatArray, FloatArray]:
-    """All looks at one count, in samples and at checkpoints, in the order of time."""
-    whole = name if name.startswith("container.") else f"pool.{name}"
-    series = record.series.get(whole)
-    looks: list[tuple[float, float]] = []
-    if series is not None:
-        keep = np.isfinite(series.value)
-        looks += zip(series.t_s[keep].tolist(), series.value[keep].tolist(), strict=True)
-    head, _, tail = name.partition(".")
-    for event in record.all_events("checkpoint"):
-        if head == "container":
-            value = numbers(event.data, "containers").get(tail.removesuffix(".len"))
-        else:
-            counts = mapping(mapping(event.data, "pools"), head)
-            value = number(counts, tail) if tail in counts else None
-        if value is not None:
-            looks.append((event.t_s, value))
-    looks.sort()
-    t, values = np.array(looks).reshape(-1, 2).T
-    return t, values
+def _pool_counts(record: RunRecord, pool: str, part: str) -> tuple[FloatArray, FloatArray]:
+    def read(event: RunEvent) -> float | None:
+        counts = pool_at(event, pool)
+        return number(counts, part) if part in counts else None
+
+    return all_readings(record, f"pool.{pool}.{part}", read)
+
+
+def _lengths(record: RunRecord, container: str) -> tuple[FloatArray, FloatArray]:
+    def read(event: RunEvent) -> float | None:
+        return numbers(event.data, "containers").get(container)
+
+    return all_readings(record, f"container.{container}.len", read)

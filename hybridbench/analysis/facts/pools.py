@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,3 +77,18 @@ def in_flight(record: RunRecord) -> list[Series]:
     """What moves with the requests in the engine, and so moves most levels."""
     names = ("running_requests", "waiting_requests")
     return [record.series[name] for name in names if name in record.series]
+
+
+def all_readings(
+    record: RunRecord, name: str, read: Callable[[RunEvent], float | None]
+) -> tuple[FloatArray, FloatArray]:
+    """Times and values of a count in the samples of ``name`` and, by ``read``, at checkpoints."""
+    found: list[tuple[float, float]] = []
+    series = record.series.get(name)
+    if series is not None:
+        keep = np.isfinite(series.value)
+        found += zip(series.t_s[keep].tolist(), series.value[keep].tolist(), strict=True)
+    seen = ((event.t_s, read(event)) for event in record.all_events("checkpoint"))
+    found += [(t_s, value) for t_s, value in seen if value is not None]
+    t, values = np.array(sorted(found)).reshape(-1, 2).T
+    return t, values

@@ -176,6 +176,34 @@ class _Terms:
         limit = self.limit
         return max(margin, 2.0 * self.floor) if limit is None else limit
 
+    def result(
+        self,
+        outcome: str,
+        reason: str,
+        model: str,
+        rate: Rate | None = None,
+        needed_s: float | None = None,
+    ) -> MetricResult:
+        """A result over the whole window, without a fitted line."""
+        return MetricResult(
+            metric=self.spec.name,
+            outcome=outcome,
+            reason=reason,
+            window_s=(self.window.start_s, self.window.end_s),
+            rate_per_hour=rate,
+            rate_per_request=None,
+            floor_per_hour=self.floor,
+            promise_per_hour=self.limit,
+            model=model,
+            needed_s=needed_s if outcome == "INCONCLUSIVE" else None,
+        )
+
+    def per_hour(self, rate: float) -> str:
+        """``rate`` in words."""
+        if self.spec.unit is Unit.BYTES:
+            return format_byte_rate(rate)
+        return f"{format_count(rate)} {self.spec.unit.value}/h"
+
     @property
     def may_call_leak(self) -> bool:
         shortest = LEAK_AFTER_STEADY_S if self.window.steady else LEAK_WITHOUT_STEADY_S
@@ -226,21 +254,15 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
         )
     outcome, reason = _decide(terms, found, rate)
     line, half = sign * found.fitted, found.band
-    return MetricResult(
-        metric=terms.spec.name,
-        outcome=outcome,
-        reason=reason,
+    result = terms.result(outcome, reason, found.model, rate, _needed_s(terms, found, rate))
+    return replace(
+        result,
         window_s=(found.blocks.start_s, found.blocks.end_s),
-        rate_per_hour=rate,
         rate_per_request=per_request,
-        floor_per_hour=terms.floor,
-        promise_per_hour=terms.limit,
-        model=found.model,
         fit_t_s=tuple(found.blocks.t_s.tolist()),
         fit_value=tuple(line.tolist()),
         band_lower=tuple((line - half).tolist()),
         band_upper=tuple((line + half).tolist()),
-        needed_s=_needed_s(terms, found, rate) if outcome == "INCONCLUSIVE" else None,
         p_value=found.p_value,
     )
 
@@ -249,14 +271,14 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
     if found.leak and terms.may_call_leak:
         return "LEAK", (
             f"every plausible model ({found.model} is the best) grows by more than "
-            f"{_per_hour(terms.least_growth / terms.window.duration_s * 3600, terms.spec)}, "
+            f"{terms.per_hour(terms.least_growth / terms.window.duration_s * 3600)}, "
             "and the growth does not fade"
         )
     # Growth that is sure is never CLEAN, whatever the limit: it is a leak or it needs more time.
     if rate.lower > terms.settled_rate:
         return "INCONCLUSIVE", _growing(terms, found, rate)
     if terms.unlimited:
-        upper = _per_hour(rate.upper, terms.spec)
+        upper = terms.per_hour(rate.upper)
         if next_limit_s(terms.record) is None:
             return "INCONCLUSIVE", f"no-limit: the profile sets none (growth up to {upper})"
         said = f"too-short: no limit is measured for a run of this length (growth up to {upper})"
@@ -264,13 +286,13 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
     if rate.upper < terms.bound:
         named = text(terms.record.manifest, "promised_by", "the profile's limit")
         source = named if terms.limit is not None else "the margin"
-        upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
+        upper, bound = terms.per_hour(rate.upper), terms.per_hour(terms.bound)
         return "CLEAN", f"no growth above {upper} (95 %), under {source} of {bound}"
     return "INCONCLUSIVE", _undecided(terms, found, rate)
 
 
 def _growing(terms: _Terms, found: Estimate, rate: Rate) -> str:
-    lower, value, upper = (_per_hour(r, terms.spec) for r in (rate.lower, rate.value, rate.upper))
+    lower, value, upper = (terms.per_hour(r) for r in (rate.lower, rate.value, rate.upper))
     said = f"growing by {value} ({lower} to {upper})"
     if found.leak and not terms.window.steady:
         return f"no-steady-state: {said}, and no steady event tells a leak from a fill"
@@ -283,10 +305,10 @@ def _growing(terms: _Terms, found: Estimate, rate: Rate) -> str:
 
 def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> str:
     reason = found.reason or "too-short"
-    upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
+    upper, bound = terms.per_hour(rate.upper), terms.per_hour(terms.bound)
     if reason == "still-filling" and found.fade is not None:
         hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
-        early, late = (_per_hour(part / hours, terms.spec) for part in found.fade)
+        early, late = (terms.per_hour(part / hours) for part in found.fade)
         return f"still-filling: growth went from {early} to {late} in the second half"
     if reason == "load-climbs":
         return "load-climbs: the requests in flight rose as evenly; growth at an even load tells"
@@ -322,7 +344,7 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     rate = Rate(floors.slope_per_s * 3600, floors.lower * 3600, floors.upper * 3600, unit, "h")
     enough = len(floors) >= FEWEST_FLOORS
     rises = enough and floors.surely * seconds > terms.least_growth
-    upper, bound = _per_hour(rate.upper, terms.spec), _per_hour(terms.bound, terms.spec)
+    upper, bound = terms.per_hour(rate.upper), terms.per_hour(terms.bound)
     if rises and terms.may_call_leak:
         outcome = "LEAK"
         reason = f"it falls back to ever more after each of {len(floors)} full collections"
@@ -331,46 +353,23 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     else:
         outcome = "INCONCLUSIVE"
         reason = f"few-cycles: {len(floors)} full collections leave up to {upper} (bound {bound})"
-    return MetricResult(
-        metric=terms.spec.name,
-        outcome=outcome,
-        reason=reason,
-        window_s=(terms.window.start_s, terms.window.end_s),
-        rate_per_hour=rate,
-        rate_per_request=None,
-        floor_per_hour=terms.floor,
-        promise_per_hour=terms.limit,
-        model=f"floors after {len(floors)} full collections",
+    model = f"floors after {len(floors)} full collections"
+    line = tuple(floors.value.tolist())
+    return replace(
+        terms.result(outcome, reason, model, rate, 2.0 * seconds),
         fit_t_s=tuple(floors.t_s.tolist()),
-        fit_value=tuple(floors.value.tolist()),
-        band_lower=tuple(floors.value.tolist()),
-        band_upper=tuple(floors.value.tolist()),
-        needed_s=2.0 * seconds if outcome == "INCONCLUSIVE" else None,
+        fit_value=line,
+        band_lower=line,
+        band_upper=line,
     )
 
 
 def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
     """Without a model there is no rate: the range of a few samples is not an interval."""
-    longer = terms.window.duration_s * needed / max(t.size, 1)
-    return MetricResult(
-        metric=terms.spec.name,
-        outcome="INCONCLUSIVE",
-        reason=f"too-short: {t.size} samples in {format_duration(terms.window.duration_s)}, "
-        f"{needed} are needed",
-        window_s=(terms.window.start_s, terms.window.end_s),
-        rate_per_hour=None,
-        rate_per_request=None,
-        floor_per_hour=terms.floor,
-        promise_per_hour=terms.limit,
-        model=NO_MODEL,
-        needed_s=min(longer, _LONGEST_ADVICE * terms.window.duration_s),
-    )
-
-
-def _per_hour(rate: float, spec: MetricSpec) -> str:
-    if spec.unit is Unit.BYTES:
-        return format_byte_rate(rate)
-    return f"{format_count(rate)} {spec.unit.value}/h"
+    present_s = terms.window.duration_s
+    longer_s = min(present_s * needed / max(t.size, 1), _LONGEST_ADVICE * present_s)
+    reason = f"too-short: {t.size} samples in {format_duration(present_s)}, {needed} are needed"
+    return terms.result("INCONCLUSIVE", reason, NO_MODEL, needed_s=longer_s)
 
 
 def rests_are_alike(record: RunRecord) -> bool:

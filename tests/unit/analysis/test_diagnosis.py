@@ -1,13 +1,11 @@
-"""The split of a run's growth, and the paragraph that tells it."""
+"""The split of a run's growth."""
 
 from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.bug_report import bug_report
 from hybridbench.analysis.diagnosis import Diagnosis, PartKind, diagnose
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
-from hybridbench.records.json_value import JsonValue
 from tests.unit.analysis.diagnoses import MIB, dragged, holding, ladder_record, survey
 
 
@@ -102,8 +100,6 @@ def test_too_little_growth_is_not_split_into_shares() -> None:
     found = diagnosed(ladder_record(base=(100, 90, 89, 69), end=(101, 91, 90, 70), now=survey()))
 
     assert found.explained is None
-    assert "too little growth" in bug_report(found)
-    assert "explained" not in bug_report(found)
 
 
 def test_a_missing_rehearsal_and_a_failed_survey_are_said() -> None:
@@ -131,47 +127,6 @@ def test_of_two_segments_the_last_baseline_counts() -> None:
     both = RunRecord(record.manifest, record.series, (first, *record.events))
 
     assert diagnosed(both).growth_bytes == 60 * MIB
-
-
-def test_the_paragraph_names_class_cycle_call_and_shares() -> None:
-    cycle: JsonValue = {"edges": ["TreeNode.mamba_next", "TreeNode.parent"], "share": 0.97}
-    now = survey(garbage=60 * MIB, objects=17_270, cycles=[cycle])
-    record = ladder_record(base=(100, 90, 90, 70), end=(162, 152, 92, 72), now=now)
-
-    said = bug_report(diagnosed(record))
-
-    assert said.startswith(
-        "Over 30m and 17,270 evicted nodes the resting worker's private memory grew by 62.0 MiB"
-    )
-    assert "97% of the growth is 17,270 objects (60.0 MiB)" in said
-    assert "TreeNode.mamba_next -> TreeNode.parent -> TreeNode" in said
-    assert "gc.collect() gave back 60.0 MiB" in said
-    assert "MambaRadixCache.evict_mamba" in said
-    assert "explained" in said
-
-
-def test_the_paragraph_names_the_list_and_its_owner() -> None:
-    row = holding("list", 0, 50 * MIB, ["EngineLoop._engine", "Engine._recorder"], entries=48_211)
-    record = ladder_record(base=(100, 90, 90, 70), end=(150, 140, 140, 120), now=survey(rows=[row]))
-
-    said = bug_report(diagnosed(record))
-
-    assert (
-        "the list EngineLoop._engine -> Engine._recorder grew by 50.0 MiB to 48,211 entries" in said
-    )
-    assert "evict" not in said.replace("evicted", "")
-
-
-def test_next_to_nothing_has_no_sign() -> None:
-    # The collector gives back one MiB less than at the baseline, of 400 that came.
-    record = ladder_record(
-        base=(100, 90, 89, 70), end=(500, 490, 490, 470), now=survey(MIB, 200, [])
-    )
-
-    said = bug_report(diagnosed(record))
-
-    assert "0% of the growth is 200 objects" in said
-    assert "-0%" not in said
 
 
 def test_counters_are_those_between_the_two_looks() -> None:

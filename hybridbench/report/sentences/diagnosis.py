@@ -1,10 +1,10 @@
-"""A diagnosis in one paragraph that a person can paste into a bug report."""
+"""A diagnosis in words: one paragraph to paste into a bug report, and what each part is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from hybridbench.analysis.diagnosis import Diagnosis, Holding, PartKind, Site
+from hybridbench.analysis.diagnosis import Diagnosis, Garbage, Holding, PartKind, Site
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.units import format_bytes, format_duration
 
@@ -15,6 +15,38 @@ _OBJECTS_MIN = 32
 def bug_report(diagnosis: Diagnosis) -> str:
     """What grew, by how much, what it consists of, who holds it, and which call makes it."""
     return " ".join(_sentences(diagnosis))
+
+
+def part_detail(found: Diagnosis, kind: PartKind) -> str:
+    """What one part of the growth consists of."""
+    match kind:
+        case PartKind.RETAINED:
+            return "; ".join(_held_rows(found.holdings))
+        case PartKind.COLLECTOR:
+            return _garbage(found.garbage)
+        case PartKind.CACHE:
+            return "what flushing gave back beyond the baseline"
+        case PartKind.ALLOCATOR:
+            return "malloc's slack, and room that freed garbage left in arenas still in use"
+        case PartKind.UNEXPLAINED:
+            return ""
+
+
+def _held_rows(holdings: Sequence[Holding]) -> Iterable[str]:
+    for row in holdings:
+        if row.in_cache and not row.dragged:
+            continue
+        if row.count == 0:
+            yield f"{row.type_name} {row.holder} ({row.entries:,} entries)"
+        else:
+            yield f"{row.count:,} {row.type_name} by {row.holder}"
+
+
+def _garbage(garbage: Garbage) -> str:
+    counted = ", ".join(f"{count:,} {name}" for name, count in garbage.types[:3])
+    if not garbage.cycles:
+        return counted
+    return f"{counted}; on cycles {garbage.cycles[0]}"
 
 
 def _sentences(found: Diagnosis) -> Iterable[str]:

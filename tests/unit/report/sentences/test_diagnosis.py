@@ -1,0 +1,63 @@
+"""The paragraph that tells a diagnosis."""
+
+from __future__ import annotations
+
+from hybridbench.analysis.diagnosis import Diagnosis, diagnose
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.json_value import JsonValue
+from hybridbench.report.sentences.diagnosis import bug_report
+from tests.unit.analysis.diagnoses import MIB, holding, ladder_record, survey
+
+
+def diagnosed(record: RunRecord) -> Diagnosis:
+    found = diagnose(record)
+    assert found is not None
+    return found
+
+
+def test_the_paragraph_names_class_cycle_call_and_shares() -> None:
+    cycle: JsonValue = {"edges": ["TreeNode.mamba_next", "TreeNode.parent"], "share": 0.97}
+    now = survey(garbage=60 * MIB, objects=17_270, cycles=[cycle])
+    record = ladder_record(base=(100, 90, 90, 70), end=(162, 152, 92, 72), now=now)
+
+    said = bug_report(diagnosed(record))
+
+    assert said.startswith(
+        "Over 30m and 17,270 evicted nodes the resting worker's private memory grew by 62.0 MiB"
+    )
+    assert "97% of the growth is 17,270 objects (60.0 MiB)" in said
+    assert "TreeNode.mamba_next -> TreeNode.parent -> TreeNode" in said
+    assert "gc.collect() gave back 60.0 MiB" in said
+    assert "MambaRadixCache.evict_mamba" in said
+    assert "explained" in said
+
+
+def test_the_paragraph_names_the_list_and_its_owner() -> None:
+    row = holding("list", 0, 50 * MIB, ["EngineLoop._engine", "Engine._recorder"], entries=48_211)
+    record = ladder_record(base=(100, 90, 90, 70), end=(150, 140, 140, 120), now=survey(rows=[row]))
+
+    said = bug_report(diagnosed(record))
+
+    assert (
+        "the list EngineLoop._engine -> Engine._recorder grew by 50.0 MiB to 48,211 entries" in said
+    )
+    assert "evict" not in said.replace("evicted", "")
+
+
+def test_next_to_nothing_has_no_sign() -> None:
+    # The collector gives back one MiB less than at the baseline, of 400 that came.
+    record = ladder_record(
+        base=(100, 90, 89, 70), end=(500, 490, 490, 470), now=survey(MIB, 200, [])
+    )
+
+    said = bug_report(diagnosed(record))
+
+    assert "0% of the growth is 200 objects" in said
+    assert "-0%" not in said
+
+
+def test_shares_of_too_little_growth_are_not_told() -> None:
+    found = diagnosed(ladder_record(base=(100, 90, 89, 69), end=(101, 91, 90, 70), now=survey()))
+
+    assert "too little growth" in bug_report(found)
+    assert "explained" not in bug_report(found)
