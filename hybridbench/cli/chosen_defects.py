@@ -35,15 +35,14 @@ def chosen_defects(asked: Sequence[str]) -> ChosenDefects:
     """
     if not asked:
         return ChosenDefects()
-    # The engine, and with it torch, is imported for soaks with a defect only.
-    from hybridbench.defects.releases import PREFIX, expand
+    from hybridbench.runs.defect_catalog import AS_OF, described_defects
 
-    every = expand(asked)
+    every = described_defects(*asked)
     files = tuple(name for name in asked if name.endswith(".py"))
-    known = expand([name for name in asked if name not in files])
+    others = [name for name in asked if name not in files]
     return ChosenDefects(
-        names=(*(defect.slug for defect in known), *files),
-        releases=tuple(name.removeprefix(PREFIX) for name in asked if name.startswith(PREFIX)),
+        names=(*(defect.slug for defect in (described_defects(*others) if others else ())), *files),
+        releases=tuple(name.removeprefix(AS_OF) for name in asked if name.startswith(AS_OF)),
         profile=every[0].profile,
         needs=_needs_of(every[0]),
     )

@@ -67,10 +67,10 @@ def selftest(
     compared with what the defect counted itself while it ran, which no analysis can see.  Exit
     code 0 only if every row is right, else 1.
     """
-    from hybridbench.defects.catalog import CONTROLS, DEFECTS
+    from hybridbench.runs.defect_catalog import described_defects
     from hybridbench.selftest import matrix
 
-    known = (*DEFECTS, *CONTROLS)
+    known = described_defects()
     rows = matrix.full_matrix(known) if full else matrix.quick_matrix(known)
     if only:
         rows = matrix.only(rows, only)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from hybridbench.clock import Clock
-from hybridbench.compare.one_cpu import children_on
+from hybridbench.compare.affinity import children_on
 from hybridbench.compare.sides import Side
-from hybridbench.engine.config import EngineConfig
 from hybridbench.errors import ConfigError, WorkerFailedError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.runs.boot import await_ready
@@ -21,6 +20,7 @@ from hybridbench.runs.manifest import with_worker
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.targets.bundled import BundledTarget
 from hybridbench.targets.messages import Ready, Start
+from hybridbench.workload.settings import EngineSettings, Pools
 
 _KILL_PATIENCE_S = 10.0
 
@@ -48,7 +48,8 @@ class Launch:
     that is None.
 
     ``begin`` and ``finish`` are two steps so that the workers of all versions can be built at the
-    same time, and none of them is the first to get what memory others left behind: see ``pages``.
+    same time, and none of them is the first to get what memory others left behind: see
+    ``fragmentation``.
     """
 
     side: Side
@@ -144,10 +145,13 @@ def _with_engine(start: Start, engine: Mapping[str, object]) -> Start:
 
 
 def _is_default(name: str, value: object) -> bool:
-    return bool(msgspec.to_builtins(_DEFAULTS.get(name, _UNKNOWN)) == value)
+    return DEFAULTS.get(name, _UNKNOWN) == value
 
 
 _UNKNOWN = "no setting of this release"
-_DEFAULTS: Mapping[str, object] = {
-    name: value for name, value in vars(EngineConfig()).items() if not name.startswith("_")
+# Of settings that profiles and the engine give the same default; others are always sent.
+DEFAULTS: Mapping[str, object] = {
+    name: value
+    for name, value in {**asdict(EngineSettings()), "page_size": Pools().page_size}.items()
+    if name != "chunked_prefill_size"
 }

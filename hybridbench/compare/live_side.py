@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hybridbench.clock import Clock
+from hybridbench.compare.active_clock import ActiveClock
 from hybridbench.compare.launching import Launch, StartedWorker, with_started
 from hybridbench.compare.meter import (
     BlockDriver,
@@ -23,7 +24,6 @@ from hybridbench.compare.meter import (
     Tally,
     block_values,
 )
-from hybridbench.compare.own_time import OwnTime
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.sides import Side
 from hybridbench.compare.traffic import BlockTraffic, block_workload
@@ -58,7 +58,7 @@ _CUT = "a block was cut after {:.0f} s: this version is slow"
 
 
 @dataclass(frozen=True)
-class Stage:
+class CompareContext:
     """What all versions of a comparison share."""
 
     plan: ComparePlan
@@ -82,7 +82,7 @@ class _Block:
 
     begun_s: float
     before: Mapping[str, float]
-    own: OwnTime = field(default_factory=OwnTime)
+    clock: ActiveClock = field(default_factory=ActiveClock)
     draining: bool = False  # all of it was submitted
     give_up_s: float = math.inf
 
@@ -105,14 +105,14 @@ class LiveSide:
     asked of it.
     """
 
-    def __init__(self, side: Side, label: str, stage: Stage) -> None:
+    def __init__(self, side: Side, label: str, context: CompareContext) -> None:
         self.side = side
         self.label = label
-        self.run_dir = stage.directory / label
+        self.run_dir = context.directory / label
         self.lost: str | None = None
-        self._stage = stage
+        self._context = context
         self._plan: SoakPlan = replace(
-            stage.plan.of_side(side, stage.directory), stop="never", diagnose="never"
+            context.plan.of_side(side, context.directory), stop="never", diagnose="never"
         )
         self._traffic = BlockTraffic()
         self._block = _Block(0.0, {})
@@ -123,7 +123,7 @@ class LiveSide:
         self._served_s = 0.0
         self._processes = 0
         self._kills_before = oom_kills()
-        self._started_wall_s = stage.clock.wall_s()
+        self._started_wall_s = context.clock.wall_s()
         self._manifest: dict[str, JsonValue] = {}
 
     def open(self) -> None:
@@ -132,7 +132,7 @@ class LiveSide:
         Raises:
             RunDirectoryError: it cannot be written.
         """
-        clock = self._stage.clock
+        clock = self._context.clock
         self._manifest = planned_manifest(self._plan, self.label, self._started_wall_s)
         self._manifest["version"] = {
             "name": self.side.name,
@@ -163,9 +163,9 @@ class LiveSide:
         Raises:
             WorkerFailedError: the system cannot start it.
         """
-        stage, stderr_path = self._stage, self.run_dir / WORKER_STDERR
+        context, stderr_path = self._context, self.run_dir / WORKER_STDERR
         launch = Launch(
-            self.side, self._plan, stderr_path, stage.clock, stage.interrupts, stage.cpu
+            self.side, self._plan, stderr_path, context.clock, context.interrupts, context.cpu
         )
         begun = launch.begin()
         self._held.callback(self._stop_process, begun)
@@ -180,7 +180,7 @@ class LiveSide:
             StartRefusedError: somebody asked for the end meanwhile.
         """
         assert self._launched is not None, "nothing was launched"
-        stage, (launch, begun) = self._stage, self._launched
+        context, (launch, begun) = self._context, self._launched
         self._launched = None
         # While others were built it was theirs.
         self._leave_out_rest()
@@ -191,7 +191,7 @@ class LiveSide:
             self._held.callback(self._stop_process, started.target)
         self._describe(started)
         run = RunContext(
-            stage.clock, self._recorder, stage.interrupts, SilentView(), self._log_watch
+            context.clock, self._recorder, context.interrupts, SilentView(), self._log_watch
         )
         driver = BlockDriver(self._traffic, started.target)
         starvation = StarvationSource(started.ready.pid)
@@ -234,7 +234,7 @@ class LiveSide:
         """Stand ready for a block, frozen; ``go_on`` serves it.
 
         Raises:
-            WorkerLostError: the worker died or hangs; see ``bury``.
+            WorkerLostError: the worker died or hangs; see ``record_loss``.
         """
         worker = self._unparked(phase)
         worker.steps.record_steady()
@@ -249,7 +249,7 @@ class LiveSide:
         """Serve the block for so long and freeze; whether all of it has ended.
 
         Raises:
-            WorkerLostError: the worker died or hangs; see ``bury``.
+            WorkerLostError: the worker died or hangs; see ``record_loss``.
         """
         worker = self._at_work()
         self._thaw(worker)
@@ -261,14 +261,14 @@ class LiveSide:
         """Rest, look and park after a block; what it came to.
 
         Raises:
-            WorkerLostError: the worker died or hangs; see ``bury``.
+            WorkerLostError: the worker died or hangs; see ``record_loss``.
         """
         worker, block = self._at_work(), self._block
         self._thaw(worker)
         start_s = self._traffic.first_submit_s or block.begun_s
         tally = worker.driver.tally
-        lasted_s = block.own.between(start_s, tally.last_end_s) if tally.ended else 0.0
-        self._served_s += block.own.between(block.begun_s, worker.loop.now_s)
+        lasted_s = block.clock.between(start_s, tally.last_end_s) if tally.ended else 0.0
+        self._served_s += block.clock.between(block.begun_s, worker.loop.now_s)
         edges = Edges(
             lasted_s=lasted_s,
             own_share=lasted_s / (tally.last_end_s - start_s) if lasted_s > 0 else 1.0,
@@ -286,7 +286,7 @@ class LiveSide:
         self._leave_out_rest()
         self._leave(self._at_work())
         self._worker = None
-        self._parked_at_s = self._stage.clock.monotonic_s()
+        self._parked_at_s = self._context.clock.monotonic_s()
 
     def finish(self) -> None:
         """Account for every slot, see what can be given back, let the worker go."""
@@ -298,19 +298,19 @@ class LiveSide:
         self._leave(worker)
         self._recorder.enter("done")
 
-    def bury(self, lost: WorkerLostError) -> None:
+    def record_loss(self, lost: WorkerLostError) -> None:
         """The worker is gone: note how in the run, leave no process behind."""
         self.lost = lost.detail
         if self._worker is not None:
             target = self._worker.started.target
             # It could not say where it hangs.
             target.thaw()
-            record_crash(target, self._recorder, self._stage.clock, lost, self._kills_before)
+            record_crash(target, self._recorder, self._context.clock, lost, self._kills_before)
 
     def close(self) -> None:
         """Write the last words; the worker and the directory are let go in any case."""
         with self._held:
-            self._manifest["ended_wall_s"] = self._stage.clock.wall_s()
+            self._manifest["ended_wall_s"] = self._context.clock.wall_s()
             # What must be covered, and what is promised, hold for the traffic that there was.
             served = replace(self._plan, duration_s=max(self._served_s, 1.0))
             planned = planned_manifest(served, self.label, self._started_wall_s)
@@ -332,7 +332,7 @@ class LiveSide:
         """Serve until all has ended, at most until the monotonic time ``until_s``."""
         loop, traffic, block = worker.loop, self._traffic, self._block
         if not block.draining:
-            cut_s = loop.now_s + self._limit_s - block.own.between(block.begun_s, loop.now_s)
+            cut_s = loop.now_s + self._limit_s - block.clock.between(block.begun_s, loop.now_s)
             if not loop.run_until(lambda: traffic.all_submitted, min(until_s, cut_s)):
                 if loop.now_s < cut_s:
                     return False
@@ -348,7 +348,7 @@ class LiveSide:
     @property
     def _limit_s(self) -> float:
         """Of a block, in the version's own time."""
-        return max(_BLOCK_LEAST_LIMIT_S, _BLOCK_TIMES_MAX * self._stage.plan.block_s)
+        return max(_BLOCK_LEAST_LIMIT_S, _BLOCK_TIMES_MAX * self._context.plan.block_s)
 
     def _rest(self, worker: _Worker) -> None:
         """What follows a block and is not measured: count, look, park."""
@@ -365,15 +365,15 @@ class LiveSide:
     def _freeze(self, worker: _Worker) -> None:
         worker.started.target.freeze()
         worker.starvation.park()
-        self._block.own.freeze(worker.loop.now_s)
+        self._block.clock.freeze(worker.loop.now_s)
 
     def _thaw(self, worker: _Worker) -> None:
         """Go on where it was frozen; the stop is no time of the run."""
-        own = self._block.own
-        if not own.is_frozen:
+        clock = self._block.clock
+        if not clock.is_frozen:
             return
         now_s = worker.loop.now_s
-        self._recorder.leave_out(own.thaw(now_s))
+        self._recorder.leave_out(clock.thaw(now_s))
         worker.starvation.unpark()
         worker.loop.heard()
         worker.started.target.thaw()
@@ -390,15 +390,15 @@ class LiveSide:
 
     def _park(self) -> None:
         self._at_work().starvation.park()
-        self._parked_at_s = self._stage.clock.monotonic_s()
+        self._parked_at_s = self._context.clock.monotonic_s()
 
     def _leave_out_rest(self) -> None:
         if self._parked_at_s is not None:
-            self._recorder.leave_out(self._stage.clock.monotonic_s() - self._parked_at_s)
+            self._recorder.leave_out(self._context.clock.monotonic_s() - self._parked_at_s)
             self._parked_at_s = None
 
     def _unparked(self, phase: str) -> _Worker:
-        worker, now_s = self._at_work(), self._stage.clock.monotonic_s()
+        worker, now_s = self._at_work(), self._context.clock.monotonic_s()
         # Another version was lost while this one waited for its turn.
         self._thaw(worker)
         if self._parked_at_s is not None:

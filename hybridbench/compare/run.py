@@ -14,11 +14,11 @@ from hybridbench.analysis.comparison.compare import look
 from hybridbench.analysis.comparison.metrics import is_open_loop
 from hybridbench.analysis.comparison.records import Block
 from hybridbench.clock import Clock, SystemClock
+from hybridbench.compare.affinity import cpu_for_workers
 from hybridbench.compare.comparable import refuse_mismatches
+from hybridbench.compare.fragmentation import scattered_pages_held
 from hybridbench.compare.launching import StartRefusedError
-from hybridbench.compare.live_side import BlockDone, LiveSide, Stage
-from hybridbench.compare.one_cpu import cpu_for_workers
-from hybridbench.compare.pages import scattered_pages_held
+from hybridbench.compare.live_side import BlockDone, CompareContext, LiveSide
 from hybridbench.compare.plan import ComparePlan, order_of
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter
@@ -72,14 +72,14 @@ class ComparedSide(Protocol):
     def end_block(self) -> BlockDone: ...
     def retire(self) -> None: ...
     def finish(self) -> None: ...
-    def bury(self, lost: WorkerLostError) -> None: ...
+    def record_loss(self, lost: WorkerLostError) -> None: ...
     def close(self) -> None: ...
 
 
 def run_comparison(
     plan: ComparePlan,
     clock: Clock | None = None,
-    make_side: Callable[[Side, str, Stage], ComparedSide] = LiveSide,
+    make_side: Callable[[Side, str, CompareContext], ComparedSide] = LiveSide,
     alike: Callable[[], AbstractContextManager[None]] = scattered_pages_held,
 ) -> CompareOutcome:
     """Do what ``plan`` says; its directory can be read when this returns, and before.
@@ -102,12 +102,12 @@ def run_comparison(
             ComparisonWriter(directory, _facts(plan, directory.name, clock)) as writer,
             handled_interrupts() as interrupts,
         ):
-            stage = Stage(plan, directory, clock, interrupts, cpu_for_workers())
-            writer.tell(worker_cpu=stage.cpu)
+            context = CompareContext(plan, directory, clock, interrupts, cpu_for_workers())
+            writer.tell(worker_cpu=context.cpu)
             sides = [
-                make_side(side, side_label(index), stage) for index, side in enumerate(plan.sides)
+                make_side(side, side_label(index), context) for index, side in enumerate(plan.sides)
             ]
-            return _Comparison(stage, writer, view, alike).run(sides)
+            return _Comparison(context, writer, view, alike).run(sides)
     except (ConfigError, SameEngineError, UsageError) as error:
         # Nothing ran: a directory that says so would only be in the way.
         if remove_unused(directory):
@@ -127,18 +127,18 @@ class _Comparison:
 
     def __init__(
         self,
-        stage: Stage,
+        context: CompareContext,
         writer: ComparisonWriter,
         view: View,
         alike: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._stage = stage
-        self._plan = stage.plan
-        self._interrupts: Interrupts = stage.interrupts
+        self._context = context
+        self._plan = context.plan
+        self._interrupts: Interrupts = context.interrupts
         self._writer = writer
         self._view = view
         self._alike = alike
-        self._start_s = stage.clock.monotonic_s()
+        self._start_s = context.clock.monotonic_s()
         self._blocks: list[Block] = []
         self._rounds = 0
 
@@ -152,11 +152,11 @@ class _Comparison:
                 ended=ended,
                 exit_code=self._interrupts.exit_code,
                 rounds=self._rounds,
-                ended_wall_s=self._stage.clock.wall_s(),
+                ended_wall_s=self._context.clock.wall_s(),
                 versions=[_version(side) for side in sides],
             )
         return CompareOutcome(
-            self._stage.directory, self._rounds, ended, self._interrupts.exit_code
+            self._context.directory, self._rounds, ended, self._interrupts.exit_code
         )
 
     def _compare(self, sides: Sequence[ComparedSide], held: ExitStack) -> str:
@@ -209,7 +209,7 @@ class _Comparison:
         return requests
 
     def _rounds_of(self, sides: Sequence[ComparedSide], requests: int) -> str:
-        plan, clock = self._plan, self._stage.clock
+        plan, clock = self._plan, self._context.clock
         began_s = clock.monotonic_s()
         longest_s = 0.0
         while self._rounds < plan.terms.looks[-1]:
@@ -341,7 +341,7 @@ class _Comparison:
             return [step()]
         except WorkerLostError as lost:
             self._view.note(f"{side.label}: {lost.detail}")
-            side.bury(lost)
+            side.record_loss(lost)
             return []
 
 

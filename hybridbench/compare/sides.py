@@ -13,10 +13,10 @@ from hybridbench.compare.worktree import find_revision, worktree
 from hybridbench.errors import UsageError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import MANIFEST
+from hybridbench.runs.defect_catalog import AS_OF, described_defects
 from hybridbench.targets.bundled import WorkerProgram
 
 TREE: Final = "."
-AS_OF: Final = "defects-as-of:"  # as in defects/releases.py, which imports the engine
 _GIT, _PYTHON, _DEFECT = "git:", "python:", "defect:"
 KINDS: Final = ("tree", "git", "python", "defect", "run")
 _ALLOWED = (
@@ -138,13 +138,10 @@ def _resolved(name: str, made: ExitStack) -> Side:
 
 
 def _with_defects(name: str) -> Side:
-    # Stored runs are compared without the engine, and so without torch.
-    from hybridbench.defects.releases import expand
-
     word = name.removeprefix(_DEFECT)
+    defects = described_defects(word)
     if word.endswith(".py"):
-        expand([word])
         return Side(name, "defect", defects=(word,))
-    slugs = tuple(defect.slug for defect in expand([word]))
+    slugs = tuple(defect.slug for defect in defects)
     releases = (word.removeprefix(AS_OF),) if word.startswith(AS_OF) else ()
     return Side(name, "defect", defects=slugs, releases=releases)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hybridbench.defects.catalog import find_defect
 from hybridbench.defects.defect import Defect, FoundBy, Role, Signature
 from hybridbench.errors import UsageError
 
@@ -124,7 +123,9 @@ def full_matrix(defects: Sequence[Defect]) -> list[Row]:
         else:
             # None of the settings is part of these mechanisms: opposite corners suffice.
             rows += [_row(defect), _row(defect, "freeze-after-warmup", _SMALL_HEAP, False)]
-            rows += [_row(find_defect(f"{defect.slug}@{rate}")) for rate in defect.rates[:-1]]
+            rows += [
+                _row(replace(defect, slug=f"{defect.slug}@{rate}")) for rate in defect.rates[:-1]
+            ]
     return rows + _twins(rows, _TWIN_VERDICTS)
 
 

@@ -1,4 +1,4 @@
-"""The worker's side of the diagnosis ladder: climbs when asked, without holding up the wire."""
+"""The worker's side of a leak diagnosis: its stages, taken without holding up the wire."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class WorkerDiagnosis:
     The forks of a survey belong to the moment of the first ``advance`` after ``ask``.
 
     Args:
-        scope: None where a fork is not allowed: then the rungs are climbed without a survey.
+        scope: None where a fork is not allowed: then the stages are taken without a survey.
     """
 
     def __init__(self, engine: Engine, metrics: WorkerMetrics, scope: SurveyScope | None) -> None:
@@ -58,31 +58,31 @@ class WorkerDiagnosis:
         self._scope = scope
         self._work = rung_work(engine)
         self._requests: deque[Diagnose] = deque()
-        self._climb: Iterator[Diagnosis | None] | None = None
+        self._running: Iterator[Diagnosis | None] | None = None
 
     @property
     def pending(self) -> bool:
         """Whether anything is asked for or under way."""
-        return self._climb is not None or bool(self._requests)
+        return self._running is not None or bool(self._requests)
 
     def ask(self, request: Diagnose) -> None:
-        """Queue a climb."""
+        """Queue a diagnosis."""
         self._requests.append(request)
 
     def advance(self) -> list[Diagnosis]:
         """Go on as far as nothing has to be waited for; the answer when it is complete."""
-        if self._climb is None:
+        if self._running is None:
             if not self._requests:
                 return []
-            self._climb = self._rungs(self._requests.popleft())
-        for answer in self._climb:
+            self._running = self._stages(self._requests.popleft())
+        for answer in self._running:
             if answer is None:
                 return []
-            self._climb = None
+            self._running = None
             return [answer]
-        raise AssertionError("a climb ends with its answer")
+        raise AssertionError("a diagnosis ends with its answer")
 
-    def _rungs(self, request: Diagnose) -> Iterator[Diagnosis | None]:
+    def _stages(self, request: Diagnose) -> Iterator[Diagnosis | None]:
         """None for each time something is waited for, then the answer."""
         now_s, wanted = time.monotonic(), set(request.rungs)
         readings: list[Rung] = []
@@ -125,7 +125,7 @@ class WorkerDiagnosis:
 
 
 def rung_work(engine: Engine) -> RungWork:
-    """How the rungs read this process and reach its cache and device."""
+    """How the stages read this process and reach its cache and device."""
     on_cuda = engine.config.device.startswith("cuda")
     return RungWork(
         read=_reader(malloc_reader(), on_cuda=on_cuda),

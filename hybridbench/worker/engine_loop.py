@@ -139,10 +139,12 @@ class EngineLoop:
     def _take_messages(self) -> None:
         """Everything that has arrived; waits only when there is nothing else to do."""
         try:
-            if not self._engine.has_work and not self._snapshot.wanted:
-                self._carry_out(self._inbox.get(timeout=self._patience_s()))
+            waits = not self._engine.has_work and not self._snapshot.wanted
+            messages = self._inbox.get(waits, self._patience_s() if waits else None)
             while True:
-                self._carry_out(self._inbox.get_nowait())
+                for message in messages or ():
+                    self._handle(message)
+                messages = self._inbox.get_nowait()
         except Empty:
             return
 
@@ -153,54 +155,42 @@ class EngineLoop:
         expiry_s = self._engine.reap_sessions()
         return None if expiry_s is None else max(_REAP_WAIT_S, expiry_s)
 
-    def _carry_out(self, messages: list[ToWorker] | None) -> None:
-        for message in messages or ():
-            self._handle(message)
-
-    def _handle(self, message: ToWorker) -> None:
+    def _handle(self, message: ToWorker) -> None:  # noqa: C901, PLR0912 - a short case each
+        engine = self._engine
         match message:
             case Submit():
                 self._submit(message)
-            case OpenSession() | CloseSession():
-                self._open_or_close(message)
-            case Abort() | Disconnect() | AbortAll() | PauseGeneration() | ContinueGeneration():
-                self._steer(message)
-            case Census() | Checkpoint() | Diagnose():
-                self._probe(message)
+            case OpenSession(session_id, timeout_s):
+                engine.open_session(session_id, timeout_s=timeout_s or None)
+            case CloseSession(session_id):
+                engine.close_session(session_id)
+            case Abort(rid):
+                engine.abort(rid)
+            case Disconnect(rid):
+                engine.disconnect(rid)
+            case AbortAll():
+                engine.abort_all()
+            case PauseGeneration(mode):
+                engine.pause_generation(mode)
+            case ContinueGeneration():
+                engine.continue_generation()
             case Drain() | Resume():
                 # A paused engine would never come to its end.
-                self._engine.continue_generation()
+                engine.continue_generation()
                 self._draining = isinstance(message, Drain)
+            case Census() | Checkpoint() | Diagnose():
+                self._probes.ask(message)
+                # At once, in the order of the messages: requests that follow in the same frame
+                # belong to the time after this look.
+                self._advance_probes()
             case Flush():
-                self._wire.send(Flushed(time.monotonic(), self._engine.flush_cache()))
+                self._wire.send(Flushed(time.monotonic(), engine.flush_cache()))
             case Reclaim():
                 self._wire.send(self._reclaim())
             case TrackAllocations(path):
                 self._wire.send(self._track(path))
             case Shutdown():
                 self._leaving = True
-
-    def _steer(
-        self, message: Abort | Disconnect | AbortAll | PauseGeneration | ContinueGeneration
-    ) -> None:
-        match message:
-            case Abort():
-                self._engine.abort(message.rid)
-            case Disconnect():
-                self._engine.disconnect(message.rid)
-            case AbortAll():
-                self._engine.abort_all()
-            case PauseGeneration():
-                self._engine.pause_generation(message.mode)
-            case ContinueGeneration():
-                self._engine.continue_generation()
-
-    def _open_or_close(self, message: OpenSession | CloseSession) -> None:
-        match message:
-            case OpenSession(session_id, timeout_s):
-                self._engine.open_session(session_id, timeout_s=timeout_s or None)
-            case CloseSession(session_id):
-                self._engine.close_session(session_id)
 
     def _reclaim(self) -> Reclaimed:
         def private_bytes() -> int:
@@ -239,12 +229,6 @@ class EngineLoop:
             )
         except (DuplicateRequestError, UsageError) as error:
             self._report.reject(message.rid, str(error))
-
-    def _probe(self, request: Census | Checkpoint | Diagnose) -> None:
-        self._probes.ask(request)
-        # At once, in the order of the messages: requests that follow in the same frame belong to
-        # the time after this look.
-        self._advance_probes()
 
     def _advance_probes(self) -> None:
         replies = self._probes.advance()

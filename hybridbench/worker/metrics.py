@@ -157,13 +157,8 @@ class WorkerMetrics:
         pools = self._engine.pool_stats()
         self.steps.saw_pools(pools)
         for pool, stats in pools.items():
-            values[f"pool.{pool}.total"] = stats.total
-            values[f"pool.{pool}.available"] = stats.available
-            values[f"pool.{pool}.evictable"] = stats.evictable
-            values[f"pool.{pool}.protected"] = stats.protected
-            values[f"pool.{pool}.in_flight"] = stats.in_flight
-            values[f"pool.{pool}.session_held"] = stats.session_held
-            values[f"pool.{pool}.residual"] = stats.residual
+            values.update({f"pool.{pool}.{part}": n for part, n in stats.as_dict().items()})
+            # Slots come and go between two samples.
             highest = max(stats.waiting_held, self.steps.take_waiting_highest(pool))
             values[f"pool.{pool}.waiting_held"] = highest
         return values

@@ -6,6 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
 from hybridbench.sampling.heap_census import CensusReport, ForkCensus
@@ -113,7 +115,7 @@ class WorkerProbes:
         reply = self._census_reply(current.probe_id, report)
         if isinstance(current, Census):
             return [reply]
-        return [_with_census(current, reply)]
+        return [msgspec.structs.replace(current, census=reply)]
 
     def _look(self, request: Checkpoint) -> CheckpointReply:
         engine = self._engine
@@ -129,19 +131,7 @@ class WorkerProbes:
             index=request.index,
             t_s=time.monotonic(),
             idle=idle,
-            pools={
-                name: {
-                    "total": pool.total,
-                    "available": pool.available,
-                    "evictable": pool.evictable,
-                    "protected": pool.protected,
-                    "in_flight": pool.in_flight,
-                    "session_held": pool.session_held,
-                    "waiting_held": pool.waiting_held,
-                    "residual": pool.residual,
-                }
-                for name, pool in stats.items()
-            },
+            pools={name: pool.as_dict() for name, pool in stats.items()},
             locks={
                 name: stats[pool].protected
                 for name, pool in (("full", "kv"), ("mamba", "mamba"))
@@ -193,23 +183,6 @@ def violation_records(
             str(entry.kind), entry.pool, entry.message, slots, entry.count, owners
         )
     return list(records.values())
-
-
-def _with_census(reply: CheckpointReply, census: CensusReply) -> CheckpointReply:
-    return CheckpointReply(
-        probe_id=reply.probe_id,
-        index=reply.index,
-        t_s=reply.t_s,
-        idle=reply.idle,
-        pools=reply.pools,
-        locks=reply.locks,
-        containers=reply.containers,
-        running=reply.running,
-        waiting=reply.waiting,
-        counters=reply.counters,
-        violations=reply.violations,
-        census=census,
-    )
 
 
 _NO_CENSUS = CensusReply(

@@ -15,7 +15,7 @@ import pytest
 
 from hybridbench.analysis.comparison.records import ComparisonTerms
 from hybridbench.clock import FakeClock
-from hybridbench.compare.live_side import BlockDone, Stage
+from hybridbench.compare.live_side import BlockDone, CompareContext
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.run import CompareOutcome, run_comparison
 from hybridbench.compare.sides import Side
@@ -56,7 +56,7 @@ class Script:
         yield
         self.processes.append(")")
 
-    def make(self, side: Side, label: str, stage: Stage) -> ScriptedSide:
+    def make(self, side: Side, label: str, context: CompareContext) -> ScriptedSide:
         return ScriptedSide(self, side, label)
 
     def run(self, plan: ComparePlan) -> CompareOutcome:
@@ -120,7 +120,7 @@ class ScriptedSide:
     def end_block(self) -> BlockDone:
         return BlockDone(self.start_s, {"throughput_tokens_per_s": 1000.0 / self.took_s})
 
-    def bury(self, lost: WorkerLostError) -> None:
+    def record_loss(self, lost: WorkerLostError) -> None:
         self.lost = lost.detail
 
     def close(self) -> None:

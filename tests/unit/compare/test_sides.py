@@ -10,9 +10,10 @@ import pytest
 from hybridbench.compare import interpreters
 from hybridbench.compare.interpreters import find_interpreter
 from hybridbench.compare.plan import order_of
-from hybridbench.compare.sides import AS_OF, defect_words, is_stored, resolved_sides
+from hybridbench.compare.sides import defect_words, is_stored, resolved_sides
 from hybridbench.defects.releases import PREFIX
 from hybridbench.errors import ConfigError, UsageError
+from hybridbench.runs.defect_catalog import AS_OF
 
 
 def test_the_working_tree_and_a_defect_are_sides_of_this_process() -> None:

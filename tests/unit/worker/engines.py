@@ -45,10 +45,12 @@ class InProcessWorker:
     wire: ParentWire
     thread: threading.Thread
     metrics: WorkerMetrics
+    leaving: bool = False
 
     def ask(self, *messages: m.ToWorker, until: type[m.FromWorker]) -> list[m.FromWorker]:
         """Post ``messages`` and collect what comes, up to and with one of type ``until``."""
         for message in messages:
+            self.leaving = self.leaving or isinstance(message, m.Shutdown)
             self.wire.post(message)
         told: list[m.FromWorker] = []
         while not any(isinstance(message, until) for message in told):
@@ -73,10 +75,11 @@ def in_process_worker(engine: Engine) -> Iterator[InProcessWorker]:
     try:
         yield worker
     finally:
-        if thread.is_alive():
+        # One that said goodbye may still be on its way out, and says it only once.
+        if thread.is_alive() and not worker.leaving:
             with suppress(WireClosedError):
                 worker.ask(m.Shutdown(), until=m.Goodbye)
-            thread.join(PATIENCE_S)
+        thread.join(PATIENCE_S)
         parent.close()
         far.close()
         monitor.close()

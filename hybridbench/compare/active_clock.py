@@ -5,7 +5,7 @@ its own.
 from __future__ import annotations
 
 
-class OwnTime:
+class ActiveClock:
     """Adds up the stops of one block.  Stamps are of the monotonic clock."""
 
     def __init__(self) -> None:

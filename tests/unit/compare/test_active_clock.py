@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.compare.own_time import OwnTime
+from hybridbench.compare.active_clock import ActiveClock
 
 
 def test_stops_are_left_out_as_far_as_they_lie_between_the_stamps() -> None:
-    own = OwnTime()
+    own = ActiveClock()
     own.freeze(10.0)
     assert own.thaw(12.0) == pytest.approx(2.0)
     own.freeze(15.0)
@@ -20,7 +20,7 @@ def test_stops_are_left_out_as_far_as_they_lie_between_the_stamps() -> None:
 
 
 def test_who_was_not_frozen_lost_nothing() -> None:
-    own = OwnTime()
+    own = ActiveClock()
 
     assert not own.is_frozen
     assert own.thaw(5.0) == 0.0

@@ -1,0 +1,38 @@
+"""What defects there are, told to a process that does not import the engine they patch.
+
+``python -m hybridbench.worker.defect_catalog [NAME ...]`` writes the defects that the names of
+``--defect`` mean, or all defects and controls, to its standard output, pickled and without their
+patches; the only reader is the process that started it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hybridbench.defects.catalog import CONTROLS, DEFECTS
+from hybridbench.defects.defect import Defect
+from hybridbench.defects.releases import expand
+from hybridbench.defects.truth import Truth
+from hybridbench.errors import HybridbenchError
+
+
+def main(names: Sequence[str]) -> int:
+    """Write what ``names`` mean; the exit code."""
+    try:
+        found = expand(names) if names else (*DEFECTS, *CONTROLS)
+    except HybridbenchError as error:
+        sys.stderr.write(str(error))
+        return int(error.exit_code)
+    sys.stdout.buffer.write(pickle.dumps(tuple(map(_described, found))))
+    return 0
+
+
+def _described(defect: Defect) -> Defect:
+    return replace(defect, patches=(), at_rate=None, truth=Truth())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""The catalog as a process without the engine sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hybridbench.defects.catalog import CONTROLS, DEFECTS, find_defect
+from hybridbench.errors import UsageError
+from hybridbench.runs.defect_catalog import described_defects
+
+
+def test_all_defects_and_controls_are_described_without_their_patches() -> None:
+    described = described_defects()
+
+    assert [d.slug for d in described] == [d.slug for d in (*DEFECTS, *CONTROLS)]
+    assert [d.signature for d in described] == [d.signature for d in (*DEFECTS, *CONTROLS)]
+    assert all(d.patches == () for d in described)
+
+
+def test_a_name_means_what_it_means_to_the_worker() -> None:
+    (described,) = described_defects("unreleased-mappings@200MiB/h")
+
+    assert described.slug == "unreleased-mappings@200MiB/h"
+    assert described.overrides == find_defect("unreleased-mappings").overrides
+
+
+def test_what_cannot_be_is_refused_in_the_catalogs_own_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean mamba-adder-reject"):
+        described_defects("mamba-adder-rejct")
+    with pytest.raises(UsageError, match="no such file"):
+        described_defects(str(tmp_path / "absent.py"))
