@@ -1,22 +1,21 @@
-"""``hybridbench bench``: the engine's speed as ratios measured side by side, and how well the
-analysis tells leaks from healthy memory.
+"""``hybridbench bench``: the bundled engine's speed, and the limits that short runs get.
+
+What compares the analysis with others, or the caches with a released sglang, is in ``benchmarks/``
+of the repository.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hybridbench.cli import bench_compare
 from hybridbench.errors import ExitCode
 
-if TYPE_CHECKING:
-    from hybridbench.bench.detectors import Row
-
 app = typer.Typer(
-    help="Benchmarks: the bundled engine as ratios from one run, the analysis beside others.",
+    help="Benchmarks of the bundled engine, and the measured limits of short runs.",
     no_args_is_help=True,
 )
 
@@ -46,16 +45,6 @@ def engine(rounds: Rounds = 9) -> None:
 @app.command("cache")
 def cache(
     turns: Annotated[int, typer.Option(min=100, help="Measured turns of each row.")] = 8000,
-    against: Annotated[
-        str,
-        typer.Option(
-            metavar="PYTHON",
-            help="An interpreter with sglang, whose caches then run the same turns beside ours.",
-        ),
-    ] = "",
-    blocks: Annotated[
-        int, typer.Option(min=1, help="With --against: how often the two take turns.")
-    ] = 10,
 ) -> None:
     """The prefix caches alone: match, insert, evict on multi-turn conversations.
 
@@ -63,53 +52,21 @@ def cache(
     """
     from hybridbench.bench.cache import bench_cache, bench_eviction
 
-    if against:
-        _cache_against(against, turns, blocks)
-    else:
-        typer.echo("median microseconds a call, one thread")
+    typer.echo("median microseconds a call, one thread")
+    typer.echo(
+        f"{'cache':16} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
+        f"{'turns/s':>8} {'in cache':>8} {'hit rate':>8}"
+    )
+    for page_size in (1, 16):
+        row = bench_cache(page_size, turns)
         typer.echo(
-            f"{'cache':16} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
-            f"{'turns/s':>8} {'in cache':>8} {'hit rate':>8}"
+            f"{row.cache:16} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
+            f"{row.evict_us:7.1f} {row.cache_us_per_turn:8.1f} {row.turns_per_s:8.0f} "
+            f"{row.cache_time_share:8.0%} {row.hit_rate:8.0%}"
         )
-        for page_size in (1, 16):
-            row = bench_cache(page_size, turns)
-            typer.echo(
-                f"{row.cache:16} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
-                f"{row.evict_us:7.1f} {row.cache_us_per_turn:8.1f} {row.turns_per_s:8.0f} "
-                f"{row.cache_time_share:8.0%} {row.hit_rate:8.0%}"
-            )
     typer.echo("\ncost of one eviction, most old nodes internal or locked")
     for cost in bench_eviction():
         typer.echo(f"{cost.cache:16} {cost.nodes:7} nodes {cost.evict_us:7.1f} us")
-
-
-def _cache_against(python: str, turns: int, blocks: int) -> None:
-    from hybridbench.bench.against import KINDS, AgainstRow, Spread, bench_against
-
-    def spread(figure: Spread) -> str:
-        return f"{figure.median:6.1f} ({figure.least:.1f} to {figure.most:.1f})"
-
-    def lines(row: AgainstRow) -> tuple[str, ...]:
-        name = f"{row.cache} {row.page_size}"
-        kinds = "".join(f"{row.ours_us[kind]:8.1f}" for kind in KINDS)
-        other = "".join(f"{row.theirs_us[kind]:8.1f}" for kind in KINDS)
-        return (
-            f"{name:18} {'ours':14}{kinds}  {spread(row.ours_us_per_turn)}",
-            f"{'':18} {'sglang ' + row.version:14}{other}  {spread(row.theirs_us_per_turn)}",
-            f"{'':18} {'theirs / ours':14}{'':32}  {row.ratio.median:6.2f} "
-            f"({row.ratio.least:.2f} to {row.ratio.most:.2f}); hit rate "
-            f"{row.ours_hit_rate:.1%} and {row.theirs_hit_rate:.1%}",
-        )
-
-    typer.echo(
-        f"microseconds inside cache calls, medians; {turns} turns in {blocks} blocks on each side, "
-        "taken in turns; one thread each"
-    )
-    head = "".join(f"{kind:>8}" for kind in KINDS)
-    typer.echo(f"{'cache, page size':18} {'':14}{head}  a turn (least to most block)")
-    for page_size in (1, 16):
-        for line in lines(bench_against(python, page_size, turns, blocks)):
-            typer.echo(line)
 
 
 @app.command("step")
@@ -129,39 +86,6 @@ def step(
             f"{row.kv_tokens:10} {row.served:14} {row.us_per_token:9.2f} "
             f"{row.check_us_per_step:9.1f}"
         )
-
-
-@app.command("detectors")
-def detectors(
-    traces: Annotated[int, typer.Option(min=1, help="Traces of each kind.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first trace of each kind.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
-    kinds: Annotated[bool, typer.Option("--kinds", help="This analysis kind by kind too.")] = False,
-    corpus: Annotated[
-        str, typer.Option(help="curves, processes, processes-held-out or services.")
-    ] = "curves",
-) -> None:
-    """The analysis against lines, ranks and rules of thumb, on labelled traces of memory.
-
-    Curves: 23 healthy and 19 leaking kinds.  Processes: simulated mechanisms in pairs, half of the
-    pairs held out.  Services: other mechanisms, never looked at.  Every detector sees every trace,
-    none gets a steady event.
-    """
-    from hybridbench.bench.detectors import CORPORA, by_kind, judge_corpus, rows
-
-    if corpus not in CORPORA:
-        raise typer.BadParameter(f"{corpus} is none of {', '.join(CORPORA)}", param_hint="--corpus")
-    answers = judge_corpus(traces, seed, jobs, corpus)
-    table = rows(answers)
-    typer.echo(
-        f"{table[0].clean} clean traces, {table[0].resolvable} leaks that can be resolved, "
-        f"{traces} traces of each kind from seed {seed}"
-    )
-    typer.echo(_detector_line(_DETECTOR_HEAD))
-    for row in table:
-        typer.echo(_detector_line((row.detector, *_figures(row))))
-    for kind, row in by_kind(answers) if kinds else ():
-        typer.echo(_detector_line((kind, *_figures(row))))
 
 
 @app.command("limits")
@@ -196,52 +120,6 @@ def limits(
             typer.echo(sentence, err=True)
         if broken:
             raise typer.Exit(int(ExitCode.REGRESSION))
-
-
-@app.command("calls")
-def calls(
-    repeat: Annotated[int, typer.Option(min=1, help="Comparisons of each row.")] = 400,
-    seed: Annotated[int, typer.Option(min=0, help="Of each row's machines.")] = 5,
-) -> None:
-    """How often the calls of `compare` are right: planted speeds on simulated machines.
-
-    The table is Markdown; the looks, margin and intervals are those of a live comparison.
-    """
-    from hybridbench.bench.comparison import TABLE_HEAD, run, table_row
-
-    typer.echo("\n".join(TABLE_HEAD))
-    for row in run(repeat, seed):
-        typer.echo(table_row(row))
-
-
-_DETECTOR_HEAD = (
-    "detector",
-    "false alarms",
-    "found",
-    "called clean",
-    "inconclusive",
-    "coverage",
-    "ms/trace",
-)
-
-
-def _detector_line(cells: tuple[str, ...]) -> str:
-    return f"{cells[0]:30}" + "".join(f"{cell:>15}" for cell in cells[1:])
-
-
-def _figures(row: Row) -> tuple[str, ...]:
-    return (
-        _share(row.false_alarms, row.clean),
-        _share(row.found, row.resolvable),
-        _share(row.called_clean, row.resolvable),
-        _share(row.clean_inconclusive, row.clean),
-        "-" if row.coverage is None else f"{row.coverage:.3f}",
-        f"{row.ms:.1f}",
-    )
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.3f} ({part})" if whole else "-"
 
 
 def _spread_ms(times_s: tuple[float, ...]) -> str:

@@ -15,7 +15,7 @@ def diagnose(
 
     The worker itself is gone: what it held can only be told of a run that asked it at its end.
     """
-    # Imported here: `--help` and usage errors should not wait for scipy.
+    # Imported here: `--help` and usage errors should not wait for numpy.
     from hybridbench.report.console import render_diagnosis
     from hybridbench.report.diagnosis import diagnosis_text, what_can_be_told
     from hybridbench.rundir.reader import read_run

@@ -51,7 +51,7 @@ def tell_directory(directory: Path) -> Told:
 
 
 def _run(run_dir: Path) -> Told:
-    # Imported here: `--help` and usage errors should not wait for scipy.
+    # Imported here: `--help` and usage errors should not wait for numpy.
     from hybridbench.analysis.judge import judge
     from hybridbench.report.build import build_document
     from hybridbench.report.write import write_run

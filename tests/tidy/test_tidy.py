@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "hybridbench").rglob("*.py"))
+SOURCES = sorted(p for room in ("hybridbench", "benchmarks") for p in (ROOT / room).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 FUNCTION_LINES_MAX = 65
@@ -112,7 +112,7 @@ def test_no_destructor_frees_anything(path: Path) -> None:
 
 def test_nothing_committed_names_a_machine_or_an_index() -> None:
     suspicious = re.compile(r"(?:^|[\s\"'=(])/(?:root|home|work)/|index-" r"url")
-    folders = ["hybridbench", "tests", "docs", "profiles", ".github"]
+    folders = ["hybridbench", "benchmarks", "tests", "docs", "profiles", ".github"]
     files = [p for folder in folders for p in (ROOT / folder).rglob("*") if p.is_file()]
     files += [p for p in ROOT.iterdir() if p.is_file() and p.suffix in {".md", ".toml", ".txt"}]
     found = []

@@ -6,7 +6,6 @@ A bad one is one sentence and exit code 2.  A new option without a row here fail
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,25 +255,8 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
         },
     ),
     "bench engine": ((), {"--rounds": COUNT}),
-    "bench cache": (
-        (),
-        {
-            "--turns": takes("200", "1"),
-            "--against": takes(sys.executable),  # another environment: test_against has the rest
-            "--blocks": COUNT,
-        },
-    ),
+    "bench cache": ((), {"--turns": takes("200", "1")}),
     "bench step": ((), {"--steps": takes("20", "1")}),
-    "bench detectors": (
-        (),
-        {
-            "--traces": COUNT,
-            "--seed": takes("3", "-1"),
-            "--jobs": COUNT,
-            "--kinds": FLAG,
-            "--corpus": takes("services", "absent"),
-        },
-    ),
     "bench limits": (
         (),
         {
@@ -284,7 +266,6 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--growth": FLAG,
         },
     ),
-    "bench calls": ((), {"--repeat": COUNT, "--seed": takes("3", "-1")}),
     "profiles list": ((), {}),
     "profiles show": (("smoke",), {"profile": takes("smoke", "absent")}),
     "profiles validate": (("smoke",), {"files": takes("smoke", "absent")}),
@@ -317,10 +298,7 @@ DOORS: Final = (
     "hybridbench.nightly.run.merge_cells",
     "hybridbench.bench.engine.run",
     "hybridbench.bench.cache.bench_cache",
-    "hybridbench.bench.against.bench_against",
     "hybridbench.bench.step.bench_step",
-    "hybridbench.bench.detectors.judge_corpus",
-    "hybridbench.bench.comparison.run",
     "hybridbench.bench.limits.record_missing",
 )
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.corpus_noise import Noise, draw_noise, noise_at, record_noise
 from hybridbench.analysis.record import FloatArray
-from hybridbench.bench.corpus_noise import Noise, draw_noise, noise_at, record_noise
 
 Random = np.random.Generator
 Shape = Callable[[Random, FloatArray], FloatArray]

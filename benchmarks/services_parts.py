@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from benchmarks.simulated_parts import Clock, Part, Random, poisson_times, reverting
 from hybridbench.analysis.record import FloatArray
-from hybridbench.bench.simulated_parts import Clock, Part, Random, poisson_times, reverting
 
 _FULL_BY = 0.55  # of the run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.bench.simulated import (
+from benchmarks.simulated import (
     CLEAN_KINDS,
     HELD_OUT_CLEAN_KINDS,
     HELD_OUT_LEAK_KINDS,
@@ -14,8 +14,8 @@ from hybridbench.bench.simulated import (
     clean_trace,
     leaking_trace,
 )
-from hybridbench.bench.simulated_parts import PARTS, arrivals, poisson_times
-from tests.unit.bench.generated import check_rises, check_seeded, check_share, held_by
+from benchmarks.simulated_parts import PARTS, arrivals, poisson_times
+from tests.unit.benchmarks.generated import check_rises, check_seeded, check_share, held_by
 
 FILLS = ("key cache", "connections", "code cache")
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.corpus import LabelledTrace
+from benchmarks.simulated_parts import Part, arrivals
 from hybridbench.analysis.record import FloatArray
-from hybridbench.bench.corpus import LabelledTrace
-from hybridbench.bench.simulated_parts import Part, arrivals
 
 
 def held_by(part: Part, seed: int) -> FloatArray:

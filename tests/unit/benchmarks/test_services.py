@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.bench import simulated_parts
-from hybridbench.bench.services import (
+from benchmarks import simulated_parts
+from benchmarks.services import (
     CLEAN_KINDS,
     LEAK_KINDS,
     LEAKS,
     clean_trace,
     leaking_trace,
 )
-from hybridbench.bench.services_parts import PARTS
-from tests.unit.bench.generated import check_rises, check_seeded, check_share, held_by
+from benchmarks.services_parts import PARTS
+from tests.unit.benchmarks.generated import check_rises, check_seeded, check_share, held_by
 
 FILLS = ("hash table", "mapped file", "sessions")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.bench.corpus import CLEAN_KINDS, LEAK_KINDS, clean_trace, leaking_trace
+from benchmarks.corpus import CLEAN_KINDS, LEAK_KINDS, clean_trace, leaking_trace
 
 
 @pytest.mark.parametrize("kind", CLEAN_KINDS)

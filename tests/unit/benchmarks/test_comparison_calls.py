@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hybridbench.bench.comparison import (
+from benchmarks.comparison_calls import (
     DRIFT,
     TABLE_HEAD,
     Machine,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.bench.against import KINDS, bench_against
+from benchmarks.against_sglang import KINDS, bench_against
 from hybridbench.bench.cache import TimedCache
 from hybridbench.bench.cache_pattern import Block, Conversations, block_from
 from hybridbench.errors import UsageError
@@ -21,7 +21,7 @@ import json, sys
 from dataclasses import asdict
 from hybridbench.bench.cache import TimedCache
 from hybridbench.bench.cache_pattern import CachePattern
-assert sys.argv[1:] == ["-m", "hybridbench.bench.sglang_cache"], sys.argv
+assert sys.argv[1:] == ["-m", "benchmarks.sglang_cache"], sys.argv
 for line in sys.stdin:
     asked = json.loads(line)
     if "pattern" in asked:
@@ -66,7 +66,7 @@ def test_a_process_that_falls_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_not_there_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match=r"--against ./none: there is no such program"):
+    with pytest.raises(UsageError, match=r"./none: there is no such program"):
         bench_against("./none", 1)
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.corpus import WARMUP, LabelledTrace
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.blocks import make_blocks
-from hybridbench.bench.corpus import WARMUP, LabelledTrace
 
 LEAK, CLEAN, INCONCLUSIVE = "LEAK", "CLEAN", "INCONCLUSIVE"
 

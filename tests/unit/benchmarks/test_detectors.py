@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybridbench.bench.corpus import LabelledTrace, clean_trace, leaking_trace
-from hybridbench.bench.detectors import (
+from benchmarks.corpus import LabelledTrace, clean_trace, leaking_trace
+from benchmarks.detectors import (
     ANALYSIS,
     CORPORA,
     Seen,
@@ -17,7 +17,7 @@ from hybridbench.bench.detectors import (
     judge_corpus,
     rows,
 )
-from hybridbench.bench.rival_detectors import (
+from benchmarks.rival_detectors import (
     CLEAN,
     INCONCLUSIVE,
     LEAK,

@@ -13,10 +13,10 @@ from itertools import product
 
 import numpy as np
 
+from benchmarks.corpus import WARMUP, LabelledTrace
+from benchmarks.corpus_noise import record_noise
+from benchmarks.simulated_parts import PARTS, RANDOM, Clock, Random, arrivals, poisson_times
 from hybridbench.analysis.record import FloatArray
-from hybridbench.bench.corpus import WARMUP, LabelledTrace
-from hybridbench.bench.corpus_noise import record_noise
-from hybridbench.bench.simulated_parts import PARTS, RANDOM, Clock, Random, arrivals, poisson_times
 
 TICKS = 3000
 RESOLVABLE_Z = 8.0

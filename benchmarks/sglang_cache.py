@@ -1,6 +1,6 @@
 """A released sglang's caches under the same turns, in an environment of their own.
 
-Started by ``bench cache --against PYTHON`` with that interpreter; says one JSON object a line.  The
+Started by ``benchmarks.against_sglang`` with an interpreter that has it; answers JSON lines.  The
 packages that sglang wants and a machine without a GPU cannot have are replaced by empty ones.
 """
 

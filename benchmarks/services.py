@@ -12,11 +12,10 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from hybridbench.analysis.record import FloatArray
-from hybridbench.bench.corpus import LabelledTrace
-from hybridbench.bench.corpus_noise import record_noise
-from hybridbench.bench.services_parts import PARTS, RANDOM
-from hybridbench.bench.simulated import (
+from benchmarks.corpus import LabelledTrace
+from benchmarks.corpus_noise import record_noise
+from benchmarks.services_parts import PARTS, RANDOM
+from benchmarks.simulated import (
     RESOLVABLE_Z,
     TICKS,
     LeakEvents,
@@ -28,7 +27,8 @@ from hybridbench.bench.simulated import (
     mean_rate,
     traffic,
 )
-from hybridbench.bench.simulated_parts import Clock, Random, arrivals, poisson_times
+from benchmarks.simulated_parts import Clock, Random, arrivals, poisson_times
+from hybridbench.analysis.record import FloatArray
 
 _PAGES = (4096e-6, 65536e-6, 2.097152)
 _OCTAVES = 5

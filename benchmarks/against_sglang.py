@@ -2,6 +2,8 @@
 
 The two take turns at every block, in alternating order, so that a busy machine slows both; a ratio
 is one block's time of theirs over the same block's time of ours.
+
+    python -m benchmarks.against_sglang PYTHON
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from hybridbench.bench.cache import TimedCache
 from hybridbench.bench.cache_pattern import Block, CachePattern, block_from
@@ -134,7 +139,7 @@ class _OtherProcess:
             pass
         if not line:
             raise UsageError(
-                f"--against {self._python}: the sglang process there has ended; its last words are "
+                f"{self._python}: the sglang process there has ended; its last words are "
                 "above. docs/benchmarks.md says what it must be able to import."
             )
         answer: dict[str, object] = json.loads(line)
@@ -144,15 +149,15 @@ class _OtherProcess:
 @contextmanager
 def _other(python: str) -> Iterator[_OtherProcess]:
     settings = {
-        # This package alone: everything else must come from the other environment.
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        # This repository alone: everything else must come from the other environment.
+        "PYTHONPATH": str(Path(__file__).parents[1]),
         **SAFE_PATH,
         "SGLANG_USE_CPU_ENGINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    command = with_environment(settings, [python, "-m", "hybridbench.bench.sglang_cache"])
+    command = with_environment(settings, [python, "-m", "benchmarks.sglang_cache"])
     if shutil.which(python) is None:
-        raise UsageError(f"--against {python}: there is no such program.")
+        raise UsageError(f"{python}: there is no such program.")
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
     )
@@ -189,3 +194,42 @@ def _by_kind(blocks: tuple[Block, ...]) -> dict[str, float]:
 
 def _hit_rate(blocks: tuple[Block, ...]) -> float:
     return sum(block.hit_tokens for block in blocks) / sum(block.key_tokens for block in blocks)
+
+
+def main(
+    python: Annotated[str, typer.Argument(help="An interpreter that can import sglang.")],
+    turns: Annotated[int, typer.Option(min=100, help="Measured turns of each row.")] = 8000,
+    blocks: Annotated[int, typer.Option(min=1, help="How often the two take turns.")] = 10,
+) -> None:
+    """Our prefix caches beside those of a released sglang, on the same conversations."""
+    typer.echo(
+        f"microseconds inside cache calls, medians; {turns} turns in {blocks} blocks on each side, "
+        "taken in turns; one thread each"
+    )
+    head = "".join(f"{kind:>8}" for kind in KINDS)
+    typer.echo(f"{'cache, page size':18} {'':14}{head}  a turn (least to most block)")
+    try:
+        for page_size in (1, 16):
+            typer.echo("\n".join(_lines(bench_against(python, page_size, turns, blocks))))
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _lines(row: AgainstRow) -> tuple[str, ...]:
+    ours = "".join(f"{row.ours_us[kind]:8.1f}" for kind in KINDS)
+    theirs = "".join(f"{row.theirs_us[kind]:8.1f}" for kind in KINDS)
+    return (
+        f"{f'{row.cache} {row.page_size}':18} {'ours':14}{ours}  {_range(row.ours_us_per_turn)}",
+        f"{'':18} {'sglang ' + row.version:14}{theirs}  {_range(row.theirs_us_per_turn)}",
+        f"{'':18} {'theirs / ours':14}{'':32}  {row.ratio.median:6.2f} "
+        f"({row.ratio.least:.2f} to {row.ratio.most:.2f}); hit rate "
+        f"{row.ours_hit_rate:.1%} and {row.theirs_hit_rate:.1%}",
+    )
+
+
+def _range(figure: Spread) -> str:
+    return f"{figure.median:6.1f} ({figure.least:.1f} to {figure.most:.1f})"
+
+
+if __name__ == "__main__":
+    typer.run(main)
