@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from hybridbench.sampling.cgroup import available_bytes, memory_limit
+from hybridbench.sampling.headroom import available_bytes, memory_limit
 
 # Twice what was free in blocks of 128 KiB and less on a machine of 24 GiB after two hours.
 _MOST_BYTES: Final = 2**30

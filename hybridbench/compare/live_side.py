@@ -42,7 +42,7 @@ from hybridbench.runs.manifest import planned_manifest, with_counts, with_segmen
 from hybridbench.runs.plan import Segment, SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.steps import SoakSteps
-from hybridbench.sampling.cgroup import oom_kills
+from hybridbench.sampling.headroom import oom_kills
 from hybridbench.sampling.sampler import StarvationSource
 from hybridbench.targets.bundled import BundledTarget
 from hybridbench.targets.messages import Drain, Ready

@@ -8,7 +8,7 @@ from hybridbench.clock import Clock
 from hybridbench.records.json_value import JsonValue
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.recorder import Recorder
-from hybridbench.sampling.cgroup import oom_kills
+from hybridbench.sampling.headroom import oom_kills
 from hybridbench.targets.target import ExitStatus, Target
 
 _STACK_PATIENCE_S = 1.0

@@ -13,7 +13,7 @@ from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import RunStatus, View
-from hybridbench.sampling.cadence import Beat, CensusPace
+from hybridbench.sampling.cadence import Beat, ScanPace
 from hybridbench.sampling.sampler import (
     HarnessSource,
     ProcessSource,
@@ -121,7 +121,7 @@ class SoakLoop:
     target: Target
     driver: Driver
     sampler: Sampler
-    census_pace: CensusPace
+    census_pace: ScanPace
     status: RunStatus
     watchdog_s: float  # this long without a step or a word is a hang
     steady: Steady | None = None
@@ -430,7 +430,7 @@ def make_loop(
         target=target,
         driver=driver,
         sampler=Sampler(sources, Beat(cadence.sample_every_s, now_s), run.clock),
-        census_pace=CensusPace(cadence.collectible_every_s, now_s, plan.stall_max_s),
+        census_pace=ScanPace(cadence.collectible_every_s, now_s, plan.stall_max_s),
         status=status,
         watchdog_s=plan.watchdog_s,
     )

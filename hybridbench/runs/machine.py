@@ -11,7 +11,7 @@ from pathlib import Path
 
 import hybridbench
 from hybridbench.records.json_value import JsonValue
-from hybridbench.sampling.cgroup import memory_limit
+from hybridbench.sampling.headroom import memory_limit
 
 _GIT_PATIENCE_S = 5.0
 

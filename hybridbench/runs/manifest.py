@@ -10,7 +10,7 @@ from hybridbench.records.json_value import JsonValue, as_mapping, plain_mapping
 from hybridbench.runs.defect_files import DEFECT_FILES, hashes_of
 from hybridbench.runs.machine import git_state, interpreter_facts, machine_facts
 from hybridbench.runs.plan import SoakPlan
-from hybridbench.sampling.cgroup import memory_limit
+from hybridbench.sampling.headroom import memory_limit
 from hybridbench.targets.messages import Ready
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.targets.wire import PROTOCOL_VERSION

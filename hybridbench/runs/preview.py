@@ -23,8 +23,8 @@ from hybridbench.runs.boot import boot_worker
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.plan import SoakPlan
-from hybridbench.sampling.cgroup import memory_limit
-from hybridbench.sampling.process_memory import read_process_memory
+from hybridbench.sampling.headroom import memory_limit
+from hybridbench.sampling.process import read_process_memory
 from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
 from hybridbench.targets.messages import Census, CensusReply, Ready, Shutdown
 from hybridbench.targets.target import NOT_SHOWN

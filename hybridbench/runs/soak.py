@@ -37,7 +37,7 @@ from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import View
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.stopping import Extension, make_stopper
-from hybridbench.sampling.cgroup import oom_kills
+from hybridbench.sampling.headroom import oom_kills
 from hybridbench.targets.bundled import BundledTarget
 from hybridbench.workload.build import build_workload
 

@@ -37,7 +37,7 @@ class Beat:
 
 
 @dataclass
-class CensusPace:
+class ScanPace:
     """When the next census is due: as planned, or more seldom where each one is felt.
 
     A stop grows with the heap (a fork copies page tables), and so does the child's work.  The

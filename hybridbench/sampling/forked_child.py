@@ -3,25 +3,36 @@
 The copy sees the heap of the moment it was made and may wreck it.  It yields to the engine, lives
 no longer than its deadline or its parent, and leaves by ``os._exit``: no finalizers, no ``atexit``,
 no flushing of buffers that the parent will flush too.
+
+It needs the Python heap, not gigabytes of pool: a fork copies page tables, and afterwards each page
+that the engine writes is copied once.  Pages marked ``MADV_DONTFORK`` cost neither.  The child must
+not read them: it would die of a segmentation fault.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+import msgspec
 
 _CHILD_NICENESS = 5
-# Opened once: each CDLL object leaves a reference cycle behind, which a census would then find.
+# Opened once: each CDLL object leaves a reference cycle behind, which a heap scan would then find.
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 1 << 16
 _POLL_S = 0.05
+_MADV_DONTFORK = 10
+_MADV_DOFORK = 11
+_Answer = TypeVar("_Answer")
 
 
 class ForkedChild:
@@ -69,6 +80,15 @@ class ForkedChild:
             return "the child took too long and was killed"
         code = os.waitstatus_to_exitcode(self._status or 0)
         return f"the child ended with status {code}" if code else ""
+
+    def decoded(self, kind: type[_Answer]) -> _Answer | str:
+        """The answer of a child that is done, in MessagePack; or why there is none."""
+        if self.failure:
+            return self.failure
+        try:
+            return msgspec.msgpack.decode(bytes(self.answer), type=kind)
+        except msgspec.MsgspecError as error:
+            return f"the child's answer cannot be read: {error}"
 
     def _at_end_of_answer(self) -> bool:
         while True:
@@ -141,3 +161,44 @@ def _be_the_child(
     finally:
         # Nothing may travel up into the copied program, an exception least of all.
         os._exit(status)
+
+
+@dataclass(frozen=True)
+class MemoryRange:
+    """``size_bytes`` bytes from ``address`` on, which stay there while the process lives."""
+
+    address: int
+    size_bytes: int
+
+    def whole_pages(self) -> MemoryRange | None:
+        """The part made of whole pages; the rest may share its page with other objects."""
+        page = mmap.PAGESIZE
+        start = -(-self.address // page) * page
+        end = (self.address + self.size_bytes) // page * page
+        return MemoryRange(start, end - start) if end > start else None
+
+    def overlaps(self, address: int, size_bytes: int) -> bool:
+        """Whether any of ``size_bytes`` bytes from ``address`` on lies inside."""
+        return self.address < address + size_bytes and address < self.address + self.size_bytes
+
+
+def exclude_from_forks(ranges: Iterable[MemoryRange]) -> tuple[MemoryRange, ...]:
+    """Mark the whole pages of ``ranges``; return those that the kernel accepted."""
+    return tuple(part for part in _parts(ranges) if _advise(part, _MADV_DONTFORK))
+
+
+def include_in_forks(ranges: Iterable[MemoryRange]) -> None:
+    """Undo ``exclude_from_forks``, before the memory is given back."""
+    for part in _parts(ranges):
+        _advise(part, _MADV_DOFORK)
+
+
+def _parts(ranges: Iterable[MemoryRange]) -> list[MemoryRange]:
+    return [part for part in (given.whole_pages() for given in ranges) if part is not None]
+
+
+def _advise(part: MemoryRange, advice: int) -> bool:
+    madvise = _LIBC.madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    madvise.restype = ctypes.c_int
+    return bool(madvise(part.address, part.size_bytes, advice) == 0)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.sampling.fork_exclusion import MemoryRange
+from hybridbench.sampling.forked_child import MemoryRange
 from hybridbench.sampling.tensor_storage import TensorStorages
 
 _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None)})

@@ -1,4 +1,7 @@
-"""How much memory and disk is left before the machine, not the engine, ends the run."""
+"""How much memory and disk is left before the machine, not the engine, ends the run.
+
+Memory is bounded by the machine and by the control group that this process runs in.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hybridbench.sampling.cgroup import available_bytes, memory_limit
-
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
+# Version 1 writes "no limit" as the largest page-aligned number.
+_UNLIMITED_BYTES = 2**60
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """The most memory that a process here can get, and what sets the limit."""
+
+    size_bytes: int
+    source: str  # "cgroup" or "MemAvailable"
+    folder: Path | None = field(default=None, compare=False)  # of the group that sets it
+
+
+def memory_limit(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> MemoryLimit | None:
+    """The cgroup's limit if it has one, else what the machine has available now."""
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        for folder in _folders(proc, root):
+            size_bytes = _number(folder / name)
+            if size_bytes is not None and size_bytes < _UNLIMITED_BYTES:
+                return MemoryLimit(size_bytes, "cgroup", folder)
+    available = available_bytes(proc)
+    return None if available is None else MemoryLimit(available, "MemAvailable")
+
+
+def oom_kills(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> int | None:
+    """Processes of this cgroup that the kernel killed for lack of memory so far; None if untold."""
+    for folder in _folders(proc, root):
+        for name in ("memory.events", "memory.oom_control"):
+            count = _field(folder / name, "oom_kill")
+            if count is not None:
+                return count
+    return None
 
 
 @dataclass(frozen=True)
@@ -65,6 +98,26 @@ class Floor:
         return room if room.left_bytes < self._floor_bytes else None
 
 
+def available_bytes(proc: Path = _PROC, field: str = "MemAvailable") -> int | None:
+    """One line of the machine's account of its memory, in bytes."""
+    kib = _field(proc / "meminfo", f"{field}:")
+    return None if kib is None else kib * 1024
+
+
+def used_bytes(folder: Path) -> int | None:
+    """Memory of the control group at ``folder`` that the kernel cannot simply drop."""
+    used = _number(folder / "memory.current")
+    if used is None:
+        used = _number(folder / "memory.usage_in_bytes")
+    if used is None:
+        return None
+    for name in ("inactive_file", "total_inactive_file"):
+        cached = _field(folder / "memory.stat", name)
+        if cached is not None:
+            return max(0, used - cached)
+    return used
+
+
 def _of_machine(proc: Path) -> Headroom | None:
     left = available_bytes(proc)
     total = available_bytes(proc, "MemTotal")
@@ -81,24 +134,34 @@ def _of_group(proc: Path, root: Path) -> Headroom | None:
     return None if used is None else Headroom(limit.size_bytes - used, limit.size_bytes, "cgroup")
 
 
-def used_bytes(folder: Path) -> int | None:
-    """Memory of the control group at ``folder`` that the kernel cannot simply drop."""
-    used = None
-    for name in ("memory.current", "memory.usage_in_bytes"):
-        if (text := _text(folder / name)).strip().isdigit():
-            used = int(text)
-            break
-    if used is None:
-        return None
-    for line in _text(folder / "memory.stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name in ("inactive_file", "total_inactive_file") and value.isdigit():
-            return max(0, used - int(value))
-    return used
+def _folders(proc: Path, root: Path) -> list[Path]:
+    """Where the files of this process's memory cgroup may be, version 2 first, nearest first."""
+    folders = []
+    for line in _lines(proc / "self" / "cgroup"):
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        relative = path.lstrip("/")
+        if not controllers:
+            folders += [root / relative, root / "unified" / relative, root]
+        elif "memory" in controllers.split(","):
+            folders += [root / "memory" / relative, root / "memory"]
+    return folders
 
 
-def _text(path: Path) -> str:
+def _field(path: Path, name: str) -> int | None:
+    for line in _lines(path):
+        words = line.split()
+        if words[:1] == [name] and len(words) > 1 and words[1].isdigit():
+            return int(words[1])
+    return None
+
+
+def _number(path: Path) -> int | None:
+    text = "".join(_lines(path)).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8").splitlines()
     except OSError:
-        return ""
+        return []

@@ -1,29 +1,26 @@
-"""A full look at the heap in a forked child: cycles by attribute, who holds what, what would go.
+"""A survey of the heap in a forked child: cycles by attribute, who holds what, what is garbage.
 
-At the baseline the child also rehearses the ladder: a second child, its own, trims, collects and
-flushes, and reads its memory after each.  So the baseline's slack, garbage and cache are known to
-the byte, and the process under test stays as it is.
+At the baseline the child also rehearses the reclaim steps: a second child, its own, trims,
+collects and flushes, and reads its memory after each.  So the baseline's slack, garbage and cache
+are known to the byte, and the process under test stays as it is.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from hybridbench.sampling.fork_exclusion import MemoryRange
-from hybridbench.sampling.forked_child import ForkedChild, fork_child
+from hybridbench.sampling.forked_child import ForkedChild, MemoryRange, fork_child
 from hybridbench.sampling.garbage_cycles import GarbageCycles, garbage_cycles
 from hybridbench.sampling.garbage_size import TypeSize, garbage_size
-from hybridbench.sampling.heap_census import disarm
+from hybridbench.sampling.heap_scan import collect_into_garbage
 from hybridbench.sampling.live_paths import LivePaths, counts_by_class
+from hybridbench.sampling.reclaim import ReclaimHooks, ReclaimStep, at_rest, destructive_steps, trim
 from hybridbench.sampling.retained_growth import Retained, retained_growth
-from hybridbench.sampling.rungs import Rung, RungWork, at_rest, destructive_rungs, trim
-from hybridbench.sampling.tensor_storage import TensorStorages
 
 _TYPES_REPORTED = 12
 _TABLE_COUNT_MIN = 8
@@ -48,7 +45,7 @@ class HeapSurvey:
     paths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
     retained: tuple[Retained, ...] = ()
-    rehearsal: tuple[Rung, ...] = ()
+    rehearsal: tuple[ReclaimStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class SurveyScope:
 
 
 def start_survey(
-    scope: SurveyScope, baseline: Baseline | None = None, rehearse: RungWork | None = None
+    scope: SurveyScope, baseline: Baseline | None = None, rehearse: ReclaimHooks | None = None
 ) -> ForkedChild:
     """Fork the child; ``survey_of`` reads it when it is done.
 
@@ -98,41 +95,26 @@ def start_survey(
 
 def survey_of(child: ForkedChild) -> HeapSurvey:
     """What a child that is done has found."""
-    if child.failure:
-        return HeapSurvey(error=child.failure)
-    try:
-        return msgspec.msgpack.decode(bytes(child.answer), type=HeapSurvey)
-    except msgspec.MsgspecError as error:
-        return HeapSurvey(error=f"the child's answer cannot be read: {error}")
+    found = child.decoded(HeapSurvey)
+    return HeapSurvey(error=found) if isinstance(found, str) else found
 
 
 def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> HeapSurvey:
     """Look at this process and leave the collector in ruins: only for a forked child."""
     started_s = time.process_time()
-    gc.disable()
-    gc.callbacks.clear()
-    # Frozen objects are in no list that the collector or get_objects looks at.
-    gc.unfreeze()
-    objects = gc.get_objects()
-    kinds = Counter(map(type, objects))
-    storages = TensorStorages(objects, kinds, scope.excluded)
-    disarmed = disarm(kinds)
-    tracked = len(objects)
-    del objects
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    gc.collect()
+    heap = collect_into_garbage(scope.excluded)
     gc.set_debug(0)
     garbage = list(gc.garbage)
     gc.garbage.clear()
-    size = garbage_size(garbage, storages, scope.excluded)
+    size = garbage_size(garbage, heap.storages, scope.excluded)
     cycles = garbage_cycles(garbage)
     live = LivePaths(
-        scope.roots(), gc.get_objects(), (garbage, scope.ballast, disarmed), scope.excluded
+        scope.roots(), gc.get_objects(), (garbage, scope.ballast, heap.disarmed), scope.excluded
     )
     compared = () if baseline is None else retained_growth(live, baseline.paths, baseline.classes)
     return HeapSurvey(
         child_s=time.process_time() - started_s,
-        tracked_objects=tracked,
+        tracked_objects=heap.alive.total(),
         garbage_objects=len(garbage),
         garbage_bytes=size.total_bytes,
         garbage_types=size.types[:_TYPES_REPORTED],
@@ -143,15 +125,13 @@ def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> HeapSur
     )
 
 
-def _rehearsed(scope: SurveyScope, work: RungWork) -> tuple[Rung, ...]:
-    """The whole ladder in a child of this child; empty if that did not come to its end."""
+def _rehearsed(scope: SurveyScope, work: ReclaimHooks) -> tuple[ReclaimStep, ...]:
+    """All steps in a child of this child; empty if that did not come to its end."""
 
-    def climb() -> bytes:
-        rungs = [at_rest(work), trim(work), *destructive_rungs(work)]
-        return msgspec.msgpack.encode(rungs)
+    def steps() -> bytes:
+        return msgspec.msgpack.encode([at_rest(work), trim(work), *destructive_steps(work)])
 
-    child = fork_child(climb, (), scope.timeout_s / 2)
+    child = fork_child(steps, (), scope.timeout_s / 2)
     child.wait()
-    if child.failure:
-        return ()
-    return tuple(msgspec.msgpack.decode(bytes(child.answer), type=list[Rung]))
+    found = child.decoded(list[ReclaimStep])
+    return () if isinstance(found, str) else tuple(found)

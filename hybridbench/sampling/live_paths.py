@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hybridbench.sampling.edge_names import Neighbours, edge_name, instance_dict, type_name
-from hybridbench.sampling.fork_exclusion import MemoryRange
+from hybridbench.sampling.forked_child import MemoryRange
 from hybridbench.sampling.garbage_size import garbage_size
 from hybridbench.sampling.tensor_storage import TensorStorages
 

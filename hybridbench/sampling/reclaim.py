@@ -1,17 +1,91 @@
-"""What a process at rest gives back: malloc's slack, the cache, the collector's garbage, in turn.
+"""What an idle process releases, one step after the other: malloc's slack, garbage, the cache.
 
 A time series cannot tell a sawtooth longer than the run, garbage that waits for a full collection
 and allocator slack from a leak; this can.  It destroys what it measures, so it is the last act of a
 run and never a repeated probe.
+
+The steps of a diagnosis go from what destroys nothing to what destroys most.  Malloc's slack comes
+first, because it may be released without changing any object.  The collector comes before the
+cache: a cache that is dropped while removed nodes keep their pointers becomes garbage itself, and
+would be charged to the collector.  Malloc is trimmed before each reading, or what a step frees
+would stay in its lists.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hybridbench.sampling.rungs import malloc_trim
+REST, TRIM, COLLECT, FLUSH, DEVICE = "rest", "trim", "collect", "flush", "device"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One reading, in bytes; ``private`` is RssAnon and swap, the device's are 0 on a CPU."""
+
+    private_bytes: int
+    malloc_in_use_bytes: int = 0
+    malloc_arena_bytes: int = 0
+    device_allocated_bytes: int = 0
+    device_reserved_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class ReclaimStep:
+    """What was done, the memory after it, and how long it took."""
+
+    name: str
+    memory: Memory
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ReclaimHooks:
+    """What the steps need of the process: a reading, the cache's flush, the device's own cache."""
+
+    read: Callable[[], Memory]
+    flush: Callable[[], object]
+    empty_device_cache: Callable[[], object] | None = None
+
+
+def at_rest(work: ReclaimHooks) -> ReclaimStep:
+    """The first reading; nothing is done."""
+    return _step(REST, work, _nothing)
+
+
+def trim(work: ReclaimHooks) -> ReclaimStep:
+    """Malloc gives back what it can; no object changes."""
+    return _step(TRIM, work, _nothing, trimmed=True)
+
+
+def destructive_steps(work: ReclaimHooks) -> Iterator[ReclaimStep]:
+    """Everything after ``trim``; the process is another afterwards."""
+    yield _step(COLLECT, work, _collect_everything, trimmed=True)
+    yield _step(FLUSH, work, lambda: (work.flush(), gc.collect()), trimmed=True)
+    if work.empty_device_cache is not None:
+        yield _step(DEVICE, work, work.empty_device_cache, trimmed=True)
+
+
+def _step(
+    name: str, work: ReclaimHooks, act: Callable[[], object], *, trimmed: bool = False
+) -> ReclaimStep:
+    started_s = time.perf_counter()
+    act()
+    if trimmed:
+        malloc_trim()
+    return ReclaimStep(name, work.read(), time.perf_counter() - started_s)
+
+
+def _nothing() -> None:
+    """For steps that only read or trim."""
+
+
+def _collect_everything() -> None:
+    gc.unfreeze()
+    gc.collect()
 
 
 @dataclass(frozen=True)
@@ -39,3 +113,12 @@ def reclaim(read_bytes: Callable[[], int], flush: Callable[[], object]) -> Recla
     gc.collect()
     malloc_trim()
     return Reclaimed(at_rest, after_trim, after_flush, read_bytes())
+
+
+def malloc_trim() -> None:
+    """Only glibc has it; elsewhere nothing happens."""
+    try:
+        trim_function = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return
+    trim_function(ctypes.c_size_t(0))

@@ -14,12 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from hybridbench.sampling.fork_exclusion import MemoryRange
+from hybridbench.sampling.forked_child import MemoryRange
 from hybridbench.sampling.garbage_size import garbage_size
-from hybridbench.sampling.heap_census import (
+from hybridbench.sampling.heap_scan import (
     TYPES_REPORTED,
-    CensusReport,
     CountedClasses,
+    HeapScan,
     instance_counts,
     no_classes,
 )
@@ -28,8 +28,8 @@ from hybridbench.sampling.tensor_storage import TensorStorages
 _NO_SWITCH_S = 60.0
 
 
-class WalkCensus:
-    """The same calls as ForkCensus; ``start`` does all the work and ``poll`` hands it out.
+class WalkScan:
+    """The same calls as ForkScan; ``start`` does all the work and ``poll`` hands it out.
 
     Objects in the permanent generation (``gc.freeze``) are not seen: the list the walk starts from
     lacks them, so what they refer to counts as alive and they themselves are not counted.
@@ -42,7 +42,7 @@ class WalkCensus:
     ) -> None:
         self._classes = classes
         self._excluded = tuple(excluded)
-        self._report: CensusReport | None = None
+        self._report: HeapScan | None = None
 
     @property
     def running(self) -> bool:
@@ -64,12 +64,12 @@ class WalkCensus:
                 gc.enable()
         return time.perf_counter() - started_s
 
-    def poll(self) -> CensusReport | None:
-        """The census that ``start`` took, once."""
+    def poll(self) -> HeapScan | None:
+        """The scan that ``start`` took, once."""
         report, self._report = self._report, None
         return report
 
-    def wait(self, timeout_s: float) -> CensusReport | None:
+    def wait(self, timeout_s: float) -> HeapScan | None:
         """Like ``poll``: there is nothing to wait for."""
         del timeout_s
         return self.poll()
@@ -78,7 +78,7 @@ class WalkCensus:
         """Drop an unfetched report."""
         self._report = None
 
-    def _count(self) -> CensusReport:
+    def _count(self) -> HeapScan:
         reachable = dict(self._classes())
         objects = gc.get_objects()
         alive = Counter(map(type, objects))
@@ -87,7 +87,7 @@ class WalkCensus:
         garbage = unreachable(objects)
         del objects
         size = garbage_size(garbage, storages, self._excluded)
-        return CensusReport(
+        return HeapScan(
             method="walk",
             tracked_objects=tracked,
             collectible_objects=len(garbage),

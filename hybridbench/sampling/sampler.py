@@ -11,12 +11,14 @@ from typing import Protocol
 from hybridbench.clock import Clock
 from hybridbench.metrics import declared
 from hybridbench.sampling.cadence import Beat
-from hybridbench.sampling.cpu_time import read_cpu_s, read_cpu_wait_s, read_steal_s
-from hybridbench.sampling.process_memory import (
+from hybridbench.sampling.process import (
     ProcessGoneError,
     count_open_fds,
+    read_cpu_s,
+    read_cpu_wait_s,
     read_process_memory,
     read_pss_bytes,
+    read_steal_s,
 )
 
 

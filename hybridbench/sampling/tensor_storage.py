@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hybridbench.sampling.fork_exclusion import MemoryRange
+from hybridbench.sampling.forked_child import MemoryRange
 
 if TYPE_CHECKING:
     import torch

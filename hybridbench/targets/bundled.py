@@ -14,7 +14,7 @@ from typing import Final
 
 from hybridbench.errors import WorkerFailedError
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
-from hybridbench.sampling.process_memory import require_proc
+from hybridbench.sampling.process import require_proc
 from hybridbench.targets.messages import FromWorker, ToWorker
 from hybridbench.targets.own_process import SAFE_PATH, import_path, with_environment
 from hybridbench.targets.stderr_file import StderrFile

@@ -18,16 +18,16 @@ from hybridbench.sampling.heap_survey import (
     survey_of,
 )
 from hybridbench.sampling.malloc import MallocInfo, malloc_reader
-from hybridbench.sampling.process_memory import read_process_memory
-from hybridbench.sampling.rungs import (
+from hybridbench.sampling.process import read_process_memory
+from hybridbench.sampling.reclaim import (
     COLLECT,
     REST,
     TRIM,
     Memory,
-    Rung,
-    RungWork,
+    ReclaimHooks,
+    ReclaimStep,
     at_rest,
-    destructive_rungs,
+    destructive_steps,
     trim,
 )
 from hybridbench.targets.messages import Diagnose, Diagnosis
@@ -85,7 +85,7 @@ class WorkerDiagnosis:
     def _stages(self, request: Diagnose) -> Iterator[Diagnosis | None]:
         """None for each time something is waited for, then the answer."""
         now_s, wanted = time.monotonic(), set(request.rungs)
-        readings: list[Rung] = []
+        readings: list[ReclaimStep] = []
         survey: SurveyRecord | None = None
         if REST in wanted:
             readings.append(at_rest(self._work))
@@ -97,7 +97,7 @@ class WorkerDiagnosis:
                 if found is None:
                     yield None
         if COLLECT in wanted:
-            for rung in destructive_rungs(self._work):
+            for rung in destructive_steps(self._work):
                 readings.append(rung)
                 yield None
         told = [_reading(rung) for rung in readings]
@@ -124,10 +124,10 @@ class WorkerDiagnosis:
         yield _record(survey, stop_s, tables=baseline is None)
 
 
-def rung_work(engine: Engine) -> RungWork:
+def rung_work(engine: Engine) -> ReclaimHooks:
     """How the stages read this process and reach its cache and device."""
     on_cuda = engine.config.device.startswith("cuda")
-    return RungWork(
+    return ReclaimHooks(
         read=_reader(malloc_reader(), on_cuda=on_cuda),
         flush=engine.flush_cache,
         empty_device_cache=torch.cuda.empty_cache if on_cuda else None,
@@ -149,7 +149,7 @@ def _reader(malloc: Callable[[], MallocInfo] | None, *, on_cuda: bool) -> Callab
     return read
 
 
-def _reading(rung: Rung) -> RungReading:
+def _reading(rung: ReclaimStep) -> RungReading:
     memory = rung.memory
     return RungReading(
         rung.name,

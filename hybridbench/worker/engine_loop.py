@@ -20,7 +20,7 @@ from hybridbench.engine.sampling_params import ALL_TOKENS, SamplingParams
 from hybridbench.errors import UsageError
 from hybridbench.sampling.allocations import AllocationTracker
 from hybridbench.sampling.ballast import Ballast
-from hybridbench.sampling.process_memory import read_process_memory
+from hybridbench.sampling.process import read_process_memory
 from hybridbench.sampling.reclaim import reclaim
 from hybridbench.targets.messages import (
     Abort,

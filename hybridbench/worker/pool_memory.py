@@ -10,7 +10,7 @@ import torch
 
 from hybridbench.engine.memory.free_list import FreeList
 from hybridbench.engine.memory.ledger import OwnerLedger
-from hybridbench.sampling.fork_exclusion import MemoryRange
+from hybridbench.sampling.forked_child import MemoryRange
 
 # Smaller buffers are not worth a mapping of their own.
 _SIZE_BYTES_MIN = 256 * 1024

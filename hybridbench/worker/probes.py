@@ -10,8 +10,8 @@ import msgspec
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
-from hybridbench.sampling.heap_census import CensusReport, ForkCensus
-from hybridbench.sampling.reference_walk import WalkCensus
+from hybridbench.sampling.heap_scan import ForkScan, HeapScan
+from hybridbench.sampling.reference_walk import WalkScan
 from hybridbench.targets.messages import (
     Census,
     CensusReply,
@@ -40,7 +40,7 @@ class WorkerProbes:
     def __init__(
         self,
         engine: Engine,
-        census: ForkCensus | WalkCensus,
+        census: ForkScan | WalkScan,
         metrics: WorkerMetrics,
         diagnosis: WorkerDiagnosis | None = None,
     ) -> None:
@@ -91,7 +91,7 @@ class WorkerProbes:
             self._stop_s = self._census.start()
             self._stop_cpu_s = time.thread_time() - began_cpu_s
         except OSError as error:
-            return self._answer(CensusReport(method=self._census.method, error=f"no fork: {error}"))
+            return self._answer(HeapScan(method=self._census.method, error=f"no fork: {error}"))
         finally:
             self._metrics.probe_stop_s += time.perf_counter() - began_s
         self._polled_s = self._started_s
@@ -108,7 +108,7 @@ class WorkerProbes:
         self._metrics.probe_stop_s += time.perf_counter() - began_s
         return replies
 
-    def _answer(self, report: CensusReport) -> list[FromWorker]:
+    def _answer(self, report: HeapScan) -> list[FromWorker]:
         current, self._current = self._current, None
         assert current is not None
         self._metrics.probe_child_s += report.child_s
@@ -145,7 +145,7 @@ class WorkerProbes:
             census=_NO_CENSUS,
         )
 
-    def _census_reply(self, probe_id: int, report: CensusReport) -> CensusReply:
+    def _census_reply(self, probe_id: int, report: HeapScan) -> CensusReply:
         return CensusReply(
             probe_id=probe_id,
             t_s=self._started_s,

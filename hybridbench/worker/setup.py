@@ -20,17 +20,17 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.models.registry import resolve_model
 from hybridbench.errors import ConfigError
 from hybridbench.sampling.ballast import Ballast
-from hybridbench.sampling.fork_exclusion import exclude_from_forks
+from hybridbench.sampling.forked_child import exclude_from_forks
 from hybridbench.sampling.gc_monitor import (
     GcMonitor,
     gc_settings,
     set_gc_after_warmup,
     set_gc_before_warmup,
 )
-from hybridbench.sampling.heap_census import ForkCensus
+from hybridbench.sampling.heap_scan import ForkScan
 from hybridbench.sampling.heap_survey import SurveyScope
 from hybridbench.sampling.malloc import malloc_reader
-from hybridbench.sampling.reference_walk import WalkCensus
+from hybridbench.sampling.reference_walk import WalkScan
 from hybridbench.targets.engine_files import imported_engine_files
 from hybridbench.targets.messages import Ready, Scalar, Start
 from hybridbench.targets.target import Capability
@@ -90,17 +90,17 @@ def engine_config(start: Start) -> EngineConfig:
         raise ConfigError(f"engine: {error}.") from error
 
 
-def _census(start: Start, engine: Engine, wire: WorkerWire) -> ForkCensus | WalkCensus:
+def _census(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan | WalkScan:
     method = start.census
     if method == "auto":
         # CUDA does not survive a fork; the child would have to avoid every tensor of the device.
         method = "fork" if start.engine.get("device", "cpu") == "cpu" else "walk"
     if method == "walk":
-        return WalkCensus(engine.reference_counted_classes)
+        return WalkScan(engine.reference_counted_classes)
     if method != "fork":
         raise ConfigError(f"census: {method!r} is no method; choose auto, fork or walk.")
     excluded = exclude_from_forks(pool_ranges(engine.pools))
-    return ForkCensus(
+    return ForkScan(
         engine.reference_counted_classes,
         excluded,
         close_in_child=(wire.fileno(),),
@@ -109,10 +109,10 @@ def _census(start: Start, engine: Engine, wire: WorkerWire) -> ForkCensus | Walk
 
 
 def _survey_scope(
-    census: ForkCensus | WalkCensus, roots: Sequence[object], ballast: Ballast
+    census: ForkScan | WalkScan, roots: Sequence[object], ballast: Ballast
 ) -> SurveyScope | None:
     """What a survey looks at: everything below ``roots``, which may be filled later."""
-    if isinstance(census, WalkCensus):
+    if isinstance(census, WalkScan):
         return None
     return SurveyScope(
         roots=lambda: roots,

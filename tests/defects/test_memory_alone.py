@@ -22,7 +22,7 @@ from hybridbench.defects.vllm24264_unreleased_mappings import TransferBuffers
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT, malloc_reader
-from hybridbench.sampling.process_memory import read_process_memory
+from hybridbench.sampling.process import read_process_memory
 from hybridbench.units import parse_byte_rate
 from hybridbench.workload.catalog import load_profile
 from tests.builders import assert_idle_and_clean, make_engine

@@ -9,8 +9,8 @@ import pytest
 
 from hybridbench.compare import fragmentation
 from hybridbench.compare.fragmentation import scattered_pages_held
-from hybridbench.sampling.cgroup import MemoryLimit
-from hybridbench.sampling.process_memory import read_process_memory
+from hybridbench.sampling.headroom import MemoryLimit
+from hybridbench.sampling.process import read_process_memory
 
 MIB = 2**20
 

@@ -14,7 +14,7 @@ from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakSteps
-from hybridbench.sampling.cadence import Beat, CensusPace
+from hybridbench.sampling.cadence import Beat, ScanPace
 from hybridbench.sampling.sampler import Sampler, TimedSource
 from hybridbench.workload.catalog import load_profile
 from tests.unit.runs.fakes import FakeSink, FakeTarget, FakeView, FakeWorkload
@@ -65,7 +65,7 @@ def make_soak(
         target=target,
         driver=Driver(workload, target),
         sampler=Sampler(list(sources), Beat(1.0, now_s), clock),
-        census_pace=CensusPace(4.0, now_s),
+        census_pace=ScanPace(4.0, now_s),
         status=RunStatus("fake", "", plan.duration_s),
         watchdog_s=30.0,
     )

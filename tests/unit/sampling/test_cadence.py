@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.sampling.cadence import CHILD_SHARE_MAX, STOP_SHARE_MAX, Beat, CensusPace
+from hybridbench.sampling.cadence import CHILD_SHARE_MAX, STOP_SHARE_MAX, Beat, ScanPace
 
 
 def test_a_beat_is_due_once_an_interval_and_says_how_late_it_is() -> None:
@@ -29,7 +29,7 @@ def test_an_interval_of_nothing_is_refused() -> None:
 
 
 def test_a_cheap_census_keeps_its_planned_pace() -> None:
-    pace = CensusPace(planned_s=2.0, next_s=0.0)
+    pace = ScanPace(planned_s=2.0, next_s=0.0)
     pace.asked(0.0)
     pace.learn(stop_s=0.005, child_s=0.3)
 
@@ -38,7 +38,7 @@ def test_a_cheap_census_keeps_its_planned_pace() -> None:
 
 
 def test_a_long_stop_stretches_the_pace_at_once_and_keeps_its_share() -> None:
-    pace = CensusPace(planned_s=2.0, next_s=0.0)
+    pace = ScanPace(planned_s=2.0, next_s=0.0)
     pace.asked(10.0)
     pace.learn(stop_s=0.06, child_s=0.3)
 
@@ -47,7 +47,7 @@ def test_a_long_stop_stretches_the_pace_at_once_and_keeps_its_share() -> None:
 
 
 def test_waiting_for_a_processor_does_not_stretch_the_pace() -> None:
-    pace = CensusPace(planned_s=2.0, next_s=0.0)
+    pace = ScanPace(planned_s=2.0, next_s=0.0)
     for _ in range(5):
         pace.asked(0.0)
         pace.learn(stop_s=0.06, child_s=0.3, stop_cpu_s=0.01)
@@ -56,14 +56,14 @@ def test_waiting_for_a_processor_does_not_stretch_the_pace() -> None:
 
 
 def test_a_stop_that_is_all_work_stretches_the_pace() -> None:
-    pace = CensusPace(planned_s=2.0, next_s=0.0)
+    pace = ScanPace(planned_s=2.0, next_s=0.0)
     pace.learn(stop_s=0.06, child_s=0.3, stop_cpu_s=0.05)
 
     assert pace.interval_s == pytest.approx(0.05 / STOP_SHARE_MAX)
 
 
 def test_a_busy_child_stretches_the_pace_too() -> None:
-    pace = CensusPace(planned_s=2.0, next_s=0.0)
+    pace = ScanPace(planned_s=2.0, next_s=0.0)
     pace.asked(0.0)
     pace.learn(stop_s=0.001, child_s=4.0)
 
@@ -71,7 +71,7 @@ def test_a_busy_child_stretches_the_pace_too() -> None:
 
 
 def test_one_outlier_does_not_set_the_pace_for_good() -> None:
-    pace = CensusPace(planned_s=2.0, next_s=0.0)
+    pace = ScanPace(planned_s=2.0, next_s=0.0)
     for stop_s in (0.01, 0.2, *[0.01] * 12):
         pace.asked(0.0)
         pace.learn(stop_s, 0.1)
@@ -80,7 +80,7 @@ def test_one_outlier_does_not_set_the_pace_for_good() -> None:
 
 
 def test_two_stops_in_a_row_above_the_budget_end_the_censuses_and_one_does_not() -> None:
-    pace = CensusPace(planned_s=2.0, next_s=0.0, stall_max_s=0.1)
+    pace = ScanPace(planned_s=2.0, next_s=0.0, stall_max_s=0.1)
     for stop_s in (0.05, 0.3, 0.05, 0.3):
         pace.learn(stop_s, 0.1)
     assert not pace.given_up
@@ -92,7 +92,7 @@ def test_two_stops_in_a_row_above_the_budget_end_the_censuses_and_one_does_not()
 
 
 def test_without_a_budget_no_stop_is_too_long() -> None:
-    pace = CensusPace(planned_s=2.0, next_s=0.0)
+    pace = ScanPace(planned_s=2.0, next_s=0.0)
     for _ in range(3):
         pace.learn(60.0, 0.1)
 

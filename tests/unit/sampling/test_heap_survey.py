@@ -15,8 +15,8 @@ from hybridbench.sampling.heap_survey import (
     start_survey,
     survey_of,
 )
-from hybridbench.sampling.process_memory import read_process_memory
-from hybridbench.sampling.rungs import Memory, RungWork
+from hybridbench.sampling.process import read_process_memory
+from hybridbench.sampling.reclaim import Memory, ReclaimHooks
 
 
 class Engine:
@@ -44,7 +44,7 @@ def no_collector() -> Iterator[None]:
 
 
 def survey(
-    engine: Engine, baseline: HeapSurvey | None = None, work: RungWork | None = None
+    engine: Engine, baseline: HeapSurvey | None = None, work: ReclaimHooks | None = None
 ) -> HeapSurvey:
     scope = SurveyScope(lambda: [engine])
     before = None if baseline is None else Baseline(baseline.paths, baseline.classes)
@@ -90,7 +90,7 @@ def test_the_baseline_rehearses_the_ladder_in_a_child_of_its_child() -> None:
     def read() -> Memory:
         return Memory(read_process_memory(os.getpid()).anon_swap_bytes)
 
-    found = survey(engine, work=RungWork(read, engine.log.clear))
+    found = survey(engine, work=ReclaimHooks(read, engine.log.clear))
 
     after = {rung.name: rung.memory.private_bytes for rung in found.rehearsal}
     assert list(after) == ["rest", "trim", "collect", "flush"]
@@ -102,7 +102,7 @@ def test_a_rehearsal_that_fails_costs_only_itself() -> None:
     def fail() -> object:
         raise RuntimeError("no flush today")
 
-    found = survey(Engine(), work=RungWork(lambda: Memory(1), fail))
+    found = survey(Engine(), work=ReclaimHooks(lambda: Memory(1), fail))
 
     assert found.rehearsal == ()
     assert found.error == ""

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import gc
+import weakref
+from collections.abc import Callable
 
-from hybridbench.sampling.reclaim import reclaim
+from hybridbench.sampling.reclaim import (
+    Memory,
+    ReclaimHooks,
+    at_rest,
+    destructive_steps,
+    reclaim,
+    trim,
+)
 
 
 class Knot:
@@ -35,3 +44,58 @@ def test_slack_goes_first_then_the_cache_then_garbage_also_what_was_frozen() -> 
     assert [freed - before for _, freed in seen] == [0, 0, 0, 0, 1]
     assert (given.at_rest_bytes, given.after_collect_bytes) == (99, 95)
     assert gc.get_freeze_count() == 0
+
+
+def work(seen: list[str], device: Callable[[], object] | None = None) -> ReclaimHooks:
+    def read() -> Memory:
+        seen.append("read")
+        return Memory(1000 - len(seen))
+
+    return ReclaimHooks(read, lambda: seen.append("flush"), device)
+
+
+def test_the_steps_go_from_what_changes_nothing_to_what_destroys_most() -> None:
+    seen: list[str] = []
+    hooks = work(seen, lambda: seen.append("device"))
+
+    steps = [at_rest(hooks), trim(hooks), *destructive_steps(hooks)]
+
+    assert [step.name for step in steps] == ["rest", "trim", "collect", "flush", "device"]
+    assert seen == ["read", "read", "read", "flush", "read", "device", "read"]
+    assert [step.memory.private_bytes for step in steps] == [999, 998, 997, 995, 993]
+
+
+def test_without_a_device_there_is_no_step_for_it() -> None:
+    assert [rung.name for rung in destructive_steps(work([]))] == ["collect", "flush"]
+
+
+def test_garbage_goes_at_the_collector_s_step_before_the_cache_is_flushed() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        watched = weakref.ref(Knot())
+        alive: list[bool] = []
+
+        def flush() -> None:
+            alive.append(watched() is not None)
+
+        hooks = ReclaimHooks(lambda: Memory(int(watched() is not None)), flush)
+        steps = [at_rest(hooks), trim(hooks), *destructive_steps(hooks)]
+    finally:
+        gc.enable()
+
+    assert [step.memory.private_bytes for step in steps] == [1, 1, 0, 0]
+    assert alive == [False]
+
+
+def test_frozen_garbage_goes_as_well() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        watched = weakref.ref(Knot())
+        gc.freeze()
+        list(destructive_steps(work([])))
+        assert watched() is None
+    finally:
+        gc.unfreeze()
+        gc.enable()

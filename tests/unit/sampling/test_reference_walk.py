@@ -6,8 +6,8 @@ import gc
 import sys
 import weakref
 
-from hybridbench.sampling.heap_census import InstanceCounts
-from hybridbench.sampling.reference_walk import WalkCensus, unreachable
+from hybridbench.sampling.heap_scan import InstanceCounts
+from hybridbench.sampling.reference_walk import WalkScan, unreachable
 from tests.unit.sampling.garbage import Node, drop_pair, undisturbed
 
 
@@ -20,7 +20,7 @@ def test_it_finds_what_the_collector_then_finds_and_kills_no_weak_reference() ->
         del node
         for _ in range(50):
             drop_pair([1, 2, 3])
-        taker = WalkCensus(lambda: {"Node": (Node, 0)})
+        taker = WalkScan(lambda: {"Node": (Node, 0)})
         interval_s = sys.getswitchinterval()
         stop_s = taker.start()
         report = taker.poll()
@@ -38,7 +38,7 @@ def test_it_finds_what_the_collector_then_finds_and_kills_no_weak_reference() ->
 
 
 def test_the_answer_is_given_once() -> None:
-    taker = WalkCensus()
+    taker = WalkScan()
     assert taker.poll() is None
     taker.start()
     running = [taker.running]

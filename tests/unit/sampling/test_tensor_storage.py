@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from hybridbench.sampling.fork_exclusion import MemoryRange
+from hybridbench.sampling.forked_child import MemoryRange
 from hybridbench.sampling.tensor_storage import TensorStorages
 
 KINDS = [torch.Tensor, torch.nn.Parameter, int]

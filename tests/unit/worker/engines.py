@@ -12,7 +12,7 @@ from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.engine import Engine
 from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.gc_monitor import GcMonitor
-from hybridbench.sampling.heap_census import ForkCensus
+from hybridbench.sampling.heap_scan import ForkScan
 from hybridbench.sampling.malloc import malloc_reader
 from hybridbench.targets import messages as m
 from hybridbench.targets.wire import ParentWire, WireClosedError, WorkerWire
@@ -64,7 +64,7 @@ def in_process_worker(engine: Engine) -> Iterator[InProcessWorker]:
     near, far = socket.socketpair()
     monitor = GcMonitor()
     metrics = WorkerMetrics(engine, monitor, malloc_reader(), engine.counters.as_dict())
-    census = ForkCensus(engine.reference_counted_classes, timeout_s=PATIENCE_S)
+    census = ForkScan(engine.reference_counted_classes, timeout_s=PATIENCE_S)
     probes = WorkerProbes(engine, census, metrics)
     wire = WorkerWire(far)
     loop = EngineLoop(engine, wire, probes, metrics, Ballast(0))

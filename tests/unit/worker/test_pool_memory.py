@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.sampling.fork_exclusion import exclude_from_forks, include_in_forks
+from hybridbench.sampling.forked_child import exclude_from_forks, include_in_forks
 from hybridbench.worker.pool_memory import pool_ranges
 from tests.builders import attention_model, make_attention_engine
 

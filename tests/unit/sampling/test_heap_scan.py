@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from hybridbench.sampling.fork_exclusion import (
+from hybridbench.sampling.forked_child import (
     MemoryRange,
     exclude_from_forks,
     include_in_forks,
 )
-from hybridbench.sampling.heap_census import CensusReport, ForkCensus, InstanceCounts
-from hybridbench.sampling.process_memory import count_open_fds
+from hybridbench.sampling.heap_scan import ForkScan, HeapScan, InstanceCounts
+from hybridbench.sampling.process import count_open_fds
 from tests.unit.sampling.garbage import Node, drop_pair, undisturbed
 
 PATIENCE_S = 120.0
@@ -31,8 +31,8 @@ def no_nodes() -> Mapping[str, tuple[type, int]]:
     return {"Node": (Node, 0)}
 
 
-def census(**settings: object) -> CensusReport:
-    taker = ForkCensus(no_nodes, timeout_s=PATIENCE_S, **settings)  # type: ignore[arg-type]
+def census(**settings: object) -> HeapScan:
+    taker = ForkScan(no_nodes, timeout_s=PATIENCE_S, **settings)  # type: ignore[arg-type]
     assert taker.start() > 0.0
     report = taker.wait(PATIENCE_S)
     assert report is not None
@@ -40,7 +40,7 @@ def census(**settings: object) -> CensusReport:
     return report
 
 
-def bytes_of(report: CensusReport, name: str) -> int:
+def bytes_of(report: HeapScan, name: str) -> int:
     return sum(row.size_bytes for row in report.types if row.type_name.endswith(name))
 
 
@@ -63,7 +63,7 @@ def test_what_something_still_reaches_is_retained_and_not_collectible() -> None:
     with undisturbed():
         held = [Node() for _ in range(5)]
         drop_pair()
-        taker = ForkCensus(lambda: {"Node": (Node, 2)}, timeout_s=PATIENCE_S)
+        taker = ForkScan(lambda: {"Node": (Node, 2)}, timeout_s=PATIENCE_S)
         taker.start()
         report = taker.wait(PATIENCE_S)
         del held
@@ -181,7 +181,7 @@ def test_memory_that_is_not_in_the_child_does_no_harm_unless_it_is_read() -> Non
             def reads_the_pool() -> Mapping[str, tuple[type, int]]:
                 return {"Node": (Node, int(pool[4 * 2**20]))}
 
-            taker = ForkCensus(reads_the_pool, excluded, timeout_s=PATIENCE_S)
+            taker = ForkScan(reads_the_pool, excluded, timeout_s=PATIENCE_S)
             taker.start()
             reading = taker.wait(PATIENCE_S)
     finally:
@@ -202,10 +202,10 @@ def test_a_child_that_fails_says_why_and_one_that_hangs_is_killed() -> None:
         signal.pause()
         return {}
 
-    failing = ForkCensus(fails, timeout_s=PATIENCE_S)
+    failing = ForkScan(fails, timeout_s=PATIENCE_S)
     failing.start()
     failed = failing.wait(PATIENCE_S)
-    hanging = ForkCensus(hangs, timeout_s=0.2)
+    hanging = ForkScan(hangs, timeout_s=0.2)
     hanging.start()
     hung = hanging.wait(PATIENCE_S)
 
@@ -215,10 +215,10 @@ def test_a_child_that_fails_says_why_and_one_that_hangs_is_killed() -> None:
     assert "too long" in hung.error or "status -14" in hung.error
 
 
-def test_only_one_census_runs_at_a_time_and_closing_reaps_its_child() -> None:
-    taker = ForkCensus(no_nodes)
+def test_only_one_scan_runs_at_a_time_and_closing_reaps_its_child() -> None:
+    taker = ForkScan(no_nodes)
     taker.start()
-    with pytest.raises(RuntimeError, match="a census is running"):
+    with pytest.raises(RuntimeError, match="a heap scan is running"):
         taker.start()
     running = [taker.running]
     taker.close()
@@ -230,8 +230,8 @@ def test_only_one_census_runs_at_a_time_and_closing_reaps_its_child() -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_who_counts_open_files_sees_as_many_during_a_census_as_between_two() -> None:
-    taker = ForkCensus(no_nodes, timeout_s=PATIENCE_S)
+def test_who_counts_open_files_sees_as_many_during_a_scan_as_between_two() -> None:
+    taker = ForkScan(no_nodes, timeout_s=PATIENCE_S)
     before = count_open_fds(os.getpid())
     counts: list[int | None] = []
     for _ in range(3):
@@ -256,7 +256,7 @@ def test_descriptors_named_are_closed_in_the_child() -> None:
             return {"closed": (Node, 0)}
         return {"open": (Node, 0)}
 
-    taker = ForkCensus(probe, close_in_child=(write_end,), timeout_s=PATIENCE_S)
+    taker = ForkScan(probe, close_in_child=(write_end,), timeout_s=PATIENCE_S)
     taker.start()
     report = taker.wait(PATIENCE_S)
     os.close(read_end)

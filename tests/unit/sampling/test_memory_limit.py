@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.sampling.cgroup import MemoryLimit, memory_limit, oom_kills
+from hybridbench.sampling.headroom import MemoryLimit, memory_limit, oom_kills
 
 
 @pytest.fixture

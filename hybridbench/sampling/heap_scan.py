@@ -24,8 +24,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from hybridbench.sampling.fork_exclusion import MemoryRange
-from hybridbench.sampling.forked_child import ForkedChild, fork_child
+from hybridbench.sampling.forked_child import ForkedChild, MemoryRange, fork_child
 from hybridbench.sampling.garbage_size import TypeSize, garbage_size
 from hybridbench.sampling.tensor_storage import TensorStorages
 
@@ -56,8 +55,8 @@ class InstanceCounts:
 
 
 @dataclass(frozen=True)
-class CensusReport:
-    """One census.  ``error`` is empty when it worked; the counts mean nothing otherwise."""
+class HeapScan:
+    """One scan.  ``error`` is empty when it worked; the counts mean nothing otherwise."""
 
     method: str
     error: str = ""
@@ -75,14 +74,14 @@ def no_classes() -> Mapping[str, tuple[type, int]]:
     return {}
 
 
-class ForkCensus:
-    """Takes one census at a time.  Its calls belong to the thread whose state is to be counted.
+class ForkScan:
+    """Takes one scan at a time.  Its calls belong to the thread whose state is to be counted.
 
     Args:
         classes: asked in the child, so that counting what is reachable costs the parent nothing.
         excluded: memory that is not in the child (see ``fork_exclusion``) and must not be read
-        there. close_in_child: descriptors the child must let go of at once, or it would keep them
-        open
+            there.
+        close_in_child: descriptors the child must let go of at once, or it would keep them open
             beyond the parent's death.
         timeout_s: after which the child is killed.
     """
@@ -112,26 +111,27 @@ class ForkCensus:
         """Fork the child; return the seconds for which this process stood still.
 
         Raises:
-            RuntimeError: the last census is still running.
+            RuntimeError: the last scan is still running.
             OSError: the kernel refused (no memory, too many processes).
         """
         if self._child is not None:
-            raise RuntimeError("a census is running; poll it to its end before the next")
+            raise RuntimeError("a heap scan is running; poll it to its end before the next")
         started_s = time.perf_counter()
         self._child = fork_child(self._answer, self.close_in_child, self._timeout_s)
         self._let_go()
         return time.perf_counter() - started_s
 
-    def poll(self) -> CensusReport | None:
-        """The finished census, or None while the child counts.  Never waits."""
+    def poll(self) -> HeapScan | None:
+        """The finished scan, or None while the child counts.  Never waits."""
         child = self._child
         if child is None or not child.is_done():
             return None
         self._child = None
         self._hold()
-        return _report_of(child)
+        found = child.decoded(HeapScan)
+        return HeapScan(method="fork", error=found) if isinstance(found, str) else found
 
-    def wait(self, timeout_s: float) -> CensusReport | None:
+    def wait(self, timeout_s: float) -> HeapScan | None:
         """Like ``poll``, but wait up to ``timeout_s`` for the child."""
         deadline_s = time.perf_counter() + timeout_s
         while (report := self.poll()) is None and self._child is not None:
@@ -148,8 +148,8 @@ class ForkCensus:
         self._let_go()
 
     def _hold(self) -> None:
-        """A descriptor in place of the pipe until the next census needs one: who counts the open
-        files of this process then sees as many during a census as between two.
+        """A descriptor in place of the pipe until the next scan needs one: who counts the open
+        files of this process then sees as many during a scan as between two.
         """
         with contextlib.suppress(OSError):
             self._reserve = os.open(os.devnull, os.O_RDONLY)
@@ -163,46 +163,57 @@ class ForkCensus:
         try:
             return msgspec.msgpack.encode(count_and_destroy(self._classes, self.excluded))
         except Exception as error:
-            failed = CensusReport(method="fork", error=f"{type(error).__name__}: {error}")
+            failed = HeapScan(method="fork", error=f"{type(error).__name__}: {error}")
             return msgspec.msgpack.encode(failed)
 
 
 def count_and_destroy(
     classes: CountedClasses = no_classes, excluded: Sequence[MemoryRange] = ()
-) -> CensusReport:
+) -> HeapScan:
     """Count this process's garbage and leave the collector in ruins: only for a forked child."""
     # Processor time: a child that others keep waiting costs the engine no more for that.
     started_s = time.process_time()
+    reachable = dict(classes())
+    heap = collect_into_garbage(excluded)
+    size = garbage_size(gc.garbage, heap.storages, excluded)
+    report = HeapScan(
+        method="fork",
+        child_s=time.process_time() - started_s,
+        tracked_objects=heap.alive.total(),
+        collectible_objects=len(gc.garbage),
+        collectible_bytes=size.total_bytes,
+        exact_bytes=size.exact,
+        types=size.types[:TYPES_REPORTED],
+        instances=instance_counts(reachable, heap.alive, Counter(map(type, gc.garbage))),
+    )
+    # Nothing that a finalizer held may die before the child does.
+    gc.garbage.append(heap.disarmed)
+    return report
+
+
+@dataclass(frozen=True)
+class CollectedHeap:
+    """A heap whose garbage lies in ``gc.garbage``: all objects before, by class and storage."""
+
+    alive: Counter[type]
+    storages: TensorStorages
+    disarmed: list[object]
+
+
+def collect_into_garbage(excluded: Sequence[MemoryRange]) -> CollectedHeap:
+    """A full collection that frees nothing and runs no finalizer: only for a forked child."""
     gc.disable()
     gc.callbacks.clear()
     # Frozen objects are in no list that the collector or get_objects looks at.
     gc.unfreeze()
-    reachable = dict(classes())
     objects = gc.get_objects()
-    tracked = len(objects)
     alive = Counter(map(type, objects))
-    storages = TensorStorages(objects, alive, excluded)
-    disarmed = disarm(alive)
+    heap = CollectedHeap(alive, TensorStorages(objects, alive, excluded), _disarmed(alive))
     # The list refers to every object: with it, nothing would be garbage.
     del objects
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
-    garbage = gc.garbage
-    dead = Counter(map(type, garbage))
-    size = garbage_size(garbage, storages, excluded)
-    report = CensusReport(
-        method="fork",
-        child_s=time.process_time() - started_s,
-        tracked_objects=tracked,
-        collectible_objects=len(garbage),
-        collectible_bytes=size.total_bytes,
-        exact_bytes=size.exact,
-        types=size.types[:TYPES_REPORTED],
-        instances=instance_counts(reachable, alive, dead),
-    )
-    # Nothing that a finalizer held may die before the child does.
-    garbage.append(disarmed)
-    return report
+    return heap
 
 
 def instance_counts(
@@ -221,7 +232,7 @@ def instance_counts(
     }
 
 
-def disarm(kinds: Counter[type]) -> list[object]:
+def _disarmed(kinds: Counter[type]) -> list[object]:
     """Take the teeth out of finalizers: garbage that the child finds must not act on the world.
 
     Returns what the registry of ``weakref.finalize`` held.  A finalizer that is called and finds
@@ -241,13 +252,3 @@ def disarm(kinds: Counter[type]) -> list[object]:
 
 def _no_finalizer(_self: object) -> None:
     """Stands in for ``__del__`` in the child."""
-
-
-def _report_of(child: ForkedChild) -> CensusReport:
-    """What the child found, or why it did not."""
-    if child.failure:
-        return CensusReport(method="fork", error=child.failure)
-    try:
-        return msgspec.msgpack.decode(bytes(child.answer), type=CensusReport)
-    except msgspec.MsgspecError as error:
-        return CensusReport(method="fork", error=f"the child's answer cannot be read: {error}")

@@ -1,4 +1,8 @@
-"""What the kernel says about a process: read from /proc, from outside, without stopping it."""
+"""What the kernel says about a process: read from /proc, from outside, without stopping it.
+
+Memory, descriptors, and processor time that was asked for and not given: a starved worker looks
+slow.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from hybridbench.errors import ConfigError
 
 _KIB = 1024
 _PROC = Path("/proc")
+_STEAL_FIELD = 8
 
 
 class ProcessGoneError(Exception):
@@ -100,11 +105,47 @@ def count_open_fds(pid: int, proc: Path = _PROC) -> int | None:
         raise ProcessGoneError from error
 
 
+def read_cpu_wait_s(pid: int, proc: Path = _PROC) -> float | None:
+    """Seconds that the main thread of ``pid`` has waited in a run queue; None if unknown."""
+    words = _text_or_nothing(proc / str(pid) / "schedstat").split()
+    if len(words) < 2 or not words[1].isdigit():
+        return None
+    return int(words[1]) / 1e9
+
+
+def read_cpu_s(pid: int, proc: Path = _PROC) -> float | None:
+    """Seconds that all threads of ``pid`` have run, children not counted; None if unknown."""
+    try:
+        threads = list((proc / str(pid) / "task").iterdir())
+    except OSError:
+        return None
+    words = [_text_or_nothing(thread / "schedstat").split() for thread in threads]
+    ran_ns = [int(parts[0]) for parts in words if parts and parts[0].isdigit()]
+    return sum(ran_ns) / 1e9 if ran_ns else None
+
+
+def read_steal_s(proc: Path = _PROC) -> float | None:
+    """Seconds that the hypervisor has kept from each processor, on average; None if unknown."""
+    lines = _text_or_nothing(proc / "stat").splitlines()
+    words = lines[0].split() if lines else []
+    processors = sum(line.startswith("cpu") for line in lines) - 1
+    if len(words) <= _STEAL_FIELD or processors < 1:
+        return None
+    return int(words[_STEAL_FIELD]) / os.sysconf("SC_CLK_TCK") / processors
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise ProcessGoneError from error
+
+
+def _text_or_nothing(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def _fields_kib(text: str) -> dict[str, int]:
