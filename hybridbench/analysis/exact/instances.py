@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from hybridbench.analysis.distributions import t_quantile, wilson_interval
 from hybridbench.analysis.drivers.search import (
     FEWEST_SAMPLES,
-    Driver,
     Hints,
     correlates,
     find_driver,
@@ -104,37 +103,31 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
     seen = scans.stray > _TOLERANCE
     if int(seen.sum()) < _MIN_PROBES:
         return None
-    record, counters = facts.record, facts.counters
     first = int(np.argmax(seen))
-    fate = _fate(scans, seen)
-    found = _found(scans, counters)
-    probes = make_probes(scans.t_s[first:], scans.stray[first:], record.series.get(COLLECTIONS))
-    driver = found.counter if found is not None else _likely(scans, counters)
-    if driver is not None and not _drives(driver, counters, scans, probes):
+    collections = facts.record.series.get(COLLECTIONS)
+    probes = make_probes(scans.t_s[first:], scans.stray[first:], collections)
+    # The event that leaves instances behind, as far as the probes between collections tell.
+    hints = Hints(natural=scans.ends, emptied=True)
+    found = find_driver(scans.t_s, scans.stray, facts.counters, hints)
+    driver = found.counter if found is not None else _likely(scans, facts.counters)
+    per_event = None if driver is None else _per_event(driver, facts.counters, scans, probes)
+    if per_event is None:
         driver, found = None, None
-    rates = list(_rates(facts, scans, probes, driver))
+    fate = _fate(scans, seen)
     most = float(np.max(scans.stray))
-    per = ""
-    if driver is not None and rates and rates[0].per == singular(driver):
-        rate = rates[0]
-        digits = digits_apart(format_count, (rate.value, rate.lower, rate.upper))
-        value, lower, upper = (
-            format_count(end, digits) for end in (rate.value, rate.lower, rate.upper)
-        )
-        per = f"; {value} [{lower}, {upper}] {rate.unit} per {rate.per}"
     return Finding(
         kind=WAITING if fate.waits else RETAINED,
         verdict=VerdictKind.LEAK,
         subject=scans.name,
         title=(
             f"up to {format_count(most)} {scans.name} objects that should have died by reference "
-            f"count were found outside the engine: {fate.said()}{per}"
+            f"count were found outside the engine: {fate.said()}{_per(per_event)}"
         ),
         driver=driver,
-        rates=tuple(rates),
+        rates=tuple(_rates(facts, scans, probes, per_event, driver)),
         cause=fate.cause(),
         evidence=(
-            *_evidence(record, scans, seen, probes, fate),
+            *_evidence(facts.record, scans, seen, probes, fate),
             *(found.evidence() if found is not None else ()),
         ),
         since_s=float(scans.t_s[first]),
@@ -147,6 +140,14 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
             "collectible_most": fate.collectible,
         },
     )
+
+
+def _per(rate: Rate | None) -> str:
+    if rate is None:
+        return ""
+    ends = (rate.value, rate.lower, rate.upper)
+    value, lower, upper = (format_count(end, digits_apart(format_count, ends)) for end in ends)
+    return f"; {value} [{lower}, {upper}] {rate.unit} per {rate.per}"
 
 
 @dataclass(frozen=True)
@@ -186,39 +187,30 @@ def _fate(scans: _Scans, seen: NDArray[np.bool_]) -> _Fate:
     """By the probes that found strays; where none tried a collection, by what it could free."""
     collectible, retained = scans.collectible[seen], scans.retained[seen]
     tried = np.isfinite(collectible) & np.isfinite(retained)
-    if tried.any():
-        waits = float(collectible[tried].sum()) >= float(retained[tried].sum())
-    else:
-        waits = True
+    # Without a probe that tried both, both sums are 0.
+    waits = float(collectible[tried].sum()) >= float(retained[tried].sum())
     waits = waits and _most(collectible) > _TOLERANCE
     return _Fate(waits, _most(collectible), _most(retained))
-
-
-def _found(scans: _Scans, counters: EventCounters) -> Driver | None:
-    """The event that leaves instances behind, as far as the probes between collections tell."""
-    hints = Hints(natural=scans.ends, emptied=True)
-    return find_driver(scans.t_s, scans.stray, counters, hints)
 
 
 def _likely(scans: _Scans, counters: EventCounters) -> str | None:
     """Where the probes are too few for a fit, the event that ends the life of such an instance."""
     if scans.t_s.size >= FEWEST_SAMPLES:
         return None
-    for part in scans.ends:
-        for name in counters.names:
-            if name == part and counters.total(name) > 0:
-                return name
-    return None
+    return next((name for name in scans.ends if counters.total(name) > 0), None)
 
 
-def _drives(driver: str, counters: EventCounters, scans: _Scans, probes: Probes) -> bool:
-    """Whether the instances rise with the event: without a correlation no event is named."""
+def _per_event(driver: str, counters: EventCounters, scans: _Scans, probes: Probes) -> Rate | None:
+    """Instances for each event; None where they do not rise with it, and it may not be named."""
     at = counters.at(driver, probes.t_s)
     rate = production_rate(probes, at, scans.unit, singular(driver))
     if rate is None or not correlates(rate) or _wavers(probes):
-        return False
+        return None
     # An event that ends one life leaves one instance at most: more come from something else.
-    return driver not in scans.ends or rate.lower <= 1.0
+    if driver in scans.ends and rate.lower > 1.0:
+        return None
+    events = sum(float(at[run][-1] - at[run][0]) for run in probes.stretches())
+    return with_counting_error(rate, events)
 
 
 def _wavers(probes: Probes) -> bool:
@@ -233,32 +225,23 @@ def _wavers(probes: Probes) -> bool:
     return moves >= FEWEST_SAMPLES and int((steps < 0).sum()) > _WAVERS * moves
 
 
-def _rates(facts: Facts, scans: _Scans, probes: Probes, driver: str | None) -> Iterable[Rate]:
+def _rates(
+    facts: Facts, scans: _Scans, probes: Probes, per_event: Rate | None, driver: str | None
+) -> Iterable[Rate]:
     """Objects per event and per hour, then the bytes that come with them."""
-    hours = probes.t_s / 3600.0
-    if driver is not None:
-        at = facts.counters.at(driver, probes.t_s)
-        rate = production_rate(probes, at, scans.unit, singular(driver))
-        if rate is not None:
-            events = sum(float(at[run][-1] - at[run][0]) for run in probes.stretches())
-            yield with_counting_error(rate, events)
-    yield from _present(production_rate(probes, hours, scans.unit, "h"))
+    hourly = production_rate(probes, probes.t_s / 3600.0, scans.unit, "h")
+    rates = [per_event, hourly]
     size = facts.record.series.get(COLLECTIBLE)
     # Only what a collection would free is weighed: where most strays would stay, those bytes are
     # the smaller part, and the growth of the process tells more.
-    weighable = _most(scans.collectible) > max(_TOLERANCE, _most(scans.retained))
-    if size is None or not weighable:
-        return
-    after = size.between(float(probes.t_s[0]), float(probes.t_s[-1]))
-    weighed = make_probes(after.t_s, after.value, facts.record.series.get(COLLECTIONS))
-    if driver is not None:
-        at = facts.counters.at(driver, weighed.t_s)
-        yield from _present(production_rate(weighed, at, "B", singular(driver)))
-    yield from _present(production_rate(weighed, weighed.t_s / 3600.0, "B", "h"))
-
-
-def _present(rate: Rate | None) -> Iterable[Rate]:
-    return () if rate is None else (rate,)
+    if size is not None and _most(scans.collectible) > max(_TOLERANCE, _most(scans.retained)):
+        after = size.between(float(probes.t_s[0]), float(probes.t_s[-1]))
+        weighed = make_probes(after.t_s, after.value, facts.record.series.get(COLLECTIONS))
+        if driver is not None:
+            at = facts.counters.at(driver, weighed.t_s)
+            rates.append(production_rate(weighed, at, "B", singular(driver)))
+        rates.append(production_rate(weighed, weighed.t_s / 3600.0, "B", "h"))
+    return (rate for rate in rates if rate is not None)
 
 
 def _evidence(

@@ -234,13 +234,13 @@ def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks)
     missed = lower > limit if derived.higher_is_worse else upper < limit
     if not missed:
         return None
-    side = "at most" if derived.higher_is_worse else "at least"
+    side = "above" if derived.higher_is_worse else "below"
     span = f"{quantity(lower, derived)} to {quantity(upper, derived)}"
     return Finding(
         kind="below-threshold",
         verdict=VerdictKind.DEGRADED,
         subject=derived.name,
-        title=f"the {derived.label} is {quantity(value, derived)}; the profile's limit is {side} "
+        title=f"the {derived.label} is {quantity(value, derived)}, {side} the profile's limit of "
         f"{quantity(float(limit), derived)}",
         evidence=(f"{span} over the judged window ({100 * _CONFIDENCE:.4g} %)",),
         since_s=float(blocks.t_s[0]),
