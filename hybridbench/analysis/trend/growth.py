@@ -125,14 +125,19 @@ def _leak(
     results: Sequence[MetricResult],
     driver: Driver | None,
 ) -> Finding:
-    rate = result.rate_per_hour
+    rate, per_request = result.rate_per_hour, result.rate_per_request
     assert rate is not None, "nothing is called a leak without a rate"
     rates: tuple[Rate, ...] = (rate,)
+    per_event = ""
     if driver is not None:
         rates = (*rates, driver.rate(rate.unit))
-    if result.rate_per_request is not None and (driver is None or driver.counter != "finishes"):
-        rates = (*rates, result.rate_per_request)
-    per_event = "" if driver is None else f"; {rate_text(rates[1])}"
+        per_event = f"; {rate_text(rates[1])}"
+    if per_request is not None and (driver is None or driver.counter != "finishes"):
+        rates = (*rates, per_request)
+    explained = explained_share(results) if result.metric == MEMORY else None
+    garbage = explained is not None and explained[0] > 0.5
+    left = _exhaustion(record, result)
+    exhaustion: dict[str, JsonValue] = {} if left is None else {"exhaustion": left.as_data()}
     return Finding(
         kind="growth",
         verdict=VerdictKind.LEAK,
@@ -140,69 +145,36 @@ def _leak(
         title=f"{label_of(result.metric)} grows by {rate_text(rate)}{per_event}",
         driver=None if driver is None else driver.counter,
         rates=rates,
-        cause=_cause(result, results),
+        cause="garbage that waits for a full collection" if garbage else "",
         evidence=(
-            *_evidence(record, result, results),
-            *(driver.evidence() if driver is not None else ()),
+            *_evidence(result, results),
+            *(() if left is None else (left.sentence(result.unit),)),
+            *(() if driver is None else driver.evidence()),
         ),
         since_s=result.window_s[0],
-        data=_data(record, result),
+        data={"model": result.model, "q_value": result.q_value, **exhaustion},
     )
 
 
-def _data(record: RunRecord, result: MetricResult) -> dict[str, JsonValue]:
-    ends = _runs_out(record, result)
-    known: dict[str, JsonValue] = {"model": result.model, "q_value": result.q_value}
-    return known if ends is None else {**known, "exhaustion": ends[0].as_data(ends[1])}
-
-
-def _cause(result: MetricResult, results: Sequence[MetricResult]) -> str:
-    explained = explained_share(results) if result.metric == MEMORY else None
-    if explained is not None and explained[0] > 0.5:
-        return "garbage that waits for a full collection"
-    return ""
-
-
-def _evidence(
-    record: RunRecord, result: MetricResult, results: Sequence[MetricResult]
-) -> Iterable[str]:
+def _evidence(result: MetricResult, results: Sequence[MetricResult]) -> Iterable[str]:
     start, end = result.window_s
     yield f"{format_duration(end - start)} judged; best model: {result.model}; {result.reason}"
     if result.rate_per_request is not None:
-        yield f"{rate_text(result.rate_per_request)}"
-    said = _split_text(results) if result.metric == MEMORY else ""
-    if said:
-        yield said
+        yield rate_text(result.rate_per_request)
+    if result.metric == MEMORY and explained_share(results) is not None:
+        yield _split_text(results)
     if result.q_value is not None:
-        yield f"counting all {_tested(results)} gated metrics, chance does this {_odds(result)}"
-    ends = _runs_out(record, result)
-    if ends is not None:
-        yield _exhaustion_text(result, ends)
+        tested = sum(one.q_value is not None for one in results)
+        q = max(result.q_value, 1e-12)
+        odds = "less than once in a million runs" if q < 1e-6 else f"once in {1.0 / q:,.0f} runs"
+        yield f"counting all {tested} gated metrics, chance does this {odds}"
 
 
-def _tested(results: Sequence[MetricResult]) -> int:
-    return sum(result.q_value is not None for result in results)
-
-
-def _odds(result: MetricResult) -> str:
-    q = max(result.q_value or 0.0, 1e-12)
-    return "less than once in a million runs" if q < 1e-6 else f"once in {1.0 / q:,.0f} runs"
-
-
-def _runs_out(record: RunRecord, result: MetricResult) -> tuple[Exhaustion, Limit] | None:
-    limit = limit_of(record, result.metric)
-    rate = result.rate_per_hour
+def _exhaustion(record: RunRecord, result: MetricResult) -> Exhaustion | None:
+    limit, rate = limit_of(record, result.metric), result.rate_per_hour
     if limit is None or rate is None or not result.fit_value:
         return None
-    left = time_to_exhaustion(limit.size, result.fit_value[-1], rate)
-    return None if left is None else (left, limit)
-
-
-def _exhaustion_text(result: MetricResult, ends: tuple[Exhaustion, Limit]) -> str:
-    left, limit = ends
-    in_bytes = result.unit == Unit.BYTES.value
-    size = format_bytes(limit.size) if in_bytes else format_count(limit.size)
-    return f"at this rate the limit of {size} is reached in {left} ({limit.said})"
+    return time_to_exhaustion(limit, result.fit_value[-1], rate)
 
 
 def _undecided(result: MetricResult) -> Finding:
@@ -314,8 +286,9 @@ class Limit:
 
 @dataclass(frozen=True)
 class Exhaustion:
-    """Seconds from now at the estimated rate, and at the two ends of its interval."""
+    """Seconds from now until ``limit`` at the estimated rate, and at the ends of its interval."""
 
+    limit: Limit
     expected_s: float
     soonest_s: float
     latest_s: float | None  # None where the interval's lower end does not grow
@@ -324,14 +297,20 @@ class Exhaustion:
         latest = format_duration(self.latest_s) if self.latest_s is not None else "never"
         return f"{format_duration(self.expected_s)} [{format_duration(self.soonest_s)}, {latest}]"
 
-    def as_data(self, limit: Limit) -> dict[str, JsonValue]:
+    def sentence(self, unit: str) -> str:
+        """For a finding's evidence; ``unit`` is that of the limit."""
+        form = format_bytes if unit == Unit.BYTES.value else format_count
+        size = form(self.limit.size)
+        return f"at this rate the limit of {size} is reached in {self} ({self.limit.said})"
+
+    def as_data(self) -> dict[str, JsonValue]:
         """For a finding's ``data``: what the rule for stopping early reads."""
         return {
             "expected_s": self.expected_s,
             "soonest_s": self.soonest_s,
             "latest_s": self.latest_s,
-            "limit": limit.size,
-            "limit_is": limit.said,
+            "limit": self.limit.size,
+            "limit_is": self.limit.said,
         }
 
 
@@ -355,14 +334,13 @@ def _known_limit(size: float, said: str) -> Limit | None:
     return Limit(size, said) if size > 0 else None
 
 
-def time_to_exhaustion(limit: float, now: float, rate_per_hour: Rate) -> Exhaustion | None:
-    """When ``now`` reaches ``limit`` at ``rate_per_hour``; None if it does not grow or there is no
-    limit.
+def time_to_exhaustion(limit: Limit, now: float, rate_per_hour: Rate) -> Exhaustion | None:
+    """When ``now`` reaches ``limit`` at ``rate_per_hour``; None if it does not grow.
 
     Already past the limit is zero seconds away.
     """
-    if limit <= 0 or rate_per_hour.value <= 0:
+    if rate_per_hour.value <= 0:
         return None
-    room = max(0.0, limit - now) * 3600.0
+    room = max(0.0, limit.size - now) * 3600.0
     latest = room / rate_per_hour.lower if rate_per_hour.lower > 0 else None
-    return Exhaustion(room / rate_per_hour.value, room / rate_per_hour.upper, latest)
+    return Exhaustion(limit, room / rate_per_hour.value, room / rate_per_hour.upper, latest)

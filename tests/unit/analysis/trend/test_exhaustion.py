@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.trend.growth import limit_of, time_to_exhaustion
+from hybridbench.analysis.trend.growth import Limit, limit_of, time_to_exhaustion
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Rate
 
@@ -20,7 +20,7 @@ def rate(value: float, lower: float, upper: float) -> Rate:
 
 
 def test_the_interval_of_the_rate_becomes_that_of_the_time() -> None:
-    left = time_to_exhaustion(100.0, 40.0, rate(20.0, 10.0, 30.0))
+    left = time_to_exhaustion(Limit(100.0, "a limit"), 40.0, rate(20.0, 10.0, 30.0))
 
     assert left is not None
     assert (left.soonest_s, left.expected_s, left.latest_s) == (7200.0, 10800.0, 21600.0)
@@ -28,20 +28,19 @@ def test_the_interval_of_the_rate_becomes_that_of_the_time() -> None:
 
 
 def test_a_rate_that_may_be_zero_may_never_get_there() -> None:
-    left = time_to_exhaustion(100.0, 40.0, rate(20.0, -1.0, 30.0))
+    left = time_to_exhaustion(Limit(100.0, "a limit"), 40.0, rate(20.0, -1.0, 30.0))
 
     assert left is not None
     assert left.latest_s is None
     assert "never" in str(left)
 
 
-def test_what_does_not_grow_or_has_no_limit_runs_into_nothing() -> None:
-    assert time_to_exhaustion(100.0, 40.0, rate(-1.0, -2.0, 1.0)) is None
-    assert time_to_exhaustion(0.0, 40.0, rate(1.0, 0.5, 2.0)) is None
+def test_what_does_not_grow_runs_into_nothing() -> None:
+    assert time_to_exhaustion(Limit(100.0, "a limit"), 40.0, rate(-1.0, -2.0, 1.0)) is None
 
 
 def test_past_the_limit_is_now() -> None:
-    left = time_to_exhaustion(100.0, 140.0, rate(20.0, 10.0, 30.0))
+    left = time_to_exhaustion(Limit(100.0, "a limit"), 140.0, rate(20.0, 10.0, 30.0))
 
     assert left is not None
     assert left.expected_s == 0.0

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.trend.growth import time_to_exhaustion
 from hybridbench.analysis.trend.resolution import resolution_line, smallest_resolvable_rate
-from hybridbench.records.verdict import Rate
 from tests.unit.analysis.records import GIB, MB, Run, healthy_record
 
 
@@ -50,20 +48,3 @@ def test_a_run_cut_off_after_seconds_rules_nothing_out() -> None:
     assert "no growth is ruled out" in verdict.can_rule_out
     assert "%" not in verdict.headline + verdict.can_rule_out
     assert all(f.rates == () for f in verdict.findings if f.subject == memory.metric)
-
-
-def test_the_time_to_exhaustion_has_the_ends_of_the_interval() -> None:
-    left = time_to_exhaustion(16.0, 6.0, Rate(2.0, 1.0, 4.0, "B", "h"))
-
-    assert left is not None
-    assert (left.expected_s, left.soonest_s, left.latest_s) == (5 * 3600, 2.5 * 3600, 10 * 3600)
-    assert str(left) == "5h [2h30m, 10h]"
-
-
-def test_a_rate_that_may_be_zero_may_never_exhaust_anything() -> None:
-    unsure = time_to_exhaustion(16.0, 6.0, Rate(2.0, -1.0, 4.0, "B", "h"))
-
-    assert unsure is not None
-    assert unsure.latest_s is None
-    assert time_to_exhaustion(16.0, 6.0, Rate(-2.0, -3.0, -1.0, "B", "h")) is None
-    assert time_to_exhaustion(0.0, 6.0, Rate(2.0, 1.0, 4.0, "B", "h")) is None
