@@ -1,6 +1,6 @@
 """One version while it is compared: its worker, its run directory, and the blocks it serves.
 
-Between its blocks it is parked: drained, looked at, and asked nothing.  Within a block it may be
+Between its blocks it is parked: drained, probed, and asked nothing.  Within a block it may be
 frozen while another version has its slice.  The time of its run is its own, parked and frozen time
 left out, so that the run is judged like a soak.
 """
@@ -258,7 +258,7 @@ class LiveSide:
         return over
 
     def end_block(self) -> BlockDone:
-        """Rest, look and park after a block; what it came to.
+        """Rest, probe and park after a block; what it came to.
 
         Raises:
             WorkerLostError: the worker died or hangs; see ``record_loss``.
@@ -351,12 +351,12 @@ class LiveSide:
         return max(_BLOCK_LEAST_LIMIT_S, _BLOCK_TIMES_MAX * self._context.plan.block_s)
 
     def _rest(self, worker: _Worker) -> None:
-        """What follows a block and is not measured: count, look, park."""
+        """What follows a block and is not measured: count, probe, park."""
         loop = worker.loop
         # Still under traffic by its phase, so that the count is part of the judged time.
         loop.post_census()
         loop.run_until(loop.no_census_open, loop.now_s + _CENSUS_PATIENCE_S)
-        worker.steps.look_at_rest(audit=False)
+        worker.steps.checkpoint_at_rest(audit=False)
         self._manifest = with_counts(self._manifest, self._traffic.counts())
         described = self._traffic.describe()
         self._manifest["workload"] = plain_mapping(described)  # type: ignore[arg-type]  # plain JSON

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -12,20 +12,18 @@ from typing import Final, Protocol, TypeVar
 
 from hybridbench.analysis.comparison.compare import look
 from hybridbench.analysis.comparison.metrics import is_open_loop
+from hybridbench.analysis.comparison.mismatches import mismatches, refusal
 from hybridbench.analysis.comparison.records import Block
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.compare.affinity import cpu_for_workers
-from hybridbench.compare.comparable import refuse_mismatches
 from hybridbench.compare.fragmentation import scattered_pages_held
 from hybridbench.compare.launching import StartRefusedError
 from hybridbench.compare.live_side import BlockDone, CompareContext, LiveSide
 from hybridbench.compare.plan import ComparePlan, order_of
 from hybridbench.compare.sides import Side
-from hybridbench.compare.store import ComparisonWriter
-from hybridbench.errors import ConfigError, ExitCode, SameEngineError, UsageError
+from hybridbench.compare.store import ComparisonWriter, opened_comparison
+from hybridbench.errors import ExitCode, SameEngineError, UsageError
 from hybridbench.records.json_value import JsonValue
-from hybridbench.rundir.layout import make_run_dir, new_run_id
-from hybridbench.rundir.unused import remove_unused
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
 from hybridbench.runs.live import make_view
 from hybridbench.runs.loop import WorkerLostError
@@ -94,27 +92,38 @@ def run_comparison(
         RunDirectoryError: the store cannot be written.
     """
     clock = clock if clock is not None else SystemClock()
-    run_id = new_run_id(clock.wall_s(), plan.model, plan.profile.name)
-    directory = make_run_dir(plan.store, f"{run_id}-compare")
     view = make_view(plan.ui)
     try:
         with (
-            ComparisonWriter(directory, _facts(plan, directory.name, clock)) as writer,
+            opened_comparison(plan.store, clock, plan.terms, _facts(plan)) as writer,
             handled_interrupts() as interrupts,
         ):
-            context = CompareContext(plan, directory, clock, interrupts, cpu_for_workers())
+            context = CompareContext(plan, writer.directory, clock, interrupts, cpu_for_workers())
             writer.tell(worker_cpu=context.cpu)
             sides = [
                 make_side(side, side_label(index), context) for index, side in enumerate(plan.sides)
             ]
             return _Comparison(context, writer, view, alike).run(sides)
-    except (ConfigError, SameEngineError, UsageError) as error:
-        # Nothing ran: a directory that says so would only be in the way.
-        if remove_unused(directory):
-            raise
-        raise type(error)(f"{error} What has run is kept in {directory}.") from error
     finally:
         view.close()
+
+
+def refuse_mismatches(
+    versions: Sequence[tuple[str, str, Mapping[str, JsonValue]]], allowed: Set[str]
+) -> None:
+    """Nothing, if the first of (name, kind, manifest) can be compared with each other one.
+
+    Raises:
+        UsageError: with the keys that differ and their values.
+    """
+    base_name, base_kind, base = versions[0]
+    for name, kind, manifest in versions[1:]:
+        found = mismatches(base, manifest, (base_kind, kind), allowed)
+        if found:
+            raise UsageError(
+                f"{base_name} and {name} cannot be compared, they differ in {refusal(found)}; "
+                "make them equal, or give --allow-mismatch KEY for each that may differ."
+            )
 
 
 def side_label(index: int) -> str:
@@ -345,10 +354,8 @@ class _Comparison:
             return []
 
 
-def _facts(plan: ComparePlan, run_id: str, clock: Clock) -> dict[str, JsonValue]:
+def _facts(plan: ComparePlan) -> dict[str, JsonValue]:
     return {
-        "comparison_id": run_id,
-        "started_wall_s": clock.wall_s(),
         "command": list(plan.command),
         "settings": plan.settings_digest(),
         "interleaved": True,
@@ -356,18 +363,12 @@ def _facts(plan: ComparePlan, run_id: str, clock: Clock) -> dict[str, JsonValue]
         "model": plan.model,
         "profile": plan.profile.name,
         "seed": plan.seed,
-        "looks": list(plan.terms.looks),
-        "margin": plan.terms.margin,
-        "alpha": plan.terms.alpha,
         "block_s": plan.block_s,
         "slice_s": plan.slice_s,
         "max_time_s": plan.max_time_s,
         "renew_every": plan.renew_every,
         "thresholds": list(plan.thresholds),
         "allowed_mismatches": sorted(plan.allowed),
-        "versions": [],
-        "rounds": 0,
-        "ended": "",
     }
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,14 @@ from hybridbench.analysis.comparison.records import Block, Comparison, Compariso
 from hybridbench.analysis.comparison.stored import stored_blocks
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.reading import number, text, texts
-from hybridbench.errors import ExitCode, RunDirectoryError
+from hybridbench.clock import Clock
+from hybridbench.errors import (
+    ConfigError,
+    ExitCode,
+    RunDirectoryError,
+    SameEngineError,
+    UsageError,
+)
 from hybridbench.foreign import (
     DOCUMENT_BYTES_MAX,
     RECORDS_BYTES_MAX,
@@ -31,8 +39,9 @@ from hybridbench.foreign import (
 )
 from hybridbench.records.json_value import JsonValue, as_mapping, plain_mapping
 from hybridbench.rundir.atomic import write_atomically
-from hybridbench.rundir.layout import BLOCKS, COMPARISON
+from hybridbench.rundir.layout import BLOCKS, COMPARISON, make_run_dir, new_run_id
 from hybridbench.rundir.reader import read_run
+from hybridbench.rundir.unused import remove_unused
 from hybridbench.thresholds import parse_threshold
 
 _COUNT_MAX: Final = 10**9
@@ -68,7 +77,7 @@ class ComparisonWriter:
         Raises:
             RunDirectoryError: the directory cannot be written.
         """
-        self._directory = directory
+        self.directory = directory
         self._facts: dict[str, JsonValue] = {"schema": COMPARISON_SCHEMA, **facts}
         self._write()
         path = directory / BLOCKS
@@ -101,7 +110,7 @@ class ComparisonWriter:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise RunDirectoryError(
-                f"cannot write {self._directory / BLOCKS}: {error.strerror}"
+                f"cannot write {self.directory / BLOCKS}: {error.strerror}"
             ) from error
 
     def close(self) -> None:
@@ -121,7 +130,40 @@ class ComparisonWriter:
 
     def _write(self) -> None:
         stored = json.dumps(plain_mapping(self._facts), indent=2, allow_nan=False)
-        write_atomically(self._directory / COMPARISON, stored + "\n")
+        write_atomically(self.directory / COMPARISON, stored + "\n")
+
+
+@contextmanager
+def opened_comparison(
+    store: Path, clock: Clock, terms: ComparisonTerms, facts: Mapping[str, JsonValue]
+) -> Iterator[ComparisonWriter]:
+    """The writer of a new comparison in ``store``, which is taken away again if nothing ran.
+
+    Raises:
+        RunDirectoryError: the store cannot be written.
+    """
+    started_wall_s = clock.wall_s()
+    run_id = new_run_id(started_wall_s, str(facts["model"]), str(facts["profile"]))
+    directory = make_run_dir(store, f"{run_id}-compare")
+    known: dict[str, JsonValue] = {
+        "comparison_id": directory.name,
+        "started_wall_s": started_wall_s,
+        **facts,
+        "looks": list(terms.looks),
+        "margin": terms.margin,
+        "alpha": terms.alpha,
+        "versions": [],
+        "rounds": 0,
+        "ended": "",
+    }
+    try:
+        with ComparisonWriter(directory, known) as writer:
+            yield writer
+    except (ConfigError, SameEngineError, UsageError) as error:
+        # Nothing ran: a directory that says so would only be in the way.
+        if remove_unused(directory):
+            raise
+        raise type(error)(f"{error} What has run is kept in {directory}.") from error
 
 
 def read_comparison(path: Path) -> StoredComparison:

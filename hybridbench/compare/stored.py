@@ -8,17 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hybridbench.analysis.comparison.records import ComparisonTerms
-from hybridbench.clock import Clock, SystemClock
-from hybridbench.compare.comparable import refuse_mismatches
+from hybridbench.clock import SystemClock
 from hybridbench.compare.plan import of_one_run
-from hybridbench.compare.run import CompareOutcome
+from hybridbench.compare.run import CompareOutcome, refuse_mismatches
 from hybridbench.compare.sides import Side
-from hybridbench.compare.store import ComparisonWriter
-from hybridbench.errors import ConfigError, ExitCode, UsageError
+from hybridbench.compare.store import ComparisonWriter, opened_comparison
+from hybridbench.errors import ExitCode, UsageError
 from hybridbench.records.json_value import JsonValue
-from hybridbench.rundir.layout import make_run_dir, new_run_id
 from hybridbench.rundir.reader import read_manifest
-from hybridbench.rundir.unused import remove_unused
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.resume import plan_of_manifest
 from hybridbench.runs.soak import run_soak
@@ -61,21 +58,20 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
             f"version beside it runs as long: give --max-time {format_duration(like.duration_s)} "
             "or compare stored runs only."
         )
-    clock = SystemClock()
-    run_id = new_run_id(clock.wall_s(), like.model, like.profile.name)
-    directory = make_run_dir(plan.store, f"{run_id}-compare")
-    try:
-        with ComparisonWriter(directory, _facts(plan, like, directory.name, clock)) as writer:
-            return _side_by_side(plan, directory, like, writer)
-    except (ConfigError, UsageError) as error:
-        if remove_unused(directory):
-            raise
-        raise type(error)(f"{error} What has run is kept in {directory}.") from error
+    facts: dict[str, JsonValue] = {
+        "command": list(plan.command),
+        "interleaved": False,
+        "model": like.model,
+        "profile": like.profile.name,
+        "thresholds": list(plan.thresholds),
+        "allowed_mismatches": sorted(plan.allowed),
+    }
+    with opened_comparison(plan.store, SystemClock(), plan.terms, facts) as writer:
+        return _side_by_side(plan, like, writer)
 
 
-def _side_by_side(
-    plan: StoredPlan, directory: Path, like: SoakPlan, writer: ComparisonWriter
-) -> CompareOutcome:
+def _side_by_side(plan: StoredPlan, like: SoakPlan, writer: ComparisonWriter) -> CompareOutcome:
+    directory = writer.directory
     entries: list[JsonValue] = []
     manifests: list[tuple[Side, Mapping[str, JsonValue]]] = []
     hint: ExitCode | None = None
@@ -126,22 +122,3 @@ def _like(like: SoakPlan, side: Side, plan: StoredPlan, directory: Path) -> Soak
 
 def _refuse(manifests: Sequence[tuple[Side, Mapping[str, JsonValue]]], plan: StoredPlan) -> None:
     refuse_mismatches([(s.name, s.kind, manifest) for s, manifest in manifests], plan.allowed)
-
-
-def _facts(plan: StoredPlan, like: SoakPlan, run_id: str, clock: Clock) -> dict[str, JsonValue]:
-    return {
-        "comparison_id": run_id,
-        "started_wall_s": clock.wall_s(),
-        "command": list(plan.command),
-        "interleaved": False,
-        "model": like.model,
-        "profile": like.profile.name,
-        "looks": list(plan.terms.looks),
-        "margin": plan.terms.margin,
-        "alpha": plan.terms.alpha,
-        "thresholds": list(plan.thresholds),
-        "allowed_mismatches": sorted(plan.allowed),
-        "versions": [],
-        "rounds": 0,
-        "ended": "",
-    }

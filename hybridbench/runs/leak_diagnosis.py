@@ -1,7 +1,7 @@
 """The leak diagnosis from the parent's side: a baseline early, the stages at the end.
 
 What it finds becomes two events of the run, ``diagnosis_baseline`` and ``diagnosis``; what they
-come to is the analysis's business.  A leak under ``--on-leak hold`` waits between what only looks
+come to is the analysis's business.  A leak under ``--on-leak hold`` waits between what only reads
 and what destroys, so that a person meets the worker as the leak left it.
 """
 

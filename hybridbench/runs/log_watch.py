@@ -1,6 +1,6 @@
 """The worker's stderr, read as it grows: lines that speak of a leak, a hang or an end of memory.
 
-A chatty worker must cost little: each look reads a bounded piece, and a line that comes again is
+A chatty worker must cost little: each reading takes a bounded piece, and a line that comes again is
 counted, and told again only when its count has grown tenfold.
 """
 
@@ -28,7 +28,7 @@ class LogWatch:
         self._part = b""
         self._counts: dict[str, int] = {}
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         """Read what is new, up to a quarter of a megabyte; of more, its end."""
         try:
             size = self._path.stat().st_size
@@ -52,7 +52,7 @@ class LogWatch:
 
     def finish(self) -> None:
         """Read to the end, a last line without its newline included."""
-        self.look()
+        self.read_new()
         rest, self._part = self._part, b""
         if rest:
             self.line(rest.decode("utf-8", "replace"))

@@ -215,7 +215,7 @@ class SoakLoop:
         self._next_probe_id += 1
         return self._next_probe_id
 
-    # Pauses: a checkpoint drains the engine, waits, looks, and lets traffic go on.
+    # Pauses: a checkpoint drains the engine, waits, probes it, and lets traffic go on.
 
     def drain(self, patience_s: float) -> bool:
         """Stop submitting; whether the engine became idle in ``patience_s``."""
@@ -340,7 +340,7 @@ class SoakLoop:
         complete = recorder.sample(stamp_s, values)
         if self.run.log_watch is not None:
             # Before the file is cut: what is cut away is gone.
-            self.run.log_watch.look()
+            self.run.log_watch.read_new()
         self.target.limit_stderr()
         self.status.saw_sample(complete)
         if "probe_stop_s" in complete and self._traffic_start_s is not None:

@@ -1,4 +1,4 @@
-"""The steps of a soak: warm up, run steadily with checkpoints, drain, look a last time, stop."""
+"""The steps of a soak: warm up, run steadily with checkpoints, drain, probe once more, stop."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class SoakSteps:
                 self._checkpoint_due_s += every_s
 
     def checkpoint(self, end_s: float) -> None:
-        """Drain, let it settle, look, go on: the census counts while traffic is back."""
+        """Drain, let it settle, probe, go on: the census counts while traffic is back."""
         if self._is_over() or self.loop.now_s >= end_s:
             return
         if self._drain():
@@ -130,8 +130,8 @@ class SoakSteps:
         self._recorder.enter("resume")
         self._recorder.enter("steady")
 
-    def look_at_rest(self, *, audit: bool) -> bool:
-        """Drain, let it settle, look, and wait for the answer; False if it did not come to rest.
+    def checkpoint_at_rest(self, *, audit: bool) -> bool:
+        """Drain, let it settle, probe, and wait for the answer; False if it did not come to rest.
 
         The engine stays drained until somebody posts Resume.
         """
@@ -152,7 +152,7 @@ class SoakSteps:
         self._drained = self._drain() and not (self._stop is not None and self._stop.in_alarm)
 
     def last_checkpoint(self) -> None:
-        """Look once more, and wait for the answer."""
+        """Probe once more, and wait for the answer."""
         if not self._drained:
             return
         # The audit walks every slot; at the end it holds nobody up.
@@ -204,10 +204,9 @@ class SoakSteps:
         return False
 
     def _rest(self, *, audit: bool) -> Question[CheckpointReply]:
-        """Settle, make every rest alike if the profile asks for it, look; the checkpoint
-        under way.
+        """Settle, make every rest alike if the profile asks for it, ask for a checkpoint.
 
-        A stretch of idleness lies between two looks: what changes there changed without work.
+        A stretch of idleness lies between two of them: what changes there changed without work.
         """
         checkpoint = self.plan.profile.checkpoint
         self._settle()

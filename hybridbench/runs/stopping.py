@@ -116,7 +116,7 @@ class Watched:
 class Stopper:
     """Guards the machine every two seconds, and judges the run in the background now and then.
 
-    Owns the process of the look under way, until the end of its ``with`` block.
+    Owns the process of the interim analysis under way, until the end of its ``with`` block.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Stopper:
 
 
 def make_stopper(plan: SoakPlan, run_dir: Path, run_now_s: Callable[[], float]) -> Stopper:
-    """The guards and looks that ``plan.stop`` asks for; traffic begins now."""
+    """The guards and interim analyses that ``plan.stop`` asks for; traffic begins now."""
     words = {"auto": {"leak", "exhaustion"}, "early": {"leak", "exhaustion", "bounded"}}
     begin_s = run_now_s()
     return Stopper(

@@ -43,7 +43,7 @@ class CallWatch:
             return
         self._watched += 1
         self._counts = self._read()
-        sys.setprofile(self._look)
+        sys.setprofile(self._on_call)
         try:
             yield
         finally:
@@ -76,7 +76,7 @@ class CallWatch:
         events = self._engine.pools.tree_cache.events
         return events.evict_leaf + events.evict_cascade, self._engine.counters.finishes
 
-    def _look(self, frame: FrameType, event: str, _: object) -> None:
+    def _on_call(self, frame: FrameType, event: str, _: object) -> None:
         """Between two of these calls only one frame ran: the one that is left, or calls now."""
         if event == "return":
             ran: FrameType | None = frame

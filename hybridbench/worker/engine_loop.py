@@ -1,4 +1,4 @@
-"""The worker's main thread: take messages, look when asked, step while there is work, or sleep."""
+"""The worker's main thread: take messages, probe when asked, step while there is work, or sleep."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class EngineLoop:
 
     def _turn(self) -> None:
         self._take_messages()
-        self._look()
+        self._probe()
         if self._engine.has_work:
             self._step()
         if not self._engine.has_work:
@@ -181,7 +181,7 @@ class EngineLoop:
             case Census() | Checkpoint() | Diagnose():
                 self._probes.ask(message)
                 # At once, in the order of the messages: requests that follow in the same frame
-                # belong to the time after this look.
+                # belong to the time after this probe.
                 self._advance_probes()
             case Flush():
                 self._wire.send(Flushed(time.monotonic(), engine.flush_cache()))
@@ -235,7 +235,7 @@ class EngineLoop:
         if replies:
             self._wire.send(*replies)
 
-    def _look(self) -> None:
+    def _probe(self) -> None:
         """Between two steps: values for the counters, censuses and checkpoints."""
         if self._snapshot.wanted:
             started_s = time.perf_counter()
@@ -263,9 +263,9 @@ class EngineLoop:
         pulse.steps += 1
         pulse.last_step_end_s = time.monotonic()
         self._report.add_step(events)
-        looked_s = time.perf_counter()
+        stepped_s = time.perf_counter()
         self._metrics.steps.after_step()
-        self._metrics.probe_stop_s += time.perf_counter() - looked_s
+        self._metrics.probe_stop_s += time.perf_counter() - stepped_s
 
     def _tell(self) -> None:
         """Send what the step did, and what became true with it; one frame."""

@@ -101,7 +101,7 @@ class WorkerMetrics:
 
         What that leaves on the heap is the bench's doing and goes on its account.
         """
-        # Its windows were filled by the engine's traffic: emptying them is no gain of looking.
+        # Its windows were filled by the engine's traffic: emptying them is no gain of probing.
         latencies = self._latencies()
         self._observer.begin()
         values = self.between_steps()

@@ -1,4 +1,4 @@
-"""Probes that look between two steps: censuses and checkpoints, one at a time, with their price."""
+"""Probes between two steps: censuses and checkpoints, one at a time, with their price."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class WorkerProbes:
 
     def _start(self, request: Census | Checkpoint) -> list[FromWorker]:
         began_s = time.perf_counter()
-        # The checkpoint's own look comes first: the census then sees the very same state.
-        current = request if isinstance(request, Census) else self._look(request)
+        # What a checkpoint reads itself comes first: the census then sees the very same state.
+        current = request if isinstance(request, Census) else self._state(request)
         self._started_s = time.monotonic()
         self._current = current
         began_cpu_s = time.thread_time()
@@ -117,7 +117,7 @@ class WorkerProbes:
             return [reply]
         return [msgspec.structs.replace(current, census=reply)]
 
-    def _look(self, request: Checkpoint) -> CheckpointReply:
+    def _state(self, request: Checkpoint) -> CheckpointReply:
         engine = self._engine
         stats = engine.pool_stats()
         idle = engine.is_idle

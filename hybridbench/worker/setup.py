@@ -111,7 +111,7 @@ def _census(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan | WalkSc
 def _survey_scope(
     census: ForkScan | WalkScan, roots: Sequence[object], ballast: Ballast
 ) -> SurveyScope | None:
-    """What a survey looks at: everything below ``roots``, which may be filled later."""
+    """What a survey walks: everything below ``roots``, which may be filled later."""
     if isinstance(census, WalkScan):
         return None
     return SurveyScope(

@@ -28,10 +28,10 @@ def told(sink: FakeSink) -> list[tuple[object, object]]:
 def test_a_line_is_told_once_and_again_at_ten_times_its_count(tmp_path: Path) -> None:
     path = tmp_path / "worker.stderr.log"
     watch, sink = watch_on(path)
-    watch.look()
+    watch.read_new()
     for i in range(25):
         append(path, f"step {i}\npool memory leak detected! available={i}\n")
-        watch.look()
+        watch.read_new()
 
     assert told(sink) == [
         ("pool memory leak detected! available=0", 1),
@@ -43,9 +43,9 @@ def test_a_line_that_comes_in_two_pieces_is_one(tmp_path: Path) -> None:
     path = tmp_path / "worker.stderr.log"
     watch, sink = watch_on(path)
     append(path, "CUDA out ")
-    watch.look()
+    watch.read_new()
     append(path, "of memory")
-    watch.look()
+    watch.read_new()
 
     assert told(sink) == []
     watch.finish()
@@ -58,9 +58,9 @@ def test_a_file_that_was_cut_or_that_a_first_segment_wrote_is_not_read_again(
     path = tmp_path / "worker.stderr.log"
     path.write_text("double free\n" * 100, encoding="utf-8")
     watch, sink = watch_on(path)
-    watch.look()
+    watch.read_new()
     path.write_text("double free\n" * 3, encoding="utf-8")
-    watch.look()
+    watch.read_new()
 
     assert told(sink) == []
 
@@ -70,6 +70,6 @@ def test_what_is_kept_is_bounded_however_much_is_said(tmp_path: Path) -> None:
     watch, sink = watch_on(path)
     names = [chr(97 + i % 26) * (1 + i // 26) for i in range(200)]
     append(path, "".join(f"{name}: double free\n" for name in names))
-    watch.look()
+    watch.read_new()
 
     assert len(told(sink)) == 50
