@@ -18,7 +18,7 @@ from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.interim import Judge
 from hybridbench.runs.loop import Question, SoakLoop
 from hybridbench.targets.messages import Diagnose, Diagnosis
-from hybridbench.targets.records import RungReading, SurveyRecord
+from hybridbench.targets.records import StageReading, SurveyRecord
 from hybridbench.units import format_duration
 
 _BASELINE_STAGES: Final = ("rest", "rehearse", "survey")
@@ -131,14 +131,14 @@ class LeakDiagnosis:
             baseline.t_s,
             BASELINE_EVENT,
             {
-                "rungs": _rungs(baseline.rungs),
-                "rehearsal": _rungs(survey.rehearsal),
+                "rungs": _readings(baseline.stages),
+                "rehearsal": _readings(survey.rehearsal),
                 "survey": _survey(survey),
             },
         )
 
     def _record(self, unharmed: Diagnosis, destroyed: Diagnosis, trigger: str) -> None:
-        readings = [*unharmed.rungs, *destroyed.rungs]
+        readings = [*unharmed.stages, *destroyed.stages]
         survey = unharmed.survey or SurveyRecord("not asked for")
         recorder = self._loop.run.recorder
         # Stamped with the survey, which a long wait may have followed.
@@ -147,7 +147,7 @@ class LeakDiagnosis:
             EVENT,
             {
                 "trigger": trigger,
-                "rungs": _rungs(readings),
+                "rungs": _readings(readings),
                 "survey": _survey(survey),
                 "sites": [msgspec.structs.asdict(site) for site in unharmed.sites],
             },
@@ -173,7 +173,7 @@ def _reclaimed(after: Mapping[str, int]) -> dict[str, JsonValue] | None:
     }
 
 
-def _rungs(readings: Sequence[RungReading]) -> list[JsonValue]:
+def _readings(readings: Sequence[StageReading]) -> list[JsonValue]:
     return [msgspec.structs.asdict(reading) for reading in readings]
 
 

@@ -14,8 +14,8 @@ import msgspec
 from hybridbench.targets.records import CycleRecord as CycleRecord
 from hybridbench.targets.records import Record as Record
 from hybridbench.targets.records import RetainedRecord as RetainedRecord
-from hybridbench.targets.records import RungReading as RungReading
 from hybridbench.targets.records import SiteRecord as SiteRecord
+from hybridbench.targets.records import StageReading as StageReading
 from hybridbench.targets.records import SurveyRecord as SurveyRecord
 from hybridbench.targets.records import TypeCount as TypeCount
 
@@ -375,16 +375,16 @@ class InjectedTruth(_Message, frozen=True):
 
 
 class Diagnose(_Message, frozen=True):
-    """Climb the rungs that are named, in their own order; answered by Diagnosis.
+    """Take the stages that are named, in their own order; answered by Diagnosis.
 
-    ``rest`` reads memory, ``rehearse`` tries the whole ladder in a forked child, ``trim`` gives
+    ``rest`` reads memory, ``rehearse`` tries all stages in a forked child, ``trim`` gives
     malloc's slack back, ``survey`` looks at the whole heap in a forked child.  ``collect``,
     ``flush`` and ``device`` destroy: only at the end of a run.  ``paths`` and ``classes`` are the
     tables of the survey to compare with.
     """
 
     probe_id: int
-    rungs: list[str]
+    stages: list[str]
     paths: dict[str, tuple[int, int]] = {}
     classes: dict[str, int] = {}
 
@@ -394,7 +394,7 @@ class Diagnosis(_Message, frozen=True):
 
     probe_id: int
     t_s: float
-    rungs: list[RungReading]
+    stages: list[StageReading]
     survey: SurveyRecord | None = None
     sites: list[SiteRecord] = []
 

@@ -1,4 +1,4 @@
-"""Parts of messages that are looks at the heap: counts by type, rungs of the ladder, a survey.
+"""Parts of messages that are looks at the heap: counts by type, stages of a diagnosis, a survey.
 
 ``messages`` names them as its own.
 """
@@ -20,8 +20,8 @@ class TypeCount(Record, frozen=True):
     size_bytes: int
 
 
-class RungReading(Record, frozen=True):
-    """Memory of the worker after one rung; ``private_bytes`` is RssAnon and swap."""
+class StageReading(Record, frozen=True):
+    """Memory of the worker after one stage; ``private_bytes`` is RssAnon and swap."""
 
     name: str
     private_bytes: int
@@ -70,7 +70,7 @@ class SurveyRecord(Record, frozen=True):
     cycle_types: dict[str, int] = {}
     cycles: list[CycleRecord] = []
     retained: list[RetainedRecord] = []
-    rehearsal: list[RungReading] = []
+    rehearsal: list[StageReading] = []
     paths: dict[str, tuple[int, int]] = {}
     classes: dict[str, int] = {}
 

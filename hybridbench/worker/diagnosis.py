@@ -34,7 +34,7 @@ from hybridbench.targets.messages import Diagnose, Diagnosis
 from hybridbench.targets.records import (
     CycleRecord,
     RetainedRecord,
-    RungReading,
+    StageReading,
     SurveyRecord,
     TypeCount,
 )
@@ -56,7 +56,7 @@ class WorkerDiagnosis:
     def __init__(self, engine: Engine, metrics: WorkerMetrics, scope: SurveyScope | None) -> None:
         self._metrics = metrics
         self._scope = scope
-        self._work = rung_work(engine)
+        self._work = reclaim_hooks(engine)
         self._requests: deque[Diagnose] = deque()
         self._running: Iterator[Diagnosis | None] | None = None
 
@@ -84,7 +84,7 @@ class WorkerDiagnosis:
 
     def _stages(self, request: Diagnose) -> Iterator[Diagnosis | None]:
         """None for each time something is waited for, then the answer."""
-        now_s, wanted = time.monotonic(), set(request.rungs)
+        now_s, wanted = time.monotonic(), set(request.stages)
         readings: list[ReclaimStep] = []
         survey: SurveyRecord | None = None
         if REST in wanted:
@@ -97,10 +97,10 @@ class WorkerDiagnosis:
                 if found is None:
                     yield None
         if COLLECT in wanted:
-            for rung in destructive_steps(self._work):
-                readings.append(rung)
+            for stage in destructive_steps(self._work):
+                readings.append(stage)
                 yield None
-        told = [_reading(rung) for rung in readings]
+        told = [_reading(stage) for stage in readings]
         yield Diagnosis(request.probe_id, now_s, told, survey, self._metrics.calls.sites())
 
     def _survey(self, request: Diagnose) -> Iterator[SurveyRecord | None]:
@@ -108,7 +108,7 @@ class WorkerDiagnosis:
             yield SurveyRecord("a survey needs a fork, which this device does not allow")
             return
         baseline = Baseline(request.paths, request.classes) if request.classes else None
-        rehearsed = self._work if REHEARSE in request.rungs else None
+        rehearsed = self._work if REHEARSE in request.stages else None
         began_s = time.perf_counter()
         try:
             child = start_survey(self._scope, baseline, rehearsed)
@@ -124,7 +124,7 @@ class WorkerDiagnosis:
         yield _record(survey, stop_s, tables=baseline is None)
 
 
-def rung_work(engine: Engine) -> ReclaimHooks:
+def reclaim_hooks(engine: Engine) -> ReclaimHooks:
     """How the stages read this process and reach its cache and device."""
     on_cuda = engine.config.device.startswith("cuda")
     return ReclaimHooks(
@@ -149,16 +149,16 @@ def _reader(malloc: Callable[[], MallocInfo] | None, *, on_cuda: bool) -> Callab
     return read
 
 
-def _reading(rung: ReclaimStep) -> RungReading:
-    memory = rung.memory
-    return RungReading(
-        rung.name,
+def _reading(stage: ReclaimStep) -> StageReading:
+    memory = stage.memory
+    return StageReading(
+        stage.name,
         memory.private_bytes,
         memory.malloc_in_use_bytes,
         memory.malloc_arena_bytes,
         memory.device_allocated_bytes,
         memory.device_reserved_bytes,
-        rung.seconds,
+        stage.seconds,
     )
 
 
@@ -181,7 +181,7 @@ def _record(survey: HeapSurvey, stop_s: float, *, tables: bool) -> SurveyRecord:
         cycle_types=dict(cycles.types),
         cycles=[CycleRecord(list(s.edges), s.share) for s in cycles.shapes[:_CYCLES_SENT]],
         retained=_retained(survey),
-        rehearsal=[_reading(rung) for rung in survey.rehearsal],
+        rehearsal=[_reading(stage) for stage in survey.rehearsal],
         paths=dict(survey.paths) if tables else {},
         classes=dict(survey.classes) if tables else {},
     )

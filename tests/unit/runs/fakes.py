@@ -10,7 +10,7 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.status import RunStatus
 from hybridbench.targets import messages as m
-from hybridbench.targets.records import RungReading, SurveyRecord
+from hybridbench.targets.records import StageReading, SurveyRecord
 from hybridbench.targets.target import ExitStatus
 from hybridbench.targets.wire import WireClosedError
 from hybridbench.workload.actions import Action, SamplingValues, WaitUntil
@@ -298,20 +298,22 @@ class FakeJudge:
 
 
 class Resting(FakeTarget):
-    """Answers diagnoses: 100 bytes go with each rung."""
+    """Answers diagnoses: 100 bytes go with each stage."""
 
     def post(self, message: m.ToWorker) -> None:
         super().post(message)
         if isinstance(message, m.Diagnose):
-            left = 1000 if "rest" in message.rungs else 800
-            names = [rung for rung in message.rungs if rung not in {"survey", "rehearse", "device"}]
+            left = 1000 if "rest" in message.stages else 800
+            names = [
+                stage for stage in message.stages if stage not in {"survey", "rehearse", "device"}
+            ]
             readings = [
-                RungReading(name, left - 100 * place, 0, 0, 0, 0, 0.1)
+                StageReading(name, left - 100 * place, 0, 0, 0, 0, 0.1)
                 for place, name in enumerate(names)
             ]
             survey = SurveyRecord("", paths={"Engine": (1, 50)}, classes={"Engine": 1})
             now_s = self.clock.monotonic_s()
-            wanted = survey if "survey" in message.rungs else None
+            wanted = survey if "survey" in message.stages else None
             self.extra.append(m.Diagnosis(message.probe_id, now_s, readings, wanted))
 
     def diagnoses(self) -> list[m.Diagnose]:

@@ -39,7 +39,7 @@ def test_the_mode_and_the_verdict_so_far_decide(mode: str, kind: VerdictKind, is
     soak, target, steps = diagnosed_soak(mode, FakeJudge(kind))
     steps.run()
 
-    stages = [message.rungs for message in target.diagnoses()]
+    stages = [message.stages for message in target.diagnoses()]
     baseline = [["rest", "rehearse", "survey"]] if mode != "never" else []
     end = [["rest", "trim", "survey"], ["collect", "flush", "device"]]
     assert stages == baseline + end * is_run

@@ -83,7 +83,7 @@ def test_a_survey_names_cycles_and_growth_also_in_a_frozen_process_and_frees_not
     assert gc.collect() >= 600
 
 
-def test_the_baseline_rehearses_the_ladder_in_a_child_of_its_child() -> None:
+def test_the_baseline_rehearses_the_stages_in_a_child_of_its_child() -> None:
     engine = Engine()
     make_knots(1500)
 
@@ -92,7 +92,7 @@ def test_the_baseline_rehearses_the_ladder_in_a_child_of_its_child() -> None:
 
     found = survey(engine, work=ReclaimHooks(read, engine.log.clear))
 
-    after = {rung.name: rung.memory.private_bytes for rung in found.rehearsal}
+    after = {stage.name: stage.memory.private_bytes for stage in found.rehearsal}
     assert list(after) == ["rest", "trim", "collect", "flush"]
     assert after["trim"] - after["collect"] > 1500 * 2 * 3000 / 2
     assert gc.collect() >= 3000

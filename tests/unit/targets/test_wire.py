@@ -15,8 +15,8 @@ from hybridbench.targets import messages as m
 from hybridbench.targets.records import (
     CycleRecord,
     RetainedRecord,
-    RungReading,
     SiteRecord,
+    StageReading,
     SurveyRecord,
     TypeCount,
 )
@@ -125,7 +125,7 @@ FROM_WORKER: list[m.FromWorker] = [
     m.Diagnosis(
         probe_id=4,
         t_s=9.5,
-        rungs=[RungReading("rest", 1000, 900, 950, 0, 0, 0.1)],
+        stages=[StageReading("rest", 1000, 900, 950, 0, 0, 0.1)],
         survey=SurveyRecord(
             error="",
             garbage_types=[TypeCount("engine.TreeNode", 7, 4096)],
@@ -145,7 +145,7 @@ FROM_WORKER: list[m.FromWorker] = [
                     "",
                 )
             ],
-            rehearsal=[RungReading("trim", 990, 900, 950, 0, 0, 0.1)],
+            rehearsal=[StageReading("trim", 990, 900, 950, 0, 0, 0.1)],
             paths={"Engine > list": (3, 400)},
             classes={"list": 3},
         ),

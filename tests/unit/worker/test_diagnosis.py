@@ -1,4 +1,4 @@
-"""The worker's ladder around a real engine: what a defect leaves is named by its attributes."""
+"""A leak diagnosis around a real engine: what a defect leaves is named by its attributes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_list_that_nobody_reads_is_named_with_its_owner() -> None:
     assert sum(row.count for row in found.retained if row.dragged) == 0
 
 
-def test_the_rungs_are_answered_in_their_order_and_the_last_flushes_the_cache() -> None:
+def test_the_stages_are_answered_in_their_order_and_the_last_flushes_the_cache() -> None:
     engine = small_engine()
     chat(engine, 4)
     diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine]))
@@ -125,17 +125,17 @@ def test_the_rungs_are_answered_in_their_order_and_the_last_flushes_the_cache() 
     nodes = engine.pools.tree_cache.live_node_count()
     destroyed = ask(diagnosis, Diagnose(8, ["collect", "flush", "device"]))
 
-    assert (looked.probe_id, [r.name for r in looked.rungs]) == (7, ["rest", "trim"])
+    assert (looked.probe_id, [r.name for r in looked.stages]) == (7, ["rest", "trim"])
     assert looked.survey is None
-    assert (destroyed.probe_id, [r.name for r in destroyed.rungs]) == (8, ["collect", "flush"])
-    assert all(r.private_bytes > 2**20 for r in (*looked.rungs, *destroyed.rungs))
+    assert (destroyed.probe_id, [r.name for r in destroyed.stages]) == (8, ["collect", "flush"])
+    assert all(r.private_bytes > 2**20 for r in (*looked.stages, *destroyed.stages))
     assert engine.pools.tree_cache.live_node_count() < nodes
     assert not diagnosis.pending
 
 
-def test_where_no_fork_is_allowed_the_survey_says_so_and_the_rungs_are_climbed() -> None:
+def test_where_no_fork_is_allowed_the_survey_says_so_and_the_stages_are_taken() -> None:
     answer = ask(diagnosis_of(small_engine(), None), Diagnose(1, ["rest", "survey"]))
 
-    assert [r.name for r in answer.rungs] == ["rest"]
+    assert [r.name for r in answer.stages] == ["rest"]
     assert answer.survey is not None
     assert "needs a fork" in answer.survey.error
