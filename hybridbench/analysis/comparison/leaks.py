@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from statistics import NormalDist
 
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
-from hybridbench.analysis.facts.counters import event_counters
+from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.trend.growth import exceeds, part_and_whole
 from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, label_of
 from hybridbench.records.verdict import (
@@ -149,8 +150,11 @@ class _Side:
         )
 
     def events(self, driver: str) -> float:
-        counters = event_counters(self.version.record)
-        return counters.total(driver) if driver in counters.names else 0.0
+        return self._counters.total(driver) if driver in self._counters.names else 0.0
+
+    @cached_property
+    def _counters(self) -> EventCounters:
+        return event_counters(self.version.record)
 
 
 def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
@@ -169,18 +173,29 @@ def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
     else:
         change, reason = _in_both(before, after, rates[0], changed)
     in_bytes = difference(_bytes_rate(before), _bytes_rate(after), terms.leak_alpha)
+    row = _row(told, change, reason, rates, changed)
+    return replace(row, exact=True, bytes_per_hour=in_bytes)
+
+
+def _row(
+    told: Finding,
+    change: Change,
+    reason: str,
+    rates: tuple[Rate | None, Rate | None],
+    changed: Rate | None,
+) -> LeakComparison:
     return LeakComparison(
-        told.kind,
-        told.subject,
-        told.driver,
-        told.title,
-        told.verdict,
-        change,
-        True,
-        *rates,
-        changed,
-        in_bytes,
-        reason,
+        kind=told.kind,
+        subject=told.subject,
+        driver=told.driver,
+        title=told.title,
+        verdict=told.verdict,
+        change=change,
+        exact=False,
+        base=rates[0],
+        other=rates[1],
+        difference=changed,
+        reason=reason,
     )
 
 
@@ -255,19 +270,10 @@ def _growth(
     if change not in (Change.UNCHANGED, Change.UNDECIDED) and not (base.valid and other.valid):
         change, reason = Change.UNDECIDED, "one of the runs is INVALID"
     finding = other.growth.get(name) or base.growth.get(name)
-    yield LeakComparison(
-        GROWTH,
-        name,
-        None if finding is None else finding.driver,
-        f"growth of {label_of(name)}" if finding is None else finding.title,
-        VerdictKind.CLEAN if finding is None else VerdictKind.LEAK,
-        change,
-        False,
-        *rates,
-        changed,
-        changed if changed is not None and changed.unit == Unit.BYTES else None,
-        reason,
-    )
+    told = finding or Finding(GROWTH, VerdictKind.CLEAN, name, f"growth of {label_of(name)}")
+    row = _row(told, change, reason, rates, changed)
+    in_bytes = changed is not None and changed.unit == Unit.BYTES
+    yield replace(row, bytes_per_hour=changed if in_bytes else None)
 
 
 def _hourly(result: MetricResult | None) -> Rate | None:
@@ -328,19 +334,7 @@ def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
         change = Change.FIXED if changed.upper < 0 else Change.UNDECIDED
     if change is Change.UNDECIDED and not reason:
         reason = "in one run alone, but the difference may be chance"
-    return LeakComparison(
-        kind,
-        subject,
-        told.driver,
-        told.title,
-        told.verdict,
-        change,
-        False,
-        *rates,
-        changed,
-        None,
-        reason,
-    )
+    return _row(told, change, reason, rates, changed)
 
 
 def _decays(subject: str, base: _Side, other: _Side) -> tuple[Rate | None, Rate | None]:

@@ -53,7 +53,7 @@ class StepDriver:
 def find_step_driver(
     record: RunRecord, pool: str, counters: EventCounters, expected: Sequence[str] = ()
 ) -> StepDriver | None:
-    """The driver of what waiting requests came to hold, by the worker's look after every step.
+    """The driver of what waiting requests came to hold, by the worker's count after every step.
 
     Of the counters that moved in all of the steps in which slots were taken, the one that moved in
     the fewest others; None without such samples.
@@ -70,7 +70,7 @@ def find_step_driver(
 
 @dataclass(frozen=True)
 class LosingSteps:
-    """The steps that lost slots of a pool, by the worker's look after every step.
+    """The steps that lost slots of a pool, by the worker's count after every step.
 
     Args:
         always: counters that moved in all of them, and in the fewest others.

@@ -1,7 +1,8 @@
-"""Arithmetic at quiescent checkpoints: with no request in the engine, every slot and lock has a
+"""Arithmetic at idle checkpoints: with no request in the engine, every slot and lock has a
 known place.
 
-Counts are exact, so one look decides; which event loses the slots is read from the samples between.
+Counts are exact, so one checkpoint decides; which event loses the slots is read from the samples
+between.
 """
 
 from __future__ import annotations

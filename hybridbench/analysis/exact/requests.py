@@ -42,8 +42,8 @@ TOO_OLD = "request-too-old"
 
 _CLIENTS = "requests_without_client"
 _CAUSES_OF_LEAVING = ("disconnect", "abort")
-# One look may fall between a client's leaving and the engine's hearing of it.
-_FEWEST_LOOKS = 3
+# One reading may fall between a client's leaving and the engine's hearing of it.
+_FEWEST_READINGS = 3
 _TOGETHER = 2
 
 # How often the engine's whole population must have been served while one request was not.
@@ -72,7 +72,7 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
     said = [e for e in record.all_events("engine_violation") if _is_said(e, pool)]
     if int(holding.sum()) < _MIN_SAMPLES and not resting and not said:
         return None
-    # A look after every step tells more than samples, between which every counter moves.
+    # A count after every step tells more than samples, between which every counter moves.
     driver = find_step_driver(record, pool, counters, _CAUSES_OF_WAITING)
     if driver is None and holding.any():
         driver = find_rise_driver(t, held, counters, _CAUSES_OF_WAITING)
@@ -172,7 +172,7 @@ def liveness_findings(facts: Facts) -> list[Finding]:
 def _without_client(facts: Facts) -> Iterable[Finding]:
     t, count = all_readings(facts.record, _CLIENTS, _without)
     seen = count > 0
-    if int(seen.sum()) < _FEWEST_LOOKS or _longest_run(seen.tolist()) < _TOGETHER:
+    if int(seen.sum()) < _FEWEST_READINGS or _longest_run(seen.tolist()) < _TOGETHER:
         return
     driver = find_rise_driver(t, count, facts.counters, _CAUSES_OF_LEAVING)
     first = float(t[seen][0])
@@ -191,7 +191,7 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
         rates=() if driver is None else (driver.rate("requests"),),
         cause="the client's leaving did not reach the request: it decodes to its limit for nobody",
         evidence=(
-            f"in {int(seen.sum())} of {t.size} looks, first at {format_duration(first)}",
+            f"in {int(seen.sum())} of {t.size} readings, first at {format_duration(first)}",
             f"{format_count(spent_s)} request-seconds of rows, slots and steps were spent on them",
             *_moved(driver),
         ),

@@ -1,6 +1,6 @@
 """Counts that cannot be: fewer than none, or more free slots than there are.
 
-No statistics and no second look: the samples are taken between two steps, when every count is
+No statistics and no second reading: the samples are taken between two steps, when every count is
 whole, so a single one of these is a state that contradicts itself.
 """
 
@@ -55,7 +55,7 @@ def _negative(
             subject=subject,
             title=f"{part.replace('_', ' ')} is {value.min():.0f}: a count fell below zero",
             cause="something was given back, or taken off the count, twice",
-            evidence=(f"in {below.size} of {t.size} looks, first at {format_duration(first)}",),
+            evidence=(f"in {below.size} of {t.size} readings, first at {format_duration(first)}",),
             since_s=first,
             data={"least": float(value.min()), "looks": int(below.size)},
         )
@@ -77,7 +77,7 @@ def _too_many(record: RunRecord, pool: str) -> Iterable[Finding]:
             subject=pool_words(pool),
             title=f"{more.max():.0f} more {unit} are free than the pool has",
             cause="a slot was freed twice, and stands in the free list twice",
-            evidence=(f"in {over.size} of {t.size} looks, first at {format_duration(first)}",),
+            evidence=(f"in {over.size} of {t.size} readings, first at {format_duration(first)}",),
             since_s=first,
             data={"pool": pool, "most": float(more.max())},
         )

@@ -58,9 +58,9 @@ _MISSED_AFTER_S = 180.0
 def validity_findings(facts: Facts) -> list[Finding]:
     """Everything that makes the run prove nothing, one finding each."""
     record, window = facts.record, facts.window
-    reasons: list[tuple[str, str, str]] = [*disk_full(record)]
+    reasons: list[tuple[str, str, str]] = [*_disk_full(record)]
     if window is not None:
-        reasons.extend(disturbances(record, window))
+        reasons.extend(_interference(record, window))
     if facts.ended_early:
         return _invalid(reasons)
     series = record.series.get(MEMORY)
@@ -155,16 +155,16 @@ def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -
     return max(float(silent[silent > limit].sum()), told)
 
 
-def disturbances(record: RunRecord, window: Window) -> Iterable[Reason]:
+def _interference(record: RunRecord, window: Window) -> Iterable[Reason]:
     """Every reason that lies outside the engine."""
     yield from _worker_silent(record, window)
     yield from _clock(record, window)
     yield from _starved(record, window)
-    yield from _probes(record, window)
+    yield from _measurement_overhead(record, window)
     yield from _missing_metrics(record, window)
 
 
-def disk_full(record: RunRecord) -> Iterable[Reason]:
+def _disk_full(record: RunRecord) -> Iterable[Reason]:
     """The disk refused a write: what came afterwards is nowhere."""
     event = record.last_event("disk_full")
     if event is not None:
@@ -224,7 +224,7 @@ def _starved(record: RunRecord, window: Window) -> Iterable[Reason]:
             yield "starved", "host", f"{said} for {share:.0%} of the time"
 
 
-def _probes(record: RunRecord, window: Window) -> Iterable[Reason]:
+def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Reason]:
     share = share_of_time(record.series.get("probe_stop_s"), window)
     if share > _PROBE_SHARE:
         yield (

@@ -60,7 +60,7 @@ _TOLERANCE_SE_WARM = 1.0
 # And the growth must show at the end by itself, not only as what a shape leaves over.
 _SURELY_SE = 2.0
 _MIN_BLOCKS = 8
-# An end is looked for at every block, so that a bend must be sure beyond one look.
+# An end is searched at every block, so that a bend must be surer than at one place.
 _BEND_SE = 4.0
 _STOPPED = 0.5  # of the pace before
 _FEWEST_BEFORE_STOP, FEWEST_AFTER_STOP = 6, 2

@@ -232,7 +232,7 @@ def _explained(finding: Finding, whole: Rate) -> Finding:
 
 
 def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) -> list[Finding]:
-    """At most one: the worker grows, and looking at it explains half of that or more."""
+    """At most one: the worker grows, and answering probes explains half of that or more."""
     memory = next((r for r in results if r.metric == MEMORY and r.outcome == "LEAK"), None)
     held = record.series.get(HELD_BY_PROBES)
     grown = None if memory is None else memory.rate_per_hour
@@ -242,15 +242,15 @@ def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) ->
     if len(seen) < _MIN_PROBES:
         return []
     left = np.diff(seen.value)
-    # What every look leaves, and not what another thread happened to allocate during one of them.
-    per_look = float(np.median(left))
+    # What every probe leaves, and not what another thread happened to allocate during one of them.
+    per_probe = float(np.median(left))
     error = 1.25 * float(np.std(left, ddof=1)) / float(np.sqrt(left.size))
     hours = float(seen.t_s[-1] - seen.t_s[0]) / 3600.0
-    looks_per_hour = left.size / hours
+    probes_per_hour = left.size / hours
     rate = Rate(
-        per_look * looks_per_hour,
-        (per_look - 2 * error) * looks_per_hour,
-        (per_look + 2 * error) * looks_per_hour,
+        per_probe * probes_per_hour,
+        (per_probe - 2 * error) * probes_per_hour,
+        (per_probe + 2 * error) * probes_per_hour,
         Unit.BYTES.value,
         "h",
     )
@@ -262,10 +262,10 @@ def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) ->
             kind="observer-grows",
             verdict=VerdictKind.INVALID,
             subject="the bench itself",
-            title=f"looking at the worker makes it grow: {format_bytes(per_look)} a look, "
+            title=f"answering probes makes the worker grow: {format_bytes(per_probe)} a probe, "
             f"{rate_text(rate)}; the run says nothing about the engine's own growth",
             driver=None,
-            rates=(rate, Rate(per_look, per_look - error, per_look + error, "B", "look")),
+            rates=(rate, Rate(per_probe, per_probe - error, per_probe + error, "B", "probe")),
             cause="answers to probes are kept, or grow with every one",
             evidence=(
                 f"of {rate_text(grown)} in all, {min(share, 1.0):.0%} or more came "

@@ -42,7 +42,7 @@ _SETTLES_BYTES = 8 * 2.0**20
 _SETTLES_SHARE = 0.01
 
 # From here on nothing healthy settles any more, and sure growth of half the floor is worth a longer
-# look.
+# run.
 _SETTLED_S = 2 * LEAK_WITHOUT_STEADY_S
 _SETTLED_SHARE = 0.5
 
@@ -63,7 +63,7 @@ _LONGEST_ADVICE = 50.0  # times the window
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to try: the live view looks often and needs no more than a first answer."""
+    """How hard to try: the live view judges often and needs no more than a first answer."""
 
     max_blocks: int = 80
     max_steps: int = 3
