@@ -13,10 +13,11 @@ DURATION ?= 5m
 MODEL   ?= qwen3-next
 SOAK    ?=
 SEEDS   ?= 5
+JOBS    ?= auto
 RECORDINGS ?= results/limits
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak selftest test test-deep test-browser check bench limits fmt clean
+.PHONY: help install install-test soak selftest test test-fast test-deep test-browser check bench limits fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -48,11 +49,15 @@ soak: install  ## A short soak of MODEL with a report (DURATION=5m, SOAK='more o
 selftest: install  ## The bench tried on itself: exact defects, a trend and healthy twins (28 minutes of traffic, three soaks at a time on two cores)
 	$(BIN)/hybridbench selftest --quick
 
-test: install-test  ## The whole suite but slow, soak and gpu tests
-	$(BIN)/python -m pytest -m "not slow and not soak and not gpu"
+test: install-test  ## The whole suite but slow, soak and gpu tests, on all cores (JOBS=1: on one)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not soak and not gpu"
+
+test-fast: install-test  ## A minute for the inner loop: what is neither a law, a scenario nor about a whole process
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not soak and not gpu" \
+		tests/unit tests/tidy --ignore=tests/unit/sampling --ignore=tests/unit/worker --ignore=tests/unit/test_packaging.py
 
 test-deep: install-test  ## The slow and soak tests as well, compare and bisect over commits among them (an hour and more)
-	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not gpu"
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not gpu"
 
 test-browser: install-test  ## The report in a real browser (Debian: apt-get install chromium)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { echo "there is no chromium here: 'apt-get install chromium' on Debian, then make test-browser again"; exit 2; }

@@ -21,6 +21,12 @@ _PATIENT = settings(
     print_blob=True,
 )
 settings.register_profile("dev", parent=_PATIENT, max_examples=25)
+settings.register_profile("fast", parent=_PATIENT, max_examples=10, derandomize=True)
 settings.register_profile("ci", parent=_PATIENT, max_examples=50, derandomize=True)
 settings.register_profile("deep", parent=_PATIENT, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: one more than there are cores, as scenario tests wait more than they work."""
+    return len(os.sched_getaffinity(0)) + 1
