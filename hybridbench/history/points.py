@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from hybridbench.analysis.comparison.mismatches import comparable_facts
 from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.reading import mapping, number, text, texts
 from hybridbench.analysis.thresholds import run_levels
 from hybridbench.errors import RunDirectoryError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.metrics import declared
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.stored_verdict import (
+    MeasuredCost,
+    MeasuredLevel,
+    MeasuredRate,
+    VerdictValues,
+    read_verdict_values,
+)
 from hybridbench.records.verdict import NO_MODEL
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs, writer_of
 from hybridbench.rundir.reader import read_manifest, read_run
 from hybridbench.thresholds import Stat
 
-# What an upgrade of the environment changes is told beside the version and splits no history.
+# What an upgrade of the environment changes is shown beside the version and splits no series.
 _OF_VERSION: Final = frozenset({"interpreter", "torch", "numpy", "libc"})
 
 
@@ -112,7 +116,7 @@ class Points:
 
 
 def read_points(store: Path) -> Points:
-    """The runs in ``store`` and in its nights; a damaged one is told and stops nothing."""
+    """The runs in ``store`` and in its nightly runs; a damaged one is listed and stops nothing."""
     points: list[Point] = []
     unread: list[Unread] = []
     for path in find_runs(store):
@@ -130,43 +134,9 @@ def history_facts(manifest: Mapping[str, JsonValue]) -> dict[str, str]:
     return {key: value for key, value in facts.items() if key not in _OF_VERSION}
 
 
-class _Level(msgspec.Struct):
-    metric: str
-    stat: str
-    value: float | None = None
-    lower: float | None = None
-    upper: float | None = None
-
-
-class _Rate(msgspec.Struct):
-    value: float | None = None
-    lower: float | None = None
-    upper: float | None = None
-
-
-class _Metric(msgspec.Struct):
-    metric: str
-    rate_per_hour: _Rate | None = None
-    model: str = ""
-
-
-class _Cost(msgspec.Struct):
-    name: str
-    value: float | None = None
-
-
-class _Judged(msgspec.Struct):
-    """What a history needs of verdict.json; fits and findings are skipped unread."""
-
-    verdict: str = ""
-    metrics: list[_Metric] = []
-    decay: list[_Cost] = []
-    levels: list[_Level] | None = None
-
-
 def _point(path: Path) -> Point:
     manifest = read_manifest(path)
-    judged = _judged(path / VERDICT)
+    judged = read_verdict_values(path / VERDICT)
     if not judged.verdict and writer_of(path) is not None:
         raise RunDirectoryError(f"{path} is being written")
     facts = comparable_facts(manifest)
@@ -185,32 +155,27 @@ def _point(path: Path) -> Point:
     )
 
 
-def _judged(path: Path) -> _Judged:
-    try:
-        return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=_Judged)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):
-        return _Judged()
-
-
-def _values(path: Path, judged: _Judged) -> Iterable[tuple[str, Value]]:
-    levels = judged.levels
-    if judged.verdict and levels is None:
-        # An earlier version judged it: its samples still tell.
+def _values(path: Path, judged: VerdictValues) -> Iterable[tuple[str, Value]]:
+    levels: Sequence[MeasuredLevel] = judged.levels or ()
+    if judged.verdict and judged.levels is None:
+        # An earlier version judged it: its samples are still there.
         levels = _levels(path)
     for quantity in QUANTITIES:
-        found = _value(quantity, judged, levels or [])
+        found = _value(quantity, judged, levels)
         if found is not None:
             yield quantity.name, found
 
 
-def _levels(path: Path) -> list[_Level]:
+def _levels(path: Path) -> Sequence[MeasuredLevel]:
     record = read_run(path)
-    told = run_levels(record, judged_window(record))
-    return [_Level(r.metric, r.stat, r.value, r.lower, r.upper) for r in told]
+    levels = run_levels(record, judged_window(record))
+    return [MeasuredLevel(r.value, r.lower, r.upper, metric=r.metric, stat=r.stat) for r in levels]
 
 
-def _value(quantity: Quantity, judged: _Judged, levels: list[_Level]) -> Value | None:
-    found: _Level | _Rate | _Cost | None
+def _value(
+    quantity: Quantity, judged: VerdictValues, levels: Sequence[MeasuredLevel]
+) -> Value | None:
+    found: MeasuredRate | MeasuredCost | None
     if quantity.stat is Stat.SLOPE:
         # Earlier versions stored the range of too few samples as a rate.
         measured = [m for m in judged.metrics if m.model != NO_MODEL]
@@ -223,7 +188,7 @@ def _value(quantity: Quantity, judged: _Judged, levels: list[_Level]) -> Value |
             found = next((one for one in judged.decay if one.name == quantity.metric), None)
     if found is None or found.value is None:
         return None
-    if isinstance(found, _Cost):
+    if isinstance(found, MeasuredCost):
         return Value(found.value)
     return Value(found.value, found.lower, found.upper)
 

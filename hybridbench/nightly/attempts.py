@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -32,19 +32,17 @@ from hybridbench.analysis.reading import texts
 from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.store import StoredComparison, read_comparison
 from hybridbench.errors import RunDirectoryError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, read_json
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, PlannedCell
 from hybridbench.nightly.policy import SLOWER, STATISTICAL, worst_kind
 from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.records.nightly import (
     Attempt,
+    AttemptFinding,
     Cell,
     CellKind,
-    FindingRecord,
-    finding_record,
-    rate_record,
+    attempt_finding,
 )
-from hybridbench.records.stored_verdict import verdict_from_json
+from hybridbench.records.stored_verdict import read_verdict
 from hybridbench.records.verdict import Finding, ThresholdOutcome, Verdict, VerdictKind
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
@@ -135,7 +133,7 @@ def with_result(kind: CellKind, attempt: Attempt, run_dir: Path, cell_dir: Path)
     attempt = msgspec.structs.replace(attempt, run=run_dir.relative_to(cell_dir).as_posix())
     if kind is CellKind.COMPARE:
         return _with_comparison(attempt, read_comparison(run_dir))
-    return _with_verdict(attempt, read_run(run_dir), _verdict(run_dir))
+    return _with_verdict(attempt, read_run(run_dir), read_verdict(run_dir / VERDICT))
 
 
 def machine_words(manifest: Mapping[str, JsonValue]) -> str:
@@ -197,12 +195,12 @@ def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Atte
         verdict=verdict.kind.value,
         headline=verdict.headline.removeprefix(f"{verdict.kind}: "),
         findings=tuple(
-            finding_record(finding, exact=finding.kind not in STATISTICAL)
+            attempt_finding(finding, exact=finding.kind not in STATISTICAL)
             for finding in verdict.findings
         ),
         metrics=_medians(record, window),
         growth={
-            found.metric: rate_record(found.rate_per_hour)
+            found.metric: found.rate_per_hour
             for found in verdict.metrics
             if found.rate_per_hour is not None
         },
@@ -240,17 +238,6 @@ def _went_on(run_dir: Path) -> bool:
     return (run_dir / VERDICT).stat().st_mtime < (run_dir / SAMPLES).stat().st_mtime
 
 
-def _verdict(run_dir: Path) -> Verdict:
-    return verdict_from_json(as_mapping(_json(run_dir / VERDICT)))
-
-
-def _json(path: Path) -> JsonValue:
-    try:
-        return cast("JsonValue", read_json(path, DOCUMENT_BYTES_MAX))
-    except (OSError, ValueError) as error:
-        raise RunDirectoryError(f"cannot read {path}: {error}") from error
-
-
 def _extended_s(record: RunRecord) -> float:
     """How long the run went on beyond its planned time, undecided."""
     began = record.last_event(EXTENDED)
@@ -270,31 +257,31 @@ def _medians(record: RunRecord, window: tuple[float, float] | None) -> dict[str,
     return medians
 
 
-def _findings(side: SideComparison) -> Iterator[FindingRecord]:
+def _findings(side: SideComparison) -> Iterator[AttemptFinding]:
     """What makes ``side`` worse than the first version; one undecided answer otherwise."""
     if side.outcome is Outcome.INCONCLUSIVE:
         said = Finding("undecided", VerdictKind.INCONCLUSIVE, side.name, side.headline)
-        yield finding_record(said, exact=True)
+        yield attempt_finding(said, exact=True)
     if side.outcome is not Outcome.REGRESSION:
         return
     found = [*_leaks(side), *_slower(side)]
     # A version that fell has neither: its end is the finding.
     fell = Finding("crash", VerdictKind.CRASHED, side.name, side.headline)
-    yield from found or [finding_record(fell, exact=True)]
+    yield from found or [attempt_finding(fell, exact=True)]
 
 
-def _ratio_findings(ratio: CheckedRatio, verdict: ComparisonVerdict) -> Iterator[FindingRecord]:
+def _ratio_findings(ratio: CheckedRatio, verdict: ComparisonVerdict) -> Iterator[AttemptFinding]:
     """A threshold on a ratio that was missed, or that keeps the comparison undecided."""
     outcome = None if ratio.result is None else ratio.result.outcome
     if outcome is ThresholdOutcome.MISSED:
         missed = Finding("threshold", VerdictKind.DEGRADED, ratio.text, ratio.said)
-        yield finding_record(missed, exact=False)
+        yield attempt_finding(missed, exact=False)
     elif outcome is not ThresholdOutcome.MET and verdict.outcome is Outcome.INCONCLUSIVE:
         open_ = Finding("undecided", VerdictKind.INCONCLUSIVE, ratio.text, ratio.said)
-        yield finding_record(open_, exact=True)
+        yield attempt_finding(open_, exact=True)
 
 
-def _leaks(side: SideComparison) -> Iterator[FindingRecord]:
+def _leaks(side: SideComparison) -> Iterator[AttemptFinding]:
     for leak in side.leaks:
         if leak.change in _WORSE:
             rate = leak.difference or leak.other
@@ -306,10 +293,10 @@ def _leaks(side: SideComparison) -> Iterator[FindingRecord]:
                 driver=leak.driver,
                 rates=() if rate is None else (rate,),
             )
-            yield finding_record(found, exact=leak.exact)
+            yield attempt_finding(found, exact=leak.exact)
 
 
-def _slower(side: SideComparison) -> Iterator[FindingRecord]:
+def _slower(side: SideComparison) -> Iterator[AttemptFinding]:
     for metric in side.metrics:
         if metric.role is not Role.SHOWN and metric.call is Call.WORSE:
             said = (
@@ -317,4 +304,4 @@ def _slower(side: SideComparison) -> Iterator[FindingRecord]:
                 f"({metric.lower:.3f} to {metric.upper:.3f})"
             )
             found = Finding(SLOWER, VerdictKind.DEGRADED, metric.metric, said)
-            yield finding_record(found, exact=False)
+            yield attempt_finding(found, exact=False)

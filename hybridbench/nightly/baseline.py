@@ -12,15 +12,13 @@ import msgspec
 from hybridbench.errors import ExitCode, RunDirectoryError
 from hybridbench.nightly.stored import read_nightly_run, write_record
 from hybridbench.records.nightly import (
+    AttemptFinding,
     CellFinding,
     CellResult,
     CellState,
-    FindingRecord,
     NightlyRun,
-    RateRecord,
-    stored_rate,
 )
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.verdict import Rate, VerdictKind
 from hybridbench.report.wording import full_rate_text, metric_label
 from hybridbench.rundir.layout import NIGHT, make_directory
 from hybridbench.rundir.lock import locked_run
@@ -147,7 +145,7 @@ def _says(entry: CellFinding) -> bool:
 def _changes(
     cell: CellResult,
     base: CellResult,
-    known: dict[tuple[str, str, str], FindingRecord],
+    known: dict[tuple[str, str, str], AttemptFinding],
     ratio: float | None,
 ) -> Iterator[str]:
     for entry in cell.findings:
@@ -164,18 +162,18 @@ def _changes(
         yield f"throughput ratio {ratio:.3f}"
 
 
-def _same_rate(rate: RateRecord, finding: FindingRecord | None) -> RateRecord | None:
+def _same_rate(rate: Rate, finding: AttemptFinding | None) -> Rate | None:
     rates = () if finding is None else finding.rates
     return next((r for r in rates if (r.unit, r.per) == (rate.unit, rate.per)), None)
 
 
-def _grew(rate: RateRecord, was: RateRecord) -> bool:
+def _grew(rate: Rate, was: Rate) -> bool:
     """Whether the interval lies wholly above that of the baseline."""
-    return rate.lower is not None and was.upper is not None and rate.lower > was.upper
+    return rate.lower > was.upper
 
 
-def _from_to(rate: RateRecord, was: RateRecord) -> str:
-    return f"{full_rate_text(stored_rate(was))}, now {full_rate_text(stored_rate(rate))}"
+def _from_to(rate: Rate, was: Rate) -> str:
+    return f"{full_rate_text(was)}, now {full_rate_text(rate)}"
 
 
 def _ratio(cell: CellResult, base: CellResult) -> float | None:

@@ -12,17 +12,16 @@ from typing import Final
 from hybridbench.errors import ExitCode
 from hybridbench.records.nightly import (
     Attempt,
+    AttemptFinding,
     AttemptReason,
     Cell,
     CellFinding,
     CellKind,
     CellResult,
     CellState,
-    FindingRecord,
     Policy,
     Waiver,
     parse_max_rate,
-    stored_rate,
 )
 from hybridbench.records.verdict import EXIT_CODE, PRECEDENCE, VerdictKind, leak_kind
 from hybridbench.runs.plan import default_extend_s
@@ -87,7 +86,7 @@ class Rules:
         return worst_kind(entry.finding for entry in self.judged(attempt) if not entry.waived)
 
 
-def worst_kind(findings: Iterable[FindingRecord]) -> VerdictKind:
+def worst_kind(findings: Iterable[AttemptFinding]) -> VerdictKind:
     """The verdict that ``findings`` come to."""
     kinds = {finding.verdict for finding in findings}
     return next((kind for kind in PRECEDENCE if kind in kinds), VerdictKind.CLEAN)
@@ -241,7 +240,7 @@ def _notes(attempts: Sequence[Attempt], unconfirmed: Attempt | None) -> Iterable
             )
 
 
-def _judged(finding: FindingRecord, waivers: Sequence[Waiver], today: date) -> CellFinding:
+def _judged(finding: AttemptFinding, waivers: Sequence[Waiver], today: date) -> CellFinding:
     reasons = []
     for waiver in waivers:
         if not _covers(waiver, finding):
@@ -254,7 +253,7 @@ def _judged(finding: FindingRecord, waivers: Sequence[Waiver], today: date) -> C
     return CellFinding(finding=finding, why_not="; ".join(reasons))
 
 
-def _covers(waiver: Waiver, finding: FindingRecord) -> bool:
+def _covers(waiver: Waiver, finding: AttemptFinding) -> bool:
     """Whether ``waiver`` names ``finding``.
 
     One of a growth names also a finding that is undecided whether the same grows: a known leak
@@ -268,15 +267,14 @@ def _covers(waiver: Waiver, finding: FindingRecord) -> bool:
     return same_kind and fnmatchcase(finding.driver or "", waiver.driver)
 
 
-def _refusal(waiver: Waiver, finding: FindingRecord, today: date) -> str:
+def _refusal(waiver: Waiver, finding: AttemptFinding, today: date) -> str:
     """Why ``waiver`` does not hold for a finding that it names; empty if it does."""
     if waiver.expires < today:
         return f"its waiver expired on {waiver.expires.isoformat()} ({waiver.link})"
     if waiver.max_rate is None:
         return ""
     most = parse_max_rate(waiver.max_rate)
-    rates = (stored_rate(rate) for rate in finding.rates)
-    rate = next((r for r in rates if (r.unit, r.per) == (most.unit, most.per)), None)
+    rate = next((r for r in finding.rates if (r.unit, r.per) == (most.unit, most.per)), None)
     if rate is None:
         return f"its waiver allows {waiver.max_rate}, and the finding has no such rate"
     if finding.kind == _UNDECIDED and not rate.upper <= most.value:

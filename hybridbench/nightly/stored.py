@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Final, TypeVar
@@ -10,16 +11,13 @@ import msgspec
 
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
+from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.nightly import CELL_SCHEMA, NIGHTLY_SCHEMA, CellRecord, NightlyRun
 from hybridbench.rundir.atomic import write_atomically
 
 _Record = TypeVar("_Record", CellRecord, NightlyRun)
 # Older versions wrote the cell of a result that never came back as an empty object.
 _LOST_CELL: Final = re.compile(rb'"cell":\s*\{\}')
-
-
-class _Head(msgspec.Struct):
-    schema: str = ""
 
 
 def read_cell(path: Path) -> CellRecord:
@@ -46,7 +44,7 @@ def write_record(path: Path, record: CellRecord | NightlyRun) -> None:
     Raises:
         RunDirectoryError: it cannot be written.
     """
-    text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+    text = json.dumps(to_json(record), indent=2, allow_nan=False, ensure_ascii=False)
     write_atomically(path, text + "\n")
 
 
@@ -63,13 +61,13 @@ def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
     except OSError as error:
         raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
     try:
-        found = msgspec.json.decode(data, type=_Head).schema
-        if found != schema:
+        stored = msgspec.json.decode(_LOST_CELL.sub(b'"cell": null', data), type=dict)
+        if stored.get("schema") != schema:
             raise RunDirectoryError(
-                f"{path} has schema {found!r}, and this hybridbench reads {schema!r} only: "
-                "read it with the version that wrote it"
+                f"{path} has schema {stored.get('schema')!r}, and this hybridbench reads "
+                f"{schema!r} only: read it with the version that wrote it"
             )
-        return msgspec.json.decode(_LOST_CELL.sub(b'"cell": null', data), type=kind)
+        return from_json(stored, kind)
     except (msgspec.DecodeError, RecursionError) as error:
         said = str(error).partition("\n")[0]
         raise RunDirectoryError(f"{path} is damaged: {said}") from error

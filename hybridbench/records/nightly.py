@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Annotated, Final
@@ -157,26 +158,10 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     waivers: tuple[Waiver, ...] = ()
 
 
-class RateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A growth with its interval; None where an end is unknown."""
+@dataclass(frozen=True)
+class AttemptFinding(Finding):
+    """A finding of an attempt; its evidence is in the run."""
 
-    value: float | None
-    lower: float | None
-    upper: float | None
-    unit: str
-    per: str
-    confidence: float = 0.95
-
-
-class FindingRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding by its signature, its sentence and its rates; the evidence is in the run."""
-
-    kind: str
-    verdict: VerdictKind
-    subject: str
-    title: str
-    driver: str | None = None
-    rates: tuple[RateRecord, ...] = ()
     exact: bool = True  # needs no statistics: running again with another seed proves nothing more
 
     @property
@@ -199,9 +184,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = ""  # empty: it ended without one, and ``complaint`` says how
     headline: str = ""
     complaint: str = ""
-    findings: tuple[FindingRecord, ...] = ()
+    findings: tuple[AttemptFinding, ...] = ()
     metrics: dict[str, float] = {}  # medians over the judged window
-    growth: dict[str, RateRecord] = {}  # of the gated metrics, an hour
+    growth: dict[str, Rate] = {}  # of the gated metrics, an hour
     judged_s: Seconds = 0.0
     segments: int = 1  # more than one: it was cut off and resumed
     extend_s: Seconds | None = None  # how long it might go on undecided; None: an older version
@@ -238,7 +223,7 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
 class CellFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A finding with what the plan and the last green run say of it."""
 
-    finding: FindingRecord
+    finding: AttemptFinding
     waived: str = ""  # until when, why and where; empty: it counts
     why_not: str = ""  # a waiver names it and does not hold
     news: str = ""
@@ -258,12 +243,12 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[CellFinding, ...] = ()
     notes: tuple[str, ...] = ()
     metrics: dict[str, float] = {}
-    growth: dict[str, RateRecord] = {}
+    growth: dict[str, Rate] = {}
     machine_class: str = ""
     engine: str = ""
     baseline: str = ""  # the nightly run it was compared with
     changes: tuple[str, ...] = ()
-    gone: tuple[FindingRecord, ...] = ()
+    gone: tuple[AttemptFinding, ...] = ()
 
     @property
     def judged_s(self) -> float:
@@ -293,42 +278,14 @@ def counted(cells: int) -> str:
     return "1 cell" if cells == 1 else f"{cells} cells"
 
 
-def finding_record(finding: Finding, *, exact: bool) -> FindingRecord:
-    """``finding`` as it is stored."""
-    return FindingRecord(
+def attempt_finding(finding: Finding, *, exact: bool) -> AttemptFinding:
+    """``finding`` as a cell keeps it."""
+    return AttemptFinding(
         kind=finding.kind,
         verdict=finding.verdict,
         subject=finding.subject,
         title=finding.title,
         driver=finding.driver,
-        rates=tuple(rate_record(rate) for rate in finding.rates),
+        rates=finding.rates,
         exact=exact,
     )
-
-
-def rate_record(rate: Rate) -> RateRecord:
-    """``rate`` as it is stored; JSON has no infinity."""
-    return RateRecord(
-        value=_finite(rate.value),
-        lower=_finite(rate.lower),
-        upper=_finite(rate.upper),
-        unit=rate.unit,
-        per=rate.per,
-        confidence=rate.confidence,
-    )
-
-
-def stored_rate(record: RateRecord) -> Rate:
-    """``record`` with an unknown end at infinity again."""
-    return Rate(
-        value=float("nan") if record.value is None else record.value,
-        lower=float("-inf") if record.lower is None else record.lower,
-        upper=float("inf") if record.upper is None else record.upper,
-        unit=record.unit,
-        per=record.per,
-        confidence=record.confidence,
-    )
-
-
-def _finite(value: float) -> float | None:
-    return value if abs(value) < float("inf") else None

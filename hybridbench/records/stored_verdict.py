@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import NO_MODEL, Verdict
 
 VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
+_Part = TypeVar("_Part", "VerdictHead", "VerdictValues")
 
 
 class VerdictHead(msgspec.Struct, frozen=True):
@@ -27,6 +28,45 @@ class VerdictHead(msgspec.Struct, frozen=True):
     word: str = ""  # of a comparison
     headline: str = ""
     exit_code: int | None = None
+
+
+class MeasuredRate(msgspec.Struct, frozen=True):
+    """A rate in a verdict.json; None where an end has no bound."""
+
+    value: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+
+
+class MeasuredMetric(msgspec.Struct, frozen=True):
+    """A gated metric in a verdict.json."""
+
+    metric: str
+    rate_per_hour: MeasuredRate | None = None
+    model: str = ""
+
+
+class MeasuredCost(msgspec.Struct, frozen=True):
+    """A cost of work in a verdict.json."""
+
+    name: str
+    value: float | None = None
+
+
+class MeasuredLevel(MeasuredRate, frozen=True, kw_only=True):
+    """A level in a verdict.json."""
+
+    metric: str
+    stat: str
+
+
+class VerdictValues(msgspec.Struct, frozen=True):
+    """What runs are compared by: read from a thousand files, so that fits are skipped unread."""
+
+    verdict: str = ""
+    metrics: tuple[MeasuredMetric, ...] = ()
+    decay: tuple[MeasuredCost, ...] = ()
+    levels: tuple[MeasuredLevel, ...] | None = None  # None: an earlier version stored none
 
 
 def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue]:
@@ -91,10 +131,19 @@ def read_verdict(path: Path) -> Verdict:
 
 def read_verdict_head(path: Path) -> VerdictHead:
     """The head of the file at ``path``; an empty one where it is missing or damaged."""
+    return _part_of(path, VerdictHead)
+
+
+def read_verdict_values(path: Path) -> VerdictValues:
+    """The values of the file at ``path``; none where it is missing or damaged."""
+    return _part_of(path, VerdictValues)
+
+
+def _part_of(path: Path, kind: type[_Part]) -> _Part:
     try:
-        return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=VerdictHead)
+        return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):
-        return VerdictHead()
+        return kind()
 
 
 def _without_rates_of_too_few_samples(verdict: Verdict) -> Verdict:

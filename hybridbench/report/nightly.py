@@ -13,7 +13,6 @@ from hybridbench.records.nightly import (
     CellState,
     NightlyRun,
     counted,
-    stored_rate,
 )
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.document import (
@@ -186,7 +185,7 @@ def _findings_table(run: NightlyRun) -> Table:
         if found.verdict == VerdictKind.INCONCLUSIVE and not entry.waived:
             continue
         # The interval is shown with the finding; here it would tear the table on a terminal.
-        rate = rate_text(stored_rate(found.rates[0])) if found.rates else ""
+        rate = rate_text(found.rates[0]) if found.rates else ""
         # Until when; why and where is shown with the finding.
         said = entry.waived.partition(":")[0] or entry.why_not
         badge = "WAIVED" if entry.waived else found.verdict
@@ -221,8 +220,7 @@ def _changes_table(run: NightlyRun) -> Table:
 def _finding(cell: CellResult, entry: CellFinding) -> FindingText:
     found = entry.finding
     facts = [
-        Fact("Growth" if r.per == "h" else "Per event", full_rate_text(stored_rate(r)))
-        for r in found.rates
+        Fact("Growth" if r.per == "h" else "Per event", full_rate_text(r)) for r in found.rates
     ]
     if found.driver:
         facts.append(Fact("Driver", found.driver))

@@ -13,12 +13,11 @@ from hybridbench.nightly.planned import PlannedRun, plan_run
 from hybridbench.nightly.stored import write_record
 from hybridbench.records.nightly import (
     Attempt,
+    AttemptFinding,
     AttemptReason,
     CellRecord,
-    FindingRecord,
-    RateRecord,
 )
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.verdict import Rate, VerdictKind
 from hybridbench.rundir.layout import CELL
 from hybridbench.workload.catalog import list_profiles
 
@@ -50,12 +49,12 @@ def profile_file(path: Path, name: str) -> None:
     path.write_text(re.sub("(?m)^name: .*", f"name: {name}", text), encoding="utf-8")
 
 
-def rate(value: float, per: str = "h", unit: str = "B", width: float = 0.1) -> RateRecord:
+def rate(value: float, per: str = "h", unit: str = "B", width: float = 0.1) -> Rate:
     low, high = value * (1 - width), value * (1 + width)
-    return RateRecord(value=value, lower=low, upper=high, unit=unit, per=per)
+    return Rate(value=value, lower=low, upper=high, unit=unit, per=per)
 
 
-GROWTH = FindingRecord(
+GROWTH = AttemptFinding(
     kind="growth",
     verdict=VerdictKind.LEAK,
     subject="rss_anon_swap_bytes",
@@ -63,7 +62,7 @@ GROWTH = FindingRecord(
     rates=(rate(2e9),),
     exact=False,
 )
-NODES = FindingRecord(
+NODES = AttemptFinding(
     kind="instances-wait-for-collector",
     verdict=VerdictKind.LEAK,
     subject="TreeNode",
@@ -71,7 +70,7 @@ NODES = FindingRecord(
     driver="nodes_evicted",
     rates=(rate(0.85, "evicted node", "nodes"),),
 )
-UNDECIDED = FindingRecord(
+UNDECIDED = AttemptFinding(
     kind="undecided",
     verdict=VerdictKind.INCONCLUSIVE,
     subject="rss_anon_swap_bytes",
@@ -81,7 +80,7 @@ UNDECIDED = FindingRecord(
 
 def attempt(
     verdict: str = "CLEAN",
-    *findings: FindingRecord,
+    *findings: AttemptFinding,
     reason: AttemptReason = AttemptReason.FIRST,
     **changes: Any,
 ) -> Attempt:

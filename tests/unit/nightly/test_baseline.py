@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -84,7 +85,7 @@ def test_an_undecided_cell_of_a_green_night_is_a_baseline_and_finds_nothing(tmp_
 
 
 def test_a_known_finding_that_grew_is_told_with_both_rates(tmp_path: Path) -> None:
-    faster = msgspec.structs.replace(NODES, rates=(rate(1.2, "evicted node", "nodes"),))
+    faster = replace(NODES, rates=(rate(1.2, "evicted node", "nodes"),))
     cell = last_cell(tmp_path, attempt("LEAK", NODES), attempt("LEAK", faster), text=WAIVED)
 
     assert cell.findings[0].news == "known in night-0"

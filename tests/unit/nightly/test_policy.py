@@ -118,7 +118,7 @@ def test_the_plan_may_let_undecided_cells_fail(rules: Rules) -> None:
 
 
 def test_a_run_that_proved_nothing_is_made_once_more_and_is_then_red(rules: Rules) -> None:
-    gap = msgspec.structs.replace(UNDECIDED, kind="gaps", verdict=VerdictKind.INVALID)
+    gap = replace(UNDECIDED, kind="gaps", verdict=VerdictKind.INVALID)
     invalid = attempt("INVALID", gap)
     again_invalid = again(AttemptReason.RETRY, "INVALID", gap)
 
@@ -129,7 +129,7 @@ def test_a_run_that_proved_nothing_is_made_once_more_and_is_then_red(rules: Rule
 
 
 def test_no_cell_is_run_for_ever(rules: Rules) -> None:
-    gap = msgspec.structs.replace(UNDECIDED, kind="gaps", verdict=VerdictKind.INVALID)
+    gap = replace(UNDECIDED, kind="gaps", verdict=VerdictKind.INVALID)
     worst = [
         attempt("INVALID", gap),
         again(AttemptReason.RETRY, "LEAK", GROWTH),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
+import msgspec
 import pytest
-from msgspec.structs import replace as replaced
 
 from hybridbench.nightly.policy import Rules
 from hybridbench.records.nightly import (
+    AttemptFinding,
     Cell,
     CellKind,
-    FindingRecord,
     MaxRate,
     Policy,
     Waiver,
@@ -47,7 +48,7 @@ def rules(waiver: Waiver) -> Rules:
     return Rules(cell, Policy(), (waiver,))
 
 
-def waived(finding: FindingRecord, waiver: Waiver = KNOWN, days: int = 0) -> str:
+def waived(finding: AttemptFinding, waiver: Waiver = KNOWN, days: int = 0) -> str:
     """Empty if it is waived, else why not."""
     ended = attempt("LEAK", finding, started_wall_s=(NOON + timedelta(days)).timestamp())
     (entry,) = rules(waiver).judged(ended)
@@ -62,32 +63,32 @@ def test_a_known_finding_is_waived_to_the_end_of_its_day() -> None:
 def test_a_faster_one_is_not() -> None:
     (rate,) = LEAK.rates
 
-    assert "grows faster" in waived(replaced(LEAK, rates=(replaced(rate, value=0.91),)))
-    assert "no such rate" in waived(replaced(LEAK, rates=(replaced(rate, per="request"),)))
+    assert "grows faster" in waived(replace(LEAK, rates=(replace(rate, value=0.91),)))
+    assert "no such rate" in waived(replace(LEAK, rates=(replace(rate, per="request"),)))
 
 
 def test_a_waiver_of_dead_instances_holds_whichever_of_the_two_most_of_them_do() -> None:
-    assert waived(replaced(LEAK, kind="instances-retained")) == waived(LEAK)
+    assert waived(replace(LEAK, kind="instances-retained")) == waived(LEAK)
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        replaced(LEAK, kind="held-at-idle"),
-        replaced(LEAK, subject="Req"),
-        replaced(LEAK, driver="retracts"),
-        replaced(LEAK, driver=None),
+        replace(LEAK, kind="held-at-idle"),
+        replace(LEAK, subject="Req"),
+        replace(LEAK, driver="retracts"),
+        replace(LEAK, driver=None),
     ],
     ids=["kind", "subject", "driver", "no driver"],
 )
-def test_another_signature_is_another_finding(other: FindingRecord) -> None:
+def test_another_signature_is_another_finding(other: AttemptFinding) -> None:
     assert waived(other) == "not named"
 
 
 def test_a_waiver_may_be_of_one_profile_or_model_only() -> None:
-    assert waived(LEAK, replaced(KNOWN, profile="chat-*", model="qwen3-next")) == ""
-    assert waived(LEAK, replaced(KNOWN, profile="smoke")) == "not named"
-    assert waived(LEAK, replaced(KNOWN, model="other")) == "not named"
+    assert waived(LEAK, msgspec.structs.replace(KNOWN, profile="chat-*", model="qwen3-next")) == ""
+    assert waived(LEAK, msgspec.structs.replace(KNOWN, profile="smoke")) == "not named"
+    assert waived(LEAK, msgspec.structs.replace(KNOWN, model="other")) == "not named"
 
 
 def test_what_is_left_decides() -> None:
@@ -99,27 +100,27 @@ def test_what_is_left_decides() -> None:
 
 def test_a_growth_that_is_waived_may_stay_undecided_below_its_rate() -> None:
     growth = GROWTH
-    of_growth = replaced(
+    of_growth = msgspec.structs.replace(
         KNOWN, kind="growth", subject=growth.subject, driver="finishes", max_rate="2GiB/h"
     )
     (rate,) = growth.rates
-    open_ = replaced(
+    open_ = replace(
         growth,
         kind="undecided",
         verdict=VerdictKind.INCONCLUSIVE,
-        rates=(replaced(rate, upper=2e9),),
+        rates=(replace(rate, upper=2e9),),
     )
 
     assert waived(open_, of_growth) == ""
     assert "may grow faster" in waived(
-        replaced(open_, rates=(replaced(rate, upper=2.2e9),)), of_growth
+        replace(open_, rates=(replace(rate, upper=2.2e9),)), of_growth
     )
     assert "may grow faster" in waived(
-        replaced(open_, rates=(replaced(rate, upper=None),)), of_growth
+        replace(open_, rates=(replace(rate, upper=float("inf")),)), of_growth
     )
-    assert waived(open_, replaced(of_growth, max_rate=None)) == ""
-    assert waived(replaced(open_, subject="threads"), of_growth) == "not named"
-    assert waived(open_, replaced(of_growth, kind="decay")) == "not named"
+    assert waived(open_, msgspec.structs.replace(of_growth, max_rate=None)) == ""
+    assert waived(replace(open_, subject="threads"), of_growth) == "not named"
+    assert waived(open_, msgspec.structs.replace(of_growth, kind="decay")) == "not named"
 
 
 @pytest.mark.parametrize(
