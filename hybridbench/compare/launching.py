@@ -13,13 +13,13 @@ from hybridbench.compare.affinity import children_on
 from hybridbench.compare.sides import Side
 from hybridbench.errors import ConfigError, WorkerFailedError
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.messages import Ready, Start
 from hybridbench.runs.boot import await_ready
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.manifest import with_worker
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.targets.bundled import BundledTarget
-from hybridbench.targets.messages import Ready, Start
 from hybridbench.workload.settings import EngineSettings, Pools
 
 _KILL_PATIENCE_S = 10.0

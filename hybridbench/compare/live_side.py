@@ -29,6 +29,7 @@ from hybridbench.compare.sides import Side
 from hybridbench.compare.traffic import BlockTraffic, block_workload
 from hybridbench.errors import RunDirectoryError
 from hybridbench.records.json_value import JsonValue, plain_mapping
+from hybridbench.records.messages import Drain, Ready
 from hybridbench.rundir.layout import SEGMENT, WORKER_STDERR
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
@@ -45,7 +46,6 @@ from hybridbench.runs.steps import SoakSteps
 from hybridbench.sampling.headroom import oom_kills
 from hybridbench.sampling.sampler import StarvationSource
 from hybridbench.targets.bundled import BundledTarget
-from hybridbench.targets.messages import Drain, Ready
 
 _STOP_PATIENCE_S = 10.0
 _SAMPLE_PATIENCE_S = 10.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.messages import Ended, StepEvents
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.recorder import Sink
-from hybridbench.targets.messages import Ended, StepEvents
 from hybridbench.targets.target import Target
 from hybridbench.workload.actions import Workload
 

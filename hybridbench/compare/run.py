@@ -24,11 +24,11 @@ from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
 from hybridbench.errors import ExitCode, SameEngineError, UsageError
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.messages import Ready
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
 from hybridbench.runs.live import make_view
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.status import View
-from hybridbench.targets.messages import Ready
 from hybridbench.units import format_duration
 
 T = TypeVar("T")

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from hybridbench.workload.actions import (
-    Abort,
-    Action,
-    CloseSession,
-    Disconnect,
-    OpenSession,
-    Submit,
-    WaitUntil,
-    Workload,
-)
+from msgspec.structs import replace
+
+from hybridbench.records.messages import Abort, CloseSession, Disconnect, OpenSession, Submit
+from hybridbench.workload.actions import Action, WaitUntil, Workload
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.in_steps import InSteps, lives_in_steps
 from hybridbench.workload.profile import Profile

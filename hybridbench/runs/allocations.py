@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.analysis.diagnosis import ALLOCATIONS_EVENT
+from hybridbench.records.messages import AllocationsTracked, TrackAllocations
 from hybridbench.runs.loop import SoakLoop
 from hybridbench.sampling.allocations import kept_sites
-from hybridbench.targets.messages import AllocationsTracked, TrackAllocations
 from hybridbench.units import format_duration
 
 _PATIENCE_S: Final = 60.0

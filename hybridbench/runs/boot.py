@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from hybridbench.clock import Clock
 from hybridbench.errors import ConfigError
 from hybridbench.records.json_value import as_mapping
+from hybridbench.records.messages import Fatal, Ready
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.plan import Segment, SoakPlan
-from hybridbench.targets.messages import Fatal, Ready
 from hybridbench.targets.target import Capability, Target
 from hybridbench.targets.wire import WireClosedError
 from hybridbench.workload.profile import Profile

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridbench.targets import messages
-from hybridbench.targets.messages import StepEvents
+from hybridbench.records.messages import StepEvents, Submit
 from hybridbench.targets.target import Target
-from hybridbench.workload.actions import (
-    Abort,
-    AbortAll,
-    CloseSession,
-    ContinueGeneration,
-    Disconnect,
-    OpenSession,
-    PauseGeneration,
-    Request,
-    SamplingValues,
-    Submit,
-    WaitUntil,
-)
+from hybridbench.workload.actions import WaitUntil
 from hybridbench.workload.actions import Workload as WorkloadProtocol
 
 # An open loop that fell behind must not keep the soak loop from looking at the clock.
@@ -62,7 +49,9 @@ class Driver:
             action = self._workload.next_action(now_s)
             if isinstance(action, WaitUntil):
                 return action.due_s
-            self._carry_out(action)
+            if isinstance(action, Submit):
+                self.counts.submitted += 1
+            self._target.post(action)
         return now_s
 
     def pause(self, now_s: float) -> None:
@@ -95,47 +84,3 @@ class Driver:
         for ended in events.aborted:
             counts.aborted += 1
             workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
-
-    def _carry_out(self, action: Request) -> None:
-        match action:
-            case Submit():
-                self.counts.submitted += 1
-                self._target.post(
-                    messages.Submit(
-                        action.rid,
-                        action.input_ids,
-                        _sampling(action.sampling),
-                        action.truncate,
-                        action.payload_bytes,
-                        action.payload_seed,
-                        action.session_id,
-                        action.priority,
-                    )
-                )
-            case OpenSession():
-                timeout_s = action.timeout_s or 0.0
-                self._target.post(messages.OpenSession(action.session_id, timeout_s))
-            case CloseSession():
-                self._target.post(messages.CloseSession(action.session_id))
-            case Abort():
-                self._target.post(messages.Abort(action.rid))
-            case Disconnect():
-                self._target.post(messages.Disconnect(action.rid))
-            case AbortAll():
-                self._target.post(messages.AbortAll())
-            case PauseGeneration():
-                self._target.post(messages.PauseGeneration(action.mode))
-            case ContinueGeneration():
-                self._target.post(messages.ContinueGeneration())
-
-
-def _sampling(values: SamplingValues) -> messages.Sampling:
-    return messages.Sampling(
-        max_new_tokens=values["max_new_tokens"],
-        temperature=values["temperature"],
-        top_k=values["top_k"],
-        top_p=values["top_p"],
-        seed=values["seed"],
-        ignore_eos=values["ignore_eos"],
-        stop_token_ids=tuple(values.get("stop_token_ids", ())),
-    )

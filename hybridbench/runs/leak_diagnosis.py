@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from hybridbench.analysis.diagnosis import BASELINE_EVENT, EVENT
+from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.interim import Judge
 from hybridbench.runs.loop import Question, SoakLoop
-from hybridbench.targets.messages import Diagnose, Diagnosis
-from hybridbench.targets.records import StageReading, SurveyRecord
 from hybridbench.units import format_duration
 
 _BASELINE_STAGES: Final = ("rest", "rehearse", "survey")

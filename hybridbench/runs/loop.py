@@ -7,22 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from hybridbench.clock import Clock
-from hybridbench.runs.driver import Driver
-from hybridbench.runs.interrupts import Interrupts
-from hybridbench.runs.log_watch import LogWatch
-from hybridbench.runs.plan import SoakPlan
-from hybridbench.runs.recorder import Recorder
-from hybridbench.runs.status import RunStatus, View
-from hybridbench.sampling.cadence import Beat, ScanPace
-from hybridbench.sampling.sampler import (
-    HarnessSource,
-    ProcessSource,
-    PssSource,
-    Sampler,
-    StarvationSource,
-    TimedSource,
-)
-from hybridbench.targets.messages import (
+from hybridbench.records.messages import (
     Census,
     CensusReply,
     Checkpoint,
@@ -43,6 +28,21 @@ from hybridbench.targets.messages import (
     StepEvents,
     ToWorker,
     Violation,
+)
+from hybridbench.runs.driver import Driver
+from hybridbench.runs.interrupts import Interrupts
+from hybridbench.runs.log_watch import LogWatch
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.recorder import Recorder
+from hybridbench.runs.status import RunStatus, View
+from hybridbench.sampling.cadence import Beat, ScanPace
+from hybridbench.sampling.sampler import (
+    HarnessSource,
+    ProcessSource,
+    PssSource,
+    Sampler,
+    StarvationSource,
+    TimedSource,
 )
 from hybridbench.targets.target import Target
 from hybridbench.targets.wire import WireClosedError

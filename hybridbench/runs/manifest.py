@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from hybridbench import __version__
 from hybridbench.records.json_value import JsonValue, as_mapping, plain_mapping
+from hybridbench.records.messages import Ready
 from hybridbench.runs.defect_files import DEFECT_FILES, hashes_of
 from hybridbench.runs.machine import git_state, interpreter_facts, machine_facts
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.sampling.headroom import memory_limit
-from hybridbench.targets.messages import Ready
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.targets.wire import PROTOCOL_VERSION
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hybridbench.errors import ExitCode
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.messages import Scalar, Start
 from hybridbench.targets.bundled import WorkerLaunch, WorkerProgram
-from hybridbench.targets.messages import Scalar, Start
 from hybridbench.workload.profile import Cadence, Profile
 from hybridbench.workload.trace_replay import TraceOptions
 

@@ -19,6 +19,7 @@ from hybridbench.analysis.trend.resolution import smallest_resolvable_rate
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import WorkerFailedError
 from hybridbench.metrics import METRICS, Check
+from hybridbench.records.messages import Census, CensusReply, Ready, Shutdown
 from hybridbench.runs.boot import boot_worker
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
@@ -26,7 +27,6 @@ from hybridbench.runs.plan import SoakPlan
 from hybridbench.sampling.headroom import memory_limit
 from hybridbench.sampling.process import read_process_memory
 from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
-from hybridbench.targets.messages import Census, CensusReply, Ready, Shutdown
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.units import format_byte_rate, format_bytes, format_duration
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from hybridbench.clock import Clock
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.messages import CensusReply, CheckpointReply, Violation
 from hybridbench.rundir.layout import NOTE
-from hybridbench.targets.messages import CensusReply, CheckpointReply, Violation
 
 _TICK_S = 1e-4
 _TYPES_RECORDED = 12

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hybridbench.targets.messages import CensusReply, CheckpointReply
+from hybridbench.records.messages import CensusReply, CheckpointReply
 
 _HISTORY = 64
 _POOL_PARTS = ("total", "available", "evictable", "protected", "in_flight")

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hybridbench.rundir.layout import WORKLOAD_FAILED
-from hybridbench.runs.allocations import AllocationRecord
-from hybridbench.runs.leak_diagnosis import LeakDiagnosis
-from hybridbench.runs.loop import Question, SoakLoop
-from hybridbench.runs.plan import SoakPlan
-from hybridbench.runs.stopping import Extension, Stop, StopRule
-from hybridbench.targets.messages import (
+from hybridbench.records.messages import (
     CheckpointReply,
     Flush,
     Flushed,
@@ -20,6 +14,12 @@ from hybridbench.targets.messages import (
     Reclaimed,
     Shutdown,
 )
+from hybridbench.rundir.layout import WORKLOAD_FAILED
+from hybridbench.runs.allocations import AllocationRecord
+from hybridbench.runs.leak_diagnosis import LeakDiagnosis
+from hybridbench.runs.loop import Question, SoakLoop
+from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.stopping import Extension, Stop, StopRule
 
 # A warm-up that has not ended by then goes over into the judged part without a `steady` event.
 _WARMUP_SHARE_MAX = 0.4

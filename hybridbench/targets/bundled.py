@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import WorkerFailedError
+from hybridbench.records.messages import FromWorker, ToWorker
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
 from hybridbench.sampling.process import require_proc
-from hybridbench.targets.messages import FromWorker, ToWorker
 from hybridbench.targets.own_process import SAFE_PATH, import_path, with_environment
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import ExitStatus

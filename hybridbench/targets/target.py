@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from hybridbench.targets.messages import FromWorker, ToWorker
+from hybridbench.records.messages import FromWorker, ToWorker
 
 
 class Capability(StrEnum):

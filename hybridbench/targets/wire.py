@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from hybridbench.errors import ConfigError, WorkerFailedError
-from hybridbench.targets.messages import FromWorker, ToWorker
+from hybridbench.records.messages import FromWorker, ToWorker
 
 PROTOCOL_VERSION = 1
 

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Sequence
 
 from hybridbench.errors import ConfigError, ExitCode, HybridbenchError, UsageError
-from hybridbench.targets.messages import Fatal, Scalar, Start
+from hybridbench.records.messages import Fatal, Scalar, Start
 from hybridbench.targets.wire import WireClosedError, WorkerWire
 
 _PR_SET_PDEATHSIG = 1

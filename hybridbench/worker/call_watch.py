@@ -16,7 +16,7 @@ from typing import Final
 
 from hybridbench.engine.counters import REMOVED_CLASSES
 from hybridbench.engine.engine import Engine
-from hybridbench.targets.records import SiteRecord
+from hybridbench.records.heap import SiteRecord
 
 _EVERY: Final = 31  # steps; no multiple of what repeats every few of them
 _MOST_STEPS: Final = 200  # under the profiler, which makes them several times slower

@@ -10,6 +10,14 @@ from collections.abc import Callable, Iterator
 import torch
 
 from hybridbench.engine.engine import Engine
+from hybridbench.records.heap import (
+    CycleRecord,
+    RetainedRecord,
+    StageReading,
+    SurveyRecord,
+    TypeCount,
+)
+from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.sampling.heap_survey import (
     Baseline,
     HeapSurvey,
@@ -29,14 +37,6 @@ from hybridbench.sampling.reclaim import (
     at_rest,
     destructive_steps,
     trim,
-)
-from hybridbench.targets.messages import Diagnose, Diagnosis
-from hybridbench.targets.records import (
-    CycleRecord,
-    RetainedRecord,
-    StageReading,
-    SurveyRecord,
-    TypeCount,
 )
 from hybridbench.worker.metrics import WorkerMetrics
 

@@ -16,13 +16,9 @@ from hybridbench.defects.truth import OWNER_LEDGER
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.memory.owners import OwnershipError
-from hybridbench.engine.sampling_params import ALL_TOKENS, SamplingParams
+from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.errors import UsageError
-from hybridbench.sampling.allocations import AllocationTracker
-from hybridbench.sampling.ballast import Ballast
-from hybridbench.sampling.process import read_process_memory
-from hybridbench.sampling.reclaim import reclaim
-from hybridbench.targets.messages import (
+from hybridbench.records.messages import (
     Abort,
     AbortAll,
     AllocationsTracked,
@@ -53,6 +49,10 @@ from hybridbench.targets.messages import (
     Violation,
     ViolationRecord,
 )
+from hybridbench.sampling.allocations import AllocationTracker
+from hybridbench.sampling.ballast import Ballast
+from hybridbench.sampling.process import read_process_memory
+from hybridbench.sampling.reclaim import reclaim
 from hybridbench.targets.wire import WireClosedError, WorkerWire
 from hybridbench.worker.metrics import Snapshot, WorkerMetrics
 from hybridbench.worker.probes import WorkerProbes, violation_records
@@ -297,7 +297,7 @@ def _sampling_params(sampling: Sampling) -> SamplingParams:
     return SamplingParams(
         max_new_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
-        top_k=sampling.top_k or ALL_TOKENS,
+        top_k=sampling.top_k,
         top_p=sampling.top_p,
         stop_token_ids=sampling.stop_token_ids,
         ignore_eos=sampling.ignore_eos,

@@ -10,9 +10,8 @@ import msgspec
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
-from hybridbench.sampling.heap_scan import ForkScan, HeapScan
-from hybridbench.sampling.reference_walk import WalkScan
-from hybridbench.targets.messages import (
+from hybridbench.records.heap import TypeCount
+from hybridbench.records.messages import (
     Census,
     CensusReply,
     Checkpoint,
@@ -22,7 +21,8 @@ from hybridbench.targets.messages import (
     InstanceCount,
     ViolationRecord,
 )
-from hybridbench.targets.records import TypeCount
+from hybridbench.sampling.heap_scan import ForkScan, HeapScan
+from hybridbench.sampling.reference_walk import WalkScan
 from hybridbench.worker.diagnosis import WorkerDiagnosis
 from hybridbench.worker.metrics import WorkerMetrics
 

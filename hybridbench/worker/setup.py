@@ -19,6 +19,7 @@ from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.models.registry import resolve_model
 from hybridbench.errors import ConfigError
+from hybridbench.records.messages import Ready, Scalar, Start
 from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.forked_child import exclude_from_forks
 from hybridbench.sampling.gc_monitor import (
@@ -32,7 +33,6 @@ from hybridbench.sampling.heap_survey import SurveyScope
 from hybridbench.sampling.malloc import malloc_reader
 from hybridbench.sampling.reference_walk import WalkScan
 from hybridbench.targets.engine_files import imported_engine_files
-from hybridbench.targets.messages import Ready, Scalar, Start
 from hybridbench.targets.target import Capability
 from hybridbench.targets.wire import WorkerWire
 from hybridbench.worker.diagnosis import WorkerDiagnosis

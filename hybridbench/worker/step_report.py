@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from hybridbench.engine.events import EngineEvent, EventKind
-from hybridbench.targets.messages import Ended, Rejected, StepEvents
+from hybridbench.records.messages import Ended, Rejected, StepEvents
 from hybridbench.worker.metrics import WorkerMetrics
 
 

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from hybridbench.errors import ExitCode
-from hybridbench.targets.messages import Counters, CountersReply, Shutdown, ToWorker
+from hybridbench.records.messages import Counters, CountersReply, Shutdown, ToWorker
 from hybridbench.targets.wire import WireClosedError, WorkerWire
 from hybridbench.worker.metrics import Snapshot, WorkerMetrics
 

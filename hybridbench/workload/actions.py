@@ -4,90 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, TypedDict
+from typing import Protocol, TypeAlias
 
-PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
-
-
-class SamplingValues(TypedDict):
-    """How one request chooses its tokens; ``top_k`` -1 and ``top_p`` 1.0 consider all tokens.
-
-    The keys are those of the engine's SamplingParams.  ``ignore_eos`` holds exactly where there are
-    no ``stop_token_ids``.
-    """
-
-    max_new_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    ignore_eos: bool
-    stop_token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """Send a request.  ``input_ids`` belongs to the workload: read it, do not change it.
-
-    ``priority`` None leaves that to the engine.
-    With ``payload_bytes`` it brings a payload of that size, made from ``payload_seed`` alone.  With
-    a ``session_id`` it is that session's next turn, and ``input_ids`` are only what is new.
-    """
-
-    rid: str
-    input_ids: list[int]
-    sampling: SamplingValues
-    truncate: bool = False
-    payload_bytes: int = 0
-    payload_seed: int = 0
-    session_id: str = ""
-    priority: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSession:
-    """Open a session; it ends itself after ``timeout_s`` without a turn, None never."""
-
-    session_id: str
-    timeout_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class CloseSession:
-    """Close a session, after the turn under way if there is one."""
-
-    session_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Ask the engine to end a request; its end is still to be reported."""
-
-    rid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnect:
-    """The client is gone without a word; the workload has forgotten the request already."""
-
-    rid: str
-
-
-@dataclass(frozen=True, slots=True)
-class AbortAll:
-    """Ask the engine to end every request; the end of each is still to be reported."""
-
-
-@dataclass(frozen=True, slots=True)
-class PauseGeneration:
-    """Let the engine run nothing; ``mode`` is what becomes of the requests that it has."""
-
-    mode: PauseMode
-
-
-@dataclass(frozen=True, slots=True)
-class ContinueGeneration:
-    """Let the engine go on; harmless if it is not paused."""
+from hybridbench.records.messages import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +16,6 @@ class WaitUntil:
     due_s: float | None
 
 
-Request: TypeAlias = (
-    Submit
-    | OpenSession
-    | CloseSession
-    | Abort
-    | Disconnect
-    | AbortAll
-    | PauseGeneration
-    | ContinueGeneration
-)
 Action: TypeAlias = Request | WaitUntil
 
 

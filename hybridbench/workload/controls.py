@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hybridbench.workload.actions import AbortAll, ContinueGeneration, PauseGeneration
+from hybridbench.records.messages import AbortAll, ContinueGeneration, PauseGeneration
 from hybridbench.workload.settings import Controls
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from hybridbench.workload.actions import Abort, Action, Disconnect, Submit, WaitUntil, Workload
+from hybridbench.records.messages import Abort, Disconnect, Submit
+from hybridbench.workload.actions import Action, WaitUntil, Workload
 from hybridbench.workload.ending import ANSWERED
 from hybridbench.workload.profile import Profile
 
@@ -151,7 +152,7 @@ class InSteps:
             flight.submissions += 1
             return
         first_at = self._step + _PROMPT_STEPS
-        ends_at = first_at + request.sampling["max_new_tokens"] - 1
+        ends_at = first_at + request.sampling.max_new_tokens - 1
         self._flights[request.rid] = _Flight(request.rid, self._step, first_at, ends_at)
 
     def _cut(self, action: Abort | Disconnect) -> None:

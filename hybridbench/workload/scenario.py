@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from hybridbench.workload.actions import (
+from hybridbench.records.messages import (
+    ALL_TOKENS,
     Abort,
-    Action,
     CloseSession,
     Disconnect,
     OpenSession,
-    SamplingValues,
+    Sampling,
     Submit,
-    WaitUntil,
 )
+from hybridbench.workload.actions import Action, WaitUntil
 from hybridbench.workload.arrivals import build_arrivals
 from hybridbench.workload.client_sessions import ClientSession
 from hybridbench.workload.controls import ControlPlan
@@ -37,7 +37,6 @@ from hybridbench.workload.traffic_clock import TrafficClock
 
 _MAX_OVERLONG_BY: Final = 64  # tokens by which an overlong prompt passes the limit, at most
 _SEEDS: Final = 2**31
-_ALL_TOKENS: Final = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -220,7 +219,7 @@ class Scenario:
             self._urgent.append(request)
         return request
 
-    def _submit_turn(self, rid: str, live: _Live, turn: Turn, sampling: SamplingValues) -> Submit:
+    def _submit_turn(self, rid: str, live: _Live, turn: Turn, sampling: Sampling) -> Submit:
         """A session is sent what is new, and now and then far too much of that."""
         session = self._session_of(live)
         assert session is not None
@@ -242,7 +241,7 @@ class Scenario:
         session.is_open = True
         self._counts["sessions_opened"] += 1
         self._urgent.appendleft(request)
-        return OpenSession(session.session_id, self._profile.sessions.timeout_s)
+        return OpenSession(session.session_id, self._profile.sessions.timeout_s or 0.0)
 
     def _end_session(self, session: ClientSession) -> None:
         """The client is done with it, whether or not a turn is under way."""
@@ -360,7 +359,7 @@ class SamplingDraws:
         self._vocab_size = vocab_size
         self._random = random
 
-    def draw(self, max_new_tokens: int) -> SamplingValues:
+    def draw(self, max_new_tokens: int) -> Sampling:
         """Parameters of one request."""
         settings = self._settings
         greedy = self._random.random() < settings.greedy
@@ -368,10 +367,10 @@ class SamplingDraws:
         if self._random.random() < settings.stop:
             count = min(settings.stop_ids, self._vocab_size)
             stop_ids = tuple(sorted(self._random.sample(range(self._vocab_size), count)))
-        return SamplingValues(
+        return Sampling(
             max_new_tokens=max_new_tokens,
             temperature=0.0 if greedy else settings.temperature,
-            top_k=_ALL_TOKENS if settings.top_k is None else settings.top_k,
+            top_k=ALL_TOKENS if settings.top_k is None else settings.top_k,
             top_p=settings.top_p,
             seed=self._random.randrange(_SEEDS),
             ignore_eos=not stop_ids,

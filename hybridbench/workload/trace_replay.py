@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import ConfigError, UsageError
-from hybridbench.workload.actions import Action, Submit, WaitUntil
+from hybridbench.records.messages import Submit
+from hybridbench.workload.actions import Action, WaitUntil
 from hybridbench.workload.draws import stream, token_block
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.scenario import SamplingDraws

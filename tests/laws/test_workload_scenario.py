@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hybridbench.workload.actions import Abort, Disconnect, Submit, WaitUntil
+from hybridbench.records.messages import Abort, Disconnect, Submit
+from hybridbench.workload.actions import WaitUntil
 from hybridbench.workload.scenario import Scenario
 from tests.unit.workload.profiles import churn
 
@@ -52,7 +53,7 @@ class ScenarioAgainstAnyEngine(RuleBasedStateMachine):
         assert action.due_s is None or action.due_s > self.now_s
 
     def submit(self, action: Submit) -> None:
-        tokens = len(action.input_ids) + action.sampling["max_new_tokens"]
+        tokens = len(action.input_ids) + action.sampling.max_new_tokens
         assert len(action.input_ids) > CONTEXT or tokens <= CONTEXT
         assert not action.truncate or len(action.input_ids) > CONTEXT
         if action.rid in self.live:
@@ -80,7 +81,7 @@ class ScenarioAgainstAnyEngine(RuleBasedStateMachine):
             self.scenario.on_rejected(rid, "no room")
             del self.live[rid]
         elif stage == "finished":
-            most = self.live[rid].sampling["max_new_tokens"]
+            most = self.live[rid].sampling.max_new_tokens
             count = data.draw(st.integers(0, most))
             self.scenario.on_finished(rid, [1] * count, "length", self.now_s)
             if rid in self.doubles:

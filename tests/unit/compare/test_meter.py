@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.compare.meter import Edges, RememberingSink, Tally, block_values
-from hybridbench.targets.messages import Ended
+from hybridbench.records.messages import Ended
 
 
 def ended(outputs: int, ttft_s: float | None = 0.1, cached: int = 0) -> Ended:

@@ -21,8 +21,8 @@ from hybridbench.compare.run import CompareOutcome, run_comparison
 from hybridbench.compare.sides import Side
 from hybridbench.errors import ExitCode, SameEngineError, UsageError
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.messages import Ready
 from hybridbench.runs.loop import WorkerLostError
-from hybridbench.targets.messages import Ready
 from hybridbench.workload.catalog import load_profile
 
 READY = Ready(

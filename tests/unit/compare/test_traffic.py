@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridbench.compare.traffic import BlockTraffic
-from hybridbench.workload.actions import (
-    Action,
-    CloseSession,
-    OpenSession,
-    Submit,
-    WaitUntil,
-)
+from hybridbench.records.messages import CloseSession, OpenSession, Submit
+from hybridbench.workload.actions import Action, WaitUntil
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.catalog import load_profile
 from tests.unit.runs.fakes import SAMPLING
@@ -104,14 +99,14 @@ def test_what_is_told_of_an_earlier_block_does_not_reach_the_next() -> None:
 def test_sessions_that_a_block_leaves_open_are_closed_when_its_last_turn_has_ended() -> None:
     turn = Submit("r1", [1], SAMPLING, session_id="s1")
     traffic = BlockTraffic()
-    traffic.begin(Scripted([OpenSession("s1", None), turn]), 1, "3.")
+    traffic.begin(Scripted([OpenSession("s1"), turn]), 1, "3.")
 
     before = drained(traffic)
     open_still = traffic.done
     traffic.on_finished("3.r1", [], "length", 1.0)
     after = drained(traffic)
 
-    assert before[0] == OpenSession("3.s1", None)
+    assert before[0] == OpenSession("3.s1")
     assert isinstance(before[1], Submit)
     assert before[1].session_id == "3.s1"
     assert not open_still

@@ -6,25 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hybridbench.clock import FakeClock
+from hybridbench.records import messages as m
+from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.status import RunStatus
-from hybridbench.targets import messages as m
-from hybridbench.targets.records import StageReading, SurveyRecord
 from hybridbench.targets.target import ExitStatus
 from hybridbench.targets.wire import WireClosedError
-from hybridbench.workload.actions import Action, SamplingValues, WaitUntil
-from hybridbench.workload.actions import Submit as WantSubmit
+from hybridbench.workload.actions import Action, WaitUntil
 
-SAMPLING: SamplingValues = {
-    "max_new_tokens": 2,
-    "temperature": 0.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "seed": 0,
-    "ignore_eos": True,
-    "stop_token_ids": (),
-}
+SAMPLING = m.Sampling(max_new_tokens=2)
 
 
 def census_reply(probe_id: int, t_s: float, **changes: object) -> m.CensusReply:
@@ -202,7 +193,7 @@ class FakeWorkload:
         self._next += 1
         rid = f"r{self._next}"
         self.live.add(rid)
-        return WantSubmit(rid, [1, 2, 3, 4], SAMPLING)
+        return m.Submit(rid, [1, 2, 3, 4], SAMPLING)
 
     def pause(self, now_s: float) -> None:
         del now_s

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from hybridbench.records import messages as m
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.runs import allocations
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.sampling.allocations import KeptSite
-from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import FakeJudge, Resting
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak, with_target
 

@@ -7,10 +7,10 @@ import pytest
 
 from hybridbench.clock import FakeClock
 from hybridbench.errors import ConfigError
+from hybridbench.records import messages as m
 from hybridbench.runs.boot import boot_worker, check_capabilities
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
-from hybridbench.targets import messages as m
 from hybridbench.targets.target import Capability
 from hybridbench.workload.catalog import list_profiles, load_profile
 from tests.unit.runs.fakes import FakeTarget

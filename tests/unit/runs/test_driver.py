@@ -1,24 +1,15 @@
 from __future__ import annotations
 
 from hybridbench.clock import FakeClock
+from hybridbench.records import messages as m
 from hybridbench.runs.driver import Driver
-from hybridbench.targets import messages as m
-from hybridbench.workload.actions import (
-    Abort,
-    AbortAll,
-    CloseSession,
-    ContinueGeneration,
-    Disconnect,
-    OpenSession,
-    PauseGeneration,
-    WaitUntil,
-)
+from hybridbench.workload.actions import WaitUntil
 from tests.unit.runs.fakes import FakeTarget, FakeWorkload
 
 
 def test_actions_become_messages_in_their_order_until_there_is_nothing_to_do() -> None:
     workload, target = FakeWorkload(concurrency=2), FakeTarget(FakeClock())
-    workload.actions = [Abort("x"), Disconnect("y")]
+    workload.actions = [m.Abort("x"), m.Disconnect("y")]
     driver = Driver(workload, target)
 
     assert driver.pump(1.0) is None
@@ -35,22 +26,20 @@ def test_actions_become_messages_in_their_order_until_there_is_nothing_to_do() -
     assert driver.in_flight == 2
 
 
-def test_the_operators_controls_become_messages_too() -> None:
+def test_what_the_workload_asks_for_goes_to_the_worker_as_it_is() -> None:
     workload, target = FakeWorkload(concurrency=0), FakeTarget(FakeClock())
-    workload.actions = [AbortAll(), PauseGeneration("retract"), ContinueGeneration()]
+    asked: list[m.Request] = [
+        m.OpenSession("s", 2.5),
+        m.CloseSession("s"),
+        m.AbortAll(),
+        m.PauseGeneration("retract"),
+        m.ContinueGeneration(),
+    ]
+    workload.actions = list(asked)
 
     Driver(workload, target).pump(1.0)
 
-    assert target.posted == [m.AbortAll(), m.PauseGeneration("retract"), m.ContinueGeneration()]
-
-
-def test_sessions_are_opened_and_closed_in_their_order() -> None:
-    workload, target = FakeWorkload(concurrency=0), FakeTarget(FakeClock())
-    workload.actions = [OpenSession("s", 2.5), OpenSession("t", None), CloseSession("s")]
-
-    Driver(workload, target).pump(1.0)
-
-    assert target.posted == [m.OpenSession("s", 2.5), m.OpenSession("t", 0.0), m.CloseSession("s")]
+    assert target.posted == asked
 
 
 def test_the_time_of_the_next_action_is_handed_on() -> None:

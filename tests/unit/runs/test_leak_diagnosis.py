@@ -6,11 +6,11 @@ import signal
 
 import pytest
 
+from hybridbench.records import messages as m
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakSteps
-from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import FakeJudge, FakeTarget, FakeView, Resting
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak, with_target
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from hybridbench.clock import FakeClock
+from hybridbench.records import messages as m
 from hybridbench.runs.loop import WorkerLostError
-from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import census_reply
 from tests.unit.runs.soaks import FakeSoak, make_soak
 

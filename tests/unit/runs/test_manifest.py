@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import jsonschema
 
+from hybridbench.records import messages as m
 from hybridbench.rundir.layout import published_schema
 from hybridbench.rundir.manifest import checked_manifest
 from hybridbench.runs.manifest import planned_manifest, with_worker
-from hybridbench.targets import messages as m
 from hybridbench.targets.target import Capability
 from tests.unit.runs.soaks import make_plan
 

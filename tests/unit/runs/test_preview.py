@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hybridbench.records.messages import CensusReply, Ready
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.preview import Preview, build_preview, preview_soak
-from hybridbench.targets.messages import CensusReply, Ready
 from tests.unit.runs.soaks import make_plan
 
 MIB = 2**20

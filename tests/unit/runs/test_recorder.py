@@ -4,9 +4,9 @@ import pytest
 
 from hybridbench.clock import FakeClock
 from hybridbench.metrics import declared
+from hybridbench.records import messages as m
+from hybridbench.records.heap import TypeCount
 from hybridbench.runs.recorder import Recorder
-from hybridbench.targets import messages as m
-from hybridbench.targets.records import TypeCount
 from tests.unit.runs.fakes import FakeSink, census_reply
 
 

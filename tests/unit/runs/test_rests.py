@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hybridbench.records import messages as m
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.stopping import Stop
 from hybridbench.sampling.sampler import TimedSource
-from hybridbench.targets import messages as m
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from hybridbench.records import messages as m
 from hybridbench.runs.status import RunStatus
-from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import census_reply
 
 

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
+from hybridbench.records import messages as m
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.status import RunStatus
-from hybridbench.targets import messages as m
 from tests.unit.runs.fakes import FakeView
 from tests.unit.runs.soaks import make_plan, make_soak
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hybridbench.errors import WorkerFailedError
+from hybridbench.records.messages import Drain, Fatal
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
 from hybridbench.targets.bundled import BundledTarget, WorkerLaunch, WorkerProgram
-from hybridbench.targets.messages import Drain, Fatal
 from hybridbench.targets.target import ExitStatus
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import hybridbench
 from hybridbench.nightly.child import Child
+from hybridbench.records.messages import Drain, Fatal
 from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
-from hybridbench.targets.messages import Drain, Fatal
 from hybridbench.targets.own_process import import_path, own_command
 
 PACKAGE = Path(hybridbench.__file__).parent

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from hybridbench.errors import WorkerFailedError
-from hybridbench.targets import messages as m
-from hybridbench.targets.records import (
+from hybridbench.records import messages as m
+from hybridbench.records.heap import (
     CycleRecord,
     RetainedRecord,
     SiteRecord,

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.engine import Engine
+from hybridbench.records import messages as m
 from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.heap_scan import ForkScan
 from hybridbench.sampling.malloc import malloc_reader
-from hybridbench.targets import messages as m
 from hybridbench.targets.wire import ParentWire, WireClosedError, WorkerWire
 from hybridbench.worker.engine_loop import EngineLoop
 from hybridbench.worker.metrics import WorkerMetrics

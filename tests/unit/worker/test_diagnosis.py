@@ -13,10 +13,10 @@ from hybridbench.defects.inject import injected
 from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.records.heap import SurveyRecord
+from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.heap_survey import SurveyScope
-from hybridbench.targets.messages import Diagnose, Diagnosis
-from hybridbench.targets.records import SurveyRecord
 from hybridbench.worker.diagnosis import WorkerDiagnosis
 from hybridbench.worker.metrics import WorkerMetrics
 from tests.builders import make_engine, run_to_idle

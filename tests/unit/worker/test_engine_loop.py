@@ -9,7 +9,7 @@ from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.metrics import declared
-from hybridbench.targets import messages as m
+from hybridbench.records import messages as m
 from hybridbench.worker.engine_loop import make_payload
 from tests.unit.worker.engines import PATIENCE_S, in_process_worker, make_engine
 

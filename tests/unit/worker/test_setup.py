@@ -7,8 +7,8 @@ from hybridbench.engine.config import NewTokenRatio as EngineRatio
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 from hybridbench.errors import ConfigError
 from hybridbench.metrics import METRICS, spec_of
+from hybridbench.records.messages import Start
 from hybridbench.targets.engine_files import imported_engine_files
-from hybridbench.targets.messages import Start
 from hybridbench.worker.first_touch import touch_largest_shapes
 from hybridbench.worker.metrics import DECLARED_FAMILIES
 from hybridbench.worker.pool_memory import pool_ranges

@@ -3,8 +3,8 @@ from __future__ import annotations
 import socket
 from queue import SimpleQueue
 
+from hybridbench.records.messages import Abort, Shutdown, ToWorker
 from hybridbench.sampling.gc_monitor import GcMonitor
-from hybridbench.targets.messages import Abort, Shutdown, ToWorker
 from hybridbench.targets.wire import ParentWire, WorkerWire
 from hybridbench.worker.metrics import Snapshot, WorkerMetrics
 from hybridbench.worker.wire_reader import Inbox, LoopPulse, WireReader

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from hybridbench.workload.actions import Abort, Disconnect, Submit, WaitUntil, Workload
+from hybridbench.records.messages import Abort, Disconnect, Submit
+from hybridbench.workload.actions import WaitUntil, Workload
 
 STEP_S = 0.005
 
@@ -69,7 +70,7 @@ class Server:
             self.duplicates_refused += 1
             workload.on_rejected(submit.rid, "duplicate id")
             return
-        too_long = len(submit.input_ids) + submit.sampling["max_new_tokens"] > self._context
+        too_long = len(submit.input_ids) + submit.sampling.max_new_tokens > self._context
         if too_long and not submit.truncate:
             self.overlong_refused += 1
             workload.on_rejected(submit.rid, "too long")
@@ -98,7 +99,7 @@ class Server:
         request.output_ids.append(self._random.randrange(4096))
         if len(request.output_ids) == 1:
             workload.on_first_token(request.submit.rid, self.now_s)
-        if len(request.output_ids) == request.submit.sampling["max_new_tokens"]:
+        if len(request.output_ids) == request.submit.sampling.max_new_tokens:
             self._end(request.submit.rid)
             self.ended["finish"] += 1
             workload.on_finished(request.submit.rid, request.output_ids, "length", self.now_s)

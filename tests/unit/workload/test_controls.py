@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hybridbench.workload.actions import (
-    AbortAll,
-    Action,
-    ContinueGeneration,
-    PauseGeneration,
-    Submit,
-    WaitUntil,
-)
+from hybridbench.records.messages import AbortAll, ContinueGeneration, PauseGeneration, Submit
+from hybridbench.workload.actions import Action, WaitUntil
 from hybridbench.workload.draws import stream
 from hybridbench.workload.priorities import PriorityDraws
 from hybridbench.workload.scenario import Scenario

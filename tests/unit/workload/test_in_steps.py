@@ -4,7 +4,8 @@ from statistics import fmean
 
 import pytest
 
-from hybridbench.workload.actions import Submit, WaitUntil, Workload
+from hybridbench.records.messages import Submit
+from hybridbench.workload.actions import WaitUntil, Workload
 from hybridbench.workload.in_steps import InSteps, lives_in_steps
 from hybridbench.workload.scenario import Scenario
 from tests.unit.workload.profiles import base, churn
@@ -23,7 +24,7 @@ class Recording(Server):
         self.under_way: list[int] = []
 
     def _submit(self, workload: Workload, submit: Submit) -> None:
-        self.asked.append((submit.rid, len(submit.input_ids), submit.sampling["max_new_tokens"]))
+        self.asked.append((submit.rid, len(submit.input_ids), submit.sampling.max_new_tokens))
         super()._submit(workload, submit)
 
     def _step(self, workload: Workload) -> None:

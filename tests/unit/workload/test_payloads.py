@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.errors import ConfigError
-from hybridbench.workload.actions import Submit
+from hybridbench.records.messages import Submit
 from hybridbench.workload.draws import stream
 from hybridbench.workload.payloads import REPEATED_PAYLOADS, PayloadDraws
 from hybridbench.workload.scenario import Scenario

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from hybridbench.workload.actions import Abort, Submit, WaitUntil
+from hybridbench.records.messages import Abort, Submit
+from hybridbench.workload.actions import WaitUntil
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.catalog import list_profiles, load_profile
 from hybridbench.workload.scenario import Scenario
@@ -126,7 +127,7 @@ def test_a_decode_abort_comes_at_or_after_the_first_token() -> None:
     scenario = Scenario(profile, VOCAB)
     submit = scenario.next_action(0.0)
     assert isinstance(submit, Submit)
-    assert submit.sampling["max_new_tokens"] == profile.output.tokens.high
+    assert submit.sampling.max_new_tokens == profile.output.tokens.high
     assert scenario.next_action(5.0) == WaitUntil(None)
 
     scenario.on_first_token(submit.rid, 5.0)
@@ -195,13 +196,13 @@ def test_sampling_follows_its_shares_and_stop_tokens_lift_ignore_eos() -> None:
         assert isinstance(action, Submit)
         values.append(action.sampling)
 
-    greedy = sum(value["temperature"] == 0.0 for value in values) / 2000
-    stopping = sum(bool(value["stop_token_ids"]) for value in values) / 2000
+    greedy = sum(value.temperature == 0.0 for value in values) / 2000
+    stopping = sum(bool(value.stop_token_ids) for value in values) / 2000
     assert greedy == pytest.approx(0.25, abs=0.04)
     assert stopping == pytest.approx(0.5, abs=0.05)
-    assert all(value["ignore_eos"] == (not value["stop_token_ids"]) for value in values)
-    assert {(value["top_k"], value["top_p"]) for value in values} == {(40, 0.9)}
-    assert len({value["seed"] for value in values}) > 1990
+    assert all(value.ignore_eos == (not value.stop_token_ids) for value in values)
+    assert {(value.top_k, value.top_p) for value in values} == {(40, 0.9)}
+    assert len({value.seed for value in values}) > 1990
 
 
 @pytest.mark.parametrize("name", sorted(list_profiles()))

@@ -6,14 +6,8 @@ from hybridbench.clock import FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.workload.actions import (
-    Abort,
-    CloseSession,
-    Disconnect,
-    OpenSession,
-    Submit,
-    WaitUntil,
-)
+from hybridbench.records.messages import Abort, CloseSession, Disconnect, OpenSession, Submit
+from hybridbench.workload.actions import WaitUntil
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.scenario import Scenario
 from tests.builders import NANO_MODEL, assert_idle_and_clean, assert_nothing_lost, make_engine
@@ -71,7 +65,7 @@ class Drive:
                     assert due_s is None or due_s > now_s
                     return
                 case OpenSession(session_id, timeout_s):
-                    assert self.engine.open_session(session_id, timeout_s=timeout_s)
+                    assert self.engine.open_session(session_id, timeout_s=timeout_s or None)
                 case CloseSession(session_id):
                     self.engine.close_session(session_id)
                 case Abort(rid):
@@ -84,12 +78,12 @@ class Drive:
     def _submit(self, action: Submit) -> None:
         values = action.sampling
         params = SamplingParams(
-            max_new_tokens=values["max_new_tokens"],
-            temperature=values["temperature"],
-            top_k=values["top_k"],
-            seed=values["seed"],
-            ignore_eos=values["ignore_eos"],
-            stop_token_ids=values["stop_token_ids"],
+            max_new_tokens=values.max_new_tokens,
+            temperature=values.temperature,
+            top_k=values.top_k,
+            seed=values.seed,
+            ignore_eos=values.ignore_eos,
+            stop_token_ids=values.stop_token_ids,
         )
         self.engine.submit(
             action.rid, action.input_ids, params, session_id=action.session_id or None

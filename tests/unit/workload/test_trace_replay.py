@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hybridbench.errors import ConfigError, UsageError
-from hybridbench.workload.actions import Submit, WaitUntil
+from hybridbench.records.messages import Submit
+from hybridbench.workload.actions import WaitUntil
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.trace import TraceFile, TraceRow
@@ -128,9 +129,9 @@ def test_lengths_beyond_the_context_are_clipped_and_counted(tmp_path: Path) -> N
     long, talkative, silent = submits(workload, 0.0)
 
     assert len(long.input_ids) == 500 - 3
-    assert long.sampling["max_new_tokens"] == 3
-    assert talkative.sampling["max_new_tokens"] == 250
-    assert silent.sampling["max_new_tokens"] == 1
+    assert long.sampling.max_new_tokens == 3
+    assert talkative.sampling.max_new_tokens == 250
+    assert silent.sampling.max_new_tokens == 1
     assert workload.counts()["clipped_inputs"] == 1
     assert workload.counts()["clipped_outputs"] == 1
 

@@ -1,18 +1,11 @@
-"""Parts of messages that are looks at the heap: counts by type, stages of a diagnosis, a survey.
-
-``messages`` names them as its own.
-"""
+"""What a look at the heap found: counts by type, memory after each stage, a survey."""
 
 from __future__ import annotations
 
-import msgspec
+from hybridbench.records.wire_record import WireRecord
 
 
-class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A part of a message: an array without a tag.  Fields may only be added at the end."""
-
-
-class TypeCount(Record, frozen=True):
+class TypeCount(WireRecord, frozen=True):
     """Garbage of one type."""
 
     type_name: str
@@ -20,7 +13,7 @@ class TypeCount(Record, frozen=True):
     size_bytes: int
 
 
-class StageReading(Record, frozen=True):
+class StageReading(WireRecord, frozen=True):
     """Memory of the worker after one stage; ``private_bytes`` is RssAnon and swap."""
 
     name: str
@@ -32,14 +25,14 @@ class StageReading(Record, frozen=True):
     seconds: float
 
 
-class CycleRecord(Record, frozen=True):
+class CycleRecord(WireRecord, frozen=True):
     """A way round by attribute names, and the share of the objects on cycles that have it."""
 
     edges: list[str]
     share: float
 
 
-class RetainedRecord(Record, frozen=True):
+class RetainedRecord(WireRecord, frozen=True):
     """Objects that are held and were not at the baseline; see ``sampling/retained_growth.py``."""
 
     type_name: str
@@ -54,7 +47,7 @@ class RetainedRecord(Record, frozen=True):
     item_type: str
 
 
-class SurveyRecord(Record, frozen=True):
+class SurveyRecord(WireRecord, frozen=True):
     """What a full look at the heap found.  ``error`` is empty when it worked."""
 
     error: str
@@ -75,7 +68,7 @@ class SurveyRecord(Record, frozen=True):
     classes: dict[str, int] = {}
 
 
-class SiteRecord(Record, frozen=True):
+class SiteRecord(WireRecord, frozen=True):
     """The calls in which a counter was seen to move, and the class that its events remove."""
 
     counter: str

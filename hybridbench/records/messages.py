@@ -7,29 +7,19 @@ or slots as the name says.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-import msgspec
-
-from hybridbench.targets.records import CycleRecord as CycleRecord
-from hybridbench.targets.records import Record as Record
-from hybridbench.targets.records import RetainedRecord as RetainedRecord
-from hybridbench.targets.records import SiteRecord as SiteRecord
-from hybridbench.targets.records import StageReading as StageReading
-from hybridbench.targets.records import SurveyRecord as SurveyRecord
-from hybridbench.targets.records import TypeCount as TypeCount
+from hybridbench.records.heap import SiteRecord, StageReading, SurveyRecord, TypeCount
+from hybridbench.records.wire_record import WireMessage, WireRecord
 
 Scalar: TypeAlias = bool | int | float | str | None
-
-
-class _Message(msgspec.Struct, tag=True, array_like=True, gc=False, frozen=True):
-    """An array with a tag: a few microseconds each.  Fields may only be added at the end."""
+PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
 
 
 # Parent to worker: how the engine is built.  Always the first message.
 
 
-class Start(_Message, frozen=True):
+class Start(WireMessage, frozen=True):
     """Everything the worker must know before it builds its engine.
 
     ``engine`` holds the fields of the engine's configuration by name, so that two versions of an
@@ -48,21 +38,30 @@ class Start(_Message, frozen=True):
 # Parent to worker: traffic.
 
 
-class Sampling(Record, frozen=True):
-    """How tokens of one request are chosen; ``top_k`` 0 and ``top_p`` 1 consider all tokens."""
+# The value of ``top_k`` that switches the filter off.
+ALL_TOKENS: Final = -1
+
+
+class Sampling(WireRecord, frozen=True):
+    """How one request chooses its tokens; ``top_k`` -1 and ``top_p`` 1.0 consider all tokens.
+
+    The fields are those of the engine's SamplingParams.  In a workload ``ignore_eos`` holds exactly
+    where there are no ``stop_token_ids``.
+    """
 
     max_new_tokens: int
     temperature: float = 0.0
-    top_k: int = 0
+    top_k: int = ALL_TOKENS
     top_p: float = 1.0
     seed: int = 0
     ignore_eos: bool = True
     stop_token_ids: tuple[int, ...] = ()
 
 
-class Submit(_Message, frozen=True):
-    """A new request.
+class Submit(WireMessage, frozen=True):
+    """A new request.  ``input_ids`` belongs to the workload: read it, do not change it.
 
+    ``priority`` None leaves that to the engine.
     With ``payload_bytes`` it brings a payload of that size, which the worker makes from
     ``payload_seed``: equal seeds give equal payloads, and megabytes need not cross the wire.
     With a ``session_id`` it is that session's next turn, and ``input_ids`` are only what is new.
@@ -78,7 +77,7 @@ class Submit(_Message, frozen=True):
     priority: int | None = None
 
 
-class OpenSession(_Message, frozen=True):
+class OpenSession(WireMessage, frozen=True):
     """Open a session that closes itself after so long without a turn; 0: never.
 
     Of a name that is open already nothing comes; its turns are told of like any request.
@@ -88,7 +87,7 @@ class OpenSession(_Message, frozen=True):
     timeout_s: float = 0.0
 
 
-class CloseSession(_Message, frozen=True):
+class CloseSession(WireMessage, frozen=True):
     """Close a session, after the turn under way if there is one; one that is not there is ignored.
 
     It may have closed itself meanwhile.
@@ -97,49 +96,49 @@ class CloseSession(_Message, frozen=True):
     session_id: str
 
 
-class Abort(_Message, frozen=True):
-    """Stop a request wherever it is."""
+class Abort(WireMessage, frozen=True):
+    """Stop a request wherever it is; its end is still to be reported."""
 
     rid: str
 
 
-class Disconnect(_Message, frozen=True):
+class Disconnect(WireMessage, frozen=True):
     """The client of a request went away without a word."""
 
     rid: str
 
 
-class AbortAll(_Message, frozen=True):
-    """Stop every request."""
+class AbortAll(WireMessage, frozen=True):
+    """Stop every request; the end of each is still to be reported."""
 
 
-class PauseGeneration(_Message, frozen=True):
+class PauseGeneration(WireMessage, frozen=True):
     """Run nothing until ContinueGeneration; ``mode`` is what becomes of the requests."""
 
-    mode: Literal["abort", "retract", "in_place"]
+    mode: PauseMode
 
 
-class ContinueGeneration(_Message, frozen=True):
-    """Go on after PauseGeneration."""
+class ContinueGeneration(WireMessage, frozen=True):
+    """Go on after PauseGeneration; harmless if the engine is not paused."""
 
 
-class Drain(_Message, frozen=True):
+class Drain(WireMessage, frozen=True):
     """Finish what is there, which ends a pause; answered by Drained when the engine is idle."""
 
 
-class Resume(_Message, frozen=True):
+class Resume(WireMessage, frozen=True):
     """Traffic goes on after a drain."""
 
 
-class Flush(_Message, frozen=True):
+class Flush(WireMessage, frozen=True):
     """Drop every cached prefix; answered by Flushed."""
 
 
-class Reclaim(_Message, frozen=True):
+class Reclaim(WireMessage, frozen=True):
     """Give back what can be given back, for good; answered by Reclaimed.  The last act of a run."""
 
 
-class TrackAllocations(_Message, frozen=True):
+class TrackAllocations(WireMessage, frozen=True):
     """Record every allocation into the file ``path`` from now on, or stop if it is empty; answered
     by AllocationsTracked.  Slows the engine several times: only after all that is measured.
     """
@@ -147,26 +146,26 @@ class TrackAllocations(_Message, frozen=True):
     path: str = ""
 
 
-class Shutdown(_Message, frozen=True):
+class Shutdown(WireMessage, frozen=True):
     """Leave; answered by Goodbye."""
 
 
 # Parent to worker: probes.
 
 
-class Counters(_Message, frozen=True):
+class Counters(WireMessage, frozen=True):
     """Cheap values; answered at once by CountersReply, also while the engine loop hangs."""
 
     probe_id: int
 
 
-class Census(_Message, frozen=True):
+class Census(WireMessage, frozen=True):
     """Count what a full collection would free; answered by CensusReply when the child is done."""
 
     probe_id: int
 
 
-class Checkpoint(_Message, frozen=True):
+class Checkpoint(WireMessage, frozen=True):
     """Look at everything between two steps, with a census; answered by CheckpointReply."""
 
     probe_id: int
@@ -177,7 +176,7 @@ class Checkpoint(_Message, frozen=True):
 # Worker to parent.
 
 
-class Ready(_Message, frozen=True):
+class Ready(WireMessage, frozen=True):
     """The engine is built, touched at its largest shapes and waits for traffic."""
 
     pid: int
@@ -197,7 +196,7 @@ class Ready(_Message, frozen=True):
     boot_s: float
 
 
-class Ended(Record, frozen=True):
+class Ended(WireRecord, frozen=True):
     """A request that finished, or that was aborted; with what it has put out."""
 
     rid: str
@@ -209,14 +208,14 @@ class Ended(Record, frozen=True):
     itl_s: float | None  # mean time between its tokens
 
 
-class Rejected(Record, frozen=True):
+class Rejected(WireRecord, frozen=True):
     """A request that the engine refused at the door."""
 
     rid: str
     message: str
 
 
-class StepEvents(_Message, frozen=True):
+class StepEvents(WireMessage, frozen=True):
     """What the steps since the last such message did, in one piece."""
 
     t_s: float
@@ -228,7 +227,7 @@ class StepEvents(_Message, frozen=True):
     aborted: list[Ended]
 
 
-class CountersReply(_Message, frozen=True):
+class CountersReply(WireMessage, frozen=True):
     """Declared metrics by name; not ``fresh`` if the engine loop did not come round in time."""
 
     probe_id: int
@@ -240,7 +239,7 @@ class CountersReply(_Message, frozen=True):
     values: dict[str, float]
 
 
-class InstanceCount(Record, frozen=True):
+class InstanceCount(WireRecord, frozen=True):
     """Instances of a class that dies by reference count when healthy."""
 
     live: int
@@ -249,7 +248,7 @@ class InstanceCount(Record, frozen=True):
     retained: int
 
 
-class CensusReply(_Message, frozen=True):
+class CensusReply(WireMessage, frozen=True):
     """What a full collection would free now.  ``error`` is empty when the census worked."""
 
     probe_id: int
@@ -267,7 +266,7 @@ class CensusReply(_Message, frozen=True):
     stop_cpu_s: float | None = None  # processor time of the stop; an older worker does not say
 
 
-class ViolationRecord(Record, frozen=True):
+class ViolationRecord(WireRecord, frozen=True):
     """One contradiction in the engine's state, in its own words."""
 
     kind: str
@@ -275,10 +274,10 @@ class ViolationRecord(Record, frozen=True):
     message: str
     slots: list[int]
     count: int = 0  # how many in all; negative for slots counted twice
-    owners: list[str] = []  # noqa: RUF012 - of ``slots``, whom the ledger names last; empty where nobody asked
+    owners: list[str] = []  # of ``slots``, whom the ledger names last; empty where nobody asked
 
 
-class CheckpointReply(_Message, frozen=True):
+class CheckpointReply(WireMessage, frozen=True):
     """The engine at one moment, between two steps."""
 
     probe_id: int
@@ -295,27 +294,27 @@ class CheckpointReply(_Message, frozen=True):
     census: CensusReply
 
 
-class Steady(_Message, frozen=True):
+class Steady(WireMessage, frozen=True):
     """The engine has seen what it will see: pools at their high-water mark, all shapes."""
 
     t_s: float
     reason: str
 
 
-class Drained(_Message, frozen=True):
+class Drained(WireMessage, frozen=True):
     """The engine is idle."""
 
     t_s: float
 
 
-class Flushed(_Message, frozen=True):
+class Flushed(WireMessage, frozen=True):
     """The answer to Flush; ``done`` is False while requests run."""
 
     t_s: float
     done: bool
 
 
-class Reclaimed(_Message, frozen=True):
+class Reclaimed(WireMessage, frozen=True):
     """The answer to Reclaim: private memory at rest and after each step, in bytes."""
 
     t_s: float
@@ -325,14 +324,14 @@ class Reclaimed(_Message, frozen=True):
     after_collect_bytes: int
 
 
-class AllocationsTracked(_Message, frozen=True):
+class AllocationsTracked(WireMessage, frozen=True):
     """The answer to TrackAllocations: it was done, or ``error`` says why not."""
 
     t_s: float
     error: str = ""
 
 
-class Violation(_Message, frozen=True):
+class Violation(WireMessage, frozen=True):
     """The engine's own check objected, or it raised an ownership error."""
 
     t_s: float
@@ -340,14 +339,14 @@ class Violation(_Message, frozen=True):
     violation: ViolationRecord
 
 
-class LogLine(_Message, frozen=True):
+class LogLine(WireMessage, frozen=True):
     """A line that the engine wanted a person to read."""
 
     t_s: float
     text: str
 
 
-class Fatal(_Message, frozen=True):
+class Fatal(WireMessage, frozen=True):
     """The worker cannot go on; ``message`` is one sentence, ``trace`` the traceback for the report.
 
     ``usage`` says that the person who started the run can correct it (unknown model, impossible
@@ -359,14 +358,14 @@ class Fatal(_Message, frozen=True):
     usage: bool = False
 
 
-class Goodbye(_Message, frozen=True):
+class Goodbye(WireMessage, frozen=True):
     """The last word of a worker that leaves in order."""
 
     t_s: float
     probe_stop_s: float
 
 
-class InjectedTruth(_Message, frozen=True):
+class InjectedTruth(WireMessage, frozen=True):
     """What injected defects really did, by slug and name of the count; sent when the worker leaves
     or falls.  No evidence: it is stored beside the run and the analysis never reads it.
     """
@@ -374,7 +373,7 @@ class InjectedTruth(_Message, frozen=True):
     counts: dict[str, dict[str, int]]
 
 
-class Diagnose(_Message, frozen=True):
+class Diagnose(WireMessage, frozen=True):
     """Take the stages that are named, in their own order; answered by Diagnosis.
 
     ``rest`` reads memory, ``rehearse`` tries all stages in a forked child, ``trim`` gives
@@ -389,7 +388,7 @@ class Diagnose(_Message, frozen=True):
     classes: dict[str, int] = {}
 
 
-class Diagnosis(_Message, frozen=True):
+class Diagnosis(WireMessage, frozen=True):
     """The answer to Diagnose; ``survey`` is None when none was asked for."""
 
     probe_id: int
@@ -399,9 +398,9 @@ class Diagnosis(_Message, frozen=True):
     sites: list[SiteRecord] = []
 
 
-ToWorker: TypeAlias = (
-    Start
-    | Submit
+# What a workload may ask for.
+Request: TypeAlias = (
+    Submit
     | OpenSession
     | CloseSession
     | Abort
@@ -409,6 +408,10 @@ ToWorker: TypeAlias = (
     | AbortAll
     | PauseGeneration
     | ContinueGeneration
+)
+ToWorker: TypeAlias = (
+    Start
+    | Request
     | Drain
     | Resume
     | Flush
