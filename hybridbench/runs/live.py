@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -53,28 +53,22 @@ class LastingView:
 
     def update(self, status: RunStatus) -> None:
         """Show ``status`` if anybody looks."""
-        try:
-            self.shown.update(status)
-        except OSError:
-            self._give_up()
+        self._show(lambda: self.shown.update(status))
 
     def note(self, text: str) -> None:
         """Say ``text`` if anybody looks."""
-        try:
-            self.shown.note(text)
-        except OSError:
-            self._give_up()
+        self._show(lambda: self.shown.note(text))
 
     def close(self) -> None:
         """Close what still shows."""
-        try:
-            self.shown.close()
-        except OSError:
-            self._give_up()
+        self._show(self.shown.close)
 
-    def _give_up(self) -> None:
-        self.shown = SilentView()
-        give_up(self._stream)
+    def _show(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OSError:
+            self.shown = SilentView()
+            give_up(self._stream)
 
 
 class SilentView:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from hybridbench.clock import Clock
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import CensusReply, CheckpointReply, Violation
@@ -81,26 +83,13 @@ class Recorder:
             "gc_tracked_objects": reply.tracked_objects,
         }
         for name, count in reply.instances.items():
-            values[f"instances.{name}.live"] = count.live
-            values[f"instances.{name}.expected"] = count.expected
-            values[f"instances.{name}.stray"] = count.live - count.expected
-            values[f"instances.{name}.collectible"] = count.collectible
-            values[f"instances.{name}.retained"] = count.retained
+            parts = {**msgspec.structs.asdict(count), "stray": count.live - count.expected}
+            values.update({f"instances.{name}.{part}": n for part, n in parts.items()})
         self._sink.sample(self._sample_time(reply.t_s), self.phase, values)
 
     def checkpoint(self, reply: CheckpointReply) -> None:
         """Store a checkpoint: as an event, as a census, and what the engine's checks said."""
         self.census(reply.census)
-        at_s = reply.t_s - self._start_s
-        instances: dict[str, JsonValue] = {
-            name: {
-                "live": count.live,
-                "expected": count.expected,
-                "collectible": count.collectible,
-                "retained": count.retained,
-            }
-            for name, count in reply.census.instances.items()
-        }
         data: dict[str, JsonValue] = {
             "index": reply.index,
             "idle": reply.idle,
@@ -113,38 +102,18 @@ class Recorder:
             "collectible": garbage_by_type(reply.census),
         }
         if not reply.census.error:
-            data["instances"] = instances
-        self._sink.event(at_s, "checkpoint", data)
-        for record in reply.violations:
-            self._sink.event(
-                at_s,
-                "engine_violation",
-                {
-                    "kind": record.kind,
-                    "pool": record.pool,
-                    "message": record.message,
-                    "slots": list(record.slots),
-                    "owners": list(record.owners),
-                    "count": record.count,
-                    "checkpoint": reply.index,
-                },
+            data["instances"] = msgspec.to_builtins(
+                {name: msgspec.structs.asdict(n) for name, n in reply.census.instances.items()}
             )
+        self.at(reply.t_s, "checkpoint", data)
+        for record in reply.violations:
+            found = msgspec.structs.asdict(record)
+            self.at(reply.t_s, "engine_violation", {**found, "checkpoint": reply.index})
 
     def violation(self, message: Violation) -> None:
         """Store that the engine's own check objected."""
-        record = message.violation
-        self._sink.event(
-            message.t_s - self._start_s,
-            "engine_violation",
-            {
-                "kind": record.kind,
-                "pool": record.pool,
-                "message": record.message,
-                "slots": list(record.slots),
-                "count": record.count,
-                "step": message.step,
-            },
-        )
+        found = msgspec.structs.asdict(message.violation)
+        self.at(message.t_s, "engine_violation", {**found, "step": message.step})
 
     def at(self, stamp_s: float, kind: str, data: Mapping[str, JsonValue]) -> None:
         """Something rare happened at the monotonic time ``stamp_s``."""

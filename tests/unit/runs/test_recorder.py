@@ -131,6 +131,7 @@ def test_a_violation_in_a_step_names_the_step(recorder: Recorder, sink: FakeSink
                 "message": "slot 3 has two holders",
                 "slots": [3],
                 "count": 2,
+                "owners": [],
                 "step": 77,
             },
         )
