@@ -10,7 +10,7 @@ from hybridbench.errors import UsageError
 from hybridbench.safe_output import answer_of_verdict, echo, emit
 
 if TYPE_CHECKING:
-    from hybridbench.report.series_verdict import FileVerdict
+    from hybridbench.series.judge import FileVerdict
 
 EXIT_CODES = "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 2 usage or a bad file."
 FORMATS = ("console", "json", "markdown")
@@ -86,7 +86,7 @@ def judge(
     if output not in FORMATS:
         raise UsageError(f"--format {output}: choose one of {', '.join(FORMATS)}.")
     # Imported here: `--help` and usage errors should not wait for numpy.
-    from hybridbench.report.series_verdict import Ask, judge_file, worst
+    from hybridbench.series.judge import Ask, judge_file, worst
 
     ask = Ask(
         metrics=tuple(metric or ()),
@@ -112,7 +112,7 @@ def judge(
 
 
 def _print(judged: list[FileVerdict], output: str) -> None:
-    from hybridbench.report.series_report import series_console, series_json, series_markdown
+    from hybridbench.report.external_series import series_console, series_json, series_markdown
 
     if output == "json":
         emit(series_json(judged) + "\n")

@@ -17,12 +17,9 @@ from hybridbench.analysis.drivers.search import Hints, find_driver
 from hybridbench.analysis.drivers.steps import find_rise_driver
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.facts.readings import are_readings, only_readings
-from hybridbench.analysis.foreign import ForeignSeries, Question, judge_series
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
-from hybridbench.analysis.series_units import meaning_of
 from hybridbench.analysis.thresholds import level
-from hybridbench.analysis.timeline import counter_resets, level_falls
 from hybridbench.analysis.trend.sawtooth import find_sawtooth
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, worsening
@@ -30,6 +27,9 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from hybridbench.report.build import build_document
+from hybridbench.series.column import ExternalSeries, Question, judge_series
+from hybridbench.series.timeline import counter_resets, level_falls
+from hybridbench.series.units import meaning_of
 from hybridbench.thresholds import Stat
 from tests.unit.analysis.awkward import FAMILIES, Awkward, draw
 from tests.unit.analysis.comparisons import pair
@@ -172,8 +172,8 @@ def test_a_column_of_awkward_numbers_is_judged(family: str, name: str) -> None:
     for seed in range(4):
         drawn = draw(family, 500 + seed)
         t = drawn.t_s - drawn.t_s[0]
-        series = ForeignSeries(name, t, drawn.value, meaning_of(name))
-        works = [ForeignSeries(f"w{i}", t, w, meaning_of("n")) for i, w in enumerate(drawn.works)]
+        series = ExternalSeries(name, t, drawn.value, meaning_of(name))
+        works = [ExternalSeries(f"w{i}", t, w, meaning_of("n")) for i, w in enumerate(drawn.works)]
         resets = [s for work in works for s in counter_resets(t, work.value)] if seed % 2 else []
         falls = level_falls(t, drawn.value, resets, counted=bool(seed % 2))
         asked = Question(works, None if seed % 2 else 0.1 * float(t[-1]))

@@ -21,11 +21,8 @@ from hybridbench.analysis.comparison import compare as comparison_module
 from hybridbench.analysis.comparison.compare import compare, look
 from hybridbench.analysis.comparison.records import ComparisonTerms, Outcome
 from hybridbench.analysis.facts import facts as facts_module
-from hybridbench.analysis.foreign import ForeignSeries, Question, judge_series
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunEvent, RunRecord
-from hybridbench.analysis.series_units import meaning_of
-from hybridbench.analysis.timeline import Falls
 from hybridbench.analysis.trend import growth
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
@@ -41,6 +38,9 @@ from hybridbench.rundir.layout import (
     REPORT_HTML,
     VERDICT,
 )
+from hybridbench.series.column import ExternalSeries, Question, judge_series
+from hybridbench.series.timeline import Falls
+from hybridbench.series.units import meaning_of
 from tests.unit.analysis.comparisons import THROUGHPUT, pair, rounds
 from tests.unit.analysis.records import (
     GIB,
@@ -296,9 +296,9 @@ def test_the_advice_is_a_report_and_not_a_longer_run(monkeypatch: pytest.MonkeyP
     assert "analysis-errors.txt" in advice.text
 
 
-def column() -> ForeignSeries:
+def column() -> ExternalSeries:
     t = np.arange(600.0)
-    return ForeignSeries("rss_bytes", t, 7e8 + 0 * t, meaning_of("rss_bytes"))
+    return ExternalSeries("rss_bytes", t, 7e8 + 0 * t, meaning_of("rss_bytes"))
 
 
 @pytest.mark.parametrize(

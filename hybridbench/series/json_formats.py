@@ -8,8 +8,8 @@ import numpy as np
 
 from hybridbench.errors import ConfigError
 from hybridbench.foreign import ForeignDataError, json_value
-from hybridbench.rundir.series_table import Grid, RawColumn, RawTable, Wanted, table_of
-from hybridbench.rundir.series_time import scaled
+from hybridbench.series.table import Grid, RawColumn, RawTable, Wanted, table_of
+from hybridbench.series.times import scaled
 
 _SHOWN_CHARS = 40
 _EXPORT = (

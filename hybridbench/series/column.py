@@ -17,12 +17,12 @@ from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
-from hybridbench.analysis.series_units import Meaning
-from hybridbench.analysis.timeline import Falls, longest_stretch
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import Check, Kind, MetricSpec, Unit
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
+from hybridbench.series.timeline import Falls, longest_stretch
+from hybridbench.series.units import Meaning
 from hybridbench.units import format_duration
 
 _MIB = float(2**20)
@@ -35,7 +35,7 @@ _WORK_SLOTS = ("finishes", "tokens")  # the places that a trend looks for work i
 
 
 @dataclass(frozen=True)
-class ForeignSeries:
+class ExternalSeries:
     """One column: its samples in seconds from the file's start, and what it measures."""
 
     name: str
@@ -54,7 +54,7 @@ class Question:
         thresholds: greatest tolerable worsening in units per hour, by column.
     """
 
-    works: Sequence[ForeignSeries] = ()
+    works: Sequence[ExternalSeries] = ()
     steady_s: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ class JudgedSeries:
 
 
 def judge_series(
-    series: ForeignSeries, falls: Falls, question: Question, *, guarded: bool = True
+    series: ExternalSeries, falls: Falls, question: Question, *, guarded: bool = True
 ) -> JudgedSeries | None:
     """The verdict on one column; None if it has fewer than two readings.
 
@@ -87,7 +87,7 @@ def judge_series(
     return _failed(series, boundary.failures[0])
 
 
-def _judged(series: ForeignSeries, falls: Falls, question: Question) -> JudgedSeries | None:
+def _judged(series: ExternalSeries, falls: Falls, question: Question) -> JudgedSeries | None:
     read = are_readings(series.value)
     t, value = series.t_s[read], series.value[read]
     if t.size < 2:
@@ -120,7 +120,7 @@ def _judged(series: ForeignSeries, falls: Falls, question: Question) -> JudgedSe
     )
 
 
-def _failed(series: ForeignSeries, failure: Failure) -> JudgedSeries:
+def _failed(series: ExternalSeries, failure: Failure) -> JudgedSeries:
     """A column of which nothing is known, and why."""
     span = (float(series.t_s[0]), float(series.t_s[-1])) if series.t_s.size else (0.0, 0.0)
     result = MetricResult(
@@ -145,7 +145,7 @@ def _failed(series: ForeignSeries, failure: Failure) -> JudgedSeries:
     )
 
 
-def _record(series: ForeignSeries, question: Question, stretch: tuple[float, float]) -> RunRecord:
+def _record(series: ExternalSeries, question: Question, stretch: tuple[float, float]) -> RunRecord:
     """The column as a run with one metric: what it stands on is what a run's metrics stand on."""
     own = Series(series.name, series.t_s, series.value).between(*stretch)
     all_series = {series.name: only_readings(own)}
@@ -168,7 +168,7 @@ def _record(series: ForeignSeries, question: Question, stretch: tuple[float, flo
     return RunRecord(manifest, all_series, tuple(events))
 
 
-def _spec(series: ForeignSeries, threshold: float | None, size: float) -> MetricSpec:
+def _spec(series: ExternalSeries, threshold: float | None, size: float) -> MetricSpec:
     """The floors of a run's own metrics; a threshold takes their place.
 
     What has no unit is measured against its own ``size``, so that its unit cannot matter.
@@ -222,7 +222,7 @@ def _doubted(result: MetricResult, falls: Falls, gap_share: float, beyond: int) 
 
 
 def _per_work(
-    result: MetricResult, works: Sequence[ForeignSeries], stretch: tuple[float, float]
+    result: MetricResult, works: Sequence[ExternalSeries], stretch: tuple[float, float]
 ) -> list[Rate]:
     rates: list[Rate] = []
     hour = result.rate_per_hour

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hybridbench.analysis.record import FloatArray
 from hybridbench.errors import HybridbenchError
 from hybridbench.records.verdict import VerdictKind
-from hybridbench.report.series_report import series_json, series_markdown
-from hybridbench.report.series_verdict import Ask, FileVerdict, judge_file
+from hybridbench.report.external_series import series_json, series_markdown
+from hybridbench.series.judge import Ask, FileVerdict, judge_file
 
 MIB = 2.0**20
 START = 1_700_000_000.0

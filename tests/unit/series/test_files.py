@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybridbench.errors import ConfigError
-from hybridbench.rundir.series_files import SeriesFile, read_series
+from hybridbench.series.files import SeriesFile, read_series
 
 MIB = 2.0**20
 

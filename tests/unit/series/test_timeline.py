@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.timeline import (
+from hybridbench.series.timeline import (
     TimelineError,
     counter_resets,
     level_falls,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.rundir.series_time import BadTimeError, parse_times
+from hybridbench.series.times import BadTimeError, parse_times
 
 EPOCH = 1_700_000_000
 

@@ -10,9 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.analysis.foreign import ForeignSeries, JudgedSeries, Question, judge_series
-from hybridbench.analysis.series_units import Meaning, Role, is_gated, meaning_of, parse_unit
-from hybridbench.analysis.timeline import (
+from hybridbench.errors import ConfigError, ExitCode, UsageError
+from hybridbench.metrics import Unit
+from hybridbench.records.verdict import EXIT_CODE, PRECEDENCE, Failure, Finding, VerdictKind
+from hybridbench.rundir.layout import MANIFEST
+from hybridbench.series.column import ExternalSeries, JudgedSeries, Question, judge_series
+from hybridbench.series.files import SeriesFile, read_series
+from hybridbench.series.table import RawColumn
+from hybridbench.series.threshold import Threshold, parse_threshold, per_hour
+from hybridbench.series.timeline import (
     Falls,
     Timeline,
     TimelineError,
@@ -21,14 +27,8 @@ from hybridbench.analysis.timeline import (
     level_falls,
     make_timeline,
 )
-from hybridbench.errors import ConfigError, ExitCode, UsageError
-from hybridbench.metrics import Unit
-from hybridbench.records.verdict import EXIT_CODE, PRECEDENCE, Failure, Finding, VerdictKind
-from hybridbench.report.series_threshold import Threshold, parse_threshold, per_hour
-from hybridbench.rundir.layout import MANIFEST
-from hybridbench.rundir.series_files import SeriesFile, read_series
-from hybridbench.rundir.series_table import RawColumn
-from hybridbench.rundir.series_time import BadTimeError, parse_moment
+from hybridbench.series.times import BadTimeError, parse_moment
+from hybridbench.series.units import Meaning, Role, is_gated, meaning_of, parse_unit
 from hybridbench.units import parse_duration_s
 
 _PROCESS_ID = re.compile(r"^p?pid$", re.I)
@@ -191,7 +191,7 @@ class _Book:
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
 
-    def _all_notes(self, works: Sequence[ForeignSeries]) -> list[str]:
+    def _all_notes(self, works: Sequence[ExternalSeries]) -> list[str]:
         said = list(self.notes)
         for timeline in self._timelines.values():
             said.extend(timeline.notes)
@@ -209,7 +209,7 @@ class _Book:
         return said
 
     def _left_out(
-        self, chosen: Sequence[_Chosen], works: Sequence[ForeignSeries]
+        self, chosen: Sequence[_Chosen], works: Sequence[ExternalSeries]
     ) -> tuple[str, ...]:
         used = {entry.column.name for entry in chosen} | {work.name for work in works}
         return tuple(name for name in self.file.names() if name not in used)
@@ -325,12 +325,12 @@ class _Book:
             self._timelines[column.group] = timeline
         return timeline
 
-    def _series(self, column: RawColumn, meaning: Meaning) -> ForeignSeries:
+    def _series(self, column: RawColumn, meaning: Meaning) -> ExternalSeries:
         timeline = self._timeline(column)
         value = column.value[timeline.rows] * meaning.factor
-        return ForeignSeries(column.name, timeline.t_s, value, meaning)
+        return ExternalSeries(column.name, timeline.t_s, value, meaning)
 
-    def _works(self) -> list[ForeignSeries]:
+    def _works(self) -> list[ExternalSeries]:
         if self.ask.works:
             columns = [self._find("--work-column", name) for name in self.ask.works]
         else:
@@ -345,7 +345,7 @@ class _Book:
     def _has_pid(self) -> bool:
         return any(_PROCESS_ID.match(column.name) for column in self.file.columns)
 
-    def _known_restarts(self, works: Sequence[ForeignSeries]) -> tuple[float, ...]:
+    def _known_restarts(self, works: Sequence[ExternalSeries]) -> tuple[float, ...]:
         known: set[float] = set()
         for column in self.file.columns:
             if _PROCESS_ID.match(column.name) and not column.is_text:
@@ -359,7 +359,7 @@ class _Book:
             known.update(timeline.starts_s)
         return tuple(sorted(known))
 
-    def _falls(self, series: ForeignSeries, known: Sequence[float], *, counted: bool) -> Falls:
+    def _falls(self, series: ExternalSeries, known: Sequence[float], *, counted: bool) -> Falls:
         known = tuple(sorted({*known, *self._timeline_of(series)}))
         memory = series.meaning.unit is Unit.BYTES or not series.meaning.known
         if self.ask.never_restarted or not memory or not series.meaning.higher_is_worse:
@@ -367,7 +367,7 @@ class _Book:
         read = np.isfinite(series.value)
         return level_falls(series.t_s[read], series.value[read], known, counted=counted)
 
-    def _timeline_of(self, series: ForeignSeries) -> tuple[float, ...]:
+    def _timeline_of(self, series: ExternalSeries) -> tuple[float, ...]:
         column = next(c for c in self.file.columns if c.name == series.name)
         return self._timeline(column).starts_s
 

@@ -11,14 +11,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hybridbench.analysis.foreign import JudgedSeries
 from hybridbench.analysis.thresholds import finite
 from hybridbench.metrics import Unit
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import EXIT_CODE, Rate, VerdictKind
-from hybridbench.report.series_verdict import FileVerdict, worst
 from hybridbench.report.wording import BADGES, NO_RATE
 from hybridbench.safe_output import one_line
+from hybridbench.series.column import JudgedSeries
+from hybridbench.series.judge import FileVerdict, worst
 from hybridbench.units import format_bytes, format_count, format_duration
 
 SCHEMA = "hybridbench.judge/1"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hybridbench.analysis.series_units import Meaning
 from hybridbench.errors import UsageError
 from hybridbench.metrics import Unit
+from hybridbench.series.units import Meaning
 from hybridbench.units import parse_bytes
 
 _PER_HOUR = {"h": 1.0, "hour": 1.0, "min": 60.0, "s": 3600.0, "d": 1.0 / 24.0, "day": 1.0 / 24.0}

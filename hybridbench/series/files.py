@@ -25,8 +25,8 @@ from hybridbench.foreign import (
     read_stream,
     unpacked,
 )
-from hybridbench.rundir.series_json import json_lines, prometheus
-from hybridbench.rundir.series_table import RawColumn, RawTable, Wanted, delimited, mprof
+from hybridbench.series.json_formats import json_lines, prometheus
+from hybridbench.series.table import RawColumn, RawTable, Wanted, delimited, mprof
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"

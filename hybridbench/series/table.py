@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridbench.analysis.record import FloatArray
 from hybridbench.errors import ConfigError
-from hybridbench.rundir.series_time import (
+from hybridbench.series.times import (
     BadTimeError,
     Times,
     looks_like_time,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.series_units import Role, meaning_of, parse_unit
 from hybridbench.metrics import Unit
+from hybridbench.series.units import Role, meaning_of, parse_unit
 
 
 @pytest.mark.parametrize(
