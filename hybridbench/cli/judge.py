@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,14 @@ if TYPE_CHECKING:
     from hybridbench.series.judge import FileVerdict
 
 EXIT_CODES = "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 2 usage or a bad file."
-FORMATS = ("console", "json", "markdown")
+
+
+class JudgeFormat(StrEnum):
+    """What `judge --format` takes."""
+
+    CONSOLE = "console"
+    JSON = "json"
+    MARKDOWN = "markdown"
 
 
 def judge(
@@ -76,19 +84,19 @@ def judge(
             help="It was one process all along: sudden falls are a sawtooth, not restarts.",
         ),
     ] = False,
-    output: Annotated[str, typer.Option("--format", help="console, json or markdown.")] = "console",
+    output: Annotated[
+        JudgeFormat, typer.Option("--format", help="Output format.")
+    ] = JudgeFormat.CONSOLE,
 ) -> None:
     """Judge series recorded by anything: CSV, JSON lines, Prometheus, psrecord, mprof, runs.
 
     Each column gets a rate with its interval, a bound, and a verdict; the worst one is the exit
     code.  Nothing is started and no engine is loaded.
     """
-    if output not in FORMATS:
-        raise UsageError(f"--format {output}: choose one of {', '.join(FORMATS)}.")
     # Imported here: `--help` and usage errors should not wait for numpy.
-    from hybridbench.series.judge import Ask, judge_file, worst
+    from hybridbench.series.judge import JudgeOptions, judge_file, worst
 
-    ask = Ask(
+    ask = JudgeOptions(
         metrics=tuple(metric or ()),
         works=tuple(work_column or ()),
         unit=unit,
@@ -111,14 +119,17 @@ def judge(
     raise typer.Exit(int(EXIT_CODE[worst([file.kind for file in judged])]))
 
 
-def _print(judged: list[FileVerdict], output: str) -> None:
-    from hybridbench.report.external_series import series_console, series_json, series_markdown
+def _print(judged: list[FileVerdict], output: JudgeFormat) -> None:
+    from hybridbench.report.external_series import series_document, series_json
 
-    if output == "json":
+    if output is JudgeFormat.JSON:
         emit(series_json(judged) + "\n")
-    elif output == "markdown":
-        echo(series_markdown(judged))
+    elif output is JudgeFormat.MARKDOWN:
+        from hybridbench.report.markdown import render_markdown
+
+        echo(render_markdown(series_document(judged)), nl=False)
     else:
+        from hybridbench.report.console import render_console
         from hybridbench.terminal import Terminal
 
-        Terminal().print(series_console(judged))
+        Terminal().print(render_console(series_document(judged)))

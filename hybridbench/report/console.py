@@ -63,8 +63,9 @@ def render_console(document: Document, report: Path | None = None) -> Renderable
 
 def _panel(document: Document) -> RenderableType:
     style = _STYLE[document.badge.tone]
-    body: list[RenderableType] = [_shown(document.headline, style="bold"), _shown()]
-    body.append(_facts(document.answer))
+    body: list[RenderableType] = [_shown(document.headline, style="bold")]
+    if document.answer:
+        body += [_shown(), _facts(document.answer)]
     if document.ruling:
         body += [_shown(), _shown(document.ruling)]
     return Panel(

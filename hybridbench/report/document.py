@@ -21,6 +21,7 @@ class DocumentKind(StrEnum):
     COMPARISON = "comparison"
     NIGHT = "nightly report"
     HISTORY = "history"
+    SERIES = "series"
 
 
 class Tone(StrEnum):

@@ -26,7 +26,7 @@ from hybridbench.foreign import (
     unpacked,
 )
 from hybridbench.series.json_formats import json_lines, prometheus
-from hybridbench.series.table import RawColumn, RawTable, Wanted, delimited, mprof
+from hybridbench.series.table import RawColumn, RawTable, TableOptions, delimited, mprof
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -58,7 +58,7 @@ def read_series(path: str, time_column: str | None = None) -> SeriesFile:
     text = data.decode("utf-8-sig", "replace")
     if not text.strip():
         raise ConfigError(f"{source}: the file is empty; give a file with a time column.")
-    table = _table(source, text, Wanted(source, time_column))
+    table = _table(source, text, TableOptions(source, time_column))
     for column in table.columns:
         _refuse_far_times(column, source)
     told = (c.is_text or np.isfinite(c.value).sum() >= 2 for c in table.columns)
@@ -69,12 +69,12 @@ def read_series(path: str, time_column: str | None = None) -> SeriesFile:
     return SeriesFile(source, tuple(table.columns), tuple(table.notes))
 
 
-def _table(source: str, text: str, wanted: Wanted) -> RawTable:
+def _table(source: str, text: str, options: TableOptions) -> RawTable:
     start = text.lstrip()
     if start.startswith(("MEM ", "CMDLINE ")):
-        return mprof(text, wanted)
+        return mprof(text, options)
     if not start.startswith(("{", "[")):
-        return delimited(text, wanted)
+        return delimited(text, options)
     # One document, or one object a line?  A document is all there is; a line is not.
     first_line = start.split("\n", 1)[0].strip()
     try:
@@ -82,17 +82,17 @@ def _table(source: str, text: str, wanted: Wanted) -> RawTable:
     except ForeignDataError:
         first = None
     if isinstance(first, dict) and "status" not in first and "data" not in first:
-        return json_lines(text, wanted)
+        return json_lines(text, options)
     try:
         document = json_value(text)
     except ForeignDataError as error:
         if isinstance(first, dict):
-            return json_lines(text, wanted)
+            return json_lines(text, options)
         raise ConfigError(
             f"{source}: starts like JSON and cannot be read: it {error}; give JSON lines or an "
             "export of /api/v1/query_range."
         ) from error
-    return prometheus(document, wanted)
+    return prometheus(document, options)
 
 
 def _bytes(path: str, source: str) -> bytes:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hybridbench.errors import ConfigError
 from hybridbench.foreign import ForeignDataError, json_value
-from hybridbench.series.table import Grid, RawColumn, RawTable, Wanted, table_of
+from hybridbench.series.table import Grid, RawColumn, RawTable, TableOptions, table_of
 from hybridbench.series.times import scaled
 
 _SHOWN_CHARS = 40
@@ -18,7 +18,7 @@ _EXPORT = (
 )
 
 
-def json_lines(text: str, wanted: Wanted) -> RawTable:
+def json_lines(text: str, options: TableOptions) -> RawTable:
     """One object a line; the samples of a run (``{"t": 1.0, "m": {...}}``) are taken apart."""
     notes: list[str] = []
     objects: list[Mapping[str, object]] = []
@@ -35,7 +35,7 @@ def json_lines(text: str, wanted: Wanted) -> RawTable:
             notes.append(f"the last line ({number}) is cut short: left out")
         else:
             raise ConfigError(
-                f"{wanted.source}:{number}: not a JSON object: {line.strip()[:_SHOWN_CHARS]!r}; "
+                f"{options.source}:{number}: not a JSON object: {line.strip()[:_SHOWN_CHARS]!r}; "
                 "write one object a line."
             )
     if objects and all(isinstance(entry.get("m"), dict) for entry in objects):
@@ -46,21 +46,21 @@ def json_lines(text: str, wanted: Wanted) -> RawTable:
     for entry in objects:
         flat = _flat(entry)
         rows.append([flat.get(name, "") for name in names])
-    return table_of(Grid(names, rows, numbers), wanted, notes)
+    return table_of(Grid(names, rows, numbers), options, notes)
 
 
-def prometheus(document: object, wanted: Wanted) -> RawTable:
+def prometheus(document: object, options: TableOptions) -> RawTable:
     """A range export: one column for each labelled series, each with times of its own."""
-    result = _result(document, wanted)
+    result = _result(document, options)
     labels = [_labels(entry) for entry in result]
     columns = []
     for index, (entry, name) in enumerate(zip(result, _names(labels), strict=True)):
         values = entry.get("values") if isinstance(entry, Mapping) else None
         if not isinstance(values, list):
             raise ConfigError(
-                f"{wanted.source}: result {index} ({name}) has no list of values; {_EXPORT}."
+                f"{options.source}: result {index} ({name}) has no list of values; {_EXPORT}."
             )
-        columns.append(_range(index, name, values, wanted))
+        columns.append(_range(index, name, values, options))
     return RawTable([column for column in columns if column.t_s.size], [])
 
 
@@ -101,19 +101,19 @@ def _samples(objects: Sequence[Mapping[str, object]], notes: list[str]) -> RawTa
     return RawTable(columns, notes)
 
 
-def _result(document: object, wanted: Wanted) -> list[object]:
+def _result(document: object, options: TableOptions) -> list[object]:
     found = document
     if isinstance(document, dict):
         if document.get("status") == "error":
             said = document.get("error", "no reason given")
-            raise ConfigError(f"{wanted.source}: Prometheus answered with an error: {said}.")
+            raise ConfigError(f"{options.source}: Prometheus answered with an error: {said}.")
         data = document.get("data", document)
         kind = data.get("resultType") if isinstance(data, dict) else None
         if kind not in (None, "matrix"):
-            raise ConfigError(f"{wanted.source}: holds a {kind}, not a range; {_EXPORT}.")
+            raise ConfigError(f"{options.source}: holds a {kind}, not a range; {_EXPORT}.")
         found = data.get("result") if isinstance(data, dict) else None
     if not isinstance(found, list) or not found:
-        raise ConfigError(f"{wanted.source}: holds no series; {_EXPORT}.")
+        raise ConfigError(f"{options.source}: holds no series; {_EXPORT}.")
     return found
 
 
@@ -140,12 +140,12 @@ def _pair(entry: object) -> tuple[float, float]:
     return float(entry[0]), float(entry[1])
 
 
-def _range(index: int, name: str, values: list[object], wanted: Wanted) -> RawColumn:
+def _range(index: int, name: str, values: list[object], options: TableOptions) -> RawColumn:
     try:
         numbers = np.array([_pair(entry) for entry in values], dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f'{wanted.source}: series {name} has a value that is no [time, "number"] pair '
+            f'{options.source}: series {name} has a value that is no [time, "number"] pair '
             f"({error})."
         ) from error
     numbers = numbers.reshape(-1, 2)

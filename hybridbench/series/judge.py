@@ -14,7 +14,6 @@ from hybridbench.errors import ConfigError, ExitCode, UsageError
 from hybridbench.metrics import Unit
 from hybridbench.records.verdict import EXIT_CODE, PRECEDENCE, Failure, Finding, VerdictKind
 from hybridbench.rundir.layout import MANIFEST
-from hybridbench.series.column import ExternalSeries, JudgedSeries, Question, judge_series
 from hybridbench.series.files import SeriesFile, read_series
 from hybridbench.series.table import RawColumn
 from hybridbench.series.threshold import Threshold, parse_threshold, per_hour
@@ -28,6 +27,7 @@ from hybridbench.series.timeline import (
     make_timeline,
 )
 from hybridbench.series.times import BadTimeError, parse_moment
+from hybridbench.series.trend import ExternalSeries, JudgedSeries, TrendContext, judge_series
 from hybridbench.series.units import Meaning, Role, is_gated, meaning_of, parse_unit
 from hybridbench.units import parse_duration_s
 
@@ -41,7 +41,7 @@ _SAID_MAX = 8
 
 
 @dataclass(frozen=True)
-class Ask:
+class JudgeOptions:
     """What the caller said, as given on the command line.
 
     Args:
@@ -82,7 +82,7 @@ class FileVerdict:
         return EXIT_CODE[self.kind]
 
 
-def judge_file(path: str, ask: Ask) -> FileVerdict:
+def judge_file(path: str, ask: JudgeOptions) -> FileVerdict:
     """The verdict on every column of the file that is asked for.
 
     Raises:
@@ -92,7 +92,7 @@ def judge_file(path: str, ask: Ask) -> FileVerdict:
     if (Path(path) / MANIFEST).is_file():
         return _judge_run(Path(path), ask)
     file = read_series(path, ask.time_column)
-    return _Book(file, ask).judge()
+    return _JudgedFile(file, ask).judge()
 
 
 def worst(kinds: Sequence[VerdictKind]) -> VerdictKind:
@@ -100,8 +100,8 @@ def worst(kinds: Sequence[VerdictKind]) -> VerdictKind:
     return min(kinds, key=PRECEDENCE.index)
 
 
-def _judge_run(path: Path, ask: Ask) -> FileVerdict:
-    if ask != Ask():
+def _judge_run(path: Path, ask: JudgeOptions) -> FileVerdict:
+    if ask != JudgeOptions():
         raise UsageError(
             f"{path}: is a run, judged by its own profile; give {path}/samples.jsonl to judge "
             "chosen columns."
@@ -142,11 +142,11 @@ class _Chosen:
 
 
 @dataclass
-class _Book:
+class _JudgedFile:
     """One file with what was asked of it."""
 
     file: SeriesFile
-    ask: Ask
+    ask: JudgeOptions
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -166,7 +166,7 @@ class _Book:
             for c in chosen
             if c.column.name in thresholds
         }
-        question = Question(works, self._steady_s(), limits)
+        question = TrendContext(works, self._steady_s(), limits)
         rows, empty = [], []
         for entry in chosen:
             series = self._series(entry.column, entry.meaning)

@@ -40,7 +40,7 @@ _BAD_ROWS_LEAST = 3
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TableOptions:
     """What the caller said about the file."""
 
     source: str
@@ -82,34 +82,34 @@ class Grid:
     lines: Sequence[int]
 
 
-def delimited(text: str, wanted: Wanted) -> RawTable:
+def delimited(text: str, options: TableOptions) -> RawTable:
     """A CSV, TSV, semicolon or blank separated table with a heading."""
     notes: list[str] = []
-    grid = _grid(text, wanted, notes)
-    return table_of(grid, wanted, notes)
+    grid = _grid(text, options, notes)
+    return table_of(grid, options, notes)
 
 
-def mprof(text: str, wanted: Wanted) -> RawTable:
+def mprof(text: str, options: TableOptions) -> RawTable:
     """The ``MEM <MiB> <epoch>`` lines of memory_profiler."""
     pairs = [line.split()[1:3] for line in text.splitlines() if line.startswith("MEM ")]
     try:
         numbers = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     except ValueError as error:
         raise ConfigError(
-            f"{wanted.source}: a MEM line is damaged ({error}); write MEM <MiB> <epoch>."
+            f"{options.source}: a MEM line is damaged ({error}); write MEM <MiB> <epoch>."
         ) from error
     times = scaled(numbers[:, 1])
     column = RawColumn("MEM (MiB)", times.t_s, numbers[:, 0], times.absolute)
     return RawTable([column], [])
 
 
-def table_of(grid: Grid, wanted: Wanted, notes: list[str]) -> RawTable:
+def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
     """Columns of ``grid``: its time column first found, then the numbers of each other one."""
     if not grid.rows:
-        raise ConfigError(f"{wanted.source}: has a heading and no rows; nothing can be judged.")
-    at = _time_index(grid, wanted)
+        raise ConfigError(f"{options.source}: has a heading and no rows; nothing can be judged.")
+    at = _time_index(grid, options)
     cells = list(zip(*grid.rows, strict=True))
-    times, kept = _times(grid, at, cells[at], wanted, notes)
+    times, kept = _times(grid, at, cells[at], options, notes)
     table = RawTable(notes=notes)
     for index, name in enumerate(grid.names):
         if index == at:
@@ -120,35 +120,35 @@ def table_of(grid: Grid, wanted: Wanted, notes: list[str]) -> RawTable:
     return table
 
 
-def _grid(text: str, wanted: Wanted, notes: list[str]) -> Grid:
-    rows = _all_rows(text, wanted)
+def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
+    rows = _all_rows(text, options)
     if not rows:
-        raise ConfigError(f"{wanted.source}: has no lines but comments; give a table.")
+        raise ConfigError(f"{options.source}: has no lines but comments; give a table.")
     (head_line, head), *body = rows
     names = [name.strip() for name in head]
     if all(_number(name) is not None for name in names):
         raise ConfigError(
-            f"{wanted.source}:{head_line}: the first line has numbers only; write a heading with "
+            f"{options.source}:{head_line}: the first line has numbers only; write a heading with "
             "the names of the columns above it."
         )
     good = [(line, row) for line, row in body if len(row) == len(names)]
     # A heading again: somebody appended a second recording.
     repeated = [line for line, row in good if [cell.strip() for cell in row] == names]
     good = [(line, row) for line, row in good if line not in set(repeated)]
-    _tell_bad_rows(wanted, len(names), body, notes)
+    _tell_bad_rows(options, len(names), body, notes)
     if repeated:
         notes.append(f"the heading stands again in line {repeated[0]}: skipped")
     return Grid(names, [row for _, row in good], [line for line, _ in good])
 
 
-def _all_rows(text: str, wanted: Wanted) -> list[tuple[int, list[str]]]:
+def _all_rows(text: str, options: TableOptions) -> list[tuple[int, list[str]]]:
     rows: list[tuple[int, list[str]]] = []
     try:
         rows.extend(_rows(text))
     except csv.Error as error:
         line = rows[-1][0] + 1 if rows else 1
         raise ConfigError(
-            f"{wanted.source}:{line}: is no table ({error}); is a quote left open?"
+            f"{options.source}:{line}: is no table ({error}); is a quote left open?"
         ) from error
     return rows
 
@@ -189,7 +189,7 @@ def _delimiter(heading: str) -> str | None:
 
 
 def _tell_bad_rows(
-    wanted: Wanted, width: int, body: Sequence[tuple[int, list[str]]], notes: list[str]
+    options: TableOptions, width: int, body: Sequence[tuple[int, list[str]]], notes: list[str]
 ) -> None:
     bad = [(line, len(row)) for line, row in body if len(row) != width]
     if not bad:
@@ -201,19 +201,19 @@ def _tell_bad_rows(
         notes.append(f"{len(bad)} lines with too few or too many cells left out, first {line}")
     else:
         raise ConfigError(
-            f"{wanted.source}:{line}: {cells} cells where the heading has {width}; quote cells "
+            f"{options.source}:{line}: {cells} cells where the heading has {width}; quote cells "
             "that hold the delimiter, or keep the columns that matter."
         )
 
 
-def _time_index(grid: Grid, wanted: Wanted) -> int:
+def _time_index(grid: Grid, options: TableOptions) -> int:
     names = list(grid.names)
-    if wanted.time_column is not None:
+    if options.time_column is not None:
         for index, name in enumerate(names):
-            if name.strip("# ").casefold() == wanted.time_column.casefold():
+            if name.strip("# ").casefold() == options.time_column.casefold():
                 return index
         raise ConfigError(
-            f"{wanted.source}: --time-column {wanted.time_column}: no such column; there are "
+            f"{options.source}: --time-column {options.time_column}: no such column; there are "
             f"{', '.join(names)}."
         )
     named = [index for index, name in enumerate(names) if _TIME_NAMES.match(name)]
@@ -223,13 +223,13 @@ def _time_index(grid: Grid, wanted: Wanted) -> int:
     if dated:
         return dated[0]
     raise ConfigError(
-        f"{wanted.source}:{grid.lines[0] - 1}: no column is a time; there are {', '.join(names)}: "
+        f"{options.source}:{grid.lines[0] - 1}: no column is a time; there are {', '.join(names)}: "
         "name one with --time-column."
     )
 
 
 def _times(
-    grid: Grid, at: int, cells: Sequence[str], wanted: Wanted, notes: list[str]
+    grid: Grid, at: int, cells: Sequence[str], options: TableOptions, notes: list[str]
 ) -> tuple[Times, list[int] | None]:
     """The times of the rows; a torn last row is left out, and then the rows that stay are told."""
     try:
@@ -240,7 +240,7 @@ def _times(
             kept = list(range(len(cells) - 1))
             return parse_times(cells[:-1], grid.names[at]), kept
         line = grid.lines[error.index]
-        raise ConfigError(f"{wanted.source}:{line}: column {grid.names[at]}: {error}.") from error
+        raise ConfigError(f"{options.source}:{line}: column {grid.names[at]}: {error}.") from error
 
 
 def _column(name: str, times: Times, cells: Sequence[str], lines: Sequence[int]) -> RawColumn:

@@ -27,8 +27,8 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from hybridbench.report.build import build_document
-from hybridbench.series.column import ExternalSeries, Question, judge_series
 from hybridbench.series.timeline import counter_resets, level_falls
+from hybridbench.series.trend import ExternalSeries, TrendContext, judge_series
 from hybridbench.series.units import meaning_of
 from hybridbench.thresholds import Stat
 from tests.unit.analysis.awkward import FAMILIES, Awkward, draw
@@ -176,7 +176,7 @@ def test_a_column_of_awkward_numbers_is_judged(family: str, name: str) -> None:
         works = [ExternalSeries(f"w{i}", t, w, meaning_of("n")) for i, w in enumerate(drawn.works)]
         resets = [s for work in works for s in counter_resets(t, work.value)] if seed % 2 else []
         falls = level_falls(t, drawn.value, resets, counted=bool(seed % 2))
-        asked = Question(works, None if seed % 2 else 0.1 * float(t[-1]))
+        asked = TrendContext(works, None if seed % 2 else 0.1 * float(t[-1]))
 
         row = judge_series(series, falls, asked, guarded=False)
 

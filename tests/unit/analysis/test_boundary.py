@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import typer
 
-from hybridbench.analysis import foreign
 from hybridbench.analysis import judge as judge_module
 from hybridbench.analysis.boundary import KIND, Boundary, failure_findings
 from hybridbench.analysis.comparison import compare as comparison_module
@@ -38,8 +37,9 @@ from hybridbench.rundir.layout import (
     REPORT_HTML,
     VERDICT,
 )
-from hybridbench.series.column import ExternalSeries, Question, judge_series
+from hybridbench.series import trend as series_trend
 from hybridbench.series.timeline import Falls
+from hybridbench.series.trend import ExternalSeries, TrendContext, judge_series
 from hybridbench.series.units import meaning_of
 from tests.unit.analysis.comparisons import THROUGHPUT, pair, rounds
 from tests.unit.analysis.records import (
@@ -303,14 +303,18 @@ def column() -> ExternalSeries:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(foreign, "judge_trend"), (facts_module, "judged_window"), (facts_module, "event_counters")],
+    [
+        (series_trend, "judge_trend"),
+        (facts_module, "judged_window"),
+        (facts_module, "event_counters"),
+    ],
 )
 def test_a_column_that_cannot_be_judged_is_undecided(
     module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, name, broken)
 
-    row = judge_series(column(), Falls(), Question())
+    row = judge_series(column(), Falls(), TrendContext())
 
     assert row is not None
     assert row.verdict is VerdictKind.INCONCLUSIVE
@@ -318,7 +322,7 @@ def test_a_column_that_cannot_be_judged_is_undecided(
     assert row.failure is not None
     assert "Traceback" in row.failure.trace
     with pytest.raises(BrokenError):
-        judge_series(column(), Falls(), Question(), guarded=False)
+        judge_series(column(), Falls(), TrendContext(), guarded=False)
 
 
 @pytest.mark.parametrize("output", ["console", "json", "markdown"])
@@ -331,7 +335,7 @@ def test_a_file_of_which_a_column_could_not_be_judged_is_told_with_the_traceback
     rows = "".join(f"{t},{700_000_000 + t % 7}\n" for t in range(0, 5400, 10))
     file = tmp_path / "series.csv"
     file.write_text(f"time_s,rss_bytes\n{rows}")
-    monkeypatch.setattr(foreign, "judge_trend", broken)
+    monkeypatch.setattr(series_trend, "judge_trend", broken)
 
     with pytest.raises(typer.Exit) as ended:
         judge_command([str(file)], output=output)

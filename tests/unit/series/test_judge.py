@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from hybridbench.analysis.record import FloatArray
 from hybridbench.errors import HybridbenchError
 from hybridbench.records.verdict import VerdictKind
-from hybridbench.report.external_series import series_json, series_markdown
-from hybridbench.series.judge import Ask, FileVerdict, judge_file
+from hybridbench.report.external_series import series_document, series_json
+from hybridbench.report.markdown import render_markdown
+from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
 
 MIB = 2.0**20
 START = 1_700_000_000.0
-STEADY = Ask(steady_at="5m")
+STEADY = JudgeOptions(steady_at="5m")
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def test_falls_that_may_be_restarts_or_teeth_leave_a_flat_trough_undecided(tmp_p
     path = csv(Made(t, value), tmp_path / "a.csv")
 
     assert only(judge_file(path, STEADY))[0] is VerdictKind.INCONCLUSIVE
-    sure = Ask(steady_at="5m", never_restarted=True)
+    sure = JudgeOptions(steady_at="5m", never_restarted=True)
     assert only(judge_file(path, sure))[0] is not VerdictKind.LEAK
 
 
@@ -193,8 +194,8 @@ def test_uneven_sampling_gaps_doubles_and_empty_cells_are_told_and_do_not_mislea
 def test_a_threshold_decides_in_its_own_place(tmp_path: Path) -> None:
     path = csv(made(100, hours=2.0), tmp_path / "a.csv")
 
-    generous = Ask(steady_at="5m", thresholds=("rss_bytes<200MiB/h",))
-    strict = Ask(steady_at="5m", thresholds=("rss_bytes<50MiB/h",))
+    generous = JudgeOptions(steady_at="5m", thresholds=("rss_bytes<200MiB/h",))
+    strict = JudgeOptions(steady_at="5m", thresholds=("rss_bytes<50MiB/h",))
 
     assert only(judge_file(path, generous))[0] is VerdictKind.CLEAN
     assert only(judge_file(path, strict))[0] is VerdictKind.LEAK
@@ -203,7 +204,7 @@ def test_a_threshold_decides_in_its_own_place(tmp_path: Path) -> None:
 def test_without_a_start_of_steady_state_half_an_hour_calls_no_leak(tmp_path: Path) -> None:
     path = csv(made(600, hours=0.5), tmp_path / "a.csv")
 
-    assert only(judge_file(path, Ask()))[0] is VerdictKind.INCONCLUSIVE
+    assert only(judge_file(path, JudgeOptions()))[0] is VerdictKind.INCONCLUSIVE
     assert only(judge_file(path, STEADY))[0] is VerdictKind.LEAK
 
 
@@ -219,35 +220,47 @@ def test_falling_throughput_is_decay_and_shown_as_a_fall(tmp_path: Path) -> None
     document = json.loads(series_json([verdict]))
     assert document["exit_code"] == 11
     assert document["files"][0]["metrics"][0]["rate_per_hour"]["value"] < -8
-    assert "req_per_s" in series_markdown([verdict])
+    assert "req\\_per\\_s" in render_markdown(series_document([verdict]))
 
 
 @pytest.mark.parametrize(
     ("text", "ask", "said"),
     [
-        ("", Ask(), "the file is empty"),
-        ("1,2\n3,4\n", Ask(), "write a heading"),
-        ("a,b\n1,2\n3,4\n", Ask(), "--time-column"),
-        ("time,rss\n1,2\nlater,3\n4,5\n", Ask(), ":3: column time: 'later' is not a time"),
-        ("time,rss\n1,x\n2,y\n", Ask(metrics=("rss",)), ":2: column rss: 'x' is not a number"),
-        ("time,rss\n1,2\n2,3\n", Ask(metrics=("rs",)), "did you mean rss?"),
-        ("time,rss\n1,2\n2,3\n", Ask(thresholds=("rsss<1MiB/h",)), "did you mean rss?"),
-        ("time,rss\n1,2\n2,3\n", Ask(thresholds=("rss>1",)), "write NAME<200MiB/h"),
-        ("time,rss_kb\n1,2\n2,3\n", Ask(thresholds=("rss_kb<5/h",)), "is not a size"),
-        ("time,rss\n1,2\n2,3\n", Ask(thresholds=("rss<5MiB/h",)), "--metric 'rss:MiB'"),
-        ("time,rss\n1,2\n2,3\n", Ask(metrics=("rss:furlong",)), "'furlong' is not a unit"),
-        ("time,rss\n1,2\n2,3\n", Ask(unit="stone"), "not a unit"),
-        ("time,rss\n1,2\n2,3\n", Ask(steady_at="soon"), "neither a duration"),
-        ("time,rss\n1,2\n2,3\n", Ask(time_column="when"), "no such column"),
-        ('{"status":"error","error":"bad query"}', Ask(), "bad query"),
-        ('{"status":"success","data":{"resultType":"vector","result":[]}}', Ask(), "vector"),
-        ('{"t":1,"rss":2}\n{broken\n{"t":2,"rss":3}\n', Ask(), ":2: not a JSON object"),
-        ("[1, 2", Ask(), "starts like JSON"),
-        ("time,a,b\n1,2\n2,3\n3,4\n4,5\n5,6\n", Ask(), ":2: 2 cells where the heading has 3"),
+        ("", JudgeOptions(), "the file is empty"),
+        ("1,2\n3,4\n", JudgeOptions(), "write a heading"),
+        ("a,b\n1,2\n3,4\n", JudgeOptions(), "--time-column"),
+        ("time,rss\n1,2\nlater,3\n4,5\n", JudgeOptions(), ":3: column time: 'later' is not a time"),
+        (
+            "time,rss\n1,x\n2,y\n",
+            JudgeOptions(metrics=("rss",)),
+            ":2: column rss: 'x' is not a number",
+        ),
+        ("time,rss\n1,2\n2,3\n", JudgeOptions(metrics=("rs",)), "did you mean rss?"),
+        ("time,rss\n1,2\n2,3\n", JudgeOptions(thresholds=("rsss<1MiB/h",)), "did you mean rss?"),
+        ("time,rss\n1,2\n2,3\n", JudgeOptions(thresholds=("rss>1",)), "write NAME<200MiB/h"),
+        ("time,rss_kb\n1,2\n2,3\n", JudgeOptions(thresholds=("rss_kb<5/h",)), "is not a size"),
+        ("time,rss\n1,2\n2,3\n", JudgeOptions(thresholds=("rss<5MiB/h",)), "--metric 'rss:MiB'"),
+        ("time,rss\n1,2\n2,3\n", JudgeOptions(metrics=("rss:furlong",)), "'furlong' is not a unit"),
+        ("time,rss\n1,2\n2,3\n", JudgeOptions(unit="stone"), "not a unit"),
+        ("time,rss\n1,2\n2,3\n", JudgeOptions(steady_at="soon"), "neither a duration"),
+        ("time,rss\n1,2\n2,3\n", JudgeOptions(time_column="when"), "no such column"),
+        ('{"status":"error","error":"bad query"}', JudgeOptions(), "bad query"),
+        (
+            '{"status":"success","data":{"resultType":"vector","result":[]}}',
+            JudgeOptions(),
+            "vector",
+        ),
+        ('{"t":1,"rss":2}\n{broken\n{"t":2,"rss":3}\n', JudgeOptions(), ":2: not a JSON object"),
+        ("[1, 2", JudgeOptions(), "starts like JSON"),
+        (
+            "time,a,b\n1,2\n2,3\n3,4\n4,5\n5,6\n",
+            JudgeOptions(),
+            ":2: 2 cells where the heading has 3",
+        ),
     ],
 )
 def test_bad_input_is_told_with_its_place_and_what_to_do(
-    tmp_path: Path, text: str, ask: Ask, said: str
+    tmp_path: Path, text: str, ask: JudgeOptions, said: str
 ) -> None:
     path = tmp_path / "series.txt"
     path.write_text(text, encoding="utf-8")
@@ -263,11 +276,13 @@ def test_bad_input_is_told_with_its_place_and_what_to_do(
 
 def test_a_series_of_a_few_readings_has_no_rate(tmp_path: Path) -> None:
     rows = ["elapsed,rss_bytes", *(f"{10 * i},{8e8 + 1e5 * i}" for i in range(10))]
-    verdict = judge_file(Made(np.zeros(1), np.zeros(1)).write(tmp_path / "a.csv", rows), Ask())
+    verdict = judge_file(
+        Made(np.zeros(1), np.zeros(1)).write(tmp_path / "a.csv", rows), JudgeOptions()
+    )
 
     document = json.loads(series_json([verdict]))
 
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert document["files"][0]["metrics"][0]["rate_per_hour"] is None
-    assert "not measured" in series_markdown([verdict])
-    assert "(95 %)" not in series_markdown([verdict])
+    assert "not measured" in render_markdown(series_document([verdict]))
+    assert "(95 %)" not in render_markdown(series_document([verdict]))

@@ -45,7 +45,7 @@ class ExternalSeries:
 
 
 @dataclass(frozen=True)
-class Question:
+class TrendContext:
     """What the caller wants to know of a file.
 
     Args:
@@ -74,7 +74,7 @@ class JudgedSeries:
 
 
 def judge_series(
-    series: ExternalSeries, falls: Falls, question: Question, *, guarded: bool = True
+    series: ExternalSeries, falls: Falls, question: TrendContext, *, guarded: bool = True
 ) -> JudgedSeries | None:
     """The verdict on one column; None if it has fewer than two readings.
 
@@ -87,7 +87,7 @@ def judge_series(
     return _failed(series, boundary.failures[0])
 
 
-def _judged(series: ExternalSeries, falls: Falls, question: Question) -> JudgedSeries | None:
+def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> JudgedSeries | None:
     read = are_readings(series.value)
     t, value = series.t_s[read], series.value[read]
     if t.size < 2:
@@ -145,7 +145,9 @@ def _failed(series: ExternalSeries, failure: Failure) -> JudgedSeries:
     )
 
 
-def _record(series: ExternalSeries, question: Question, stretch: tuple[float, float]) -> RunRecord:
+def _record(
+    series: ExternalSeries, question: TrendContext, stretch: tuple[float, float]
+) -> RunRecord:
     """The column as a run with one metric: what it stands on is what a run's metrics stand on."""
     own = Series(series.name, series.t_s, series.value).between(*stretch)
     all_series = {series.name: only_readings(own)}
