@@ -23,6 +23,7 @@ from hybridbench.analysis.facts import facts as facts_module
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunEvent, RunRecord
 from hybridbench.analysis.trend import growth
+from hybridbench.cli.judge import JudgeFormat
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
 from hybridbench.records.stored_verdict import verdict_from_json
@@ -325,9 +326,9 @@ def test_a_column_that_cannot_be_judged_is_undecided(
         judge_series(column(), Falls(), TrendContext(), guarded=False)
 
 
-@pytest.mark.parametrize("output", ["console", "json", "markdown"])
+@pytest.mark.parametrize("output", JudgeFormat)
 def test_a_file_of_which_a_column_could_not_be_judged_is_told_with_the_traceback(
-    output: str,
+    output: JudgeFormat,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
