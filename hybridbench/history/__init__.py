@@ -1,1 +1,1 @@
-"""Runs of many nights beside each other: trends, changes, and what may be thrown away."""
+"""Stored runs as series: which may be compared, what changed, and which may be deleted."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.comparison.mismatches import comparable_facts
 from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.reading import mapping, number, text, texts
 from hybridbench.analysis.thresholds import run_levels
 from hybridbench.errors import RunDirectoryError
+from hybridbench.history.comparable import environment, series_facts
 from hybridbench.metrics import declared
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.stored_verdict import (
@@ -26,9 +26,6 @@ from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs, writer_of
 from hybridbench.rundir.reader import read_manifest, read_run
 from hybridbench.thresholds import Stat
-
-# What an upgrade of the environment changes is shown beside the version and splits no series.
-_OF_VERSION: Final = frozenset({"interpreter", "torch", "numpy", "libc"})
 
 
 @dataclass(frozen=True)
@@ -128,27 +125,20 @@ def read_points(store: Path) -> Points:
     return Points(tuple(points), tuple(unread))
 
 
-def history_facts(manifest: Mapping[str, JsonValue]) -> dict[str, str]:
-    """What all runs of one history share, by key, in words."""
-    facts = comparable_facts(manifest)
-    return {key: value for key, value in facts.items() if key not in _OF_VERSION}
-
-
 def _point(path: Path) -> Point:
     manifest = read_manifest(path)
     judged = read_verdict_values(path / VERDICT)
     if not judged.verdict and writer_of(path) is not None:
         raise RunDirectoryError(f"{path} is being written")
-    facts = comparable_facts(manifest)
     return Point(
         path=path,
         run_id=str(manifest["run_id"]),
         started_wall_s=number(manifest, "started_wall_s"),
-        facts=history_facts(manifest),
+        facts=series_facts(manifest),
         model=text(mapping(manifest, "model"), "name"),
         profile=text(mapping(manifest, "profile"), "name"),
         version=_version(manifest),
-        environment=", ".join(f"{key} {facts[key]}" for key in sorted(_OF_VERSION) if key in facts),
+        environment=environment(manifest),
         commit=_commit(manifest),
         verdict=judged.verdict,
         values=dict(_values(path, judged)),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import RunDirectoryError
-from hybridbench.history.points import history_facts
+from hybridbench.history.comparable import series_facts
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import CELLS, KEEP, LOCK
 from hybridbench.rundir.listing import EntryKind, RunSummary, find_runs, list_runs
@@ -210,7 +210,7 @@ def _group(entry: RunSummary) -> tuple[str, ...]:
         manifest = read_manifest(entry.path)
     except RunDirectoryError:
         return key
-    facts = sorted(history_facts(manifest).items())
+    facts = sorted(series_facts(manifest).items())
     return (*key, *sorted(entry.defects), *(f"{name}={value}" for name, value in facts))
 
 

@@ -7,7 +7,7 @@ took turns and half of them prove little.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -18,7 +18,6 @@ import numpy as np
 
 from hybridbench.analysis.comparison.answer import CheckedRatio, check_ratios
 from hybridbench.analysis.comparison.compare import compare
-from hybridbench.analysis.comparison.mismatches import machine_class
 from hybridbench.analysis.comparison.records import (
     Call,
     Change,
@@ -32,9 +31,9 @@ from hybridbench.analysis.reading import texts
 from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.store import StoredComparison, read_comparison
 from hybridbench.errors import RunDirectoryError
+from hybridbench.history.comparable import machine
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, PlannedCell
 from hybridbench.nightly.policy import SLOWER, STATISTICAL, worst_kind
-from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.records.nightly import (
     Attempt,
     AttemptFinding,
@@ -136,16 +135,6 @@ def with_result(kind: CellKind, attempt: Attempt, run_dir: Path, cell_dir: Path)
     return _with_verdict(attempt, read_run(run_dir), read_verdict(run_dir / VERDICT))
 
 
-def machine_words(manifest: Mapping[str, JsonValue]) -> str:
-    """The class of the machine of a run, its interpreter and device; equal for one class only."""
-    facts = machine_class(manifest)
-    interpreter = as_mapping(manifest.get("interpreter"))
-    version = ".".join(str(interpreter.get("version", "?")).split(".")[:2])
-    device = str(as_mapping(manifest.get("model")).get("device", "cpu")).partition(":")[0]
-    parts = [f"{key.removeprefix('machine.')} {value}" for key, value in facts.items()]
-    return ", ".join([*parts, f"Python {version}", f"on {device}"])
-
-
 def _option(name: str, value: float | None, unit: str = "") -> list[str]:
     return [] if value is None else [name, f"{value:g}{unit}"]
 
@@ -207,7 +196,7 @@ def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Atte
         judged_s=0.0 if window is None else judged_length_s(record, window),
         segments=len(segments(record)),
         extended_s=_extended_s(record),
-        machine_class=machine_words(record.manifest),
+        machine_class=machine(record.manifest),
         engine=str(record.manifest.get("engine_hash", "")),
     )
 
@@ -228,7 +217,7 @@ def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
         headline=verdict.headline,
         findings=findings,
         judged_s=max(starts) - min(starts) if starts else 0.0,
-        machine_class=machine_words(manifests[0]),
+        machine_class=machine(manifests[0]),
         engine=" ".join(str(manifest.get("engine_hash", ""))[:16] for manifest in manifests),
     )
 

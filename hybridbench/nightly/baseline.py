@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from hybridbench.errors import ExitCode, RunDirectoryError
+from hybridbench.history.comparable import grew
 from hybridbench.nightly.stored import read_nightly_run, write_record
 from hybridbench.records.nightly import (
     AttemptFinding,
@@ -152,11 +153,11 @@ def _changes(
         before = known.get(entry.finding.signature)
         for rate in entry.finding.rates if before is not None else ():
             was = _same_rate(rate, before)
-            if was is not None and _grew(rate, was):
+            if was is not None and grew(rate, was):
                 yield f"{entry.finding.subject}: {_from_to(rate, was)}"
     for metric, rate in cell.growth.items():
         before_rate = base.growth.get(metric)
-        if before_rate is not None and _grew(rate, before_rate):
+        if before_rate is not None and grew(rate, before_rate):
             yield f"{metric_label(metric)} grows faster: {_from_to(rate, before_rate)}"
     if ratio is not None:
         yield f"throughput ratio {ratio:.3f}"
@@ -165,11 +166,6 @@ def _changes(
 def _same_rate(rate: Rate, finding: AttemptFinding | None) -> Rate | None:
     rates = () if finding is None else finding.rates
     return next((r for r in rates if (r.unit, r.per) == (rate.unit, rate.per)), None)
-
-
-def _grew(rate: Rate, was: Rate) -> bool:
-    """Whether the interval lies wholly above that of the baseline."""
-    return rate.lower > was.upper
 
 
 def _from_to(rate: Rate, was: Rate) -> str:

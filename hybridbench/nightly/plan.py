@@ -236,7 +236,7 @@ def _adapter() -> TypeAdapter[Plan]:
 
 
 def _faults(plan: Plan) -> Iterator[tuple[KeyPath, str]]:
-    """What no type can say; the first one is told."""
+    """What no type can check; the first one is reported."""
     if not (plan.matrix.profiles or plan.cells or plan.compare):
         yield ("name",), f"{plan.name} has nothing to run; give matrix.profiles, cells or compare"
     yield from _lengths(plan, (), plan)

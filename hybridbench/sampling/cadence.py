@@ -1,4 +1,4 @@
-"""When the next look is due: beats that notice their lateness, a census that limits its cost."""
+"""When the next sample is due, with its lateness, and the next heap scan, within its cost."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class Beat:
 
 @dataclass
 class ScanPace:
-    """When the next census is due: as planned, or more seldom where each one is felt.
+    """When the next heap scan is due: as planned, or more seldom where each one is felt.
 
     A stop grows with the heap (a fork copies page tables), and so does the child's work.  The
     interval stretches so that stops stay below ``STOP_SHARE_MAX`` of a processor and children below
     ``CHILD_SHARE_MAX`` of one.  Both are counted in processor time: on a machine with other work a
     fork waits for its turn several times as long as it runs, as any step of the engine does, and
-    censuses that were spaced by that would become too few to judge by.
+    scans that were spaced by that would become too few to judge by.
     """
 
     planned_s: float
     next_s: float
-    stall_max_s: float | None = None  # what one census may hold the loop; None is no limit
+    stall_max_s: float | None = None  # what one scan may hold the loop; None is no limit
     given_up: bool = field(default=False, init=False)
     _last_stop_s: float | None = field(default=None, init=False)
     _asked_s: float = field(default=0.0, init=False)
@@ -58,27 +58,27 @@ class ScanPace:
 
     @property
     def interval_s(self) -> float:
-        """Seconds from one census to the next."""
+        """Seconds from one scan to the next."""
         return max(
             self.planned_s, self._stop_cpu_s / STOP_SHARE_MAX, self._child_s / CHILD_SHARE_MAX
         )
 
     def due(self, now_s: float) -> bool:
-        """Whether to ask for a census now."""
+        """Whether to ask for a scan now."""
         return not self.given_up and now_s >= self.next_s
 
     def asked(self, now_s: float) -> None:
-        """A census was asked for."""
+        """A scan was asked for."""
         self._asked_s = now_s
         self.next_s = now_s + self.interval_s
 
     def learn(self, stop_s: float, child_s: float, stop_cpu_s: float | None = None) -> None:
-        """What a census took.
+        """What a scan took.
 
         Args:
             stop_s: for so long it held the loop.
             child_s: processor time of its child.
-            stop_cpu_s: processor time of the stop; None if nobody knows, then all of ``stop_s``.
+            stop_cpu_s: processor time of the stop; None if unknown, then all of ``stop_s``.
         """
         if self.stall_max_s is not None and self._last_stop_s is not None:
             self.given_up |= min(stop_s, self._last_stop_s) > self.stall_max_s

@@ -83,7 +83,7 @@ def _grown(
 ) -> Iterable[_Grown]:
     """The topmost places that grew; what they hold is counted with them.
 
-    What is dragged along is told apart from the structure that it hangs from.
+    What is dragged along is counted apart from the structure that it hangs from.
     """
     count_before, bytes_before = before.get(place.path, (0, 0))
     more = len(place.objects) - count_before
@@ -176,26 +176,26 @@ def _dragged_rows(live: LivePaths, grown: Sequence[_Grown]) -> list[Retained]:
 
 
 def shortened(chain: Sequence[str]) -> tuple[str, ...]:
-    """``chain`` with each walk along one class's own pointers told once, however long it is.
+    """``chain`` with each walk along one class's own pointers named once, however long it is.
 
     ``TreeNode.children -> dict[*]`` over and over becomes one; a run of neighbour pointers becomes
     ``TreeNode.(full_prev|parent)``.
     """
-    told: list[str] = []
+    short: list[str] = []
     position = 0
     while position < len(chain):
         run = _neighbour_run(chain, position)
         if len(run) > 1:
             owner = run[0].rpartition(".")[0]
             names = sorted({edge.rpartition(".")[2] for edge in run})
-            told.append(f"{owner}.({'|'.join(names)})" if len(names) > 1 else run[0])
+            short.append(f"{owner}.({'|'.join(names)})" if len(names) > 1 else run[0])
             position += len(run)
-        elif len(told) >= _PAIR and tuple(told[-_PAIR:]) == tuple(chain[position : position + 2]):
+        elif len(short) >= _PAIR and tuple(short[-_PAIR:]) == tuple(chain[position : position + 2]):
             position += _PAIR
         else:
-            told.append(chain[position])
+            short.append(chain[position])
             position += 1
-    return tuple(told)
+    return tuple(short)
 
 
 def _neighbour_run(chain: Sequence[str], start: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Samples as the parent takes them: what the worker and the kernel say, and what looking cost."""
+"""Samples as the parent takes them: worker metrics, process metrics, and the cost of sampling."""
 
 from __future__ import annotations
 
@@ -160,14 +160,14 @@ class Sampler:
                 return value
         return None
 
-    def finish(self, told: Mapping[str, float]) -> dict[str, float]:
-        """The sample: what the worker ``told``, and everything seen from outside now.
+    def finish(self, from_worker: Mapping[str, float]) -> dict[str, float]:
+        """The sample: what came ``from_worker``, and everything read from outside now.
 
         Raises:
             KeyError: a metric that nobody declared.
         """
         started_s = self._clock.monotonic_s()
-        values = dict(told)
+        values = dict(from_worker)
         for timed in self._sources:
             if timed.beat is None or timed.beat.take(started_s) is not None:
                 values.update(timed.source.read())

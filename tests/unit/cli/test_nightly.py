@@ -1,4 +1,4 @@
-"""The verbs of the night: what a user did wrong is one sentence, and nothing is written."""
+"""The commands of a nightly run: a wrong call is one sentence, and nothing is written."""
 
 from __future__ import annotations
 
@@ -25,13 +25,10 @@ def folder(tmp_path: Path) -> Path:
         (["plan", "absent.yaml"], "absent.yaml: there is no such plan; known are nightly."),
         (["plan", "plan.yaml", "--format", "jenkins"], "console, json, github, slurm, k8s"),
         (["plan", "plan.yaml", "--budget", "soon"], "write 90s, 5m"),
-        (["plan", "plan.yaml", "--budget", "30s"], "not even the first cell fits"),
         (["plan", "plan.yaml", "--defect", "lru-cycle"], "lru-reference-cycle"),
         (["cell", "plan.yaml", "--out", "o"], "either --id or --index"),
-        (["cell", "plan.yaml", "--out", "o", "--id", "oen"], "did you mean one?"),
         (["cell", "plan.yaml", "--out", "o", "--index", "1"], "the plan has cells 0 to 0"),
         (["merge", "absent", "--out", "o"], "absent: there is no such directory"),
-        (["merge", ".", "--out", "o"], "no cell.json is in there"),
         (["merge", ".", "--out", "o", "--budget", "5m"], "belong to --plan"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",

@@ -23,7 +23,7 @@ def test_runs_of_a_store_and_of_its_nights_come_oldest_first(tmp_path: Path) -> 
     assert (late["rss.slope"].lower, late["hit_rate.mean"].value) == (2**20 - 1e5, 0.5)
 
 
-def test_the_sides_of_a_comparison_are_no_nights(tmp_path: Path) -> None:
+def test_the_sides_of_a_comparison_are_no_runs(tmp_path: Path) -> None:
     add_comparison(tmp_path, "compared", 100.0, "SAME")
 
     assert read_points(tmp_path).points == ()

@@ -63,7 +63,7 @@ def test_leaks_damaged_pinned_and_running_ones_stay_unless_told(tmp_path: Path) 
     }
 
 
-def test_a_night_in_the_making_stays_and_one_that_was_cut_off_may_go(tmp_path: Path) -> None:
+def test_a_nightly_run_in_the_making_stays_and_one_that_was_cut_off_may_go(tmp_path: Path) -> None:
     for name in ("going", "cut"):
         cell = tmp_path / name / "cells" / "one" / "cell.json"
         cell.parent.mkdir(parents=True)
@@ -89,7 +89,7 @@ def test_what_began_to_be_written_after_the_look_stays(tmp_path: Path) -> None:
     assert cell.exists()
 
 
-def test_the_last_good_night_of_a_plan_stays(tmp_path: Path) -> None:
+def test_the_last_green_run_of_a_plan_stays(tmp_path: Path) -> None:
     add_night(tmp_path, "good-1", 1 * DAY_S, "PASS")
     add_night(tmp_path, "good-2", 2 * DAY_S, "PASS")
     add_night(tmp_path, "bad-3", 3 * DAY_S, "FAIL")

@@ -50,7 +50,7 @@ def test_a_lasting_loss_is_told_with_its_first_run_and_the_versions(tmp_path: Pa
     assert gates["rss.slope"] is GateState.PASSED
 
 
-def test_one_bad_night_is_told_at_once(tmp_path: Path) -> None:
+def test_one_bad_run_is_told_at_once(tmp_path: Path) -> None:
     nights(tmp_path, steady(8), [MIB] * 7 + [3.7e9])
 
     document = history_document([only(tmp_path)], [], "store")

@@ -1,4 +1,4 @@
-"""The last good night: what is new, grown and gone, and only on machines of one class."""
+"""The last green run: what is new, grown and gone, and only on machines of one class."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ WAIVED = PLAN + (
 )
 
 
-def nights(folder: Path, *ended: Attempt, text: str = PLAN) -> list[NightlyRun]:
-    """One night after the other in ``folder``, each a day later and with the nights before it."""
+def nightly_runs(folder: Path, *ended: Attempt, text: str = PLAN) -> list[NightlyRun]:
+    """Nightly runs in ``folder``, each a day later and beside those before it."""
     told = []
     for day, record in enumerate(ended):
         place = folder / f"night-{day}"
@@ -51,10 +51,10 @@ def nights(folder: Path, *ended: Attempt, text: str = PLAN) -> list[NightlyRun]:
 
 
 def last_cell(folder: Path, *ended: Attempt, text: str = PLAN) -> CellResult:
-    return nights(folder, *ended, text=text)[-1].cells[0]
+    return nightly_runs(folder, *ended, text=text)[-1].cells[0]
 
 
-def test_a_second_night_says_what_is_new(tmp_path: Path) -> None:
+def test_a_second_run_says_what_is_new(tmp_path: Path) -> None:
     cell = last_cell(tmp_path, attempt(), attempt("LEAK", NODES))
 
     assert cell.baseline == "night-0"
@@ -62,7 +62,7 @@ def test_a_second_night_says_what_is_new(tmp_path: Path) -> None:
     assert cell.exit_code == 10
 
 
-def test_an_undecided_cell_of_a_green_night_is_a_baseline_and_finds_nothing(tmp_path: Path) -> None:
+def test_an_undecided_cell_of_a_green_run_is_a_baseline_and_finds_nothing(tmp_path: Path) -> None:
     short = attempt("INCONCLUSIVE", UNDECIDED)
     told = {}
     for day, ended in enumerate((short, attempt("LEAK", NODES), short, attempt())):
@@ -107,7 +107,7 @@ def test_what_went_is_told(tmp_path: Path) -> None:
     assert [finding.subject for finding in cell.gone] == ["TreeNode"]
 
 
-def test_a_red_night_is_no_baseline(tmp_path: Path) -> None:
+def test_a_failed_run_is_no_baseline(tmp_path: Path) -> None:
     red = attempt("LEAK", GROWTH, NODES)
 
     cell = last_cell(tmp_path, attempt(), red, red)
@@ -116,8 +116,10 @@ def test_a_red_night_is_no_baseline(tmp_path: Path) -> None:
     assert {entry.news for entry in cell.findings} == {"new since night-0"}
 
 
-def test_a_night_that_is_merged_again_meets_neither_itself_nor_a_later_one(tmp_path: Path) -> None:
-    nights(tmp_path, attempt(), attempt(), attempt())
+def test_a_nightly_run_that_is_merged_again_meets_neither_itself_nor_a_later_one(
+    tmp_path: Path,
+) -> None:
+    nightly_runs(tmp_path, attempt(), attempt(), attempt())
 
     merge_cells([tmp_path / "night-1" / "cells"], tmp_path / "again", MergeOptions())
 
@@ -128,7 +130,7 @@ def test_another_machine_or_other_work_is_not_compared(tmp_path: Path) -> None:
     elsewhere = attempt(machine_class="another machine")
 
     assert last_cell(tmp_path / "a", attempt(), elsewhere).baseline == ""
-    nights(tmp_path / "b", attempt())
+    nightly_runs(tmp_path / "b", attempt())
     other = tmp_path / "b" / "other"
     other.mkdir()
     planned = planned_run(other, PLAN + "gc: freeze-after-warmup\n")
@@ -153,14 +155,14 @@ def test_throughput_is_shown_and_gates_only_where_the_plan_says_so(tmp_path: Pat
     assert near.word == "CLEAN"
 
 
-def test_a_damaged_night_is_passed_over(tmp_path: Path) -> None:
-    nights(tmp_path, attempt(), attempt())
+def test_a_damaged_run_is_passed_over(tmp_path: Path) -> None:
+    nightly_runs(tmp_path, attempt(), attempt())
     (tmp_path / "night-1" / NIGHT).write_text("{", encoding="utf-8")
 
     assert [good.name for good in green_runs([tmp_path])] == ["night-0"]
 
 
-def test_green_nights_are_kept_as_baselines_and_red_ones_are_not(tmp_path: Path) -> None:
+def test_green_runs_are_kept_as_baselines_and_red_ones_are_not(tmp_path: Path) -> None:
     def merge(name: str, day: float, ended: Attempt) -> NightlyRun:
         place = tmp_path / name / "work"
         place.mkdir(parents=True)

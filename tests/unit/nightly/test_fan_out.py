@@ -96,7 +96,7 @@ def test_the_slurm_script_submits_itself_and_the_merge(tmp_path: Path) -> None:
     assert words[-1] == folder
 
 
-def test_the_merge_alone_is_told_that_a_partial_night_will_do(tmp_path: Path) -> None:
+def test_the_merge_alone_is_told_that_a_partial_run_will_do(tmp_path: Path) -> None:
     target = replace(TARGET, merge_options=["--allow-partial"])
 
     script = rendered(planned_run(tmp_path), "slurm", target)
@@ -113,7 +113,7 @@ def manifests(folder: Path, text: str = PLAN) -> dict[str, Any]:
     return {f"{d['kind']} {d['metadata']['name']}": d for d in documents}
 
 
-def test_the_kubernetes_job_is_indexed_and_a_red_cell_is_not_tried_again(tmp_path: Path) -> None:
+def test_the_kubernetes_job_is_indexed_and_a_failed_cell_is_not_tried_again(tmp_path: Path) -> None:
     name = "hybridbench-test-20261120-120000"
     found = manifests(tmp_path)
 
@@ -169,7 +169,7 @@ def test_the_command_of_a_pod_is_the_cell_of_its_index(tmp_path: Path) -> None:
     ]
 
 
-def test_the_console_says_how_often_chance_makes_it_red(tmp_path: Path) -> None:
+def test_the_console_says_how_often_chance_makes_it_fail(tmp_path: Path) -> None:
     text = rendered(planned_run(tmp_path), "console", TARGET)
 
     assert "false alarms: 0.36% of nightly runs, about one in" in text

@@ -11,7 +11,6 @@ import pytest
 
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.merge import find_cells, merged
-from hybridbench.nightly.policy import result
 from hybridbench.nightly.run import MergeOptions, merge_cells
 from hybridbench.nightly.stored import read_cell, read_nightly_run, write_record
 from hybridbench.records.nightly import Attempt, AttemptReason, NightlyRun
@@ -40,7 +39,7 @@ NEUTRAL = (
 def tonight(
     folder: Path, one: tuple[Attempt, ...], two: tuple[Attempt, ...], text: str = PLAN
 ) -> NightlyRun:
-    """The night whose cells ended like that."""
+    """The nightly run whose cells ended like that."""
     folder.mkdir(parents=True, exist_ok=True)
     planned = planned_run(folder, text)
     for name, attempts in (("one", one), ("two", two)):
@@ -50,7 +49,7 @@ def tonight(
     return merged(planned.record, find_cells([folder / "cells"]), [])
 
 
-def test_a_night_of_clean_cells_is_green(tmp_path: Path) -> None:
+def test_a_nightly_run_of_clean_cells_is_green(tmp_path: Path) -> None:
     found = tonight(tmp_path, (CLEAN,), (CLEAN,))
 
     assert (found.word, found.exit_code, found.green) == ("PASS", 0, True)
@@ -82,7 +81,7 @@ def test_what_was_found_outranks_what_is_missing(tmp_path: Path) -> None:
     assert (found.exit_code, found.headline) == (10, "one: LEAK; 2 of 2 cells failed")
 
 
-def test_undecided_cells_do_no_harm_but_make_no_night(tmp_path: Path) -> None:
+def test_undecided_cells_do_no_harm_but_make_no_run(tmp_path: Path) -> None:
     some = tonight(tmp_path / "a", (CLEAN,), NEUTRAL)
     nothing = tonight(tmp_path / "b", NEUTRAL, NEUTRAL)
 
@@ -101,13 +100,14 @@ def test_a_waived_leak_is_green_and_shown_until_its_day_is_over(tmp_path: Path) 
     later = tonight(tmp_path / "b", (at(LEAK, 1),), (at(CLEAN, 1),), PLAN + waiver)
 
     assert (green.exit_code, green.cells[0].word) == (0, "CLEAN")
+    assert green.cells[0].headline.startswith("CLEAN but for what is waived (1); as it ran: ")
     assert green.cells[0].findings[0].waived == "until 2026-11-20: known (tracker/1)"
     assert (later.exit_code, later.cells[0].word) == (10, "LEAK")
     assert "expired on 2026-11-20" in later.cells[0].findings[0].why_not
     assert any("expired" in note for note in later.notes)
 
 
-def test_cells_from_many_folders_are_the_same_night(tmp_path: Path) -> None:
+def test_cells_from_many_folders_are_the_same_run(tmp_path: Path) -> None:
     together = tonight(tmp_path / "run", (LEAK,), (CLEAN,))
     cells = tmp_path / "run" / "cells"
     for name in ("one", "two"):
@@ -130,7 +130,7 @@ def test_of_a_cell_that_is_there_twice_the_finished_one_counts(tmp_path: Path) -
     assert "found twice" in found.notes[0]
 
 
-def test_a_green_night_says_how_much_of_the_plan_the_budget_left_out(tmp_path: Path) -> None:
+def test_a_green_run_says_how_much_of_the_plan_the_budget_left_out(tmp_path: Path) -> None:
     planned = planned_run(tmp_path, budget_s=2000.0)
     store(finished(planned, "one", CLEAN), tmp_path / "cells")
 
@@ -151,7 +151,7 @@ def test_a_green_night_says_how_much_of_the_plan_the_budget_left_out(tmp_path: P
     assert accepted.headline.endswith("(accepted by --allow-partial)")
 
 
-def test_a_partial_night_that_found_a_leak_is_red_whatever_is_accepted(tmp_path: Path) -> None:
+def test_a_partial_run_that_found_a_leak_fails_whatever_is_accepted(tmp_path: Path) -> None:
     planned = planned_run(tmp_path, budget_s=2000.0)
     store(finished(planned, "one", LEAK), tmp_path / "cells")
     cells = find_cells([tmp_path / "cells"])
@@ -224,16 +224,3 @@ def test_a_damaged_cell_is_missing_and_named(tmp_path: Path) -> None:
 
     assert [cell.word for cell in found.cells] == ["CLEAN", "MISSING"]
     assert any("damaged" in note for note in found.notes)
-
-
-def test_a_waived_leak_is_not_told_as_one(tmp_path: Path) -> None:
-    waiver = (
-        "waivers: [{kind: instances-wait-for-collector, subject: TreeNode, expires: 2027-01-01, "
-        "link: tracker/1, reason: known}]\n"
-    )
-    rules = planned_run(tmp_path, PLAN + waiver).rules(
-        planned_run(tmp_path, PLAN + waiver).cells[0]
-    )
-
-    assert result(rules, [LEAK]).headline.startswith("CLEAN but for what is waived (1); as")
-    assert result(rules, [CLEAN]).headline == CLEAN.headline

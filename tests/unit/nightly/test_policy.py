@@ -1,4 +1,4 @@
-"""Red means red: what is run again before it turns the night red, and what never is."""
+"""What is run again before a cell fails, and what never is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_leak_of_statistics_is_tried_with_another_seed(rules: Rules) -> None:
     assert wanted.seed != rules.cell.seed
 
 
-def test_a_leak_that_was_counted_is_red_at_once(rules: Rules) -> None:
+def test_a_leak_that_was_counted_fails_at_once(rules: Rules) -> None:
     both = attempt("LEAK", NODES, GROWTH)
 
     assert next_attempt(rules, [LEAK]) is None
@@ -45,7 +45,7 @@ def test_a_leak_that_was_counted_is_red_at_once(rules: Rules) -> None:
     assert result(rules, [LEAK]).exit_code == 10
 
 
-def test_a_second_seed_that_agrees_makes_it_red(rules: Rules) -> None:
+def test_a_second_seed_that_agrees_makes_it_fail(rules: Rules) -> None:
     attempts = [FALSE_LEAK, again(AttemptReason.RERUN, "LEAK", GROWTH)]
 
     assert next_attempt(rules, attempts) is None
@@ -89,7 +89,7 @@ def test_what_the_budget_left_no_time_for_is_told(rules: Rules) -> None:
     assert some.notes == ("undecided, and the budget left only 2m to extend it",)
 
 
-def test_a_stored_night_with_a_longer_second_run_still_reads(rules: Rules) -> None:
+def test_a_stored_run_with_a_longer_second_run_still_reads(rules: Rules) -> None:
     longer = attempt("INCONCLUSIVE", UNDECIDED, reason=AttemptReason.EXTENDED)
 
     said = result(rules, [SHORT, longer])
@@ -117,7 +117,7 @@ def test_the_plan_may_let_undecided_cells_fail(rules: Rules) -> None:
     assert (said.state, said.exit_code) == (CellState.FAIL, 13)
 
 
-def test_a_run_that_proved_nothing_is_made_once_more_and_is_then_red(rules: Rules) -> None:
+def test_a_run_that_proved_nothing_is_made_once_more_and_then_fails(rules: Rules) -> None:
     gap = replace(UNDECIDED, kind="gaps", verdict=VerdictKind.INVALID)
     invalid = attempt("INVALID", gap)
     again_invalid = again(AttemptReason.RETRY, "INVALID", gap)
@@ -154,7 +154,7 @@ def test_a_run_without_a_verdict_is_missing_with_its_last_words(rules: Rules) ->
     assert said.headline == "no such model"
 
 
-def test_a_waived_leak_is_neither_red_nor_run_again(tmp_path: Path) -> None:
+def test_a_waived_leak_is_neither_failed_nor_run_again(tmp_path: Path) -> None:
     waiver = (
         "waivers: [{kind: growth, subject: rss_anon_swap_bytes, expires: 2026-11-20, "
         "link: tracker/1, reason: known}]\n"

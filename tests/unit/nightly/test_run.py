@@ -1,4 +1,4 @@
-"""Where a night goes: on with the one that was cut off, or into a new directory."""
+"""Which directory a run takes: the one that was cut off, or a new one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def planned(tmp_path: Path) -> PlannedRun:
 
 
 def cut_off(store_dir: Path, name: str, of: PlannedRun, engine: str | None = None) -> Path:
-    """A night of which one cell has ended."""
+    """A nightly run of which one cell has ended."""
     cell = finished(of, "one", attempt())
     store(msgspec.structs.replace(cell, engine=engine or of.engine), store_dir / name / "cells")
     return store_dir / name
@@ -35,7 +35,7 @@ def test_the_newest_night_that_was_cut_off_goes_on(tmp_path: Path, planned: Plan
     assert run_directory(nights, planned) == newest
 
 
-def test_a_night_that_was_merged_or_is_of_another_plan_does_not_go_on(
+def test_a_nightly_run_that_was_merged_or_is_of_another_plan_does_not_go_on(
     tmp_path: Path, planned: PlannedRun
 ) -> None:
     nights = tmp_path / "nights"
@@ -46,15 +46,19 @@ def test_a_night_that_was_merged_or_is_of_another_plan_does_not_go_on(
     assert not run_directory(nights, planned).exists()
 
 
-def test_a_night_of_another_engine_does_not_go_on(tmp_path: Path, planned: PlannedRun) -> None:
-    """Its finished cells would be skipped, and the engine of tonight never be looked at."""
+def test_a_nightly_run_of_another_engine_does_not_go_on(
+    tmp_path: Path, planned: PlannedRun
+) -> None:
+    """Its finished cells would be skipped, and the present engine never be tested."""
     nights = tmp_path / "nights"
     cut_off(nights, "20261119-020000-test", planned, engine="yesterday's engine")
 
     assert not run_directory(nights, planned).exists()
 
 
-def test_a_night_that_does_not_say_its_engine_goes_on(tmp_path: Path, planned: PlannedRun) -> None:
+def test_a_nightly_run_that_does_not_say_its_engine_goes_on(
+    tmp_path: Path, planned: PlannedRun
+) -> None:
     nights = tmp_path / "nights"
     cell = finished(planned, "one", attempt())
     store(cell, nights / "20261119-020000-test" / "cells")
@@ -62,7 +66,7 @@ def test_a_night_that_does_not_say_its_engine_goes_on(tmp_path: Path, planned: P
     assert run_directory(nights, planned) == nights / "20261119-020000-test"
 
 
-def test_a_night_below_a_file_is_one_sentence(tmp_path: Path) -> None:
+def test_a_nightly_run_below_a_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(RunDirectoryError, match=r"cannot make the directory .*: Not a directory"):

@@ -91,13 +91,6 @@ def test_a_waiver_may_be_of_one_profile_or_model_only() -> None:
     assert waived(LEAK, msgspec.structs.replace(KNOWN, model="other")) == "not named"
 
 
-def test_what_is_left_decides() -> None:
-    of_known = rules(KNOWN)
-
-    assert of_known.kind(attempt("LEAK", LEAK)) is VerdictKind.CLEAN
-    assert of_known.kind(attempt("LEAK", LEAK, GROWTH)) is VerdictKind.LEAK
-
-
 def test_a_growth_that_is_waived_may_stay_undecided_below_its_rate() -> None:
     growth = GROWTH
     of_growth = msgspec.structs.replace(

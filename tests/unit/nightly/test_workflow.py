@@ -109,7 +109,7 @@ def test_the_budget_of_a_pull_request_fits_two_cells_that_can_decide() -> None:
 
 
 @pytest.mark.parametrize(("found", "verb"), [("17", "comment"), ("", "create")])
-def test_a_red_night_has_one_issue(tmp_path: Path, found: str, verb: str) -> None:
+def test_a_failed_run_has_one_issue(tmp_path: Path, found: str, verb: str) -> None:
     name = step_with("gh issue")
 
     calls = run_step(name, tmp_path, TITLE="The night is red", RUN="run-1", FOUND=found)
@@ -120,7 +120,7 @@ def test_a_red_night_has_one_issue(tmp_path: Path, found: str, verb: str) -> Non
     assert len(body) < 65_536
 
 
-def test_the_merge_also_runs_after_red_cells_and_is_told_the_same(tmp_path: Path) -> None:
+def test_the_merge_also_runs_after_failed_cells_and_is_told_the_same(tmp_path: Path) -> None:
     jobs = workflow()["jobs"]
 
     assert jobs["cell"]["strategy"]["fail-fast"] is False

@@ -1,4 +1,4 @@
-"""A night's report: red first, waived shown, and every gate under a name that stays."""
+"""The report of a nightly run: failures first, waived shown, every gate under a stable name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def document(folder: Path, *ended: Attempt, text: str = PLAN) -> Document:
     return nightly_document(merged(planned.record, found, []), "20261120-test")
 
 
-def test_a_red_cell_is_the_answer_and_a_failure_in_junit(tmp_path: Path) -> None:
+def test_a_failed_cell_is_the_answer_and_a_failure_in_junit(tmp_path: Path) -> None:
     told = document(tmp_path, attempt("LEAK", NODES), attempt())
 
     assert told.badge.word == "FAIL"
@@ -76,7 +76,7 @@ def test_the_pages_name_every_cell_and_every_waiver(tmp_path: Path) -> None:
     assert render_console(told) is not None
 
 
-def test_a_cell_leads_to_the_report_of_its_run_where_that_lies_below_the_night(
+def test_a_cell_leads_to_the_report_of_its_run_where_that_lies_below_the_run(
     tmp_path: Path,
 ) -> None:
     planned = planned_run(tmp_path)
@@ -93,7 +93,7 @@ def test_a_cell_leads_to_the_report_of_its_run_where_that_lies_below_the_night(
     assert "two/attempt-1/run" in render_markdown(told)
 
 
-def test_the_share_of_the_last_good_night_has_a_column_only_where_there_is_one(
+def test_the_share_of_the_last_green_run_has_a_column_only_where_there_is_one(
     tmp_path: Path,
 ) -> None:
     planned = planned_run(tmp_path)
