@@ -110,18 +110,17 @@ class Samples:
 class Estimate:
     """Growth over the window (value at its end less value at its start, at the going rate)."""
 
+    blocks: Blocks
+    fitted: FloatArray  # at the blocks
+    band: FloatArray  # half width of the line's interval at the blocks
+    model: str
     growth: float
     lower: float
     upper: float
     leak: bool  # every plausible model has a trend above the floor, and it does not fade
     reason: str  # why not, a word that ``metric_trend`` explains; empty for a leak
-    model: str
-    phi: float
-    work_index: int | None  # which of ``works`` the trend follows, None for time
     fade: tuple[float, float] | None  # growth per window in the third and in the last quarter
-    blocks: Blocks
-    fitted: FloatArray  # at the blocks
-    band: FloatArray  # half width of the line's interval at the blocks
+    phi: float = 0.0
     p_value: float = 1.0  # of growth at or under the floor, in the least sure plausible model
     returns: bool = False  # every plausible model has memory come back after its falls
 
@@ -211,13 +210,25 @@ def _troughs_rise(sawtooth: Sawtooth, found: Estimate) -> bool:
 def _constant(blocks: Blocks) -> Estimate:
     flat = np.zeros(len(blocks))
     return Estimate(
-        0.0, 0.0, 0.0, False, "", "flat", 0.0, None, (0.0, 0.0), blocks, blocks.value, flat
+        blocks,
+        fitted=blocks.value,
+        band=flat,
+        model="flat",
+        growth=0.0,
+        lower=0.0,
+        upper=0.0,
+        leak=False,
+        reason="",
+        fade=(0.0, 0.0),
     )
 
 
 def _from_models(
     samples: Samples, blocks: Blocks, opts: Options, sawtooth: Sawtooth | None = None
 ) -> Estimate:
+    """Every plausible shape fitted, and what they say together; losses by chance may call a leak
+    where the shapes see bends and steps.
+    """
     dips = find_dips(blocks, sawtooth, opts.quantile)
     problem, works = _problem(samples, blocks, opts, dips)
     phi = choose_phi(problem, opts.max_steps)
@@ -228,7 +239,7 @@ def _from_models(
     best = fits[0]
     growth, lower, upper = _united(fits, problem, opts.confidence)
     work = best.model.candidate.work
-    progress = blocks.x if work is None else works[work][1]
+    progress = blocks.x if work is None else works[work]
     pace = measure_pace(progress, without_steps(best, problem, dips), problem.gaps, phi)
     left = None
     if not is_plain(best.model) and trend_is_needed(ranked):
@@ -243,30 +254,28 @@ def _from_models(
         and not stops_at_the_end(progress, blocks.value, problem.gaps)
     )
     found = Estimate(
-        growth,
-        lower,
-        upper,
-        leak,
-        "" if leak else reason(all_agree, best),
-        best.model.label,
-        phi,
-        None if work is None else works[work][0],
-        None if pace is None else (pace.third_quarter, pace.last_quarter),
         blocks,
-        best.fitted,
-        t_quantile(0.5 + opts.confidence / 2, best.df) * best.fitted_se,
-        max(p_value(fit, opts.floor) for fit in deciding(fits)),
-        dips is not None and all(_returns(fit.model, dips, problem) for fit in deciding(fits)),
+        fitted=best.fitted,
+        band=t_quantile(0.5 + opts.confidence / 2, best.df) * best.fitted_se,
+        model=best.model.label,
+        growth=growth,
+        lower=lower,
+        upper=upper,
+        leak=leak,
+        reason="" if leak else reason(all_agree, best),
+        fade=None if pace is None else (pace.third_quarter, pace.last_quarter),
+        phi=phi,
+        p_value=max(p_value(fit, opts.floor) for fit in deciding(fits)),
+        returns=dips is not None
+        and all(_returns(fit.model, dips, problem) for fit in deciding(fits)),
     )
     walk = None if leak else fit_random_walk(problem, best, phi)
     if walk is None or not (walk.plausible and walk.surely_grows(opts.floor, opts.alpha)):
         return found
-    return _by_chance(found, walk, None if walk.work is None else works[walk.work][0], opts)
+    return _by_chance(found, walk, opts)
 
 
-def _by_chance(
-    found: Estimate, walk: RandomWalkFit, work_index: int | None, opts: Options
-) -> Estimate:
+def _by_chance(found: Estimate, walk: RandomWalkFit, opts: Options) -> Estimate:
     """A leak whose bends and steps are no more than the luck of a loss that comes by chance."""
     lower, upper = walk.interval(opts.confidence)
     return replace(
@@ -276,8 +285,7 @@ def _by_chance(
         upper=upper,
         leak=True,
         reason="",
-        model=f"trend {'in time' if work_index is None else 'with work done'}, losses by chance",
-        work_index=work_index,
+        model=f"trend {'in time' if walk.work is None else 'with work done'}, losses by chance",
         fitted=walk.fitted,
         band=t_quantile(0.5 + opts.confidence / 2, walk.df) * walk.fitted_se,
         p_value=tail(walk.growth - opts.floor, walk.se, walk.df),
@@ -339,13 +347,13 @@ def _united(
 
 def _problem(
     samples: Samples, blocks: Blocks, opts: Options, dips: Beside | None
-) -> tuple[Problem, list[tuple[int, FloatArray]]]:
-    works: list[tuple[int, FloatArray]] = []
-    for index, work in enumerate(samples.works):
+) -> tuple[Problem, list[FloatArray]]:
+    """The blocks with all shapes, and the progress of each work that is no rival of another."""
+    works: list[FloatArray] = []
+    for work in samples.works:
         scaled = _progress(samples.t_s, work, blocks)
-        rivals = (blocks.x, *(other for _, other in works))
-        if scaled is not None and all(_differ(scaled, rival) for rival in rivals):
-            works.append((index, scaled))
+        if scaled is not None and all(_differ(scaled, rival) for rival in (blocks.x, *works)):
+            works.append(scaled)
     load = None if samples.load is None else block_load(samples.t_s, samples.load, blocks)
     beside = [] if load is None else [Beside((load,), 1)]
     peak = None if samples.load is None else block_peak(samples.t_s, samples.load, blocks)
@@ -353,12 +361,11 @@ def _problem(
         beside.append(Beside((peak,), 1))
     if dips is not None:
         beside.append(dips)
-    scaled_works = [work for _, work in works]
     gaps = np.diff(blocks.index)
-    shapes = build_shapes(blocks.x, scaled_works, beside, opts.limits)
+    shapes = build_shapes(blocks.x, works, beside, opts.limits)
     swing = find_swing(Problem(blocks.value, gaps, shapes))
     if swing is not None:
-        shapes = build_shapes(blocks.x, scaled_works, [*beside, swing], opts.limits)
+        shapes = build_shapes(blocks.x, works, [*beside, swing], opts.limits)
     return Problem(blocks.value, gaps, shapes), works
 
 
@@ -417,17 +424,15 @@ def _from_troughs(
     leak = above and holds
     fitted = np.interp(blocks.x, x, line)
     return Estimate(
-        slope,
-        slope - half,
-        slope + half,
-        leak,
-        "" if leak else ("still-filling" if above else "few-cycles"),
-        f"line through {t.size} troughs",
-        0.0,
-        None,
-        (slope, late_slope),
         blocks,
-        fitted,
-        np.full(len(blocks), half / 2),
-        chance,
+        fitted=fitted,
+        band=np.full(len(blocks), half / 2),
+        model=f"line through {t.size} troughs",
+        growth=slope,
+        lower=slope - half,
+        upper=slope + half,
+        leak=leak,
+        reason="" if leak else ("still-filling" if above else "few-cycles"),
+        fade=(slope, late_slope),
+        p_value=chance,
     )
