@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from hybridbench.records.messages import (
     CheckpointReply,
     Flush,
@@ -171,16 +173,8 @@ class SoakSteps:
         self.loop.samples_wanted = False
         given = self.loop.ask(Reclaim(), Reclaimed, _RECLAIM_PATIENCE_S)
         if given is not None:
-            self._recorder.at(
-                given.t_s,
-                "reclaim",
-                {
-                    "at_rest_bytes": given.at_rest_bytes,
-                    "after_trim_bytes": given.after_trim_bytes,
-                    "after_flush_bytes": given.after_flush_bytes,
-                    "after_collect_bytes": given.after_collect_bytes,
-                },
-            )
+            amounts = msgspec.structs.asdict(given)
+            self._recorder.at(amounts.pop("t_s"), "reclaim", amounts)
 
     def record_allocations(self) -> None:
         """Where a leak was diagnosed, see which calls allocate what is kept."""

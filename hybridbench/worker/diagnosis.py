@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
+import msgspec
 import torch
 
 from hybridbench.engine.engine import Engine
@@ -92,10 +93,7 @@ class WorkerDiagnosis:
         if TRIM in wanted:
             readings.append(trim(self._work))
         if SURVEY in wanted:
-            for found in self._survey(request):
-                survey = found
-                if found is None:
-                    yield None
+            survey = yield from self._survey(request)
         if COLLECT in wanted:
             for stage in destructive_steps(self._work):
                 readings.append(stage)
@@ -103,25 +101,24 @@ class WorkerDiagnosis:
         told = [_reading(stage) for stage in readings]
         yield Diagnosis(request.probe_id, now_s, told, survey, self._metrics.calls.sites())
 
-    def _survey(self, request: Diagnose) -> Iterator[SurveyRecord | None]:
+    def _survey(self, request: Diagnose) -> Generator[None, None, SurveyRecord]:
+        """None for each time that its child is waited for; returns what was found."""
         if self._scope is None:
-            yield SurveyRecord("a survey needs a fork, which this device does not allow")
-            return
+            return SurveyRecord("a survey needs a fork, which this device does not allow")
         baseline = Baseline(request.paths, request.classes) if request.classes else None
         rehearsed = self._work if REHEARSE in request.stages else None
         began_s = time.perf_counter()
         try:
             child = start_survey(self._scope, baseline, rehearsed)
         except OSError as error:
-            yield SurveyRecord(f"no fork: {error}")
-            return
+            return SurveyRecord(f"no fork: {error}")
         stop_s = time.perf_counter() - began_s
         self._metrics.probe_stop_s += stop_s
         while not child.is_done():
             yield None
         survey = survey_of(child)
         self._metrics.probe_child_s += survey.child_s
-        yield _record(survey, stop_s, tables=baseline is None)
+        return _record(survey, stop_s, tables=baseline is None)
 
 
 def reclaim_hooks(engine: Engine) -> ReclaimHooks:
@@ -150,16 +147,7 @@ def _reader(malloc: Callable[[], MallocInfo] | None, *, on_cuda: bool) -> Callab
 
 
 def _reading(stage: ReclaimStep) -> StageReading:
-    memory = stage.memory
-    return StageReading(
-        stage.name,
-        memory.private_bytes,
-        memory.malloc_in_use_bytes,
-        memory.malloc_arena_bytes,
-        memory.device_allocated_bytes,
-        memory.device_reserved_bytes,
-        stage.seconds,
-    )
+    return StageReading(name=stage.name, **vars(stage.memory), seconds=stage.seconds)
 
 
 def _record(survey: HeapSurvey, stop_s: float, *, tables: bool) -> SurveyRecord:
@@ -172,34 +160,16 @@ def _record(survey: HeapSurvey, stop_s: float, *, tables: bool) -> SurveyRecord:
         tracked_objects=survey.tracked_objects,
         garbage_objects=survey.garbage_objects,
         garbage_bytes=survey.garbage_bytes,
-        garbage_types=[
-            TypeCount(row.type_name, row.count, row.size_bytes) for row in survey.garbage_types
-        ],
+        garbage_types=msgspec.convert(survey.garbage_types, list[TypeCount], from_attributes=True),
         components=cycles.components,
         on_cycles=cycles.objects,
         hanging=cycles.hanging,
         cycle_types=dict(cycles.types),
-        cycles=[CycleRecord(list(s.edges), s.share) for s in cycles.shapes[:_CYCLES_SENT]],
-        retained=_retained(survey),
+        cycles=msgspec.convert(
+            cycles.shapes[:_CYCLES_SENT], list[CycleRecord], from_attributes=True
+        ),
+        retained=msgspec.convert(survey.retained, list[RetainedRecord], from_attributes=True),
         rehearsal=[_reading(stage) for stage in survey.rehearsal],
         paths=dict(survey.paths) if tables else {},
         classes=dict(survey.classes) if tables else {},
     )
-
-
-def _retained(survey: HeapSurvey) -> list[RetainedRecord]:
-    return [
-        RetainedRecord(
-            type_name=row.type_name,
-            count=row.count,
-            size_bytes=row.size_bytes,
-            path=row.path,
-            holder=row.holder,
-            entries=row.entries,
-            chain=list(row.chain),
-            chain_share=row.chain_share,
-            dragged=row.dragged,
-            item_type=row.item_type,
-        )
-        for row in survey.retained
-    ]

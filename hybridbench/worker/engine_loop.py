@@ -197,13 +197,7 @@ class EngineLoop:
             return read_process_memory(os.getpid()).anon_swap_bytes
 
         given = reclaim(private_bytes, self._engine.flush_cache)
-        return Reclaimed(
-            time.monotonic(),
-            given.at_rest_bytes,
-            given.after_trim_bytes,
-            given.after_flush_bytes,
-            given.after_collect_bytes,
-        )
+        return Reclaimed(time.monotonic(), **vars(given))
 
     def _track(self, path: str) -> AllocationsTracked:
         try:

@@ -158,11 +158,10 @@ class WorkerProbes:
             collectible_objects=report.collectible_objects,
             collectible_bytes=report.collectible_bytes,
             exact_bytes=report.exact_bytes,
-            types=[TypeCount(t.type_name, t.count, t.size_bytes) for t in report.types],
-            instances={
-                name: InstanceCount(n.live, n.expected, n.collectible, n.retained)
-                for name, n in report.instances.items()
-            },
+            types=msgspec.convert(report.types, list[TypeCount], from_attributes=True),
+            instances=msgspec.convert(
+                report.instances, dict[str, InstanceCount], from_attributes=True
+            ),
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.records.messages import Ended, Rejected, StepEvents
 from hybridbench.worker.metrics import WorkerMetrics
@@ -15,7 +17,7 @@ class StepReport:
     def __init__(self, metrics: WorkerMetrics) -> None:
         self._metrics = metrics
         self._steps = 0
-        self._begin()
+        self._events = _no_events()
 
     def add_step(self, events: list[EngineEvent]) -> None:
         """One step ran and ``events`` came of it."""
@@ -25,48 +27,39 @@ class StepReport:
 
     def reject(self, rid: str, message: str) -> None:
         """A request was refused before it became one."""
-        self._rejected.append(Rejected(rid, message))
+        self._events.rejected.append(Rejected(rid, message))
 
     def take(self) -> StepEvents | None:
         """Everything since the last call, or None if nobody needs to know."""
-        parts = (self._admitted, self._first, self._finished, self._rejected, self._aborted)
-        if not any(parts):
+        told = self._events
+        if not (
+            told.admitted or told.first_tokens or told.finished or told.rejected or told.aborted
+        ):
             return None
-        message = StepEvents(
-            t_s=time.monotonic(),
-            steps=self._steps,
-            admitted=self._admitted,
-            first_tokens=self._first,
-            finished=self._finished,
-            rejected=self._rejected,
-            aborted=self._aborted,
-        )
-        self._begin()
+        message = msgspec.structs.replace(told, t_s=time.monotonic(), steps=self._steps)
+        self._steps, self._events = 0, _no_events()
         return message
-
-    def _begin(self) -> None:
-        self._steps = 0
-        self._admitted: list[str] = []
-        self._first: list[str] = []
-        self._finished: list[Ended] = []
-        self._rejected: list[Rejected] = []
-        self._aborted: list[Ended] = []
 
     def _add(self, event: EngineEvent) -> None:
         kind = event.kind
         if kind is EventKind.FIRST_TOKEN:
-            self._first.append(event.rid)
+            self._events.first_tokens.append(event.rid)
             if event.ttft_s is not None:
                 self._metrics.ttft.add(event.ttft_s)
         elif kind is EventKind.ADMITTED:
-            self._admitted.append(event.rid)
+            self._events.admitted.append(event.rid)
         elif kind is EventKind.REJECTED:
-            self._rejected.append(Rejected(event.rid, event.reason))
+            self._events.rejected.append(Rejected(event.rid, event.reason))
         else:
             for gap_s in event.itl_s:
                 self._metrics.itl.add(gap_s)
-            ended = self._finished if kind is EventKind.FINISHED else self._aborted
+            finished = kind is EventKind.FINISHED
+            ended = self._events.finished if finished else self._events.aborted
             ended.append(_ended(event))
+
+
+def _no_events() -> StepEvents:
+    return StepEvents(0.0, 0, [], [], [], [], [])
 
 
 def _ended(event: EngineEvent) -> Ended:
