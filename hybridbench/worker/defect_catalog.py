@@ -7,6 +7,8 @@ patches; the only reader is the process that started it.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import pickle
 import sys
 from collections.abc import Sequence
@@ -22,7 +24,9 @@ from hybridbench.errors import HybridbenchError
 def main(names: Sequence[str]) -> int:
     """Write what ``names`` mean; the exit code."""
     try:
-        found = expand(names) if names else (*DEFECTS, *CONTROLS)
+        # A file of the user's runs here, and may print: its words must not mix with the answer.
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = expand(names) if names else (*DEFECTS, *CONTROLS)
     except HybridbenchError as error:
         sys.stderr.write(str(error))
         return int(error.exit_code)

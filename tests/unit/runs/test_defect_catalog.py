@@ -31,3 +31,18 @@ def test_what_cannot_be_is_refused_in_the_catalogs_own_sentence(tmp_path: Path) 
         described_defects("mamba-adder-rejct")
     with pytest.raises(UsageError, match="no such file"):
         described_defects(str(tmp_path / "absent.py"))
+
+
+def test_a_file_that_prints_while_it_is_imported_is_described_all_the_same(tmp_path: Path) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "from hybridbench.defects.defect import Defect, Signature\n"
+        "print('imported')\n"
+        "SAID = Signature(('LEAK',), ('a',), 'b', 'c', 'd')\n"
+        "DEFECT = Defect('mine', 'me', 's', 'smoke', SAID, ())\n",
+        encoding="utf-8",
+    )
+
+    (described,) = described_defects(str(source))
+
+    assert described.slug == "mine"
