@@ -5,7 +5,7 @@ Programming errors stay ordinary exceptions and end in exit code 1 with a traceb
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 
 class ExitCode(IntEnum):
@@ -25,37 +25,69 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
+class ErrorCode(StrEnum):
+    """What kind of error it is, for programs and tests; the sentence is for people."""
+
+    INTERNAL = "internal"
+    SAME_ENGINE = "same-engine"
+    USAGE = "usage"
+    CONFIG = "config"
+    RUN_DIRECTORY = "run-directory"
+    WORKER_FAILED = "worker-failed"
+    # Of directories and files.
+    NOT_FOUND = "not-found"
+    NOT_READABLE = "not-readable"
+    NOT_WRITABLE = "not-writable"
+    NOT_EMPTY = "not-empty"
+    DAMAGED = "damaged"
+    OTHER_VERSION = "other-version"
+    NOTHING_TO_RESUME = "nothing-to-resume"
+    # Of workers.
+    WORKER_NOT_STARTED = "worker-not-started"
+    OTHER_WIRE = "other-wire"
+
+
 class HybridbenchError(Exception):
     """Base of all errors that are told in one sentence, without a traceback."""
 
     exit_code: ExitCode = ExitCode.INTERNAL
+    default_code: ErrorCode = ErrorCode.INTERNAL
+
+    def __init__(self, *sentence: object, code: ErrorCode | None = None) -> None:
+        super().__init__(*sentence)
+        self.code = code or self.default_code
 
 
 class SameEngineError(HybridbenchError):
     """All versions of a comparison run the same engine: nothing differs that could be compared."""
 
     exit_code = ExitCode.CLEAN
+    default_code = ErrorCode.SAME_ENGINE
 
 
 class UsageError(HybridbenchError):
     """The command line asks for something that cannot be: say what would be right."""
 
     exit_code = ExitCode.USAGE
+    default_code = ErrorCode.USAGE
 
 
 class ConfigError(HybridbenchError):
     """A file given by the user (profile, trace, checkpoint) is wrong: say file, key, line."""
 
     exit_code = ExitCode.USAGE
+    default_code = ErrorCode.CONFIG
 
 
 class RunDirectoryError(HybridbenchError):
     """A run directory cannot be read or written."""
 
     exit_code = ExitCode.USAGE
+    default_code = ErrorCode.RUN_DIRECTORY
 
 
 class WorkerFailedError(HybridbenchError):
     """The engine worker did not start, died, or stopped answering."""
 
     exit_code = ExitCode.CRASHED
+    default_code = ErrorCode.WORKER_FAILED

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from hybridbench import __version__
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes, read_json
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.json_value import JsonValue
@@ -101,13 +101,15 @@ def verdict_from_json(stored: Mapping[str, JsonValue]) -> Verdict:
     if stored.get("schema") != VERDICT_SCHEMA:
         raise RunDirectoryError(
             f"verdict.json has schema {stored.get('schema')!r}, and this hybridbench reads "
-            f"{VERDICT_SCHEMA!r} only: rebuild it with 'hybridbench report'"
+            f"{VERDICT_SCHEMA!r} only: rebuild it with 'hybridbench report'",
+            code=ErrorCode.OTHER_VERSION,
         )
     try:
         verdict = from_json({**stored, "kind": stored.get("verdict")}, Verdict)
     except msgspec.ValidationError as error:
         raise RunDirectoryError(
-            f"verdict.json is damaged ({error}): rebuild it with 'hybridbench report'"
+            f"verdict.json is damaged ({error}): rebuild it with 'hybridbench report'",
+            code=ErrorCode.DAMAGED,
         ) from error
     return _without_rates_of_too_few_samples(verdict)
 
@@ -121,11 +123,13 @@ def read_verdict(path: Path) -> Verdict:
     try:
         stored = read_json(path, DOCUMENT_BYTES_MAX)
     except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}") from error
+        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.DAMAGED) from error
     except OSError as error:
-        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+        raise RunDirectoryError(
+            f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
+        ) from error
     if not isinstance(stored, dict):
-        raise RunDirectoryError(f"{path} holds no JSON object")
+        raise RunDirectoryError(f"{path} holds no JSON object", code=ErrorCode.DAMAGED)
     return verdict_from_json(stored)
 
 

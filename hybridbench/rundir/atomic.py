@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -28,7 +28,9 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink()
-        raise RunDirectoryError(f"cannot write {path}: {error.strerror}") from error
+        raise RunDirectoryError(
+            f"cannot write {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+        ) from error
 
 
 def sync_directory(path: Path) -> None:

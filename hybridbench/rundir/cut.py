@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hybridbench.analysis.facts.window import borders, last_segment, segments
 from hybridbench.analysis.record import RunRecord
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import SAMPLES, WORKLOAD_FAILED
 from hybridbench.rundir.listing import last_sample
@@ -42,12 +42,14 @@ def read_cut_run(run_dir: Path) -> CutRun:
     record = read_run(run_dir)
     if "engine_hash" not in record.manifest:
         raise RunDirectoryError(
-            f"{run_dir} was cut off before its engine was built: start it anew instead"
+            f"{run_dir} was cut off before its engine was built: start it anew instead",
+            code=ErrorCode.NOTHING_TO_RESUME,
         )
     if is_finished(record):
         raise RunDirectoryError(
             f"{run_dir} ended as planned and has nothing left to resume: "
-            "see it with 'hybridbench report', or start a new run"
+            "see it with 'hybridbench report', or start a new run",
+            code=ErrorCode.NOTHING_TO_RESUME,
         )
     last = last_sample(run_dir / SAMPLES)
     ends = [float(series.t_s[-1]) for series in record.series.values() if len(series)]

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.json_value import JsonValue
 
 RUN_SCHEMA: Final = "hybridbench.run/1"
@@ -116,9 +116,12 @@ def make_run_dir(store: Path, run_id: str) -> Path:
             return path
     except OSError as error:
         raise RunDirectoryError(
-            f"cannot make a run directory in {store}: {error.strerror}; choose another --store"
+            f"cannot make a run directory in {store}: {error.strerror}; choose another --store",
+            code=ErrorCode.NOT_WRITABLE,
         ) from error
-    raise RunDirectoryError(f"{store} already holds {_COLLISIONS_MAX} runs named {run_id}")
+    raise RunDirectoryError(
+        f"{store} already holds {_COLLISIONS_MAX} runs named {run_id}", code=ErrorCode.NOT_EMPTY
+    )
 
 
 def make_directory(path: Path) -> None:
@@ -131,7 +134,8 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunDirectoryError(
-            f"cannot make the directory {path}: {error.strerror}; name another place"
+            f"cannot make the directory {path}: {error.strerror}; name another place",
+            code=ErrorCode.NOT_WRITABLE,
         ) from error
 
 

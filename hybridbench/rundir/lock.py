@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.rundir.layout import LOCK
 
 # Of /proc/PID/stat, counted from what follows the name: field 22 in proc(5).
@@ -74,7 +74,9 @@ def _locked_handle(path: Path) -> int:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise RunDirectoryError(f"cannot open {path}: {error.strerror}") from error
+            raise RunDirectoryError(
+                f"cannot open {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+            ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

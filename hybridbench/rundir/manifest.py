@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.foreign import INT_MAX, INT_MIN, WALL_S_MAX, ForeignDataError, json_value
 from hybridbench.records.json_value import JsonValue, as_mapping, plain_mapping
 from hybridbench.rundir.layout import MANIFEST, RUN_SCHEMA
@@ -38,16 +38,22 @@ def checked_manifest(manifest: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     plain = plain_mapping({"schema": RUN_SCHEMA, **manifest})
     for key, kind in _REQUIRED.items():
         if key not in plain:
-            raise RunDirectoryError(f"{MANIFEST} lacks {key!r}, which every manifest must have")
+            raise RunDirectoryError(
+                f"{MANIFEST} lacks {key!r}, which every manifest must have", code=ErrorCode.DAMAGED
+            )
         if not isinstance(plain[key], kind):
             shown = _excerpt(plain[key])
-            raise RunDirectoryError(f"{MANIFEST}: {key!r} has the wrong type: {shown}")
+            raise RunDirectoryError(
+                f"{MANIFEST}: {key!r} has the wrong type: {shown}", code=ErrorCode.DAMAGED
+            )
     _check_range(plain, "started_wall_s", 0.0, WALL_S_MAX)
     _check_range(plain, "seed", INT_MIN, INT_MAX)
     for key in ("model", "profile"):
         name = as_mapping(plain[key]).get("name")
         if not isinstance(name, str):
-            raise RunDirectoryError(f"{MANIFEST}: {key!r} must be a mapping with a 'name'")
+            raise RunDirectoryError(
+                f"{MANIFEST}: {key!r} must be a mapping with a 'name'", code=ErrorCode.DAMAGED
+            )
     return plain
 
 
@@ -60,14 +66,15 @@ def manifest_from_text(text: str, path: Path) -> dict[str, JsonValue]:
     try:
         stored = json_value(text)
     except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}") from error
+        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.DAMAGED) from error
     if not isinstance(stored, dict):
-        raise RunDirectoryError(f"{path} holds no JSON object")
+        raise RunDirectoryError(f"{path} holds no JSON object", code=ErrorCode.DAMAGED)
     schema = stored.get("schema")
     if schema != RUN_SCHEMA:
         raise RunDirectoryError(
             f"{path} has schema {schema!r}, and this hybridbench reads {RUN_SCHEMA!r} only: "
-            "read it with the version that wrote it"
+            "read it with the version that wrote it",
+            code=ErrorCode.OTHER_VERSION,
         )
     return checked_manifest(stored)
 
@@ -82,4 +89,6 @@ def _check_range(plain: Mapping[str, JsonValue], key: str, least: float, most: f
     assert isinstance(value, int | float)
     # A bool is an int to isinstance, and says neither when nor how.
     if isinstance(value, bool) or not least <= value <= most:
-        raise RunDirectoryError(f"{MANIFEST}: {key!r} is out of range: {value!r}")
+        raise RunDirectoryError(
+            f"{MANIFEST}: {key!r} is out of range: {value!r}", code=ErrorCode.DAMAGED
+        )

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.foreign import (
     DOCUMENT_BYTES_MAX,
     RECORDS_BYTES_MAX,
@@ -64,11 +64,15 @@ def read_manifest(path: Path) -> dict[str, JsonValue]:
     try:
         text = read_text(file, DOCUMENT_BYTES_MAX)
     except FileNotFoundError as error:
-        raise RunDirectoryError(f"{path} is not a run directory: it has no {MANIFEST}") from error
+        raise RunDirectoryError(
+            f"{path} is not a run directory: it has no {MANIFEST}", code=ErrorCode.NOT_FOUND
+        ) from error
     except ForeignDataError as error:
-        raise RunDirectoryError(f"{file} {error}") from error
+        raise RunDirectoryError(f"{file} {error}", code=ErrorCode.DAMAGED) from error
     except OSError as error:
-        raise RunDirectoryError(f"cannot read {file}: {error.strerror}") from error
+        raise RunDirectoryError(
+            f"cannot read {file}: {error.strerror}", code=ErrorCode.NOT_READABLE
+        ) from error
     return manifest_from_text(text, file)
 
 
@@ -175,9 +179,11 @@ def _read_lines(path: Path, decoder: msgspec.json.Decoder[_Line]) -> _Read[_Line
     except FileNotFoundError:
         return _Read(missing=True)
     except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}") from error
+        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.DAMAGED) from error
     except OSError as error:
-        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+        raise RunDirectoryError(
+            f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
+        ) from error
     *whole, tail = data.split(b"\n")
     read.lines, read.damaged = _decode_all(whole, decoder)
     if tail:

@@ -8,7 +8,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 
 _BLOCK_BYTES: Final = 1 << 16
 
@@ -30,7 +30,9 @@ def repair_tail(path: Path) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise RunDirectoryError(f"cannot repair {path}: {error.strerror}") from error
+        raise RunDirectoryError(
+            f"cannot repair {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+        ) from error
 
 
 def _repair(file: BinaryIO) -> int:

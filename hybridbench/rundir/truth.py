@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import TRUTH
@@ -45,4 +45,6 @@ def read_truth(run_dir: Path) -> dict[str, dict[str, int]]:
     except FileNotFoundError:
         return {}
     except (OSError, ForeignDataError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunDirectoryError(f"cannot read {run_dir / TRUTH}: {error}") from error
+        raise RunDirectoryError(
+            f"cannot read {run_dir / TRUTH}: {error}", code=ErrorCode.NOT_READABLE
+        ) from error

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from hybridbench.clock import Clock
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.metrics import declared
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.rundir.atomic import sync_directory, write_atomically
@@ -141,7 +141,9 @@ class _LineFile:
         try:
             self._file = path.open("ab", buffering=0)
         except OSError as error:
-            raise RunDirectoryError(f"cannot open {path}: {error.strerror}") from error
+            raise RunDirectoryError(
+                f"cannot open {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+            ) from error
         self._synced_s = clock.monotonic_s()
         self._torn = False
 
@@ -155,7 +157,9 @@ class _LineFile:
             self._write_all(data)
             self._sync_when_due()
         except OSError as error:
-            raise RunDirectoryError(f"cannot write {self._path}: {error.strerror}") from error
+            raise RunDirectoryError(
+                f"cannot write {self._path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+            ) from error
 
     def close(self) -> None:
         if self._file.closed:
@@ -163,7 +167,9 @@ class _LineFile:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise RunDirectoryError(f"cannot flush {self._path}: {error.strerror}") from error
+            raise RunDirectoryError(
+                f"cannot flush {self._path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+            ) from error
         finally:
             self._file.close()
 
@@ -186,9 +192,13 @@ def _require_empty(run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         occupied = any(run_dir.iterdir())
     except OSError as error:
-        raise RunDirectoryError(f"cannot use {run_dir}: {error.strerror}") from error
+        raise RunDirectoryError(
+            f"cannot use {run_dir}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+        ) from error
     if occupied:
-        raise RunDirectoryError(f"{run_dir} is not empty; a run never writes over another one")
+        raise RunDirectoryError(
+            f"{run_dir} is not empty; a run never writes over another one", code=ErrorCode.NOT_EMPTY
+        )
 
 
 def _short(value: float) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import WorkerFailedError
+from hybridbench.errors import ErrorCode, WorkerFailedError
 from hybridbench.records.messages import FromWorker, ToWorker
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
 from hybridbench.sampling.process import require_proc
@@ -101,7 +101,9 @@ class BundledTarget:
                 )
         except OSError as error:
             parent_end.close()
-            raise WorkerFailedError(f"cannot start the engine worker: {error}.") from error
+            raise WorkerFailedError(
+                f"cannot start the engine worker: {error}.", code=ErrorCode.WORKER_NOT_STARTED
+            ) from error
         self._wire = ParentWire(parent_end)
 
     @property

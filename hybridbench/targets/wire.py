@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hybridbench.errors import ConfigError, WorkerFailedError
+from hybridbench.errors import ConfigError, ErrorCode, WorkerFailedError
 from hybridbench.records.messages import FromWorker, ToWorker
 
 PROTOCOL_VERSION = 1
@@ -60,7 +60,9 @@ class FrameReader(Generic[Received]):
         while len(pending) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(pending, start)
             if length > _FRAME_BYTES_MAX:
-                raise WorkerFailedError(f"the {self._peer} sent a frame of {length} bytes.")
+                raise WorkerFailedError(
+                    f"the {self._peer} sent a frame of {length} bytes.", code=ErrorCode.OTHER_WIRE
+                )
             end = start + _LENGTH.size + length
             if len(pending) < end:
                 break
@@ -74,11 +76,14 @@ class FrameReader(Generic[Received]):
             return False
         magic, version = _PREAMBLE.unpack_from(self._pending)
         if magic != _MAGIC:
-            raise WorkerFailedError(f"the {self._peer} does not speak the hybridbench wire.")
+            raise WorkerFailedError(
+                f"the {self._peer} does not speak the hybridbench wire.", code=ErrorCode.OTHER_WIRE
+            )
         if version != PROTOCOL_VERSION:
             raise WorkerFailedError(
                 f"the {self._peer} speaks wire version {version} and this side version "
-                f"{PROTOCOL_VERSION}: use both from one hybridbench release."
+                f"{PROTOCOL_VERSION}: use both from one hybridbench release.",
+                code=ErrorCode.OTHER_WIRE,
             )
         del self._pending[: _PREAMBLE.size]
         self._greeted = True
@@ -90,7 +95,8 @@ class FrameReader(Generic[Received]):
         except msgspec.MsgspecError as error:
             raise WorkerFailedError(
                 f"the {self._peer} sent a message that wire version {PROTOCOL_VERSION} "
-                f"does not know: {error}."
+                f"does not know: {error}.",
+                code=ErrorCode.OTHER_WIRE,
             ) from error
 
 
