@@ -195,7 +195,6 @@ class SoakOutcome:
     """
 
     run_dir: Path
-    interrupted: bool = False
     crashed: bool = False
     exit_hint: ExitCode | None = None
     unwritten: str = ""

@@ -172,9 +172,8 @@ class _Soak:
             with contextlib.suppress(RunDirectoryError):
                 self._log_watch.finish()
         self._end(kills_before)
-        code = self._interrupts.exit_code
         return SoakOutcome(
-            self._writer.run_dir, code is not None, self._crashed, code, self._unwritten
+            self._writer.run_dir, self._crashed, self._interrupts.exit_code, self._unwritten
         )
 
     def _soak(self, target: BundledTarget) -> None:
