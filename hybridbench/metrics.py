@@ -39,7 +39,7 @@ class Check(StrEnum):
     """What the analysis does with a metric."""
 
     TREND = "trend"  # robust slope with an interval, against time and work; gates the verdict
-    EXACT = "exact"  # must be zero (or balance) at a quiescent checkpoint; gates the verdict
+    EXACT = "exact"  # must be zero (or balance) at an idle checkpoint; gates the verdict
     DRIVER = "driver"  # an event counter that findings may name as their cause
     SHOWN = "shown"  # plotted, never gates
 

@@ -26,7 +26,7 @@ def run_notes(facts: Facts) -> Iterable[str]:
             "45m is a leak"
         )
     if not facts.idle:
-        yield "no quiescent checkpoint was taken: missing slots are judged from samples alone"
+        yield "no idle checkpoint was taken: missing slots are judged from samples alone"
     busy = len(record.all_events("checkpoint")) - len(facts.idle)
     if busy:
         yield f"{busy} checkpoint{'s' * (busy > 1)} met requests in the engine and prove nothing"

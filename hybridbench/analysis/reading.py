@@ -1,4 +1,4 @@
-"""Typed looks into the JSON of a manifest or an event: the value, or the given default where it is
+"""Typed access to the JSON of a manifest or an event: the value, or the given default where it is
 missing.
 """
 

@@ -62,7 +62,7 @@ def _losses(record: RunRecord, pool: str) -> tuple[Chart, ...]:
     if not lines:
         return ()
     title = f"{POOL_NAMES.get(pool, pool)}: slots that must come back"
-    note = "Zero at every quiescent checkpoint in a sound engine."
+    note = "Zero at every idle checkpoint in a sound engine."
     return (Chart(f"pool-{pool}-losses", title, "slots", lines, note=note, min_span=4.0),)
 
 

@@ -302,7 +302,7 @@ def check_ratios(
 ) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
     """``verdict`` with the ratios among ``thresholds`` held against it.
 
-    A missed one is a regression; one that nobody could decide keeps what else would be SAME from
+    A missed one is a regression; one that could not be decided keeps what else would be SAME from
     being called so.
     """
     wanted = [t for t in parse_thresholds(thresholds) if t.stat is Stat.RATIO]

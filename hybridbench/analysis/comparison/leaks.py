@@ -310,7 +310,7 @@ def _without_a_leak(before: MetricResult, after: MetricResult, changed: Rate) ->
         said = "growth differs, but neither run alone meets the leak criteria"
     if changed.upper < 0:
         return Change.GROWS_SLOWER, said
-    # Faster, and not bounded below its limit: nobody knows yet whether it is a leak.
+    # Faster, and not bounded below its limit: it may or may not be a leak.
     return (Change.GROWS_FASTER if after.outcome == "CLEAN" else Change.UNDECIDED), said
 
 

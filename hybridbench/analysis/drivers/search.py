@@ -235,6 +235,15 @@ class _Data:
         low, high = wilson_interval(self.rise() / unit, events)
         return min(ends[0], low * unit), max(ends[1], high * unit)
 
+    def driver(
+        self, index: int, rate: float, ends: tuple[float, float], rivals: Iterable[str]
+    ) -> Driver:
+        """The candidate as a driver at ``rate``, not yet known to be exact."""
+        events, covered = self.moved(index), self.covered(index, 0)
+        low, high = min(ends[0], rate), max(ends[1], rate)
+        name, others = self.names[index], tuple(rivals)
+        return Driver(name, rate, low, high, events, self.rise(), covered, rivals=others)
+
     def moved(self, index: int) -> float:
         """Events while the samples were taken."""
         return float(self.columns[-1, index] - self.columns[0, index])
@@ -298,20 +307,10 @@ def _exact_ones(data: _Data) -> dict[int, float]:
 
 
 def _exact_driver(data: _Data, found: Mapping[int, float], hints: Hints) -> Driver:
-    order = sorted(found, key=lambda i: _rank(data.names[i], 0.0, hints))
-    chosen, *rest = order
+    chosen, *rest = sorted(found, key=lambda i: _rank(data.names[i], 0.0, hints))
     times = found[chosen]
-    return Driver(
-        data.names[chosen],
-        times,
-        times,
-        times,
-        data.moved(chosen),
-        data.rise(),
-        data.covered(chosen, 0),
-        exact=True,
-        rivals=tuple(data.names[i] for i in rest),
-    )
+    driver = data.driver(chosen, times, (times, times), (data.names[i] for i in rest))
+    return replace(driver, exact=True)
 
 
 @dataclass(frozen=True)
@@ -364,24 +363,17 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
     best = contest.fits[0].log_likelihood
     counted.sort(key=lambda f: _rank(names[f.index], best - f.log_likelihood, hints))
     chosen, *rest = counted
-    index, times = candidates[chosen.index], at_idle.get(names[chosen.index])
+    index, rivals = candidates[chosen.index], [names[fit.index] for fit in rest]
+    times = at_idle.get(names[chosen.index])
+    if times is not None:
+        return replace(data.driver(index, times, (times, times), rivals), exact=True)
     mean = _mean_rate(data, index, hints)
-    slope = chosen.slope if mean is None else mean.value
-    ends = None if mean is None else mean.ends
-    ends = ends or slope_interval(levels, screening, chosen.index)
-    least = -np.inf if mean is None else mean.least
-    lower, upper = data.with_chance(index, (max(least, ends[0]), ends[1]))
-    return Driver(
-        names[chosen.index],
-        slope if times is None else times,
-        min(lower, slope) if times is None else times,
-        max(upper, slope) if times is None else times,
-        data.moved(index),
-        data.rise(),
-        data.covered(index, 0),
-        exact=times is not None,
-        rivals=tuple(names[fit.index] for fit in rest),
-    )
+    if mean is None:
+        ends = data.with_chance(index, slope_interval(levels, screening, chosen.index))
+        return data.driver(index, chosen.slope, ends, rivals)
+    low, high = mean.ends or slope_interval(levels, screening, chosen.index)
+    ends = data.with_chance(index, (max(mean.least, low), high))
+    return data.driver(index, mean.value, ends, rivals)
 
 
 def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:

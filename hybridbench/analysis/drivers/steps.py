@@ -85,7 +85,7 @@ class LosingSteps:
 
 
 def losing_steps(record: RunRecord, pool: str, counters: EventCounters) -> LosingSteps | None:
-    """What the steps that lost slots of ``pool`` have in common; None if nobody looked."""
+    """What the steps that lost slots of ``pool`` have in common; None where no step was counted."""
     known = list(_of_steps(record, f"lost_taken.{pool}", counters, _PART))
     if not known:
         return None

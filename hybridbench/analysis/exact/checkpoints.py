@@ -37,7 +37,7 @@ HELD = "held-at-idle"
 # Without a checkpoint at the end (the worker died), samples that never came back to zero stand in
 # for it.
 _TAIL_SAMPLES = 5
-# What moves or splits the locked nodes while somebody holds them.
+# What moves or splits the locked nodes while they are held.
 _LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
 _SLOTS_SHOWN = 10
 _OWNERS = {

@@ -1,4 +1,4 @@
-"""Containers that only grow: lists and tables of the engine which somebody forgot to empty.
+"""Containers that only grow: lists and tables of the engine that are never emptied.
 
 Most containers of a healthy engine grow too, for a while: a queue under load, a cache until it is
 full, a set of shapes until all were seen.  So length alone proves nothing.  A container is a leak
@@ -191,7 +191,7 @@ def _longer_each_time(container: _Container, fill: Sequence[Series]) -> bool:
     length = np.array([rest.value for rest in container.idle])
     growth = np.diff(length)
     # A full tree of tens of thousands of nodes gains some hundreds by splits and goes on so for
-    # minutes; a list that nobody empties was short once.
+    # minutes; a list that is never emptied was short once.
     matters = length[-1] - length[0] >= _MATTERS * length[0]
     return bool(matters and growth.min() > 0 and growth[-1] >= _KEEPS_GROWING * growth.mean())
 

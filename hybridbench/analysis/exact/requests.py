@@ -189,7 +189,7 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
         driver=driver.counter if driver is not None else None,
         # At least: some came and went between two samples.
         rates=() if driver is None else (driver.rate("requests"),),
-        cause="the client's leaving did not reach the request: it decodes to its limit for nobody",
+        cause="the disconnect did not reach the request: it decodes to its limit for no client",
         evidence=(
             f"in {int(seen.sum())} of {t.size} readings, first at {format_duration(first)}",
             f"{format_count(spent_s)} request-seconds of rows, slots and steps were spent on them",

@@ -236,7 +236,7 @@ def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Reason]
 
 
 def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Reason]:
-    """Gated metrics that the target declares, and that nobody ever saw."""
+    """Gated metrics that the target declares, and that never came."""
     if window.duration_s < _MISSED_AFTER_S:
         return
     declared = mapping(record.manifest, "target").get("metrics")

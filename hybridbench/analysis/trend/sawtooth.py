@@ -307,7 +307,7 @@ def floors_after_collections(
     rose = np.diff(counter.value, prepend=counter.value[0]) > 0
     times = counter.t_s[rose & inside]
     first = np.searchsorted(t_s, times)
-    # Two collections between two censuses have one floor.
+    # Two collections between two heap scans have one floor.
     first = np.unique(first[first < t_s.size])
     if first.size < 2:
         return None

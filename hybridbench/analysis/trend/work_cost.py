@@ -32,7 +32,7 @@ class DerivedMetric:
         loads: quotients of counters that move it for good reasons.
         least_change: the smallest worsening over the window worth a finding, as a share.
         least_count: events below the line that a block must have.
-        least_value: below this over the whole window it matters to nobody.
+        least_value: below this over the whole window it does not matter.
         from_traffic: judged from the end of the warm-up requests, not from ``steady``: what a full
             pool costs begins before the engine is steady.
         judged: gates; the others are only shown.
