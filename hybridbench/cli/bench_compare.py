@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,7 @@ from hybridbench.cli.compare import (
     SliceTime,
 )
 from hybridbench.cli.compare_options import CompareOptions, compared
-from hybridbench.cli.options import check_choice
+from hybridbench.cli.options import CompareUi
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode
 from hybridbench.safe_output import echo
@@ -30,15 +31,23 @@ from hybridbench.safe_output import echo
 if TYPE_CHECKING:
     from hybridbench.compare.repeat import Repetition
 
-# What is compared, and what the throughput must be called.
-_ROWS = ((".", ".", "SAME"), (".", "defect:slow-step", "SLOWER"))
+
+class Expected(StrEnum):
+    """What the throughput must be called."""
+
+    SAME = "SAME"
+    SLOWER = "SLOWER"
+
+
+_ROWS = ((".", ".", Expected.SAME), (".", "defect:slow-step", Expected.SLOWER))
 
 
 def compare(
     repeat: Annotated[int, typer.Option(min=1, help="Comparisons of each kind.")] = 20,
     only: Annotated[
-        str, typer.Option(help="Only the row where the throughput should be SAME or SLOWER.")
-    ] = "",
+        Expected | None,
+        typer.Option(help="Only the row with this answer expected.", show_default=False),
+    ] = None,
     model: Model = None,
     profile: ProfileName = None,
     max_time: MaxTime = "20m",
@@ -65,8 +74,6 @@ def compare(
     from hybridbench.compare import repeat as repeated
 
     check_place("--markdown", markdown)
-    if only:
-        check_choice("--only", only, tuple(expected for _, _, expected in _ROWS))
     rows = []
     with ExitStack() as held:
         place = store
@@ -78,12 +85,12 @@ def compare(
             options = CompareOptions(
                 model=model, profile=profile, max_time=max_time, block=block, slice_=slice_,
                 rounds=rounds, renew_every=renew, margin=margin, seed=seed + index, ballast=ballast,
-                store=place, ui="none",
+                store=place, ui=CompareUi.NONE,
             )  # fmt: skip
             return compared(versions, options)
 
         for base, other, expected in _ROWS:
-            if only in ("", expected):
+            if only in (None, expected):
                 rows.append(repeated.repeat((base, other), expected, repeat, once, _told))
                 if len(rows[-1].repetitions) < repeat:
                     break

@@ -23,8 +23,8 @@ from hybridbench.cli.compare import (
     Store,
     Ui,
 )
-from hybridbench.cli.compare_options import UI_MODES, CompareOptions, compared, settings_of
-from hybridbench.cli.options import check_choice
+from hybridbench.cli.compare_options import CompareOptions, compared, settings_of
+from hybridbench.cli.options import CompareUi
 from hybridbench.errors import ConfigError, ExitCode, WorkerFailedError
 from hybridbench.safe_output import echo
 
@@ -54,7 +54,7 @@ def bisect(
     fresh: Fresh = False,
     renew: Renew = 0,
     store: Store = Path("results"),
-    ui: Ui = "auto",
+    ui: Ui = CompareUi.AUTO,
 ) -> None:
     """Find the first commit whose engine is slower than a good one's, or leaks where that did not.
 
@@ -64,7 +64,6 @@ def bisect(
     """
     from hybridbench.compare import bisect as search
 
-    check_choice("--ui", ui, UI_MODES)
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),

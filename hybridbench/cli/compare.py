@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hybridbench.cli.compare_options import UI_MODES, CompareOptions, compared
-from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell
-from hybridbench.cli.options import check_choice
+from hybridbench.cli.compare_options import CompareOptions, compared
+from hybridbench.cli.options import CompareUi, GcMode, ReportFormat
+from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.foreign import SEED_MAX
 
@@ -68,10 +68,7 @@ Seed = Annotated[
     ),
 ]
 Gc = Annotated[
-    str | None,
-    typer.Option(
-        help="Collector of the workers: default or freeze-after-warmup.", show_default=False
-    ),
+    GcMode | None, typer.Option(help="Garbage collector of the workers.", show_default=False)
 ]
 Ballast = Annotated[
     int | None,
@@ -111,8 +108,8 @@ SameEngine = Annotated[
     ),
 ]
 Store = Annotated[Path, typer.Option(help="Where the comparison's directory is made.")]
-Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
-Ui = Annotated[str, typer.Option(help="plain (a line for each round on stderr) or none.")]
+Format = Annotated[ReportFormat, typer.Option("--format", help="Format of the report.")]
+Ui = Annotated[CompareUi, typer.Option(help="plain prints a line for each round on stderr.")]
 
 
 def compare(
@@ -149,8 +146,8 @@ def compare(
         ),
     ] = None,
     store: Store = Path("results"),
-    format_: Format = CONSOLE,
-    ui: Ui = "auto",
+    format_: Format = ReportFormat.CONSOLE,
+    ui: Ui = CompareUi.AUTO,
 ) -> None:
     """Run versions of the engine side by side and say which is slower and which leaks.
 
@@ -161,8 +158,6 @@ def compare(
     The directory under --store holds the raw blocks and a run directory for each version.  Ctrl-C
     ends after the round under way and reports; a second one stops at once.
     """
-    check_choice("--ui", ui, UI_MODES)
-    check_format(format_)
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, slice_=slice_, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),
@@ -171,5 +166,5 @@ def compare(
         thresholds=given_thresholds(threshold or [], of_comparison=True), store=store, ui=ui,
     )  # fmt: skip
     directory, hint = compared(versions, options)
-    code = tell(directory, Telling(format_))
+    code = render(directory, OutputOptions(format_))
     raise typer.Exit(int(hint or code))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybridbench.cli.options import (
-    GC_MODES,
-    check_choice,
+    CompareUi,
+    GcMode,
     parse_overrides,
     parse_seconds,
     profile_with,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hybridbench.compare.plan import ComparePlan
     from hybridbench.compare.sides import Side
 
-UI_MODES = ("auto", "plain", "none")
 _DEFAULT_PROFILE = "chat-churn"
 _VERSIONS_MAX = 8
 
@@ -40,7 +39,7 @@ class CompareOptions:
     rounds: int | None = None
     margin: str = "3%"
     seed: int | None = None
-    gc: str | None = None
+    gc: GcMode | None = None
     ballast: int | None = None
     set_: tuple[str, ...] = ()
     renew_every: int = 0
@@ -48,7 +47,7 @@ class CompareOptions:
     same_engine: bool = True
     thresholds: tuple[str, ...] = ()
     store: Path = Path("results")
-    ui: str = "auto"
+    ui: CompareUi = CompareUi.AUTO
 
 
 def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, ExitCode | None]:
@@ -74,7 +73,7 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
         with resolved_sides(versions) as sides:
             stored = StoredPlan(
                 sides, options.store, terms, frozenset(options.allowed), max_time_s,
-                options.thresholds, options.ui, ("hybridbench", *sys.argv[1:]),
+                options.thresholds, str(options.ui), ("hybridbench", *sys.argv[1:]),
             )  # fmt: skip
             outcome = compare_stored(stored)
         return outcome.directory, outcome.exit_hint
@@ -111,8 +110,6 @@ def _live_plan(
             "few requests to say anything; give more."
         )
     slice_s = parse_seconds("--slice", options.slice_)
-    if options.gc is not None:
-        check_choice("--gc", options.gc, GC_MODES)
     defects = chosen_defects(defect_words(versions))
     needed = defects.needs if options.profile is None else {}
     source = options.profile
@@ -137,7 +134,7 @@ def _live_plan(
             allowed=frozenset(options.allowed),
             same_engine=options.same_engine,
             profile_source=source,
-            ui="plain" if options.ui == "auto" else options.ui,
+            ui=str(CompareUi.PLAIN if options.ui is CompareUi.AUTO else options.ui),
             command=("hybridbench", *sys.argv[1:]),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,16 @@ from hybridbench.units import parse_duration_s
 if TYPE_CHECKING:
     from hybridbench.history.points import Point, Quantity
 
-FORMATS = ("console", "markdown", "html", "json", "junit", "github-summary")
+
+class HistoryFormat(StrEnum):
+    """What `history --format` takes."""
+
+    CONSOLE = "console"
+    MARKDOWN = "markdown"
+    HTML = "html"
+    JSON = "json"
+    JUNIT = "junit"
+    GITHUB_SUMMARY = "github-summary"
 
 
 def history(
@@ -38,8 +48,8 @@ def history(
         typer.Option(metavar="TIME", help="Only runs since a date or age: 2026-11-01, 30d."),
     ] = None,
     format_: Annotated[
-        str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")
-    ] = "console",
+        HistoryFormat, typer.Option("--format", help="Output format.")
+    ] = HistoryFormat.CONSOLE,
     output: Annotated[
         Path | None,
         typer.Option(help="Output file; a symbolic link is followed.  Default: standard output."),
@@ -50,8 +60,6 @@ def history(
     Runs are compared only where everything agrees that decides what they measure.  The exit code is
     always 0; `--format junit` has a gate for each quantity.
     """
-    if format_ not in FORMATS:
-        raise UsageError(f"--format {format_}: choose one of {', '.join(FORMATS)}.")
     if not store.is_dir():
         raise RunDirectoryError(f"{store} is no directory: name the results directory with --store")
     since_s = _since(since)
@@ -62,21 +70,21 @@ def history(
     found = read_points(store)
     points = [point for point in found.points if _wanted(point, model, profile, since_s)]
     series = series_of(points, _quantities(metric or []))
-    if format_ == "json":
+    if format_ is HistoryFormat.JSON:
         text = json.dumps(history_json(series, found.unread), indent=2) + "\n"
     else:
-        from hybridbench.report.formats import FORMATS as TABLE
+        from hybridbench.report.formats import FORMATS
 
         document = history_document(series, found.unread, store.name)
-        if format_ == "console" and output is None:
+        if format_ is HistoryFormat.CONSOLE and output is None:
             from hybridbench.report.console import render_console
             from hybridbench.terminal import Terminal
 
             Terminal().print(render_console(document))
             return
-        text = TABLE[format_].render(document)
+        text = FORMATS[format_].render(document)
     if output is None:
-        if format_ in ("html", "json", "junit"):
+        if format_ in (HistoryFormat.HTML, HistoryFormat.JSON, HistoryFormat.JUNIT):
             emit(text)
         else:
             echo(text, nl=False)

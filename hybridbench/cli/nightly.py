@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +34,17 @@ EXIT_CODES = (
     "14 CRASHED, 11 DEGRADED, 16 MISSING or INVALID, 13 INCONCLUSIVE where the plan lets that "
     "fail, nothing passed or a budget left cells out; 2 usage, 130 interrupted, 143 terminated."
 )
+
+
+class PlanFormat(StrEnum):
+    """What `nightly plan --format` takes; the keys of nightly/fan_out.py."""
+
+    CONSOLE = "console"
+    JSON = "json"
+    GITHUB = "github"
+    SLURM = "slurm"
+    K8S = "k8s"
+
 
 _Plan = Annotated[
     str, typer.Argument(metavar="PLAN", help="A plan's YAML file, or a shipped name.")
@@ -69,8 +81,8 @@ _AllowPartial = Annotated[
 def plan(
     plan: _Plan,
     output: Annotated[
-        str, typer.Option("--format", help="console, json, github, slurm or k8s.")
-    ] = "console",
+        PlanFormat, typer.Option("--format", help="Output format.")
+    ] = PlanFormat.CONSOLE,
     budget: _Budget = None,
     defect: _Defect = None,
     out: Annotated[
@@ -94,17 +106,15 @@ def plan(
 
     github is a matrix for `strategy.matrix`, slurm an array script, k8s an Indexed Job.
     """
-    from hybridbench.nightly.fan_out import FORMATS, Target, rendered
+    from hybridbench.nightly.fan_out import Target, rendered
 
-    if output not in FORMATS:
-        raise UsageError(f"--format {output}: choose one of {', '.join(FORMATS)}.")
     nightly = _planned(plan, budget, defect)
-    root = "/nights" if output == "k8s" else "nights"
+    root = "/nights" if output is PlanFormat.K8S else "nights"
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     merging = ["--allow-partial"] if allow_partial else []
     target = Target(plan, _repeated(budget, defect), out or root, stamp, image, claim, merging)
     text = rendered(nightly, output, target)
-    if output == "console":
+    if output is PlanFormat.CONSOLE:
         echo(text, nl=False)
     else:
         emit(text)

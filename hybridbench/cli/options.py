@@ -1,7 +1,8 @@
-"""Options that several commands have, from their text to their value."""
+"""Options that several commands have: their choices, and from their text to their value."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from hybridbench.errors import UsageError
@@ -10,13 +11,33 @@ from hybridbench.units import parse_duration_s
 if TYPE_CHECKING:
     from hybridbench.workload.profile import Profile
 
-GC_MODES = ("default", "freeze-after-warmup")
+
+class GcMode(StrEnum):
+    """Garbage collector of a worker."""
+
+    DEFAULT = "default"
+    FREEZE_AFTER_WARMUP = "freeze-after-warmup"
 
 
-def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise UsageError unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        raise UsageError(f"{option} {value}: choose one of {', '.join(choices)}.")
+class CompareUi(StrEnum):
+    """What a comparison prints while it goes on."""
+
+    AUTO = "auto"
+    PLAIN = "plain"
+    NONE = "none"
+
+
+class ReportFormat(StrEnum):
+    """The keys of report/formats.py, here so that `--help` need not load what renders them."""
+
+    CONSOLE = "console"
+    MARKDOWN = "markdown"
+    HTML = "html"
+    JSON = "json"
+    JUNIT = "junit"
+    GITHUB_SUMMARY = "github-summary"
+    GITHUB_ANNOTATIONS = "github-annotations"
+    BENCHMARK_JSON = "benchmark-json"
 
 
 def parse_overrides(pairs: list[str], gc: str | None, ballast: int | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hybridbench.cli.options import ReportFormat
 from hybridbench.errors import RunDirectoryError
 from hybridbench.safe_output import echo, emit, one_line
 from hybridbench.units import format_byte_rate, format_bytes, format_duration
@@ -15,8 +16,6 @@ from hybridbench.units import format_byte_rate, format_bytes, format_duration
 if TYPE_CHECKING:
     from hybridbench.runs.plan import SoakPlan
     from hybridbench.runs.preview import Preview
-
-FORMATS = ("console", "json")
 
 
 def check_store(store: Path) -> None:
@@ -37,8 +36,8 @@ def check_store(store: Path) -> None:
         ) from error
 
 
-def tell_preview(plan: SoakPlan, output: str) -> None:
-    """Preview ``plan`` and print it as ``output`` says.
+def print_preview(plan: SoakPlan, output: ReportFormat) -> None:
+    """Preview ``plan`` and print it, as JSON if ``output`` says so.
 
     Raises:
         ConfigError: the run could not start.
@@ -47,7 +46,7 @@ def tell_preview(plan: SoakPlan, output: str) -> None:
     from hybridbench.runs.preview import preview_soak
 
     preview = preview_soak(plan)
-    if output == "json":
+    if output is ReportFormat.JSON:
         emit(_json(preview) + "\n")
     else:
         echo("\n".join(map(one_line, _lines(preview))))

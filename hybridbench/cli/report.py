@@ -1,4 +1,4 @@
-"""``hybridbench report``: judge stored results again and tell them in any format."""
+"""``hybridbench report``: judge stored results again and render them in any format."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-from hybridbench.cli.judged import (
-    CONSOLE,
-    FORMATS,
-    Telling,
-    check_format,
-    tell,
-    tell_so_far,
-    tell_under,
+from hybridbench.cli.options import ReportFormat
+from hybridbench.cli.render import (
+    OutputOptions,
+    render,
+    render_with_thresholds,
+    write_interim_report,
 )
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
@@ -29,10 +27,10 @@ def report(
         ),
     ],
     format_: Annotated[
-        str | None,
+        ReportFormat | None,
         typer.Option(
             "--format",
-            help=f"Print it as {', '.join(FORMATS)}, and write nothing into the directory.  "
+            help="Print it in this format, and write nothing into the directory.  "
             "Without it the derived files are written anew and the summary is printed.",
             show_default=False,
         ),
@@ -59,7 +57,7 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="METRIC.STAT<LIMIT",
-            help="Hold the run against more than it was run with (repeatable); prints the answer "
+            help="Check the run against additional thresholds (repeatable); prints the verdict "
             "and writes nothing.  See docs/thresholds.md.",
         ),
     ] = None,
@@ -72,11 +70,10 @@ def report(
     if so_far:
         if format_ is not None or output is not None or open_page or threshold:
             raise UsageError("--so-far writes files of its own: leave out every other option.")
-        raise typer.Exit(tell_so_far(directory))
+        raise typer.Exit(write_interim_report(directory))
     if output is not None and format_ is None:
         raise UsageError("--output FILE: say what to write into it with --format.")
-    check_format(format_ or CONSOLE)
-    telling = Telling(format_ or CONSOLE, output, open_page)
+    options = OutputOptions(format_ or ReportFormat.CONSOLE, output, open_page)
     if threshold:
-        raise typer.Exit(tell_under(directory, given_thresholds(threshold), telling))
-    raise typer.Exit(tell(directory, telling, rebuild=format_ is None))
+        raise typer.Exit(render_with_thresholds(directory, given_thresholds(threshold), options))
+    raise typer.Exit(render(directory, options, rebuild=format_ is None))

@@ -47,7 +47,7 @@ def resume(run_dir: Path, given: Mapping[str, object], hold_s: float) -> tuple[P
         UsageError: an option contradicts the plan of the run.
         RunDirectoryError: there is nothing to resume.
     """
-    from hybridbench.rundir.reader import read_manifest
+    from hybridbench.rundir.manifest import read_manifest
     from hybridbench.runs.resume import Resumption, resume_soak
 
     check_agrees(read_manifest(run_dir), given)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hybridbench.cli.chosen_defects import chosen_defects
-from hybridbench.cli.judged import CONSOLE, FORMATS, Telling, check_format, tell
 from hybridbench.cli.listening import Listener
 from hybridbench.cli.options import (
-    GC_MODES,
-    check_choice,
+    GcMode,
+    ReportFormat,
     parse_overrides,
     parse_seconds,
     profile_with,
 )
-from hybridbench.cli.preview import FORMATS as PREVIEW_FORMATS
-from hybridbench.cli.preview import check_store, tell_preview
+from hybridbench.cli.preview import check_store, print_preview
+from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import UsageError
@@ -37,14 +37,56 @@ EXIT_CODES = (
     "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 14 CRASHED, 15 INVARIANT, "
     "16 INVALID, 2 usage, 130 interrupted, 143 terminated, 1 a bug in hybridbench."
 )
-UI_MODES = ("auto", "live", "plain", "none")
-MALLOC_MODES = ("pinned", "system")
-DIAGNOSE_MODES = ("auto", "always", "never")
-DTYPES = ("float32", "float64", "bfloat16")
-CENSUS_MODES = ("auto", "fork", "walk")
-STOP_MODES = ("auto", "early", "never")
 _DEFAULT_PROFILE = "chat-churn"
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+
+class SoakUi(StrEnum):
+    """What a soak prints while it goes on."""
+
+    AUTO = "auto"
+    LIVE = "live"
+    PLAIN = "plain"
+    NONE = "none"
+
+
+class MallocMode(StrEnum):
+    """The worker's malloc settings."""
+
+    PINNED = "pinned"
+    SYSTEM = "system"
+
+
+class DiagnoseMode(StrEnum):
+    """When the worker is diagnosed at the end."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class Dtype(StrEnum):
+    """Of weights and tensors."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    BFLOAT16 = "bfloat16"
+
+
+class CensusMode(StrEnum):
+    """How the heap is scanned for garbage."""
+
+    AUTO = "auto"
+    FORK = "fork"
+    WALK = "walk"
+
+
+class StopMode(StrEnum):
+    """What ends a run before its planned length."""
+
+    AUTO = "auto"
+    EARLY = "early"
+    NEVER = "never"
 
 
 def soak(
@@ -92,7 +134,7 @@ def soak(
         str, typer.Option(help="How many times faster than recorded requests arrive.")
     ] = "1",
     device: Annotated[str, typer.Option(help="Where the tensors live: cpu, cuda, cuda:1.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
+    dtype: Annotated[Dtype, typer.Option(help="Of weights and tensors.")] = Dtype.FLOAT32,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -103,11 +145,9 @@ def soak(
         ),
     ] = None,
     gc: Annotated[
-        str | None,
+        GcMode | None,
         typer.Option(
-            help="Collector of the worker: default or freeze-after-warmup.  Default: the "
-            "profile's.",
-            show_default=False,
+            help="Garbage collector of the worker.  Default: the profile's.", show_default=False
         ),
     ] = None,
     ballast: Annotated[
@@ -127,16 +167,16 @@ def soak(
         ),
     ] = None,
     malloc: Annotated[
-        str,
+        MallocMode,
         typer.Option(
             help="pinned fixes the worker's malloc arenas and thresholds, so that varied lengths "
             "alone do not move its RSS; system leaves them."
         ),
-    ] = "pinned",
+    ] = MallocMode.PINNED,
     census: Annotated[
-        str,
-        typer.Option(help="How garbage is counted: fork, walk, or auto (fork unless on CUDA)."),
-    ] = "auto",
+        CensusMode,
+        typer.Option(help="How garbage is counted; auto is fork, and walk on CUDA."),
+    ] = CensusMode.AUTO,
     watchdog: Annotated[
         str,
         typer.Option(
@@ -144,12 +184,12 @@ def soak(
         ),
     ] = "30s",
     stop: Annotated[
-        str,
+        StopMode,
         typer.Option(
             help="auto ends a run after 10 minutes or later once it surely leaks, early also once "
             "every growth is below its limit, never only when memory or disk are about to run out."
         ),
-    ] = "auto",
+    ] = StopMode.AUTO,
     extend: Annotated[
         str | None,
         typer.Option(
@@ -160,17 +200,17 @@ def soak(
         ),
     ] = None,
     diagnose: Annotated[
-        str,
+        DiagnoseMode,
         typer.Option(
             help="auto asks the worker of a run that leaks what it holds and what it would give "
             "back, at the end; always asks every worker, never none."
         ),
-    ] = "auto",
+    ] = DiagnoseMode.AUTO,
     threshold: Annotated[
         list[str] | None,
         typer.Option(
             metavar="METRIC.STAT<LIMIT",
-            help="What the run is held against besides its profile (repeatable): "
+            help="Extra thresholds, in addition to the profile's (repeatable): "
             "'rss.slope<200MiB/h', 'throughput.p50>900/s'; see docs/thresholds.md.",
         ),
     ] = None,
@@ -208,12 +248,11 @@ def soak(
         ),
     ] = False,
     format_: Annotated[
-        str,
+        ReportFormat,
         typer.Option(
-            "--format",
-            help=f"Of the answer at the end: {', '.join(FORMATS)}.  Of --dry-run: console or json.",
+            "--format", help="Format of the final report; --dry-run has console and json."
         ),
-    ] = CONSOLE,
+    ] = ReportFormat.CONSOLE,
     listen: Annotated[
         int | None,
         typer.Option(
@@ -226,9 +265,8 @@ def soak(
     ] = None,
     store: Annotated[Path, typer.Option(help="Where run directories are made.")] = Path("results"),
     ui: Annotated[
-        str,
-        typer.Option(help="live, plain (a line now and then), none; auto is live on a terminal."),
-    ] = "auto",
+        SoakUi, typer.Option(help="plain prints a line now and then; auto is live on a terminal.")
+    ] = SoakUi.AUTO,
 ) -> None:
     """Run an engine for hours under realistic traffic, sample what can age, give a verdict.
 
@@ -239,29 +277,20 @@ def soak(
     as do SIGTERM, SIGQUIT, a terminal that closes and a trace that cannot be read any further; a
     second signal stops at once.
     """
-    check_choice("--ui", ui, UI_MODES)
-    check_choice("--stop", stop, STOP_MODES)
-    check_choice("--diagnose", diagnose, DIAGNOSE_MODES)
     hold_s = _hold(on_leak)
-    check_format(format_)
     if resume is not None:
         with _listener(listen) as listener:
             if listener is not None:
                 listener.start(resume)
             run_dir, hint = resume_run(resume, _given(context), hold_s)
-        code = tell(run_dir, Telling(format_))
+        code = render(run_dir, OutputOptions(format_))
         raise typer.Exit(code if hint is None else hint)
-    if dry_run:
-        check_choice("--dry-run --format", format_, PREVIEW_FORMATS)
+    if dry_run and format_ not in (ReportFormat.CONSOLE, ReportFormat.JSON):
+        raise UsageError(f"--dry-run --format {format_}: choose console or json.")
     memray_s = _memray(memray, diagnose)
     thresholds = given_thresholds(threshold or [])
-    check_choice("--malloc", malloc, MALLOC_MODES)
-    check_choice("--dtype", dtype, DTYPES)
-    check_choice("--census", census, CENSUS_MODES)
     if _DEVICE.fullmatch(device) is None:
         raise UsageError(f"--device {device}: write cpu, cuda or, of several, cuda:1.")
-    if gc is not None:
-        check_choice("--gc", gc, GC_MODES)
     defects = chosen_defects(defect or [])
     # Only its own profile needs what the defect sets; who names another knows what to set.
     needed = defects.needs if profile is None else {}
@@ -279,18 +308,18 @@ def soak(
         duration_s=duration_s,
         seed=chosen.seed if seed is None else seed,
         device=device,
-        dtype=dtype,
+        dtype=dtype.value,
         defects=defects.names,
         defects_as_of=defects.releases,
         trace=replay,
         profile_source=source,
-        malloc=malloc,
-        ui=ui,
-        census=census,
+        malloc=malloc.value,
+        ui=ui.value,
+        census=census.value,
         watchdog_s=_watchdog(watchdog),
-        stop=stop,
+        stop=stop.value,
         extend_s=_extend(extend, duration_s),
-        diagnose=diagnose,
+        diagnose=diagnose.value,
         hold_s=hold_s,
         memray_s=memray_s,
         thresholds=thresholds,
@@ -300,20 +329,20 @@ def soak(
         with _listener(listen):
             check_trace(replay, whole=True)
             check_store(store)
-            tell_preview(plan, format_)
+            print_preview(plan, format_)
     else:
         check_trace(replay, whole=False)
-        _run(plan, Telling(format_), listen)
+        _run(plan, OutputOptions(format_), listen)
 
 
-def _run(plan: SoakPlan, telling: Telling, listen: int | None) -> None:
+def _run(plan: SoakPlan, options: OutputOptions, listen: int | None) -> None:
     from hybridbench.runs.soak import run_soak
 
     with _listener(listen) as listener:
         outcome = run_soak(plan, on_started=None if listener is None else listener.start)
     if outcome.unwritten:
         echo(f"hybridbench: stopped, what was written is kept: {outcome.unwritten}", err=True)
-    code = tell(outcome.run_dir, telling)
+    code = render(outcome.run_dir, options)
     raise typer.Exit(int(outcome.exit_hint or code))
 
 
@@ -395,12 +424,12 @@ def _hold(on_leak: str | None) -> float:
     return parse_seconds("--on-leak", text)
 
 
-def _memray(given: str | None, diagnose: str) -> float:
+def _memray(given: str | None, diagnose: DiagnoseMode) -> float:
     """Seconds; 0 without the option."""
     if given is None:
         return 0.0
-    if diagnose == "never":
-        raise UsageError("--memray is part of a diagnosis: --diagnose never leaves it no place.")
+    if diagnose is DiagnoseMode.NEVER:
+        raise UsageError("--memray cannot be combined with --diagnose never.")
     from hybridbench.sampling.allocations import is_installed
 
     if not is_installed():

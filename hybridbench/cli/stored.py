@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.errors import RunDirectoryError
 from hybridbench.safe_output import echo, emit, one_line
 from hybridbench.units import format_duration
 
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
 
     from hybridbench.rundir.listing import RunSummary
 
-FORMATS = ("console", "json")
 _DAMAGED, _RUNNING, _OPEN = "DAMAGED", "RUNNING", "not judged"
+
+
+class ListFormat(StrEnum):
+    """What `list runs --format` takes."""
+
+    CONSOLE = "console"
+    JSON = "json"
 
 
 def list_stored(
@@ -30,11 +37,11 @@ def list_stored(
     verdict: Annotated[
         str | None, typer.Option(help="Only with this answer: LEAK, CLEAN, DAMAGED, RUNNING.")
     ] = None,
-    format_: Annotated[str, typer.Option("--format", help="console or json.")] = "console",
+    format_: Annotated[
+        ListFormat, typer.Option("--format", help="Output format.")
+    ] = ListFormat.CONSOLE,
 ) -> None:
     """Runs, comparisons and nights of a store; what is damaged is listed with the reason."""
-    if format_ not in FORMATS:
-        raise UsageError(f"--format {format_}: choose one of {', '.join(FORMATS)}.")
     if not store.is_dir():
         raise RunDirectoryError(f"{store} is no directory: name the store of the runs with --store")
     from hybridbench.rundir.listing import list_store
@@ -47,7 +54,7 @@ def list_stored(
         and (profile is None or entry.profile == profile)
         and (verdict is None or answer(entry).casefold() == verdict.casefold())
     ]
-    if format_ == "json":
+    if format_ is ListFormat.JSON:
         emit(json.dumps([_as_json(entry) for entry in shown], indent=2) + "\n")
         return
     from hybridbench.terminal import Terminal

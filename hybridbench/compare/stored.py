@@ -15,7 +15,7 @@ from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
 from hybridbench.errors import ExitCode, UsageError
 from hybridbench.records.json_value import JsonValue
-from hybridbench.rundir.reader import read_manifest
+from hybridbench.rundir.manifest import read_manifest
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.resume import plan_of_manifest
 from hybridbench.runs.soak import run_soak

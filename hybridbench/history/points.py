@@ -24,7 +24,8 @@ from hybridbench.records.stored_verdict import (
 from hybridbench.records.verdict import NO_MODEL
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs, writer_of
-from hybridbench.rundir.reader import read_manifest, read_run
+from hybridbench.rundir.manifest import read_manifest
+from hybridbench.rundir.reader import read_run
 from hybridbench.thresholds import Stat
 
 

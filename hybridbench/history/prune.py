@@ -25,8 +25,8 @@ from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import CELLS, KEEP, LOCK
 from hybridbench.rundir.listing import EntryKind, RunSummary, find_runs, list_runs
 from hybridbench.rundir.lock import locked_run
+from hybridbench.rundir.manifest import read_manifest
 from hybridbench.rundir.proof import foreign_files, is_ours
-from hybridbench.rundir.reader import read_manifest
 
 _DAY_S: Final = 86400.0
 _RENAMED: Final = ".pruned-"

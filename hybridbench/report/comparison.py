@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hybridbench.analysis.comparison.answer import CheckedRatio
 from hybridbench.analysis.comparison.metrics import MEMORY_AT_REST, PEAK_MEMORY
 from hybridbench.analysis.comparison.records import (
     Change,
@@ -22,7 +23,7 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.errors import ExitCode
 from hybridbench.records.json_value import as_mapping
-from hybridbench.records.verdict import Finding
+from hybridbench.records.verdict import Finding, ThresholdOutcome
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
 from hybridbench.report.comparison_tables import (
@@ -37,10 +38,14 @@ from hybridbench.report.document import (
     DocumentKind,
     Fact,
     FindingText,
+    Gate,
+    GateState,
+    Table,
     Timeline,
     Tone,
 )
 from hybridbench.report.provenance import model_note, provenance_tables, started_text
+from hybridbench.report.thresholds import STATE
 from hybridbench.report.timeline import last_moment_s
 from hybridbench.report.wording import BADGES, full_rate_text, plain_text, without_options
 from hybridbench.rundir.layout import VERDICT
@@ -68,13 +73,15 @@ _TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED,
 class ComparisonSource:
     """Where a comparison lies and how it came about.
 
-    ``ended_by`` is the exit code of a comparison that a signal ended, else None.
+    ``ended_by`` is the exit code of a comparison that a signal ended, else None; ``ratios`` are its
+    thresholds on ratios, checked.
     """
 
     run_id: str
     command: tuple[str, ...] = ()
     ended_by: ExitCode | None = None
     notes: tuple[str, ...] = ()
+    ratios: tuple[CheckedRatio, ...] = ()
 
 
 def comparison_document(
@@ -94,11 +101,11 @@ def comparison_document(
         exit_code=int(code),
         headline=verdict.headline.removeprefix(f"{verdict.word}: "),
         answer=tuple(_answer(comparison, verdict, source.command)),
-        gates=comparison_gates(comparison, verdict, code),
+        gates=(*comparison_gates(comparison, verdict, code), *map(_ratio_gate, source.ratios)),
         suite=f"hybridbench compare {_suite(comparison)}",
         measures=comparison_measures(comparison, verdict),
         ruling=_ruling(verdict),
-        tables=comparison_tables(comparison, verdict),
+        tables=(*comparison_tables(comparison, verdict), *_ratio_tables(source.ratios)),
         findings=tuple(_findings(comparison, verdict)),
         notes=(*_notes(comparison, verdict), *source.notes),
         timeline=Timeline(max(ends)),
@@ -106,6 +113,22 @@ def comparison_document(
         provenance=provenance_tables(base.manifest, ends[0]),
         command=shlex.join(source.command),
         data_file=VERDICT,
+    )
+
+
+def _ratio_gate(ratio: CheckedRatio) -> Gate:
+    state = GateState.SKIPPED if ratio.result is None else STATE[ratio.result.outcome]
+    return Gate(ratio.text, f"thresholds of {ratio.version}", state, ratio.said)
+
+
+def _ratio_tables(ratios: Sequence[CheckedRatio]) -> Iterator[Table]:
+    if not ratios:
+        return
+    undecided = ThresholdOutcome.UNDECIDED
+    outcomes = [undecided if r.result is None else r.result.outcome for r in ratios]
+    rows = ((r.version, r.text, o.value, r.said) for r, o in zip(ratios, outcomes, strict=True))
+    yield Table(
+        "Thresholds on ratios", ("version", "threshold", "outcome", "measured"), tuple(rows)
     )
 
 

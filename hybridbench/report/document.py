@@ -7,8 +7,10 @@ Whatever part a document leaves empty, no renderer mentions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from hybridbench import __version__
 from hybridbench.analysis.record import FloatArray
@@ -66,6 +68,21 @@ class Gate:
     detail: str = ""  # lines of evidence
     measured_s: float | None = None  # the length of what was judged
     minor: bool = False  # the answer stands whether this is decided or not
+
+
+_STATE_WORDS: Final = {
+    GateState.FAILED: "failed",
+    GateState.ERROR: "without an answer",
+    GateState.SKIPPED: "not decided",
+    GateState.PASSED: "passed",
+}
+
+
+def tally(gates: Sequence[Gate]) -> str:
+    """``31 gates: 1 failed, 2 not decided, 28 passed``."""
+    states = [gate.state for gate in gates]
+    counts = [f"{states.count(s)} {word}" for s, word in _STATE_WORDS.items() if s in states]
+    return f"{len(gates)} {'gate' if len(gates) == 1 else 'gates'}: {', '.join(counts)}"
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from hybridbench.report.document import Document, Gate, GateState
-from hybridbench.report.gate_words import tally
+from hybridbench.report.document import Document, Gate, GateState, tally
 from hybridbench.report.markdown import markdown_lines, markdown_row, markdown_text
 
 # GitHub's limit is 1 MiB for all that one step writes; a step may write a little more itself.

@@ -19,8 +19,7 @@ from jinja2 import BaseLoader, Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from hybridbench.report.chart_data import page_data
-from hybridbench.report.document import Chart, Document, Ink
-from hybridbench.report.gate_words import tally
+from hybridbench.report.document import Chart, Document, Ink, tally
 from hybridbench.report.wording import BADGES, number
 
 # Between two letters only: a decimal point or a unit per hour must stay whole.

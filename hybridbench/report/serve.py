@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 
 from hybridbench.errors import HybridbenchError
 from hybridbench.rundir.layout import SAMPLES
-from hybridbench.rundir.reader import decoded_sample, read_manifest
+from hybridbench.rundir.lines import decoded_sample
+from hybridbench.rundir.manifest import read_manifest
 
 HOST: Final = "127.0.0.1"
 _NICE: Final = 10

@@ -31,8 +31,9 @@ from hybridbench.rundir.layout import (
     SAMPLES,
     VERDICT,
 )
+from hybridbench.rundir.lines import SampleLine, decoded_sample
 from hybridbench.rundir.lock import holder_of
-from hybridbench.rundir.reader import SampleLine, decoded_sample, read_manifest
+from hybridbench.rundir.manifest import read_manifest
 
 _TAIL_BYTES: Final = 1 << 17
 # A night holds its cells, a cell its attempts, an attempt its runs.

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import INT_MAX, INT_MIN, WALL_S_MAX, ForeignDataError, json_value
+from hybridbench.foreign import (
+    DOCUMENT_BYTES_MAX,
+    INT_MAX,
+    INT_MIN,
+    WALL_S_MAX,
+    ForeignDataError,
+    json_value,
+    read_text,
+)
 from hybridbench.records.json_value import JsonValue, as_mapping, plain_mapping
 from hybridbench.rundir.layout import MANIFEST, RUN_SCHEMA
 
@@ -55,6 +63,28 @@ def checked_manifest(manifest: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
                 f"{MANIFEST}: {key!r} must be a mapping with a 'name'", code=ErrorCode.DAMAGED
             )
     return plain
+
+
+def read_manifest(path: Path) -> dict[str, JsonValue]:
+    """The manifest of the run at ``path``.
+
+    Raises:
+        RunDirectoryError: when it is missing, damaged, or of a later version.
+    """
+    file = path / MANIFEST
+    try:
+        text = read_text(file, DOCUMENT_BYTES_MAX)
+    except FileNotFoundError as error:
+        raise RunDirectoryError(
+            f"{path} is not a run directory: it has no {MANIFEST}", code=ErrorCode.NOT_FOUND
+        ) from error
+    except ForeignDataError as error:
+        raise RunDirectoryError(f"{file} {error}", code=ErrorCode.DAMAGED) from error
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot read {file}: {error.strerror}", code=ErrorCode.NOT_READABLE
+        ) from error
+    return manifest_from_text(text, file)
 
 
 def manifest_from_text(text: str, path: Path) -> dict[str, JsonValue]:

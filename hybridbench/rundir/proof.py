@@ -27,7 +27,7 @@ from hybridbench.rundir.layout import (
     SAMPLES,
     WRITTEN_PAGES,
 )
-from hybridbench.rundir.reader import decoded_sample
+from hybridbench.rundir.lines import decoded_sample
 
 _ATTEMPT: Final = "attempt-"
 _CONSOLE: Final = "console.txt"

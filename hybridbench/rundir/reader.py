@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar, cast
+from typing import cast
 
-import msgspec
 import numpy as np
 
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
-from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import (
-    DOCUMENT_BYTES_MAX,
-    RECORDS_BYTES_MAX,
-    TIME_S_MAX,
-    WALL_S_MAX,
-    ForeignDataError,
-    check_plain,
-    read_bytes,
-    read_text,
-)
 from hybridbench.metrics import spec_of
 from hybridbench.records.json_value import JsonValue
-from hybridbench.rundir.layout import EVENTS, MANIFEST, NOTE, PHASE, SAMPLES
-from hybridbench.rundir.manifest import manifest_from_text
+from hybridbench.rundir.layout import EVENTS, NOTE, PHASE, SAMPLES
+from hybridbench.rundir.lines import EVENT, SAMPLE, SampleLine, read_lines
+from hybridbench.rundir.manifest import read_manifest
 
 
 def read_run(path: Path) -> RunRecord:
@@ -38,8 +27,8 @@ def read_run(path: Path) -> RunRecord:
         RunDirectoryError: when there is no run, or a later version wrote it.
     """
     manifest = read_manifest(path)
-    samples = _read_lines(path / SAMPLES, _SAMPLE)
-    stored = _read_lines(path / EVENTS, _EVENT)
+    samples = read_lines(path / SAMPLES, SAMPLE)
+    stored = read_lines(path / EVENTS, EVENT)
     columns = _Columns()
     for sample in samples.lines:
         columns.add(sample)
@@ -52,77 +41,6 @@ def read_run(path: Path) -> RunRecord:
     notes = [*samples.notes(SAMPLES), *stored.notes(EVENTS), *columns.notes()]
     events += [RunEvent(end_s, NOTE, {"text": text}) for text in notes]
     return RunRecord(manifest, columns.series(), tuple(events))
-
-
-def read_manifest(path: Path) -> dict[str, JsonValue]:
-    """The manifest of the run at ``path``.
-
-    Raises:
-        RunDirectoryError: when it is missing, damaged, or of a later version.
-    """
-    file = path / MANIFEST
-    try:
-        text = read_text(file, DOCUMENT_BYTES_MAX)
-    except FileNotFoundError as error:
-        raise RunDirectoryError(
-            f"{path} is not a run directory: it has no {MANIFEST}", code=ErrorCode.NOT_FOUND
-        ) from error
-    except ForeignDataError as error:
-        raise RunDirectoryError(f"{file} {error}", code=ErrorCode.DAMAGED) from error
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot read {file}: {error.strerror}", code=ErrorCode.NOT_READABLE
-        ) from error
-    return manifest_from_text(text, file)
-
-
-# A line whose time is none of a run is damaged.
-_Time = Annotated[float, msgspec.Meta(ge=-TIME_S_MAX, le=TIME_S_MAX)]
-
-
-class SampleLine(msgspec.Struct):
-    """One line of samples.jsonl."""
-
-    t: _Time
-    m: dict[str, float]
-    phase: str = ""
-    wall: Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)] = 0.0
-
-
-class EventLine(msgspec.Struct):
-    """One line of events.jsonl."""
-
-    t: _Time
-    kind: str
-    data: dict[str, object] = {}
-
-
-_SAMPLE = msgspec.json.Decoder(SampleLine)
-_EVENT = msgspec.json.Decoder(EventLine)
-_Line = TypeVar("_Line", SampleLine, EventLine)
-
-
-def decoded_sample(line: bytes) -> SampleLine | None:
-    """The sample in ``line``, or None for a damaged one."""
-    return _decoded(line, _SAMPLE)
-
-
-@dataclass
-class _Read(Generic[_Line]):
-    """The lines of a file that could be read, and what could not."""
-
-    lines: list[_Line] = field(default_factory=list)
-    torn: bool = False
-    damaged: int = 0
-    missing: bool = False
-
-    def notes(self, name: str) -> Iterator[str]:
-        if self.missing:
-            yield f"{name} is missing"
-        if self.torn:
-            yield f"the last line of {name} was torn and is left out"
-        if self.damaged:
-            yield f"{self.damaged} damaged {_plural('line', self.damaged)} of {name} skipped"
 
 
 @dataclass
@@ -169,55 +87,4 @@ class _Columns:
             yield f"metrics this version does not know are left out: {names}"
         if self.out_of_order:
             count = self.out_of_order
-            yield f"{count} {_plural('sample', count)} of {SAMPLES} went back in time, skipped"
-
-
-def _read_lines(path: Path, decoder: msgspec.json.Decoder[_Line]) -> _Read[_Line]:
-    read: _Read[_Line] = _Read()
-    try:
-        data = read_bytes(path, RECORDS_BYTES_MAX)
-    except FileNotFoundError:
-        return _Read(missing=True)
-    except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.DAMAGED) from error
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
-        ) from error
-    *whole, tail = data.split(b"\n")
-    read.lines, read.damaged = _decode_all(whole, decoder)
-    if tail:
-        # A cut just before the newline leaves a whole line; any other cut leaves no JSON object.
-        last = _decoded(tail, decoder)
-        read.torn = last is None
-        if last is not None:
-            read.lines.append(last)
-    return read
-
-
-def _decode_all(
-    raw: Sequence[bytes], decoder: msgspec.json.Decoder[_Line]
-) -> tuple[list[_Line], int]:
-    lines, damaged = [], 0
-    for text in raw:
-        line = _decoded(text, decoder)
-        if line is not None:
-            lines.append(line)
-        # An empty line is how the writer ends one that the disk refused to take whole.
-        elif text:
-            damaged += 1
-    return lines, damaged
-
-
-def _decoded(text: bytes, decoder: msgspec.json.Decoder[_Line]) -> _Line | None:
-    try:
-        line = decoder.decode(text)
-        if isinstance(line, EventLine):
-            check_plain(line.data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):
-        return None
-    return line
-
-
-def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 else f"{noun}s"
+            yield f"{count} sample{'s' * (count != 1)} of {SAMPLES} went back in time, skipped"

@@ -13,7 +13,7 @@ from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.rundir.cut import read_cut_run
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.rundir.lock import locked_run
-from hybridbench.rundir.reader import read_manifest
+from hybridbench.rundir.manifest import read_manifest
 from hybridbench.runs.defect_files import defects_to_resume
 from hybridbench.runs.interrupts import handled_interrupts
 from hybridbench.runs.plan import WATCHDOG_S, Segment, SoakOutcome, SoakPlan

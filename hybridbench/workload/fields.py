@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Final, TypeAlias
 
-import numpy as np
 from annotated_types import Ge, Le
 from pydantic import (
     AllowInfNan,
@@ -135,7 +135,8 @@ def _zipf_text(value: float) -> str:
 
 def _decimal(value: float) -> str:
     # The shortest digits that read back as the same float, without an exponent.
-    return np.format_float_positional(value, trim="-")
+    text = format(Decimal(repr(value)), "f")
+    return text.removesuffix(".0")
 
 
 def _range_list(value: TokenRange) -> list[int]:

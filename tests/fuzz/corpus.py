@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.cli.sources import tell_directory
+from hybridbench.cli.results import read_result
 from hybridbench.clock import SystemClock
 from hybridbench.compare.store import ComparisonWriter
 from hybridbench.engine.models.export import write_checkpoint
@@ -22,7 +22,7 @@ from hybridbench.engine.models.schema import checkpoint_schema
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights
 from hybridbench.nightly.run import MergeOptions, merge_cells
 from hybridbench.records.json_value import JsonValue
-from hybridbench.rundir.reader import read_manifest
+from hybridbench.rundir.manifest import read_manifest
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.resume import plan_of_manifest, read_segment
 from hybridbench.workload.catalog import list_plans, list_profiles, load_profile
@@ -86,7 +86,7 @@ def _run(folder: Path) -> None:
         options={"watchdog_s": 30.0},
     )
     write_run(folder / "store" / "a-run", record)
-    tell_directory(folder / "store" / "a-run").write()
+    read_result(folder / "store" / "a-run").write()
 
 
 def _comparison(folder: Path) -> None:
@@ -107,7 +107,7 @@ def _comparison(folder: Path) -> None:
     with ComparisonWriter(path, facts) as writer:
         for block in made.blocks:
             writer.block(block)
-    tell_directory(path).write()
+    read_result(path).write()
 
 
 def _night(folder: Path) -> None:

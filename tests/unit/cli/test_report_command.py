@@ -11,8 +11,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from hybridbench.cli import judged, sources
-from hybridbench.cli.judged import FORMATS, Telling, tell
+from hybridbench.cli import results
+from hybridbench.cli.options import ReportFormat
+from hybridbench.cli.render import OutputOptions, render
 from hybridbench.clock import FakeClock
 from hybridbench.errors import UsageError
 from hybridbench.report import formats
@@ -39,7 +40,7 @@ def names(directory: Path) -> set[str]:
 
 
 def test_the_formats_of_the_help_are_those_of_the_table() -> None:
-    assert tuple(formats.FORMATS) == FORMATS
+    assert tuple(formats.FORMATS) == tuple(ReportFormat)
 
 
 def test_without_a_format_the_derived_files_are_rebuilt(
@@ -77,7 +78,6 @@ def test_an_output_file_gets_the_text_and_standard_output_stays_empty(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--format", "pdf"], "choose one of console, markdown"),
         (["--output", "x.md"], "--format"),
         (["--so-far", "--open"], "leave out every other option"),
         (["--format", "json", "--output", "run/samples.jsonl"], "evidence"),
@@ -102,7 +102,7 @@ def test_a_pipe_is_written_into_and_stays_a_pipe(run_dir: Path, tmp_path: Path) 
     # Held open at both ends, so that neither side waits for the other.
     reader = os.open(pipe, os.O_RDWR)
     try:
-        tell(run_dir, Telling("markdown", pipe), rebuild=False)
+        render(run_dir, OutputOptions(ReportFormat.MARKDOWN, pipe), rebuild=False)
         written = os.read(reader, 1 << 20)
     finally:
         os.close(reader)
@@ -120,7 +120,7 @@ def test_a_symbolic_link_is_followed_and_stays_a_link(
         target.write_text("older and much longer" * 1000)
     link.symlink_to(target)
 
-    tell(run_dir, Telling("json", link), rebuild=False)
+    render(run_dir, OutputOptions(ReportFormat.JSON, link), rebuild=False)
 
     assert link.is_symlink()
     assert json.loads(target.read_text())["answer"] == "INVALID"
@@ -157,7 +157,7 @@ def test_what_a_stored_result_consists_of_is_no_output(
         path.symlink_to(run_dir / name)
 
     with pytest.raises(UsageError, match=f"{name} belongs to the stored result"):
-        tell(run_dir, Telling("json", path), rebuild=False)
+        render(run_dir, OutputOptions(ReportFormat.JSON, path), rebuild=False)
 
     assert (run_dir / name).read_text() == "recorded"
 
@@ -169,7 +169,7 @@ def test_a_night_and_a_comparison_are_no_output_either(
     (tmp_path / name).write_text("recorded")
 
     with pytest.raises(UsageError, match=f"{name} belongs to the stored result"):
-        tell(run_dir, Telling("json", tmp_path / name), rebuild=False)
+        render(run_dir, OutputOptions(ReportFormat.JSON, tmp_path / name), rebuild=False)
 
     assert (tmp_path / name).read_text() == "recorded"
 
@@ -178,7 +178,7 @@ def test_the_same_name_elsewhere_and_the_pages_of_a_run_may_be_written(
     run_dir: Path, tmp_path: Path
 ) -> None:
     for path in (tmp_path / "verdict.json", run_dir / "junit.xml"):
-        tell(run_dir, Telling("junit", path), rebuild=False)
+        render(run_dir, OutputOptions(ReportFormat.JUNIT, path), rebuild=False)
 
         assert path.read_text().startswith("<?xml")
 
@@ -224,12 +224,12 @@ def test_open_shows_the_page_and_a_copy_of_it_where_nothing_can_be_written(
         return True
 
     monkeypatch.setattr("webbrowser.open", opens)
-    tell(run_dir, Telling(open_page=True))
+    render(run_dir, OutputOptions(open_page=True))
     (run_dir / "verdict.json").unlink()
     (run_dir / "verdict.json").mkdir()
-    tell(run_dir, Telling(open_page=True))
+    render(run_dir, OutputOptions(open_page=True))
     monkeypatch.setattr("webbrowser.open", lambda url: False)
-    tell(run_dir, Telling(open_page=True))
+    render(run_dir, OutputOptions(open_page=True))
 
     assert opened[0] == (run_dir / "report.html").as_uri()
     copy = Path(opened[1].removeprefix("file://"))
@@ -238,19 +238,19 @@ def test_open_shows_the_page_and_a_copy_of_it_where_nothing_can_be_written(
     assert "no browser was found; the page is" in capsys.readouterr().err
 
 
-def test_another_kind_of_directory_is_told_by_its_own_source(
+def test_another_kind_of_directory_has_a_reader_of_its_own(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = sources.tell_directory(run_dir)
+    document = results.read_result(run_dir).document
     written: list[Path] = []
     (tmp_path / "night.json").write_text("{}")
-    source = sources.Source(
-        "night.json",
-        lambda directory: sources.Told(told.document, lambda: written.append(directory)),
-    )
-    monkeypatch.setattr(sources, "SOURCES", (source,))
 
-    code = judged.tell(tmp_path)
+    def reader(directory: Path) -> results.Result:
+        return results.Result(document, lambda: written.append(directory))
+
+    monkeypatch.setattr(results, "_READERS", {"night.json": reader})
+
+    code = render(tmp_path)
 
     assert code == 16
     assert written == [tmp_path]
@@ -258,4 +258,4 @@ def test_another_kind_of_directory_is_told_by_its_own_source(
 
 def test_the_answer_of_an_output_that_is_refused_is_no_traceback(run_dir: Path) -> None:
     with pytest.raises(UsageError, match="--output"):
-        tell(run_dir, Telling("json", run_dir / "manifest.json"), rebuild=False)
+        render(run_dir, OutputOptions(ReportFormat.JSON, run_dir / "manifest.json"), rebuild=False)

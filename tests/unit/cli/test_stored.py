@@ -78,9 +78,7 @@ def test_a_store_that_is_not_there_is_one_sentence(tmp_path: Path, words: tuple[
     [
         (("history", "--metric", "wobble"), "choose one of rss.slope"),
         (("history", "--since", "yesterday"), "2026-11-01"),
-        (("history", "--format", "pdf"), "choose one of"),
         (("prune",), "needs a rule"),
-        (("list", "runs", "--format", "pdf"), "choose one of"),
     ],
 )
 def test_what_is_asked_wrongly_is_told_with_what_would_do(

@@ -10,8 +10,7 @@ import pytest
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ExitCode
 from hybridbench.records.verdict import DecayResult, Verdict, VerdictKind
-from hybridbench.report.document import Gate, GateState
-from hybridbench.report.gate_words import tally
+from hybridbench.report.document import Gate, GateState, tally
 from hybridbench.report.gates import QUESTIONS, gates_of
 from tests.unit.report import synthetic
 

@@ -10,7 +10,7 @@ import pytest
 from hybridbench.errors import RunDirectoryError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import MANIFEST
-from hybridbench.rundir.reader import read_manifest
+from hybridbench.rundir.manifest import read_manifest
 from hybridbench.runs.resume import plan_of_manifest
 from hybridbench.workload.catalog import load_profile
 from tests.unit.report.synthetic import manifest

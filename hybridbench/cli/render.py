@@ -1,4 +1,4 @@
-"""From stored results to their answer on the console and their report on disk."""
+"""Stored results judged again: their report on the console or in a file, and on disk."""
 
 from __future__ import annotations
 
@@ -8,53 +8,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hybridbench.cli.options import ReportFormat
 from hybridbench.cli.output import write_output
-from hybridbench.cli.sources import Told, tell_directory
-from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.cli.results import Result, read_result
+from hybridbench.errors import RunDirectoryError
 from hybridbench.safe_output import answer_of_verdict, echo, emit
 
 if TYPE_CHECKING:
     from hybridbench.report.document import Document
 
-# The names of report/formats.py, said here so that `--help` need not load what renders them.
-FORMATS = (
-    "console",
-    "markdown",
-    "html",
-    "json",
-    "junit",
-    "github-summary",
-    "github-annotations",
-    "benchmark-json",
-)
-CONSOLE = "console"
 # What is read as it is printed; the others have an escape of their own for what others wrote.
-_FOR_READERS = frozenset({CONSOLE, "markdown", "github-summary"})
+_FOR_READERS = (ReportFormat.CONSOLE, ReportFormat.MARKDOWN, ReportFormat.GITHUB_SUMMARY)
 
 
 @dataclass(frozen=True)
-class Telling:
-    """How an answer is to be told."""
+class OutputOptions:
+    """In which format a report is rendered, and where to."""
 
-    format: str = CONSOLE
+    format: ReportFormat = ReportFormat.CONSOLE
     output: Path | None = None  # None: standard output
     open_page: bool = False
 
 
-def check_format(name: str) -> None:
-    """Raise UsageError unless ``name`` is a format of reports."""
-    if name not in FORMATS:
-        raise UsageError(f"--format {name}: choose one of {', '.join(FORMATS)}.")
-
-
-def tell(directory: Path, telling: Telling = Telling(), *, rebuild: bool = True) -> int:
-    """Judge what is in ``directory`` again and tell it.
+def render(
+    directory: Path, options: OutputOptions = OutputOptions(), *, rebuild: bool = True
+) -> int:
+    """Judge what is in ``directory`` again and render its report.
 
     Args:
-        directory: a run, a comparison or a night.
-        telling: as what, and where to.
-        rebuild: write its derived files as well.  Where that cannot be done the answer is told all
-            the same, with a sentence on standard error.
+        directory: a run, a comparison or a nightly run.
+        options: format and place.
+        rebuild: write its derived files as well.  Where that cannot be done the report is rendered
+            all the same, with a sentence on standard error.
 
     Returns:
         The exit code: the verdict's, or 130 or 143 for a run that was interrupted.
@@ -63,20 +48,16 @@ def tell(directory: Path, telling: Telling = Telling(), *, rebuild: bool = True)
         RunDirectoryError: there is nothing to judge.
         UsageError: the output cannot be written.
     """
-    told = tell_directory(directory)
-    page = _rebuilt(directory, told) if rebuild else None
-    with answer_of_verdict():
-        _say(told.document, telling, page)
-    if telling.open_page:
-        _open(told.document, page)
-    return told.document.exit_code
+    result = read_result(directory)
+    page = _rebuilt(directory, result) if rebuild else None
+    return _render(result.document, options, page)
 
 
-def tell_under(run_dir: Path, thresholds: Sequence[str], telling: Telling) -> int:
-    """Tell what the run in ``run_dir`` comes to under its own thresholds and these; write nothing.
+def render_with_thresholds(run_dir: Path, thresholds: Sequence[str], options: OutputOptions) -> int:
+    """Judge the run in ``run_dir`` under its own thresholds and these, and write nothing there.
 
     Returns:
-        The exit code of that answer.
+        The exit code of that verdict.
 
     Raises:
         RunDirectoryError: there is no run.
@@ -90,15 +71,10 @@ def tell_under(run_dir: Path, thresholds: Sequence[str], telling: Telling) -> in
     record = read_run(run_dir)
     every = dict.fromkeys((*texts(record.manifest, "thresholds"), *thresholds))
     record = replace(record, manifest={**record.manifest, "thresholds": list(every)})
-    document = build_document(record, judge(record))
-    with answer_of_verdict():
-        _say(document, telling, None)
-    if telling.open_page:
-        _open(document, None)
-    return document.exit_code
+    return _render(build_document(record, judge(record)), options, None)
 
 
-def tell_so_far(run_dir: Path) -> int:
+def write_interim_report(run_dir: Path) -> int:
     """Judge what the run in ``run_dir`` has stored up to now, and write that beside it.
 
     Returns:
@@ -120,31 +96,39 @@ def tell_so_far(run_dir: Path) -> int:
     return 0
 
 
-def _rebuilt(directory: Path, told: Told) -> Path | None:
+def _rebuilt(directory: Path, result: Result) -> Path | None:
     """The page, written anew with all beside it; None where ``directory`` cannot be written."""
     from hybridbench.rundir.layout import REPORT_HTML
 
     try:
-        told.write()
+        result.write()
     except RunDirectoryError as error:
         echo(f"hybridbench: the derived files were not rebuilt: {error}", err=True)
         return None
     return directory / REPORT_HTML
 
 
-def _say(document: Document, telling: Telling, page: Path | None) -> None:
-    if telling.format == CONSOLE and telling.output is None:
+def _render(document: Document, options: OutputOptions, page: Path | None) -> int:
+    with answer_of_verdict():
+        _print(document, options, page)
+    if options.open_page:
+        _open(document, page)
+    return document.exit_code
+
+
+def _print(document: Document, options: OutputOptions, page: Path | None) -> None:
+    if options.format is ReportFormat.CONSOLE and options.output is None:
         from hybridbench.report.console import render_console
         from hybridbench.terminal import Terminal
 
         Terminal().print(render_console(document, page))
         return
-    from hybridbench.report.formats import FORMATS as TABLE
+    from hybridbench.report.formats import FORMATS
 
-    text = TABLE[telling.format].render(document)
-    if telling.output is not None:
-        write_output(telling.output, text)
-    elif telling.format in _FOR_READERS:
+    text = FORMATS[options.format].render(document)
+    if options.output is not None:
+        write_output(options.output, text)
+    elif options.format in _FOR_READERS:
         echo(text, nl=False)
     else:
         emit(text)
