@@ -36,9 +36,9 @@ class AllocationRecord:
         Raises:
             WorkerLostError: the worker died of it; what was recorded stands.
         """
-        loop, recorder = self._loop, self._loop.run.recorder
+        loop, recorder = self._loop, self._loop.context.recorder
         length = format_duration(self._seconds)
-        loop.run.view.note(f"{length} more of traffic, with every allocation recorded")
+        loop.context.view.note(f"{length} more of traffic, with every allocation recorded")
         recorder.enter("allocations")
         loop.censuses_wanted = loop.samples_wanted = False
         finished = loop.driver.counts.finished
@@ -72,5 +72,5 @@ class AllocationRecord:
         answer = self._loop.ask(TrackAllocations(path), AllocationsTracked, _PATIENCE_S)
         error = "no answer in time" if answer is None else answer.error
         if error:
-            self._loop.run.recorder.note(f"allocations were not recorded: {error}")
+            self._loop.context.recorder.note(f"allocations were not recorded: {error}")
         return not error

@@ -70,13 +70,15 @@ class LeakDiagnosis:
             return False
         loop = self._loop
         loop.samples_wanted = False
-        loop.run.view.note("asking the resting worker what it holds and what it would give back")
+        loop.context.view.note(
+            "asking the resting worker what it holds and what it would give back"
+        )
         unharmed = loop.ask(self._request(_HARMLESS_STAGES), Diagnosis, _PATIENCE_S)
         if leaks:
             self._hold()
         destroyed = loop.ask(self._request(_DESTRUCTIVE_STAGES), Diagnosis, _PATIENCE_S)
         if unharmed is None or destroyed is None:
-            loop.run.recorder.note("the diagnosis was not answered in time")
+            loop.context.recorder.note("the diagnosis was not answered in time")
             return False
         self._record(unharmed, destroyed, "leak" if leaks else "always")
         return True
@@ -101,13 +103,13 @@ class LeakDiagnosis:
         if not self._hold_s:
             return
         loop = self._loop
-        pid, interrupts = loop.target.pid, loop.run.interrupts
-        loop.run.view.note(
+        pid, interrupts = loop.target.pid, loop.context.interrupts
+        loop.context.view.note(
             f"LEAK: the worker (pid {pid}) is kept for {format_duration(self._hold_s)}, at rest "
             f"and unchanged.  Reach it with `py-spy dump --pid {pid}`, `gdb -p {pid}` or "
             f"/proc/{pid}/smaps; Ctrl-C ends the wait and the run goes on to its report."
         )
-        loop.run.recorder.event("hold", {"pid": pid, "seconds": self._hold_s})
+        loop.context.recorder.event("hold", {"pid": pid, "seconds": self._hold_s})
         asked_before = loop.interrupted
         loop.run_until(lambda: loop.interrupted and not asked_before, loop.now_s + self._hold_s)
         if not asked_before:
@@ -127,7 +129,7 @@ class LeakDiagnosis:
             return
         baseline = self._baseline = question.answer
         survey = baseline.survey or SurveyRecord("not asked for")
-        self._loop.run.recorder.at(
+        self._loop.context.recorder.at(
             baseline.t_s,
             BASELINE_EVENT,
             {
@@ -140,7 +142,7 @@ class LeakDiagnosis:
     def _record(self, unharmed: Diagnosis, destroyed: Diagnosis, trigger: str) -> None:
         readings = [*unharmed.stages, *destroyed.stages]
         survey = unharmed.survey or SurveyRecord("not asked for")
-        recorder = self._loop.run.recorder
+        recorder = self._loop.context.recorder
         # Stamped with the survey, which a long wait may have followed.
         recorder.at(
             unharmed.t_s,

@@ -117,7 +117,7 @@ class SoakLoop:
     It owns none of what it connects.
     """
 
-    run: RunContext
+    context: RunContext
     target: Target
     driver: Driver
     sampler: Sampler
@@ -142,12 +142,12 @@ class SoakLoop:
     @property
     def now_s(self) -> float:
         """The loop's monotonic clock."""
-        return self.run.clock.monotonic_s()
+        return self.context.clock.monotonic_s()
 
     @property
     def interrupted(self) -> bool:
         """Whether somebody asked for the end."""
-        return self.run.interrupts.first is not None
+        return self.context.interrupts.first is not None
 
     def start_traffic(self) -> None:
         """From now on the plan's duration counts."""
@@ -253,7 +253,7 @@ class SoakLoop:
         """Store the worker's private memory of this moment, at which it has nothing to do."""
         at_rest = self.sampler.read_now("rss_anon_swap_bytes")
         if at_rest is not None:
-            self.run.recorder.sample(self.now_s, {"rest_anon_swap_bytes": at_rest})
+            self.context.recorder.sample(self.now_s, {"rest_anon_swap_bytes": at_rest})
 
     # One turn's parts.
 
@@ -283,11 +283,11 @@ class SoakLoop:
                 self._on_counters(message)
             case CensusReply():
                 self._learn_price(message)
-                self.run.recorder.census(message)
+                self.context.recorder.census(message)
                 self.status.saw_census(message)
             case CheckpointReply():
                 self._learn_price(message.census)
-                self.run.recorder.checkpoint(message)
+                self.context.recorder.checkpoint(message)
                 self.status.saw_checkpoint(message)
             case Violation():
                 self._on_violation(message)
@@ -308,7 +308,7 @@ class SoakLoop:
     def _learn_price(self, census: CensusReply) -> None:
         if census.error:
             return
-        pace, recorder = self.census_pace, self.run.recorder
+        pace, recorder = self.census_pace, self.context.recorder
         before = pace.given_up
         pace.learn(census.stop_s, census.child_s, census.stop_cpu_s)
         if pace.given_up and not before and pace.stall_max_s is not None:
@@ -331,16 +331,16 @@ class SoakLoop:
         self._finish_sample(reply.t_s, reply.values)
 
     def _finish_sample(self, stamp_s: float, told: dict[str, float]) -> None:
-        recorder = self.run.recorder
+        recorder = self.context.recorder
         values = self.sampler.finish(told)
         late_s = values["sampler_late_s"]
         if late_s > max(_GAP_S_MIN, _GAP_INTERVALS * self.sampler.interval_s):
             recorder.event("gap", {"seconds": late_s})
         self._watch_clock()
         complete = recorder.sample(stamp_s, values)
-        if self.run.log_watch is not None:
+        if self.context.log_watch is not None:
             # Before the file is cut: what is cut away is gone.
-            self.run.log_watch.read_new()
+            self.context.log_watch.read_new()
         self.target.limit_stderr()
         self.status.saw_sample(complete)
         if "probe_stop_s" in complete and self._traffic_start_s is not None:
@@ -352,22 +352,22 @@ class SoakLoop:
         ahead_s = self._wall_ahead_s()
         jumped_s, self._clock_offset_s = ahead_s - self._clock_offset_s, ahead_s
         if abs(jumped_s) > _CLOCK_JUMP_S:
-            self.run.recorder.event("clock_jump", {"seconds": jumped_s})
+            self.context.recorder.event("clock_jump", {"seconds": jumped_s})
 
     def _wall_ahead_s(self) -> float:
-        return self.run.clock.wall_s() - self.run.clock.monotonic_s()
+        return self.context.clock.wall_s() - self.context.clock.monotonic_s()
 
     def _on_log_line(self, message: LogLine) -> None:
-        if self.run.log_watch is not None:
-            self.run.log_watch.line(message.text, message.t_s)
+        if self.context.log_watch is not None:
+            self.context.log_watch.line(message.text, message.t_s)
         else:
-            self.run.recorder.at(message.t_s, "engine_log", {"text": message.text})
+            self.context.recorder.at(message.t_s, "engine_log", {"text": message.text})
 
     def _on_violation(self, message: Violation) -> None:
         self._violations += 1
         # A broken law is broken again with every step; the first hundred tell all.
         if self._violations <= _VIOLATIONS_RECORDED_MAX:
-            self.run.recorder.violation(message)
+            self.context.recorder.violation(message)
         self.status.suspicion = message.violation.message
 
     def _watch(self, now_s: float) -> None:
@@ -381,21 +381,21 @@ class SoakLoop:
             raise WorkerLostError("hang", f"no word from the worker for {silent_s:.0f} s")
 
     def _report_if_wanted(self) -> None:
-        interrupts = self.run.interrupts
+        interrupts = self.context.interrupts
         if interrupts.report_wanted:
             interrupts.report_wanted = False
-            if self.run.on_report_wanted is not None:
-                self.run.on_report_wanted()
+            if self.context.on_report_wanted is not None:
+                self.context.on_report_wanted()
 
     def _show(self) -> None:
-        status, counts, recorder = self.status, self.driver.counts, self.run.recorder
+        status, counts, recorder = self.status, self.driver.counts, self.context.recorder
         status.phase = recorder.phase
         status.elapsed_s = recorder.now_s
         if self._traffic_start_s is not None:
             status.traffic_s = self.now_s - self._traffic_start_s
         status.finished, status.aborted = counts.finished, counts.aborted
         status.rejected = counts.rejected
-        self.run.view.update(status)
+        self.context.view.update(status)
 
 
 def _probe_id(message: ToWorker | FromWorker) -> int | None:
@@ -410,14 +410,14 @@ def _probe_id(message: ToWorker | FromWorker) -> int | None:
 
 def make_loop(
     plan: SoakPlan,
-    run: RunContext,
+    context: RunContext,
     target: Target,
     driver: Driver,
     ready: Ready,
     starvation: StarvationSource | None = None,
 ) -> SoakLoop:
     """The loop for a worker that said ``ready``; ``starvation`` is given by who parks it."""
-    now_s, cadence = run.clock.monotonic_s(), plan.cadence
+    now_s, cadence = context.clock.monotonic_s(), plan.cadence
     sources = [
         TimedSource(ProcessSource(ready.pid)),
         TimedSource(HarnessSource()),
@@ -426,10 +426,10 @@ def make_loop(
     ]
     status = RunStatus(f"{plan.model} / {plan.profile.name}", ready.model_note, plan.traffic_s)
     return SoakLoop(
-        run=run,
+        context=context,
         target=target,
         driver=driver,
-        sampler=Sampler(sources, Beat(cadence.sample_every_s, now_s), run.clock),
+        sampler=Sampler(sources, Beat(cadence.sample_every_s, now_s), context.clock),
         census_pace=ScanPace(cadence.collectible_every_s, now_s, plan.stall_max_s),
         status=status,
         watchdog_s=plan.watchdog_s,

@@ -46,8 +46,8 @@ class SoakSteps:
     extension: Extension | None = None
 
     def __post_init__(self) -> None:
-        self._recorder = self.loop.run.recorder
-        self._view = self.loop.run.view
+        self._recorder = self.loop.context.recorder
+        self._view = self.loop.context.view
         self._stop: Stop | None = None
         self._start_s = self._checkpoint_due_s = self.loop.now_s
         self._checkpoints = 0
@@ -144,7 +144,7 @@ class SoakSteps:
 
     def drain(self) -> None:
         """The last requests finish; nothing new comes."""
-        interrupts = self.loop.run.interrupts
+        interrupts = self.loop.context.interrupts
         if interrupts.first is not None:
             self._recorder.event("interrupted", {"signal": interrupts.first.name})
             self._view.note(

@@ -61,7 +61,7 @@ def make_soak(
     interrupts = Interrupts()
     view = view if view is not None else FakeView()
     loop = SoakLoop(
-        run=RunContext(clock, Recorder(sink, clock, now_s), interrupts, view),
+        context=RunContext(clock, Recorder(sink, clock, now_s), interrupts, view),
         target=target,
         driver=Driver(workload, target),
         sampler=Sampler(list(sources), Beat(1.0, now_s), clock),

@@ -56,7 +56,7 @@ def run(*script: VerdictKind | None, limit_s: float = 600.0) -> tuple[FakeSoak, 
     soak = make_soak(make_plan(duration_s=100.0))
     soak.target.steady_at_s = soak.clock.monotonic_s() + 15.0
     looks = ScriptedLooks(soak.clock, script)
-    recorder, status = soak.loop.run.recorder, soak.loop.status
+    recorder, status = soak.loop.context.recorder, soak.loop.status
     extension = Extension(limit_s, looks, recorder, soak.view, status)
     SoakSteps(make_plan(duration_s=100.0), soak.loop, extension=extension).run()
     return soak, looks

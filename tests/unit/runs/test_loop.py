@@ -110,7 +110,7 @@ def test_a_report_is_written_once_for_a_signal_and_the_run_goes_on() -> None:
     soak = make_soak()
     written: list[float] = []
     write = lambda: written.append(soak.loop.now_s)  # noqa: E731
-    soak.loop.run = replace(soak.loop.run, on_report_wanted=write)
+    soak.loop.context = replace(soak.loop.context, on_report_wanted=write)
     soak.interrupts.report_wanted = True
 
     soak.loop.run_until(lambda: False, soak.loop.now_s + 5.0)

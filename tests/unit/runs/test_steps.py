@@ -122,7 +122,7 @@ def test_a_worker_that_falls_silent_is_given_up_after_the_watchdogs_limit() -> N
         soak.steps.run()
 
     assert lost.value.reason == "hang"
-    assert soak.loop.run.recorder.now_s == pytest.approx(50.0, abs=2.0)
+    assert soak.loop.context.recorder.now_s == pytest.approx(50.0, abs=2.0)
     # While it said nothing the kernel's view of it went on being sampled.
     late = [values for t_s, _, values in soak.sink.samples if t_s > 25]
     assert len(late) >= 5
