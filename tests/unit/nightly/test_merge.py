@@ -12,7 +12,7 @@ import pytest
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.merge import find_cells, merged
 from hybridbench.nightly.run import MergeOptions, merge_cells
-from hybridbench.nightly.stored import read_cell, read_nightly_run, write_record
+from hybridbench.nightly.stored import read_cell, read_nightly_run
 from hybridbench.records.nightly import Attempt, AttemptReason, NightlyRun
 from hybridbench.report.junit import render_junit
 from hybridbench.report.nightly import nightly_document
@@ -171,15 +171,6 @@ def test_a_cell_stored_with_the_older_policy_is_merged_again(tmp_path: Path) -> 
     found = merged(read_cell(place).plan, find_cells([tmp_path / "cells"]), [])
 
     assert [cell.word for cell in found.cells] == ["CLEAN", "MISSING"]
-
-
-def test_a_lost_cell_of_an_older_version_has_none(tmp_path: Path) -> None:
-    place = tmp_path / NIGHT
-    write_record(place, tonight(tmp_path / "a", (CLEAN,), ()))
-    older = place.read_text("utf-8").replace('"cell": null', '"cell": {}')
-    place.write_text(older, "utf-8")
-
-    assert read_nightly_run(place).cells[1].cell is None
 
 
 def test_cells_of_two_plans_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""Which runs may be compared, and which rate is above another."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hybridbench.history.comparable import environment, grew, machine, series_facts
+from hybridbench.records.verdict import Rate
+from tests.unit.history.stores import manifest
+
+HERE = manifest("here", 0.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"machine": {"cpu": "Some CPU", "cpus_usable": 8, "memory_total_kib": "16777216"}},
+        {"interpreter": {"implementation": "cpython", "version": "3.12.1"}},
+        {"model": {"name": "qwen3-next", "preset": "tiny", "device": "cuda:0"}},
+    ],
+    ids=["processors", "Python", "device"],
+)
+def test_another_machine_python_or_device_is_another_class(changes: dict[str, object]) -> None:
+    assert machine({**HERE, **changes}) != machine(HERE)  # type: ignore[dict-item]
+
+
+def test_a_patch_release_of_python_is_the_same_class_of_machine() -> None:
+    patched = manifest("there", 0.0, interpreter={"implementation": "cpython", "version": "3.11.9"})
+
+    assert machine(patched) == machine(HERE)
+
+
+def test_a_newer_torch_is_another_environment_in_the_same_series() -> None:
+    newer = manifest("there", 0.0, versions={"hybridbench": "0.1.0", "torch": "2.9.0"})
+
+    assert series_facts(newer) == series_facts(HERE)
+    assert environment(newer) != environment(HERE)
+
+
+def test_a_rate_grew_only_if_its_whole_interval_is_above() -> None:
+    before = Rate(1.0, 0.9, 1.1, "B", "h")
+
+    assert grew(Rate(1.3, 1.2, 1.4, "B", "h"), before)
+    assert not grew(Rate(1.3, 1.05, 1.5, "B", "h"), before)
+    assert not grew(Rate(1.3, -math.inf, math.inf, "B", "h"), before)
+    assert not grew(Rate(1.3, 1.2, 1.4, "B", "h"), Rate(1.0, -math.inf, math.inf, "B", "h"))

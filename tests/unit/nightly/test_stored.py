@@ -1,0 +1,61 @@
+"""cell.json and night.json: what was written is read back, older forms too; the rest is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hybridbench.errors import RunDirectoryError
+from hybridbench.nightly.merge import find_cells, merged
+from hybridbench.nightly.stored import read_cell, read_nightly_run, write_record
+from hybridbench.rundir.layout import CELL, NIGHT
+from tests.unit.nightly.planned_runs import GROWTH, attempt, finished, planned_run, rate, store
+
+
+def test_a_rate_without_bounds_is_read_back(tmp_path: Path) -> None:
+    open_ = replace(rate(1e6), lower=-math.inf, upper=math.inf)
+    ended = attempt("LEAK", replace(GROWTH, rates=(open_,)), growth={"rss_bytes": open_})
+    record = finished(planned_run(tmp_path), "one", ended)
+
+    place = store(record, tmp_path / "cells") / CELL
+
+    assert read_cell(place) == record
+    assert '"upper": null' in place.read_text("utf-8")
+
+
+def test_a_lost_cell_of_an_older_version_has_none(tmp_path: Path) -> None:
+    planned = planned_run(tmp_path)
+    store(finished(planned, "one", attempt()), tmp_path / "cells")
+    place = tmp_path / NIGHT
+    write_record(place, merged(planned.record, find_cells([tmp_path / "cells"]), []))
+    older = place.read_text("utf-8").replace('"cell": null', '"cell": {}')
+    place.write_text(older, "utf-8")
+
+    assert [cell.cell is None for cell in read_nightly_run(place).cells] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refusal"),
+    [
+        ("hybridbench.cell/1", "hybridbench.cell/9", "has schema 'hybridbench.cell/9'"),
+        ('"verdict": "LEAK"', '"verdict": "LEEK"', "is damaged"),
+        ('"seed": 1,', '"seed": 99999999999999999999,', "is damaged"),
+        ('"kind": "soak"', '"kind": "nap"', "is damaged"),
+        ("{", "[", "is damaged"),
+    ],
+    ids=["schema", "verdict", "seed", "kind", "no JSON"],
+)
+def test_what_is_no_cell_is_refused_and_named(
+    tmp_path: Path, before: str, after: str, refusal: str
+) -> None:
+    record = finished(planned_run(tmp_path), "one", attempt("LEAK", GROWTH))
+    place = store(record, tmp_path / "cells") / CELL
+    text = place.read_text("utf-8")
+    assert before in text
+    place.write_text(text.replace(before, after, 1), "utf-8")
+
+    with pytest.raises(RunDirectoryError, match=refusal):
+        read_cell(place)
