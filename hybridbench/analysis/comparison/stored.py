@@ -26,6 +26,7 @@ from hybridbench.analysis.comparison.records import Block
 from hybridbench.analysis.exact.validity import share_of_time
 from hybridbench.analysis.facts.window import Window, judged_window
 from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.analysis.trend.work_cost import summed
 
 MOST_WINDOWS = 24
 # From one run to the next a shared machine is faster or slower by about this (a standard deviation
@@ -118,20 +119,24 @@ def between_runs(metric: ComparedMetric) -> float:
 
 def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, FloatArray]:
     active = _active_s(window, edges)
+
+    def rose(*names: str) -> FloatArray | None:
+        return summed(record, dict.fromkeys(names, 1.0), edges)
+
     # Tokens that were served, from the cache or not: a lost hit costs time and gains none.
-    tokens = _sum(record, (*_TOKENS, _HITS), edges)
+    tokens = rose(*_TOKENS, _HITS)
     out: dict[str, FloatArray] = {}
     with np.errstate(divide="ignore", invalid="ignore"):
         if tokens is not None:
             out[THROUGHPUT] = tokens / active
             for name, counter in ((STEP_PER_TOKEN, "step_s"), (CPU_PER_TOKEN, "worker_cpu_s")):
-                spent = _sum(record, (counter,), edges)
+                spent = rose(counter)
                 if spent is not None:
                     out[name] = _MS * spent / tokens
-        finished = _sum(record, ("events.finishes",), edges)
+        finished = rose("events.finishes")
         if finished is not None:
             out[REQUESTS] = finished / active
-        hits, computed = _sum(record, (_HITS,), edges), _sum(record, _TOKENS[:1], edges)
+        hits, computed = rose(_HITS), rose(_TOKENS[0])
         if hits is not None and computed is not None:
             out["hit_rate"] = hits / (hits + computed)
     for name in _MEDIANS:
@@ -149,17 +154,6 @@ def _active_s(window: Window, edges: FloatArray) -> FloatArray:
         overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], start)
         active -= np.maximum(overlap, 0.0)
     return np.maximum(active, 1e-9)
-
-
-def _sum(record: RunRecord, names: Sequence[str], edges: FloatArray) -> FloatArray | None:
-    """What the counters together rose by in each window; None where one was not sampled."""
-    if any(name not in record.series or len(record.series[name]) < 2 for name in names):
-        return None
-    total = np.zeros(edges.size - 1)
-    for name in names:
-        series = record.series[name]
-        total += np.diff(np.interp(edges, series.t_s, series.value))
-    return total
 
 
 def _per_window(

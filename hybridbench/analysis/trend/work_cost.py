@@ -165,14 +165,14 @@ def work_blocks(
     record: RunRecord, derived: DerivedMetric, start_s: float, end_s: float
 ) -> WorkBlocks | None:
     """``derived`` between two times; None where its counters were not sampled."""
-    names = [*derived.over, *derived.under]
-    if any(name not in record.series or len(record.series[name]) < 2 for name in names):
-        return None
-    edges = _edges(record.series[names[-1]].t_s, start_s, end_s)
+    clock = record.series.get([*derived.over, *derived.under][-1])
+    edges = np.zeros(0) if clock is None else _edges(clock.t_s, start_s, end_s)
     if edges.size < 2:
         return None
-    over = derived.factor * _summed(record, derived.over, edges)
-    under = _summed(record, derived.under, edges)
+    over, under = summed(record, derived.over, edges), summed(record, derived.under, edges)
+    if over is None or under is None:
+        return None
+    over = derived.factor * over
     loads = [_load(record, load, edges) for load in derived.loads]
     known = [load for load in loads if load is not None]
     table = np.column_stack(known) if known else np.zeros((under.size, 0))
@@ -192,23 +192,28 @@ def _edges(t_s: FloatArray, start_s: float, end_s: float) -> FloatArray:
     return edges
 
 
-def _summed(record: RunRecord, terms: Mapping[str, float], edges: FloatArray) -> FloatArray:
+def summed(record: RunRecord, terms: Mapping[str, float], edges: FloatArray) -> FloatArray | None:
+    """What the counters, each with its sign, together rose by between each two ``edges``; None
+    where one was not sampled.
+    """
     total = np.zeros(edges.size - 1)
     for name, sign in terms.items():
-        series = record.series[name]
+        series = record.series.get(name)
+        if series is None or len(series) < 2:
+            return None
         total += sign * np.diff(np.interp(edges, series.t_s, series.value))
     return total
 
 
 def _load(record: RunRecord, load: Load, edges: FloatArray) -> FloatArray | None:
     """Logarithm of the load in each block; None where it was not sampled or never moves."""
-    if any(name not in record.series for name in (*load.over, *load.under)):
+    over = summed(record, dict.fromkeys(load.over, 1.0), edges)
+    under = summed(record, dict.fromkeys(load.under, 1.0), edges)
+    if over is None or under is None:
         return None
-    over = _summed(record, dict.fromkeys(load.over, 1.0), edges)
-    under = _summed(record, dict.fromkeys(load.under, 1.0), edges)
-    logs = np.full(over.size, np.nan)
     some = (over > 0) & (under > 0)
     if some.sum() < over.size // 2:
         return None
+    logs = np.full(over.size, np.nan)
     logs[some] = np.log(over[some] / under[some])
     return logs
