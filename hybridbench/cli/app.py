@@ -17,7 +17,6 @@ from hybridbench.cli import (
     bench,
     bisect,
     compare,
-    defects,
     diagnose,
     explain,
     history,
@@ -70,7 +69,7 @@ app.command("selftest")(selftest.selftest)
 app.add_typer(nightly.app, name="nightly")
 app.add_typer(bench.app, name="bench")
 app.add_typer(profiles.app, name="profiles")
-app.add_typer(defects.app, name="defects")
+app.add_typer(explain.defects_app, name="defects")
 app.command("explain")(explain.explain)
 app.add_typer(explain.app, name="list")
 app.command("history")(history.history)

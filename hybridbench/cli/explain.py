@@ -1,4 +1,4 @@
-"""``hybridbench explain SLUG``: the story of a defect or control; ``list``: all, or all runs."""
+"""``hybridbench explain SLUG`` and ``defects show``: one defect; ``list`` and ``defects list``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="What there is: defects and runs.", no_args_is_help=True)
 app.command("runs")(list_stored)
+defects_app = typer.Typer(
+    help="Historic defects that `soak --defect SLUG` reintroduces into the engine."
+)
 
 
+@defects_app.command("list")
 @app.command("defects")
 def list_defects() -> None:
-    """The historic defects, the controls and what is planted, each with its source and how it
-    shows.
-    """
+    """List historic defects, controls and planted costs, each with its source and symptom."""
     from rich.console import Group
     from rich.text import Text
 
@@ -41,10 +43,11 @@ def list_defects() -> None:
     Terminal().print(Group(*parts))
 
 
+@defects_app.command("show")
 def explain(
-    slug: Annotated[str, typer.Argument(help="As `hybridbench list defects` has it, or a file.")],
+    slug: Annotated[str, typer.Argument(help="A slug from `list defects`, or a file.")],
 ) -> None:
-    """What a defect was, who was hurt, how it shows, how it was cured, and how to see it here."""
+    """What a defect was, its impact, symptom and fix, and how to reproduce it here."""
     from rich.text import Text
 
     from hybridbench.defects.catalog import find_defect
@@ -93,9 +96,9 @@ def _story(defect: Defect) -> Iterator[tuple[str, str]]:
     signature = defect.signature
     yield "what it does", defect.symptom
     if defect.harmed:
-        yield "who was hurt", defect.harmed
+        yield "impact", defect.harmed
     if defect.cure:
-        yield "how it was cured", defect.cure
+        yield "fix", defect.cure
     if defect.versions:
         yield "releases", ", ".join(f"{first} to {last}" for first, last in defect.versions)
     for index, patch in enumerate(defect.patches):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.errors import ConfigError, ExitCode, UsageError
+from hybridbench.errors import ConfigError, UsageError
 from hybridbench.metrics import Unit
-from hybridbench.records.verdict import EXIT_CODE, PRECEDENCE, Failure, Finding, VerdictKind
+from hybridbench.records.verdict import PRECEDENCE, Failure, Finding, VerdictKind
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
 from hybridbench.series.table import RawColumn
@@ -37,7 +37,9 @@ _WORKS = tuple(
     re.compile(pattern, re.I)
     for pattern in (r"finish|success|complet", r"request|iteration|calls", r"tokens?", r"")
 )
-_SAID_MAX = 8
+_NAMES_MAX = 8
+# No run is that long: a plain number beyond it is a moment.
+_EPOCH_S = 1e8
 
 
 @dataclass(frozen=True)
@@ -77,22 +79,17 @@ class FileVerdict:
     headline: str = ""
     failures: tuple[Failure, ...] = ()
 
-    @property
-    def exit_code(self) -> ExitCode:
-        return EXIT_CODE[self.kind]
 
-
-def judge_file(path: str, ask: JudgeOptions) -> FileVerdict:
+def judge_file(path: str, options: JudgeOptions) -> FileVerdict:
     """The verdict on every column of the file that is asked for.
 
     Raises:
         ConfigError: the file cannot be read.
-        UsageError: a name or unit of ``ask`` does not fit it.
+        UsageError: a name or unit of ``options`` does not fit it.
     """
     if (Path(path) / MANIFEST).is_file():
-        return _judge_run(Path(path), ask)
-    file = read_series(path, ask.time_column)
-    return _JudgedFile(file, ask).judge()
+        return _judge_run(Path(path), options)
+    return _JudgedFile(read_series(path, options.time_column), options).judge()
 
 
 def worst(kinds: Sequence[VerdictKind]) -> VerdictKind:
@@ -100,8 +97,8 @@ def worst(kinds: Sequence[VerdictKind]) -> VerdictKind:
     return min(kinds, key=PRECEDENCE.index)
 
 
-def _judge_run(path: Path, ask: JudgeOptions) -> FileVerdict:
-    if ask != JudgeOptions():
+def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
+    if options != JudgeOptions():
         raise UsageError(
             f"{path}: is a run, judged by its own profile; give {path}/samples.jsonl to judge "
             "chosen columns."
@@ -146,7 +143,7 @@ class _JudgedFile:
     """One file with what was asked of it."""
 
     file: SeriesFile
-    ask: JudgeOptions
+    options: JudgeOptions
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -180,14 +177,15 @@ class _JudgedFile:
                 self.notes.append(entry.meaning.note)
         if not rows:
             raise ConfigError(
-                f"{self.file.source}: {', '.join(empty[:_SAID_MAX])}: fewer than two readings."
+                f"{self.file.source}: {', '.join(empty[:_NAMES_MAX])}: fewer than two readings."
             )
+        used = {c.column.name for c in chosen} | {work.name for work in works}
         return FileVerdict(
             self.file.source,
             worst([row.verdict for row in rows]),
             tuple(rows),
             tuple(dict.fromkeys(self._all_notes(works))),
-            self._left_out(chosen, works),
+            tuple(name for name in self.file.names() if name not in used),
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
 
@@ -199,7 +197,7 @@ class _JudgedFile:
             if column.text_at is not None and not column.is_text:
                 line, cell = column.text_at
                 said.append(f"{column.name}: {cell!r} in line {line} is no number: left out")
-        if self.ask.steady_at is None:
+        if self.options.steady_at is None:
             said.append(
                 "no start of steady state was given: the first tenth is taken for warm-up, and no "
                 "growth in under 45m is called a leak; --steady-at says when it was warm"
@@ -207,12 +205,6 @@ class _JudgedFile:
         if works:
             said.append("work done is read from " + ", ".join(work.name for work in works[:2]))
         return said
-
-    def _left_out(
-        self, chosen: Sequence[_Chosen], works: Sequence[ExternalSeries]
-    ) -> tuple[str, ...]:
-        used = {entry.column.name for entry in chosen} | {work.name for work in works}
-        return tuple(name for name in self.file.names() if name not in used)
 
     # Which columns.
 
@@ -235,32 +227,33 @@ class _JudgedFile:
             )
         names = self.file.names()
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        there = ", ".join(names[:_SAID_MAX]) + (", ..." if len(names) > _SAID_MAX else "")
+        there = ", ".join(names[:_NAMES_MAX]) + (", ..." if len(names) > _NAMES_MAX else "")
         hint = f"did you mean {near[0]}?" if near else f"there are {there}."
         raise UsageError(f"{option} {name}: {self.file.source} has no such column; {hint}")
 
     def _thresholds(self) -> dict[str, Threshold]:
-        parsed = [parse_threshold(text) for text in self.ask.thresholds]
+        parsed = [parse_threshold(text) for text in self.options.thresholds]
         return {self._find("--threshold", one.name).name: one for one in parsed}
 
     def _chosen(self, thresholds: Mapping[str, Threshold]) -> list[_Chosen]:
-        named = [self._named(text) for text in self.ask.metrics]
-        if not named:
-            named = self._levels()
-        have = {entry.column.name for entry in named}
-        also = [*thresholds, *(self._find("--lower-is-worse", n).name for n in self._lower())]
-        for name in also:
-            if name not in have:
-                column = self._find("--threshold", name)
-                named.append(_Chosen(column, replace(self._meaning(column), role=Role.LEVEL)))
-                have.add(name)
-        if not named:
+        lower = {self._find("--lower-is-worse", n).name for n in self.options.lower_is_worse}
+        chosen = [self._named(text) for text in self.options.metrics] or self._levels()
+        for name in dict.fromkeys((*thresholds, *lower)):
+            if all(entry.column.name != name for entry in chosen):
+                chosen.append(self._as_level(self._find("--threshold", name)))
+        if not chosen:
             raise UsageError(
                 f"{self.file.source}: no column looks like a level that could leak; there are "
-                f"{', '.join(self.file.names()[:_SAID_MAX])}: choose with --metric NAME."
+                f"{', '.join(self.file.names()[:_NAMES_MAX])}: choose with --metric NAME."
             )
-        lower = {self._find("--lower-is-worse", name).name for name in self._lower()}
-        return [self._turned(entry, entry.column.name in lower) for entry in named]
+        for entry in chosen:
+            self._refuse_text(entry.column)
+        return [
+            _Chosen(c.column, replace(c.meaning, higher_is_worse=False))
+            if c.column.name in lower
+            else c
+            for c in chosen
+        ]
 
     def _levels(self) -> list[_Chosen]:
         """Every level; of a run's own samples only those that gate a run."""
@@ -269,31 +262,26 @@ class _JudgedFile:
             for column in self.file.columns
             if not column.is_text
             and (meaning := self._meaning(column)).role is Role.LEVEL
-            and column.name not in self.ask.works
+            and column.name not in self.options.works
         ]
         return [entry for entry in levels if is_gated(entry.column.name)] or levels
 
-    def _lower(self) -> Sequence[str]:
-        return self.ask.lower_is_worse
-
-    def _turned(self, entry: _Chosen, lower: bool) -> _Chosen:
-        self._refuse_text(entry.column)
-        if not lower:
-            return entry
-        return replace(entry, meaning=replace(entry.meaning, higher_is_worse=False))
+    def _as_level(self, column: RawColumn) -> _Chosen:
+        return _Chosen(column, replace(self._meaning(column), role=Role.LEVEL))
 
     def _named(self, text: str) -> _Chosen:
+        """A column by its name, or by ``NAME:unit``; a label may hold a colon as well."""
         head, colon, unit = text.rpartition(":")
-        exact = any(c.name == text for c in self.file.columns)
-        if not colon or exact or not any(c.name == head for c in self.file.columns):
-            if colon and not exact and "{" not in text:
-                column = self._find("--metric", head if _is_unit(unit) else text)
-                if _is_unit(unit):
-                    return _Chosen(column, parse_unit(unit))
-            else:
-                column = self._find("--metric", text)
-            return _Chosen(column, replace(self._meaning(column), role=Role.LEVEL))
-        return _Chosen(self._find("--metric", head), _unit("--metric", text, unit))
+        names = self.file.names()
+        if not colon or text in names or (head not in names and "{" in text):
+            return self._as_level(self._find("--metric", text))
+        if head in names:
+            return _Chosen(self._find("--metric", head), _unit("--metric", text, unit))
+        try:
+            meaning = parse_unit(unit)
+        except ValueError:
+            return self._as_level(self._find("--metric", text))
+        return _Chosen(self._find("--metric", head), meaning)
 
     def _refuse_text(self, column: RawColumn) -> None:
         if column.is_text and column.text_at is not None:
@@ -309,8 +297,8 @@ class _JudgedFile:
             return replace(
                 meaning, role=Role.LEVEL, unit=Unit.BYTES, factor=1.0, known=True, note=""
             )
-        if not meaning.known and meaning.role is Role.LEVEL and self.ask.unit is not None:
-            return _unit("--unit", self.ask.unit, self.ask.unit)
+        if not meaning.known and meaning.role is Role.LEVEL and self.options.unit is not None:
+            return _unit("--unit", self.options.unit, self.options.unit)
         return meaning
 
     # What their times are.
@@ -331,11 +319,11 @@ class _JudgedFile:
         return ExternalSeries(column.name, timeline.t_s, value, meaning)
 
     def _works(self) -> list[ExternalSeries]:
-        if self.ask.works:
-            columns = [self._find("--work-column", name) for name in self.ask.works]
+        if self.options.works:
+            columns = [self._find("--work-column", name) for name in self.options.works]
         else:
-            columns = [c for c in self.file.columns if not c.is_text and _counts_work(c.name)]
-            columns = _telling_first(columns)
+            counters = (c for c in self.file.columns if not c.is_text)
+            columns = _best_first([c for c in counters if _counts_work(meaning_of(c.name))])
         for column in columns:
             self._refuse_text(column)
         plain = Meaning(Role.COUNTER, Unit.COUNT)
@@ -360,23 +348,22 @@ class _JudgedFile:
         return tuple(sorted(known))
 
     def _falls(self, series: ExternalSeries, known: Sequence[float], *, counted: bool) -> Falls:
-        known = tuple(sorted({*known, *self._timeline_of(series)}))
+        column = next(c for c in self.file.columns if c.name == series.name)
+        known = tuple(sorted({*known, *self._timeline(column).starts_s}))
         memory = series.meaning.unit is Unit.BYTES or not series.meaning.known
-        if self.ask.never_restarted or not memory or not series.meaning.higher_is_worse:
+        if self.options.never_restarted or not memory or not series.meaning.higher_is_worse:
             return Falls(known)
         read = np.isfinite(series.value)
         return level_falls(series.t_s[read], series.value[read], known, counted=counted)
 
-    def _timeline_of(self, series: ExternalSeries) -> tuple[float, ...]:
-        column = next(c for c in self.file.columns if c.name == series.name)
-        return self._timeline(column).starts_s
-
     def _steady_s(self) -> float | None:
-        text = self.ask.steady_at
+        text = self.options.steady_at
         if text is None:
             return None
+        if text.replace(".", "", 1).isdigit() and float(text) > _EPOCH_S:
+            return self._moment(text)
         try:
-            return parse_duration_s(text) if not _plain_epoch(text) else self._moment(text)
+            return parse_duration_s(text)
         except ValueError:
             return self._moment(text)
 
@@ -397,37 +384,23 @@ class _JudgedFile:
         return max(0.0, float(moment.t_s[0]) - self._zero_s)
 
 
-def _counts_work(name: str) -> bool:
-    meaning = meaning_of(name)
-    return meaning.role is Role.COUNTER and meaning.unit is Unit.COUNT
-
-
-def _telling_first(columns: Sequence[RawColumn]) -> list[RawColumn]:
+def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:
     """The best counter of requests, then the best of tokens, then all others."""
     ranked = sorted(columns, key=_work_rank)
-    tokens = next((c for c in ranked if "token" in c.name.lower()), None)
-    if tokens is None or ranked.index(tokens) == 0:
-        return ranked
-    others = [c for c in ranked if c is not tokens]
-    return [others[0], tokens, *others[1:]]
+    tokens = next((i for i, c in enumerate(ranked) if "token" in c.name.lower()), 0)
+    if tokens:
+        ranked.insert(1, ranked.pop(tokens))
+    return ranked
+
+
+def _counts_work(meaning: Meaning) -> bool:
+    return meaning.role is Role.COUNTER and meaning.unit is Unit.COUNT
 
 
 def _work_rank(column: RawColumn) -> tuple[int, int]:
     """Short names first: ``requests_total`` says more than ``requests_rejected_total``."""
     rank = next(i for i, pattern in enumerate(_WORKS) if pattern.search(column.name))
     return rank, len(column.name)
-
-
-def _plain_epoch(text: str) -> bool:
-    return text.replace(".", "", 1).isdigit() and float(text) > 1e8
-
-
-def _is_unit(word: str) -> bool:
-    try:
-        parse_unit(word)
-    except ValueError:
-        return False
-    return True
 
 
 def _unit(option: str, text: str, unit: str) -> Meaning:
