@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from hybridbench.analysis.reading import mapping, number, text
+from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.codec import of_names
+from hybridbench.records.heap import Cycle, RetainedObjects, SiteRecord, StageReading, SurveyRecord
 from hybridbench.records.json_value import JsonValue
 
 BASELINE_EVENT, EVENT = "diagnosis_baseline", "diagnosis"
@@ -44,35 +46,11 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Cycle:
-    """A way round by attribute names, and the share of the objects on cycles that have it."""
-
-    edges: tuple[str, ...]
-    share: float
-
-    def __str__(self) -> str:
-        """The edges, and back to where they began."""
-        return " -> ".join((*self.edges, self.edges[0].partition(".")[0])) if self.edges else ""
-
-
-@dataclass(frozen=True)
 class Holding:
-    """Objects held at the end that were not held at the baseline.
+    """Objects held at the end that were not held at the baseline; whether the cache holds them."""
 
-    ``dragged``: only pointers to neighbours reach them.  A ``count`` of 0 is a container that grew
-    by what the collector does not track.
-    """
-
-    type_name: str
-    count: int
-    size_bytes: float
-    holder: str
-    entries: int
-    chain: tuple[str, ...]
-    chain_share: float
-    dragged: bool
+    objects: RetainedObjects
     in_cache: bool
-    item_type: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,11 +115,11 @@ def diagnose(record: RunRecord) -> Diagnosis | None:
     earlier = [base for base in record.all_events(BASELINE_EVENT) if base.t_s < event.t_s]
     baseline = earlier[-1] if earlier else RunEvent(0.0, BASELINE_EVENT)
     readings = _Readings.of(event, baseline)
-    survey = mapping(event.data, "survey")
-    holdings = tuple(_holdings(survey, _registered(record)))
+    survey = of_names(mapping(event.data, "survey"), SurveyRecord)
+    survey_then = of_names(mapping(baseline.data, "survey"), SurveyRecord)
+    holdings = tuple(_holdings(survey.retained, _registered(record)))
     garbage = _garbage(survey)
-    weighed_then = number(mapping(baseline.data, "survey"), "garbage_bytes")
-    parts = _parts(readings, holdings, garbage, weighed_then)
+    parts = _parts(readings, holdings, garbage, survey_then.garbage_bytes)
     return Diagnosis(
         from_s=baseline.t_s,
         to_s=event.t_s,
@@ -154,7 +132,7 @@ def diagnose(record: RunRecord) -> Diagnosis | None:
         rungs=tuple(readings.rows()),
         sites=_sites(record, event, baseline.t_s),
         allocations=read_allocations(record),
-        notes=tuple(_notes(survey, mapping(baseline.data, "survey"), readings, parts)),
+        notes=tuple(_notes(survey, survey_then, readings, parts)),
     )
 
 
@@ -187,7 +165,8 @@ class _Readings:
 
 
 def _by_rung(event: RunEvent, key: str) -> dict[str, float]:
-    return {text(row, "name"): number(row, "private_bytes") for row in _rows(event.data, key)}
+    readings = [of_names(row, StageReading) for row in _rows(event.data, key)]
+    return {reading.name: float(reading.private_bytes) for reading in readings}
 
 
 def _given(after: Mapping[str, float], rung: str) -> float:
@@ -204,10 +183,12 @@ def _parts(
     collector, flushed = readings.more_given("collect"), readings.more_given("flush")
     allocator = readings.more_given("trim") + readings.more_given("device")
     kept = growth - collector - flushed - allocator
-    dragged = sum(row.size_bytes for row in holdings if row.dragged)
+    dragged = sum(row.objects.size_bytes for row in holdings if row.objects.dragged)
     # What hangs from cached nodes by neighbour pointers goes with the cache, and is none of it.
     hung = min(dragged, max(0.0, flushed))
-    held = sum(row.size_bytes for row in holdings if not row.dragged and not row.in_cache)
+    held = sum(
+        row.objects.size_bytes for row in holdings if not row.objects.dragged and not row.in_cache
+    )
     unknown = kept - held - (dragged - hung)
     # Garbage that was freed and did not come back left its arenas in use by others.
     stuck = max(0.0, garbage.size_bytes - weighed_then - collector)
@@ -232,39 +213,21 @@ def _explained(parts: Sequence[Part], growth: float) -> float | None:
     return max(0.0, 1.0 - abs(unknown.share))
 
 
-def _holdings(survey: Mapping[str, JsonValue], registered: frozenset[str]) -> Iterable[Holding]:
-    for row in _rows(survey, "retained"):
-        classes = {name.strip().removeprefix("~") for name in text(row, "path").split(">")}
-        yield Holding(
-            type_name=text(row, "type_name"),
-            count=int(number(row, "count")),
-            size_bytes=number(row, "size_bytes"),
-            holder=text(row, "holder"),
-            entries=int(number(row, "entries")),
-            chain=_texts(row, "chain"),
-            chain_share=number(row, "chain_share"),
-            dragged=row.get("dragged") is True,
-            in_cache=bool(classes & registered),
-            item_type=text(row, "item_type"),
-        )
+def _holdings(rows: Iterable[RetainedObjects], registered: frozenset[str]) -> Iterable[Holding]:
+    for row in rows:
+        classes = {name.strip().removeprefix("~") for name in row.path.split(">")}
+        yield Holding(row, in_cache=bool(classes & registered))
 
 
-def _garbage(survey: Mapping[str, JsonValue]) -> Garbage:
-    types = [
-        (text(row, "type_name").rpartition(".")[2], int(number(row, "count")))
-        for row in _rows(survey, "garbage_types")
-    ]
-    kinds = mapping(survey, "cycle_types")
+def _garbage(survey: SurveyRecord) -> Garbage:
     return Garbage(
-        objects=int(number(survey, "garbage_objects")),
-        size_bytes=number(survey, "garbage_bytes"),
-        types=tuple(types),
-        components=int(number(survey, "components")),
-        on_cycles=int(number(survey, "on_cycles")),
-        cycle_types=tuple((name, int(number(kinds, name))) for name in kinds),
-        cycles=tuple(
-            Cycle(_texts(row, "edges"), number(row, "share")) for row in _rows(survey, "cycles")
-        ),
+        objects=survey.garbage_objects,
+        size_bytes=float(survey.garbage_bytes),
+        types=tuple((row.type_name.rpartition(".")[2], row.count) for row in survey.garbage_types),
+        components=survey.components,
+        on_cycles=survey.on_cycles,
+        cycle_types=tuple(survey.cycle_types.items()),
+        cycles=tuple(survey.cycles),
     )
 
 
@@ -277,27 +240,27 @@ def _sites(record: RunRecord, event: RunEvent, since_s: float) -> dict[str, Site
     """Of the counters whose events remove objects, by the class of these."""
     found: dict[str, Site] = {}
     for row in _rows(event.data, "sites"):
-        removes, counter = text(row, "removes"), text(row, "counter")
-        series = record.series.get(f"events.{counter}")
-        if removes and series is not None and len(series):
+        site = of_names(row, SiteRecord)
+        series = record.series.get(f"events.{site.counter}")
+        if site.removes and series is not None and len(series):
             moved = series.between(since_s, event.t_s).value
             events = float(moved[-1] - moved[0]) if moved.size else 0.0
-            found[removes] = Site(counter, _texts(row, "calls"), events)
+            found[site.removes] = Site(site.counter, tuple(site.calls), events)
     return found
 
 
 def _notes(
-    survey: Mapping[str, JsonValue],
-    survey_then: Mapping[str, JsonValue],
+    survey: SurveyRecord,
+    survey_then: SurveyRecord,
     readings: _Readings,
     parts: Sequence[Part],
 ) -> Iterable[str]:
-    if text(survey, "error"):
-        yield f"the heap could not be surveyed: {text(survey, 'error')}"
+    if survey.error:
+        yield f"the heap could not be surveyed: {survey.error}"
     if readings.rest_then is None:
         yield "the run had no baseline at rest: growth cannot be split"
     elif not readings.rehearsed:
-        reason = text(survey_then, "error") or "its rehearsal did not come to an end"
+        reason = survey_then.error or "its rehearsal did not come to an end"
         yield f"slack, garbage and cache of the baseline are not known, taken as none: {reason}"
     unknown = next(part for part in parts if part.kind is PartKind.UNEXPLAINED)
     if unknown.size_bytes < -GROWTH_MIN_BYTES:
@@ -309,13 +272,6 @@ def _rows(data: Mapping[str, JsonValue], key: str) -> list[Mapping[str, JsonValu
     if isinstance(found, str) or not isinstance(found, Sequence):
         return []
     return [row for row in found if isinstance(row, Mapping)]
-
-
-def _texts(data: Mapping[str, JsonValue], key: str) -> tuple[str, ...]:
-    found = data.get(key)
-    if isinstance(found, str) or not isinstance(found, Sequence):
-        return ()
-    return tuple(str(item) for item in found)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ comes back as NaN, or as what the field's own type names (``LowerEnd``: minus in
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_args
 
 import msgspec
 
@@ -16,6 +17,7 @@ from hybridbench.records.json_value import JsonValue, plain_mapping
 NAN = float("nan")
 
 _Record = TypeVar("_Record")
+_Named = TypeVar("_Named", bound=msgspec.Struct)
 
 
 def to_json(record: object) -> dict[str, JsonValue]:
@@ -31,6 +33,39 @@ def from_json(stored: Mapping[str, JsonValue], kind: type[_Record]) -> _Record:
         msgspec.ValidationError: a key is missing or of another type.
     """
     return msgspec.convert(_restored(stored, msgspec.inspect.type_info(kind)), kind)
+
+
+def by_name(record: msgspec.Struct) -> dict[str, JsonValue]:
+    """``record`` with its fields by name, also where the wire has them in an array."""
+    return {name: _by_name(value) for name, value in msgspec.structs.asdict(record).items()}
+
+
+def of_names(stored: Mapping[str, JsonValue], kind: type[_Named]) -> _Named:
+    """The record of ``kind`` that ``by_name`` made; all its fields have defaults.
+
+    What an older version did not store, or stored in another form, has its default.
+    """
+    known = {}
+    for field in msgspec.structs.fields(kind):
+        if field.name in stored:
+            with contextlib.suppress(msgspec.ValidationError):
+                known[field.name] = _of_names(stored[field.name], field.type)
+    return kind(**known)
+
+
+def _by_name(value: object) -> JsonValue:
+    if isinstance(value, msgspec.Struct):
+        return by_name(value)
+    if isinstance(value, list | tuple):
+        return [_by_name(item) for item in value]
+    return cast("JsonValue", value)
+
+
+def _of_names(stored: JsonValue, kind: type) -> object:
+    (row,) = get_args(kind)[:1] or (None,)
+    if isinstance(row, type) and issubclass(row, msgspec.Struct) and isinstance(stored, list):
+        return [of_names(item, row) for item in stored if isinstance(item, Mapping)]
+    return msgspec.convert(stored, kind)
 
 
 def _number(value: object) -> float:

@@ -8,49 +8,60 @@ from hybridbench.records.wire_record import WireRecord
 class TypeCount(WireRecord, frozen=True):
     """Garbage of one type."""
 
-    type_name: str
-    count: int
-    size_bytes: int
+    type_name: str = ""
+    count: int = 0
+    size_bytes: int = 0
 
 
 class StageReading(WireRecord, frozen=True):
     """Memory of the worker after one stage; ``private_bytes`` is RssAnon and swap."""
 
-    name: str
-    private_bytes: int
-    malloc_in_use_bytes: int
-    malloc_arena_bytes: int
-    device_allocated_bytes: int
-    device_reserved_bytes: int
-    seconds: float
+    name: str = ""
+    private_bytes: int = 0
+    malloc_in_use_bytes: int = 0
+    malloc_arena_bytes: int = 0
+    device_allocated_bytes: int = 0
+    device_reserved_bytes: int = 0
+    seconds: float = 0.0
 
 
-class CycleRecord(WireRecord, frozen=True):
+class Cycle(WireRecord, frozen=True):
     """A way round by attribute names, and the share of the objects on cycles that have it."""
 
-    edges: list[str]
-    share: float
+    edges: tuple[str, ...] = ()
+    share: float = 0.0
+
+    def __str__(self) -> str:
+        """The edges, and back to where they began."""
+        return " -> ".join((*self.edges, self.edges[0].partition(".")[0])) if self.edges else ""
 
 
-class RetainedRecord(WireRecord, frozen=True):
-    """Objects that are held and were not at the baseline; see ``sampling/retained_growth.py``."""
+class RetainedObjects(WireRecord, frozen=True):
+    """Objects that are held and were not at the baseline, at one place, or a container that grew.
 
-    type_name: str
-    count: int
-    size_bytes: int
-    path: str
-    holder: str
-    entries: int
-    chain: list[str]
-    chain_share: float
-    dragged: bool
-    item_type: str
+    ``size_bytes`` is with all that they hold.  ``chain`` is the commonest way from a root to them
+    among those looked up, and ``chain_share`` how common it is.  ``holder`` is the attribute or
+    container that holds them, ``entries`` its length, if it has one.  ``dragged`` says that only
+    neighbour pointers reach them.  A ``count`` of 0 is one container that grew by what the
+    collector does not track: then ``item_type`` is the commonest class of what it holds.
+    """
+
+    type_name: str = ""
+    count: int = 0
+    size_bytes: int = 0
+    path: str = ""
+    holder: str = ""
+    entries: int = 0
+    chain: tuple[str, ...] = ()
+    chain_share: float = 0.0
+    dragged: bool = False
+    item_type: str = ""
 
 
 class SurveyRecord(WireRecord, frozen=True):
     """What a full look at the heap found.  ``error`` is empty when it worked."""
 
-    error: str
+    error: str = ""
     stop_s: float = 0.0
     child_s: float = 0.0
     tracked_objects: int = 0
@@ -61,8 +72,8 @@ class SurveyRecord(WireRecord, frozen=True):
     on_cycles: int = 0
     hanging: int = 0
     cycle_types: dict[str, int] = {}
-    cycles: list[CycleRecord] = []
-    retained: list[RetainedRecord] = []
+    cycles: list[Cycle] = []
+    retained: list[RetainedObjects] = []
     rehearsal: list[StageReading] = []
     paths: dict[str, tuple[int, int]] = {}
     classes: dict[str, int] = {}
@@ -71,6 +82,6 @@ class SurveyRecord(WireRecord, frozen=True):
 class SiteRecord(WireRecord, frozen=True):
     """The calls in which a counter was seen to move, and the class that its events remove."""
 
-    counter: str
-    calls: list[str]
-    removes: str
+    counter: str = ""
+    calls: list[str] = []
+    removes: str = ""

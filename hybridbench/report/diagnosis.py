@@ -10,6 +10,7 @@ from hybridbench import __version__
 from hybridbench.analysis.diagnosis import Allocations, Diagnosis, Holding, RungRow, diagnose
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.codec import by_name
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.report.document import DiagnosisText, Table
 from hybridbench.report.sentences.diagnosis import bug_report, part_detail
@@ -59,8 +60,11 @@ def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
             {**plain_mapping(asdict(part)), "detail": part_detail(found, part.kind)}
             for part in found.parts
         ],
-        "garbage": plain_mapping(asdict(found.garbage)),
-        "holdings": [plain_mapping(asdict(row)) for row in found.holdings],
+        "garbage": {
+            **plain_mapping(vars(found.garbage)),
+            "cycles": [by_name(cycle) for cycle in found.garbage.cycles],
+        },
+        "holdings": [_holding_json(row) for row in found.holdings],
         "rungs": [plain_mapping(asdict(row)) for row in found.rungs],
         "sites": {name: plain_mapping(asdict(site)) for name, site in found.sites.items()},
         "allocations": None
@@ -69,6 +73,13 @@ def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
         "notes": list(found.notes),
     }
     return json.dumps(stored, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _holding_json(row: Holding) -> dict[str, JsonValue]:
+    stored = by_name(row.objects)
+    # Where it lies among the survey's paths says nothing outside of it.
+    del stored["path"]
+    return {**stored, "in_cache": row.in_cache}
 
 
 def what_can_be_told(record: RunRecord) -> list[str]:
@@ -139,9 +150,9 @@ def _rungs_table(rungs: Iterable[RungRow]) -> Table:
 def _holders_table(holdings: Iterable[Holding]) -> Table:
     rows = tuple(
         (
-            row.type_name,
-            f"{row.count:,}" if row.count else f"{row.entries:,} entries",
-            amount(row.size_bytes, "B"),
+            row.objects.type_name,
+            f"{row.objects.count:,}" if row.objects.count else f"{row.objects.entries:,} entries",
+            amount(row.objects.size_bytes, "B"),
             _held_how(row),
         )
         for row in holdings
@@ -166,7 +177,7 @@ def _calls_table(found: Allocations | None) -> Table:
 
 
 def _held_how(row: Holding) -> str:
-    chain = " -> ".join(row.chain) or row.holder
-    if row.dragged:
-        return f"only neighbours' pointers, mostly {row.holder}: {chain}"
+    chain = " -> ".join(row.objects.chain) or row.objects.holder
+    if row.objects.dragged:
+        return f"only neighbours' pointers, mostly {row.objects.holder}: {chain}"
     return f"{chain} (in the cache)" if row.in_cache else chain

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from hybridbench.analysis.diagnosis import BASELINE_EVENT, EVENT
-from hybridbench.records.heap import StageReading, SurveyRecord
+from hybridbench.records.codec import by_name
+from hybridbench.records.heap import SurveyRecord
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.records.verdict import Verdict, VerdictKind
@@ -133,8 +132,8 @@ class LeakDiagnosis:
             baseline.t_s,
             BASELINE_EVENT,
             {
-                "rungs": _readings(baseline.stages),
-                "rehearsal": _readings(survey.rehearsal),
+                "rungs": [by_name(reading) for reading in baseline.stages],
+                "rehearsal": [by_name(reading) for reading in survey.rehearsal],
                 "survey": _survey(survey),
             },
         )
@@ -149,9 +148,9 @@ class LeakDiagnosis:
             EVENT,
             {
                 "trigger": trigger,
-                "rungs": _readings(readings),
+                "rungs": [by_name(reading) for reading in readings],
                 "survey": _survey(survey),
-                "sites": [msgspec.structs.asdict(site) for site in unharmed.sites],
+                "sites": [by_name(site) for site in unharmed.sites],
             },
         )
         given = _reclaimed({reading.name: reading.private_bytes for reading in readings})
@@ -175,16 +174,9 @@ def _reclaimed(after: Mapping[str, int]) -> dict[str, JsonValue] | None:
     }
 
 
-def _readings(readings: Sequence[StageReading]) -> list[JsonValue]:
-    return [msgspec.structs.asdict(reading) for reading in readings]
-
-
 def _survey(survey: SurveyRecord) -> dict[str, JsonValue]:
     """Everything but the tables, which only the next survey needs."""
-    plain: dict[str, JsonValue] = msgspec.structs.asdict(survey)
+    stored = by_name(survey)
     for name in ("paths", "classes", "rehearsal"):
-        plain.pop(name)
-    plain["garbage_types"] = [msgspec.structs.asdict(row) for row in survey.garbage_types]
-    plain["cycles"] = [msgspec.structs.asdict(row) for row in survey.cycles]
-    plain["retained"] = [msgspec.structs.asdict(row) for row in survey.retained]
-    return plain
+        del stored[name]
+    return stored

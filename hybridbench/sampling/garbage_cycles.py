@@ -13,20 +13,13 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hybridbench.records.heap import Cycle
 from hybridbench.sampling.edge_names import edge_name, instance_dict, type_name
 
 _OBJECTS_MAX = 600_000
 _WAYS_LOOKED_UP = 120
 _WAY_VISITS_MAX = 4_000
 _SHAPES_REPORTED = 6
-
-
-@dataclass(frozen=True)
-class CycleShape:
-    """One way round: its edges in order, and the share of the looked-up objects that have it."""
-
-    edges: tuple[str, ...]
-    share: float
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ class GarbageCycles:
     hanging: int = 0
     largest: int = 0
     types: tuple[tuple[str, int], ...] = ()
-    shapes: tuple[CycleShape, ...] = ()
+    shapes: tuple[Cycle, ...] = ()
 
 
 def garbage_cycles(garbage: Sequence[object]) -> GarbageCycles:
@@ -133,7 +126,7 @@ def _shapes(
     edges: Sequence[Sequence[int]],
     on_cycles: Sequence[int],
     kinds: Mapping[type, int],
-) -> tuple[CycleShape, ...]:
+) -> tuple[Cycle, ...]:
     if not kinds:
         return ()
     wanted = max(kinds, key=lambda kind: kinds[kind])
@@ -145,8 +138,7 @@ def _shapes(
     shapes = Counter(_canonical(_named(objects, way)) for way in ways if way)
     looked_up = max(1, sum(shapes.values()))
     return tuple(
-        CycleShape(shape, number / looked_up)
-        for shape, number in shapes.most_common(_SHAPES_REPORTED)
+        Cycle(shape, number / looked_up) for shape, number in shapes.most_common(_SHAPES_REPORTED)
     )
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridbench.records.heap import TypeCount
 from hybridbench.sampling.forked_child import MemoryRange
 from hybridbench.sampling.tensor_storage import TensorStorages
 
@@ -31,19 +32,10 @@ _LARGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class TypeSize:
-    """Garbage of one type."""
-
-    type_name: str
-    count: int
-    size_bytes: int
-
-
-@dataclass(frozen=True)
 class GarbageSize:
     """All garbage by type, largest first.  Not ``exact``: bytes are scaled up from a part of it."""
 
-    types: tuple[TypeSize, ...]
+    types: tuple[TypeCount, ...]
     exact: bool
 
     @property
@@ -86,13 +78,13 @@ def garbage_size(
 
 def _by_type(
     counts: Mapping[type, int], sized: Mapping[type, int], sums: Mapping[type, float]
-) -> tuple[TypeSize, ...]:
+) -> tuple[TypeCount, ...]:
     rows = []
     for kind, count in counts.items():
         part = sized[kind]
         # A type too rare to be drawn at all weighs next to nothing.
         size_bytes = sums[kind] * count / part if part else 0.0
-        rows.append(TypeSize(type_name(kind), count, round(size_bytes)))
+        rows.append(TypeCount(type_name(kind), count, round(size_bytes)))
     return tuple(sorted(rows, key=lambda row: (-row.size_bytes, -row.count, row.type_name)))
 
 

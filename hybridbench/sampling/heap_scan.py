@@ -24,8 +24,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from hybridbench.records.heap import TypeCount
 from hybridbench.sampling.forked_child import ForkedChild, MemoryRange, fork_child
-from hybridbench.sampling.garbage_size import TypeSize, garbage_size
+from hybridbench.sampling.garbage_size import garbage_size
 from hybridbench.sampling.tensor_storage import TensorStorages
 
 # Class name to the class and the number of its instances that the program can reach.
@@ -65,7 +66,7 @@ class HeapScan:
     collectible_objects: int = 0
     collectible_bytes: int = 0
     exact_bytes: bool = True
-    types: tuple[TypeSize, ...] = ()
+    types: tuple[TypeCount, ...] = ()
     instances: Mapping[str, InstanceCounts] = field(default_factory=dict)
 
 

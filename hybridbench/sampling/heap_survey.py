@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from hybridbench.records.heap import RetainedObjects, TypeCount
 from hybridbench.sampling.forked_child import ForkedChild, MemoryRange, fork_child
 from hybridbench.sampling.garbage_cycles import GarbageCycles, garbage_cycles
-from hybridbench.sampling.garbage_size import TypeSize, garbage_size
+from hybridbench.sampling.garbage_size import garbage_size
 from hybridbench.sampling.heap_scan import collect_into_garbage
 from hybridbench.sampling.live_paths import LivePaths, counts_by_class
 from hybridbench.sampling.reclaim import ReclaimHooks, ReclaimStep, at_rest, destructive_steps, trim
-from hybridbench.sampling.retained_growth import Retained, retained_growth
+from hybridbench.sampling.retained_growth import retained_growth
 
 _TYPES_REPORTED = 12
 _TABLE_COUNT_MIN = 8
@@ -40,11 +41,11 @@ class HeapSurvey:
     tracked_objects: int = 0
     garbage_objects: int = 0
     garbage_bytes: int = 0
-    garbage_types: tuple[TypeSize, ...] = ()
+    garbage_types: tuple[TypeCount, ...] = ()
     cycles: GarbageCycles = field(default_factory=GarbageCycles)
     paths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
-    retained: tuple[Retained, ...] = ()
+    retained: tuple[RetainedObjects, ...] = ()
     rehearsal: tuple[ReclaimStep, ...] = ()
 
 

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hybridbench.records.heap import RetainedObjects
 from hybridbench.sampling.edge_names import is_neighbour, type_name
 from hybridbench.sampling.live_paths import DRAGGED, STEP, LivePaths, Place, counts_by_class
 
@@ -24,32 +25,9 @@ _CONTAINERS_MAX = 64
 _PAIR = 2
 
 
-@dataclass(frozen=True)
-class Retained:
-    """Objects that grew in number at one place, or one container that grew.
-
-    ``size_bytes`` is with all that they hold.  ``chain`` is the commonest way from a root to them
-    among those looked up, and ``chain_share`` how common it is.  ``holder`` is the attribute or
-    container that holds them, ``entries`` its length, if it has one.  ``dragged`` says that only
-    neighbour pointers reach them.  A ``count`` of 0 is one container that grew: then ``item_type``
-    is the commonest class of what it holds.
-    """
-
-    type_name: str
-    count: int
-    size_bytes: int
-    path: str
-    holder: str
-    entries: int
-    chain: tuple[str, ...]
-    chain_share: float
-    dragged: bool
-    item_type: str = ""
-
-
 def retained_growth(
     live: LivePaths, baseline: Mapping[str, Sequence[int]], baseline_classes: Mapping[str, int]
-) -> tuple[Retained, ...]:
+) -> tuple[RetainedObjects, ...]:
     """The places of ``live`` that grew since the tables of ``baseline``, largest first."""
     now = counts_by_class(live.top)
     net = {name: number - baseline_classes.get(name, 0) for name, number in now.items()}
@@ -123,7 +101,7 @@ def _is_container(place: Place) -> bool:
     return place.kind in (list, dict, set, deque) and len(place.objects) <= _CONTAINERS_MAX
 
 
-def _row(live: LivePaths, grown: _Grown) -> Retained | None:
+def _row(live: LivePaths, grown: _Grown) -> RetainedObjects | None:
     place, count = grown.place, grown.count
     if count:
         sampled = _some(place.objects[-count:])
@@ -135,7 +113,7 @@ def _row(live: LivePaths, grown: _Grown) -> Retained | None:
     chain, times = chains.most_common(1)[0]
     example = next(found for found in sampled if shortened(live.chain(found)) == chain)
     holder, entries = _holder(live, place, chain, example if count else None)
-    return Retained(
+    return RetainedObjects(
         type_name=grown.type_name,
         count=count,
         size_bytes=grown.size_bytes,
@@ -149,7 +127,7 @@ def _row(live: LivePaths, grown: _Grown) -> Retained | None:
     )
 
 
-def _dragged_rows(live: LivePaths, grown: Sequence[_Grown]) -> list[Retained]:
+def _dragged_rows(live: LivePaths, grown: Sequence[_Grown]) -> list[RetainedObjects]:
     """One row a class: what neighbour pointers hold has no place of its own."""
     rows = []
     for name in sorted({found.type_name for found in grown}):
@@ -160,7 +138,7 @@ def _dragged_rows(live: LivePaths, grown: Sequence[_Grown]) -> list[Retained]:
         shapes = Counter(map(shortened, chains))
         chain, times = shapes.most_common(1)[0]
         rows.append(
-            Retained(
+            RetainedObjects(
                 type_name=name,
                 count=sum(found.count for found in alike),
                 size_bytes=sum(found.size_bytes for found in alike),

@@ -7,17 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 
-import msgspec
 import torch
 
 from hybridbench.engine.engine import Engine
-from hybridbench.records.heap import (
-    CycleRecord,
-    RetainedRecord,
-    StageReading,
-    SurveyRecord,
-    TypeCount,
-)
+from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.sampling.heap_survey import (
     Baseline,
@@ -160,15 +153,13 @@ def _record(survey: HeapSurvey, stop_s: float, *, tables: bool) -> SurveyRecord:
         tracked_objects=survey.tracked_objects,
         garbage_objects=survey.garbage_objects,
         garbage_bytes=survey.garbage_bytes,
-        garbage_types=msgspec.convert(survey.garbage_types, list[TypeCount], from_attributes=True),
+        garbage_types=list(survey.garbage_types),
         components=cycles.components,
         on_cycles=cycles.objects,
         hanging=cycles.hanging,
         cycle_types=dict(cycles.types),
-        cycles=msgspec.convert(
-            cycles.shapes[:_CYCLES_SENT], list[CycleRecord], from_attributes=True
-        ),
-        retained=msgspec.convert(survey.retained, list[RetainedRecord], from_attributes=True),
+        cycles=list(cycles.shapes[:_CYCLES_SENT]),
+        retained=list(survey.retained),
         rehearsal=[_reading(stage) for stage in survey.rehearsal],
         paths=dict(survey.paths) if tables else {},
         classes=dict(survey.classes) if tables else {},

@@ -10,7 +10,6 @@ import msgspec
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
-from hybridbench.records.heap import TypeCount
 from hybridbench.records.messages import (
     Census,
     CensusReply,
@@ -158,7 +157,7 @@ class WorkerProbes:
             collectible_objects=report.collectible_objects,
             collectible_bytes=report.collectible_bytes,
             exact_bytes=report.exact_bytes,
-            types=msgspec.convert(report.types, list[TypeCount], from_attributes=True),
+            types=list(report.types),
             instances=msgspec.convert(
                 report.instances, dict[str, InstanceCount], from_attributes=True
             ),

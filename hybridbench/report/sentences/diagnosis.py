@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hybridbench.analysis.diagnosis import Diagnosis, Garbage, Holding, PartKind, Site
 from hybridbench.analysis.facts.counters import singular
+from hybridbench.records.heap import RetainedObjects
 from hybridbench.units import format_bytes, format_duration
 
 _HOLDINGS_TOLD = 3
@@ -33,8 +34,9 @@ def part_detail(found: Diagnosis, kind: PartKind) -> str:
 
 
 def _held_rows(holdings: Sequence[Holding]) -> Iterable[str]:
-    for row in holdings:
-        if row.in_cache and not row.dragged:
+    for holding in holdings:
+        row = holding.objects
+        if holding.in_cache and not row.dragged:
             continue
         if row.count == 0:
             yield f"{row.type_name} {row.holder} ({row.entries:,} entries)"
@@ -93,13 +95,15 @@ def _waiting(found: Diagnosis) -> Iterable[str]:
 
 
 def _held(found: Diagnosis) -> Iterable[str]:
-    told = [row for row in found.holdings if row.dragged or not row.in_cache][:_HOLDINGS_TOLD]
+    told = [row.objects for row in found.holdings if row.objects.dragged or not row.in_cache][
+        :_HOLDINGS_TOLD
+    ]
     if told:
         yield f"{_of_growth(found, PartKind.RETAINED)}objects that are still held:"
         yield "; ".join(_holding(row) for row in told) + "."
 
 
-def _holding(row: Holding) -> str:
+def _holding(row: RetainedObjects) -> str:
     size = format_bytes(row.size_bytes)
     chain = " -> ".join(row.chain) or row.holder
     if row.dragged:
@@ -140,9 +144,9 @@ def _allocated(found: Diagnosis) -> Iterable[str]:
 def _told_sites(found: Diagnosis) -> list[Site]:
     """The sites of classes that are on cycles, in the garbage, or dragged along."""
     names = [name for name, _ in (*found.garbage.cycle_types, *found.garbage.types)]
-    names += [row.type_name for row in found.holdings if row.dragged]
+    names += [row.objects.type_name for row in found.holdings if row.objects.dragged]
     if found.garbage.objects < _OBJECTS_MIN:
-        names = [row.type_name for row in found.holdings if row.dragged]
+        names = [row.objects.type_name for row in found.holdings if row.objects.dragged]
     sites = [found.sites[name] for name in dict.fromkeys(names) if name in found.sites]
     return [site for site in sites if site.events > 0]
 

@@ -8,7 +8,9 @@ import math
 import msgspec
 import pytest
 
-from hybridbench.records.codec import from_json, to_json
+from hybridbench.records.codec import by_name, from_json, of_names, to_json
+from hybridbench.records.heap import Cycle, RetainedObjects, SurveyRecord, TypeCount
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import LevelResult, Rate
 
 
@@ -35,3 +37,27 @@ def test_a_key_of_a_later_version_is_left_out_and_a_missing_one_is_refused() -> 
     assert from_json({**stored, "median": 1.5}, Rate) == Rate(1.0, 0.0, 2.0, "B", "h")
     with pytest.raises(msgspec.ValidationError, match="unit"):
         from_json({key: value for key, value in stored.items() if key != "unit"}, Rate)
+
+
+def test_a_record_of_the_wire_is_stored_by_name_and_comes_back() -> None:
+    survey = SurveyRecord(
+        garbage_objects=7,
+        garbage_types=[TypeCount("TreeNode", 7, 4096)],
+        cycles=[Cycle(("TreeNode.next", "TreeNode.parent"), 0.9)],
+        retained=[RetainedObjects("Event", 5, 600, chain=("Engine.log", "list[*]"))],
+    )
+
+    stored = json.loads(json.dumps(by_name(survey)))
+
+    assert stored["retained"][0]["chain"] == ["Engine.log", "list[*]"]
+    assert of_names(stored, SurveyRecord) == survey
+
+
+def test_what_an_older_version_did_not_store_or_stored_otherwise_has_its_default() -> None:
+    stored: dict[str, JsonValue] = {
+        "garbage_objects": "many",
+        "cycles": [{"share": 0.5}, 3],
+        "later": {},
+    }
+
+    assert of_names(stored, SurveyRecord) == SurveyRecord(cycles=[Cycle(share=0.5)])

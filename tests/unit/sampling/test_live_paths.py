@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hybridbench.records.heap import RetainedObjects
 from hybridbench.sampling.live_paths import LivePaths, Place, counts_by_class
-from hybridbench.sampling.retained_growth import Retained, retained_growth, shortened
+from hybridbench.sampling.retained_growth import retained_growth, shortened
 
 
 class Engine:
@@ -56,7 +57,7 @@ def tables(engine: Engine) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
 
 def grown(
     engine: Engine, before: tuple[dict[str, tuple[int, int]], dict[str, int]]
-) -> list[Retained]:
+) -> list[RetainedObjects]:
     return list(retained_growth(walk(engine), *before))
 
 

@@ -13,8 +13,8 @@ import pytest
 from hybridbench.errors import WorkerFailedError
 from hybridbench.records import messages as m
 from hybridbench.records.heap import (
-    CycleRecord,
-    RetainedRecord,
+    Cycle,
+    RetainedObjects,
     SiteRecord,
     StageReading,
     SurveyRecord,
@@ -130,16 +130,16 @@ FROM_WORKER: list[m.FromWorker] = [
             error="",
             garbage_types=[TypeCount("engine.TreeNode", 7, 4096)],
             cycle_types={"TreeNode": 7},
-            cycles=[CycleRecord(["TreeNode.next", "TreeNode.parent"], 0.9)],
+            cycles=[Cycle(("TreeNode.next", "TreeNode.parent"), 0.9)],
             retained=[
-                RetainedRecord(
+                RetainedObjects(
                     "Event",
                     5,
                     600,
                     "Engine > list > Event",
                     "Engine.log",
                     5,
-                    ["Engine.log", "list[*]"],
+                    ("Engine.log", "list[*]"),
                     1.0,
                     False,
                     "",
