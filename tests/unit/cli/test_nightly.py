@@ -23,7 +23,6 @@ def folder(tmp_path: Path) -> Path:
     ("arguments", "said"),
     [
         (["plan", "absent.yaml"], "absent.yaml: there is no such plan; known are nightly."),
-        (["plan", "plan.yaml", "--format", "jenkins"], "console, json, github, slurm, k8s"),
         (["plan", "plan.yaml", "--budget", "soon"], "write 90s, 5m"),
         (["plan", "plan.yaml", "--defect", "lru-cycle"], "lru-reference-cycle"),
         (["cell", "plan.yaml", "--out", "o"], "either --id or --index"),
