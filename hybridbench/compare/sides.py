@@ -48,11 +48,6 @@ class Side:
     run_dir: Path | None = None
 
     @property
-    def is_stored(self) -> bool:
-        """Whether it ran already."""
-        return self.run_dir is not None
-
-    @property
     def is_foreign(self) -> bool:
         """Whether its engine may be of another release than this process."""
         return self.kind in {"git", "python"}

@@ -34,7 +34,7 @@ def test_a_directory_with_a_manifest_is_a_stored_run(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
 
     with resolved_sides([str(tmp_path)]) as (stored,):
-        assert stored.is_stored
+        assert stored.run_dir is not None
         assert stored.kind == "run"
     assert is_stored(str(tmp_path))
     assert not is_stored(".")
