@@ -93,7 +93,7 @@ def test_a_night_that_is_killed_half_way_does_the_rest_when_started_again(
     assert again.returncode == 10, again.stderr
     assert len(segments(read_run(run_dir))) == 2
     cells = stored(night / "night.json")["cells"]
-    assert "in 2 segments" in " ".join(cells[0]["notes"])
+    assert "has 2 segments" in " ".join(cells[0]["notes"])
     assert [cell["word"] for cell in cells][1] == "LEAK"
     assert "MISSING" not in [cell["word"] for cell in cells]
     before = (night / "cells" / "one" / "cell.json").read_bytes()
