@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,13 +10,11 @@ from hybridbench import __version__
 from hybridbench.analysis.comparison.records import (
     Comparison,
     ComparisonVerdict,
-    LeakComparison,
-    MetricComparison,
     SideComparison,
     Version,
 )
+from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Document
 from hybridbench.report.write import write_document, write_failures
 from hybridbench.rundir.atomic import write_atomically
@@ -78,75 +75,8 @@ def _version(version: Version) -> Mapping[str, JsonValue]:
 
 
 def _side(side: SideComparison) -> Mapping[str, JsonValue]:
-    return {
-        "version": side.version,
-        "name": side.name,
-        "outcome": side.outcome.value,
-        "word": side.word,
-        "headline": side.headline,
-        "metrics": [_metric(metric) for metric in side.metrics],
-        "leaks": [_leak(row) for row in side.leaks],
-        "notes": list(side.notes),
-    }
-
-
-def _metric(metric: MetricComparison) -> Mapping[str, JsonValue]:
-    return {
-        "metric": metric.metric,
-        "unit": metric.unit,
-        "role": metric.role.value,
-        "call": metric.call.value,
-        "word": metric.word,
-        "margin": metric.margin,
-        "base": _finite(metric.base),
-        "other": _finite(metric.other),
-        "ratio": _finite(metric.ratio),
-        "lower": _finite(metric.lower),
-        "upper": _finite(metric.upper),
-        "confidence": metric.confidence,
-        "pairs": metric.pairs,
-        "sd": _finite(metric.sd),
-        "robust_ratio": _finite(metric.robust_ratio),
-        "pairs_needed": metric.pairs_needed,
-        "position_effect": _optional(metric.position_effect),
-        "position_p": _optional(metric.position_p),
-        "reason": metric.reason,
-    }
-
-
-def _leak(row: LeakComparison) -> Mapping[str, JsonValue]:
-    return {
-        "kind": row.kind,
-        "subject": row.subject,
-        "driver": row.driver,
-        "title": row.title,
-        "verdict": row.verdict.value,
-        "change": row.change.value,
-        "exact": row.exact,
-        "base": _rate(row.base),
-        "other": _rate(row.other),
-        "difference": _rate(row.difference),
-        "bytes_per_hour": _rate(row.bytes_per_hour),
-        "reason": row.reason,
-    }
-
-
-def _rate(rate: Rate | None) -> JsonValue:
-    if rate is None:
-        return None
-    return {
-        "value": _finite(rate.value),
-        "lower": _finite(rate.lower),
-        "upper": _finite(rate.upper),
-        "unit": rate.unit,
-        "per": rate.per,
-        "confidence": rate.confidence,
-    }
-
-
-def _optional(value: float | None) -> float | None:
-    return None if value is None else _finite(value)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    metrics = [to_json(metric) for metric in side.metrics]
+    for metric in metrics:
+        # A label is for people; ``metric`` names it.
+        del metric["label"]
+    return {**to_json(side), "metrics": metrics}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 
+from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue
 from hybridbench.report.document import Document, Measure, Table
 from hybridbench.rundir.layout import REPORT_SCHEMA
@@ -34,22 +34,13 @@ def document_to_json(document: Document) -> dict[str, JsonValue]:
         "exit_code": document.exit_code,
         "headline": document.headline,
         "meaning": document.meaning,
-        "facts": [asdict(fact) for fact in document.answer],
+        "facts": [to_json(fact) for fact in document.answer],
         "ruling": document.ruling,
-        "gates": [
-            {**asdict(gate), "state": gate.state.value, "measured_s": _finite(gate.measured_s)}
-            for gate in document.gates
-        ],
-        "measures": [_measure(measure) for measure in document.measures],
+        "gates": [to_json(gate) for gate in document.gates],
+        "measures": [to_json(measure) for measure in document.measures],
         "tables": [_table(table) for table in document.tables],
         "findings": [
-            {
-                **asdict(finding),
-                "badge": finding.badge.word,
-                "evidence": list(finding.evidence),
-                "data": dict(finding.data),
-                "facts": [asdict(fact) for fact in finding.facts],
-            }
+            {**to_json(finding), "badge": finding.badge.word, "data": dict(finding.data)}
             for finding in document.findings
         ],
         "bounds": _table(document.bounds),
@@ -73,23 +64,10 @@ def render_benchmark_json(document: Document) -> str:
 
 
 def _range(measure: Measure) -> dict[str, str]:
-    lower, upper = _finite(measure.lower), _finite(measure.upper)
-    return (
-        {}
-        if lower is None or upper is None
-        else {"range": f"{lower + 0.0:.6g} to {upper + 0.0:.6g}"}
-    )
-
-
-def _measure(measure: Measure) -> dict[str, JsonValue]:
-    return {
-        "name": measure.name,
-        "value": _finite(measure.value),
-        "unit": measure.unit,
-        "lower": _finite(measure.lower),
-        "upper": _finite(measure.upper),
-        "smaller_is_better": measure.smaller_is_better,
-    }
+    lower, upper = measure.lower, measure.upper
+    if lower is None or upper is None or not math.isfinite(lower + upper):
+        return {}
+    return {"range": f"{lower + 0.0:.6g} to {upper + 0.0:.6g}"}
 
 
 def _table(table: Table) -> dict[str, JsonValue]:
@@ -99,7 +77,3 @@ def _table(table: Table) -> dict[str, JsonValue]:
         "rows": [list(row) for row in table.rows],
         "note": table.note,
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hybridbench.analysis.thresholds import finite
 from hybridbench.metrics import Unit
+from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import EXIT_CODE, Rate, VerdictKind
 from hybridbench.report.advice import MEANING
@@ -160,10 +160,6 @@ def _row_json(row: JudgedSeries) -> JsonValue:
 
 
 def _rate_json(rate: Rate) -> JsonValue:
-    return {
-        "value": rate.value,
-        "lower": finite(rate.lower),
-        "upper": finite(rate.upper),
-        "unit": rate.unit,
-        "per": rate.per,
-    }
+    stored = to_json(rate)
+    del stored["confidence"]
+    return stored
