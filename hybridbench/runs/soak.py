@@ -140,6 +140,9 @@ class _Soak:
         self._stderr_path = writer.run_dir / WORKER_STDERR
         self._report = InterimReport(writer.run_dir)
         self._log_watch = LogWatch(self._stderr_path, self._recorder)
+        self._context = RunContext(
+            clock, self._recorder, interrupts, view, self._log_watch, self._write_report
+        )
 
     def run(self) -> SoakOutcome:
         if self._plan.segment is not None:
@@ -192,7 +195,7 @@ class _Soak:
         self._manifest = with_segment(manifest, plan, ready, self._started_wall_s)
         self._writer.update_manifest(self._manifest)
         self._view.note(ready.model_note)
-        loop = make_loop(plan, self._run_context(), target, Driver(workload, target), ready)
+        loop = make_loop(plan, self._context, target, Driver(workload, target), ready)
         try:
             with make_stopper(plan, self._writer.run_dir, lambda: self._recorder.now_s) as stopper:
                 SoakSteps(
@@ -220,16 +223,6 @@ class _Soak:
             return None
         judge = InterimJudge(self._writer.run_dir, final=True)
         return Extension(self._plan.extend_s, judge, self._recorder, self._view, loop.status)
-
-    def _run_context(self) -> RunContext:
-        return RunContext(
-            clock=self._clock,
-            recorder=self._recorder,
-            interrupts=self._interrupts,
-            view=self._view,
-            log_watch=self._log_watch,
-            on_report_wanted=self._write_report,
-        )
 
     def _write_report(self) -> None:
         if self._report.start():
