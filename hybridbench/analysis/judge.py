@@ -45,6 +45,7 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.resolution import resolution_line
 from hybridbench.metrics import MEMORY
+from hybridbench.records.events import ExtensionEnded
 from hybridbench.records.verdict import (
     PRECEDENCE,
     RETAINED,
@@ -210,7 +211,7 @@ def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
 def _once_clean(facts: Facts, results: Sequence[MetricResult]) -> Iterable[Finding]:
     """An extension that ended unsettled: one clean look at its end is not two."""
     ended = facts.last.last_event("extension_ended")
-    if ended is None or ended.data.get("settled") is True:
+    if ended is None or ended.read(ExtensionEnded).settled:
         return
     if all(result.outcome == "CLEAN" for result in results):
         said = (

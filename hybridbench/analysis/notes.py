@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from hybridbench.analysis.facts.facts import WORKLOAD_FAILED, Facts
 from hybridbench.analysis.facts.limits import planned_s
-from hybridbench.analysis.reading import number, text
+from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import probes_left_out
 from hybridbench.metrics import METRICS, Check
+from hybridbench.records.events import Extended, Reclaim
 from hybridbench.units import format_bytes, format_duration
 
 _CAUSES = {"disk_full": "the disk was full", WORKLOAD_FAILED: "the workload failed"}
@@ -83,11 +84,11 @@ def _extended(facts: Facts) -> Iterable[str]:
         return
     ended = facts.last.last_event("extension_ended")
     by = "" if ended is None else f" by {format_duration(ended.t_s - began.t_s)}"
-    allowed = format_duration(number(began.data, "limit_s"))
+    allowed = format_duration(began.read(Extended).limit_s)
     planned = format_duration(planned_s(facts.record))
     yield (
         f"extended{by} (at most {allowed}) beyond the planned {planned}, "
-        f"as the verdict was open: {text(began.data, 'text')}"
+        f"as the verdict was open: {began.read(Extended).text}"
     )
 
 
@@ -96,8 +97,9 @@ def _reclaimed(record: RunRecord) -> Iterable[str]:
     event = record.last_event("reclaim")
     if event is None:
         return
-    names = ("at_rest_bytes", "after_trim_bytes", "after_flush_bytes", "after_collect_bytes")
-    rest, trimmed, flushed, collected = (number(event.data, name) for name in names)
+    given = event.read(Reclaim)
+    rest, trimmed = given.at_rest_bytes, given.after_trim_bytes
+    flushed, collected = given.after_flush_bytes, given.after_collect_bytes
     yield (
         f"of {format_bytes(rest)} at rest, malloc_trim gave back {format_bytes(rest - trimmed)}, "
         f"flushing the cache {format_bytes(trimmed - flushed)}, "

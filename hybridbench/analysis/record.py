@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridbench.records.codec import of_names
 from hybridbench.records.json_value import JsonValue
 
 FloatArray: TypeAlias = NDArray[np.float64]
+_Data = TypeVar("_Data", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class RunEvent:
     t_s: float
     kind: str
     data: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    def read(self, kind: type[_Data]) -> _Data:
+        """The data as a record of ``hybridbench.records.events``."""
+        return of_names(self.data, kind)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.errors import HybridbenchError
 from hybridbench.metrics import COLLECTIBLE, MEMORY
+from hybridbench.records.events import Phase
 from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.records.verdict import MetricResult, VerdictKind
 from hybridbench.rundir.cut import is_finished
@@ -163,7 +164,7 @@ def shipped(profile: str) -> list[JsonValue]:
 def beginning(record: RunRecord, length_s: float, limits: Sequence[JsonValue]) -> RunRecord:
     """The first ``length_s`` of traffic as a run that was planned so, under ``limits``."""
     begun_s = next(
-        e.t_s for e in record.events if e.kind == "phase" and e.data.get("name") == "warmup"
+        e.t_s for e in record.events if e.kind == "phase" and e.read(Phase).name == "warmup"
     )
     cut = record.until(begun_s + length_s)
     stored = as_mapping(record.manifest.get("profile"))

@@ -13,6 +13,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
+from hybridbench.records.events import Interrupted
 from hybridbench.records.json_value import as_mapping
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
@@ -170,7 +171,7 @@ def _exit_code(record: RunRecord, verdict: Verdict) -> ExitCode:
     interrupted = last_segment(record).last_event("interrupted")
     if interrupted is None:
         return verdict.exit_code
-    return _BY_SIGNAL.get(str(interrupted.data.get("signal")), ExitCode.INTERRUPTED)
+    return _BY_SIGNAL.get(interrupted.read(Interrupted).signal, ExitCode.INTERRUPTED)
 
 
 def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.events import Phase, Segment
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Mark, Span, Timeline
 from hybridbench.report.wording import clock_text, plain_text
@@ -50,7 +50,8 @@ def event_label(event: RunEvent) -> str:
 
 def phase_name(event: RunEvent) -> str:
     """The phase that begins with ``event``."""
-    return plain_text(event.data.get("phase", event.data.get("name", "?")))
+    phase = event.read(Phase)
+    return phase.phase or phase.name or "?"
 
 
 def _phases(record: RunRecord, end_s: float) -> list[Span]:
@@ -71,7 +72,7 @@ def _marks(record: RunRecord) -> list[Mark]:
 
 def _mark_label(event: RunEvent) -> str:
     if event.kind == SEGMENT:
-        return f"segment {int(number(event.data, 'index')) + 1}: a new worker"
+        return f"segment {event.read(Segment).index + 1}: a new worker"
     return event.kind if event.kind == STEADY else f"{event.kind} at {clock_text(event.t_s)}"
 
 

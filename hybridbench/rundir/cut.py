@@ -9,6 +9,7 @@ from pathlib import Path
 from hybridbench.analysis.facts.window import borders, last_segment, segments
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.records.events import Phase
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import SAMPLES, WORKLOAD_FAILED
 from hybridbench.rundir.listing import last_sample
@@ -71,12 +72,12 @@ def is_finished(record: RunRecord) -> bool:
     phase = part.last_event("phase")
     if phase is None or any(part.last_event(kind) for kind in ("interrupted", WORKLOAD_FAILED)):
         return False
-    return phase.data.get("name", phase.data.get("phase")) == "done"
+    return (phase.read(Phase).name or phase.read(Phase).phase) == "done"
 
 
 def _served_s(part: RunRecord) -> float:
     """Seconds from the first request to the last sample, or to the signal that ended it."""
-    begun = [e.t_s for e in part.all_events("phase") if e.data.get("name") == "warmup"]
+    begun = [e.t_s for e in part.all_events("phase") if e.read(Phase).name == "warmup"]
     if not begun:
         return 0.0
     ended = part.last_event("interrupted") or part.last_event(WORKLOAD_FAILED)

@@ -24,8 +24,9 @@ from hybridbench.analysis.facts.pools import (
     pool_values,
     pool_words,
 )
-from hybridbench.analysis.reading import mapping, number, numbers, text
+from hybridbench.analysis.reading import mapping, number, numbers
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.records.events import EngineViolation
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
@@ -97,8 +98,8 @@ def _named(record: RunRecord, pool: str) -> Iterable[str]:
     said = [
         event
         for event in record.all_events("engine_violation")
-        if text(event.data, "kind") == RESIDUAL
-        and text(event.data, "pool") == pool
+        if (violation := event.read(EngineViolation)).kind == RESIDUAL
+        and violation.pool == pool
         and _items(event, "slots")
     ]
     if not said:

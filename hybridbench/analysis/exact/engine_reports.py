@@ -20,6 +20,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_at, pool_words
 from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.records.events import Crash, EngineLog, EngineViolation, Phase
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
@@ -51,7 +52,7 @@ def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
     """One finding for each kind and pool of violation that is not told by a ``known`` one."""
     grouped: dict[tuple[str, str], list[RunEvent]] = {}
     for event in facts.record.all_events("engine_violation"):
-        key = violation_kind(event), text(event.data, "pool")
+        key = violation_kind(event), event.read(EngineViolation).pool
         grouped.setdefault(key, []).append(event)
     findings: list[Finding] = []
     for (kind, pool), events in sorted(grouped.items()):
@@ -65,35 +66,27 @@ def crash_findings(record: RunRecord) -> list[Finding]:
     event = record.last_event("crash") or _gone(record)
     if event is None:
         return []
-    reason = text(event.data, "reason", "exit")
-    detail = text(event.data, "detail")
-    tail = _stderr(event)[-_STDERR_LINES:]
-    how = _CRASHES.get(reason, "the worker ended")
+    crash = event.read(Crash)
+    tail = crash.stderr_lines[-_STDERR_LINES:]
+    how = _CRASHES.get(crash.reason, "the worker ended")
+    detail = f": {crash.detail}" if crash.detail else ""
     return [
         Finding(
             kind="crash",
             verdict=VerdictKind.CRASHED,
             subject="worker",
-            title=f"{how} after {format_duration(event.t_s)}" + (f": {detail}" if detail else ""),
+            title=f"{how} after {format_duration(event.t_s)}{detail}",
             evidence=tuple(f"stderr: {line}" for line in tail),
             since_s=event.t_s,
-            data={"reason": reason},
+            data={"reason": crash.reason},
         )
     ]
-
-
-def _stderr(event: RunEvent) -> list[str]:
-    """The worker's last words, kept as lines or as one text."""
-    tail = event.data.get("stderr_tail")
-    if isinstance(tail, Sequence) and not isinstance(tail, str):
-        return [str(line) for line in tail]
-    return text(event.data, "stderr_tail").strip().splitlines()
 
 
 def _gone(record: RunRecord) -> RunEvent | None:
     """The worker's unexplained absence; after ``done`` it is meant to go."""
     gone = record.last_event("worker_gone")
-    done = any(text(e.data, "name") == "done" for e in record.all_events("phase"))
+    done = any(e.read(Phase).name == "done" for e in record.all_events("phase"))
     return None if gone is None or done else gone
 
 
@@ -123,16 +116,10 @@ def _counted_twice(kind: str, event: RunEvent) -> bool:
     """
     if kind != RESIDUAL:
         return False
-    count = number(event.data, "count")
-    return count < 0 if count else "slots" in event.data and not _slots(event)
-
-
-def _slots(event: RunEvent) -> float:
-    """How many slots a report names; it may give their list or their number."""
-    slots = event.data.get("slots")
-    if isinstance(slots, Sequence) and not isinstance(slots, str):
-        return float(len(slots))
-    return number(event.data, "slots")
+    violation = event.read(EngineViolation)
+    if violation.count:
+        return violation.count < 0
+    return violation.slots is not None and not violation.slots_named
 
 
 def _contradicted(facts: Facts, pool: str, after_s: float) -> bool:
@@ -156,7 +143,7 @@ def _title(kind: str, events: list[RunEvent], *, contradicted: bool) -> str:
 def _quotes(events: list[RunEvent]) -> Iterable[str]:
     first, last = events[0], events[-1]
     yield f"{len(events)} time{'s' * (len(events) > 1)}, first at {format_duration(first.t_s)}"
-    slots = _slots(last)
+    slots = last.read(EngineViolation).slots_named
     if slots:
         yield f"{slots:.0f} slots in the last report, at {format_duration(last.t_s)}"
 
@@ -281,14 +268,15 @@ def _log_verdict(words: Trouble, *, crashed: bool, leaks: bool) -> VerdictKind:
 def _messages(record: RunRecord) -> Iterable[_Message]:
     found: dict[str, _Message] = {}
     for event in record.all_events(ENGINE_LOG):
-        line = text(event.data, "text")
+        said = event.read(EngineLog)
+        line = said.text
         words = trouble_in(line)
         if words is None:
             continue
         key = template_of(line)
         before = found.get(key)
         # The recorder tells how often it had been said by then; without that, each event is one.
-        told = int(number(event.data, "count"))
+        told = said.count
         if before is None:
             found[key] = _Message(words, line.strip(), max(told, 1), event.t_s, event.t_s)
             continue

@@ -25,6 +25,7 @@ from hybridbench.analysis.facts.pools import (
 )
 from hybridbench.analysis.reading import number, text
 from hybridbench.analysis.record import FloatArray, RunEvent, Series
+from hybridbench.records.events import EngineViolation
 from hybridbench.records.verdict import Finding, Rate, VerdictKind
 from hybridbench.units import format_count, format_duration
 
@@ -55,7 +56,7 @@ _GROWS_BY = 0.5  # of the time that passes: the same request is still the oldest
 
 def violation_kind(event: RunEvent) -> str:
     """The kind of an ``engine_violation``, in one spelling."""
-    return text(event.data, "kind", "unknown").replace("_", "-")
+    return event.read(EngineViolation).kind.replace("_", "-")
 
 
 def waiting_findings(facts: Facts) -> list[Finding]:
@@ -108,7 +109,7 @@ def _held_at(event: RunEvent, pool: str) -> float:
 
 
 def _is_said(event: RunEvent, pool: str) -> bool:
-    return violation_kind(event) in WAITING_VIOLATIONS and text(event.data, "pool") == pool
+    return violation_kind(event) in WAITING_VIOLATIONS and event.read(EngineViolation).pool == pool
 
 
 def _most_and_mean(held: FloatArray, resting: list[RunEvent], pool: str) -> tuple[float, float]:

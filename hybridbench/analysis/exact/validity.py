@@ -15,9 +15,10 @@ import numpy as np
 
 from hybridbench.analysis.facts.facts import WORKLOAD_FAILED, Facts
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.reading import mapping, number, text, texts
+from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import MEMORY, METRICS, Check
+from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut, WorkloadFailed
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_bytes, format_duration
 
@@ -99,7 +100,7 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     manifest = facts.record.manifest
     planned_s = number(manifest, "planned_duration_s")
     of_planned = f" (planned traffic: {format_duration(planned_s)})" if planned_s else ""
-    said = text(event.data, "text", "the workload failed").rstrip(".")
+    said = event.read(WorkloadFailed).text.rstrip(".")
     title = f"no request was sent after {format_duration(event.t_s)}{of_planned}: {said}"
     subject = "trace" if manifest.get("trace") else "workload"
     return [Finding("workload-failed", kind, subject, title, since_s=event.t_s)]
@@ -148,7 +149,7 @@ def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -
         across = (edges[:-1] <= start) & (edges[1:] >= end)
         silent[across] -= end - start
     told = sum(
-        number(e.data, "seconds")
+        e.read(Gap).seconds
         for e in record.all_events("gap")
         if window.start_s <= e.t_s <= window.end_s
     )
@@ -168,7 +169,7 @@ def _disk_full(record: RunRecord) -> Iterable[Reason]:
     """The disk refused a write: what came afterwards is nowhere."""
     event = record.last_event("disk_full")
     if event is not None:
-        said = text(event.data, "text", "the disk refused a write")
+        said = event.read(DiskFull).text
         yield "disk-full", "disk", f"the run could not be written to its end: {said}"
 
 
@@ -199,7 +200,7 @@ def _worker_silent(record: RunRecord, window: Window) -> Iterable[Reason]:
 
 def _clock(record: RunRecord, window: Window) -> Iterable[Reason]:
     jumps = [
-        abs(number(event.data, "seconds"))
+        abs(event.read(ClockJump).seconds)
         for event in record.all_events("clock_jump")
         if window.start_s <= event.t_s <= window.end_s
     ]
@@ -245,7 +246,7 @@ def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Reason]:
     left_out = {
         name
         for event in record.all_events("probe_left_out")
-        for name in texts(event.data, "metrics")
+        for name in event.read(ProbeLeftOut).metrics
     }
     gated = {spec.name for spec in METRICS if spec.check is Check.TREND}
     for name in sorted(gated & {str(item) for item in declared} - left_out):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hybridbench.analysis.reading import mapping, number, text
+from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import RunRecord
 from hybridbench.metrics import MEMORY
+from hybridbench.records.events import Phase
 from hybridbench.records.json_value import JsonValue
 
 
@@ -49,7 +50,7 @@ def run_length_s(record: RunRecord) -> float:
 
 def served_s(record: RunRecord) -> float:
     """Seconds from the first request to the last drain or sample of the record."""
-    phases = [(e.t_s, text(e.data, "name")) for e in record.events if e.kind == "phase"]
+    phases = [(e.t_s, e.read(Phase).name) for e in record.events if e.kind == "phase"]
     begun = [t for t, name in phases if name == "warmup"]
     if not begun:
         return 0.0

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.analysis.reading import mapping, number, text
+from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.records.events import EngineViolation
 from hybridbench.records.json_value import JsonValue
 
 _WORDS: Mapping[str, str] = {
@@ -46,7 +47,9 @@ def pool_names(record: RunRecord) -> list[str]:
     names = {part[1] for part in parts if part[0] == "pool" and len(part) == 3}
     for event in record.all_events("checkpoint"):
         names.update(mapping(event.data, "pools"))
-    names.update(text(event.data, "pool") for event in record.all_events("engine_violation"))
+    names.update(
+        event.read(EngineViolation).pool for event in record.all_events("engine_violation")
+    )
     return sorted(names - {""})
 
 

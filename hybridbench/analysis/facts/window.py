@@ -10,8 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from hybridbench.analysis.reading import mapping, text
+from hybridbench.analysis.reading import mapping
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.events import Phase
 from hybridbench.records.json_value import JsonValue
 
 _UNKNOWN_WARMUP = 0.1  # of the run, where nothing says when warm-up ended
@@ -72,7 +73,7 @@ def _start_without_steady(record: RunRecord, first: float, last: float) -> float
 
 
 def _phases(record: RunRecord) -> Iterable[tuple[float, str]]:
-    return ((e.t_s, text(e.data, "name")) for e in record.events if e.kind == "phase")
+    return ((e.t_s, e.read(Phase).name) for e in record.events if e.kind == "phase")
 
 
 def _pauses(

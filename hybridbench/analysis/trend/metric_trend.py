@@ -20,6 +20,7 @@ from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, 
 from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.trend.shapes import ShapeLimits
 from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Check, MetricSpec, Unit, spec_of
+from hybridbench.records.events import ProbeLeftOut
 from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate
 from hybridbench.units import format_byte_rate, format_count, format_duration
 
@@ -92,12 +93,8 @@ def gated_metrics(record: RunRecord) -> list[MetricSpec]:
 
 def probes_left_out(record: RunRecord) -> frozenset[str]:
     """Metrics whose probe the run gave up because it held the engine for too long."""
-    names: set[str] = set()
-    for event in record.all_events("probe_left_out"):
-        told = event.data.get("metrics")
-        if isinstance(told, Sequence) and not isinstance(told, str):
-            names.update(str(name) for name in told)
-    return frozenset(names)
+    left_out = (event.read(ProbeLeftOut) for event in record.all_events("probe_left_out"))
+    return frozenset(name for probe in left_out for name in probe.metrics)
 
 
 def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
