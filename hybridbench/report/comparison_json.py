@@ -76,7 +76,7 @@ def _version(version: Version) -> Mapping[str, JsonValue]:
 
 def _side(side: SideComparison) -> Mapping[str, JsonValue]:
     metrics = [to_json(metric) for metric in side.metrics]
-    for metric in metrics:
-        # A label is for people; ``metric`` names it.
-        del metric["label"]
+    for stored in metrics:
+        # A name for people, which the metric's declaration has.
+        del stored["label"]
     return {**to_json(side), "metrics": metrics}
