@@ -91,7 +91,7 @@ def compare(
 
         for base, other, expected in _ROWS:
             if only in (None, expected):
-                rows.append(repeated.repeat((base, other), expected, repeat, once, _told))
+                rows.append(repeated.repeat((base, other), expected, repeat, once, _print))
                 if len(rows[-1].repetitions) < repeat:
                     break
     table = repeated.markdown(rows)
@@ -100,6 +100,6 @@ def compare(
         markdown.write_text(table, encoding="utf-8")
 
 
-def _told(done: Repetition) -> None:
+def _print(done: Repetition) -> None:
     interval = f"{done.ratio:.3f} [{done.lower:.3f}, {done.upper:.3f}]"
     echo(f"{done.call:13} {interval} after {done.rounds} rounds: {done.answer}", err=True)

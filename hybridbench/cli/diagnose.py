@@ -17,7 +17,7 @@ def diagnose(
     """
     # Imported here: `--help` and usage errors should not wait for numpy.
     from hybridbench.report.console import render_diagnosis
-    from hybridbench.report.diagnosis import diagnosis_text, what_can_be_told
+    from hybridbench.report.diagnosis import diagnosis_text, stored_evidence
     from hybridbench.rundir.reader import read_run
     from hybridbench.safe_output import one_line
     from hybridbench.terminal import Terminal
@@ -28,5 +28,5 @@ def diagnose(
     if found is not None:
         console.print(render_diagnosis(found))
         return
-    for line in what_can_be_told(record):
+    for line in stored_evidence(record):
         console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)

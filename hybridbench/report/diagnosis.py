@@ -82,7 +82,7 @@ def _holding_json(row: Holding) -> dict[str, JsonValue]:
     return {**stored, "in_cache": row.in_cache}
 
 
-def what_can_be_told(record: RunRecord) -> list[str]:
+def stored_evidence(record: RunRecord) -> list[str]:
     """Of a run whose worker was never asked: what its samples say, and how to learn the rest."""
     lines = ["The worker of this run was not asked what it held, and it is gone."]
     garbage = record.series.get("gc_collectible_bytes")

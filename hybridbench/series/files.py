@@ -61,8 +61,7 @@ def read_series(path: str, time_column: str | None = None) -> SeriesFile:
     table = _table(source, text, TableOptions(source, time_column))
     for column in table.columns:
         _refuse_far_times(column, source)
-    told = (c.is_text or np.isfinite(c.value).sum() >= 2 for c in table.columns)
-    if not any(told):
+    if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in table.columns):
         raise ConfigError(
             f"{source}: no column has two numbers beside the time; is it the right file?"
         )
@@ -96,8 +95,13 @@ def _table(source: str, text: str, options: TableOptions) -> RawTable:
 
 
 def _bytes(path: str, source: str) -> bytes:
+    if path != STDIN and Path(path).is_dir():
+        raise ConfigError(f"{source}: is a directory without manifest.json: not a run; give files.")
     try:
-        data = _packed(path, source)
+        if path == STDIN:
+            data = read_stream(sys.stdin.buffer, _BYTES_MAX)
+        else:
+            data = read_piped(Path(path), _BYTES_MAX)
         return unpacked(data, _BYTES_MAX) if data[:2] == _GZIP_MAGIC else data
     except ForeignDataError as error:
         raise ConfigError(f"{source}: {error}; keep the columns that matter.") from error
@@ -110,18 +114,6 @@ def _bytes(path: str, source: str) -> bytes:
         ) from error
     except OSError as error:
         raise ConfigError(f"{source}: cannot be read: {error.strerror or error}.") from error
-
-
-def _packed(path: str, source: str) -> bytes:
-    if path == STDIN:
-        return read_stream(sys.stdin.buffer, _BYTES_MAX)
-    return _file(Path(path), source)
-
-
-def _file(path: Path, source: str) -> bytes:
-    if path.is_dir():
-        raise ConfigError(f"{source}: is a directory without manifest.json: not a run; give files.")
-    return read_piped(path, _BYTES_MAX)
 
 
 def _refuse_far_times(column: RawColumn, source: str) -> None:

@@ -108,16 +108,23 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
     if not grid.rows:
         raise ConfigError(f"{options.source}: has a heading and no rows; nothing can be judged.")
     at = _time_index(grid, options)
-    cells = list(zip(*grid.rows, strict=True))
-    times, kept = _times(grid, at, cells[at], options, notes)
-    table = RawTable(notes=notes)
-    for index, name in enumerate(grid.names):
-        if index == at:
-            continue
-        column = cells[index] if kept is None else [cells[index][row] for row in kept]
-        lines = grid.lines if kept is None else [grid.lines[row] for row in kept]
-        table.columns.append(_column(name, times, column, lines))
-    return table
+    columns = list(zip(*grid.rows, strict=True))
+    try:
+        times = parse_times(columns[at], grid.names[at])
+    except BadTimeError as error:
+        line = grid.lines[error.index]
+        if 0 < error.index == len(grid.rows) - 1:
+            notes.append(f"the last line ({line}) is cut short: left out")
+            return table_of(Grid(grid.names, grid.rows[:-1], grid.lines[:-1]), options, notes)
+        raise ConfigError(f"{options.source}:{line}: column {grid.names[at]}: {error}.") from error
+    return RawTable(
+        [
+            _column(name, times, columns[index], grid.lines)
+            for index, name in enumerate(grid.names)
+            if index != at
+        ],
+        notes,
+    )
 
 
 def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
@@ -226,21 +233,6 @@ def _time_index(grid: Grid, options: TableOptions) -> int:
         f"{options.source}:{grid.lines[0] - 1}: no column is a time; there are {', '.join(names)}: "
         "name one with --time-column."
     )
-
-
-def _times(
-    grid: Grid, at: int, cells: Sequence[str], options: TableOptions, notes: list[str]
-) -> tuple[Times, list[int] | None]:
-    """The times of the rows; a torn last row is left out, and then the rows that stay are told."""
-    try:
-        return parse_times(cells, grid.names[at]), None
-    except BadTimeError as error:
-        if error.index == len(cells) - 1 and len(cells) > 1:
-            notes.append(f"the last line ({grid.lines[-1]}) is cut short: left out")
-            kept = list(range(len(cells) - 1))
-            return parse_times(cells[:-1], grid.names[at]), kept
-        line = grid.lines[error.index]
-        raise ConfigError(f"{options.source}:{line}: column {grid.names[at]}: {error}.") from error
 
 
 def _column(name: str, times: Times, cells: Sequence[str], lines: Sequence[int]) -> RawColumn:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from hybridbench.cli.app import app
+from hybridbench.cli.options import GcMode
+from hybridbench.cli.soak import DiagnoseMode, SoakUi, StopMode
 from tests.unit.cli.conftest import CommandLine
 
 
@@ -30,8 +35,6 @@ def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
         (["--defect", "lru-reference-cycles"], "did you mean lru-reference-cycle"),
         (["--duration", "1h30"], "write 90s, 5m"),
         (["--duration", "5s"], "nothing can be judged"),
-        (["--ui", "pretty"], "auto, live, plain, none"),
-        (["--gc", "off"], "default, freeze-after-warmup"),
         (["--set", "pools.mamba_slots"], "write KEY=VALUE"),
         (["--set", "pools.mamba_slot=4"], "mamba_slots"),
         (["--speedup", "20"], "belong to --trace"),
@@ -50,6 +53,22 @@ def test_a_wrong_soak_is_told_in_one_sentence_and_leaves_nothing(
     assert said in one_sentence(result)
     runs = tmp_path / "results"
     assert not runs.exists() or list(runs.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "choices"),
+    [("--ui", SoakUi), ("--gc", GcMode), ("--diagnose", DiagnoseMode), ("--stop", StopMode)],
+)
+def test_a_value_that_is_no_choice_is_refused_with_the_choices(
+    option: str, choices: type[StrEnum]
+) -> None:
+    result = CliRunner().invoke(app, ["soak", option, "pretty"])
+
+    assert result.exit_code == 2
+    (said,) = (line for line in result.output.splitlines() if line.startswith("Error: "))
+    assert option in said
+    assert "pretty" in said
+    assert ", ".join(f"'{choice.value}'" for choice in choices) in said
 
 
 def test_a_directory_without_weights_is_told_in_one_sentence(

@@ -14,7 +14,7 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.report.build import build_document
 from hybridbench.report.console import render_console, render_diagnosis
-from hybridbench.report.diagnosis import diagnosis_text, what_can_be_told
+from hybridbench.report.diagnosis import diagnosis_text, stored_evidence
 from hybridbench.report.html import render_html
 from hybridbench.report.markdown import render_markdown
 from hybridbench.report.write import write_reports, write_so_far
@@ -135,9 +135,7 @@ def test_of_a_worker_that_was_not_asked_the_samples_are_told_and_how_to_ask_the_
         "after_flush_bytes": 380 * MIB,
         "after_collect_bytes": 300 * MIB,
     }
-    said = "\n".join(
-        what_can_be_told(RunRecord(manifest(), {}, (RunEvent(9.0, "reclaim", given),)))
-    )
+    said = "\n".join(stored_evidence(RunRecord(manifest(), {}, (RunEvent(9.0, "reclaim", given),))))
 
     assert "a full collection 80.0 MiB" in said
     assert said.endswith("--defect lru-reference-cycle --diagnose always")
