@@ -1,7 +1,7 @@
 """Labelled memory of simulated processes: mechanisms driven by arrivals, not curves over time.
 
-The third generator beside ``bench/corpus.py`` and the tests' own.  Here nothing is drawn as a
-shape: a clock of requests drives parts (``bench/simulated_parts.py``) that hold and give back
+The third generator beside ``benchmarks/corpus.py`` and the tests' own.  Here nothing is drawn as a
+shape: a clock of requests drives parts (``benchmarks/simulated_parts.py``) that hold and give back
 memory, and a leak loses bytes per event.  Kinds are pairs, so that half of the pairs can be kept
 unseen while the other half is looked at.  Sizes in MB, times in seconds, rates in MB/h.
 """
