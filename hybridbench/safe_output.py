@@ -34,7 +34,7 @@ def say(stream: TextIO, text: str) -> None:
         give_up(stream)
 
 
-def drop_the_dead(*streams: TextIO) -> None:
+def discard_dead_streams(*streams: TextIO) -> None:
     """Have nothing more go to those of ``streams`` whose terminal has hung up."""
     for stream in streams:
         try:
@@ -82,7 +82,7 @@ def named_output() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def answer_of_verdict() -> Iterator[None]:
+def output_after_verdict() -> Iterator[None]:
     """Inside, an answer is printed whose exit code must not depend on who reads it.
 
     That standard output takes no more is said on standard error; a reader who left needs no word.
@@ -116,7 +116,7 @@ def no_commands(text: str) -> str:
     return _COMMAND.sub(lambda m: "##\\[" if m[0] == "##[" else f"{m[1]}\\::", text)
 
 
-def take_any_character() -> None:
+def escape_unencodable() -> None:
     """Let both streams show what their encoding lacks as an escape, never as an error."""
     for stream in (sys.stdout, sys.stderr):
         # Streams of tests and embedders may be of another kind.

@@ -29,7 +29,7 @@ from hybridbench.cli import (
     soak,
 )
 from hybridbench.errors import ExitCode, HybridbenchError, UsageError
-from hybridbench.safe_output import echo, give_up, one_line, take_any_character
+from hybridbench.safe_output import echo, escape_unencodable, give_up, one_line
 
 # What a disk or a file system refuses whoever asks: no bug of ours, and no traceback.
 _OF_THE_MACHINE = frozenset(
@@ -108,7 +108,7 @@ def main() -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
     # A soak has evidence to show once it has a run directory; asked before, it goes on.
     signal.signal(signal.SIGUSR1, _nothing_yet)
-    take_any_character()
+    escape_unencodable()
     try:
         _check_working_directory()
         app()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.errors import UsageError
-from hybridbench.safe_output import answer_of_verdict, echo, emit
+from hybridbench.safe_output import echo, emit, output_after_verdict
 
 if TYPE_CHECKING:
     from hybridbench.series.judge import FileVerdict
@@ -109,7 +109,7 @@ def judge(
     if files.count("-") > 1:
         raise UsageError("- is given twice; standard input can be read once.")
     judged = [judge_file(file, ask) for file in files]
-    with answer_of_verdict():
+    with output_after_verdict():
         _print(judged, output)
     for file in judged:
         for failure in file.failures:

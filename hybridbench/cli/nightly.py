@@ -17,7 +17,14 @@ import typer
 
 from hybridbench.cli.output import check_directory
 from hybridbench.errors import UsageError
-from hybridbench.safe_output import answer_of_verdict, drop_the_dead, echo, emit, one_line, say
+from hybridbench.safe_output import (
+    discard_dead_streams,
+    echo,
+    emit,
+    one_line,
+    output_after_verdict,
+    say,
+)
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -306,7 +313,7 @@ def _signals() -> Iterator[Child]:
     def pass_on(number: int, frame: FrameType | None) -> None:
         del frame
         if number == signal.SIGHUP:
-            drop_the_dead(sys.stdout, sys.stderr)
+            discard_dead_streams(sys.stdout, sys.stderr)
         child.stop(signal.Signals(number))
 
     before = {n: signal.signal(n, pass_on) for n in _PASSED_ON}
@@ -328,5 +335,5 @@ def _print(document: object, out: Path) -> None:
     from hybridbench.terminal import Terminal
 
     assert isinstance(document, Document)
-    with answer_of_verdict():
+    with output_after_verdict():
         Terminal().print(render_console(document, out / REPORT_HTML))

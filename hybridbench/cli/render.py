@@ -12,7 +12,7 @@ from hybridbench.cli.options import ReportFormat
 from hybridbench.cli.output import write_output
 from hybridbench.cli.results import Result, read_result
 from hybridbench.errors import RunDirectoryError
-from hybridbench.safe_output import answer_of_verdict, echo, emit
+from hybridbench.safe_output import echo, emit, output_after_verdict
 
 if TYPE_CHECKING:
     from hybridbench.report.document import Document
@@ -109,7 +109,7 @@ def _rebuilt(directory: Path, result: Result) -> Path | None:
 
 
 def _render(document: Document, options: OutputOptions, page: Path | None) -> int:
-    with answer_of_verdict():
+    with output_after_verdict():
         _print(document, options, page)
     if options.open_page:
         _open(document, page)

@@ -13,11 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Final, Self, cast
+from typing import Final, Self, cast
 
 import msgspec
 
-from hybridbench.analysis.comparison.records import Block, Comparison, ComparisonTerms, Version
+from hybridbench.analysis.comparison.records import (
+    COUNT_MAX,
+    Block,
+    Comparison,
+    ComparisonTerms,
+    Version,
+)
 from hybridbench.analysis.comparison.stored import stored_blocks
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.reading import number, text, texts
@@ -32,7 +38,6 @@ from hybridbench.errors import (
 from hybridbench.foreign import (
     DOCUMENT_BYTES_MAX,
     RECORDS_BYTES_MAX,
-    TIME_S_MAX,
     ForeignDataError,
     read_bytes,
     read_json,
@@ -44,7 +49,6 @@ from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.unused import remove_unused
 from hybridbench.thresholds import parse_threshold
 
-_COUNT_MAX: Final = 10**9
 COMPARISON_SCHEMA: Final = "hybridbench.comparison-plan/1"
 
 
@@ -163,7 +167,8 @@ def opened_comparison(
         # Nothing ran: a directory that says so would only be in the way.
         if remove_unused(directory):
             raise
-        raise type(error)(f"{error} What has run is kept in {directory}.") from error
+        kept = f"{error} What has run is kept in {directory}."
+        raise type(error)(kept, code=error.code) from error
 
 
 def read_comparison(path: Path) -> StoredComparison:
@@ -252,32 +257,19 @@ def _blocks(path: Path) -> tuple[Block, ...]:
 
 
 def _block(line: bytes) -> Block | None:
+    """None for a line that does not fit: it is damaged."""
     try:
-        stored = _BLOCK.decode(line)
+        return _BLOCK.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return Block(stored.version, stored.round, stored.position, stored.started_s, stored.values)
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
-
-
-class _BlockLine(msgspec.Struct):
-    """One line of blocks.jsonl; one that does not fit is damaged."""
-
-    version: _Count
-    round: _Count
-    position: _Count
-    started_s: Annotated[float, msgspec.Meta(ge=-TIME_S_MAX, le=TIME_S_MAX)] = 0.0
-    values: dict[str, float] = {}
-
-
-_BLOCK: Final = msgspec.json.Decoder(_BlockLine)
+_BLOCK: Final = msgspec.json.Decoder(Block)
 
 
 def _whole(value: float, default: int) -> int:
     """``value`` as an int; ``default`` for what counts nothing."""
-    return int(value) if 0 <= value <= _COUNT_MAX else default
+    return int(value) if 0 <= value <= COUNT_MAX else default
 
 
 def _numbers(value: JsonValue) -> list[float]:

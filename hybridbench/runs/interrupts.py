@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Final
 
 from hybridbench.errors import ExitCode
-from hybridbench.safe_output import drop_the_dead
+from hybridbench.safe_output import discard_dead_streams
 
 _HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # Who starts a run with nohup wants it to outlive the terminal.
@@ -53,7 +53,7 @@ class Interrupts:
         del frame
         if number == signal.SIGHUP:
             # Nothing that is written to a terminal that is gone arrives, and all of it fails.
-            drop_the_dead(sys.stdout, sys.stderr)
+            discard_dead_streams(sys.stdout, sys.stderr)
             if self.first is not None:
                 return
         now_s = self._clock()

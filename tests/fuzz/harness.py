@@ -19,7 +19,7 @@ from unittest.mock import patch
 from hybridbench import foreign
 from hybridbench.cli.app import main
 from hybridbench.errors import ExitCode, HybridbenchError
-from hybridbench.safe_output import echo, one_line, take_any_character
+from hybridbench.safe_output import echo, escape_unencodable, one_line
 from tests.fuzz.corpus import DAMAGED, KINDS, SINGLE, Action
 from tests.fuzz.mutations import mutate
 
@@ -78,7 +78,7 @@ def _problem(action: Action, encoding: str) -> tuple[str, bool]:
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")
-            take_any_character()
+            escape_unencodable()
             code = _code(action)
     except HangError:
         return f"no end in {BUDGET_S:g} s:\n{traceback.format_exc()}", False

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from hybridbench.cli.app import main
-from hybridbench.safe_output import answer_of_verdict, echo, no_commands, one_line, visible
+from hybridbench.safe_output import echo, no_commands, one_line, output_after_verdict, visible
 from hybridbench.terminal import Terminal
 
 
@@ -94,7 +94,7 @@ def test_an_answer_that_nobody_can_read_keeps_its_exit_code(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", FullStream())
 
-    with answer_of_verdict():
+    with output_after_verdict():
         echo("LEAK")
 
     assert "the exit code is the verdict's" in capsys.readouterr().err

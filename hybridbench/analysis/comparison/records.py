@@ -10,11 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ExitCode
+from hybridbench.foreign import TIME_S_MAX
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind
+
+COUNT_MAX: Final = 10**9
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 
 DEFAULT_LOOKS: tuple[int, ...] = (6, 12, 18, 24)
 
@@ -27,11 +34,12 @@ class Block:
     ``metrics.py``.  A value that the block could not give (no second token, no hit) is absent.
     """
 
-    version: int  # position in Comparison.versions
-    round: int  # blocks of one round are pairs
-    position: int  # turn within the round, from 0: ABBA swaps it from round to round
-    started_s: float  # time of the comparison
-    values: Mapping[str, float]
+    version: Count  # position in Comparison.versions
+    round: Count  # blocks of one round are pairs
+    position: Count  # turn within the round, from 0: ABBA swaps it from round to round
+    # Time of the comparison.
+    started_s: Annotated[float, msgspec.Meta(ge=-TIME_S_MAX, le=TIME_S_MAX)] = 0.0
+    values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
