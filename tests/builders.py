@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from hybridbench.clock import Clock, FakeClock
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 from hybridbench.engine.models.config import ModelConfig
@@ -18,6 +17,7 @@ from hybridbench.engine.models.registry import build_model
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.speculative.drafter import Drafter
+from hybridbench.engine_config import EngineConfig
 
 NANO_MODEL = ModelConfig(
     vocab_size=48,

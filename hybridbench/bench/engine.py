@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.weights import RandomWeights
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import EngineConfig
 from hybridbench.errors import UsageError
 
 MODEL = "qwen3-next-tiny"

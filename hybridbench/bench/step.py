@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hybridbench.engine.config import EngineConfig, NewTokenRatio
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import EngineConfig, NewTokenRatio
 
 BATCH = 32
 PROMPT_TOKENS = 64

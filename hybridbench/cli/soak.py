@@ -163,7 +163,9 @@ def soak(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a key of the profile: pools.mamba_slots=64"
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override a profile key: pools.mamba_slots=64; `profiles schema` lists all.",
         ),
     ] = None,
     malloc: Annotated[

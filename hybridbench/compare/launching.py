@@ -11,6 +11,7 @@ import msgspec
 from hybridbench.clock import Clock
 from hybridbench.compare.affinity import children_on
 from hybridbench.compare.sides import Side
+from hybridbench.engine_config import EngineConfig
 from hybridbench.errors import ConfigError, WorkerFailedError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Ready, Start
@@ -20,7 +21,6 @@ from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.manifest import with_worker
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.targets.bundled import BundledTarget
-from hybridbench.workload.settings import EngineSettings, Pools
 
 _KILL_PATIENCE_S = 10.0
 
@@ -149,9 +149,4 @@ def _is_default(name: str, value: object) -> bool:
 
 
 _UNKNOWN = "no setting of this release"
-# Of settings that profiles and the engine give the same default; others are always sent.
-DEFAULTS: Mapping[str, object] = {
-    name: value
-    for name, value in {**asdict(EngineSettings()), "page_size": Pools().page_size}.items()
-    if name != "chunked_prefill_size"
-}
+DEFAULTS: Mapping[str, object] = asdict(EngineConfig())

@@ -1,11 +1,11 @@
 """A small hybrid inference engine, useful without the CLI: build one, submit, step."""
 
-from hybridbench.engine.config import EngineConfig, NewTokenRatio
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import EngineConfig, NewTokenRatio
 
 __all__ = [
     "DuplicateRequestError",

@@ -12,7 +12,6 @@ from hybridbench.engine.cache.base import BasePrefixCache, CacheInitParams
 from hybridbench.engine.cache.chunk_cache import ChunkCache
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
@@ -23,6 +22,7 @@ from hybridbench.engine.models.registry import build_model, load_model, resolve_
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.timings import EngineTimings
 from hybridbench.engine.sessions.streaming_session import StreamingSession
+from hybridbench.engine_config import EngineConfig
 from hybridbench.errors import ConfigError
 
 KVAllocator: TypeAlias = TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
@@ -184,8 +184,7 @@ def _check_states(config: EngineConfig) -> None:
             "extra_buffer, because this model has recurrent layers, whose states are shared after "
             "any token and not only after pages."
         )
-    # A hit keeps one state locked while its request needs its own and all of its buffer.
-    least = 2 + config.track_buffer_size
+    least = config.least_mamba_slots
     if config.tracks_states and config.mamba_slots < least:
         raise ConfigError(
             f"engine: mamba_slots is {config.mamba_slots}; one request that hits needs {least} "

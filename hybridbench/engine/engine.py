@@ -9,7 +9,6 @@ from hybridbench.clock import Clock, SystemClock
 from hybridbench.engine.assembly import assemble
 from hybridbench.engine.cache.kv_events import KvEvent
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.config import EngineConfig, PauseMode
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.event_loop import EventLoop, EventLoopNormal, EventLoopOverlap
 from hybridbench.engine.events import EngineEvent, EventKind
@@ -26,6 +25,7 @@ from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from hybridbench.engine.speculative.drafter import DRAFTERS, Drafter
 from hybridbench.engine.steady import SteadyDetector, StepLoad
+from hybridbench.engine_config import EngineConfig, PauseMode
 
 
 class Engine:

@@ -15,19 +15,10 @@ from pydantic.dataclasses import dataclass
 
 from hybridbench.errors import ConfigError
 from hybridbench.records.nightly import parse_max_rate
+from hybridbench.setting_types import Count, CountOrZero, DurationS, Flag, Share
 from hybridbench.thresholds import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans
-from hybridbench.workload.fields import (
-    AutoDurationS,
-    Count,
-    CountOrZero,
-    DurationS,
-    Flag,
-    Objects,
-    Seed,
-    Share,
-    SizeBytes,
-)
+from hybridbench.workload.fields import AutoDurationS, Objects, Seed, SizeBytes
 from hybridbench.workload.settings import SETTINGS
 from hybridbench.workload.validation import full_stop, nearest, validated
 from hybridbench.workload.yaml_source import KeyPath, Source, read_yaml

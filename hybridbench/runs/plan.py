@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from hybridbench.errors import ExitCode
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.messages import Scalar, Start
+from hybridbench.records.messages import Start
 from hybridbench.targets.bundled import WorkerLaunch, WorkerProgram
 from hybridbench.workload.profile import Cadence, Profile
 from hybridbench.workload.trace_replay import TraceOptions
@@ -131,58 +133,18 @@ class SoakPlan:
     def start_message(self) -> Start:
         """What the worker is told."""
         profile = self.profile
+        config = profile.engine_config(
+            model=self.model, device=self.device, dtype=self.dtype, seed=self.seed
+        )
         thresholds = profile.gc.thresholds
         return Start(
-            engine=self.engine_settings(),
+            engine=msgspec.to_builtins(config),
             defects=list(self.defects),
             gc_mode=profile.gc.mode,
             gc_thresholds=[] if thresholds is None else list(thresholds),
             ballast_objects=profile.ballast.objects,
             census=self.census,
         )
-
-    def engine_settings(self) -> dict[str, Scalar | dict[str, Scalar]]:
-        """The fields of the engine's configuration."""
-        pools, engine = self.profile.pools, self.profile.engine
-        ratio = engine.new_token_ratio
-        return {
-            "model": self.model,
-            "device": self.device,
-            "dtype": self.dtype,
-            "seed": self.seed,
-            "kv_tokens": pools.kv_tokens,
-            "page_size": pools.page_size,
-            "mamba_slots": pools.mamba_slots,
-            "max_context_len": pools.max_context_len,
-            "max_running_requests": engine.max_running_requests,
-            "chunked_prefill_size": engine.chunked_prefill_size,
-            "max_prefill_tokens": engine.max_prefill_tokens,
-            "schedule_policy": engine.schedule_policy,
-            "cache": engine.cache,
-            "check_level": engine.check_level,
-            "check_owners": engine.check_owners,
-            "state_refresh": engine.state_refresh,
-            "mamba_scheduler_strategy": engine.mamba_scheduler_strategy,
-            "mamba_track_interval": engine.mamba_track_interval,
-            "mamba_cache_chunk_size": engine.mamba_cache_chunk_size,
-            "max_queued_requests": engine.max_queued_requests,
-            "req_waiting_timeout_s": engine.req_waiting_timeout_s,
-            "enable_priority_scheduling": engine.enable_priority_scheduling,
-            "schedule_low_priority_values_first": engine.schedule_low_priority_values_first,
-            "disable_priority_preemption": engine.disable_priority_preemption,
-            "priority_scheduling_preemption_threshold": (
-                engine.priority_scheduling_preemption_threshold
-            ),
-            "enable_kv_cache_events": engine.enable_kv_cache_events,
-            "enable_overlap_schedule": engine.enable_overlap_schedule,
-            "speculative_algorithm": engine.speculative_algorithm,
-            "speculative_num_draft_tokens": engine.speculative_num_draft_tokens,
-            "new_token_ratio": {
-                "init": ratio.init,
-                "min": ratio.min,
-                "decay_steps": ratio.decay_steps,
-            },
-        }
 
 
 @dataclass(frozen=True)

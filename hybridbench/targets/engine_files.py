@@ -10,6 +10,7 @@ from pathlib import Path
 import hybridbench
 
 _PACKAGES = ("hybridbench.engine", "hybridbench.kernels")
+_CONFIG = "hybridbench.engine_config"
 
 
 def imported_engine_files() -> tuple[str, int]:
@@ -25,7 +26,8 @@ def installed_engine_files() -> str:
     """SHA-256 over names and contents of all the engine's source files; none is imported."""
     root = Path(hybridbench.__file__).parent
     folders = (root / package.rpartition(".")[2] for package in _PACKAGES)
-    files = (path for folder in folders for path in sorted(folder.rglob("*.py")))
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    files += root.glob(f"{_CONFIG.rpartition('.')[2]}.py")
     return _hash((path.relative_to(root).as_posix(), path) for path in files)
 
 
@@ -39,4 +41,6 @@ def _hash(files: Iterable[tuple[str, Path]]) -> str:
 
 
 def _is_engine(name: str) -> bool:
-    return any(name == package or name.startswith(f"{package}.") for package in _PACKAGES)
+    return name == _CONFIG or any(
+        name == package or name.startswith(f"{package}.") for package in _PACKAGES
+    )

@@ -15,9 +15,9 @@ import torch
 from hybridbench import __version__
 from hybridbench.defects.catalog import find_defect
 from hybridbench.defects.inject import apply_defects
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.models.registry import resolve_model
+from hybridbench.engine_config import EngineConfig
 from hybridbench.errors import ConfigError
 from hybridbench.records.messages import Ready, Scalar, Start
 from hybridbench.sampling.ballast import Ballast

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from hybridbench.errors import ConfigError
+from hybridbench.engine_config import EngineConfigError
+from hybridbench.setting_types import yaml_key
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
-from hybridbench.workload.validation import full_stop, nearest
+from hybridbench.workload.settings import ProfileKeys
+from hybridbench.workload.validation import KeyFaultError, nearest
 from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
-
-if TYPE_CHECKING:
-    from hybridbench.workload.profile import Profile
 
 Fault = tuple[KeyPath, str]
 
 
-def check_consistency(profile: Profile, source: Source) -> None:
-    """Raise ConfigError, one sentence with place and key, on the first fault found."""
+def check_consistency(profile: ProfileKeys, source: Source) -> None:
+    """Raise KeyFaultError, one sentence with place and key, on the first fault found."""
     for check in _CHECKS:
         for path, complaint in check(profile):
-            raise ConfigError(full_stop(f"{source.place(path)}: {dotted_path(path)} {complaint}"))
+            raise KeyFaultError(source, path, "conflict", f"{dotted_path(path)} {complaint}")
 
 
-def max_prompt_tokens(profile: Profile) -> int:
+def max_prompt_tokens(profile: ProfileKeys) -> int:
     """The longest prompt the profile can make: a whole conversation, as far as the context goes."""
     turns = profile.conversations.turns.high
     user = _max_user_tokens(profile)
@@ -32,22 +31,15 @@ def max_prompt_tokens(profile: Profile) -> int:
     return min(whole, profile.pools.max_context_len - answer)
 
 
-def _max_user_tokens(profile: Profile) -> int:
+def _max_user_tokens(profile: ProfileKeys) -> int:
     prompts = profile.prompts
     if prompts.long > 0 or profile.aborts.prefill > 0:
         return max(prompts.user_tokens.high, prompts.long_tokens.high)
     return prompts.user_tokens.high
 
 
-def _pools(profile: Profile) -> Iterator[Fault]:
+def _pools(profile: ProfileKeys) -> Iterator[Fault]:
     pools = profile.pools
-    if pools.kv_tokens % pools.page_size:
-        below = pools.kv_tokens - pools.kv_tokens % pools.page_size
-        near = max(below, pools.page_size)
-        yield (
-            ("pools", "kv_tokens"),
-            f"{pools.kv_tokens} is not a multiple of page_size {pools.page_size}; {near} is",
-        )
     answer = profile.output.tokens.high
     first = profile.prompts.system_tokens.high + _max_user_tokens(profile)
     if first + answer > pools.max_context_len:
@@ -66,48 +58,24 @@ def _pools(profile: Profile) -> Iterator[Fault]:
             f"{pools.kv_tokens} cannot hold one request of prompt up to {prompt} + output "
             f"{answer}; at least {needed}",
         )
-    buffer = _track_buffer_size(profile)
-    least = 2 + buffer
-    if pools.mamba_slots < least:
+    config = profile.engine_config()
+    if pools.mamba_slots < config.least_mamba_slots:
+        buffer = config.track_buffer_size
         saved = ("", ", one saved copy of it", ", two saved copies of it")[buffer]
         yield (
             ("pools", "mamba_slots"),
             f"{pools.mamba_slots} cannot hold the state of one running request{saved} + one that "
-            f"the tree keeps; at least {least}",
+            f"the tree keeps; at least {config.least_mamba_slots}",
         )
 
 
-def _track_buffer_size(profile: Profile) -> int:
-    """State slots of a running request beside its own."""
-    engine = profile.engine
-    if engine.mamba_scheduler_strategy == "no_buffer":
-        return 0
-    return 2 if engine.enable_overlap_schedule else 1
-
-
-def _engine(profile: Profile) -> Iterator[Fault]:
-    chunk, page = profile.engine.chunked_prefill_size, profile.pools.page_size
-    if chunk is not None and chunk % page:
-        near = max(page, chunk - chunk % page)
-        yield (
-            ("engine", "chunked_prefill_size"),
-            f"{chunk} is not a multiple of pools.page_size {page}; {near} is",
-        )
-    yield from _tracking(profile)
-    ratio = profile.engine.new_token_ratio
-    if ratio.min > ratio.init:
-        yield (
-            ("engine", "new_token_ratio", "min"),
-            f"{ratio.min} is above init {ratio.init}; it is what the ratio falls to",
-        )
-    engine = profile.engine
-    if engine.speculative_num_draft_tokens < 2:
-        yield (
-            ("engine", "speculative_num_draft_tokens"),
-            f"{engine.speculative_num_draft_tokens} leaves no room for a guess behind a request's "
-            "last token; at least 2",
-        )
-    if profile.aborts.prefill > 0 and chunk is None:
+def _engine(profile: ProfileKeys) -> Iterator[Fault]:
+    try:
+        profile.engine_config()
+    except EngineConfigError as error:
+        group = "pools" if error.path[0] in vars(profile.pools) else "engine"
+        yield (group, *map(yaml_key, error.path)), error.complaint
+    if profile.aborts.prefill > 0 and profile.engine.chunked_prefill_size is None:
         yield (
             ("aborts", "prefill"),
             f"{profile.aborts.prefill} needs prompts that take more than one step; set "
@@ -115,28 +83,7 @@ def _engine(profile: Profile) -> Iterator[Fault]:
         )
 
 
-def _tracking(profile: Profile) -> Iterator[Fault]:
-    engine, page = profile.engine, profile.pools.page_size
-    if engine.mamba_scheduler_strategy == "no_buffer":
-        return
-    if engine.mamba_track_interval < 2:
-        yield (
-            ("engine", "mamba_track_interval"),
-            f"{engine.mamba_track_interval} leaves no step between two copies; at least 2",
-        )
-    for key, length in (
-        ("mamba_track_interval", engine.mamba_track_interval),
-        ("mamba_cache_chunk_size", max(engine.mamba_cache_chunk_size, page)),
-    ):
-        if length % page:
-            near = max(page, length - length % page)
-            yield (
-                ("engine", key),
-                f"{length} is not a multiple of pools.page_size {page}; {near} is",
-            )
-
-
-def _arrival(profile: Profile) -> Iterator[Fault]:
+def _arrival(profile: ProfileKeys) -> Iterator[Fault]:
     arrival = profile.arrival
     if arrival.process == "closed":
         if arrival.concurrency is None:
@@ -162,7 +109,7 @@ def _arrival(profile: Profile) -> Iterator[Fault]:
         yield ("arrival", "bursts", "factor"), f"{bursts.factor:g} must be at least 1"
 
 
-def _shares(profile: Profile) -> Iterator[Fault]:
+def _shares(profile: ProfileKeys) -> Iterator[Fault]:
     aborts, bad = profile.aborts, profile.bad_input
     ends = aborts.queued + aborts.prefill + aborts.decode + aborts.disconnect
     if ends > 1:
@@ -171,7 +118,7 @@ def _shares(profile: Profile) -> Iterator[Fault]:
         yield ("bad_input",), "may make at most half of the requests too long"
 
 
-def _queue(profile: Profile) -> Iterator[Fault]:
+def _queue(profile: ProfileKeys) -> Iterator[Fault]:
     priorities, engine = profile.priorities, profile.engine
     total = sum(entry.share for entry in priorities)
     if total > 1:
@@ -186,13 +133,13 @@ def _queue(profile: Profile) -> Iterator[Fault]:
         )
 
 
-def _sampling(profile: Profile) -> Iterator[Fault]:
+def _sampling(profile: ProfileKeys) -> Iterator[Fault]:
     sampling = profile.sampling
     if sampling.top_p <= 0:
         yield ("sampling", "top_p"), "0 leaves no token to choose; 1 considers all"
 
 
-def _sessions(profile: Profile) -> Iterator[Fault]:
+def _sessions(profile: ProfileKeys) -> Iterator[Fault]:
     sessions = profile.sessions
     if sessions.close_busy + sessions.abandon > 1:
         total = sessions.close_busy + sessions.abandon
@@ -206,7 +153,7 @@ def _sessions(profile: Profile) -> Iterator[Fault]:
         yield ("sessions", "share"), "and prompts.payload exclude each other; set one of them to 0"
 
 
-def _coverage(profile: Profile) -> Iterator[Fault]:
+def _coverage(profile: ProfileKeys) -> Iterator[Fault]:
     for name in profile.assert_coverage:
         if name not in COVERAGE_COUNTERS:
             yield (
@@ -215,14 +162,13 @@ def _coverage(profile: Profile) -> Iterator[Fault]:
             )
 
 
-def _times(profile: Profile) -> Iterator[Fault]:
+def _times(profile: ProfileKeys) -> Iterator[Fault]:
     for path, value_s in (
         (("duration",), profile.duration_s),
         (("checkpoint", "every"), profile.checkpoint.every_s),
         (("probe", "sample_every"), profile.probe.sample_every_s),
         (("probe", "collectible_every"), profile.probe.collectible_every_s),
         (("aborts", "queue_timeout"), profile.aborts.queue_timeout_s),
-        (("engine", "req_waiting_timeout"), profile.engine.req_waiting_timeout_s),
         (("controls", "pause_every"), profile.controls.pause_every_s),
         (("controls", "abort_all_every"), profile.controls.abort_all_every_s),
         (("sessions", "timeout"), profile.sessions.timeout_s),
@@ -247,9 +193,9 @@ def _times(profile: Profile) -> Iterator[Fault]:
             )
 
 
-_CHECKS: Final[tuple[Callable[[Profile], Iterator[Fault]], ...]] = (
-    _pools,
+_CHECKS: Final[tuple[Callable[[ProfileKeys], Iterator[Fault]], ...]] = (
     _engine,
+    _pools,
     _arrival,
     _shares,
     _queue,

@@ -10,7 +10,8 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic.dataclasses import dataclass
 
-from hybridbench.workload.fields import Amount, CountOrZero
+from hybridbench.setting_types import CountOrZero
+from hybridbench.workload.fields import Amount
 
 # The engine's counters that traffic can drive; a test holds them against the engine's own record.
 COVERAGE_COUNTERS: Final = (

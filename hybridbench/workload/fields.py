@@ -6,10 +6,8 @@ lets a TypeError through as a crash, so a value of the wrong type is a ValueErro
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Annotated, Final, TypeAlias
 
 from annotated_types import Ge, Le
@@ -18,13 +16,13 @@ from pydantic import (
     BeforeValidator,
     PlainSerializer,
     PlainValidator,
-    Strict,
     WithJsonSchema,
 )
 
 from hybridbench.foreign import SEED_MAX
+from hybridbench.setting_types import Strict, decimal, duration_s
 from hybridbench.thresholds import Stat, parse_threshold
-from hybridbench.units import DURATION_MAX_S, parse_byte_rate, parse_bytes, parse_duration_s
+from hybridbench.units import parse_byte_rate, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +42,12 @@ OBJECTS_MAX: Final = 100_000_000
 _ZIPF = re.compile(r"zipf\((\d+(?:\.\d+)?)\)")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/(s|min))?")
 _MAX_ZIPF_EXPONENT: Final = 8.0
-_DURATION_PATTERN: Final = r"^(\d+(\.\d+)?|(\d+(\.\d+)?(ms|s|m|h|d))+)$"
-
-
-def _duration_s(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d")  # noqa: TRY004
-    if isinstance(value, str):
-        return parse_duration_s(value)
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d")
-    if value > DURATION_MAX_S:
-        raise ValueError(f"{value!r} seconds are longer than 3650d, the longest duration")
-    return float(value)
 
 
 def _auto_duration_s(value: object) -> float | None:
     if value is None or value == "auto":
         return None
-    return _duration_s(value)
+    return duration_s(value)
 
 
 def _size_bytes(value: object) -> int:
@@ -122,21 +107,15 @@ def _zipf_exponent(value: object) -> float:
 
 
 def _seconds_text(value: float | None) -> str:
-    return "auto" if value is None else f"{_decimal(value)}s"
+    return "auto" if value is None else f"{decimal(value)}s"
 
 
 def _byte_rate_text(value: float) -> str:
-    return f"{_decimal(value)}B/h"
+    return f"{decimal(value)}B/h"
 
 
 def _zipf_text(value: float) -> str:
-    return f"zipf({_decimal(value)})" if value else "uniform"
-
-
-def _decimal(value: float) -> str:
-    # The shortest digits that read back as the same float, without an exponent.
-    text = format(Decimal(repr(value)), "f")
-    return text.removesuffix(".0")
+    return f"zipf({decimal(value)})" if value else "uniform"
 
 
 def _range_list(value: TokenRange) -> list[int]:
@@ -152,20 +131,10 @@ def _threshold_text(value: object) -> str:
     return threshold.text
 
 
-Count: TypeAlias = Annotated[int, Strict(), Ge(1)]
-CountOrZero: TypeAlias = Annotated[int, Strict(), Ge(0)]
 # What is derived from a seed, by adding to it, must have 64 bits as well.
 Seed: TypeAlias = Annotated[int, Strict(), Ge(0), Le(SEED_MAX)]
 Objects: TypeAlias = Annotated[int, Strict(), Ge(0), Le(OBJECTS_MAX)]
-Flag: TypeAlias = Annotated[bool, Strict()]
 Amount: TypeAlias = Annotated[float, Strict(), AllowInfNan(False), Ge(0.0)]
-Share: TypeAlias = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
-DurationS: TypeAlias = Annotated[
-    float,
-    BeforeValidator(_duration_s),
-    PlainSerializer(_seconds_text, return_type=str),
-    WithJsonSchema({"type": ["string", "number"], "pattern": _DURATION_PATTERN}),
-]
 AutoDurationS: TypeAlias = Annotated[
     float | None,
     BeforeValidator(_auto_duration_s),

@@ -7,41 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Final, cast
 
-from pydantic import Field, StringConstraints, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from hybridbench.errors import ConfigError
 from hybridbench.workload.consistency import check_consistency, max_prompt_tokens
-from hybridbench.workload.coverage import CoverageFloor
-from hybridbench.workload.fields import DurationS, Seed, ThresholdText
-from hybridbench.workload.settings import (
-    SETTINGS,
-    Aborts,
-    Arrival,
-    BadInput,
-    Ballast,
-    Checkpoint,
-    Controls,
-    Conversations,
-    EngineSettings,
-    GcSettings,
-    Output,
-    Pools,
-    PriorityShare,
-    Probe,
-    Promise,
-    Prompts,
-    SamplingSettings,
-    Sessions,
-    Warmup,
-)
+from hybridbench.workload.settings import SETTINGS, ProfileKeys, Promise
 from hybridbench.workload.validation import validated
 from hybridbench.workload.yaml_source import KeyPath, Source, parse_scalar, parse_yaml, read_yaml
 
-DEFAULT_DURATION_S: Final = 7200.0
-DEFAULT_MODEL: Final = "qwen3-next"
 # A trend is called a leak from four minutes after ``steady`` on; up to a fifth of a run warms up.
 CALLS_LEAK_FROM_S: Final = 300.0
 
@@ -56,7 +32,7 @@ class Cadence:
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class Profile:
+class Profile(ProfileKeys):
     """Everything a run needs to know but the device and how long it may take.
 
     ``model`` is a preset or a checkpoint directory; ``--model`` takes its place.
@@ -64,32 +40,6 @@ class Profile:
     Build one with ``load_profile``, ``Profile.from_yaml`` or ``with_overrides``; all of them check
     that the parts fit together.
     """
-
-    name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-    description: str = ""
-    model: Annotated[str, StringConstraints(strict=True, min_length=1)] = DEFAULT_MODEL
-    seed: Seed = 1
-    duration_s: DurationS = DEFAULT_DURATION_S
-    warmup: Warmup = Warmup()
-    checkpoint: Checkpoint = Checkpoint()
-    pools: Pools = Pools()
-    engine: EngineSettings = EngineSettings()
-    arrival: Arrival
-    prompts: Prompts = Prompts()
-    conversations: Conversations = Conversations()
-    sessions: Sessions = Sessions()
-    output: Output = Output()
-    sampling: SamplingSettings = SamplingSettings()
-    priorities: tuple[PriorityShare, ...] = ()
-    aborts: Aborts = Aborts()
-    controls: Controls = Controls()
-    bad_input: BadInput = BadInput()
-    assert_coverage: Mapping[str, CoverageFloor] = Field(default_factory=dict)
-    ballast: Ballast = Ballast()
-    gc: GcSettings = GcSettings()
-    probe: Probe = Probe()
-    promise: tuple[Promise, ...]
-    thresholds: tuple[ThresholdText, ...] = ()
 
     @classmethod
     def from_yaml(cls, path: Path) -> Profile:

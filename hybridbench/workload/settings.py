@@ -5,38 +5,31 @@ A YAML key is the field's name without its unit: ``checkpoint.every`` is ``Check
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, TypedDict, Unpack
 
-from pydantic import ConfigDict, Strict
+from pydantic import ConfigDict, Field, StringConstraints
 from pydantic.dataclasses import dataclass
 
+from hybridbench.engine_config import EngineConfig, EngineSettings, PoolSizes
+from hybridbench.setting_types import Count, CountOrZero, DurationS, Flag, Share, Strict, yaml_key
+from hybridbench.workload.coverage import CoverageFloor
 from hybridbench.workload.fields import (
     Amount,
     AutoDurationS,
     BytesPerHour,
-    Count,
-    CountOrZero,
-    DurationS,
-    Flag,
     Objects,
     PerSecond,
-    Share,
+    Seed,
     SizeBytes,
+    ThresholdText,
     TokenRange,
     Tokens,
     ZipfExponent,
 )
 
-_UNITS: Final = ("_bytes_per_h", "_bytes", "_per_s", "_s")
-
-
-def yaml_key(field_name: str) -> str:
-    """The YAML key of a field: its name without the unit."""
-    for unit in _UNITS:
-        if field_name.endswith(unit):
-            return field_name.removesuffix(unit)
-    return field_name
-
+DEFAULT_DURATION_S: Final = 7200.0
+DEFAULT_MODEL: Final = "qwen3-next"
 
 SETTINGS: Final = ConfigDict(extra="forbid", alias_generator=yaml_key, validate_default=True)
 
@@ -61,66 +54,6 @@ class Checkpoint:
     settle_s: DurationS = 1.0
     idle_s: DurationS = 0.0
     flush: Flag = False
-
-
-@dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class Pools:
-    """Sizes in slots: KV tokens, recurrent states; the longest prompt plus output in tokens."""
-
-    kv_tokens: Count = 16384
-    page_size: Count = 1
-    mamba_slots: Count = 160
-    max_context_len: Count = 2048
-
-
-@dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class NewTokenRatio:
-    """The share of the running requests' remaining output that admission keeps free."""
-
-    init: Share = 0.7
-    min: Share = 0.1
-    decay_steps: Count = 600
-
-
-@dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class EngineSettings:
-    """How the bundled engine schedules; ``max_running_requests`` is also its number of rows.
-
-    ``max_queued_requests`` and ``req_waiting_timeout_s`` are the engine's own limits of its queue;
-    None has none.
-
-    ``mamba_scheduler_strategy`` says where the states of its prefix cache come from: the requests'
-    own, or copies that steps save, in decode every ``mamba_track_interval`` tokens and in prefill
-    at multiples of ``mamba_cache_chunk_size``.
-
-    Without ``check_owners`` the allocators take back whatever they are given, as those of most
-    engines do; what they would have refused is only counted, beside the run (``truth.json``).
-    """
-
-    max_running_requests: Count = 32
-    chunked_prefill_size: Count | None = 256
-    max_prefill_tokens: Count = 2048
-    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
-    cache: Literal["radix", "chunk"] = "radix"
-    check_level: Literal["off", "idle", "busy"] = "idle"
-    check_owners: Flag = True
-    state_refresh: Literal["path", "used"] = "path"
-    max_queued_requests: Count | None = None
-    req_waiting_timeout_s: DurationS | None = None
-    enable_priority_scheduling: bool = False
-    schedule_low_priority_values_first: bool = False
-    disable_priority_preemption: bool = False
-    priority_scheduling_preemption_threshold: CountOrZero = 10
-    mamba_scheduler_strategy: Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"] = (
-        "no_buffer"
-    )
-    mamba_track_interval: Count = 256
-    mamba_cache_chunk_size: Count = 64
-    enable_kv_cache_events: bool = False
-    enable_overlap_schedule: bool = False
-    speculative_algorithm: Literal["NGRAM"] | None = None
-    speculative_num_draft_tokens: Count = 4
-    new_token_ratio: NewTokenRatio = NewTokenRatio()
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -342,3 +275,51 @@ class Promise:
             "evict_ms": self.evict_ms,
         }
         return {name: value for name, value in limits.items() if value is not None}
+
+
+class CallerChoices(TypedDict, total=False):
+    """What no profile says of an engine."""
+
+    model: str
+    device: str
+    dtype: str
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class ProfileKeys:
+    """All keys of a profile; ``model`` is a preset or a checkpoint directory."""
+
+    name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    description: str = ""
+    model: Annotated[str, StringConstraints(strict=True, min_length=1)] = DEFAULT_MODEL
+    seed: Seed = 1
+    duration_s: DurationS = DEFAULT_DURATION_S
+    warmup: Warmup = Warmup()
+    checkpoint: Checkpoint = Checkpoint()
+    pools: PoolSizes = PoolSizes()
+    engine: EngineSettings = EngineSettings()
+    arrival: Arrival
+    prompts: Prompts = Prompts()
+    conversations: Conversations = Conversations()
+    sessions: Sessions = Sessions()
+    output: Output = Output()
+    sampling: SamplingSettings = SamplingSettings()
+    priorities: tuple[PriorityShare, ...] = ()
+    aborts: Aborts = Aborts()
+    controls: Controls = Controls()
+    bad_input: BadInput = BadInput()
+    assert_coverage: Mapping[str, CoverageFloor] = Field(default_factory=dict)
+    ballast: Ballast = Ballast()
+    gc: GcSettings = GcSettings()
+    probe: Probe = Probe()
+    promise: tuple[Promise, ...]
+    thresholds: tuple[ThresholdText, ...] = ()
+
+    def engine_config(self, **chosen: Unpack[CallerChoices]) -> EngineConfig:
+        """The engine that the profile asks for, with what the command line says of it.
+
+        Raises:
+            EngineConfigError: settings that do not fit together.
+        """
+        return EngineConfig(**vars(self.pools), **vars(self.engine), **chosen)

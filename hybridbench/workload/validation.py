@@ -16,11 +16,27 @@ T = TypeVar("T")
 JsonSchema = dict[str, Any]
 
 
+class KeyFaultError(ConfigError):
+    """A key that cannot be what it is.
+
+    Attributes:
+        place: file and line.
+        key: dotted, as ``--set`` takes it.
+        fault: "unknown_key", "malformed", "conflict" (with another key), or pydantic's for a type.
+    """
+
+    def __init__(self, source: Source, path: KeyPath, fault: str, sentence: str) -> None:
+        self.place = source.place(path)
+        self.key = dotted_path(path)
+        self.fault = fault
+        super().__init__(full_stop(f"{self.place}: {sentence}"))
+
+
 def validated(adapter: TypeAdapter[T], source: Source) -> T:
     """``source`` as what ``adapter`` describes.
 
     Raises:
-        ConfigError: the fault that comes first in the file: place, key path, what would be right.
+        KeyFaultError: the fault that comes first in the file: place, key path, what would be right.
     """
     try:
         return adapter.validate_python(source.data)
@@ -35,7 +51,8 @@ def validated(adapter: TypeAdapter[T], source: Source) -> T:
         sentence = _sentence(faults[0], schema)
         path = _path(faults[0])
         # The values of keys that are fine stay out of the traceback as well as of the sentence.
-        raise ConfigError(full_stop(f"{source.place(path)}: {sentence}{more}")) from None
+        code = _CODES.get(faults[0]["type"], faults[0]["type"])
+        raise KeyFaultError(source, path, code, f"{sentence}{more}") from None
 
 
 def nearest(name: str, choices: Sequence[str]) -> str:
@@ -99,6 +116,7 @@ def _complaint(fault: ErrorDetails, schema: JsonSchema) -> str:
     return message[:1].lower() + message[1:]
 
 
+_CODES = {"unexpected_keyword_argument": "unknown_key", "value_error": "malformed"}
 _WANTED = {
     "int_type": "a whole number",
     "float_type": "a number",

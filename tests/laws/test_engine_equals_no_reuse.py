@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from hybridbench.engine.config import NewTokenRatio
+from hybridbench.engine_config import NewTokenRatio
 from tests.builders import NANO_ENGINE, make_engine
 from tests.engine_programs import EngineProgram
 from tests.laws.engine_machine import EngineMachine

@@ -13,7 +13,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
@@ -21,6 +20,7 @@ from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.qwen3_next import Qwen3Next
 from hybridbench.engine.models.registry import build_model
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import EngineConfig
 from tests.builders import NANO_ENGINE, NANO_MODEL
 
 # Measured on these shapes, prefill against token by token: below 1e-5 at logits of scale 3.

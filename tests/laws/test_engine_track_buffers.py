@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from hybridbench.engine.config import NewTokenRatio
+from hybridbench.engine_config import NewTokenRatio
 from tests.builders import (
     NANO_MODEL,
     assert_idle_and_clean,

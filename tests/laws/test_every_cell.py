@@ -19,9 +19,9 @@ from hybridbench.clock import FakeClock
 from hybridbench.engine.cache.chunk_cache import ChunkCache
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
-from hybridbench.engine.config import NewTokenRatio
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sessions.streaming_session import StreamingSession
+from hybridbench.engine_config import NewTokenRatio
 from hybridbench.errors import ConfigError
 from tests.builders import (
     NANO_MODEL,

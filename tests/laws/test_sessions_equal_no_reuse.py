@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hybridbench.clock import FakeClock
-from hybridbench.engine.config import NewTokenRatio
+from hybridbench.engine_config import NewTokenRatio
 from tests.builders import make_attention_engine, make_engine, make_tracking_engine
 from tests.session_programs import SessionProgram
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hybridbench.engine.config import NewTokenRatio
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
+from hybridbench.engine_config import NewTokenRatio
 
 # After a retract the ratio assumes that each remaining request still decodes this many steps.
 # Source: SGLang's retract_decode_steps.

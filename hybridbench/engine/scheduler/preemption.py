@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.prefill import PrefillAdder
 from hybridbench.engine.scheduler.waiting import WaitingRules
+from hybridbench.engine_config import EngineConfig
 
 
 class Preemption:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.req import FinishKind, FinishReason, Req
 from hybridbench.engine.scheduler.batch_builder import BatchBuilder, resolve_future_token_ids
@@ -28,6 +27,7 @@ from hybridbench.engine.scheduler.verify import DraftVerifier
 from hybridbench.engine.scheduler.waiting import WaitingRules
 from hybridbench.engine.sessions.session_controller import AbortStage, SessionController
 from hybridbench.engine.speculative.drafter import Drafter
+from hybridbench.engine_config import EngineConfig
 
 # In the place of the last token of a request that got none.
 NO_TOKEN = 0

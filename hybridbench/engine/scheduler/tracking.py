@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.forward_batch import NOT_TRACKED, IndexArray
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
+from hybridbench.engine_config import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)

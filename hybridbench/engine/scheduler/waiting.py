@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.req import FinishKind, FinishReason, Req
+from hybridbench.engine_config import EngineConfig
 
 QUEUE_FULL = "the request queue is full"
 DISPLACED = "the request queue is full, and a request of higher priority came"

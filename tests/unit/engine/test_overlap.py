@@ -11,7 +11,6 @@ import torch
 
 from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
-from hybridbench.engine.config import NewTokenRatio
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.forward_batch import ForwardBatch
@@ -20,6 +19,7 @@ from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.batch_builder import resolve_future_token_ids
 from hybridbench.engine.scheduler.scheduler import Scheduler
+from hybridbench.engine_config import NewTokenRatio
 from tests.builders import (
     assert_idle_and_clean,
     assert_nothing_lost,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.engine import Engine
+from hybridbench.engine_config import EngineConfig
 from hybridbench.records import messages as m
 from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.gc_monitor import GcMonitor

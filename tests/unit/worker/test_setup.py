@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.engine.config import EngineConfig
-from hybridbench.engine.config import NewTokenRatio as EngineRatio
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+from hybridbench.engine_config import EngineConfig, NewTokenRatio
 from hybridbench.errors import ConfigError
 from hybridbench.metrics import METRICS, spec_of
 from hybridbench.records.messages import Start
@@ -25,7 +24,7 @@ def test_a_plan_becomes_the_engines_configuration() -> None:
     assert isinstance(config, EngineConfig)
     assert config.model == "qwen3-next"
     assert config.kv_tokens == make_plan().profile.pools.kv_tokens
-    assert config.new_token_ratio == EngineRatio(0.5, 0.1, 600)
+    assert config.new_token_ratio == NewTokenRatio(init=0.5)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.engine.config import NewTokenRatio
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.decode import (
     NewTokenRatioTracker,
     decode_room_needed,
     retract_order,
 )
+from hybridbench.engine_config import NewTokenRatio
 from tests.builders import make_req
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.engine.config import SchedulePolicyName
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.policy import LPM_LONGEST_QUEUE, SchedulePolicy
+from hybridbench.engine_config import SchedulePolicyName
 from tests.builders import make_req
 
 

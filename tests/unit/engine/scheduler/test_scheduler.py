@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.engine.config import NewTokenRatio
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import NewTokenRatio
 from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
 
 DARING = NewTokenRatio(init=0.0, min=0.0, decay_steps=1)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from hybridbench.clock import FakeClock
-from hybridbench.engine.config import EngineConfig
 from hybridbench.engine.req import FinishKind, FinishReason, Req
 from hybridbench.engine.scheduler.waiting import (
     DISPLACED,
@@ -12,6 +11,7 @@ from hybridbench.engine.scheduler.waiting import (
     WAITED_TOO_LONG,
     WaitingRules,
 )
+from hybridbench.engine_config import EngineConfig
 from tests.builders import make_req
 
 

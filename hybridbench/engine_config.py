@@ -1,0 +1,276 @@
+"""What an engine is made of: each setting declared once, with its default, bounds and meaning.
+
+The groups of a profile, its JSON Schema, ``--set``, the wire and the engine read this declaration;
+no other place lists the settings.  A string below a field is its description in the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from itertools import chain
+from types import NoneType
+from typing import Annotated, ClassVar, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le
+
+from hybridbench.errors import ConfigError
+from hybridbench.setting_types import (
+    Count,
+    CountOrZero,
+    Duration,
+    Flag,
+    ProfileGroup,
+    Share,
+    Strict,
+)
+
+SchedulePolicyName: TypeAlias = Literal["fcfs", "lpm"]
+CacheKind: TypeAlias = Literal["radix", "chunk"]
+CheckLevel: TypeAlias = Literal["off", "idle", "busy"]
+SpeculativeAlgorithm: TypeAlias = Literal["NGRAM"]
+StateRefresh: TypeAlias = Literal["path", "used"]
+PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
+MambaSchedulerStrategy: TypeAlias = Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
+
+# Two of these keep a step between two copies, and a guess behind a request's last token.
+_TwoOrMore: TypeAlias = Annotated[int, Strict(), Ge(2)]
+_Fault: TypeAlias = tuple[tuple[str, ...], str]
+
+
+class EngineConfigError(ConfigError):
+    """A setting that cannot be: ``path`` of its field, and half a sentence that follows it."""
+
+    def __init__(self, path: tuple[str, ...], complaint: str) -> None:
+        super().__init__(f"engine: {'.'.join(path)} {complaint}.")
+        self.path = path
+        self.complaint = complaint
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTokenRatio(ProfileGroup):
+    """How much of the running requests' remaining output the admission keeps free.
+
+    1.0 admits only what can never be retracted; lower values bet that requests stop early.  The
+    ratio falls by ``(init - min) / decay_steps`` each decode step, and is estimated anew after a
+    retract.  Source: SGLang's scheduler.
+    """
+
+    init: Share = 0.7
+    """What the ratio starts at."""
+    min: Share = 0.1
+    """What it falls to."""
+    decay_steps: Count = 600
+    """Decode steps in which it falls from ``init`` to ``min``."""
+
+    @property
+    def decay(self) -> float:
+        """What one decode step takes off the ratio."""
+        return (self.init - self.min) / self.decay_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSizes(ProfileGroup):
+    """Sizes in slots: KV tokens, recurrent states; the longest prompt plus output in tokens."""
+
+    kv_tokens: Count = 16384
+    """KV tokens in all; a multiple of ``page_size``."""
+    page_size: Count = 1
+    """KV tokens that are given out and shared together; a model with recurrent layers needs a
+    ``mamba_scheduler_strategy`` with track buffers for more than 1."""
+    mamba_slots: Count = 160
+    """State slots; a model without recurrent layers has none, whatever is given."""
+    max_context_len: _TwoOrMore = 2048
+    """Longest prompt plus output, in tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings(ProfileGroup):
+    """How the bundled engine schedules, caches and checks itself."""
+
+    max_running_requests: Count = 32
+    """Requests that run at once; also the number of rows."""
+    chunked_prefill_size: Count | None = 256
+    """Tokens of prefill per step, a multiple of ``page_size``; null computes a prompt at once."""
+    max_prefill_tokens: Count = 2048
+    """Tokens of all prompts of one prefill step, the first one excepted."""
+    schedule_policy: SchedulePolicyName = "fcfs"
+    """"fcfs" serves in order of arrival, "lpm" the longest cached prefix first."""
+    cache: CacheKind = "radix"
+    """"radix" reuses prefixes, "chunk" reuses nothing."""
+    check_level: CheckLevel = "idle"
+    """Which invariants a step checks: none, those of idleness, those of every step."""
+    check_owners: Flag = True
+    """The allocators refuse to take back what the giver does not hold; without it they only count
+    such mistakes, beside the run (``truth.json``), like engines without an account of holders."""
+    state_refresh: StateRefresh = "path"
+    """Which states a hit makes the youngest: "path" those of all nodes on the way, as released
+    hybrid trees do, "used" only the one that is read (sglang#31648)."""
+    max_queued_requests: Count | None = None
+    """The waiting queue's limit; null has none.  A full queue refuses the newest request, or with
+    priority scheduling the least important."""
+    req_waiting_timeout_s: Annotated[float, Gt(0), Duration()] | None = None
+    """Requests that wait for longer are aborted; null lets them wait."""
+    enable_priority_scheduling: Flag = False
+    """Serve by priority first; larger goes first."""
+    schedule_low_priority_values_first: Flag = False
+    """Smaller priorities go first."""
+    disable_priority_preemption: Flag = False
+    """Priority decides whose turn it is, and takes nothing from requests that run."""
+    priority_scheduling_preemption_threshold: CountOrZero = 10
+    """Running requests whose priority is lower by more than this are retracted for a waiting one
+    that does not fit without."""
+    mamba_scheduler_strategy: MambaSchedulerStrategy = "no_buffer"
+    """Where the states of the prefix cache come from: "no_buffer" takes a request's own where a
+    step ends; "extra_buffer" has steps save copies at aligned lengths in 1 further slot for each
+    request, 2 with overlapped scheduling; "extra_buffer_lazy" takes the second of these only while
+    it is needed."""
+    mamba_track_interval: _TwoOrMore = 256
+    """A decode step saves states at lengths that are a multiple of this; whole pages."""
+    mamba_cache_chunk_size: Count = 64
+    """The same for prefill; a larger page counts instead."""
+    enable_kv_cache_events: Flag = False
+    """Publish after each step which KV blocks the tree stored and removed."""
+    enable_overlap_schedule: Flag = False
+    """Form each batch before the results of the one before it are processed, as SGLang does unless
+    configured otherwise."""
+    speculative_algorithm: SpeculativeAlgorithm | None = None
+    """What proposes tokens for decode steps to verify ("NGRAM": what followed before follows
+    again); null proposes none."""
+    speculative_num_draft_tokens: _TwoOrMore = 4
+    """Tokens of one request in a verifying step: its last one and the drafts behind it."""
+    new_token_ratio: NewTokenRatio = NewTokenRatio()
+    """The share of the running requests' remaining output that admission keeps free."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig(EngineSettings, PoolSizes):
+    """One engine: the two groups that a profile has, and what its caller chooses.
+
+    Raises:
+        EngineConfigError: one sentence on the first value that cannot be.
+    """
+
+    model: str = "qwen3-next-tiny"
+    """A preset name, or the path of a Hugging Face checkpoint directory."""
+    device: str = "cpu"
+    dtype: str = "float32"
+    """Of weights, KV and activations: "float32", "float64", "bfloat16"."""
+    seed: int = 0
+    """Of random weights, and of the sampling of requests that bring no seed of their own."""
+    cache_branching_states: bool = True
+    """End a chunk where a prompt leaves what another one computed, so that the tree has a state
+    there and later prompts hit."""
+    default_priority_value: int = 0
+    """Of requests that bring none."""
+    check_fatal: bool = False
+    """Raise InvariantError on a violation instead of only counting it."""
+
+    def __post_init__(self) -> None:
+        for path, complaint in chain(_values_out_of_bounds(self), self._conflicts()):
+            raise EngineConfigError(path, complaint)
+
+    @property
+    def max_request_len(self) -> int:
+        """Longest prompt plus output, in tokens, that an otherwise empty engine surely serves."""
+        return min(self.max_context_len, self.kv_tokens - self.page_size)
+
+    @property
+    def tracks_states(self) -> bool:
+        """Whether requests have track buffers, if the model has states at all."""
+        return self.mamba_scheduler_strategy != "no_buffer" and self.cache == "radix"
+
+    @property
+    def track_buffer_size(self) -> int:
+        """State slots that a request may hold beside its own."""
+        return (2 if self.enable_overlap_schedule else 1) if self.tracks_states else 0
+
+    @property
+    def least_mamba_slots(self) -> int:
+        """State slots of one request that hits: its own, its buffer, and the one that it hit."""
+        return 2 + self.track_buffer_size
+
+    @property
+    def longest_chain(self) -> int:
+        """Most tokens of one request in a step that keeps states apart; 0 if no step does."""
+        if self.speculative_algorithm is not None:
+            return self.speculative_num_draft_tokens
+        return int(self.enable_overlap_schedule)
+
+    @property
+    def cache_chunk_size(self) -> int:
+        """The grid of lengths at which a prefill saves states, in tokens: whole pages."""
+        return max(self.mamba_cache_chunk_size, self.page_size)
+
+    def _conflicts(self) -> Iterator[_Fault]:
+        """Settings that do not fit together."""
+        page = self.page_size
+        if self.kv_tokens <= 2 * page:
+            yield ("kv_tokens",), f"is {self.kv_tokens}; it must be at least {2 * page + 1}"
+        in_pages = [("kv_tokens", self.kv_tokens)]
+        if self.chunked_prefill_size is not None:
+            in_pages.append(("chunked_prefill_size", self.chunked_prefill_size))
+        if self.tracks_states:
+            # The tree takes states at page borders only.
+            in_pages.append(("mamba_track_interval", self.mamba_track_interval))
+            in_pages.append(("mamba_cache_chunk_size", self.cache_chunk_size))
+        for name, tokens in in_pages:
+            if tokens % page:
+                near = max(page, tokens - tokens % page)
+                yield (name,), f"{tokens} is not a multiple of page_size {page}; {near} is"
+        ratio = self.new_token_ratio
+        if ratio.min > ratio.init:
+            yield (
+                ("new_token_ratio", "min"),
+                f"{ratio.min} is above init {ratio.init}; it is what the ratio falls to",
+            )
+
+
+def _values_out_of_bounds(record: object, path: tuple[str, ...] = ()) -> Iterator[_Fault]:
+    """The fields of a record whose value its own type excludes."""
+    kind: type = type(record)
+    for name, hint in _hints(kind).items():
+        value: object = getattr(record, name)
+        where = (*path, name)
+        if is_dataclass(value):
+            yield from _values_out_of_bounds(value, where)
+            continue
+        options = get_args(hint)
+        if value is None and NoneType in options:
+            continue
+        wanted = _unmet(hint, value)
+        if wanted:
+            or_none = ", or None" if NoneType in options else ""
+            yield where, f"is {value!r}; it must be {wanted}{or_none}"
+
+
+@cache
+def _hints(record: type) -> dict[str, object]:
+    """The type of each field, bounds included."""
+    hints = get_type_hints(record, include_extras=True)
+    return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
+
+
+def _unmet(hint: object, value: object) -> str:
+    """What a value of the type ``hint`` must be, if ``value`` is not; else nothing."""
+    if isinstance(hint, type) or hint is NoneType:
+        return ""
+    parts = get_args(hint)
+    if all(isinstance(part, str) for part in parts):
+        return "" if value in parts else " or ".join(parts)
+    unmet = (_unmet_bound(part, value) or _unmet(part, value) for part in parts)
+    return next(filter(None, unmet), "")
+
+
+def _unmet_bound(bound: object, value: object) -> str:
+    if not isinstance(value, int | float):
+        return ""
+    match bound:
+        case Ge(ge=least) if value < least:  # type: ignore[operator]  # bounds here are numbers
+            return f"at least {least}"
+        case Gt(gt=limit) if value <= limit:  # type: ignore[operator]
+            return f"more than {limit}"
+        case Le(le=most) if value > most:  # type: ignore[operator]
+            return f"at most {most}"
+    return ""
