@@ -427,7 +427,7 @@ class LiveSide:
 
     def _leave(self, worker: _Worker) -> None:
         worker.steps.stop()
-        if worker.loop.truth:
+        if worker.loop.truth is not None:
             add_truth(self.run_dir, worker.loop.truth)
         worker.started.target.stop(_STOP_PATIENCE_S)
 

@@ -368,9 +368,13 @@ class Goodbye(WireMessage, frozen=True):
 class InjectedTruth(WireMessage, frozen=True):
     """What injected defects really did, by slug and name of the count; sent when the worker leaves
     or falls.  No evidence: it is stored beside the run and the analysis never reads it.
+
+    ``at_idle`` are the counts at the last checkpoint that found the engine idle, or all of them
+    where none did; empty from a worker of an earlier version.
     """
 
     counts: dict[str, dict[str, int]]
+    at_idle: dict[str, dict[str, int]] = {}
 
 
 class Diagnose(WireMessage, frozen=True):

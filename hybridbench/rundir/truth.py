@@ -1,8 +1,7 @@
-"""The answer beside a run with injected defects: written once, read by the self-test alone."""
+"""What injected defects did, beside the run: written by the parent, read by the self-test alone."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,40 +9,57 @@ import msgspec
 
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
+from hybridbench.records.messages import InjectedTruth
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import TRUTH
 
-
-def write_truth(run_dir: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Store what each defect (by slug) counted.
-
-    Raises:
-        RunDirectoryError: when the directory cannot be written.
-    """
-    write_atomically(run_dir / TRUTH, json.dumps(counts, indent=2, sort_keys=True) + "\n")
+Counts = dict[str, dict[str, int]]
 
 
-def add_truth(run_dir: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
+class StoredTruth(msgspec.Struct, frozen=True):
+    """Counts of each defect (by slug) by name: in all, and up to the last idle checkpoint."""
+
+    counts: Counts = msgspec.field(default_factory=dict)
+    at_idle: Counts = msgspec.field(default_factory=dict)
+
+
+def add_truth(run_dir: Path, told: InjectedTruth) -> None:
     """Add the counts of one more worker to those of the workers before it.
 
     Raises:
         RunDirectoryError: when the directory cannot be written.
     """
-    summed = read_truth(run_dir)
-    for slug, named in counts.items():
+    stored = read_truth(run_dir)
+    summed = StoredTruth(
+        _sum(stored.counts, told.counts), _sum(stored.at_idle, told.at_idle or told.counts)
+    )
+    text = msgspec.json.format(msgspec.json.encode(summed, order="sorted"), indent=2)
+    write_atomically(run_dir / TRUTH, text.decode() + "\n")
+
+
+def _sum(stored: Counts, told: Mapping[str, Mapping[str, int]]) -> Counts:
+    summed = {slug: dict(named) for slug, named in stored.items()}
+    for slug, named in told.items():
         of_slug = summed.setdefault(slug, {})
         for name, count in named.items():
             of_slug[name] = of_slug.get(name, 0) + count
-    write_truth(run_dir, summed)
+    return summed
 
 
-def read_truth(run_dir: Path) -> dict[str, dict[str, int]]:
-    """What ``write_truth`` stored; empty for a run without it."""
+def read_truth(run_dir: Path) -> StoredTruth:
+    """What ``add_truth`` stored; empty for a run without it.
+
+    A file of an earlier version has the counts in all at its top, and no others.
+    """
     try:
         data = read_bytes(run_dir / TRUTH, DOCUMENT_BYTES_MAX)
-        return msgspec.json.decode(data, type=dict[str, dict[str, int]])
+        raw = msgspec.json.decode(data, type=dict[str, dict[str, msgspec.Raw]])
+        if "at_idle" in raw:
+            return msgspec.json.decode(data, type=StoredTruth)
+        counts = msgspec.json.decode(data, type=Counts)
+        return StoredTruth(counts, counts)
     except FileNotFoundError:
-        return {}
+        return StoredTruth()
     except (OSError, ForeignDataError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunDirectoryError(
             f"cannot read {run_dir / TRUTH}: {error}", code=ErrorCode.NOT_READABLE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from hybridbench.clock import Clock
@@ -125,7 +125,7 @@ class SoakLoop:
     status: RunStatus
     watchdog_s: float  # this long without a step or a word is a hang
     steady: Steady | None = None
-    truth: dict[str, dict[str, int]] = field(default_factory=dict)
+    truth: InjectedTruth | None = None
     samples_wanted: bool = True
     censuses_wanted: bool = True
 
@@ -296,7 +296,7 @@ class SoakLoop:
             case Steady():
                 self.steady = message
             case InjectedTruth():
-                self.truth = message.counts
+                self.truth = message
             case Fatal():
                 raise WorkerLostError("exit", message.message)
 

@@ -210,7 +210,7 @@ class _Soak:
                 ).run()
         finally:
             self._manifest = with_counts(self._manifest, workload.counts())
-            if loop.truth:
+            if loop.truth is not None:
                 add_truth(self._writer.run_dir, loop.truth)
 
     def _allocations(self, loop: SoakLoop) -> AllocationRecord | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hybridbench.analysis.comparison.records import Call, ComparisonVerdict, MetricComparison
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.defects.defect import MILLISECONDS, Signature
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.verdict import Finding, Rate, Verdict, VerdictKind
 from hybridbench.selftest.matrix import Expect, Row
 
@@ -16,6 +17,15 @@ from hybridbench.selftest.matrix import Expect, Row
 _WIDER = 3.2905 / 1.9600
 _WORSE = Call.WORSE
 _WRONG = (VerdictKind.LEAK, VerdictKind.DEGRADED, VerdictKind.INVARIANT)
+_AT_IDLE_CHECKPOINTS = frozenset(
+    {
+        FindingCode.RESIDUAL,
+        FindingCode.NEGATIVE_RESIDUAL,
+        FindingCode.LOCKS_AT_IDLE,
+        FindingCode.NEGATIVE_LOCKS,
+        FindingCode.HELD_AT_IDLE,
+    }
+)
 _MS_PER_HOUR = 3_600_000
 
 
@@ -34,10 +44,27 @@ class Outcome:
     run_dir: str = ""
 
 
+@dataclass(frozen=True)
+class RowTruth:
+    """What the defect of a row counted, in all and up to the last idle checkpoint."""
+
+    counts: Mapping[str, int]
+    at_idle: Mapping[str, int]
+
+    def seen_by(self, finding: Finding | None) -> Mapping[str, int]:
+        """The counts that ``finding`` can know of.
+
+        One that rests on idle checkpoints knows nothing of what happened after the last: a leak may
+        keep the engine from ever being idle again.
+        """
+        idle = finding is not None and finding.kind in _AT_IDLE_CHECKPOINTS
+        return self.at_idle if idle else self.counts
+
+
 def compare(
     row: Row,
     verdict: Verdict,
-    truth: Mapping[str, int],
+    truth: RowTruth,
     detect_s: float | None = None,
     objections: Mapping[str, int] | None = None,
 ) -> Outcome:
@@ -46,12 +73,13 @@ def compare(
     Args:
         row: what was stated before.
         verdict: of its soak.
-        truth: what the defect itself counted.
+        truth: of the row's defect.
         detect_s: when the run could first have been called that.
         objections: slots of each pool that allocators which check nothing should have refused.
     """
     said = _Said(verdict.kind.value, verdict.headline, verdict.findings)
-    outcome = _compared(row, said, truth)
+    finding = _named(row.signature, said.findings)
+    outcome = _compared(row, said, finding, truth.seen_by(finding))
     wrong = list(outcome.wrong)
     # What an invalid run found stands in its list, and proves nothing.
     if not row.signature.kinds and verdict.kind is not VerdictKind.INVALID:
@@ -71,7 +99,8 @@ def compare_versions(row: Row, answer: ComparisonVerdict, truth: Mapping[str, in
     What the defect counted must lie within what a comparison calls the same.
     """
     findings = tuple(_worse(metric) for metric in answer.sides[-1].metrics if metric.call is _WORSE)
-    return _compared(row, _Said(answer.outcome.value, answer.headline, findings), truth)
+    said = _Said(answer.outcome.value, answer.headline, findings)
+    return _compared(row, said, _named(row.signature, findings), truth)
 
 
 @dataclass(frozen=True)
@@ -99,13 +128,12 @@ def _worse(metric: MetricComparison) -> Finding:
     )
 
 
-def _compared(row: Row, said: _Said, truth: Mapping[str, int]) -> Outcome:
+def _compared(row: Row, said: _Said, finding: Finding | None, truth: Mapping[str, int]) -> Outcome:
     signature = row.signature
     wrong: list[str] = []
     if said.verdict not in signature.verdicts:
         expected = " or ".join(signature.verdicts)
         wrong.append(f"verdict {said.verdict}, not {expected}: {said.headline}")
-    finding = _named(signature, said.findings)
     if finding is None:
         if signature.kinds:
             seen = ", ".join(f"{f.kind} of {f.subject}" for f in said.findings) or "none"

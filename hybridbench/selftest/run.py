@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,8 @@ from hybridbench.defects.truth import OWNER_LEDGER
 from hybridbench.errors import ExitCode, HybridbenchError
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.reader import read_run
-from hybridbench.rundir.truth import read_truth
-from hybridbench.selftest.compare import Outcome, compare, compare_versions
+from hybridbench.rundir.truth import StoredTruth, read_truth
+from hybridbench.selftest.compare import Outcome, RowTruth, compare, compare_versions
 from hybridbench.selftest.detect import time_to_detect_s
 from hybridbench.selftest.matrix import Expect, Row
 from hybridbench.targets.background_process import BackgroundProcess
@@ -163,16 +163,19 @@ def _judged_soak(row: Row, run_dir: Path) -> tuple[Outcome, ExitCode]:
     detect_s = None
     if row.expect is Expect.CAUGHT:
         detect_s = time_to_detect_s(record, verdict.kind)
-    outcome = compare(row, verdict, _of_defect(row, truth), detect_s, truth.get(OWNER_LEDGER))
+    outcome = compare(
+        row, verdict, _of_defect(row, truth), detect_s, truth.counts.get(OWNER_LEDGER)
+    )
     return outcome, verdict.exit_code
 
 
 def _judged_comparison(row: Row, directory: Path) -> tuple[Outcome, ExitCode]:
     stored = read_comparison(directory)
     answer = compare_all(stored.comparison, stored.terms)
-    truth = read_truth(directory / _WITH_DEFECT)
-    return compare_versions(row, answer, _of_defect(row, truth)), answer.exit_code
+    truth = _of_defect(row, read_truth(directory / _WITH_DEFECT))
+    return compare_versions(row, answer, truth.counts), answer.exit_code
 
 
-def _of_defect(row: Row, truth: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
-    return {} if row.defect is None else truth.get(row.defect.slug, {})
+def _of_defect(row: Row, stored: StoredTruth) -> RowTruth:
+    slug = "" if row.defect is None else row.defect.slug
+    return RowTruth(stored.counts.get(slug, {}), stored.at_idle.get(slug, {}))

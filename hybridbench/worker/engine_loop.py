@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from hybridbench.defects.defect import Defect
-from hybridbench.defects.truth import OWNER_LEDGER
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.memory.owners import OwnershipError
@@ -34,7 +31,6 @@ from hybridbench.records.messages import (
     Flushed,
     FromWorker,
     Goodbye,
-    InjectedTruth,
     OpenSession,
     PauseGeneration,
     Reclaim,
@@ -54,6 +50,7 @@ from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.process import read_process_memory
 from hybridbench.sampling.reclaim import reclaim
 from hybridbench.targets.wire import WireClosedError, WorkerWire
+from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import Snapshot, WorkerMetrics
 from hybridbench.worker.probes import WorkerProbes, violation_records
 from hybridbench.worker.step_report import StepReport
@@ -78,17 +75,15 @@ class EngineLoop:
         probes: WorkerProbes,
         metrics: WorkerMetrics,
         ballast: Ballast,
-        defects: Sequence[Defect] = (),
+        injected: InjectedCounts,
     ) -> None:
-        """``ballast`` is only held: its objects must live as long as the loop.  Of ``defects``,
-        what they did is told at the end.
-        """
+        """``ballast`` is only held: its objects must live as long as the loop."""
         self._engine = engine
         self._wire = wire
         self._probes = probes
         self._metrics = metrics
         self._ballast = ballast
-        self._defects = defects
+        self._injected = injected
         self._inbox: Inbox = SimpleQueue()
         self._pulse = LoopPulse()
         self._snapshot = Snapshot()
@@ -111,7 +106,7 @@ class EngineLoop:
             while not self._leaving:
                 self._turn()
         finally:
-            self._tell_truth()
+            self._tell_injected()
         self._probes.close()
         metrics = self._metrics
         with contextlib.suppress(WireClosedError):
@@ -128,13 +123,11 @@ class EngineLoop:
             self._pulse.busy = False
         self._tell()
 
-    def _tell_truth(self) -> None:
-        counts = {defect.slug: defect.truth.counts() for defect in self._defects}
-        if not self._engine.config.check_owners:
-            counts[OWNER_LEDGER] = self._engine.pools.objections()
-        if counts:
+    def _tell_injected(self) -> None:
+        message = self._injected.message()
+        if message is not None:
             with contextlib.suppress(WireClosedError):
-                self._wire.send(InjectedTruth(counts))
+                self._wire.send(message)
 
     def _take_messages(self) -> None:
         """Everything that has arrived; waits only when there is nothing else to do."""

@@ -23,6 +23,7 @@ from hybridbench.records.messages import (
 from hybridbench.sampling.heap_scan import ForkScan, HeapScan
 from hybridbench.sampling.reference_walk import WalkScan
 from hybridbench.worker.diagnosis import WorkerDiagnosis
+from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import WorkerMetrics
 
 _SLOTS_SENT_MAX = 64
@@ -41,11 +42,13 @@ class WorkerProbes:
         engine: Engine,
         census: ForkScan | WalkScan,
         metrics: WorkerMetrics,
+        injected: InjectedCounts,
         diagnosis: WorkerDiagnosis | None = None,
     ) -> None:
         self._engine = engine
         self._census = census
         self._metrics = metrics
+        self._injected = injected
         self._diagnosis = diagnosis or WorkerDiagnosis(engine, metrics, None)
         self._requests: deque[Census | Checkpoint] = deque()
         self._current: Census | CheckpointReply | None = None
@@ -120,6 +123,8 @@ class WorkerProbes:
         engine = self._engine
         stats = engine.pool_stats()
         idle = engine.is_idle
+        if idle:
+            self._injected.mark_idle()
         found = engine.check_invariants(idle=idle)
         if request.audit:
             # The ledger is the bench's own oracle, not something that engines have: it must not

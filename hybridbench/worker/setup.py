@@ -38,6 +38,7 @@ from hybridbench.targets.wire import WorkerWire
 from hybridbench.worker.diagnosis import WorkerDiagnosis
 from hybridbench.worker.engine_loop import EngineLoop
 from hybridbench.worker.first_touch import touch_largest_shapes
+from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import DECLARED_FAMILIES, WorkerMetrics
 from hybridbench.worker.pool_memory import pool_ranges
 from hybridbench.worker.probes import WorkerProbes
@@ -67,8 +68,10 @@ def build_loop(
     metrics = WorkerMetrics(engine, GcMonitor(), malloc_reader(), touched)
     roots: list[object] = []
     scope = _survey_scope(census, roots, ballast)
-    probes = WorkerProbes(engine, census, metrics, WorkerDiagnosis(engine, metrics, scope))
-    loop = EngineLoop(engine, wire, probes, metrics, ballast, defects)
+    injected = InjectedCounts(engine, defects)
+    diagnosis = WorkerDiagnosis(engine, metrics, scope)
+    probes = WorkerProbes(engine, census, metrics, injected, diagnosis)
+    loop = EngineLoop(engine, wire, probes, metrics, ballast, injected)
     roots.append(loop)
     wire.send(_ready(start, engine, census.method, malloc, time.monotonic() - started_s))
     return loop

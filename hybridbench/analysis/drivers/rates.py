@@ -22,6 +22,9 @@ from hybridbench.records.verdict import Rate
 _BLOCKS = 48
 _FEWEST_IN_BLOCK = 3
 _FEWEST_BLOCKS = 4
+# Of a value that also wavers, each block's ends carry its wavering: few blocks, so that it is small
+# beside what they gained.
+LONG_BLOCKS = 2 * _FEWEST_BLOCKS
 
 _PIECES = 12
 _FEWEST_PIECES = 4
@@ -45,7 +48,7 @@ class MeanRate:
     least: float
 
 
-def mean_rate(rises: FloatArray, events: FloatArray) -> MeanRate | None:
+def mean_rate(rises: FloatArray, events: FloatArray, most_blocks: int = _BLOCKS) -> MeanRate | None:
     """The quotient of two totals over neighbouring stretches of a run.
 
     The interval is that of a ratio estimator: what the rises of blocks of stretches differ by from
@@ -55,6 +58,7 @@ def mean_rate(rises: FloatArray, events: FloatArray) -> MeanRate | None:
     Args:
         rises: [n], what each stretch gained.
         events: [n], what happened in it.
+        most_blocks: the stretches are taken together to so many at most.
 
     Returns:
         None without events.
@@ -64,7 +68,7 @@ def mean_rate(rises: FloatArray, events: FloatArray) -> MeanRate | None:
         return None
     mean = float(rises.sum()) / total
     least = 0.0 if np.all(rises >= 0) else -np.inf
-    blocks = min(_BLOCKS, _blocks_of(rises.size))
+    blocks = min(most_blocks, _blocks_of(rises.size))
     if blocks < _FEWEST_BLOCKS:
         return MeanRate(mean, None, least)
     starts = (np.arange(blocks) * rises.size) // blocks
@@ -76,8 +80,8 @@ def mean_rate(rises: FloatArray, events: FloatArray) -> MeanRate | None:
 
 def _blocks_of(stretches: int) -> int:
     """A few long stretches stand for themselves; many short ones are taken together."""
-    long = 2 * _FEWEST_BLOCKS
-    return stretches if stretches < long else max(long, stretches // _FEWEST_IN_BLOCK)
+    few = stretches < LONG_BLOCKS
+    return stretches if few else max(LONG_BLOCKS, stretches // _FEWEST_IN_BLOCK)
 
 
 def rate_per_hour(t_s: FloatArray, value: FloatArray, unit: str) -> Rate | None:

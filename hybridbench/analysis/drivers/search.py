@@ -24,7 +24,13 @@ from hybridbench.analysis.drivers.line_fits import (
     slope_interval,
     told_apart,
 )
-from hybridbench.analysis.drivers.rates import MeanRate, exact_at_idle, exact_multiple, mean_rate
+from hybridbench.analysis.drivers.rates import (
+    LONG_BLOCKS,
+    MeanRate,
+    exact_at_idle,
+    exact_multiple,
+    mean_rate,
+)
 from hybridbench.analysis.facts.counters import EventCounters, expectation, singular, telling
 from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.record import FloatArray, Series
@@ -248,6 +254,14 @@ class _Data:
         """Events while the samples were taken."""
         return float(self.columns[-1, index] - self.columns[0, index])
 
+    def steps_without_load(self, index: int) -> tuple[FloatArray, FloatArray]:
+        """Steps of the value, less what the load explains of them, and of the candidate."""
+        inside = ~self.first[1:]
+        moved = np.diff(self.columns[:, index])[inside]
+        steps, load = np.diff(self.value)[inside], np.diff(self.load, axis=0)[inside]
+        explained = np.linalg.lstsq(np.column_stack([load, moved]), steps, rcond=None)[0]
+        return steps - load @ explained[:-1], moved
+
     def rise(self) -> float:
         return float(np.diff(self.value)[~self.first[1:]].sum())
 
@@ -386,10 +400,14 @@ def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:
     if data.counting and data.covered(index, 0) == 1.0:
         inside = ~data.first[1:]
         sampled = mean_rate(np.diff(data.value)[inside], np.diff(data.columns[:, index])[inside])
-    if at_idle is not None and at_idle.ends is None and sampled is not None:
-        # Too few rests to tell their spread; between the samples there are more stretches.
-        return replace(at_idle, ends=sampled.ends)
-    return at_idle or sampled
+    if at_idle is None or at_idle.ends is not None:
+        return at_idle or sampled
+    # Too few rests to tell their spread; between the samples there are more stretches.
+    between = sampled or mean_rate(*data.steps_without_load(index), most_blocks=LONG_BLOCKS)
+    if between is None or between.ends is None:
+        return at_idle
+    low, high = (end - between.value for end in between.ends)
+    return replace(at_idle, ends=(at_idle.value + low, at_idle.value + high))
 
 
 def _plausible(data: _Data) -> list[int]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from hybridbench.defects.truth import Truth
-from hybridbench.rundir.truth import read_truth, write_truth
+from hybridbench.records.messages import InjectedTruth
+from hybridbench.rundir.layout import TRUTH
+from hybridbench.rundir.truth import StoredTruth, add_truth, read_truth
 
 
 def test_counts_add_up_by_name_and_can_be_forgotten() -> None:
@@ -21,13 +23,21 @@ def test_counts_add_up_by_name_and_can_be_forgotten() -> None:
     assert truth.counts() == {}
 
 
-def test_what_is_stored_beside_a_run_reads_back_and_a_run_without_it_has_none(
+def test_counts_of_one_worker_after_another_add_up_and_a_run_without_them_has_none(
     tmp_path: Path,
 ) -> None:
-    counts = {"some-defect": {"slots_lost": 4}}
+    assert read_truth(tmp_path) == StoredTruth()
 
-    assert read_truth(tmp_path) == {}
+    add_truth(tmp_path, InjectedTruth({"d": {"slots_lost": 4}}, {"d": {"slots_lost": 3}}))
+    add_truth(tmp_path, InjectedTruth({"d": {"slots_lost": 2, "refusals": 1}}))
 
-    write_truth(tmp_path, counts)
+    assert read_truth(tmp_path) == StoredTruth(
+        counts={"d": {"slots_lost": 6, "refusals": 1}},
+        at_idle={"d": {"slots_lost": 5, "refusals": 1}},
+    )
 
-    assert read_truth(tmp_path) == counts
+
+def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    (tmp_path / TRUTH).write_text('{"d": {"slots_lost": 4}}')
+
+    assert read_truth(tmp_path) == StoredTruth({"d": {"slots_lost": 4}}, {"d": {"slots_lost": 4}})

@@ -18,7 +18,8 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.defects.defect import FoundBy, Signature
 from hybridbench.defects.paced import private_memory_grows
 from hybridbench.records.verdict import Finding, Rate, Verdict, VerdictKind
-from hybridbench.selftest.compare import compare, compare_versions
+from hybridbench.selftest.compare import Outcome as RowOutcome
+from hybridbench.selftest.compare import RowTruth, compare, compare_versions
 from hybridbench.selftest.matrix import Expect, Row
 from hybridbench.selftest.table import line, markdown, summary
 
@@ -126,12 +127,23 @@ def answer(outcome: Outcome, *metrics: MetricComparison) -> ComparisonVerdict:
     return ComparisonVerdict(outcome, outcome.value, "said", (side,), 6, ComparisonTerms(), True)
 
 
+def compared(
+    row: Row,
+    verdict: Verdict,
+    counts: dict[str, int],
+    detect_s: float | None = None,
+    objections: dict[str, int] | None = None,
+) -> RowOutcome:
+    """``compare`` for a run whose last checkpoint was idle and came after everything."""
+    return compare(row, verdict, RowTruth(counts, counts), detect_s, objections)
+
+
 def leak(**changes: object) -> Verdict:
     return verdict(VerdictKind.LEAK, replace(FINDING, **changes))  # type: ignore[arg-type]
 
 
 def test_a_finding_that_says_everything_right_is_right() -> None:
-    outcome = compare(CAUGHT, leak(), TRUTH, 20.0)
+    outcome = compared(CAUGHT, leak(), TRUTH, 20.0)
 
     assert outcome.wrong == ()
     assert (outcome.driver, outcome.truth, outcome.detect_s) == ("refusals", "1", 20.0)
@@ -150,22 +162,30 @@ def test_a_finding_that_says_everything_right_is_right() -> None:
     ],
 )
 def test_one_thing_wrong_is_wrong(changes: dict[str, object], said: str) -> None:
-    outcome = compare(CAUGHT, leak(**changes), TRUTH)
+    outcome = compared(CAUGHT, leak(**changes), TRUTH)
 
     assert any(said in wrong for wrong in outcome.wrong), outcome.wrong
 
 
+def test_a_finding_of_idle_checkpoints_is_compared_with_the_counts_at_the_last_one() -> None:
+    truth = RowTruth({"slots_lost": 70, "refusals": 35}, TRUTH)
+    grown = replace(CAUGHT, signature=replace(CAUGHT.signature, kinds=("growth",)))
+
+    assert compare(CAUGHT, leak(), truth).wrong == ()
+    assert compare(grown, leak(kind="growth"), truth).wrong != ()
+
+
 def test_a_driver_that_cannot_be_told_from_the_right_one_is_right_if_the_finding_says_so() -> None:
     data = {"missing": 30, "rivals": ["finishes", "refusals"]}
-    said = compare(CAUGHT, leak(driver="retracts", data=data), TRUTH)
+    said = compared(CAUGHT, leak(driver="retracts", data=data), TRUTH)
 
     assert said.wrong == ()
 
 
 def test_a_rate_is_right_if_the_truth_lies_in_its_interval_at_999_in_a_thousand() -> None:
     # 95 %: 1.2 +- 0.15, so 99.9 %: 1.2 +- 0.25.
-    near = compare(CAUGHT, leak(rates=(Rate(1.2, 1.05, 1.35, "slots", "refusal"),)), TRUTH)
-    far = compare(CAUGHT, leak(rates=(Rate(1.3, 1.15, 1.45, "slots", "refusal"),)), TRUTH)
+    near = compared(CAUGHT, leak(rates=(Rate(1.2, 1.05, 1.35, "slots", "refusal"),)), TRUTH)
+    far = compared(CAUGHT, leak(rates=(Rate(1.3, 1.15, 1.45, "slots", "refusal"),)), TRUTH)
 
     assert near.wrong == ()
     assert len(far.wrong) == 1
@@ -174,31 +194,31 @@ def test_a_rate_is_right_if_the_truth_lies_in_its_interval_at_999_in_a_thousand(
 def test_a_clean_verdict_on_a_defect_is_wrong_and_on_its_twin_is_right() -> None:
     clean = verdict(VerdictKind.CLEAN)
 
-    assert any("verdict CLEAN, not LEAK" in wrong for wrong in compare(CAUGHT, clean, TRUTH).wrong)
-    assert compare(TWIN, clean, {}).wrong == ()
+    assert any("verdict CLEAN, not LEAK" in wrong for wrong in compared(CAUGHT, clean, TRUTH).wrong)
+    assert compared(TWIN, clean, {}).wrong == ()
 
 
 def test_a_twin_that_is_accused_of_anything_is_wrong_even_if_the_verdict_is_allowed() -> None:
-    outcome = compare(TWIN, verdict(VerdictKind.INCONCLUSIVE, FINDING), {})
+    outcome = compared(TWIN, verdict(VerdictKind.INCONCLUSIVE, FINDING), {})
 
     assert outcome.wrong == ("found residual: 30 slots are missing",)
 
 
 def test_a_defect_that_did_nothing_was_not_found_whatever_the_report_says() -> None:
-    idle = compare(CAUGHT, leak(), {"slots_lost": 0, "refusals": 30})
+    idle = compared(CAUGHT, leak(), {"slots_lost": 0, "refusals": 30})
 
     assert idle.wrong == ("the defect did nothing: its truth counts no slots_lost",)
-    assert compare(CAUGHT, leak(), {}).wrong == idle.wrong
+    assert compared(CAUGHT, leak(), {}).wrong == idle.wrong
 
 
 def test_a_finding_without_a_number_to_compare_is_wrong() -> None:
     row = replace(CAUGHT, signature=replace(CAUGHT.signature, counted=""))
 
     # Its driver cannot be told from the right one, and the rate is for the wrong one.
-    other = compare(row, leak(driver="retracts", data={"rivals": ["refusals"]}), TRUTH)
+    other = compared(row, leak(driver="retracts", data={"rivals": ["refusals"]}), TRUTH)
 
     assert other.wrong == ("nothing in the finding is compared with the truth, 1",)
-    assert compare(row, leak(), TRUTH).wrong == ()
+    assert compared(row, leak(), TRUTH).wrong == ()
 
 
 def test_a_row_that_must_be_caught_cannot_be_made_without_a_truth() -> None:
@@ -215,9 +235,9 @@ def test_what_work_costs_is_compared_for_each_event_in_the_units_of_the_finding(
     data = {"value": 2.9, "lower": 2.8, "upper": 3.1}
     decay = replace(FINDING, kind="decay", driver=None, rates=(), data=data)
 
-    assert compare(row, verdict(VerdictKind.LEAK, decay), truth).wrong == ()
+    assert compared(row, verdict(VerdictKind.LEAK, decay), truth).wrong == ()
     off = replace(decay, data={**data, "upper": 2.95})
-    (wrong,) = compare(row, verdict(VerdictKind.LEAK, off), truth).wrong
+    (wrong,) = compared(row, verdict(VerdictKind.LEAK, off), truth).wrong
     assert wrong == "value: 2.9 (2.8 to 2.95); the truth is 3"
 
 
@@ -225,8 +245,8 @@ def test_a_report_that_sees_a_part_may_say_less_than_the_truth_and_never_more() 
     row = replace(CAUGHT, signature=replace(CAUGHT.signature, at_most=True))
     rates = (Rate(0.5, 0.4, 0.6, "slots", "refusal"),)
 
-    assert compare(row, leak(rates=rates, data={"missing": 12}), TRUTH).wrong == ()
-    assert compare(row, leak(data={"missing": 31}), TRUTH).wrong == (
+    assert compared(row, leak(rates=rates, data={"missing": 12}), TRUTH).wrong == ()
+    assert compared(row, leak(data={"missing": 31}), TRUTH).wrong == (
         "missing: 31; the truth is 30",
     )
 
@@ -234,10 +254,10 @@ def test_a_report_that_sees_a_part_may_say_less_than_the_truth_and_never_more() 
 def test_in_a_healthy_run_allocators_that_check_nothing_have_nothing_to_object_to() -> None:
     clean = verdict(VerdictKind.CLEAN)
 
-    assert compare(TWIN, clean, {}, objections={"kv": 0, "mamba": 0}).wrong == ()
-    (wrong,) = compare(TWIN, clean, {}, objections={"kv": 16, "mamba": 0}).wrong
+    assert compared(TWIN, clean, {}, objections={"kv": 0, "mamba": 0}).wrong == ()
+    (wrong,) = compared(TWIN, clean, {}, objections={"kv": 16, "mamba": 0}).wrong
     assert wrong == "16 slots of kv were given back by somebody who did not hold them"
-    assert compare(CAUGHT, leak(), TRUTH, objections={"kv": 16}).wrong == ()
+    assert compared(CAUGHT, leak(), TRUTH, objections={"kv": 16}).wrong == ()
 
 
 def test_a_comparison_is_right_if_the_metric_is_worse_and_agrees_with_the_truth() -> None:
@@ -261,14 +281,14 @@ def test_a_comparison_is_right_if_the_metric_is_worse_and_agrees_with_the_truth(
 def test_what_an_invalid_run_found_accuses_nobody() -> None:
     row = replace(TWIN, signature=replace(TWIN.signature, verdicts=("INVALID",)))
 
-    assert compare(row, verdict(VerdictKind.INVALID, FINDING), {}).wrong == ()
-    assert compare(row, verdict(VerdictKind.LEAK, FINDING), {}).wrong
+    assert compared(row, verdict(VerdictKind.INVALID, FINDING), {}).wrong == ()
+    assert compared(row, verdict(VerdictKind.LEAK, FINDING), {}).wrong
 
 
 def test_growth_of_memory_is_compared_with_the_truth_for_each_hour() -> None:
     # 95 %: 4,100 +- 60, so 99.9 %: 4,100 +- 101.
-    near = compare(GROWING, verdict(VerdictKind.LEAK, growth(4040.0, 4160.0)), KEPT)
-    far = compare(GROWING, verdict(VerdictKind.LEAK, growth(4050.0, 4150.0)), KEPT)
+    near = compared(GROWING, verdict(VerdictKind.LEAK, growth(4040.0, 4160.0)), KEPT)
+    far = compared(GROWING, verdict(VerdictKind.LEAK, growth(4050.0, 4150.0)), KEPT)
 
     assert near.wrong == ()
     assert near.truth == f"{4000 * MIB:.4g}"
@@ -277,16 +297,16 @@ def test_growth_of_memory_is_compared_with_the_truth_for_each_hour() -> None:
 
 
 def test_growth_that_the_defect_did_not_count_is_wrong() -> None:
-    outcome = compare(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0)), {})
+    outcome = compared(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0)), {})
 
     assert any("the defect did nothing" in wrong for wrong in outcome.wrong)
 
 
 def test_what_memory_alone_shows_is_shown_by_nothing_else() -> None:
     also = replace(FINDING, kind="container-grows", title="a table grows")
-    other = compare(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0), also), KEPT)
+    other = compared(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0), also), KEPT)
     slower = replace(also, verdict=VerdictKind.DEGRADED)
-    busy = compare(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0), slower), KEPT)
+    busy = compared(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0), slower), KEPT)
 
     assert other.wrong == ("not alone: found container-grows: a table grows",)
     assert busy.wrong == ()
@@ -294,8 +314,10 @@ def test_what_memory_alone_shows_is_shown_by_nothing_else() -> None:
 
 def test_an_undecided_twin_is_wrong_where_it_must_be_clean_and_is_counted_where_it_may() -> None:
     open_ = verdict(VerdictKind.INCONCLUSIVE)
-    short = compare(TWIN, open_, {})
-    full = compare(replace(TWIN, signature=replace(TWIN.signature, verdicts=("CLEAN",))), open_, {})
+    short = compared(TWIN, open_, {})
+    full = compared(
+        replace(TWIN, signature=replace(TWIN.signature, verdicts=("CLEAN",))), open_, {}
+    )
 
     assert short.wrong == ()
     assert full.wrong == ("verdict INCONCLUSIVE, not CLEAN: INCONCLUSIVE: said",)
@@ -305,8 +327,8 @@ def test_an_undecided_twin_is_wrong_where_it_must_be_clean_and_is_counted_where_
 
 def test_the_table_has_a_line_for_each_row_and_says_what_was_wrong() -> None:
     outcomes = [
-        compare(CAUGHT, leak(driver="retracts"), TRUTH),
-        compare(TWIN, verdict(VerdictKind.CLEAN), {}),
+        compared(CAUGHT, leak(driver="retracts"), TRUTH),
+        compared(TWIN, verdict(VerdictKind.CLEAN), {}),
     ]
 
     text = markdown(outcomes)

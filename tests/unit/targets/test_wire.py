@@ -121,7 +121,7 @@ FROM_WORKER: list[m.FromWorker] = [
     m.LogLine(8.0, "text"),
     m.Fatal("no such model", "trace", usage=True),
     m.Goodbye(9.0, 0.2),
-    m.InjectedTruth({"some-defect": {"slots_lost": 3}}),
+    m.InjectedTruth({"some-defect": {"slots_lost": 3}}, {"some-defect": {"slots_lost": 2}}),
     m.Diagnosis(
         probe_id=4,
         t_s=9.5,

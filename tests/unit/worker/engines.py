@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from hybridbench.defects.defect import Defect
 from hybridbench.engine.engine import Engine
 from hybridbench.engine_config import EngineConfig
 from hybridbench.records import messages as m
@@ -17,6 +18,7 @@ from hybridbench.sampling.heap_scan import ForkScan
 from hybridbench.sampling.malloc import malloc_reader
 from hybridbench.targets.wire import ParentWire, WireClosedError, WorkerWire
 from hybridbench.worker.engine_loop import EngineLoop
+from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import WorkerMetrics
 from hybridbench.worker.probes import WorkerProbes
 
@@ -59,15 +61,16 @@ class InProcessWorker:
 
 
 @contextmanager
-def in_process_worker(engine: Engine) -> Iterator[InProcessWorker]:
+def in_process_worker(engine: Engine, defects: Sequence[Defect] = ()) -> Iterator[InProcessWorker]:
     """A loop around ``engine``; it is shut down at the end if it still runs."""
     near, far = socket.socketpair()
     monitor = GcMonitor()
     metrics = WorkerMetrics(engine, monitor, malloc_reader(), engine.counters.as_dict())
     census = ForkScan(engine.reference_counted_classes, timeout_s=PATIENCE_S)
-    probes = WorkerProbes(engine, census, metrics)
+    injected = InjectedCounts(engine, defects)
+    probes = WorkerProbes(engine, census, metrics, injected)
     wire = WorkerWire(far)
-    loop = EngineLoop(engine, wire, probes, metrics, Ballast(0))
+    loop = EngineLoop(engine, wire, probes, metrics, Ballast(0), injected)
     thread = threading.Thread(target=loop.run)
     parent = ParentWire(near)
     thread.start()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
+from hybridbench.defects.catalog import CONTROLS
+from hybridbench.defects.truth import Truth
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
@@ -289,6 +292,22 @@ def test_what_allocators_without_owner_checks_would_have_refused_is_told_at_the_
     with in_process_worker(make_engine()) as worker:
         told = worker.ask(m.Shutdown(), until=m.Goodbye)
     assert not any(isinstance(message, m.InjectedTruth) for message in told)
+
+
+def test_counts_of_the_last_idle_checkpoint_are_kept_beside_those_of_the_end() -> None:
+    harm = Truth()
+    harm.add("slots_lost", 2)
+    defect = replace(CONTROLS[0], slug="planted", patches=(), truth=harm)
+    with in_process_worker(make_engine(), [defect]) as worker:
+        worker.ask(m.Checkpoint(1, 0, False), until=m.CheckpointReply)
+        harm.add("slots_lost", 5)
+        worker.ask(m.Submit("a", PROMPT, m.Sampling(max_new_tokens=100)), until=m.StepEvents)
+        worker.ask(m.Checkpoint(2, 1, False), until=m.CheckpointReply)
+        told = worker.ask(m.Shutdown(), until=m.Goodbye)
+
+    (truth,) = [message for message in told if isinstance(message, m.InjectedTruth)]
+    assert truth.counts == {"planted": {"slots_lost": 7}}
+    assert truth.at_idle == {"planted": {"slots_lost": 2}}
 
 
 def test_equal_seeds_are_equal_payloads_and_no_size_is_none() -> None:
