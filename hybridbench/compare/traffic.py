@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from hybridbench.records.messages import Abort, CloseSession, Disconnect, OpenSession, Submit
 from hybridbench.workload.actions import Action, WaitUntil, Workload
 from hybridbench.workload.build import build_workload
-from hybridbench.workload.in_steps import InSteps, lives_in_steps
 from hybridbench.workload.profile import Profile
+from hybridbench.workload.step_paced import StepPaced, is_step_paced
 
 
 def block_workload(profile: Profile, vocab_size: int, seed: int) -> Workload:
@@ -18,7 +18,7 @@ def block_workload(profile: Profile, vocab_size: int, seed: int) -> Workload:
     versions are asked the same whatever their speed.
     """
     workload = build_workload(profile, vocab_size, None, seed)
-    return InSteps(workload) if lives_in_steps(profile) else workload
+    return StepPaced(workload) if is_step_paced(profile) else workload
 
 
 class BlockTraffic:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from hybridbench.workload.draws import stream
+from hybridbench.workload.rng_streams import stream
 from hybridbench.workload.settings import Sessions
 
 T = TypeVar("T")

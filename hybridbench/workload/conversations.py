@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hybridbench.workload.client_sessions import ClientSession, SessionPlan, Waiting
-from hybridbench.workload.draws import TokenSource, Zipf, draw_tokens, stream, token_block
 from hybridbench.workload.profile import Profile
+from hybridbench.workload.rng_streams import TokenSource, Zipf, draw_tokens, stream, token_block
 
 
 @dataclass(slots=True, eq=False)

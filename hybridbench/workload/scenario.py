@@ -27,11 +27,11 @@ from hybridbench.workload.arrivals import build_arrivals
 from hybridbench.workload.client_sessions import ClientSession
 from hybridbench.workload.controls import ControlPlan
 from hybridbench.workload.conversations import ConversationPool, Turn
-from hybridbench.workload.draws import TokenSource, draw_tokens, stream
 from hybridbench.workload.ending import ANSWERED, Ending, EndingPlan, TokenPace
 from hybridbench.workload.payloads import PayloadDraws
 from hybridbench.workload.priorities import PriorityDraws
 from hybridbench.workload.profile import Profile
+from hybridbench.workload.rng_streams import TokenSource, draw_tokens, stream
 from hybridbench.workload.settings import SamplingSettings
 from hybridbench.workload.traffic_clock import TrafficClock
 

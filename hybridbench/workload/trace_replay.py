@@ -18,8 +18,8 @@ from typing import Final
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import Action, WaitUntil
-from hybridbench.workload.draws import stream, token_block
 from hybridbench.workload.profile import Profile
+from hybridbench.workload.rng_streams import stream, token_block
 from hybridbench.workload.scenario import SamplingDraws
 from hybridbench.workload.trace import BLOCK_TOKENS, TraceFile, TraceFormat, TraceRow
 from hybridbench.workload.traffic_clock import TrafficClock

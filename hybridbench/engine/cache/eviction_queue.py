@@ -25,11 +25,6 @@ def last_use(node: TreeNode) -> int:
     return node.last_access_time
 
 
-def last_state_use(node: TreeNode) -> int:
-    """When a node's state was last used."""
-    return node.state_access_time
-
-
 class EvictionQueue(Protocol):
     """Nodes that may be evicted, next one first."""
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from hybridbench.workload.arrivals import ClosedLoop, Poisson, build_arrivals
-from hybridbench.workload.draws import stream
+from hybridbench.workload.rng_streams import stream
 from hybridbench.workload.settings import Arrival, Bursts, Ramp
 from tests.unit.workload.profiles import base
 

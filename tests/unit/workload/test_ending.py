@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from hybridbench.workload.draws import stream
 from hybridbench.workload.ending import Ending, EndingPlan, TokenPace
+from hybridbench.workload.rng_streams import stream
 from hybridbench.workload.settings import Aborts
 
 

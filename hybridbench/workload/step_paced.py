@@ -60,7 +60,7 @@ class _Flight:
         return len(self.answers) >= self.submissions
 
 
-def lives_in_steps(profile: Profile) -> bool:
+def is_step_paced(profile: Profile) -> bool:
     """Whether nothing in the traffic of ``profile`` hangs on a clock."""
     arrival, controls = profile.arrival, profile.controls
     return (
@@ -74,8 +74,8 @@ def lives_in_steps(profile: Profile) -> bool:
     )
 
 
-class InSteps:
-    """A ``Workload`` around one that ``lives_in_steps``: the same seed submits the same requests.
+class StepPaced:
+    """A ``Workload`` around one that ``is_step_paced``: the same seed submits the same requests.
 
     A request takes one step for its prompt and one for each further token it may put out; a batch
     advances like that, so ends come in nearly the engine's order.  The workload within is told of

@@ -1,4 +1,4 @@
-"""Seeded draws: independent random streams by purpose, Zipf ranks, token blocks by name."""
+"""Independent random streams by purpose, Zipf ranks, token blocks by name."""
 
 from __future__ import annotations
 

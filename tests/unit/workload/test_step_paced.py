@@ -6,8 +6,8 @@ import pytest
 
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import WaitUntil, Workload
-from hybridbench.workload.in_steps import InSteps, lives_in_steps
 from hybridbench.workload.scenario import Scenario
+from hybridbench.workload.step_paced import StepPaced, is_step_paced
 from tests.unit.workload.profiles import base, churn
 from tests.unit.workload.server import Server
 
@@ -38,14 +38,14 @@ def served(workload: Workload, *, running: int = 12, chunk: int = 64, seed: int 
     return server
 
 
-def in_steps() -> InSteps:
-    return InSteps(Scenario(churn(), VOCAB))
+def step_paced() -> StepPaced:
+    return StepPaced(Scenario(churn(), VOCAB))
 
 
 @pytest.mark.parametrize(("running", "chunk"), [(12, 16), (16, 64), (5, 64)])
 def test_engines_of_any_speed_are_asked_the_same(running: int, chunk: int) -> None:
-    fast = served(in_steps(), running=16, chunk=512).asked
-    other = served(in_steps(), running=running, chunk=chunk, seed=1).asked
+    fast = served(step_paced(), running=16, chunk=512).asked
+    other = served(step_paced(), running=running, chunk=chunk, seed=1).asked
 
     common = min(len(fast), len(other))
     assert common > 400
@@ -61,7 +61,7 @@ def test_without_steps_engines_of_different_speed_are_asked_different_things() -
 
 def test_the_engine_is_kept_about_as_busy_as_by_the_same_loop_in_seconds() -> None:
     # Prompts in one chunk, as they are where most of each is cached.
-    stepped = served(in_steps(), running=16, chunk=512)
+    stepped = served(step_paced(), running=16, chunk=512)
     plain = served(Scenario(churn(), VOCAB), running=16, chunk=512)
 
     assert fmean(stepped.under_way) > 0.85 * fmean(plain.under_way)
@@ -69,7 +69,7 @@ def test_the_engine_is_kept_about_as_busy_as_by_the_same_loop_in_seconds() -> No
 
 
 def test_every_way_a_request_can_end_happens_where_it_was_meant_to() -> None:
-    workload = in_steps()
+    workload = step_paced()
     server = Recording(running=12, chunk=64, seed=0)
 
     server.drive(workload, steps=6000)
@@ -87,7 +87,7 @@ def test_every_way_a_request_can_end_happens_where_it_was_meant_to() -> None:
 
 
 def test_after_a_pause_all_ends_and_nothing_new_comes_until_it_goes_on() -> None:
-    workload = in_steps()
+    workload = step_paced()
     server = Recording(running=12, chunk=64, seed=0)
     server.drive(workload, steps=100)
 
@@ -107,9 +107,9 @@ def test_after_a_pause_all_ends_and_nothing_new_comes_until_it_goes_on() -> None
     assert len(server.asked) > asked + 50
 
 
-def test_it_says_that_it_lives_in_steps() -> None:
-    assert in_steps().describe()["time"] == "steps"
-    assert in_steps().describe()["kind"] == "profile"
+def test_its_description_names_steps_as_its_time() -> None:
+    assert step_paced().describe()["time"] == "steps"
+    assert step_paced().describe()["kind"] == "profile"
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_it_says_that_it_lives_in_steps() -> None:
     ],
 )
 def test_traffic_with_a_clock_in_it_does_not(clock: str) -> None:
-    assert lives_in_steps(base())
-    assert not lives_in_steps(base(clock))
+    assert is_step_paced(base())
+    assert not is_step_paced(base(clock))
 
 
 @pytest.mark.parametrize(
@@ -137,5 +137,5 @@ def test_traffic_with_a_clock_in_it_does_not(clock: str) -> None:
 def test_arrivals_by_the_clock_do_not(arrival: str) -> None:
     profile = churn()
     text = f"name: t\narrival: {arrival}\npromise: [{{rss: 2GiB/h, collectible: 1GiB/h}}]\n"
-    assert lives_in_steps(profile)
-    assert not lives_in_steps(type(profile).from_yaml_text(text, "t.yaml"))
+    assert is_step_paced(profile)
+    assert not is_step_paced(type(profile).from_yaml_text(text, "t.yaml"))

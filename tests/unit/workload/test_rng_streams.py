@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hybridbench.workload.draws import TokenSource, Zipf, draw_tokens, stream, token_block
 from hybridbench.workload.fields import TokenRange
+from hybridbench.workload.rng_streams import TokenSource, Zipf, draw_tokens, stream, token_block
 
 
 @pytest.mark.parametrize(("size", "exponent"), [(1, 1.1), (8, 0.0), (16, 1.1), (50, 2.0)])
