@@ -33,6 +33,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import declared
+from hybridbench.records.manifest import Manifest
 
 ANALYSIS = "this analysis"
 MEMORY = "rss_anon_swap_bytes"
@@ -155,7 +156,7 @@ def analysis_answer(trace: LabelledTrace, limits: Thresholds) -> Answer:
         names["events.finishes"] = np.round(trace.work)
     if trace.load is not None:
         names["running_requests"] = trace.load
-    record = RunRecord({}, {n: Series(n, trace.t_s, v) for n, v in names.items()}, [])
+    record = RunRecord(Manifest(), {n: Series(n, trace.t_s, v) for n, v in names.items()}, [])
     facts = Facts.of(record)
     if facts.window is None:
         return Answer(INCONCLUSIVE)

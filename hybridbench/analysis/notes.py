@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from hybridbench.analysis.facts.facts import WORKLOAD_FAILED, Facts
 from hybridbench.analysis.facts.limits import planned_s
@@ -56,9 +56,8 @@ def not_seen(facts: Facts) -> tuple[str, ...]:
 
 def _how_it_ended(facts: Facts) -> Iterable[str]:
     record = facts.record
-    releases = record.manifest.get("defects_as_of")
-    if isinstance(releases, Sequence) and not isinstance(releases, str) and releases:
-        names = " and ".join(str(release) for release in releases)
+    if record.manifest.defects_as_of:
+        names = " and ".join(record.manifest.defects_as_of)
         yield f"this is the bundled engine with defects that {names} had, not that release"
     stopped = record.last_event("stopped_early")
     if stopped is not None:

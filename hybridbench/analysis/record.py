@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hybridbench.records.codec import of_names
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 
 FloatArray: TypeAlias = NDArray[np.float64]
 _Data = TypeVar("_Data", bound=msgspec.Struct)
@@ -57,7 +58,7 @@ class RunEvent:
 class RunRecord:
     """Everything a stored run has to say."""
 
-    manifest: Mapping[str, JsonValue]
+    manifest: Manifest
     series: Mapping[str, Series]
     events: Sequence[RunEvent]
 

@@ -19,7 +19,6 @@ from hybridbench.analysis.drivers.rates import mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.reading import texts
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.decay import half_width
 from hybridbench.analysis.trend.metric_trend import (
@@ -95,7 +94,7 @@ def check_thresholds(
     """
     results: list[ThresholdResult] = []
     findings: list[Finding] = []
-    for text in texts(facts.record.manifest, "thresholds"):
+    for text in facts.record.manifest.thresholds:
         try:
             threshold = parse_threshold(text)
         except ValueError as error:

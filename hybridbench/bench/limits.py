@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.errors import HybridbenchError
 from hybridbench.metrics import COLLECTIBLE, MEMORY
 from hybridbench.records.events import Phase
-from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.records.verdict import MetricResult, VerdictKind
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.reader import read_run
@@ -112,12 +113,11 @@ def recordings(store: Path) -> list[Recording]:
         except HybridbenchError:
             continue
         manifest = record.manifest
-        profile = as_mapping(manifest.get("profile")).get("name")
-        planned, seed = manifest.get("planned_duration_s"), manifest.get("seed")
-        if manifest.get("defects") or not isinstance(seed, int) or not is_finished(record):
+        profile, seed = manifest.profile.name, manifest.seed
+        if manifest.defects or seed is None or not is_finished(record):
             continue
-        if profile in PROFILES and isinstance(planned, int | float) and planned >= RECORDED_S:
-            found.append(Recording(str(profile), seed, record))
+        if profile in PROFILES and (manifest.planned_duration_s or 0.0) >= RECORDED_S:
+            found.append(Recording(profile, seed, record))
     return found
 
 
@@ -156,21 +156,23 @@ def growth_rows(found: Sequence[Recording]) -> Iterator[GrowthRow]:
             yield GrowthRow(length_s, gb_per_h, tuple(verdicts))
 
 
-def shipped(profile: str) -> list[JsonValue]:
+def shipped(profile: str) -> tuple[dict[str, float], ...]:
     """The limits that the shipped profile of that name has now, as a manifest stores them."""
-    return [{"from_s": e.from_s, **e.by_metric()} for e in load_profile(profile).promise]
+    return tuple({"from_s": e.from_s, **e.by_metric()} for e in load_profile(profile).promise)
 
 
-def beginning(record: RunRecord, length_s: float, limits: Sequence[JsonValue]) -> RunRecord:
+def beginning(
+    record: RunRecord, length_s: float, limits: tuple[dict[str, float], ...]
+) -> RunRecord:
     """The first ``length_s`` of traffic as a run that was planned so, under ``limits``."""
     begun_s = next(
         e.t_s for e in record.events if e.kind == "phase" and e.read(Phase).name == "warmup"
     )
     cut = record.until(begun_s + length_s)
-    stored = as_mapping(record.manifest.get("profile"))
-    floors = load_profile(str(stored["name"])).coverage_minimums(length_s)
-    profile: JsonValue = {**stored, "limits": list(limits), "assert_coverage": floors}
-    manifest = {**record.manifest, "planned_duration_s": length_s, "profile": profile}
+    stored = record.manifest.profile
+    floors = load_profile(stored.name).coverage_minimums(length_s)
+    profile = structs.replace(stored, limits=limits, assert_coverage=dict(floors))
+    manifest = structs.replace(record.manifest, planned_duration_s=length_s, profile=profile)
     return replace(cut, manifest=manifest)
 
 
@@ -234,7 +236,7 @@ def growth_table(rows: Sequence[GrowthRow]) -> list[str]:
 
 
 def _limit_row(profile: str, length_s: float, records: Sequence[RunRecord]) -> LimitRow:
-    anything: list[JsonValue] = [{"from_s": 0.0, MEMORY: 1e18, COLLECTIBLE: 1e18}]
+    anything = ({"from_s": 0.0, MEMORY: 1e18, COLLECTIBLE: 1e18},)
     verdicts = [judge(beginning(record, length_s, anything)) for record in records]
     memory = [_result(verdict.metrics, MEMORY) for verdict in verdicts]
     garbage = [_result(verdict.metrics, COLLECTIBLE) for verdict in verdicts]

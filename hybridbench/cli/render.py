@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hybridbench.cli.options import ReportFormat
 from hybridbench.cli.output import write_output
 from hybridbench.cli.results import Result, read_result
@@ -64,13 +66,14 @@ def render_with_thresholds(run_dir: Path, thresholds: Sequence[str], options: Ou
         UsageError: the output cannot be written.
     """
     from hybridbench.analysis.judge import judge
-    from hybridbench.analysis.reading import texts
     from hybridbench.report.build import build_document
     from hybridbench.rundir.reader import read_run
 
     record = read_run(run_dir)
-    every = dict.fromkeys((*texts(record.manifest, "thresholds"), *thresholds))
-    record = replace(record, manifest={**record.manifest, "thresholds": list(every)})
+    every = dict.fromkeys((*record.manifest.thresholds, *thresholds))
+    record = replace(
+        record, manifest=msgspec.structs.replace(record.manifest, thresholds=tuple(every))
+    )
     return _render(build_document(record, judge(record)), options, None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,23 +11,23 @@ from hybridbench.errors import UsageError
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
-    from hybridbench.records.json_value import JsonValue
+    from hybridbench.records.manifest import Manifest
 
 # How a person watches a run and how it ends may change; what it is may not.
 _FREE = frozenset({"resume", "ui", "stop", "diagnose", "on_leak", "format_", "listen"})
-_STORED: Mapping[str, tuple[str, ...]] = {
-    "model": ("model", "name"),
-    "profile": ("profile", "source"),
-    "duration": ("planned_duration_s",),
-    "defect": ("defects",),
-    "seed": ("seed",),
-    "device": ("model", "device"),
-    "dtype": ("model", "dtype"),
-    "malloc": ("malloc", "mode"),
-    "census": ("options", "census"),
-    "watchdog": ("options", "watchdog_s"),
-    "memray": ("options", "memray_s"),
-    "extend": ("options", "extend_s"),
+_STORED: Mapping[str, Callable[[Manifest], object]] = {
+    "model": lambda run: run.model.name,
+    "profile": lambda run: run.profile.source,
+    "duration": lambda run: run.planned_duration_s,
+    "defect": lambda run: run.defects,
+    "seed": lambda run: run.seed,
+    "device": lambda run: run.model.device,
+    "dtype": lambda run: run.model.dtype,
+    "malloc": lambda run: run.malloc.get("mode"),
+    "census": lambda run: run.options.census,
+    "watchdog": lambda run: run.options.watchdog_s,
+    "memray": lambda run: run.options.memray_s,
+    "extend": lambda run: run.options.extend_s,
 }
 _DURATIONS = frozenset({"duration", "watchdog", "memray", "extend"})
 
@@ -66,7 +66,7 @@ def resume(run_dir: Path, given: Mapping[str, object], hold_s: float) -> tuple[P
     return outcome.run_dir, None if outcome.exit_hint is None else int(outcome.exit_hint)
 
 
-def check_agrees(manifest: Mapping[str, JsonValue], given: Mapping[str, object]) -> None:
+def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
     """Refuse what would make the rest of a run another run.
 
     Raises:
@@ -76,13 +76,13 @@ def check_agrees(manifest: Mapping[str, JsonValue], given: Mapping[str, object])
         if name in _FREE:
             continue
         option = "--" + name.rstrip("_").replace("_", "-")
-        path = _STORED.get(name)
-        if path is None:
+        recorded = _STORED.get(name)
+        if recorded is None:
             raise UsageError(
                 f"{option} cannot stand beside --resume: the run goes on as its manifest says; "
                 "leave it out."
             )
-        stored = _lookup(manifest, path)
+        stored = recorded(manifest)
         if not _same(name, value, stored):
             raise UsageError(
                 f"{option} {_text(value)}: this run has {_text(stored)}, and --resume keeps it; "
@@ -109,13 +109,6 @@ def _slugs(names: object) -> list[str]:
 
 def _texts(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list | tuple) else ()
-
-
-def _lookup(manifest: Mapping[str, JsonValue], path: tuple[str, ...]) -> JsonValue:
-    here: JsonValue = manifest
-    for key in path:
-        here = here.get(key) if isinstance(here, Mapping) else None
-    return here
 
 
 def _text(value: object) -> str:

@@ -14,6 +14,7 @@ from hybridbench.compare.sides import Side
 from hybridbench.engine_config import EngineConfig
 from hybridbench.errors import ConfigError, WorkerFailedError
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Git, Interpreter, Manifest
 from hybridbench.records.messages import Ready, Start
 from hybridbench.runs.boot import await_ready
 from hybridbench.runs.interrupts import Interrupts
@@ -117,26 +118,29 @@ class Launch:
 
 
 def with_started(
-    manifest: Mapping[str, JsonValue],
+    manifest: Manifest,
     plan: SoakPlan,
     side: Side,
     started: StartedWorker,
-    workload: Mapping[str, object],
-) -> dict[str, JsonValue]:
+    workload: Mapping[str, JsonValue],
+) -> Manifest:
     """``manifest`` with what really runs, and of whose tree."""
     ready = started.ready
-    described = with_worker(manifest, plan, ready, workload)
-    described["versions"] = dict(ready.versions)
+    described = msgspec.structs.replace(
+        with_worker(manifest, plan, ready, workload),
+        versions=ready.versions,
+        left_to_engine=started.left_to_engine,
+    )
     if side.kind == "python":
-        described["interpreter"] = {
-            "implementation": ready.versions.get("implementation", ""),
-            "version": ready.versions.get("python", ""),
-        }
+        interpreter = Interpreter(
+            implementation=ready.versions.get("implementation", ""),
+            version=ready.versions.get("python", ""),
+        )
+        described = msgspec.structs.replace(described, interpreter=interpreter)
     commit = side.facts.get("commit")
-    if commit is not None:
-        described["git"] = {"commit": commit, "branch": side.name, "dirty": False}
-    if started.left_to_engine:
-        described["left_to_engine"] = list(started.left_to_engine)
+    if isinstance(commit, str):
+        git = Git(commit=commit, branch=side.name)
+        described = msgspec.structs.replace(described, git=git)
     return described
 
 

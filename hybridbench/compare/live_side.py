@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from hybridbench.clock import Clock
 from hybridbench.compare.active_clock import ActiveClock
 from hybridbench.compare.launching import Launch, StartedWorker, with_started
@@ -28,7 +30,7 @@ from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.sides import Side
 from hybridbench.compare.traffic import BlockTraffic, block_workload
 from hybridbench.errors import RunDirectoryError
-from hybridbench.records.json_value import JsonValue, plain_mapping
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.messages import Drain, Ready
 from hybridbench.rundir.layout import SEGMENT, WORKER_STDERR
 from hybridbench.rundir.lock import locked_run
@@ -39,7 +41,12 @@ from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.live import SilentView
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.loop import RunContext, SoakLoop, WorkerLostError, make_loop
-from hybridbench.runs.manifest import planned_manifest, with_counts, with_segment
+from hybridbench.runs.manifest import (
+    planned_manifest,
+    resolved_profile,
+    with_counts,
+    with_segment,
+)
 from hybridbench.runs.plan import Segment, SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.steps import SoakSteps
@@ -124,7 +131,7 @@ class LiveSide:
         self._processes = 0
         self._kills_before = oom_kills()
         self._started_wall_s = context.clock.wall_s()
-        self._manifest: dict[str, JsonValue] = {}
+        self._manifest = Manifest()
 
     def open(self) -> None:
         """Make the run directory.
@@ -133,12 +140,10 @@ class LiveSide:
             RunDirectoryError: it cannot be written.
         """
         clock = self._context.clock
-        self._manifest = planned_manifest(self._plan, self.label, self._started_wall_s)
-        self._manifest["version"] = {
-            "name": self.side.name,
-            "kind": self.side.kind,
-            **self.side.facts,
-        }
+        version = {"name": self.side.name, "kind": self.side.kind, **self.side.facts}
+        self._manifest = msgspec.structs.replace(
+            planned_manifest(self._plan, self.label, self._started_wall_s), version=version
+        )
         self._writer = self._held.enter_context(RunWriter(self.run_dir, self._manifest, clock))
         self._held.enter_context(locked_run(self.run_dir))
         self._sink = RememberingSink(self._writer)
@@ -148,7 +153,7 @@ class LiveSide:
         self._parked_at_s = clock.monotonic_s()
 
     @property
-    def manifest(self) -> Mapping[str, JsonValue]:
+    def manifest(self) -> Manifest:
         """Of the run so far."""
         return self._manifest
 
@@ -310,12 +315,13 @@ class LiveSide:
     def close(self) -> None:
         """Write the last words; the worker and the directory are let go in any case."""
         with self._held:
-            self._manifest["ended_wall_s"] = self._context.clock.wall_s()
-            # What must be covered, and what is promised, hold for the traffic that there was.
-            served = replace(self._plan, duration_s=max(self._served_s, 1.0))
-            planned = planned_manifest(served, self.label, self._started_wall_s)
-            self._manifest["profile"] = planned["profile"]
-            self._manifest["planned_duration_s"] = self._served_s
+            # What must be covered, and what is limited, hold for the traffic that there was.
+            self._manifest = msgspec.structs.replace(
+                self._manifest,
+                ended_wall_s=self._context.clock.wall_s(),
+                profile=resolved_profile(replace(self._plan, duration_s=max(self._served_s, 1.0))),
+                planned_duration_s=self._served_s,
+            )
             with contextlib.suppress(RunDirectoryError):
                 self._log_watch.finish()
             with contextlib.suppress(RunDirectoryError):
@@ -357,9 +363,9 @@ class LiveSide:
         loop.post_census()
         loop.run_until(loop.no_census_open, loop.now_s + _CENSUS_PATIENCE_S)
         worker.steps.checkpoint_at_rest(audit=False)
-        self._manifest = with_counts(self._manifest, self._traffic.counts())
-        described = self._traffic.describe()
-        self._manifest["workload"] = plain_mapping(described)  # type: ignore[arg-type]  # plain JSON
+        self._manifest = msgspec.structs.replace(
+            with_counts(self._manifest, self._traffic.counts()), workload=self._traffic.describe()
+        )
         self._park()
 
     def _freeze(self, worker: _Worker) -> None:

@@ -24,6 +24,7 @@ from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
 from hybridbench.errors import ExitCode, SameEngineError, UsageError
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.messages import Ready
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
 from hybridbench.runs.live import make_view
@@ -58,7 +59,7 @@ class ComparedSide(Protocol):
     lost: str | None
 
     @property
-    def manifest(self) -> Mapping[str, JsonValue]: ...
+    def manifest(self) -> Manifest: ...
     @property
     def ready(self) -> Ready: ...
     def open(self) -> None: ...
@@ -108,9 +109,7 @@ def run_comparison(
         view.close()
 
 
-def refuse_mismatches(
-    versions: Sequence[tuple[str, str, Mapping[str, JsonValue]]], allowed: Set[str]
-) -> None:
+def refuse_mismatches(versions: Sequence[tuple[str, str, Manifest]], allowed: Set[str]) -> None:
     """Nothing, if the first of (name, kind, manifest) can be compared with each other one.
 
     Raises:
@@ -377,7 +376,7 @@ def _version(side: ComparedSide) -> dict[str, JsonValue]:
         "name": side.side.name,
         "kind": side.side.kind,
         "run": side.label,
-        "engine_hash": side.manifest.get("engine_hash"),
+        "engine_hash": side.manifest.engine_hash or None,
         "lost": side.lost,
         **side.side.facts,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
 from hybridbench.errors import ExitCode, UsageError
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.manifest import read_manifest
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.resume import plan_of_manifest
@@ -73,7 +74,7 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
 def _side_by_side(plan: StoredPlan, like: SoakPlan, writer: ComparisonWriter) -> CompareOutcome:
     directory = writer.directory
     entries: list[JsonValue] = []
-    manifests: list[tuple[Side, Mapping[str, JsonValue]]] = []
+    manifests: list[tuple[Side, Manifest]] = []
     hint: ExitCode | None = None
     for side in plan.sides:
         run_dir = side.run_dir
@@ -88,7 +89,7 @@ def _side_by_side(plan: StoredPlan, like: SoakPlan, writer: ComparisonWriter) ->
                 "kind": side.kind,
                 # A store that moves as a whole stays readable.
                 "run": os.path.relpath(run_dir.resolve(), directory.resolve()),
-                "engine_hash": manifest.get("engine_hash"),
+                "engine_hash": manifest.engine_hash or None,
                 "lost": None,
                 **side.facts,
             }
@@ -120,5 +121,5 @@ def _like(like: SoakPlan, side: Side, plan: StoredPlan, directory: Path) -> Soak
     )
 
 
-def _refuse(manifests: Sequence[tuple[Side, Mapping[str, JsonValue]]], plan: StoredPlan) -> None:
+def _refuse(manifests: Sequence[tuple[Side, Manifest]], plan: StoredPlan) -> None:
     refuse_mismatches([(s.name, s.kind, manifest) for s, manifest in manifests], plan.allowed)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Abort, CloseSession, Disconnect, OpenSession, Submit
 from hybridbench.workload.actions import Action, WaitUntil, Workload
 from hybridbench.workload.build import build_workload
@@ -112,7 +113,7 @@ class BlockTraffic:
     def counts(self) -> dict[str, int]:
         return {} if self._inner is None else self._inner.counts()
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, JsonValue]:
         return {} if self._inner is None else self._inner.describe()
 
     def _addressee(self, rid: str) -> tuple[Workload | None, str]:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.analysis.facts.window import judged_window
-from hybridbench.analysis.reading import mapping, number, text, texts
 from hybridbench.analysis.thresholds import run_levels
 from hybridbench.errors import RunDirectoryError
 from hybridbench.history.comparable import environment, series_facts
 from hybridbench.metrics import declared
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Git, Manifest
 from hybridbench.records.stored_verdict import (
     MeasuredCost,
     MeasuredLevel,
@@ -133,14 +132,14 @@ def _point(path: Path) -> Point:
         raise RunDirectoryError(f"{path} is being written")
     return Point(
         path=path,
-        run_id=str(manifest["run_id"]),
-        started_wall_s=number(manifest, "started_wall_s"),
+        run_id=manifest.run_id,
+        started_wall_s=manifest.started_wall_s or 0.0,
         facts=series_facts(manifest),
-        model=text(mapping(manifest, "model"), "name"),
-        profile=text(mapping(manifest, "profile"), "name"),
+        model=manifest.model.name,
+        profile=manifest.profile.name,
         version=_version(manifest),
         environment=environment(manifest),
-        commit=_commit(manifest),
+        commit=_commit(manifest.git),
         verdict=judged.verdict,
         values=dict(_values(path, judged)),
     )
@@ -184,12 +183,12 @@ def _value(
     return Value(found.value, found.lower, found.upper)
 
 
-def _version(manifest: Mapping[str, JsonValue]) -> str:
-    engine = text(manifest, "engine_hash")[:10] or "unknown engine"
-    return " + ".join((engine, *texts(manifest, "defects")))
+def _version(manifest: Manifest) -> str:
+    engine = manifest.engine_hash[:10] or "unknown engine"
+    return " + ".join((engine, *manifest.defects))
 
 
-def _commit(manifest: Mapping[str, JsonValue]) -> str:
-    git = mapping(manifest, "git")
-    commit = text(git, "commit")[:10]
-    return f"{commit} and changes" if commit and git.get("dirty") is True else commit
+def _commit(git: Git | None) -> str:
+    if git is None or not git.commit:
+        return ""
+    return f"{git.commit[:10]} and changes" if git.dirty else git.commit[:10]

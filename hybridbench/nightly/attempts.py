@@ -197,7 +197,7 @@ def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Atte
         segments=len(segments(record)),
         extended_s=_extended_s(record),
         machine_class=machine(record.manifest),
-        engine=str(record.manifest.get("engine_hash", "")),
+        engine=record.manifest.engine_hash,
     )
 
 
@@ -218,7 +218,7 @@ def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
         findings=findings,
         judged_s=max(starts) - min(starts) if starts else 0.0,
         machine_class=machine(manifests[0]),
-        engine=" ".join(str(manifest.get("engine_hash", ""))[:16] for manifest in manifests),
+        engine=" ".join(manifest.engine_hash[:16] for manifest in manifests),
     )
 
 

@@ -7,8 +7,10 @@ comes back as NaN, or as what the field's own type names (``LowerEnd``: minus in
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import TypeVar, cast, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from types import GenericAlias, NoneType, UnionType
+from typing import TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
@@ -18,6 +20,13 @@ NAN = float("nan")
 
 _Record = TypeVar("_Record")
 _Named = TypeVar("_Named", bound=msgspec.Struct)
+_Key = TypeVar("_Key")
+
+
+class OpenRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that keeps the keys of a later version, and gives them back where it is stored."""
+
+    unknown: Mapping[str, JsonValue] = {}
 
 
 def to_json(record: object) -> dict[str, JsonValue]:
@@ -37,19 +46,32 @@ def from_json(stored: Mapping[str, JsonValue], kind: type[_Record]) -> _Record:
 
 def by_name(record: msgspec.Struct) -> dict[str, JsonValue]:
     """``record`` with its fields by name, also where the wire has them in an array."""
-    return {name: _by_name(value) for name, value in msgspec.structs.asdict(record).items()}
+    stored = {
+        stored_name: _by_name(value)
+        for stored_name, value in zip(
+            record.__struct_encode_fields__, msgspec.structs.astuple(record), strict=True
+        )
+    }
+    if isinstance(record, OpenRecord):
+        del stored["unknown"]
+        stored |= record.unknown
+    return stored
 
 
 def of_names(stored: Mapping[str, JsonValue], kind: type[_Named]) -> _Named:
     """The record of ``kind`` that ``by_name`` made; all its fields have defaults.
 
-    What an older version did not store, or stored in another form, has its default.
+    What an older version did not store, or stored in another form, has its default; of a list or a
+    mapping, the items that can be read are kept.
     """
-    known = {}
-    for field in msgspec.structs.fields(kind):
-        if field.name in stored:
+    known: dict[str, object] = {}
+    for name, stored_name, of in _fields(kind):
+        if stored_name in stored:
             with contextlib.suppress(msgspec.ValidationError):
-                known[field.name] = _of_names(stored[field.name], field.type)
+                known[name] = _of_names(stored[stored_name], of)
+    if issubclass(kind, OpenRecord):
+        own = kind.__struct_encode_fields__
+        known["unknown"] = {key: value for key, value in stored.items() if key not in own}
     return kind(**known)
 
 
@@ -61,11 +83,41 @@ def _by_name(value: object) -> JsonValue:
     return cast("JsonValue", value)
 
 
-def _of_names(stored: JsonValue, kind: type) -> object:
-    (row,) = get_args(kind)[:1] or (None,)
-    if isinstance(row, type) and issubclass(row, msgspec.Struct) and isinstance(stored, list):
-        return [of_names(item, row) for item in stored if isinstance(item, Mapping)]
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, type], ...]:
+    """Name, stored name and type of each field."""
+    fields = msgspec.structs.fields(kind)
+    return tuple((field.name, field.encode_name, field.type) for field in fields)
+
+
+@cache
+def _without_none(kind: type | GenericAlias) -> type | GenericAlias:
+    """``kind`` without its ``None``, where one other type is left."""
+    inner = [one for one in get_args(kind) if one is not NoneType]
+    return inner[0] if get_origin(kind) in (Union, UnionType) and len(inner) == 1 else kind
+
+
+def _of_names(stored: JsonValue, kind: type | GenericAlias) -> object:
+    if stored is None:
+        return msgspec.convert(stored, kind)
+    kind = _without_none(kind)
+    if isinstance(stored, Mapping) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return of_names(stored, kind)
+    of = get_args(kind)
+    if isinstance(stored, Mapping) and get_origin(kind) in (dict, Mapping):
+        return dict(_readable(stored.items(), of[1]))
+    if isinstance(stored, Sequence) and not isinstance(stored, str):
+        if get_origin(kind) is list:
+            return [item for _, item in _readable(enumerate(stored), of[0])]
+        if get_origin(kind) is tuple and of[-1] is Ellipsis:
+            return tuple(item for _, item in _readable(enumerate(stored), of[0]))
     return msgspec.convert(stored, kind)
+
+
+def _readable(items: Iterable[tuple[_Key, JsonValue]], of: type) -> Iterator[tuple[_Key, object]]:
+    for key, item in items:
+        with contextlib.suppress(msgspec.ValidationError):
+            yield key, _of_names(item, of)
 
 
 def _number(value: object) -> float:

@@ -7,7 +7,7 @@ from typing import Final
 
 from hybridbench.analysis.boundary import KIND as ANALYSIS_FAILED
 from hybridbench.analysis.facts.counters import singular
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.document import Fact
 from hybridbench.report.wording import command_text, without_options
@@ -94,9 +94,9 @@ _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
 }
 
 
-def next_step(verdict: Verdict, manifest: Mapping[str, JsonValue]) -> Fact:
+def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
     """The last line of the answer."""
-    command = manifest.get("command")
+    command = manifest.command
     first = top_finding(verdict)
     if verdict.kind is VerdictKind.INCONCLUSIVE:
         if first is not None and first.kind in _NOT_BY_TIME:
@@ -118,7 +118,7 @@ def top_finding(verdict: Verdict) -> Finding | None:
     return next(same, next(iter(verdict.findings), None))
 
 
-def _longer(verdict: Verdict, command: JsonValue) -> Fact:
+def _longer(verdict: Verdict, command: Sequence[str]) -> Fact:
     needed = [result.needed_s for result in verdict.metrics if result.needed_s is not None]
     if not needed:
         return Fact(NEXT, _BY_VERDICT[verdict.kind], command_text(command))
@@ -128,9 +128,6 @@ def _longer(verdict: Verdict, command: JsonValue) -> Fact:
     return Fact(NEXT, text, command_text(_with_duration(command, length)))
 
 
-def _with_duration(command: JsonValue, length: str) -> JsonValue:
+def _with_duration(command: Sequence[str], length: str) -> Sequence[str]:
     """``command`` with its ``--duration`` replaced, or added at the end."""
-    if not isinstance(command, Sequence) or isinstance(command, str):
-        return command
-    kept = without_options([str(part) for part in command], "--duration")
-    return [*kept, "--duration", length]
+    return [*without_options(command, "--duration"), "--duration", length] if command else []

@@ -68,7 +68,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
     lost = [f"{f.part} cannot be shown ({f.said})" for f in boundary.failures]
     return Document(
         kind=DocumentKind.RUN,
-        run_id=plain_text(manifest.get("run_id")),
+        run_id=manifest.run_id,
         subtitle=_subtitle(record, recorded_s),
         badge=BADGES[verdict.kind],
         meaning=MEANING[verdict.kind],
@@ -89,8 +89,8 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         charts=charts,
         events=_events_table(record),
         provenance=provenance_tables(manifest, recorded_s),
-        command=command_text(manifest.get("command")),
-        profile_text=profile_yaml(manifest),
+        command=command_text(manifest.command),
+        profile_text=profile_yaml(manifest.profile),
         diagnosis=diagnosis,
     )
 
@@ -104,14 +104,14 @@ def build_so_far(record: RunRecord, verdict: Verdict) -> Document:
 
 def _subtitle(record: RunRecord, recorded_s: float) -> str:
     manifest = record.manifest
-    model = as_mapping(manifest.get("model"))
+    model = manifest.model
     parts = [
-        " ".join(plain_text(model[key]) for key in ("name", "preset", "device") if model.get(key)),
-        plain_text(as_mapping(manifest.get("profile")).get("name")),
+        " ".join(name for name in (model.name, model.preset, model.device) if name),
+        manifest.profile.name,
         format_duration(recorded_s),
-        started_text(manifest),
+        started_text(manifest.started_wall_s),
     ]
-    defects = manifest.get("defects")
+    defects = manifest.defects
     if defects:
         parts.insert(2, f"defect {plain_text(defects)}")
     return " · ".join(part for part in parts if part)
@@ -120,16 +120,10 @@ def _subtitle(record: RunRecord, recorded_s: float) -> str:
 def _suite(record: RunRecord) -> str:
     """Model, preset, profile and defects: what stays the same from night to night."""
     manifest = record.manifest
-    model = as_mapping(manifest.get("model"))
-    names = [
-        model.get("name"),
-        model.get("preset"),
-        as_mapping(manifest.get("profile")).get("name"),
-    ]
-    defects = manifest.get("defects")
-    names += defects if isinstance(defects, list | tuple) else []
+    model = manifest.model
+    names = [model.name, model.preset, manifest.profile.name, *manifest.defects]
     # Readers of JUnit make folders of the dots.
-    return ".".join(["hybridbench", *(plain_text(n).replace(".", "_") for n in names if n)])
+    return ".".join(["hybridbench", *(name.replace(".", "_") for name in names if name)])
 
 
 def _measures(verdict: Verdict) -> Iterator[Measure]:
@@ -332,7 +326,7 @@ def _coverage_table(verdict: Verdict) -> Table:
 
 
 def _notes(record: RunRecord, verdict: Verdict) -> tuple[str, ...]:
-    notes = [model_note(as_mapping(record.manifest.get("model"))), *verdict.notes]
+    notes = [model_note(record.manifest.model), *verdict.notes]
     notes += [event_label(event) for event in record.all_events(NOTE)]
     return tuple(dict.fromkeys(note for note in notes if note))
 

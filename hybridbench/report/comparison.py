@@ -22,7 +22,6 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.errors import ExitCode
-from hybridbench.records.json_value import as_mapping
 from hybridbench.records.verdict import Finding, ThresholdOutcome
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
@@ -47,7 +46,7 @@ from hybridbench.report.document import (
 from hybridbench.report.provenance import model_note, provenance_tables, started_text
 from hybridbench.report.thresholds import STATE
 from hybridbench.report.timeline import last_moment_s
-from hybridbench.report.wording import BADGES, full_rate_text, plain_text, without_options
+from hybridbench.report.wording import BADGES, full_rate_text, without_options
 from hybridbench.rundir.layout import VERDICT
 
 _BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
@@ -134,20 +133,20 @@ def _ratio_tables(ratios: Sequence[CheckedRatio]) -> Iterator[Table]:
 
 def _suite(comparison: Comparison) -> str:
     manifest = comparison.versions[0].manifest
-    model = plain_text(as_mapping(manifest.get("model")).get("name"))
-    return f"{model} {plain_text(as_mapping(manifest.get('profile')).get('name'))}"
+    model = manifest.model.name
+    return f"{model} {manifest.profile.name}"
 
 
 def _subtitle(comparison: Comparison, verdict: ComparisonVerdict) -> str:
     names = " and ".join(display_name(v) for v in comparison.versions)
     manifest = comparison.versions[0].manifest
-    model = as_mapping(manifest.get("model"))
+    model = manifest.model
     parts = [
         names,
-        " ".join(plain_text(model[key]) for key in ("name", "preset", "device") if model.get(key)),
-        plain_text(as_mapping(manifest.get("profile")).get("name")),
+        " ".join(name for name in (model.name, model.preset, model.device) if name),
+        manifest.profile.name,
         f"{verdict.rounds} rounds" if verdict.interleaved else "stored runs",
-        started_text(manifest),
+        started_text(manifest.started_wall_s),
     ]
     return " · ".join(part for part in parts if part)
 
@@ -291,7 +290,7 @@ def _notes(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[str]:
             if row.reason and row.change not in _TOLD
         )
         yield from (lead + said for said in _sureness(side, verdict))
-    note = model_note(as_mapping(comparison.versions[0].manifest.get("model")))
+    note = model_note(comparison.versions[0].manifest.model)
     if note:
         yield note
 

@@ -64,12 +64,11 @@ def comparison_to_json(
 
 
 def _version(version: Version) -> Mapping[str, JsonValue]:
-    run_id, digest = version.manifest.get("run_id"), version.manifest.get("engine_hash")
     return {
         "name": version.name,
         "kind": version.kind,
-        "run_id": run_id if isinstance(run_id, str) else None,
-        "engine_hash": digest if isinstance(digest, str) else None,
+        "run_id": version.manifest.run_id or None,
+        "engine_hash": version.manifest.engine_hash or None,
         "verdict": version.verdict.kind.value,
     }
 

@@ -18,11 +18,10 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.metrics import label_of
-from hybridbench.records.json_value import as_mapping
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
 from hybridbench.report.timeline import last_moment_s
-from hybridbench.report.wording import amount, interval_text, number, plain_text, rate_text
+from hybridbench.report.wording import amount, interval_text, number, rate_text
 from hybridbench.units import format_bytes, format_duration
 
 _ROLE: Final = {Role.PRIMARY: "answers", Role.GUARD: "guards", Role.SHOWN: "shown"}
@@ -164,7 +163,7 @@ def _version_row(index: int, version: Version) -> tuple[str, ...]:
     return (
         letter(index),
         display_name(version),
-        plain_text(manifest.get("engine_hash"))[:_HASH],
+        manifest.engine_hash[:_HASH],
         " ".join(_commit(version)),
         version.verdict.kind.value,
         format_duration(last_moment_s(version.record)),
@@ -172,8 +171,8 @@ def _version_row(index: int, version: Version) -> tuple[str, ...]:
 
 
 def _commit(version: Version) -> Iterator[str]:
-    git = as_mapping(version.manifest.get("git"))
-    if git.get("commit"):
-        yield plain_text(git["commit"])[:10]
-        if git.get("dirty"):
+    git = version.manifest.git
+    if git is not None and git.commit:
+        yield git.commit[:10]
+        if git.dirty:
             yield "with changes"

@@ -45,11 +45,10 @@ def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
 
 def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
     """The text of diagnosis.json."""
-    run_id = record.manifest.get("run_id")
     stored: dict[str, JsonValue] = {
         "schema": DIAGNOSIS_SCHEMA,
         "tool": {"name": "hybridbench", "version": __version__},
-        "run_id": run_id if isinstance(run_id, str) else None,
+        "run_id": record.manifest.run_id or None,
         "paragraph": bug_report(found),
         "from_s": found.from_s,
         "to_s": found.to_s,
@@ -104,7 +103,7 @@ def stored_evidence(record: RunRecord) -> list[str]:
             f"{amount(trimmed - flushed, 'B')}, a full collection "
             f"{amount(flushed - collected, 'B')}."
         )
-    command = command_text(record.manifest.get("command"))
+    command = command_text(record.manifest.command)
     again = f"{command} --diagnose always" if command else "hybridbench soak ... --diagnose always"
     lines += ["Who holds what and which cycles there are takes one more run:", f"  {again}"]
     return lines

@@ -8,21 +8,17 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from hybridbench.metrics import Kind, MetricSpec, spec_of
-from hybridbench.records.json_value import JsonValue, as_mapping
-from hybridbench.report.wording import plain_text
+from hybridbench.records.manifest import Manifest
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_]+")
 
 
-def render_prometheus(
-    manifest: Mapping[str, JsonValue], samples: Mapping[str, float], t_s: float
-) -> str:
+def render_prometheus(manifest: Manifest, samples: Mapping[str, float], t_s: float) -> str:
     """Every metric of ``samples``, ``t_s`` seconds into the run; families by the label ``name``."""
-    model, profile = as_mapping(manifest.get("model")), as_mapping(manifest.get("profile"))
     about = {
-        "run_id": plain_text(manifest.get("run_id")),
-        "model": plain_text(model.get("name")),
-        "profile": plain_text(profile.get("name")),
+        "run_id": manifest.run_id,
+        "model": manifest.model.name,
+        "profile": manifest.profile.name,
     }
     lines = [
         "# HELP hybridbench_run What is being run.",

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import yaml
 
-from hybridbench.analysis.reading import number
 from hybridbench.records.json_value import JsonValue, as_mapping, plain_value
+from hybridbench.records.manifest import (
+    Manifest,
+    Model,
+    ResolvedProfile,
+    SegmentFacts,
+    manifest_to_json,
+)
 from hybridbench.report.document import Table
 from hybridbench.report.wording import plain_text
 from hybridbench.units import format_bytes, format_duration
@@ -42,81 +48,78 @@ _ELSEWHERE: Final = frozenset(
 )
 
 
-def provenance_tables(manifest: Mapping[str, JsonValue], recorded_s: float) -> tuple[Table, ...]:
+def provenance_tables(manifest: Manifest, recorded_s: float) -> tuple[Table, ...]:
     """The manifest in tables of two columns; keys that this version does not know come last."""
+    stored = {key: value for key, value in manifest_to_json(manifest).items() if value}
     tables = [_run_table(manifest, recorded_s)]
     known = {key for key, _ in _SECTIONS}
     for key, title in _SECTIONS:
-        section = as_mapping(manifest.get(key))
+        section = as_mapping(stored.get(key))
         if section:
-            note = model_note(section) if key == "model" else ""
+            note = model_note(manifest.model) if key == "model" else ""
             tables.append(_table(title, section, note))
-    tables += _segments(manifest)
-    rest = {key: v for key, v in manifest.items() if key not in known | _ELSEWHERE}
+    tables += _segments(manifest.segments)
+    rest = {key: v for key, v in stored.items() if key not in known | _ELSEWHERE}
     if rest:
         tables.append(_table("More", rest, ""))
     return tuple(tables)
 
 
-def model_note(model: Mapping[str, JsonValue]) -> str:
+def model_note(model: Model) -> str:
     """What a reader must know about the model: most of all that a CPU run is a tiny one."""
-    note = model.get("note")
-    if isinstance(note, str) and note:
-        return note
-    if model.get("device") == "cpu" and model.get("preset") == "tiny":
+    if model.note:
+        return model.note
+    if model.device == "cpu" and model.preset == "tiny":
         return (
-            f"On a CPU {model.get('name')} means the tiny preset: the same layers, pools and "
+            f"On a CPU {model.name} means the tiny preset: the same layers, pools and "
             "caches at small widths. Times say nothing about the full model."
         )
     return ""
 
 
-def started_text(manifest: Mapping[str, JsonValue]) -> str:
-    """Start of the run in UTC."""
-    started = manifest.get("started_wall_s")
-    if not isinstance(started, int | float):
+def started_text(started: float | None) -> str:
+    """A time by the wall clock in UTC."""
+    if started is None:
         return "unknown"
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(started))
 
 
-def profile_yaml(manifest: Mapping[str, JsonValue]) -> str:
+def profile_yaml(profile: ResolvedProfile) -> str:
     """The resolved profile as YAML, every key with the value that was used."""
-    resolved = as_mapping(manifest.get("profile")).get("resolved")
-    if not resolved:
+    if not profile.resolved:
         return ""
-    return yaml.safe_dump(plain_value(resolved), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(plain_value(profile.resolved), sort_keys=False, allow_unicode=True)
 
 
-def _run_table(manifest: Mapping[str, JsonValue], recorded_s: float) -> Table:
-    planned = manifest.get("planned_duration_s")
+def _run_table(manifest: Manifest, recorded_s: float) -> Table:
+    planned = manifest.planned_duration_s
     rows = [
-        ("run", plain_text(manifest.get("run_id"))),
-        ("started", started_text(manifest)),
+        ("run", manifest.run_id),
+        ("started", started_text(manifest.started_wall_s)),
         ("recorded", format_duration(recorded_s)),
-        ("profile", plain_text(as_mapping(manifest.get("profile")).get("name"))),
-        ("seed", plain_text(manifest.get("seed"))),
-        ("defects put in", plain_text(manifest.get("defects"))),
+        ("profile", manifest.profile.name),
+        ("seed", plain_text(manifest.seed)),
+        ("defects put in", plain_text(manifest.defects)),
     ]
-    if isinstance(planned, int | float):
+    if planned is not None:
         rows.insert(2, ("planned", format_duration(planned)))
-    if manifest.get("engine_hash"):
-        rows.append(("engine files", plain_text(manifest.get("engine_hash"))))
+    if manifest.engine_hash:
+        rows.append(("engine files", manifest.engine_hash))
     return Table("Run", ("", ""), tuple(rows))
 
 
-def _segments(manifest: Mapping[str, JsonValue]) -> list[Table]:
+def _segments(entries: Sequence[SegmentFacts]) -> list[Table]:
     """When which worker ran, for a run that has had more than one."""
-    entries = manifest.get("segments")
-    if not isinstance(entries, list | tuple) or len(entries) < 2:
+    if len(entries) < 2:
         return []
     rows = tuple(
         (
             str(position),
-            started_text(as_mapping(entry)),
-            format_duration(number(as_mapping(entry), "start_s")),
-            format_duration(number(as_mapping(entry), "traffic_s")),
-            plain_text(as_mapping(entry).get("pid")),
-            plain_text(as_mapping(entry).get("traffic_seed")),
+            started_text(entry.started_wall_s),
+            format_duration(entry.start_s),
+            format_duration(entry.traffic_s),
+            plain_text(entry.pid),
+            plain_text(entry.traffic_seed),
         )
         for position, entry in enumerate(entries, 1)
     )
@@ -126,7 +129,9 @@ def _segments(manifest: Mapping[str, JsonValue]) -> list[Table]:
 
 def _table(title: str, section: Mapping[str, JsonValue], note: str) -> Table:
     rows = tuple(
-        (_key_text(key), _value_text(key, value)) for key, value in section.items() if key != "note"
+        (_key_text(key), _value_text(key, value))
+        for key, value in section.items()
+        if key != "note" and value is not None
     )
     return Table(title, ("", ""), rows, note=note)
 

@@ -157,11 +157,9 @@ def metric_label(name: str) -> str:
     return (label if label != name else name.removesuffix("_bytes").replace("_", " ")).capitalize()
 
 
-def command_text(command: JsonValue) -> str:
+def command_text(command: Sequence[str]) -> str:
     """The command line as one would type it; empty when the manifest has none."""
-    if not isinstance(command, Sequence) or isinstance(command, str):
-        return ""
-    return shlex.join(str(part) for part in command)
+    return shlex.join(command)
 
 
 def without_options(command: Sequence[str], *options: str) -> list[str]:

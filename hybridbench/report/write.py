@@ -49,8 +49,7 @@ def write_run(run_dir: Path, record: RunRecord, verdict: Verdict, document: Docu
     Raises:
         RunDirectoryError: when ``run_dir`` cannot be written.
     """
-    run_id = record.manifest.get("run_id")
-    text = verdict_text(verdict, run_id if isinstance(run_id, str) else None)
+    text = verdict_text(verdict, record.manifest.run_id or None)
     write_atomically(run_dir / VERDICT, text)
     boundary = Boundary()
     diagnosis = boundary.value("the diagnosis", None, _diagnosis, record)
@@ -97,8 +96,7 @@ def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:
     Raises:
         RunDirectoryError: when ``run_dir`` cannot be written.
     """
-    run_id = record.manifest.get("run_id")
-    text = verdict_text(verdict, run_id if isinstance(run_id, str) else None)
+    text = verdict_text(verdict, record.manifest.run_id or None)
     write_atomically(run_dir / VERDICT_SO_FAR, text)
     write_failures(run_dir / ANALYSIS_ERRORS_SO_FAR, verdict.failures)
     document = build_so_far(record, verdict)

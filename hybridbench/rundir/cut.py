@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from hybridbench.analysis.facts.window import borders, last_segment, segments
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.events import Phase
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.layout import SAMPLES, WORKLOAD_FAILED
 from hybridbench.rundir.listing import last_sample
 from hybridbench.rundir.reader import read_run
@@ -27,7 +26,7 @@ class CutRun:
         segments: how many there were.
     """
 
-    manifest: Mapping[str, JsonValue]
+    manifest: Manifest
     end_s: float
     end_wall_s: float | None
     served_s: float
@@ -41,7 +40,7 @@ def read_cut_run(run_dir: Path) -> CutRun:
         RunDirectoryError: there is no run, it never got a worker, or it ended as planned.
     """
     record = read_run(run_dir)
-    if "engine_hash" not in record.manifest:
+    if not record.manifest.engine_hash:
         raise RunDirectoryError(
             f"{run_dir} was cut off before its engine was built: start it anew instead",
             code=ErrorCode.NOTHING_TO_RESUME,

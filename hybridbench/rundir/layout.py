@@ -13,7 +13,6 @@ from typing import Final
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.json_value import JsonValue
 
-RUN_SCHEMA: Final = "hybridbench.run/1"
 DIAGNOSIS_SCHEMA: Final = "hybridbench.diagnosis/1"
 REPORT_SCHEMA: Final = "hybridbench.report/1"
 COMPARISON_VERDICT_SCHEMA: Final = "hybridbench.comparison/1"

@@ -20,7 +20,6 @@ from hybridbench.foreign import (
     open_regular,
     read_bytes,
 )
-from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.records.stored_verdict import read_verdict_head
 from hybridbench.rundir.layout import (
     CELL,
@@ -209,11 +208,11 @@ def _run(path: Path) -> RunSummary:
     last = last_sample(path / SAMPLES)
     return RunSummary(
         path=path,
-        run_id=str(manifest["run_id"]),
-        model=str(as_mapping(manifest["model"]).get("name", "")),
-        profile=str(as_mapping(manifest["profile"]).get("name", "")),
-        defects=_texts(manifest["defects"]),
-        started_wall_s=_number(manifest["started_wall_s"]),
+        run_id=manifest.run_id,
+        model=manifest.model.name,
+        profile=manifest.profile.name,
+        defects=manifest.defects,
+        started_wall_s=manifest.started_wall_s,
         duration_s=None if last is None else last.t,
         verdict=judged.verdict or None,
         headline=judged.headline,
@@ -291,11 +290,3 @@ def _side_writer(path: Path) -> int | None:
     """A comparison holds the locks of its sides while it runs."""
     writers = (writer_of(side) for side in _folders(path))
     return next((writer for writer in writers if writer is not None), None)
-
-
-def _texts(value: JsonValue) -> tuple[str, ...]:
-    return tuple(str(item) for item in value) if isinstance(value, list) else ()
-
-
-def _number(value: JsonValue) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

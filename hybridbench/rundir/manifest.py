@@ -1,10 +1,11 @@
-"""What ran: the manifest's shape, checked before it is written and after it is read."""
+"""The manifest of a stored run: refused where a reader could not rely on it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated
+
+import msgspec
 
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.foreign import (
@@ -16,56 +17,28 @@ from hybridbench.foreign import (
     json_value,
     read_text,
 )
-from hybridbench.records.json_value import JsonValue, as_mapping, plain_mapping
-from hybridbench.rundir.layout import MANIFEST, RUN_SCHEMA
-
-# The keys that every reader may rely on; schemas/manifest.schema.json describes the others.
-_REQUIRED: Mapping[str, type | tuple[type, ...]] = {
-    "schema": str,
-    "run_id": str,
-    "started_wall_s": (int, float),
-    "model": Mapping,
-    "profile": Mapping,
-    "seed": int,
-    "defects": list,
-    "versions": Mapping,
-}
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import RUN_SCHEMA, Manifest, manifest_from_json
+from hybridbench.rundir.layout import MANIFEST
 
 
-_SHOWN_CHARS: Final = 60
+class _Named(msgspec.Struct):
+    name: str
 
 
-def checked_manifest(manifest: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """``manifest`` as plain JSON values, with its schema named.
+class _Required(msgspec.Struct):
+    """The keys that every reader relies on; what else is missing has its default."""
 
-    Numbers that are not finite become null: a machine may not know one of its limits.
-
-    Raises:
-        RunDirectoryError: when a key that every reader relies on is missing or of another type.
-    """
-    plain = plain_mapping({"schema": RUN_SCHEMA, **manifest})
-    for key, kind in _REQUIRED.items():
-        if key not in plain:
-            raise RunDirectoryError(
-                f"{MANIFEST} lacks {key!r}, which every manifest must have", code=ErrorCode.DAMAGED
-            )
-        if not isinstance(plain[key], kind):
-            shown = _excerpt(plain[key])
-            raise RunDirectoryError(
-                f"{MANIFEST}: {key!r} has the wrong type: {shown}", code=ErrorCode.DAMAGED
-            )
-    _check_range(plain, "started_wall_s", 0.0, WALL_S_MAX)
-    _check_range(plain, "seed", INT_MIN, INT_MAX)
-    for key in ("model", "profile"):
-        name = as_mapping(plain[key]).get("name")
-        if not isinstance(name, str):
-            raise RunDirectoryError(
-                f"{MANIFEST}: {key!r} must be a mapping with a 'name'", code=ErrorCode.DAMAGED
-            )
-    return plain
+    run_id: str
+    started_wall_s: Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
+    model: _Named
+    profile: _Named
+    seed: Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
+    defects: list[JsonValue]
+    versions: dict[str, JsonValue]
 
 
-def read_manifest(path: Path) -> dict[str, JsonValue]:
+def read_manifest(path: Path) -> Manifest:
     """The manifest of the run at ``path``.
 
     Raises:
@@ -87,7 +60,7 @@ def read_manifest(path: Path) -> dict[str, JsonValue]:
     return manifest_from_text(text, file)
 
 
-def manifest_from_text(text: str, path: Path) -> dict[str, JsonValue]:
+def manifest_from_text(text: str, path: Path) -> Manifest:
     """The manifest stored at ``path``.
 
     Raises:
@@ -106,19 +79,8 @@ def manifest_from_text(text: str, path: Path) -> dict[str, JsonValue]:
             "read it with the version that wrote it",
             code=ErrorCode.OTHER_VERSION,
         )
-    return checked_manifest(stored)
-
-
-def _excerpt(value: JsonValue) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
-
-
-def _check_range(plain: Mapping[str, JsonValue], key: str, least: float, most: float) -> None:
-    value = plain[key]
-    assert isinstance(value, int | float)
-    # A bool is an int to isinstance, and says neither when nor how.
-    if isinstance(value, bool) or not least <= value <= most:
-        raise RunDirectoryError(
-            f"{MANIFEST}: {key!r} is out of range: {value!r}", code=ErrorCode.DAMAGED
-        )
+    try:
+        msgspec.convert(stored, _Required)
+    except msgspec.ValidationError as error:
+        raise RunDirectoryError(f"{path}: {error}", code=ErrorCode.DAMAGED) from error
+    return manifest_from_json(stored)

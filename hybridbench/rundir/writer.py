@@ -14,9 +14,9 @@ from hybridbench.clock import Clock
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.metrics import declared
 from hybridbench.records.json_value import JsonValue, plain_mapping
+from hybridbench.records.manifest import Manifest, manifest_to_json
 from hybridbench.rundir.atomic import sync_directory, write_atomically
 from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
-from hybridbench.rundir.manifest import checked_manifest
 from hybridbench.rundir.repair import repair_tail
 
 SYNC_INTERVAL_S: Final = 60.0
@@ -34,7 +34,7 @@ class RunWriter:
     def __init__(
         self,
         run_dir: Path,
-        manifest: Mapping[str, JsonValue],
+        manifest: Manifest,
         clock: Clock,
         *,
         goes_on: bool = False,
@@ -65,9 +65,9 @@ class RunWriter:
         self._events = _LineFile(run_dir / EVENTS, clock)
         sync_directory(run_dir)
 
-    def update_manifest(self, manifest: Mapping[str, JsonValue]) -> None:
+    def update_manifest(self, manifest: Manifest) -> None:
         """Replace the manifest, for what is known only later (versions of the worker, the end)."""
-        text = json.dumps(checked_manifest(manifest), indent=2, allow_nan=False)
+        text = json.dumps(manifest_to_json(manifest), indent=2, allow_nan=False)
         write_atomically(self.run_dir / MANIFEST, text + "\n")
 
     def sample(self, t_s: float, phase: str, metrics: Mapping[str, float]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from hybridbench.clock import Clock
 from hybridbench.errors import ConfigError
-from hybridbench.records.json_value import as_mapping
 from hybridbench.records.messages import Fatal, Ready
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
@@ -83,12 +82,12 @@ def check_same_engine(segment: Segment, ready: Ready) -> None:
     Raises:
         ConfigError: engine files, interpreter or torch differ from those of the run so far.
     """
-    if segment.manifest.get("engine_hash") != ready.engine_files_sha256:
+    if segment.manifest.engine_hash != ready.engine_files_sha256:
         raise ConfigError(
             f"{segment.run_dir}: the engine's files have changed since this run began; "
             "put them back to resume it, or start a new run."
         )
-    before = as_mapping(segment.manifest.get("versions"))
+    before = segment.manifest.versions
     for name in _DECISIVE_VERSIONS:
         if before.get(name) != ready.versions.get(name):
             raise ConfigError(

@@ -7,10 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hybridbench.errors import ConfigError, UsageError
-from hybridbench.records.json_value import JsonValue, as_mapping
-
-# In a manifest: the SHA-256 of each file, by the path that was given.
-DEFECT_FILES = "defect_files"
 
 
 def is_file(defect: str) -> bool:
@@ -18,19 +14,19 @@ def is_file(defect: str) -> bool:
     return defect.endswith(".py")
 
 
-def hashes_of(defects: Sequence[str]) -> dict[str, JsonValue]:
+def hashes_of(defects: Sequence[str]) -> dict[str, str]:
     """For the manifest: what each file among ``defects`` holds."""
     files = [Path(defect) for defect in defects if is_file(defect)]
     return {str(path): _hash(path) for path in files if path.is_file()}
 
 
 def defects_to_resume(
-    manifest: Mapping[str, JsonValue], recorded: Sequence[str], given: Sequence[str]
+    hashes: Mapping[str, str], recorded: Sequence[str], given: Sequence[str]
 ) -> tuple[str, ...]:
     """The defects with which a run goes on: its slugs, and the files that ``given`` names again.
 
     A manifest is data, and may come from anywhere: no code is run because it names a file.  A file
-    that was moved will do if its content is what was recorded.
+    that was moved will do if its content is what ``hashes`` has, by the path that was given.
 
     Raises:
         UsageError: a file is not named again, or is another one.
@@ -40,7 +36,6 @@ def defects_to_resume(
     absent = next((path for path in files if not path.is_file()), None)
     if absent is not None:
         raise ConfigError(f"--defect {absent}: no such file.")
-    hashes = as_mapping(manifest.get(DEFECT_FILES))
     taken = []
     for name in (name for name in recorded if is_file(name)):
         same = [path for path in files if _is_same(path, name, hashes.get(str(Path(name))))]
@@ -64,9 +59,9 @@ def defects_to_resume(
     return (*(name for name in recorded if not is_file(name)), *taken)
 
 
-def _is_same(path: Path, recorded: str, digest: JsonValue) -> bool:
+def _is_same(path: Path, recorded: str, digest: str | None) -> bool:
     """By content where the manifest has it; one from before that, by path."""
-    if isinstance(digest, str):
+    if digest is not None:
         return _hash(path) == digest
     return path.resolve() == Path(recorded).resolve()
 

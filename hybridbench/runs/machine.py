@@ -10,41 +10,41 @@ import sys
 from pathlib import Path
 
 import hybridbench
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Git, Interpreter, Machine
 from hybridbench.sampling.headroom import memory_limit
 
 _GIT_PATIENCE_S = 5.0
 
 
-def machine_facts() -> dict[str, JsonValue]:
+def machine_facts() -> Machine:
     """Processor, memory, kernel and how busy it was; nothing that names the machine."""
     limit = memory_limit()
-    return {
-        "system": platform.system(),
-        "kernel": platform.release(),
-        "architecture": platform.machine(),
-        "cpu": _field(Path("/proc/cpuinfo"), "model name") or platform.processor(),
-        "cpus": os.cpu_count(),
-        "cpus_usable": len(os.sched_getaffinity(0)),
-        "memory_total_kib": _field(Path("/proc/meminfo"), "MemTotal"),
-        "swap_total_kib": _field(Path("/proc/meminfo"), "SwapTotal"),
-        "load_average_1m": os.getloadavg()[0],
-        "memory_limit_bytes": None if limit is None else limit.size_bytes,
-        "memory_limit_source": None if limit is None else limit.source,
-    }
+    return Machine(
+        system=platform.system(),
+        kernel=platform.release(),
+        architecture=platform.machine(),
+        cpu=_field(Path("/proc/cpuinfo"), "model name") or platform.processor(),
+        cpus=os.cpu_count(),
+        cpus_usable=len(os.sched_getaffinity(0)),
+        memory_total_kib=_field(Path("/proc/meminfo"), "MemTotal"),
+        swap_total_kib=_field(Path("/proc/meminfo"), "SwapTotal"),
+        load_average_1m=os.getloadavg()[0],
+        memory_limit_bytes=None if limit is None else limit.size_bytes,
+        memory_limit_source=None if limit is None else limit.source,
+    )
 
 
-def interpreter_facts() -> dict[str, JsonValue]:
+def interpreter_facts() -> Interpreter:
     """The Python that runs parent and worker."""
-    return {
-        "implementation": sys.implementation.name,
-        "version": platform.python_version(),
-        "build": " ".join(platform.python_build()),
-        "compiler": platform.python_compiler(),
-    }
+    return Interpreter(
+        implementation=sys.implementation.name,
+        version=platform.python_version(),
+        build=" ".join(platform.python_build()),
+        compiler=platform.python_compiler(),
+    )
 
 
-def git_state() -> dict[str, JsonValue] | None:
+def git_state() -> Git | None:
     """Commit, branch and whether files differ from it; None outside a checkout."""
     root = Path(hybridbench.__file__).parents[1]
     git = shutil.which("git")
@@ -53,11 +53,11 @@ def git_state() -> dict[str, JsonValue] | None:
     commit = _git(git, root, "rev-parse", "HEAD")
     if commit is None:
         return None
-    return {
-        "commit": commit,
-        "branch": _git(git, root, "rev-parse", "--abbrev-ref", "HEAD"),
-        "dirty": bool(_git(git, root, "status", "--porcelain", "--untracked-files=no")),
-    }
+    return Git(
+        commit=commit,
+        branch=_git(git, root, "rev-parse", "--abbrev-ref", "HEAD"),
+        dirty=bool(_git(git, root, "status", "--porcelain", "--untracked-files=no")),
+    )
 
 
 def _git(git: str, root: Path, *arguments: str) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from hybridbench.errors import ExitCode
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.messages import Start
 from hybridbench.targets.bundled import WorkerLaunch, WorkerProgram
 from hybridbench.workload.profile import Cadence, Profile
@@ -46,7 +45,7 @@ class Segment:
     start_s: float
     away_s: float | None
     served_s: float
-    manifest: Mapping[str, JsonValue]
+    manifest: Manifest
 
 
 @dataclass(frozen=True)

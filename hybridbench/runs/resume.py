@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hybridbench.analysis.reading import text
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import SEED_MAX
-from hybridbench.records.json_value import JsonValue, as_mapping
+from hybridbench.records.manifest import Manifest, Trace
 from hybridbench.rundir.cut import read_cut_run
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.manifest import read_manifest
 from hybridbench.runs.defect_files import defects_to_resume
 from hybridbench.runs.interrupts import handled_interrupts
-from hybridbench.runs.plan import WATCHDOG_S, Segment, SoakOutcome, SoakPlan
+from hybridbench.runs.plan import Segment, SoakOutcome, SoakPlan
 from hybridbench.runs.soak import continue_soak
 from hybridbench.units import DURATION_MAX_S
 from hybridbench.workload.profile import Profile
@@ -76,7 +76,7 @@ def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
     plan = plan_of_manifest(segment.manifest, wanted.run_dir)
     return replace(
         plan,
-        defects=defects_to_resume(segment.manifest, plan.defects, wanted.defects),
+        defects=defects_to_resume(segment.manifest.defect_files, plan.defects, wanted.defects),
         ui=wanted.ui,
         stop=wanted.stop or plan.stop,
         diagnose=wanted.diagnose or plan.diagnose,
@@ -86,39 +86,36 @@ def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
     )
 
 
-def plan_of_manifest(manifest: Mapping[str, JsonValue], run_dir: Path) -> SoakPlan:
+def plan_of_manifest(manifest: Manifest, run_dir: Path) -> SoakPlan:
     """The plan that the run in ``run_dir`` began with, as if it had not begun.
 
     Raises:
         RunDirectoryError: the manifest lacks a part of the plan.
         ConfigError: its profile is none for this version.
     """
-    profile, model = as_mapping(manifest.get("profile")), as_mapping(manifest.get("model"))
-    resolved = profile.get("resolved")
-    if not isinstance(resolved, Mapping):
+    profile, options = manifest.profile, manifest.options
+    if not profile.resolved:
         raise _lacks(run_dir, "profile.resolved")
-    options = as_mapping(manifest.get("options"))
-    source = profile.get("source")
     return SoakPlan(
-        profile=Profile.from_resolved(resolved, str(run_dir / MANIFEST)),
-        model=str(model["name"]),
+        profile=Profile.from_resolved(profile.resolved, str(run_dir / MANIFEST)),
+        model=manifest.model.name,
         store=run_dir.parent,
-        duration_s=_duration(manifest, "planned_duration_s", run_dir),
+        duration_s=_duration(manifest, run_dir),
         seed=_seed(manifest, run_dir),
-        device=str(model.get("device", "cpu")),
-        dtype=str(model.get("dtype", "float32")),
-        defects=_texts(manifest.get("defects")),
-        defects_as_of=_texts(manifest.get("defects_as_of")),
-        trace=_trace(as_mapping(manifest.get("trace")), run_dir),
-        profile_source=str(source) if isinstance(source, str) else None,
-        malloc=str(as_mapping(manifest.get("malloc")).get("mode", "pinned")),
-        census=str(options.get("census", "auto")),
-        watchdog_s=_or(options.get("watchdog_s"), WATCHDOG_S),
-        stop=str(options.get("stop", "never")),
-        extend_s=_or(options.get("extend_s"), 0.0),
-        diagnose=str(options.get("diagnose", "auto")),
-        hold_s=_or(options.get("hold_s"), 0.0),
-        memray_s=_or(options.get("memray_s"), 0.0),
+        device=manifest.model.device,
+        dtype=manifest.model.dtype,
+        defects=manifest.defects,
+        defects_as_of=manifest.defects_as_of,
+        trace=_trace(manifest.trace, run_dir),
+        profile_source=profile.source,
+        malloc=text(manifest.malloc, "mode", "pinned"),
+        census=options.census,
+        watchdog_s=options.watchdog_s,
+        stop=options.stop,
+        extend_s=options.extend_s,
+        diagnose=options.diagnose,
+        hold_s=options.hold_s,
+        memray_s=options.memray_s,
     )
 
 
@@ -134,41 +131,36 @@ def read_segment(run_dir: Path, now_wall_s: float) -> Segment:
     return Segment(run_dir, cut.segments, cut.end_s + gap_s, away_s, cut.served_s, cut.manifest)
 
 
-def _trace(stored: Mapping[str, JsonValue], run_dir: Path) -> TraceOptions | None:
-    if not stored:
+def _trace(stored: Trace | None, run_dir: Path) -> TraceOptions | None:
+    if stored is None:
         return None
-    for key in ("path", "length_scale", "speedup"):
-        if key not in stored:
+    for key, value in (
+        ("path", stored.path),
+        ("length_scale", stored.length_scale),
+        ("speedup", stored.speedup),
+    ):
+        if not value:
             raise _lacks(run_dir, f"trace.{key}")
-    return TraceOptions(
-        Path(str(stored["path"])),
-        parse_length_scale(str(stored["length_scale"])),
-        parse_speedup(str(stored["speedup"])),
-    )
+    scale, speedup = parse_length_scale(stored.length_scale), parse_speedup(str(stored.speedup))
+    return TraceOptions(Path(stored.path), scale, speedup)
 
 
-def _duration(manifest: Mapping[str, JsonValue], key: str, run_dir: Path) -> float:
-    value = manifest.get(key)
-    if not isinstance(value, int | float):
-        raise _lacks(run_dir, key)
+def _duration(manifest: Manifest, run_dir: Path) -> float:
+    value = manifest.planned_duration_s
+    if value is None:
+        raise _lacks(run_dir, "planned_duration_s")
     if not 0 < value <= DURATION_MAX_S:
-        raise _is_no(run_dir, key, value, "duration of at most 3650d")
-    return float(value)
+        raise _is_no(run_dir, "planned_duration_s", value, "duration of at most 3650d")
+    return value
 
 
-def _seed(manifest: Mapping[str, JsonValue], run_dir: Path) -> int:
-    value = manifest.get("seed")
-    if not isinstance(value, int):
+def _seed(manifest: Manifest, run_dir: Path) -> int:
+    value = manifest.seed
+    if value is None:
         raise _lacks(run_dir, "seed")
     if not 0 <= value <= SEED_MAX:
         raise _is_no(run_dir, "seed", value, "seed")
     return value
-
-
-def _or(value: JsonValue, default: float) -> float:
-    if isinstance(value, int | float) and 0 <= value <= DURATION_MAX_S:
-        return float(value)
-    return default
 
 
 def _is_no(run_dir: Path, key: str, value: float, kind: str) -> RunDirectoryError:
@@ -176,10 +168,6 @@ def _is_no(run_dir: Path, key: str, value: float, kind: str) -> RunDirectoryErro
         f"{run_dir / MANIFEST}: {key!r} is {value!r}, which is no {kind}: the run cannot go on; "
         "start a new one"
     )
-
-
-def _texts(value: JsonValue) -> tuple[str, ...]:
-    return tuple(str(item) for item in value) if isinstance(value, list | tuple) else ()
 
 
 def _lacks(run_dir: Path, key: str) -> RunDirectoryError:

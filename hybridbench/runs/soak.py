@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ConfigError, RunDirectoryError
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.layout import (
     ALLOCATIONS,
     SEGMENT,
@@ -99,8 +101,7 @@ def continue_soak(
         WorkerFailedError: the worker process cannot be started.
         RunDirectoryError: the run directory cannot be written.
     """
-    ended = {"ended_wall_s"}
-    manifest = {key: value for key, value in segment.manifest.items() if key not in ended}
+    manifest = msgspec.structs.replace(segment.manifest, ended_wall_s=None)
     view = make_view(plan.ui)
     try:
         with RunWriter(segment.run_dir, manifest, clock, goes_on=True) as writer:
@@ -124,7 +125,7 @@ class _Soak:
         writer: RunWriter,
         interrupts: Interrupts,
         view: View,
-        manifest: dict[str, JsonValue],
+        manifest: Manifest,
     ) -> None:
         self._plan = plan
         self._clock = clock
@@ -246,7 +247,7 @@ class _Soak:
 
     def _end(self, kills_before: int | None) -> None:
         """The last words of this process about the run."""
-        self._manifest["ended_wall_s"] = self._clock.wall_s()
+        self._manifest = msgspec.structs.replace(self._manifest, ended_wall_s=self._clock.wall_s())
         kills = oom_kills()
         with contextlib.suppress(RunDirectoryError):
             if kills is not None and kills_before is not None and kills > kills_before:

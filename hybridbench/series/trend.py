@@ -19,7 +19,7 @@ from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_re
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import Check, Kind, MetricSpec, Unit
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import SERIES, Manifest, ResolvedProfile, TargetFacts
 from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.series.timeline import Falls, longest_stretch
 from hybridbench.series.units import Meaning
@@ -162,11 +162,10 @@ def _record(
     if steady_s is not None and stretch[0] <= max(steady_s, series.t_s[0]) < stretch[1]:
         events.append(RunEvent(max(steady_s, stretch[0]), "steady"))
     threshold = question.thresholds.get(series.name)
-    promise: dict[str, JsonValue] = {} if threshold is None else {series.name: threshold}
-    manifest: dict[str, JsonValue] = {
-        "profile": {"promise": promise},
-        "promised_by": "the threshold",
-    }
+    limits = {} if threshold is None else {series.name: threshold}
+    manifest = Manifest(
+        profile=ResolvedProfile(limits_as_planned=limits), target=TargetFacts(kind=SERIES)
+    )
     return RunRecord(manifest, all_series, tuple(events))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Request
 
 
@@ -69,6 +70,6 @@ class Workload(Protocol):
         """What the workload did so far: submissions, aborts by stage, and what it had to skip."""
         ...
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, JsonValue]:
         """Plain JSON for the manifest: kind of traffic and the numbers it was made with."""
         ...

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import (
     ALL_TOKENS,
     Abort,
@@ -180,7 +181,7 @@ class Scenario:
     def counts(self) -> dict[str, int]:
         return {**self._counts, "arrivals_dropped": self._arrivals.dropped}
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, JsonValue]:
         return {
             "kind": "profile",
             "profile": self._profile.name,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Abort, Disconnect, Submit
 from hybridbench.workload.actions import Action, WaitUntil, Workload
 from hybridbench.workload.ending import ANSWERED
@@ -143,7 +144,7 @@ class StepPaced:
     def counts(self) -> dict[str, int]:
         return self._inner.counts()
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, JsonValue]:
         return {**self._inner.describe(), "time": "steps"}
 
     def _submitted(self, request: Submit) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import ConfigError, UsageError
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import Action, WaitUntil
 from hybridbench.workload.profile import Profile
@@ -203,7 +204,7 @@ class TraceReplay:
     def counts(self) -> dict[str, int]:
         return {**self._counts, "laps": self._lap}
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, JsonValue]:
         return {
             "kind": "trace",
             "path": str(self._options.path),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.estimate import Estimate, Options, Samples, estimate
+from hybridbench.records.manifest import manifest_to_json
 from hybridbench.records.verdict import Verdict
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_manifest, with_series
 from tests.unit.analysis.traces import HEALTHY, LEAKY, Setting, healthy, leaky
@@ -136,7 +137,7 @@ def test_the_order_of_metrics_changes_no_verdict(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_what_the_manifest_calls_things_changes_no_verdict(name: str) -> None:
     record, once = stored(name)
-    profile = record.manifest["profile"]
+    profile = manifest_to_json(record.manifest)["profile"]
     assert isinstance(profile, dict)
     renamed = with_manifest(
         record,

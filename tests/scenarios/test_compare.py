@@ -67,13 +67,13 @@ def test_the_same_engine_twice_serves_the_same_work_in_turns(tmp_path: Path) -> 
         assert first.values["requests"] == pytest.approx(second.values["requests"], rel=0.1)
         # Which conversation goes on next depends on which answer came first.
         assert first.values["tokens"] == pytest.approx(second.values["tokens"], rel=0.3)
-    hashes = {version.manifest["engine_hash"] for version in stored.versions}
+    hashes = {version.manifest.engine_hash for version in stored.versions}
     assert len(hashes) == 1
     for version in stored.versions:
         kinds = {finding.kind for finding in version.verdict.findings}
         assert not kinds & {"gaps", "sampler-late", "crash", "hang", "residual"}, kinds
     assert done.returncode in {0, 13}, done.stdout
-    assert f"engine {next(iter(hashes))[:12]}" in done.stderr  # type: ignore[index]
+    assert f"engine {next(iter(hashes))[:12]}" in done.stderr
 
 
 def test_the_time_of_a_side_is_its_own(tmp_path: Path) -> None:

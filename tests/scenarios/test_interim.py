@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hybridbench.clock import FakeClock
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Verdict
 from hybridbench.rundir.layout import REPORT_MARKDOWN_SO_FAR, VERDICT
 from hybridbench.rundir.writer import RunWriter
@@ -43,7 +44,7 @@ def test_an_analysis_that_fails_finds_nothing_and_harms_nothing(tmp_path: Path) 
 
 
 def test_an_analysis_under_way_is_ended_by_closing(tmp_path: Path) -> None:
-    RunWriter(tmp_path / "run", MANIFEST, FakeClock()).close()
+    RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), FakeClock()).close()
     judge = InterimJudge(tmp_path / "run")
     judge.start()
     judge.close()
@@ -53,7 +54,7 @@ def test_an_analysis_under_way_is_ended_by_closing(tmp_path: Path) -> None:
 
 
 def test_a_report_so_far_is_written_beside_the_run_and_decides_nothing(tmp_path: Path) -> None:
-    run = RunWriter(tmp_path / "run", MANIFEST, FakeClock())
+    run = RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), FakeClock())
     for second in range(60):
         run.sample(float(second), "load", {"rss_anon_swap_bytes": 2.0**28})
     run.close()

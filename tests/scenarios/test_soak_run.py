@@ -145,11 +145,9 @@ def test_a_healthy_soak_goes_through_all_phases_and_everything_balances(tmp_path
     assert np.all(np.diff(series["events.finishes"].value) >= 0)
     assert series["events.finishes"].value[-1] > 30
     manifest = record.manifest
-    assert manifest["engine_hash"]
-    assert manifest["ended_wall_s"]
-    malloc = manifest["malloc"]
-    assert isinstance(malloc, dict)
-    assert malloc["MALLOC_ARENA_MAX"] == "1"
+    assert manifest.engine_hash
+    assert manifest.ended_wall_s
+    assert manifest.malloc["MALLOC_ARENA_MAX"] == "1"
 
 
 @pytest.mark.skipif(not is_installed(), reason="needs hybridbench[memray]")

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from hybridbench.analysis.comparison.records import Call, Role
 from hybridbench.analysis.reading import mapping, text
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 
 
 class Sense(StrEnum):
@@ -109,12 +109,12 @@ def word_of(metric: ComparedMetric, call: Call) -> str:
     return {Call.BETTER: better, Call.WORSE: worse}.get(call, call.value)
 
 
-def is_open_loop(manifests: Sequence[Mapping[str, JsonValue]]) -> bool:
+def is_open_loop(manifests: Sequence[Manifest]) -> bool:
     """Whether requests came on a schedule of their own rather than as others ended."""
     for manifest in manifests:
-        if manifest.get("trace"):
+        if manifest.trace is not None:
             return True
-        profile = mapping(mapping(manifest, "profile"), "resolved")
-        if text(mapping(profile, "arrival"), "process", "closed") != "closed":
+        arrival = mapping(manifest.profile.resolved, "arrival")
+        if text(arrival, "process", "closed") != "closed":
             return True
     return False

@@ -11,8 +11,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
-from hybridbench.analysis.reading import mapping, number, text
+from hybridbench.analysis.reading import text
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Machine, Manifest
 
 ABSENT = "absent"
 
@@ -37,7 +38,6 @@ _OF_ENVIRONMENT = frozenset(
     {"interpreter", "torch", "numpy", "libc", *(f"gc.{name}" for name in _THRESHOLDS)}
 )
 _OFF = frozenset({ABSENT, "false", "0", "0s", "0B", "none"})
-_MACHINE = (("machine.architecture", "architecture"), ("machine.cpu", "cpu"))
 _SETTINGS = (
     "MALLOC_ARENA_MAX",
     "MALLOC_MMAP_THRESHOLD_",
@@ -57,8 +57,8 @@ class Mismatch:
 
 
 def mismatches(
-    base: Mapping[str, JsonValue],
-    other: Mapping[str, JsonValue],
+    base: Manifest,
+    other: Manifest,
     kinds: Collection[str] = (),
     allowed: Set[str] = frozenset(),
 ) -> list[Mismatch]:
@@ -87,60 +87,62 @@ def refusal(found: Iterable[Mismatch]) -> str:
     return ", ".join(f"{m.key} ({m.base} and {m.other})" for m in found)
 
 
-def comparable_facts(manifest: Mapping[str, JsonValue]) -> dict[str, str]:
+def comparable_facts(manifest: Manifest) -> dict[str, str]:
     """Everything of a run that must agree, by key, in words."""
     facts = dict(_process(manifest))
     facts.update(machine_class(manifest))
-    model = mapping(manifest, "model")
-    for key, name in (("model", "preset"), ("dtype", "dtype"), ("device", "device")):
-        facts[key] = text(model, name, ABSENT)
-    facts.update(("pools." + name, v) for name, v in _leaves(mapping(manifest, "pools")))
-    resolved = mapping(mapping(manifest, "profile"), "resolved")
-    wanted = {k: v for k, v in resolved.items() if k not in _PROFILE_IGNORED}
+    model = manifest.model
+    facts["model"] = model.preset or ABSENT
+    facts["dtype"] = model.dtype
+    facts["device"] = model.device
+    facts.update(("pools." + name, v) for name, v in _leaves(manifest.pools))
+    wanted = {k: v for k, v in manifest.profile.resolved.items() if k not in _PROFILE_IGNORED}
     facts.update(("profile." + name, v) for name, v in _leaves(wanted))
-    trace = mapping(manifest, "trace")
-    facts["trace"] = text(trace, "path", "none").rpartition("/")[2]
-    facts["census"] = text(mapping(manifest, "options"), "census", "auto")
-    facts["target"] = text(mapping(manifest, "target"), "kind", "bundled")
+    trace = "none" if manifest.trace is None else manifest.trace.path
+    facts["trace"] = trace.rpartition("/")[2]
+    facts["census"] = manifest.options.census
+    facts["target"] = manifest.target.kind
     return facts
 
 
-def machine_class(manifest: Mapping[str, JsonValue]) -> dict[str, str]:
+def machine_class(manifest: Manifest) -> dict[str, str]:
     """The kind of machine: two of a class may be compared, though never as one machine.
 
     Memory counts in steps of half a power of two, so that what the firmware keeps does not matter.
     """
-    machine = mapping(manifest, "machine")
-    facts = {key: text(machine, name, ABSENT) for key, name in _MACHINE}
-    facts["machine.cpus"] = f"{number(machine, 'cpus_usable', number(machine, 'cpus')):.0f}"
+    machine = manifest.machine
+    facts = {
+        "machine.architecture": machine.architecture or ABSENT,
+        "machine.cpu": machine.cpu or ABSENT,
+    }
+    usable = machine.cpus if machine.cpus_usable is None else machine.cpus_usable
+    facts["machine.cpus"] = str(usable or 0)
     facts["machine.memory"] = _memory_class(machine)
-    facts["machine.kernel"] = ".".join(text(machine, "kernel", ABSENT).split(".")[:2])
+    facts["machine.kernel"] = ".".join((machine.kernel or ABSENT).split(".")[:2])
     return facts
 
 
-def _process(manifest: Mapping[str, JsonValue]) -> Iterable[tuple[str, str]]:
+def _process(manifest: Manifest) -> Iterable[tuple[str, str]]:
     """Interpreter, libraries, allocator and collector."""
-    interpreter = mapping(manifest, "interpreter")
-    names = [text(interpreter, key) for key in ("implementation", "version")]
+    interpreter = manifest.interpreter
+    names = [interpreter.implementation, interpreter.version]
     yield "interpreter", " ".join(n for n in names if n) or ABSENT
-    versions = mapping(manifest, "versions")
     for name in ("torch", "numpy"):
-        yield name, text(versions, name, ABSENT)
-    malloc = mapping(manifest, "malloc")
+        yield name, text(manifest.versions, name, ABSENT)
+    malloc = manifest.malloc
     yield "libc", text(malloc, "libc", ABSENT)
     yield "malloc", text(malloc, "mode", ABSENT)
     for name in _SETTINGS:
         yield f"malloc.{name}", text(malloc, name, ABSENT) or ABSENT
-    gc = mapping(manifest, "gc")
+    gc = manifest.gc
     yield "gc", text(gc, "mode", ABSENT)
     for name in _THRESHOLDS:
         yield f"gc.{name}", _word(gc.get(name))
 
 
-def _memory_class(machine: Mapping[str, JsonValue]) -> str:
-    stored = machine.get("memory_total_kib")
+def _memory_class(machine: Machine) -> str:
     try:
-        gib = float(str(stored)) / 2**20
+        gib = float(machine.memory_total_kib or 0.0) / 2**20
     except ValueError:
         return ABSENT
     if gib <= 0:

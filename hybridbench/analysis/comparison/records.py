@@ -17,7 +17,7 @@ import msgspec
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ExitCode
 from hybridbench.foreign import TIME_S_MAX
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind
 
 COUNT_MAX: Final = 10**9
@@ -53,7 +53,7 @@ class Version:
 
     name: str  # as the user gave it: ".", "git:v1.2", "defect:lru-reference-cycle", a run directory
     kind: str  # "tree", "git", "python", "defect", "run"
-    manifest: Mapping[str, JsonValue]
+    manifest: Manifest
     record: RunRecord
     verdict: Verdict
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from hybridbench.analysis.facts.facts import WORKLOAD_FAILED, Facts
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import MEMORY, METRICS, Check
 from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut, WorkloadFailed
@@ -98,11 +97,11 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     stands = any(finding.verdict in _STANDS for finding in others)
     kind = VerdictKind.INCONCLUSIVE if stands else VerdictKind.INVALID
     manifest = facts.record.manifest
-    planned_s = number(manifest, "planned_duration_s")
+    planned_s = manifest.planned_duration_s
     of_planned = f" (planned traffic: {format_duration(planned_s)})" if planned_s else ""
     said = event.read(WorkloadFailed).text.rstrip(".")
     title = f"no request was sent after {format_duration(event.t_s)}{of_planned}: {said}"
-    subject = "trace" if manifest.get("trace") else "workload"
+    subject = "workload" if manifest.trace is None else "trace"
     return [Finding("workload-failed", kind, subject, title, since_s=event.t_s)]
 
 
@@ -240,8 +239,8 @@ def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Reason]:
     """Gated metrics that the target declares, and that never came."""
     if window.duration_s < _MISSED_AFTER_S:
         return
-    declared = mapping(record.manifest, "target").get("metrics")
-    if not isinstance(declared, Sequence) or isinstance(declared, str):
+    declared = record.manifest.target.metrics
+    if declared is None:
         return
     left_out = {
         name

@@ -11,7 +11,7 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.facts.pools import IdleReading, idle_checkpoints, in_flight
 from hybridbench.analysis.facts.window import Window, judged_window, segments
-from hybridbench.analysis.reading import mapping, numbers
+from hybridbench.analysis.reading import numbers
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
 from hybridbench.records.json_value import JsonValue
 from hybridbench.units import format_count
@@ -117,7 +117,7 @@ def _facts(record: RunRecord, parts: tuple[Facts, ...], guard: Boundary) -> Fact
 
 def coverage(record: RunRecord, counted: Sequence[EventCounters]) -> Coverage:
     """Each counter with what is required, what all workers saw, and whether that is enough."""
-    required = numbers(mapping(record.manifest, "profile"), "assert_coverage")
+    required = dict(sorted(record.manifest.profile.assert_coverage.items()))
     names = sorted({name for counters in counted for name in counters.names})
     totals = {name: sum(c.total(name) for c in counted) for name in (*required, *names)}
     table: dict[str, JsonValue] = {

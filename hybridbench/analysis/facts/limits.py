@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Final
 
-from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import RunRecord
 from hybridbench.metrics import MEMORY
 from hybridbench.records.events import Phase
-from hybridbench.records.json_value import JsonValue
+
+# The key of an entry that is no metric: the length from which it holds.
+_FROM_S: Final = "from_s"
 
 
 def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
@@ -17,30 +19,24 @@ def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
     The length is the planned one, or the traffic served if the run was extended: a longer run is
     held to a tighter limit, and an early stop does not loosen one.
     """
-    profile = mapping(record.manifest, "profile")
-    schedule = profile.get("limits")
-    if not isinstance(schedule, Sequence) or isinstance(schedule, str):
+    profile = record.manifest.profile
+    if profile.limits is None:
         # Series of other programs, and runs stored before limits came by length.
-        return _numbers(profile.get("promise"))
+        return profile.limits_as_planned
     length_s = run_length_s(record)
-    entries = [_numbers(entry) for entry in schedule]
-    reached = [entry for entry in entries if entry.pop("from_s", 0.0) <= length_s]
-    return reached[-1] if reached else None
+    reached = [entry for entry in profile.limits if entry.get(_FROM_S, 0.0) <= length_s]
+    return {k: v for k, v in reached[-1].items() if k != _FROM_S} if reached else None
 
 
 def next_limit_s(record: RunRecord) -> float | None:
     """The shortest run, in seconds, for which the profile limits memory; None if it never does."""
-    schedule = mapping(record.manifest, "profile").get("limits")
-    if not isinstance(schedule, Sequence) or isinstance(schedule, str):
-        return None
-    entries = [_numbers(entry) for entry in schedule]
-    return next((entry.get("from_s", 0.0) for entry in entries if MEMORY in entry), None)
+    schedule = record.manifest.profile.limits or ()
+    return next((entry.get(_FROM_S, 0.0) for entry in schedule if MEMORY in entry), None)
 
 
 def planned_s(record: RunRecord) -> float:
     """Seconds of traffic that the run was planned to serve; 0 if nothing says."""
-    manifest = record.manifest
-    return number(manifest, "planned_duration_s", number(manifest, "duration_s"))
+    return record.manifest.planned_duration_s or 0.0
 
 
 def run_length_s(record: RunRecord) -> float:
@@ -60,9 +56,3 @@ def served_s(record: RunRecord) -> float:
     if drained and (not resumed or drained[-1] > resumed[-1]):
         ends = [drained[-1]]
     return max(0.0, max(ends, default=begun[0]) - begun[0])
-
-
-def _numbers(entry: JsonValue) -> dict[str, float]:
-    if not isinstance(entry, Mapping):
-        return {}
-    return {name: float(value) for name, value in entry.items() if isinstance(value, int | float)}

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
-from hybridbench.analysis.reading import mapping
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Phase
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 
 _UNKNOWN_WARMUP = 0.1  # of the run, where nothing says when warm-up ended
 _PAUSES = ("drain", "idle")
@@ -110,7 +110,7 @@ def segments(record: RunRecord) -> list[RunRecord]:
     if not cuts:
         return [record]
     edges = [-float("inf"), *cuts, float("inf")]
-    manifest = _without_coverage(record)
+    manifest = _without_coverage(record.manifest)
     return [_part(record, start, end, manifest) for start, end in pairwise(edges)]
 
 
@@ -135,9 +135,7 @@ def judged_length_s(record: RunRecord, window: tuple[float, float]) -> float:
     return sum(max(0.0, length) for length in lengths)
 
 
-def _part(
-    record: RunRecord, start_s: float, end_s: float, manifest: dict[str, JsonValue]
-) -> RunRecord:
+def _part(record: RunRecord, start_s: float, end_s: float, manifest: Manifest) -> RunRecord:
     series = {}
     for name, whole in record.series.items():
         keep = (whole.t_s >= start_s) & (whole.t_s < end_s)
@@ -147,6 +145,6 @@ def _part(
     return RunRecord(manifest, series, events)
 
 
-def _without_coverage(record: RunRecord) -> dict[str, JsonValue]:
-    profile = {**mapping(record.manifest, "profile"), "assert_coverage": {}}
-    return {**record.manifest, "profile": profile}
+def _without_coverage(manifest: Manifest) -> Manifest:
+    profile = msgspec.structs.replace(manifest.profile, assert_coverage={})
+    return msgspec.structs.replace(manifest, profile=profile)

@@ -109,8 +109,8 @@ def _can_judge(derived: DerivedMetric, blocks: WorkBlocks, window: Window) -> bo
 
 def _traffic_start(record: RunRecord, window: Window) -> float:
     """When the profile's warm-up requests had finished; never after ``steady``."""
-    profile = mapping(record.manifest, "profile")
-    wanted = number(mapping(mapping(profile, "resolved"), "warmup"), "requests", 500.0)
+    warmup = mapping(record.manifest.profile.resolved, "warmup")
+    wanted = number(warmup, "requests", 500.0)
     finishes = record.series.get("events.finishes")
     if finishes is None or not len(finishes):
         return window.start_s
@@ -226,8 +226,8 @@ def _notes(machine: Sequence[str]) -> Iterable[str]:
 
 def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks) -> Finding | None:
     """A finding if the interval lies wholly on the wrong side of the profile's limit."""
-    limit = mapping(mapping(record.manifest, "profile"), "promise").get(derived.name)
-    if not isinstance(limit, int | float) or len(blocks) < _FEWEST_BLOCKS:
+    limit = record.manifest.profile.limits_as_planned.get(derived.name)
+    if limit is None or len(blocks) < _FEWEST_BLOCKS:
         return None
     value, half = blocks.total, half_width(blocks)
     lower, upper = value - half, value + half

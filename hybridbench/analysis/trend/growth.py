@@ -14,7 +14,6 @@ import numpy as np
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.reading import mapping, number, text
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import judged_samples
 from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Unit, label_of
@@ -316,16 +315,16 @@ class Exhaustion:
 
 def limit_of(record: RunRecord, metric: str) -> Limit | None:
     """The limit that the run's manifest knows for ``metric``; None if it knows none."""
-    limits = mapping(record.manifest, "limits")
+    limits = record.manifest.limits
     if metric in _PROCESS_MEMORY:
-        source = text(limits, "memory_source")
-        return _known_limit(number(limits, "memory_bytes"), _LIMIT_SOURCES.get(source, "the limit"))
+        source = limits.memory_source or ""
+        return _known_limit(limits.memory_bytes or 0.0, _LIMIT_SOURCES.get(source, "the limit"))
     if metric == "open_fds":
-        return _known_limit(number(limits, "open_files"), "the process's limit of open files")
+        return _known_limit(limits.open_files or 0.0, "the process's limit of open files")
     family, _, rest = metric.partition(".")
     pool = rest.partition(".")[0]
     if family == "pool" and pool:
-        size = number(mapping(record.manifest, "pools"), pool)
+        size = record.manifest.pools.get(pool, 0.0)
         return _known_limit(size, f"the size of the {pool} pool")
     return None
 

@@ -13,7 +13,7 @@ from hybridbench.analysis.facts.counters import EventCounters
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import growth_limits, next_limit_s, run_length_s
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.reading import mapping, text
+from hybridbench.analysis.reading import mapping
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
@@ -21,6 +21,7 @@ from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_af
 from hybridbench.analysis.trend.shapes import ShapeLimits
 from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Check, MetricSpec, Unit, spec_of
 from hybridbench.records.events import ProbeLeftOut
+from hybridbench.records.manifest import SERIES
 from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate
 from hybridbench.units import format_byte_rate, format_count, format_duration
 
@@ -218,7 +219,7 @@ class _Terms:
 
 
 def _has_limits(record: RunRecord) -> bool:
-    return "limits" in mapping(record.manifest, "profile")
+    return record.manifest.profile.limits is not None
 
 
 def _load(facts: Facts, t: FloatArray) -> FloatArray | None:
@@ -281,7 +282,11 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
         said = f"too-short: no limit is measured for a run of this length (growth up to {upper})"
         return "INCONCLUSIVE", said
     if rate.upper < terms.bound:
-        named = text(terms.record.manifest, "promised_by", "the profile's limit")
+        named = (
+            "the threshold"
+            if terms.record.manifest.target.kind == SERIES
+            else "the profile's limit"
+        )
         source = named if terms.limit is not None else "the margin"
         upper, bound = terms.per_hour(rate.upper), terms.per_hour(terms.bound)
         return "CLEAN", f"no growth above {upper} (95 %), under {source} of {bound}"
@@ -371,8 +376,7 @@ def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
 
 def rests_are_alike(record: RunRecord) -> bool:
     """Whether the cache was flushed before memory was read at each rest."""
-    resolved = mapping(mapping(record.manifest, "profile"), "resolved")
-    return mapping(resolved, "checkpoint").get("flush") is True
+    return mapping(record.manifest.profile.resolved, "checkpoint").get("flush") is True
 
 
 def judged_samples(window: Window, series: Series) -> tuple[FloatArray, FloatArray]:

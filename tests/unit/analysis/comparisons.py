@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridbench.analysis.comparison.records import Block, Comparison, Version
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
@@ -61,7 +61,7 @@ def run_record(events: Mapping[str, float] | None = None, duration_s: float = 60
         f"events.{name}": Series(f"events.{name}", t, np.linspace(0.0, total, t.size))
         for name, total in totals.items()
     }
-    return RunRecord({}, series, ())
+    return RunRecord(Manifest(), series, ())
 
 
 def verdict(
@@ -80,11 +80,11 @@ def version(
     name: str,
     own: Verdict | None = None,
     record: RunRecord | None = None,
-    manifest: Mapping[str, JsonValue] | None = None,
+    manifest: Manifest | None = None,
 ) -> Version:
     """One side; clean unless said otherwise."""
     kind = "defect" if name.startswith("defect:") else "tree"
-    return Version(name, kind, manifest or {}, record or run_record(), own or verdict())
+    return Version(name, kind, manifest or Manifest(), record or run_record(), own or verdict())
 
 
 def pair(

@@ -8,6 +8,7 @@ import numpy as np
 
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import manifest_from_json
 
 MIB = 2**20
 _RUNGS = ("rest", "trim", "collect", "flush")
@@ -89,4 +90,4 @@ def ladder_record(base: Sequence[int], end: Sequence[int], now: dict[str, JsonVa
         ),
         RunEvent(_TO_S, "diagnosis", {"rungs": readings(end), "survey": now, "sites": [site]}),
     )
-    return RunRecord({"run_id": "made-up"}, series, events)
+    return RunRecord(manifest_from_json({"run_id": "made-up"}), series, events)

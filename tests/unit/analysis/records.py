@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import manifest_from_json, manifest_to_json
 from hybridbench.records.verdict import MetricResult, Rate
 from tests.unit.analysis.traces import ar1
 
@@ -76,7 +77,7 @@ def healthy_record(run: Run | None = None) -> RunRecord:
             full = f"pool.{pool}.{name}"
             series[full] = Series(full, t, np.zeros_like(t))
     series.update(run.extra)
-    return RunRecord(manifest(run), series, events(run, done))
+    return RunRecord(manifest_from_json(manifest(run)), series, events(run, done))
 
 
 def hourly(result: MetricResult) -> Rate:
@@ -94,7 +95,7 @@ def manifest(run: Run) -> dict[str, JsonValue]:
     if run.promise is not None:
         promise = {"rss_anon_swap_bytes": run.promise}
     return {
-        "duration_s": run.duration_s,
+        "planned_duration_s": run.duration_s,
         "profile": {"promise": promise, "assert_coverage": {"finishes": 100}},
         "limits": {"memory_bytes": 16 * GIB},
         "gc_mode": "default",
@@ -140,7 +141,9 @@ def with_checkpoints(record: RunRecord, checkpoints: Sequence[RunEvent]) -> RunR
 
 
 def with_manifest(record: RunRecord, **keys: JsonValue) -> RunRecord:
-    return replace(record, manifest={**record.manifest, **keys})
+    return replace(
+        record, manifest=manifest_from_json({**manifest_to_json(record.manifest), **keys})
+    )
 
 
 def with_series(record: RunRecord, *added: Series) -> RunRecord:

@@ -24,6 +24,7 @@ from hybridbench.analysis.trend.sawtooth import find_sawtooth
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, worsening
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest, manifest_from_json
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from hybridbench.report.build import build_document
@@ -61,7 +62,7 @@ def run_of(family: str, seed: int) -> RunRecord:
         with np.errstate(over="ignore"):
             columns[name] = (first.t_s, np.cumsum(steps))
     series = {name: Series(name, t, value) for name, (t, value) in columns.items() if t.size}
-    return RunRecord(_manifest(span), series, _events(rng, start, span))
+    return RunRecord(manifest_from_json(_manifest(span)), series, _events(rng, start, span))
 
 
 def _columns(first: Awkward) -> dict[str, tuple[FloatArray, FloatArray]]:
@@ -207,7 +208,7 @@ def counters_of(drawn: Awkward) -> EventCounters:
         f"events.w{i}": only_readings(Series(f"events.w{i}", drawn.t_s, work))
         for i, work in enumerate(drawn.works)
     }
-    return event_counters(RunRecord({}, series, ()))
+    return event_counters(RunRecord(Manifest(), series, ()))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -256,7 +257,7 @@ def test_a_run_of_no_or_few_samples_is_judged(samples: int, value: float) -> Non
     t = np.arange(float(samples))
     names = ("rss_anon_swap_bytes", "events.finishes", "running_requests", "open_fds")
     series = {name: Series(name, t, value * (1.0 + t)) for name in names}
-    record = RunRecord(manifest(Run()), series, [RunEvent(0.0, "steady")])
+    record = RunRecord(manifest_from_json(manifest(Run())), series, [RunEvent(0.0, "steady")])
 
     for verdict in (judge(record, guarded=False), judge_so_far(record, guarded=False)):
         assert not any(math.isnan(number) for number in numbers(verdict))

@@ -26,6 +26,7 @@ from hybridbench.analysis.trend import growth
 from hybridbench.cli.judge import JudgeFormat
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.stored_verdict import verdict_from_json
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.report import build as build_module
@@ -292,7 +293,7 @@ def test_a_diagnosis_that_cannot_be_made_leaves_its_traceback_and_the_report(
 def test_the_advice_is_a_report_and_not_a_longer_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_module, "run_levels", broken)
 
-    advice = next_step(judge(healthy_record()), {})
+    advice = next_step(judge(healthy_record()), Manifest())
 
     assert "analysis-errors.txt" in advice.text
 

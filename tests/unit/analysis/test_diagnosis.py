@@ -6,6 +6,7 @@ import pytest
 
 from hybridbench.analysis.diagnosis import Diagnosis, PartKind, diagnose
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.manifest import Manifest
 from tests.unit.analysis.diagnoses import MIB, dragged, holding, ladder_record, survey
 
 
@@ -20,7 +21,7 @@ def diagnosed(record: RunRecord) -> Diagnosis:
 
 
 def test_a_run_without_a_ladder_has_no_diagnosis() -> None:
-    assert diagnose(RunRecord({}, {}, ())) is None
+    assert diagnose(RunRecord(Manifest(), {}, ())) is None
 
 
 def test_growth_is_what_each_rung_gave_beyond_the_rehearsal_and_what_none_gave() -> None:

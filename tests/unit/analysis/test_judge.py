@@ -9,6 +9,7 @@ import pytest
 
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import PRECEDENCE, VerdictKind
 from tests.unit.analysis.records import (
     GIB,
@@ -132,7 +133,7 @@ def test_an_interrupted_run_is_judged_on_what_there_is() -> None:
 
 
 def test_an_empty_run_does_not_fail() -> None:
-    empty = RunRecord({}, {}, [])
+    empty = RunRecord(Manifest(), {}, [])
 
     assert judge(empty).kind is VerdictKind.INVALID
     assert judge_so_far(empty).kind is VerdictKind.INCONCLUSIVE

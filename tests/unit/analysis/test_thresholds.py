@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.thresholds import Measured, gate
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult, Verdict, VerdictKind
 from hybridbench.thresholds import parse_threshold
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_series
@@ -20,7 +22,7 @@ LEAKING = Run(1800.0, 120.0, leak_bytes_per_h=3.7e9)
 
 
 def held(record: RunRecord, *thresholds: str) -> Verdict:
-    return judge(replace(record, manifest={**record.manifest, "thresholds": list(thresholds)}))
+    return judge(replace(record, manifest=structs.replace(record.manifest, thresholds=thresholds)))
 
 
 def only(verdict: Verdict) -> ThresholdResult:
@@ -203,7 +205,7 @@ def test_a_stored_threshold_of_a_later_version_does_not_pass_either() -> None:
 
 
 def test_a_run_that_never_got_to_its_window_decides_no_threshold() -> None:
-    verdict = held(RunRecord({}, {}, []), "rss.slope<200MiB/h")
+    verdict = held(RunRecord(Manifest(), {}, []), "rss.slope<200MiB/h")
 
     assert only(verdict).outcome is ThresholdOutcome.UNDECIDED
     assert "before anything could be judged" in only(verdict).said

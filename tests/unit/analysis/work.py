@@ -8,6 +8,7 @@ import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import manifest_from_json
 from tests.unit.analysis.traces import ar1
 
 STEPS_PER_S = 40.0
@@ -119,7 +120,7 @@ def working_record(work: Work) -> RunRecord:
         "resolved": {"warmup": {"requests": 100}},
     }
     return RunRecord(
-        {"duration_s": work.duration_s, "profile": profile},
+        manifest_from_json({"planned_duration_s": work.duration_s, "profile": profile}),
         series,
         [
             RunEvent(work.steady_s, "steady"),

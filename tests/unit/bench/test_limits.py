@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hybridbench.analysis.record import Series
 from hybridbench.bench.limits import (
@@ -27,6 +28,7 @@ from hybridbench.bench.limits import (
 from hybridbench.clock import FakeClock
 from hybridbench.metrics import MEMORY
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import ResolvedProfile, manifest_from_json
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.workload.catalog import load_profile
@@ -38,8 +40,10 @@ MIB = 2.0**20
 def recorded(profile: str = "chat-churn", seed: int = 101) -> Recording:
     run = Run(1230.0, 30.0, seed, settle_bytes=2e6, base_bytes=4e8, teeth_bytes=1e6)
     record = healthy_record(run)
-    name: JsonValue = {"name": profile, "assert_coverage": {}}
-    manifest = {**record.manifest, "profile": name, "planned_duration_s": 1200.0, "seed": seed}
+    resolved = ResolvedProfile(name=profile)
+    manifest = structs.replace(
+        record.manifest, profile=resolved, planned_duration_s=1200.0, seed=seed
+    )
     t = record.series[MEMORY].t_s
     counters = {f"events.{counter}" for counter in load_profile(profile).assert_coverage}
     busy = {n: Series(n, t, 100.0 * t) for n in counters if n not in record.series}
@@ -49,17 +53,15 @@ def recorded(profile: str = "chat-churn", seed: int = 101) -> Recording:
 
 
 def test_the_first_minutes_are_a_run_of_that_length_under_the_given_limits() -> None:
-    limits: list[JsonValue] = [{"from_s": 0.0, MEMORY: 1e9}]
+    limits = ({"from_s": 0.0, MEMORY: 1e9},)
 
     first = beginning(recorded().record, 300.0, limits)
 
     # The first request came two seconds into the run.
     assert max(float(s.t_s[-1]) for s in first.series.values()) == pytest.approx(302.0, abs=5.0)
-    assert first.manifest["planned_duration_s"] == 300.0
-    profile = first.manifest["profile"]
-    assert isinstance(profile, dict)
-    assert profile["limits"] == limits
-    assert profile["assert_coverage"]["finishes"] == 3000
+    assert first.manifest.planned_duration_s == 300.0
+    assert first.manifest.profile.limits == limits
+    assert first.manifest.profile.assert_coverage["finishes"] == 3000
 
 
 def test_growth_is_added_to_the_private_memory_and_to_nothing_else() -> None:
@@ -159,7 +161,9 @@ def test_only_finished_healthy_runs_of_twenty_minutes_count(tmp_path: Path) -> N
     }
     for name, changes in kinds.items():
         (tmp_path / name).mkdir()
-        with RunWriter(tmp_path / name, {**keys, **changes}, FakeClock()) as writer:
+        with RunWriter(
+            tmp_path / name, manifest_from_json({**keys, **changes}), FakeClock()
+        ) as writer:
             writer.sample(1.0, "steady", {MEMORY: 1.0})
             phase = "steady" if name == "cut" else "done"
             writer.event(2.0, "phase", {"name": phase, "phase": phase})

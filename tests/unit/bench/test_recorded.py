@@ -17,6 +17,7 @@ import pytest
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
 from hybridbench.bench.limits import PROFILES, beginning, shipped, with_growth
+from hybridbench.records.manifest import Manifest, ResolvedProfile
 from hybridbench.records.verdict import VerdictKind
 
 STORED = Path(__file__).with_name("recorded.json.gz")
@@ -30,7 +31,8 @@ def recording(profile: str) -> RunRecord:
         for name, (t, value) in stored["series"].items()
     }
     events = [RunEvent(t, kind, data) for t, kind, data in stored["events"]]
-    return RunRecord({"profile": {"name": profile}, "seed": 102}, series, events)
+    manifest = Manifest(profile=ResolvedProfile(name=profile), seed=102)
+    return RunRecord(manifest, series, events)
 
 
 def verdict(profile: str, minutes: float, gb_per_h: float) -> VerdictKind:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from hybridbench.cli.app import app
 from hybridbench.clock import FakeClock
 from hybridbench.errors import UsageError
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.sampling import allocations
 from hybridbench.sampling.allocations import is_installed
@@ -22,7 +23,7 @@ from tests.unit.report.synthetic import manifest
 def stored_run(run_dir: Path, *, climbed: bool) -> Path:
     now = survey(60 * MIB, 17_270)
     record = ladder_record(base=(100, 90, 90, 70), end=(164, 154, 94, 72), now=now)
-    with RunWriter(run_dir, manifest(), FakeClock()) as writer:
+    with RunWriter(run_dir, manifest_from_json(manifest()), FakeClock()) as writer:
         writer.sample(1.0, "steady", {"rss_anon_swap_bytes": 100.0 * MIB})
         writer.sample(2.0, "steady", {"rss_anon_swap_bytes": 140.0 * MIB})
         for event in record.events if climbed else ():

@@ -16,6 +16,7 @@ from hybridbench.cli.options import ReportFormat
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.clock import FakeClock
 from hybridbench.errors import UsageError
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.report import formats
 from hybridbench.rundir.writer import RunWriter
 from tests.unit.cli.conftest import CommandLine
@@ -28,7 +29,7 @@ EVIDENCE = {"manifest.json", "samples.jsonl", "events.jsonl"}
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """A run too short to decide anything."""
-    with RunWriter(tmp_path / "run", manifest(), FakeClock()) as writer:
+    with RunWriter(tmp_path / "run", manifest_from_json(manifest()), FakeClock()) as writer:
         for second in range(1, 6):
             writer.sample(float(second), "steady", {"rss_anon_swap_bytes": 1e8})
         writer.event(1.0, "steady", {"reason": "pools are full"})

@@ -10,6 +10,7 @@ from hybridbench.cli.resumed import check_agrees
 from hybridbench.clock import FakeClock
 from hybridbench.errors import UsageError
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.writer import RunWriter
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.test_cli import one_sentence
@@ -30,7 +31,7 @@ MANIFEST: dict[str, JsonValue] = {
 
 def test_options_that_say_what_the_manifest_says_may_stay() -> None:
     check_agrees(
-        MANIFEST,
+        manifest_from_json(MANIFEST),
         {
             "resume": Path("r1"),
             "ui": "plain",
@@ -48,8 +49,8 @@ def test_options_that_say_what_the_manifest_says_may_stay() -> None:
 def test_a_defect_that_is_a_file_may_be_named_without_the_slugs() -> None:
     manifest: dict[str, JsonValue] = {**MANIFEST, "defects": ["lru-reference-cycle", "mine.py"]}
 
-    check_agrees(manifest, {"defect": ["mine.py"]})
-    check_agrees(manifest, {"defect": ["moved/mine.py", "lru-reference-cycle"]})
+    check_agrees(manifest_from_json(manifest), {"defect": ["mine.py"]})
+    check_agrees(manifest_from_json(manifest), {"defect": ["moved/mine.py", "lru-reference-cycle"]})
 
 
 @pytest.mark.parametrize(
@@ -68,14 +69,14 @@ def test_a_defect_that_is_a_file_may_be_named_without_the_slugs() -> None:
 )
 def test_what_would_make_it_another_run_is_refused(given: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        check_agrees(MANIFEST, given)
+        check_agrees(manifest_from_json(MANIFEST), given)
 
 
 def test_on_the_command_line_each_refusal_is_one_sentence(
     hybridbench: CommandLine, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    with RunWriter(run, MANIFEST, FakeClock()) as writer:
+    with RunWriter(run, manifest_from_json(MANIFEST), FakeClock()) as writer:
         writer.event(5.0, "phase", {"name": "done"})
     before = sorted(path.name for path in run.iterdir())
 

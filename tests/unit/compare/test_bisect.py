@@ -31,6 +31,7 @@ from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.store import COMPARISON_SCHEMA
 from hybridbench.compare.worktree import Revision
 from hybridbench.errors import UsageError
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.workload.catalog import load_profile
 from tests.unit.compare.repositories import WORKER, commit, make_repository, run
@@ -157,7 +158,13 @@ def compared(
     outcome: Outcome, *leaks: LeakComparison, of_run: VerdictKind = VerdictKind.CLEAN
 ) -> tuple[Comparison, ComparisonVerdict]:
     versions = tuple(
-        Version(name, "git", {}, RunRecord({}, {}, ()), Verdict(kind, "", (), (), None, ""))
+        Version(
+            name,
+            "git",
+            Manifest(),
+            RunRecord(Manifest(), {}, ()),
+            Verdict(kind, "", (), (), None, ""),
+        )
         for name, kind in (("git:a", VerdictKind.CLEAN), ("git:b", of_run))
     )
     side = SideComparison(1, "git:b", outcome, outcome.value, "", (), leaks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from hybridbench.compare.run import CompareOutcome, run_comparison
 from hybridbench.compare.sides import Side
 from hybridbench.errors import ExitCode, SameEngineError, UsageError
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.messages import Ready
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.workload.catalog import load_profile
@@ -44,7 +45,7 @@ class Script:
         self.slower = 1.0  # how much longer the second version takes
         self.lost_in: str | None = None  # the tag of the block in which the second one falls
         self.signal_in: str | None = None
-        self.manifests: dict[str, dict[str, JsonValue]] = {}
+        self.manifests: dict[str, Manifest] = {}
         self.closed: list[str] = []
         self.finished: list[str] = []
         self.processes: list[str] = []  # what became of them, in order
@@ -72,8 +73,8 @@ class ScriptedSide:
         self.ready = READY
 
     @property
-    def manifest(self) -> Mapping[str, JsonValue]:
-        return self.script.manifests.get(self.label, {})
+    def manifest(self) -> Manifest:
+        return self.script.manifests.get(self.label, Manifest())
 
     def open(self) -> None: ...
     def launch(self) -> None:
@@ -255,7 +256,7 @@ def test_a_version_that_falls_while_it_is_renewed_leaves_the_others_whole(
 def test_versions_that_differ_in_more_are_refused_before_any_traffic(
     script: Script, plan: ComparePlan
 ) -> None:
-    script.manifests = {"a": {"gc": {"mode": "default"}}, "b": {"gc": {"mode": "frozen"}}}
+    script.manifests = {"a": Manifest(gc={"mode": "default"}), "b": Manifest(gc={"mode": "frozen"})}
 
     with pytest.raises(UsageError, match=r"\. and git:new cannot be compared, they differ in gc"):
         script.run(plan)
@@ -267,7 +268,7 @@ def test_versions_that_differ_in_more_are_refused_before_any_traffic(
 def test_a_difference_that_is_allowed_is_no_reason_to_refuse(
     script: Script, plan: ComparePlan
 ) -> None:
-    script.manifests = {"a": {"gc": {"mode": "default"}}, "b": {"gc": {"mode": "frozen"}}}
+    script.manifests = {"a": Manifest(gc={"mode": "default"}), "b": Manifest(gc={"mode": "frozen"})}
 
     outcome = script.run(replace(plan, allowed=frozenset({"gc"})))
 

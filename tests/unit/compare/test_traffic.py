@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridbench.compare.traffic import BlockTraffic
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import CloseSession, OpenSession, Submit
 from hybridbench.workload.actions import Action, WaitUntil
 from hybridbench.workload.build import build_workload
@@ -51,7 +52,7 @@ class Scripted:
     def counts(self) -> dict[str, int]:
         return {}
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, JsonValue]:
         return {}
 
 

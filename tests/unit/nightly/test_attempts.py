@@ -25,6 +25,7 @@ from hybridbench.compare.store import StoredComparison
 from hybridbench.nightly import attempts
 from hybridbench.nightly.attempts import Progress, start_command, stored_attempt, with_result
 from hybridbench.nightly.policy import next_attempt, result
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.nightly import Attempt, AttemptReason, CellKind, CellState
 from hybridbench.records.verdict import Rate, Verdict, VerdictKind
 from tests.unit.nightly.planned_runs import attempt, planned_run
@@ -88,7 +89,7 @@ def ended(
     directory = folder / "attempt-1" / "comparison"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "comparison.json").touch()
-    nothing = RunRecord({"engine_hash": "e" * 64}, {}, ())
+    nothing = RunRecord(manifest_from_json({"engine_hash": "e" * 64}), {}, ())
     clean = Verdict(VerdictKind.CLEAN, "", (), (), None, "")
     version = Version(".", "tree", nothing.manifest, nothing, clean)
     comparison = Comparison((version, version), (), interleaved=True)

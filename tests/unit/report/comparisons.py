@@ -14,6 +14,7 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison import ComparisonSource, comparison_document
 from hybridbench.report.document import Document
@@ -42,7 +43,7 @@ def record(slope_gib: float = 0.0) -> RunRecord:
         "events.finishes": 10.0 * t,
     }
     series = {name: Series(name, t, value) for name, value in columns.items()}
-    return RunRecord(manifest(engine_hash="ab" * 32), series, ())
+    return RunRecord(manifest_from_json(manifest(engine_hash="ab" * 32)), series, ())
 
 
 def comparison(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 
 MIB = float(2**20)
@@ -214,7 +215,9 @@ def record_of(length_s: float = 300.0, *, leaky: bool = True, **changes: JsonVal
         command: JsonValue = ["hybridbench", "soak", "--model", "qwen3-next", "--duration", "5m"]
         plain: dict[str, JsonValue] = {"run_id": "20261120-101500-qwen3-next-chat-churn"}
         changes = {"defects": [], "command": command, **plain, **changes}
-    return RunRecord(manifest(**changes), series_of_run(length_s, leaky=leaky), tuple(events))
+    return RunRecord(
+        manifest_from_json(manifest(**changes)), series_of_run(length_s, leaky=leaky), tuple(events)
+    )
 
 
 def fitted(record: RunRecord, name: str, rate: Rate, outcome: str, reason: str) -> MetricResult:

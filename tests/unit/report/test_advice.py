@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.advice import next_step
 
-COMMAND = ["hybridbench", "soak", "--duration", "3m"]
+COMMAND = ("hybridbench", "soak", "--duration", "3m")
 
 
 def advice(kind: str, driver: str | None) -> str:
     finding = Finding(kind, VerdictKind.LEAK, "mamba: state slots", "30 are missing", driver=driver)
     verdict = Verdict(VerdictKind.LEAK, "LEAK", (finding,), (), None, "")
-    fact = next_step(verdict, {"command": COMMAND})
+    fact = next_step(verdict, Manifest(command=COMMAND))
     assert fact.code == "hybridbench soak --duration 3m"
     return fact.text
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hybridbench.analysis.record import RunEvent, RunRecord
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.report.build import build_document
 from hybridbench.report.console import render_console, render_diagnosis
@@ -29,7 +30,7 @@ VERDICT = Verdict(VerdictKind.LEAK, "LEAK: it leaks", (), (), None, "")
 def leaking() -> RunRecord:
     now = survey(60 * MIB, 17_270, [CYCLE], [dragged(500, 2 * MIB)])
     record = ladder_record(base=(100, 90, 90, 70), end=(164, 154, 94, 72), now=now)
-    return RunRecord(manifest(), record.series, record.events)
+    return RunRecord(manifest_from_json(manifest()), record.series, record.events)
 
 
 def plain(page: object) -> str:
@@ -135,7 +136,11 @@ def test_of_a_worker_that_was_not_asked_the_samples_are_told_and_how_to_ask_the_
         "after_flush_bytes": 380 * MIB,
         "after_collect_bytes": 300 * MIB,
     }
-    said = "\n".join(stored_evidence(RunRecord(manifest(), {}, (RunEvent(9.0, "reclaim", given),))))
+    said = "\n".join(
+        stored_evidence(
+            RunRecord(manifest_from_json(manifest()), {}, (RunEvent(9.0, "reclaim", given),))
+        )
+    )
 
     assert "a full collection 80.0 MiB" in said
     assert said.endswith("--defect lru-reference-cycle --diagnose always")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
 from hybridbench.report.html import render_html
@@ -190,7 +191,7 @@ def test_each_verdict_says_what_it_means(
 
 
 def test_a_run_killed_at_once_still_has_a_page() -> None:
-    record = RunRecord(synthetic.manifest(), {}, ())
+    record = RunRecord(manifest_from_json(synthetic.manifest()), {}, ())
     verdict = synthetic.crash_verdict(synthetic.record_of(120.0))
 
     page = Page(render_html(build_document(record, verdict)))

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.clock import FakeClock
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.report import serve
 from hybridbench.report.serve import HOST, LiveRun, last_values, make_server
 from hybridbench.rundir.writer import RunWriter
@@ -25,7 +26,7 @@ from tests.unit.report.synthetic import manifest
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    with RunWriter(tmp_path / "run", manifest(), FakeClock()) as writer:
+    with RunWriter(tmp_path / "run", manifest_from_json(manifest()), FakeClock()) as writer:
         writer.sample(1.0, "load", {"rss_anon_swap_bytes": 1e8, "pool.kv.available": 7.0})
         writer.sample(2.0, "load", {"rss_anon_swap_bytes": 2e8, "events.finishes": 3.0})
     return tmp_path / "run"

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import jsonschema
+from msgspec import structs
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
@@ -21,7 +22,7 @@ TEXTS = ["rss.slope<2GiB/h", "rss.max<1MiB", "rss.slope<64B/h", "threads.max<9"]
 
 def judged(texts: list[str]) -> tuple[RunRecord, Verdict]:
     record = healthy_record(Run(1800.0, 120.0))
-    record = replace(record, manifest={**record.manifest, "thresholds": texts})
+    record = replace(record, manifest=structs.replace(record.manifest, thresholds=tuple(texts)))
     return record, judge(record)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hybridbench.clock import FakeClock
 from hybridbench.errors import RunDirectoryError
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.cut import read_cut_run
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.writer import RunWriter
@@ -37,7 +38,7 @@ def write_segment(writer: RunWriter, clock: FakeClock, start_s: float, traffic_s
 def cut_run(path: Path) -> FakeClock:
     """One segment with 20 s of traffic, ending at 25 s."""
     clock = FakeClock()
-    with RunWriter(path, MANIFEST, clock) as writer:
+    with RunWriter(path, manifest_from_json(MANIFEST), clock) as writer:
         write_segment(writer, clock, 0.0, 20.0)
     return clock
 
@@ -52,7 +53,7 @@ def test_what_was_served_counts_from_the_first_request_to_the_last_sample(tmp_pa
 
 def test_segments_add_up(tmp_path: Path) -> None:
     clock = cut_run(tmp_path / "run")
-    with RunWriter(tmp_path / "run", MANIFEST, clock, goes_on=True) as writer:
+    with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), clock, goes_on=True) as writer:
         writer.event(85.0, "segment", {"index": 1})
         write_segment(writer, clock, 85.0, 10.0)
     cut = read_cut_run(tmp_path / "run")
@@ -62,7 +63,7 @@ def test_segments_add_up(tmp_path: Path) -> None:
 
 def test_a_run_that_ended_as_planned_has_nothing_left(tmp_path: Path) -> None:
     clock = cut_run(tmp_path / "run")
-    with RunWriter(tmp_path / "run", MANIFEST, clock, goes_on=True) as writer:
+    with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), clock, goes_on=True) as writer:
         writer.event(26.0, "phase", {"name": "done"})
 
     with pytest.raises(RunDirectoryError, match="ended as planned and has nothing left"):
@@ -71,7 +72,7 @@ def test_a_run_that_ended_as_planned_has_nothing_left(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_may_go_on_and_its_drain_is_no_traffic(tmp_path: Path) -> None:
     clock = cut_run(tmp_path / "run")
-    with RunWriter(tmp_path / "run", MANIFEST, clock, goes_on=True) as writer:
+    with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), clock, goes_on=True) as writer:
         writer.event(20.0, "interrupted", {"signal": "SIGTERM"})
         writer.event(26.0, "phase", {"name": "done"})
 
@@ -80,7 +81,7 @@ def test_an_interrupted_run_may_go_on_and_its_drain_is_no_traffic(tmp_path: Path
 
 def test_a_run_without_an_engine_is_started_anew(tmp_path: Path) -> None:
     manifest = {key: value for key, value in MANIFEST.items() if key != "engine_hash"}
-    RunWriter(tmp_path / "run", manifest, FakeClock()).close()
+    RunWriter(tmp_path / "run", manifest_from_json(manifest), FakeClock()).close()
 
     with pytest.raises(RunDirectoryError, match="before its engine was built"):
         read_cut_run(tmp_path / "run")
@@ -92,7 +93,9 @@ def test_a_continuation_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path)
     before = [(tmp_path / "run" / name).read_bytes() for name in files]
     with (tmp_path / "run" / "samples.jsonl").open("ab") as samples:
         samples.write(b'{"t":26,"wa')
-    writer = RunWriter(tmp_path / "run", {**MANIFEST, "seed": 2}, clock, goes_on=True)
+    writer = RunWriter(
+        tmp_path / "run", manifest_from_json({**MANIFEST, "seed": 2}), clock, goes_on=True
+    )
     writer.event(30.0, "segment", {"index": 1})
 
     assert writer.repaired_bytes == {"samples.jsonl": 11, "events.jsonl": 0}
@@ -103,7 +106,7 @@ def test_a_continuation_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path)
 
 def test_a_continuation_that_measured_something_is_never_taken_back(tmp_path: Path) -> None:
     clock = cut_run(tmp_path / "run")
-    with RunWriter(tmp_path / "run", MANIFEST, clock, goes_on=True) as writer:
+    with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), clock, goes_on=True) as writer:
         writer.event(30.0, "segment", {"index": 1})
         writer.sample(31.0, "warmup", {"rss_bytes": 1.0})
         with pytest.raises(AssertionError):

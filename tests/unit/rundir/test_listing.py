@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hybridbench.clock import FakeClock
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.listing import EntryKind, find_runs, list_runs, list_store
 from hybridbench.rundir.writer import RunWriter
 
@@ -22,7 +23,7 @@ def make_run(store: Path, run_id: str, started_s: float) -> Path:
         "defects": ["lru-reference-cycle"],
         "versions": {"hybridbench": "0.1.0"},
     }
-    with RunWriter(store / run_id, manifest, FakeClock()) as run:
+    with RunWriter(store / run_id, manifest_from_json(manifest), FakeClock()) as run:
         for step in range(4):
             run.sample(5.0 * step, "load", {"rss_bytes": 1.0})
     return store / run_id

@@ -14,6 +14,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.clock import FakeClock
 from hybridbench.errors import RunDirectoryError
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.writer import RunWriter
 
@@ -30,7 +31,7 @@ SAMPLES = 12
 
 
 def make_run(run_dir: Path, samples: int = SAMPLES) -> Path:
-    with RunWriter(run_dir, MANIFEST, FakeClock()) as run:
+    with RunWriter(run_dir, manifest_from_json(MANIFEST), FakeClock()) as run:
         run.event(0.0, "phase", {"phase": "load"})
         for step in range(samples):
             metrics = {"rss_bytes": 1e9 + step * 1.5, "events.finishes": float(step)}
@@ -50,7 +51,7 @@ def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert rss.t_s.tolist() == [5.0 * step for step in range(SAMPLES)]
     assert rss.value.tolist() == [1e9 + step * 1.5 for step in range(SAMPLES)]
     assert [event.kind for event in record.events] == ["phase", "steady"]
-    assert record.manifest["run_id"] == "r1"
+    assert record.manifest.run_id == "r1"
 
 
 def test_a_cut_at_any_byte_of_the_last_lines_loses_at_most_the_line_it_hits(
@@ -90,7 +91,7 @@ def test_no_cut_and_no_junk_at_the_end_stops_the_reader(
     if name == "samples":
         kept = record.series["rss_bytes"].value.tolist() if whole else []
         assert kept[:whole] == [1e9 + step * 1.5 for step in range(whole)]
-    assert record.manifest["run_id"] == "r1"
+    assert record.manifest.run_id == "r1"
     shutil.rmtree(run_dir)
 
 
@@ -184,7 +185,7 @@ def test_a_run_killed_before_its_first_sample_is_empty_not_broken(tmp_path: Path
     ("text", "sentence"),
     [
         ('{"schema": "hybridbench.run/2"}', "hybridbench.run/2"),
-        ('{"schema": "hybridbench.run/1"}', "lacks 'run_id'"),
+        ('{"schema": "hybridbench.run/1"}', "`run_id`"),
         ('{"run_id": ', "is not JSON"),
         ("[]", "no JSON object"),
     ],
@@ -208,7 +209,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 def test_a_night_of_samples_stays_in_megabytes(tmp_path: Path) -> None:
     one_in = 60
-    with RunWriter(tmp_path / "run", MANIFEST, FakeClock()) as run:
+    with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), FakeClock()) as run:
         for step in range(12 * 720 // one_in):
             metrics = {f"events.c{k}": 1e6 / (k + 1) + step / 7 for k in range(60)}
             run.sample(5.0 * step, "load", metrics)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from hybridbench.clock import FakeClock
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.unused import remove_unused
 from hybridbench.rundir.writer import RunWriter
 from tests.unit.cli.test_resumed import MANIFEST
 
 
 def test_a_run_without_a_sample_goes(tmp_path: Path) -> None:
-    with RunWriter(tmp_path / "run", MANIFEST, FakeClock()) as writer:
+    with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), FakeClock()) as writer:
         writer.event(0.0, "phase", {"name": "boot"})
     (tmp_path / "run" / "worker.stderr.log").write_text("no such model")
 
@@ -22,7 +23,7 @@ def test_a_run_without_a_sample_goes(tmp_path: Path) -> None:
 def test_one_sample_keeps_the_run_and_the_comparison_around_it(tmp_path: Path) -> None:
     comparison = tmp_path / "comparison"
     for name in ("a", "b"):
-        with RunWriter(comparison / name, MANIFEST, FakeClock()) as writer:
+        with RunWriter(comparison / name, manifest_from_json(MANIFEST), FakeClock()) as writer:
             writer.event(0.0, "phase", {"name": "boot"})
             if name == "b":
                 writer.sample(1.0, "warmup", {"rss_bytes": 1.0})
@@ -33,7 +34,7 @@ def test_one_sample_keeps_the_run_and_the_comparison_around_it(tmp_path: Path) -
 
 
 def test_a_file_of_somebody_else_stays_with_its_directory(tmp_path: Path) -> None:
-    with RunWriter(tmp_path / "run", MANIFEST, FakeClock()):
+    with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), FakeClock()):
         pass
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
 

@@ -223,7 +223,7 @@ class FakeWorkload:
     def counts(self) -> dict[str, int]:
         return {"submitted": self._next}
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, JsonValue]:
         return {"kind": "fake"}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.errors import ConfigError, UsageError
-from hybridbench.runs.defect_files import DEFECT_FILES, defects_to_resume, hashes_of
+from hybridbench.runs.defect_files import defects_to_resume, hashes_of
 
 
 @pytest.fixture
@@ -21,21 +21,21 @@ def test_a_file_that_only_the_manifest_names_is_refused(file: Path) -> None:
     recorded = ("lru-reference-cycle", str(file))
 
     with pytest.raises(UsageError, match=rf"no code is run .* add --defect {file} to run it again"):
-        defects_to_resume({DEFECT_FILES: hashes_of(recorded)}, recorded, ())
+        defects_to_resume(hashes_of(recorded), recorded, ())
 
 
 def test_the_file_named_again_is_the_one_that_is_run(file: Path) -> None:
     recorded = ("lru-reference-cycle", str(file))
     moved = file.rename(file.with_name("moved.py"))
     moved.with_name("mine.py").write_text("import os  # put there since\n")
-    manifest = {DEFECT_FILES: {str(file): hashes_of([str(moved)])[str(moved)]}}
+    hashes = {str(file): hashes_of([str(moved)])[str(moved)]}
 
-    assert defects_to_resume(manifest, recorded, (str(moved),)) == (
+    assert defects_to_resume(hashes, recorded, (str(moved),)) == (
         "lru-reference-cycle",
         str(moved),
     )
     with pytest.raises(UsageError, match="made with another file"):
-        defects_to_resume(manifest, recorded, (str(file),))
+        defects_to_resume(hashes, recorded, (str(file),))
 
 
 def test_a_manifest_without_hashes_goes_by_the_path(file: Path, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import jsonschema
 
 from hybridbench.records import messages as m
+from hybridbench.records.manifest import Model, manifest_from_json, manifest_to_json
 from hybridbench.rundir.layout import published_schema
-from hybridbench.rundir.manifest import checked_manifest
 from hybridbench.runs.manifest import planned_manifest, with_worker
 from hybridbench.targets.target import Capability
 from tests.unit.runs.soaks import make_plan
@@ -30,39 +30,34 @@ READY = m.Ready(
 
 def test_the_manifest_fits_its_published_schema_before_and_after_the_boot() -> None:
     schema = published_schema("manifest")
-    planned = checked_manifest(planned_manifest(make_plan(), "run-1", 1.7e9))
-    full = checked_manifest(with_worker(planned, make_plan(), READY, {"kind": "profile"}))
+    planned = planned_manifest(make_plan(), "run-1", 1.7e9)
+    full = with_worker(planned, make_plan(), READY, {"kind": "profile"})
 
-    jsonschema.validate(planned, schema)
-    jsonschema.validate(full, schema)
+    jsonschema.validate(manifest_to_json(planned), schema)
+    jsonschema.validate(manifest_to_json(full), schema)
+    assert manifest_from_json(manifest_to_json(full)) == full
 
 
 def test_the_promise_and_the_coverage_are_those_of_this_runs_length() -> None:
-    profile = planned_manifest(make_plan(duration_s=120.0), "run-1", 1.7e9)["profile"]
+    profile = planned_manifest(make_plan(duration_s=120.0), "run-1", 1.7e9).profile
 
-    assert isinstance(profile, dict)
-    assert profile["promise"] == {"rss_anon_swap_bytes": 270 * 2**20}
+    assert profile.limits is not None
+    assert profile.limits_as_planned == {"rss_anon_swap_bytes": 270 * 2**20}
     # A run that is extended is held to the limits of the length that it reached.
-    assert profile["limits"][3] == {"from_s": 300.0, "rss_anon_swap_bytes": 110 * 2**20}
+    assert profile.limits[3] == {"from_s": 300.0, "rss_anon_swap_bytes": 110 * 2**20}
     plan = make_plan(duration_s=120.0)
-    assert profile["assert_coverage"] == plan.profile.coverage_minimums(120.0)
-    assert profile["assert_coverage"] != plan.profile.coverage_minimums(7200.0)
+    assert profile.assert_coverage == plan.profile.coverage_minimums(120.0)
+    assert profile.assert_coverage != plan.profile.coverage_minimums(7200.0)
 
 
 def test_it_says_what_ran_and_what_could_not_be_seen() -> None:
     planned = planned_manifest(make_plan(), "run-1", 1.7e9)
     full = with_worker(planned, make_plan(), READY, {"kind": "profile"})
 
-    assert full["engine_hash"] == "abc"
-    assert full["model"] == {
-        "name": "qwen3-next",
-        "preset": "qwen3-next-tiny",
-        "device": "cpu",
-        "dtype": "float32",
-        "note": "random weights",
-    }
-    assert full["not_seen"] == [
+    assert full.engine_hash == "abc"
+    assert full.model == Model(name="qwen3-next", preset="qwen3-next-tiny", note="random weights")
+    assert full.not_seen == (
         "what the C allocator holds",
         "locks that are held when nothing runs",
-    ]
-    assert full["run_id"] == "run-1"
+    )
+    assert full.run_id == "run-1"

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from hybridbench.errors import ConfigError, UsageError
+from hybridbench.records.manifest import Manifest, manifest_to_json
 from hybridbench.rundir.layout import published_schema
-from hybridbench.rundir.manifest import checked_manifest
 from hybridbench.runs.boot import check_same_engine
 from hybridbench.runs.manifest import planned_manifest, with_counts, with_segment, with_worker
 from hybridbench.runs.plan import Segment, SoakPlan
@@ -23,7 +23,7 @@ from tests.unit.runs.test_manifest import READY
 def segment_of(plan: SoakPlan, served_s: float = 40.0) -> Segment:
     """The second segment of a run of ``plan``."""
     planned = planned_manifest(plan, "run-1", 1.7e9)
-    manifest = checked_manifest(with_worker(planned, plan, READY, {"kind": "profile"}))
+    manifest = with_worker(planned, plan, READY, {"kind": "profile"})
     return Segment(Path("results/run-1"), 1, 100.0, 3.0, served_s, manifest)
 
 
@@ -88,21 +88,19 @@ def test_the_manifest_lists_every_segment() -> None:
     plan = make_plan(duration_s=100.0)
     first = with_segment(segment_of(plan).manifest, plan, READY, 1.7e9)
     both = with_segment(first, resumed(plan), READY, 1.8e9)
-    entries = both["segments"]
 
-    assert isinstance(entries, list)
-    assert [(e["index"], e["start_s"], e["traffic_s"]) for e in entries] == [
+    assert [(e.index, e.start_s, e.traffic_s) for e in both.segments] == [
         (0, 0.0, 100.0),
         (1, 100.0, 60.0),
     ]
-    jsonschema.validate(checked_manifest(both), published_schema("manifest"))
+    jsonschema.validate(manifest_to_json(both), published_schema("manifest"))
 
 
 def test_what_the_workload_did_adds_up_over_segments() -> None:
-    once = with_counts({}, {"submitted": 5, "aborts": 1})
+    once = with_counts(Manifest(), {"submitted": 5, "aborts": 1})
     twice = with_counts(once, {"submitted": 7, "late": 2})
 
-    assert twice["workload_counts"] == {"submitted": 12, "aborts": 1, "late": 2}
+    assert twice.workload_counts == {"submitted": 12, "aborts": 1, "late": 2}
 
 
 def test_a_resumed_plan_runs_no_file_that_only_the_manifest_names(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from hybridbench.analysis.comparison.records import (
     Outcome,
     Role,
 )
+from hybridbench.records.manifest import Manifest, ResolvedProfile
 from tests.unit.analysis.comparisons import THROUGHPUT, pair, rounds, version
 
 TERMS = ComparisonTerms()
@@ -138,7 +139,8 @@ def test_three_versions_are_each_held_against_the_first_for_the_same_alpha() -> 
 
 
 def test_where_arrivals_are_scheduled_the_answer_rests_on_the_cost_of_a_token() -> None:
-    manifest = {"profile": {"resolved": {"arrival": {"process": "poisson"}}}}
+    profile = ResolvedProfile(resolved={"arrival": {"process": "poisson"}})
+    manifest = Manifest(profile=profile)
     sides = [version(name, manifest=manifest) for name in (".", "defect:slow")]
     blocks = rounds(24, {THROUGHPUT: 1.0, "cpu_ms_per_token": 1.1}, noise=0.004)
 

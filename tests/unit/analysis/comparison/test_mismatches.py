@@ -8,10 +8,9 @@ import pytest
 
 from hybridbench.analysis.comparison.mismatches import machine_class, mismatches, refusal
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest, manifest_from_json
 
-Manifest = dict[str, JsonValue]
-
-MANIFEST: Manifest = {
+MANIFEST: dict[str, JsonValue] = {
     "model": {"name": "qwen3-next", "preset": "tiny", "device": "cpu", "dtype": "float32"},
     "interpreter": {"implementation": "cpython", "version": "3.11.7"},
     "versions": {"torch": "2.13.0", "numpy": "2.4.6"},
@@ -51,11 +50,11 @@ def _changed(path: str, value: JsonValue) -> Manifest:
         assert isinstance(inner, dict)
         place = inner
     place[last] = value
-    return changed
+    return manifest_from_json(changed)
 
 
 def _keys(path: str, value: JsonValue, **more: object) -> list[str]:
-    return [m.key for m in mismatches(MANIFEST, _changed(path, value), **more)]  # type: ignore[arg-type]
+    return [m.key for m in mismatches(manifest_from_json(MANIFEST), _changed(path, value), **more)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_a_switch_that_an_older_version_did_not_know_and_that_is_off_is_no_diffe
 
 
 def test_the_refusal_names_keys_and_both_values() -> None:
-    found = mismatches(MANIFEST, _changed("gc.mode", "freeze-after-warmup"))
+    found = mismatches(manifest_from_json(MANIFEST), _changed("gc.mode", "freeze-after-warmup"))
 
     assert refusal(found) == "gc (default and freeze-after-warmup)"
 
@@ -136,4 +135,4 @@ def test_the_refusal_names_keys_and_both_values() -> None:
 def test_machines_of_one_class_may_differ_by_what_the_firmware_keeps() -> None:
     other = _changed("machine.memory_total_kib", "24600000")
 
-    assert machine_class(MANIFEST) == machine_class(other)
+    assert machine_class(manifest_from_json(MANIFEST)) == machine_class(other)

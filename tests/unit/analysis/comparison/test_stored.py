@@ -23,6 +23,7 @@ from hybridbench.analysis.comparison.stored import (
     unpaired_mean,
 )
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.manifest import Manifest
 from tests.unit.analysis.comparisons import verdict
 
 
@@ -52,12 +53,14 @@ def _run(speed: float = 1000.0, waits: float = 0.0, pause: bool = False) -> RunR
             RunEvent(400.0, "phase", {"name": "drain"}),
             RunEvent(460.0, "phase", {"name": "resume"}),
         ]
-    return RunRecord({}, series, tuple(events))
+    return RunRecord(Manifest(), series, tuple(events))
 
 
 def _compared(base: RunRecord, other: RunRecord) -> dict[str, MetricComparison]:
     records = (base, other)
-    versions = tuple(Version(f"run{i}", "run", {}, r, verdict()) for i, r in enumerate(records))
+    versions = tuple(
+        Version(f"run{i}", "run", Manifest(), r, verdict()) for i, r in enumerate(records)
+    )
     blocks = tuple(b for i, r in enumerate(records) for b in stored_blocks(r, i))
     found = compare(Comparison(versions, blocks, False), ComparisonTerms())
     return {metric.metric: metric for metric in found.sides[0].metrics}
@@ -100,7 +103,7 @@ def test_memory_at_rest_is_what_was_measured_at_rest() -> None:
 
 
 def test_a_run_that_never_got_steady_has_no_windows() -> None:
-    empty = RunRecord({}, {}, ())
+    empty = RunRecord(Manifest(), {}, ())
 
     assert stored_blocks(empty, 0) == ()
 

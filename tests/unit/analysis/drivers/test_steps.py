@@ -7,6 +7,7 @@ import numpy as np
 from hybridbench.analysis.drivers.steps import find_rise_driver, losing_steps
 from hybridbench.analysis.facts.counters import EventCounters
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.manifest import Manifest
 
 T = np.arange(300.0)
 RNG = np.random.default_rng(1)
@@ -49,7 +50,7 @@ def looked(moved: dict[str, tuple[float, float]]) -> RunRecord:
         values[f"steps_with.{name}"] = steps
         values[f"lost_taken.kv.{name}"] = slots
     series = {name: Series(name, T[-1:], np.array([v])) for name, v in values.items()}
-    return RunRecord({}, series, ())
+    return RunRecord(Manifest(), series, ())
 
 
 def test_a_counter_that_moved_in_every_losing_step_and_in_few_others_is_found() -> None:
@@ -75,4 +76,4 @@ def test_two_causes_have_each_its_share_and_none_is_always_there() -> None:
 
 
 def test_without_a_look_after_every_step_nothing_is_said() -> None:
-    assert losing_steps(RunRecord({}, {}, ()), "kv", counters(closes=CLOSES)) is None
+    assert losing_steps(RunRecord(Manifest(), {}, ()), "kv", counters(closes=CLOSES)) is None

@@ -9,6 +9,7 @@ import pytest
 from hybridbench.analysis.exact.engine_reports import Trouble, log_findings, trouble_in
 from hybridbench.analysis.record import RunEvent, RunRecord
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, VerdictKind
 
 _POOL_LEAK = "ValueError: token_to_kv_pool_allocator memory leak detected! available_size=3189424"
@@ -77,7 +78,7 @@ def said(t_s: float, text: str, **more: JsonValue) -> RunEvent:
 
 
 def record(*events: RunEvent) -> RunRecord:
-    return RunRecord({}, {}, events)
+    return RunRecord(Manifest(), {}, events)
 
 
 def finding(verdict: VerdictKind) -> Finding:

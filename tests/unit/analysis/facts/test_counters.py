@@ -6,13 +6,14 @@ import numpy as np
 
 from hybridbench.analysis.facts.counters import event_counters, singular
 from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.manifest import Manifest
 
 T = np.arange(6.0)
 
 
 def test_a_counter_goes_on_where_its_worker_began_again() -> None:
     series = Series("events.finishes", T, np.array([0.0, 4.0, 9.0, 1.0, 3.0, 5.0]))
-    counters = event_counters(RunRecord({}, {series.name: series}, []))
+    counters = event_counters(RunRecord(Manifest(), {series.name: series}, []))
 
     assert counters.at("finishes", T).tolist() == [0.0, 4.0, 9.0, 10.0, 12.0, 14.0]
     assert counters.total("finishes") == 14.0

@@ -7,6 +7,7 @@ import pytest
 
 from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.records.manifest import Manifest
 
 
 def record(*events: tuple[float, str] | RunEvent) -> RunRecord:
@@ -14,7 +15,7 @@ def record(*events: tuple[float, str] | RunEvent) -> RunRecord:
     told = [
         e if isinstance(e, RunEvent) else RunEvent(e[0], "phase", {"name": e[1]}) for e in events
     ]
-    return RunRecord({}, {"x": Series("x", t, t)}, told)
+    return RunRecord(Manifest(), {"x": Series("x", t, t)}, told)
 
 
 def test_it_runs_from_steady_to_the_last_drain() -> None:
@@ -59,13 +60,13 @@ def test_without_the_event_the_planned_phase_or_a_tenth_of_the_run_must_do() -> 
 
 
 def test_a_run_without_samples_has_none() -> None:
-    assert judged_window(RunRecord({}, {}, [])) is None
+    assert judged_window(RunRecord(Manifest(), {}, [])) is None
 
 
 def test_samples_that_are_no_numbers_are_left_out() -> None:
     t = np.arange(0.0, 10.0)
     series = Series("x", t, np.where(t == 5, np.nan, t))
-    window = judged_window(RunRecord({}, {"x": series}, [RunEvent(0.0, "steady")]))
+    window = judged_window(RunRecord(Manifest(), {"x": series}, [RunEvent(0.0, "steady")]))
 
     assert window is not None
     assert 5.0 not in window.samples(series)[0]

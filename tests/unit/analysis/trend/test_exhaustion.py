@@ -7,12 +7,13 @@ import pytest
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.growth import Limit, limit_of, time_to_exhaustion
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Rate
 
 
 def record(limits: dict[str, JsonValue]) -> RunRecord:
     pools: dict[str, JsonValue] = {"mamba": 200}
-    return RunRecord({"limits": limits, "pools": pools}, {}, [])
+    return RunRecord(manifest_from_json({"limits": limits, "pools": pools}), {}, [])
 
 
 def rate(value: float, lower: float, upper: float) -> Rate:

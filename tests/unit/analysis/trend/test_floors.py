@@ -9,6 +9,7 @@ from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.sawtooth import Floors, floors_after_collections
+from hybridbench.records.manifest import Manifest
 from tests.unit.analysis.records import Run, healthy_record, with_series
 
 MIB = float(2**20)
@@ -24,7 +25,7 @@ def seen(kept_per_tooth: float) -> Floors | None:
     censuses = np.arange(3.0, 600.0, 4.0)
     samples = np.arange(0.0, 600.0, 1.0)
     collections = Series("gc_gen2_collections", samples, np.floor(samples / PERIOD_S))
-    record = RunRecord({}, {"gc_gen2_collections": collections}, ())
+    record = RunRecord(Manifest(), {"gc_gen2_collections": collections}, ())
     garbage = teeth(censuses, 0.4 * MIB, kept_per_tooth)
     return floors_after_collections(record, Window(50.0, 600.0, True), censuses, garbage)
 
@@ -49,10 +50,10 @@ def test_what_collections_leave_behind_is_the_slope_of_the_floors() -> None:
 def test_without_two_collections_there_are_no_floors() -> None:
     t = np.arange(0.0, 100.0, 4.0)
     once = Series("gc_gen2_collections", t, (t > 50).astype(float))
-    record = RunRecord({}, {"gc_gen2_collections": once}, ())
+    record = RunRecord(Manifest(), {"gc_gen2_collections": once}, ())
 
     assert floors_after_collections(record, Window(0.0, 100.0, True), t, t) is None
-    none = RunRecord({}, {}, ())
+    none = RunRecord(Manifest(), {}, ())
     assert floors_after_collections(none, Window(0.0, 100.0, True), t, t) is None
 
 
@@ -62,7 +63,7 @@ def test_the_range_of_two_floors_is_no_interval_of_95_percent() -> None:
     twice = Series(
         "gc_gen2_collections", t, np.where(t > 20, 1.0, 0.0) + np.where(t > 60, 1.0, 0.0)
     )
-    record = RunRecord({}, {"gc_gen2_collections": twice}, ())
+    record = RunRecord(Manifest(), {"gc_gen2_collections": twice}, ())
 
     floors = floors_after_collections(record, Window(0.0, 100.0, True), t, t * MIB)
 

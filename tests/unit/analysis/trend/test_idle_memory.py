@@ -8,6 +8,7 @@ import pytest
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunEvent, RunRecord, Series
 from hybridbench.metrics import AT_REST
+from hybridbench.records.codec import by_name
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import (
     MB,
@@ -35,9 +36,9 @@ def rested(mb_per_rest: float, every_s: float = 12.0, *, flush: bool = True) -> 
         for shift, name in ((-1.0, "drain"), (0.0 - 0.5, "idle"), (1.0, "steady"))
     ]
     resolved = {"checkpoint": {"flush": flush}}
-    profile = record.manifest["profile"]
-    assert isinstance(profile, dict)
-    with_flush = with_manifest(record, profile={**profile, "resolved": resolved})
+    with_flush = with_manifest(
+        record, profile={**by_name(record.manifest.profile), "resolved": resolved}
+    )
     return with_series(with_events(with_flush, *phases), Series(AT_REST, rests, memory))
 
 

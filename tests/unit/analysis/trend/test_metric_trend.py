@@ -10,6 +10,7 @@ from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import declared
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import MetricResult
 from tests.unit.analysis.records import GIB, Run, healthy_record, hourly, with_series
 
@@ -17,7 +18,7 @@ T = np.arange(1.0, 7200.0, 5.0)
 
 
 def judged(name: str, count: FloatArray, t: FloatArray = T) -> MetricResult:
-    record = RunRecord({}, {name: Series(name, t, count)}, [])
+    record = RunRecord(Manifest(), {name: Series(name, t, count)}, [])
     return judge_trend(Facts.of(record), declared(name), Effort())
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.growth import probe_growth_findings
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import MetricResult, Rate, VerdictKind
 
 MIB = float(2**20)
@@ -29,7 +30,9 @@ def memory(mib_per_hour: float, outcome: str = "LEAK") -> MetricResult:
 
 def looked_at(held: FloatArray) -> RunRecord:
     t = np.linspace(0.0, 400.0, held.size)
-    return RunRecord({}, {"observer_held_bytes": Series("observer_held_bytes", t, held)}, ())
+    return RunRecord(
+        Manifest(), {"observer_held_bytes": Series("observer_held_bytes", t, held)}, ()
+    )
 
 
 def test_a_worker_that_keeps_every_answer_makes_the_run_invalid() -> None:
