@@ -156,7 +156,7 @@ class EngineConfig(EngineSettings, PoolSizes):
     """A preset name, or the path of a Hugging Face checkpoint directory."""
     device: str = "cpu"
     dtype: str = "float32"
-    """Of weights, KV and activations: "float32", "float64", "bfloat16"."""
+    """Data type of weights, KV and activations: "float32", "float64", "bfloat16"."""
     seed: int = 0
     """Of random weights, and of the sampling of requests that bring no seed of their own."""
     cache_branching_states: bool = True

@@ -258,9 +258,9 @@ def _notes(
     if survey.error:
         yield f"the heap could not be surveyed: {survey.error}"
     if readings.rest_then is None:
-        yield "the run had no baseline at rest: growth cannot be split"
+        yield "the run had no idle baseline: growth cannot be split"
     elif not readings.rehearsed:
-        reason = survey_then.error or "its rehearsal did not come to an end"
+        reason = survey_then.error or "its rehearsal did not finish"
         yield f"slack, garbage and cache of the baseline are not known, taken as none: {reason}"
     unknown = next(part for part in parts if part.kind is PartKind.UNEXPLAINED)
     if unknown.size_bytes < -GROWTH_MIN_BYTES:

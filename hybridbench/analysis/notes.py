@@ -30,7 +30,7 @@ def run_notes(facts: Facts) -> Iterable[str]:
         yield "no idle checkpoint was taken: missing slots are judged from samples alone"
     busy = len(record.all_events("checkpoint")) - len(facts.idle)
     if busy:
-        yield f"{busy} checkpoint{'s' * (busy > 1)} met requests in the engine and prove nothing"
+        yield f"{busy} checkpoint{'s' * (busy > 1)} ignored: requests were in flight"
     yield from _reclaimed(record)
     yield from _measurement_overhead(record)
 
@@ -69,7 +69,7 @@ def _how_it_ended(facts: Facts) -> Iterable[str]:
         yield f"no request was sent after {format_duration(failed.t_s)}: {why}"
     interrupted = record.last_event("interrupted")
     if interrupted is not None:
-        yield f"interrupted after {format_duration(interrupted.t_s)}: judged on what there is"
+        yield f"interrupted after {format_duration(interrupted.t_s)}; partial results"
     elif facts.ended_early and facts.coverage.missing:
         known = [cause for kind, cause in _CAUSES.items() if record.last_event(kind) is not None]
         cause = known[0] if known else "the worker died"
@@ -100,8 +100,8 @@ def _reclaimed(record: RunRecord) -> Iterable[str]:
     rest, trimmed = given.at_rest_bytes, given.after_trim_bytes
     flushed, collected = given.after_flush_bytes, given.after_collect_bytes
     yield (
-        f"of {format_bytes(rest)} at rest, malloc_trim gave back {format_bytes(rest - trimmed)}, "
-        f"flushing the cache {format_bytes(trimmed - flushed)}, "
+        f"of {format_bytes(rest)} held while idle, malloc_trim released "
+        f"{format_bytes(rest - trimmed)}, flushing the cache {format_bytes(trimmed - flushed)}, "
         f"a full collection {format_bytes(flushed - collected)}"
     )
 

@@ -160,7 +160,7 @@ def _outcome(
     merely_short = all(result.reason.startswith(("too-short", "growing")) for result in results)
     agree = all(one.value > floor for one in rates)
     if merely_short and agree and one_sided > floor:
-        return "LEAK", f"no segment is long enough alone; all {count} grow, and together surely"
+        return "LEAK", f"no segment is long enough alone; all {count} grow, confirmed together"
     others = [r for r in results if r.outcome not in ("CLEAN", "INCONCLUSIVE")]
     if others:
         return others[-1].outcome, others[-1].reason
@@ -269,5 +269,5 @@ def _notes(parts: Sequence[SegmentResult]) -> Iterable[str]:
     for index, part in enumerate(parts):
         for finding in part.findings:
             if finding.verdict is VerdictKind.INVALID:
-                yield f"segment {index + 1} proves nothing by itself: {finding.title}"
+                yield f"segment {index + 1} is not conclusive by itself: {finding.title}"
         yield from (f"segment {index + 1}: {note}" for note in part.notes)

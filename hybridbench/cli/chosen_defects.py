@@ -28,7 +28,7 @@ class ChosenDefects:
 
 
 def chosen_defects(asked: Sequence[str]) -> ChosenDefects:
-    """Resolve what stands on the command line, so that a wrong name is told before a worker starts.
+    """Resolve the names of the command line: a wrong one is reported before a worker starts.
 
     Raises:
         UsageError: no such defect, file or release.

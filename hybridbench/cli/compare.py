@@ -37,22 +37,21 @@ MaxTime = Annotated[
 BlockTime = Annotated[
     str,
     typer.Option(
-        "--block", help="How long a block of the first version takes; fixes the requests in one."
+        "--block", help="Duration of a block of the first version; fixes its number of requests."
     ),
 ]
 SliceTime = Annotated[
     str,
     typer.Option(
         "--slice",
-        help="How long a turn within a block is: the other versions stand still meanwhile, and the "
-        "machine's ups and downs meet all alike.  0 serves whole blocks in turn, as scheduled "
-        "arrivals always are.",
+        help="Time slice per version within a block, the others paused, to average out machine "
+        "noise.  0: alternate whole blocks (always used for open-loop arrivals).",
     ),
 ]
 Rounds = Annotated[
     int | None,
     typer.Option(
-        min=1, help="At most so many rounds of one block each.  Default: 24.", show_default=False
+        min=1, help="Maximum number of rounds of one block each.  Default: 24.", show_default=False
     ),
 ]
 Margin = Annotated[
@@ -63,7 +62,7 @@ Seed = Annotated[
     typer.Option(
         min=0,
         max=SEED_MAX,
-        help="Of weights and traffic.  Default: the profile's.",
+        help="Seed for weights and traffic.  Default: the profile's.",
         show_default=False,
     ),
 ]
@@ -89,8 +88,8 @@ Renew = Annotated[
     typer.Option(
         min=0,
         metavar="ROUNDS",
-        help="A new process for each version after so many rounds, warmed up: what differs from "
-        "one start of a program to the next averages out.  0: one process for all.",
+        help="Start a new, warmed-up process for each version after this number of rounds, to "
+        "average out process-to-process variation.  0: one process for all rounds.",
     ),
 ]
 Allow = Annotated[
@@ -103,11 +102,11 @@ SameEngine = Annotated[
     bool,
     typer.Option(
         "--same-engine",
-        help="Compare even if all versions run the same engine files. Without it, compare says so "
-        "and ends with exit code 0. Implied if all versions are written alike (compare . .).",
+        help="Compare even if all versions run the same engine files. Without it, compare reports "
+        "that and exits with code 0. Implied if all versions are spelled the same (compare . .).",
     ),
 ]
-Store = Annotated[Path, typer.Option(help="Where the comparison's directory is made.")]
+Store = Annotated[Path, typer.Option(help="Directory for results.")]
 Format = Annotated[ReportFormat, typer.Option("--format", help="Format of the report.")]
 Ui = Annotated[CompareUi, typer.Option(help="plain prints a line for each round on stderr.")]
 

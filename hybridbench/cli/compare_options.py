@@ -51,7 +51,7 @@ class CompareOptions:
 
 
 def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, ExitCode | None]:
-    """Compare ``versions``; the directory of it, and the exit code if somebody ended it.
+    """Compare ``versions``; the directory of it, and the exit code if it was interrupted.
 
     Raises:
         UsageError, ConfigError: what was asked for cannot be.
@@ -60,8 +60,8 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
     """
     if not 2 <= len(versions) <= _VERSIONS_MAX:
         raise UsageError(
-            f"compare takes 2 to {_VERSIONS_MAX} versions, and {len(versions)} are given; the "
-            "others are held against the first."
+            f"compare takes 2 to {_VERSIONS_MAX} versions, got {len(versions)}; the first is the "
+            "baseline."
         )
     terms = _terms(options)
     max_time_s = parse_seconds("--max-time", options.max_time)

@@ -11,9 +11,9 @@ import typer
 def diagnose(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
 ) -> None:
-    """Say what the growth of a stored run consists of, in a paragraph for a bug report.
+    """Print what the growth of a stored run consists of, as a paragraph for a bug report.
 
-    The worker itself is gone: what it held can only be told of a run that asked it at its end.
+    Only runs that recorded a diagnosis can be shown in full; the worker process no longer exists.
     """
     # Imported here: `--help` and usage errors should not wait for numpy.
     from hybridbench.report.console import render_diagnosis

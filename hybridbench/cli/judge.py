@@ -52,7 +52,9 @@ def judge(
     ] = None,
     unit: Annotated[
         str | None,
-        typer.Option("--unit", "-u", help="Of columns that tell none.", show_default=False),
+        typer.Option(
+            "--unit", "-u", help="Unit of columns whose header has none.", show_default=False
+        ),
     ] = None,
     threshold: Annotated[
         list[str] | None,

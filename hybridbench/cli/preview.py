@@ -110,14 +110,14 @@ def _cost(preview: Preview) -> list[str]:
         f"Disk           about {format_bytes(preview.disk_needed_bytes)} of "
         f"{format_bytes(preview.disk_free_bytes)} free",
         f"Memory         {format_bytes(preview.memory_now_bytes)} now, about "
-        f"{format_bytes(preview.memory_needed_bytes)} with a census"
+        f"{format_bytes(preview.memory_needed_bytes)} with a heap scan"
         + ("" if free is None else f", of {format_bytes(free)}"),
     ]
     stall = preview.stall
     if stall is not None:
         budget = "no limit" if stall.budget_s is None else f"limit {stall.budget_s * 1000:.0f} ms"
         lines.append(
-            f"Probe stall    {stall.stop_s * 1000:.0f} ms a census ({stall.method}, "
+            f"Probe stall    {stall.stop_s * 1000:.0f} ms a heap scan ({stall.method}, "
             f"{stall.tracked_objects:,} objects; {budget}), and {stall.child_s:.2g} s beside it"
         )
     return lines

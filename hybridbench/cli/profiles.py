@@ -36,7 +36,7 @@ def show(profile: str) -> None:
 
 @app.command("validate")
 def validate(files: list[str]) -> None:
-    """Check profiles; the first fault is told in one sentence, with exit code 2."""
+    """Validate profile files; exits with code 2 on the first error."""
     from hybridbench.workload.catalog import load_profile
 
     for name in files:

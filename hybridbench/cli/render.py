@@ -81,7 +81,7 @@ def write_interim_report(run_dir: Path) -> int:
     """Judge what the run in ``run_dir`` has stored up to now, and write that beside it.
 
     Returns:
-        0, whatever the verdict: it is not the last word.
+        0, whatever the verdict: it is not final.
 
     Raises:
         RunDirectoryError: there is no run, or its directory cannot be written.

@@ -79,7 +79,7 @@ def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
         recorded = _STORED.get(name)
         if recorded is None:
             raise UsageError(
-                f"{option} cannot stand beside --resume: the run goes on as its manifest says; "
+                f"{option} cannot be combined with --resume: the run goes on as its manifest says; "
                 "leave it out."
             )
         stored = recorded(manifest)

@@ -61,11 +61,11 @@ def selftest(
         bool, typer.Option("--dry-run", help="List the rows with their commands; run nothing.")
     ] = False,
 ) -> None:
-    """Try hybridbench on itself: a line for each row as it ends, the whole matrix with --markdown.
+    """Test hybridbench itself on injected defects; prints a line for each row as it ends.
 
-    Every row states beforehand which verdict, subject and driver are right.  What is found is
-    compared with what the defect counted itself while it ran, which no analysis can see.  Exit
-    code 0 only if every row is right, else 1.
+    Every row declares the expected verdict, subject and driver.  The rates that are found are
+    compared with the counts of the defect itself, which the analysis cannot see.  Exits with code 0
+    if every row is right, else 1.
     """
     from hybridbench.runs.defect_catalog import described_defects
     from hybridbench.selftest import matrix

@@ -66,7 +66,7 @@ class DiagnoseMode(StrEnum):
 
 
 class Dtype(StrEnum):
-    """Of weights and tensors."""
+    """Data type of weights and tensors."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
@@ -134,13 +134,13 @@ def soak(
         str, typer.Option(help="How many times faster than recorded requests arrive.")
     ] = "1",
     device: Annotated[str, typer.Option(help="Where the tensors live: cpu, cuda, cuda:1.")] = "cpu",
-    dtype: Annotated[Dtype, typer.Option(help="Of weights and tensors.")] = Dtype.FLOAT32,
+    dtype: Annotated[Dtype, typer.Option(help="Data type of weights and tensors.")] = Dtype.FLOAT32,
     seed: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=SEED_MAX,
-            help="Of weights and traffic.  Default: the profile's.",
+            help="Seed for weights and traffic.  Default: the profile's.",
             show_default=False,
         ),
     ] = None,
@@ -182,30 +182,31 @@ def soak(
     watchdog: Annotated[
         str,
         typer.Option(
-            help="This long without an engine step, with work pending, is a hang; 15s or more."
+            help="Time without an engine step, with requests pending, after which the engine "
+            "counts as hung; 15s or more."
         ),
     ] = "30s",
     stop: Annotated[
         StopMode,
         typer.Option(
-            help="auto ends a run after 10 minutes or later once it surely leaks, early also once "
-            "every growth is below its limit, never only when memory or disk are about to run out."
+            help="auto: stop on a confirmed leak, after 10 minutes or later. early: also stop once "
+            "every metric is below its limit. never: stop only if memory or disk runs out."
         ),
     ] = StopMode.AUTO,
     extend: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Keep an undecided run going for up to this long beyond --duration; 0 ends it on "
-            "time.  Default: as long as --duration, at least 10m.",
+            help="Time by which an undecided run may exceed --duration; 0 ends it on time.  "
+            "Default: --duration, at least 10m.",
             show_default=False,
         ),
     ] = None,
     diagnose: Annotated[
         DiagnoseMode,
         typer.Option(
-            help="auto asks the worker of a run that leaks what it holds and what it would give "
-            "back, at the end; always asks every worker, never none."
+            help="Diagnose the worker's heap at the end of the run. auto: only if the run leaks; "
+            "always; never."
         ),
     ] = DiagnoseMode.AUTO,
     threshold: Annotated[
@@ -220,7 +221,7 @@ def soak(
         str | None,
         typer.Option(
             metavar="hold=TIME",
-            help="Keep the worker of a run that leaks alive at its end, unchanged, to look at it "
+            help="Keep the worker of a run that leaks alive at its end, unchanged, to inspect it "
             "with other tools: hold=2h.  Ctrl-C ends the wait.",
             show_default=False,
         ),
@@ -229,8 +230,8 @@ def soak(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Once a diagnosis is made, serve TIME more with every allocation recorded, and "
-            "name the calls whose memory nobody gave back; needs hybridbench[memray].",
+            help="After a diagnosis, serve TIME more with every allocation recorded, and name the "
+            "calls whose memory was not freed; needs hybridbench[memray].",
             show_default=False,
         ),
     ] = None,
@@ -265,19 +266,22 @@ def soak(
             show_default=False,
         ),
     ] = None,
-    store: Annotated[Path, typer.Option(help="Where run directories are made.")] = Path("results"),
+    store: Annotated[Path, typer.Option(help="Directory for results.")] = Path("results"),
     ui: Annotated[
-        SoakUi, typer.Option(help="plain prints a line now and then; auto is live on a terminal.")
+        SoakUi,
+        typer.Option(
+            help="Progress display. plain: a line at intervals; auto: live on a terminal."
+        ),
     ] = SoakUi.AUTO,
 ) -> None:
-    """Run an engine for hours under realistic traffic, sample what can age, give a verdict.
+    """Soak-test the engine under realistic traffic and report leaks and slowdowns.
 
-    Samples are taken 240 times a run and at least every 10 s, garbage is counted 90 times a run and
-    at least every minute, quiet checkpoints are made 10 times a run and at least every 10 minutes.
+    Per run: 240 samples (at most 10 s apart), 90 heap scans (at most 1 minute apart) and 10 idle
+    checkpoints (at most 10 minutes apart).
 
-    The run directory under --store holds the evidence and report.html.  Ctrl-C drains and reports,
-    as do SIGTERM, SIGQUIT, a terminal that closes and a trace that cannot be read any further; a
-    second signal stops at once.
+    The run directory under --store holds the samples and report.html.  Ctrl-C drains the engine and
+    writes the report, as do SIGTERM, SIGQUIT, a closed terminal and a trace that cannot be read any
+    further; a second signal stops at once.
     """
     hold_s = _hold(on_leak)
     if resume is not None:

@@ -41,9 +41,9 @@ def list_stored(
         ListFormat, typer.Option("--format", help="Output format.")
     ] = ListFormat.CONSOLE,
 ) -> None:
-    """Runs, comparisons and nights of a store; what is damaged is listed with the reason."""
+    """List runs, comparisons and nightly runs of a results directory, with damaged ones."""
     if not store.is_dir():
-        raise RunDirectoryError(f"{store} is no directory: name the store of the runs with --store")
+        raise RunDirectoryError(f"there is no results directory {store}; pass --store DIR")
     from hybridbench.rundir.listing import list_store
 
     every = list_store(store)

@@ -15,7 +15,7 @@ def given_thresholds(texts: Sequence[str], *, of_comparison: bool = False) -> tu
         of_comparison: whether two versions are there for a ratio.
 
     Raises:
-        UsageError: one is none, names what nobody measures, or lacks its unit.
+        UsageError: one is none, names what is not measured, or lacks its unit.
     """
     try:
         parsed = parse_thresholds(texts)

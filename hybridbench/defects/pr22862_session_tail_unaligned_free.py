@@ -29,7 +29,8 @@ def _free_tail(self: StreamingSession, slot: SessionSlot, prefix_len: int) -> No
 DEFECT = Defect(
     slug="session-tail-unaligned-free",
     source="sglang#22862",
-    symptom="A page that a session's turn still reads is free, and soon somebody else's as well.",
+    symptom="A page that a session's turn still reads is free, and soon allocated to another "
+    "request as well.",
     profile="session-ahead",
     signature=Signature(
         verdicts=("INVARIANT",),
@@ -45,7 +46,7 @@ DEFECT = Defect(
         at_most=True,
     ),
     patches=(Patch(StreamingSession, "_free_tail", _free_tail, fingerprint="66f9abb00f71"),),
-    harmed="Nobody: the review saw it.  With pages of one token it is right.",
+    harmed="No user: it was found in review.  With pages of one token it is right.",
     cure="The start is rounded up to a page border.",
     overrides=(
         # No account of holders stood in the way.

@@ -111,7 +111,7 @@ def _remove_node_from_mamba(self: MambaLRUList, node: TreeNode) -> None:
 DEFECT = Defect(
     slug="lru-reference-cycle",
     source="sglang#25770",
-    symptom="RSS of the scheduler climbs while all pools balance: evicted tree nodes wait for a "
+    symptom="RSS of the scheduler grows while all pools balance: evicted tree nodes wait for a "
     "full collection, or hang from tombstones that are still in the tree.",
     profile="chat-churn",
     signature=Signature(

@@ -49,7 +49,7 @@ DEFECT = Defect(
     ),
     patches=(Patch(Engine, "disconnect", _disconnect, fingerprint="72f07102bac9"),),
     harmed="Chat front ends whose users close the tab: about 13 % of the running slots served "
-    "nobody.",
+    "no client.",
     cure="The abort is sent first, or carries the request itself rather than its id.",
     truth=TRUTH,
 )

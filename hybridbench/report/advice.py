@@ -14,16 +14,16 @@ from hybridbench.report.wording import command_text, without_options
 from hybridbench.units import format_duration
 
 MEANING: Final[Mapping[VerdictKind, str]] = {
-    VerdictKind.CLEAN: "No finding; every gated metric stays below its limit, and none surely "
-    "grows.",
+    VerdictKind.CLEAN: "No finding; every gated metric stays below its limit, and no growth is "
+    "confirmed.",
     VerdictKind.LEAK: "Something is held that should not be, or grows with every event.",
     VerdictKind.DEGRADED: "Throughput, latency or hit rate decays, or misses its threshold.",
     VerdictKind.INVARIANT: "The engine's state contradicts itself, or its own check raised a false "
     "alarm.",
     VerdictKind.INCONCLUSIVE: "Not decided: neither a finding nor a bound good enough to pass.",
     VerdictKind.CRASHED: "The worker died, hung or was killed, and no finding explains it.",
-    VerdictKind.INVALID: "The run proves nothing: what it should exercise or measure did not "
-    "happen.",
+    VerdictKind.INVALID: "The run is not conclusive: it did not exercise or measure what it "
+    "should.",
 }
 
 NEXT: Final = "Next"
@@ -59,7 +59,7 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "below-threshold": "Compare with a healthy run of the same profile: the level of {subject} was "
     "wrong from the start, so no trend will show where it comes from.",
     "workload-failed": "Correct the {subject} at the place named above, then repeat the run, or go "
-    "on with it by --resume; --dry-run reads a whole trace beforehand.",
+    "on with it by --resume; --dry-run checks a whole trace first.",
     ANALYSIS_FAILED: "Report it with analysis-errors.txt of this run; a version that mends it can "
     "judge the stored samples again with `hybridbench report`.",
     "unreadable": "Find what wrote these samples: the series are named in the evidence, and the "
@@ -73,10 +73,10 @@ _NOT_BY_TIME = (ANALYSIS_FAILED, "unreadable")
 
 # The same where the finding knows the event: then the search begins there.
 _BY_DRIVEN_FINDING: Final[Mapping[str, str]] = {
-    "residual": "Begin with what runs upon a {event}: it takes {subject} out of somebody's hands "
-    "and gives nothing back; verdict.json has the checkpoint at which the loss appears.",
-    "container-grows": "Begin with what runs upon a {event}: it puts entries into {subject} that "
-    "nobody takes out.",
+    "residual": "Start with the {event} handler: it acquires {subject} and never releases it; "
+    "verdict.json names the checkpoint at which the loss appears.",
+    "container-grows": "Start with the {event} handler: it adds entries to {subject} and never "
+    "removes them.",
 }
 
 _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
@@ -89,7 +89,7 @@ _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.CRASHED: "Read the last lines of the worker in the evidence, then repeat the run.",
     VerdictKind.INVALID: "Choose a profile or a length that reaches the counters marked as not "
     "met, on a machine that is not busy with something else.",
-    VerdictKind.CLEAN: "Nothing to do. A longer run bounds smaller leaks.",
+    VerdictKind.CLEAN: "No action needed. Run longer to rule out smaller leaks.",
     VerdictKind.INCONCLUSIVE: "Run longer.",
 }
 

@@ -87,8 +87,8 @@ def stored_evidence(record: RunRecord) -> list[str]:
     garbage = record.series.get("gc_collectible_bytes")
     if garbage is not None and len(garbage):
         lines.append(
-            f"The last census saw {amount(float(garbage.value[-1]), 'B')} that waited for a full "
-            f"collection, the first {amount(float(garbage.value[0]), 'B')}."
+            f"The last heap scan found {amount(float(garbage.value[-1]), 'B')} of uncollected "
+            f"garbage, the first {amount(float(garbage.value[0]), 'B')}."
         )
     memory = record.series.get("rss_anon_swap_bytes")
     if memory is not None and len(memory):

@@ -28,11 +28,11 @@ from hybridbench.units import format_count, format_duration
 
 # What each kind of finding is the answer to.  Growth and decay are asked of every metric by name.
 QUESTIONS: Final[Mapping[str, str]] = {
-    "residual": "no slot stays taken at a quiet checkpoint",
+    "residual": "no slot stays taken at an idle checkpoint",
     "held-at-idle": "nothing is held while no request is in the engine",
     "locks-at-idle": "no lock is left while no request is in the engine",
     "waiting-holds-slots": "a request that waits holds nothing",
-    "instances-wait-for-collector": "no dead object waits for the collector",
+    "instances-wait-for-collector": "no dead object is left to the collector",
     "instances-retained": "no dead object is kept alive",
     "container-grows": "no container grows with the requests",
     "running-without-client": "no request runs on without its client",
@@ -46,7 +46,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
 
 # Kinds of one finding, by what most instances do: the other kind's key and what the rest do.
 _FATES: Final[Mapping[str, tuple[str, str, str]]] = {
-    WAITING: (RETAINED, "collectible_most", "wait for the collector"),
+    WAITING: (RETAINED, "collectible_most", "are left to the collector"),
     RETAINED: (WAITING, "retained_most", "survive a full gc.collect()"),
 }
 _LOCALS: Final = 2.0  # local variables of the loop may name so many at any census
@@ -62,7 +62,7 @@ _STATE: Final[Mapping[VerdictKind, GateState]] = {
 }
 _DECAY_STATE: Final = {"worse": GateState.FAILED, "no change": GateState.PASSED}
 _NO_PASSES: Final = {
-    VerdictKind.INVALID: "the run is INVALID and proves nothing",
+    VerdictKind.INVALID: "the run is INVALID",
     VerdictKind.CRASHED: "the worker did not live to the end of the run",
 }
 _WORST_FIRST: Final = (GateState.FAILED, GateState.ERROR, GateState.SKIPPED, GateState.PASSED)

@@ -44,7 +44,7 @@ NOWHERE: Final[Mapping[str, str]] = {}
 _MEANING: Final = {
     "PASS": "Every cell came to a verdict, and none failed.",
     "FAIL": "A cell failed or came to no verdict; the exit code is that of the worst.",
-    "INCONCLUSIVE": "No cell failed, and none was decided: this run proves nothing.",
+    "INCONCLUSIVE": "No cell failed, and none was decided: this run is INCONCLUSIVE.",
 }
 
 

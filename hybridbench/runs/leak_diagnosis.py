@@ -104,7 +104,7 @@ class LeakDiagnosis:
         loop = self._loop
         pid, interrupts = loop.target.pid, loop.context.interrupts
         loop.context.view.note(
-            f"LEAK: the worker (pid {pid}) is kept for {format_duration(self._hold_s)}, at rest "
+            f"LEAK: the worker (pid {pid}) stays up for {format_duration(self._hold_s)}, idle "
             f"and unchanged.  Reach it with `py-spy dump --pid {pid}`, `gdb -p {pid}` or "
             f"/proc/{pid}/smaps; Ctrl-C ends the wait and the run goes on to its report."
         )

@@ -183,8 +183,8 @@ def picture(status: RunStatus) -> RenderableType:
     table.add_row(
         "probes",
         f"{status.probe_share:.2%}",
-        f"{status.censuses} censuses, {status.checkpoints} checkpoints, "
-        f"{format_bytes(status.collectible_bytes)} waits for the collector",
+        f"{status.censuses} heap scans, {status.checkpoints} checkpoints, "
+        f"{format_bytes(status.collectible_bytes)} uncollected garbage",
     )
     return Group(head, bar, table)
 

@@ -117,7 +117,7 @@ def preview_soak(plan: SoakPlan, clock: Clock | None = None) -> Preview:
         target = BundledTarget(WorkerLaunch(Path(folder) / "stderr.log", malloc=plan.malloc))
         try:
             ready = boot_worker(target, plan, clock, Interrupts())
-            assert ready is not None, "nobody interrupts a preview"
+            assert ready is not None, "a preview is not interrupted"
             memory_bytes = read_process_memory(ready.pid).rss_bytes
             census = _census(target, clock)
             target.post(Shutdown())
@@ -210,8 +210,8 @@ def _warnings(plan: SoakPlan, preview: Preview) -> Iterator[str]:
     free = preview.memory_free_bytes
     if free is not None and free < preview.memory_needed_bytes:
         yield (
-            f"the worker and a census want about {format_bytes(preview.memory_needed_bytes)}, and "
-            f"{format_bytes(free)} are allowed"
+            f"the worker and a heap scan need about "
+            f"{format_bytes(preview.memory_needed_bytes)}, and {format_bytes(free)} are available"
         )
     yield from _length_warnings(preview)
     yield from _stall_warnings(preview.stall)
@@ -219,7 +219,7 @@ def _warnings(plan: SoakPlan, preview: Preview) -> Iterator[str]:
     if _INCREMENTAL_GC[0] <= sys.version_info[:3] <= _INCREMENTAL_GC[1]:
         yield "this Python collects incrementally: what it calls generation 2 is no full collection"
     if preview.stall is None:
-        yield "no census worked: what waits for the collector will not be seen"
+        yield "no heap scan worked: uncollected garbage will not be measured"
 
 
 def _length_warnings(preview: Preview) -> Iterator[str]:
@@ -237,8 +237,8 @@ def _length_warnings(preview: Preview) -> Iterator[str]:
             )
         elif one.smallest_per_h > one.promise_per_h:
             yield (
-                f"too short for its promise: {one.metric} can be told from "
-                f"{format_byte_rate(one.smallest_per_h)} on, promised are "
+                f"too short for its limit: {one.metric} has a minimum detectable leak of "
+                f"{format_byte_rate(one.smallest_per_h)}; the limit is "
                 f"{format_byte_rate(one.promise_per_h)}"
             )
 

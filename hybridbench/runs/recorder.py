@@ -75,7 +75,7 @@ class Recorder:
     def census(self, reply: CensusReply) -> None:
         """Store what a census counted, as a sample of its own moment."""
         if reply.error:
-            self.note(f"a census failed: {reply.error}")
+            self.note(f"a heap scan failed: {reply.error}")
             return
         values: dict[str, float] = {
             "gc_collectible_bytes": reply.collectible_bytes,
@@ -141,7 +141,7 @@ class Recorder:
 
 
 def garbage_by_type(census: CensusReply) -> list[JsonValue]:
-    """The types that hold most of what waits for the collector."""
+    """The types that hold most of uncollected garbage."""
     return [
         {"type": row.type_name, "count": row.count, "bytes": row.size_bytes}
         for row in census.types[:_TYPES_RECORDED]

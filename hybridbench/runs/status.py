@@ -64,7 +64,7 @@ class RunStatus:
     def so_far(self) -> str:
         """What the exact checks say up to now; trends are judged at the end."""
         if self.suspicion:
-            return f"suspicious: {self.suspicion}"
+            return f"possible leak: {self.suspicion}"
         return "nothing found so far" if self.censuses else "too early to say"
 
     def saw_sample(self, values: Mapping[str, float]) -> None:
@@ -91,7 +91,7 @@ class RunStatus:
         for name, count in census.instances.items():
             stray = count.live - count.expected
             if stray > 0:
-                self.suspicion = f"{stray} {name} alive that nobody can reach or should hold"
+                self.suspicion = f"{stray} stale {name} objects"
 
     def saw_checkpoint(self, checkpoint: CheckpointReply) -> None:
         """Take over what a checkpoint says."""

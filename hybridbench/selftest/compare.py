@@ -89,7 +89,7 @@ def compare(
         wrong += [f"found {f.kind}: {f.title}" for f in verdict.findings if _accuses(f)]
     if row.expect is not Expect.CAUGHT:
         wrong += [
-            f"{count} slots of {pool} were given back by somebody who did not hold them"
+            f"{count} slots of {pool} were freed by an owner that did not hold them"
             for pool, count in sorted((objections or {}).items())
             if count
         ]

@@ -212,8 +212,8 @@ def _doubted(result: MetricResult, falls: Falls, gap_share: float, beyond: int) 
     if falls.possible_s:
         reason = (
             f"few-processes: it fell to a fraction {len(falls.possible_s)} times, and restarts "
-            "cannot be told from a sawtooth; add a column with the process id or a counter of "
-            "work, or say --never-restarted"
+            "cannot be distinguished from a sawtooth; add a column with the process id or a "
+            "counter of work, or pass --never-restarted"
         )
         return replace(result, outcome="INCONCLUSIVE", reason=reason)
     if gap_share > _GAP_SHARE_MAX:

@@ -35,14 +35,14 @@ class Capability(StrEnum):
 # What a reader misses when a target lacks a capability that shows something.
 NOT_SHOWN: Mapping[Capability, str] = {
     Capability.MALLOC: "what the C allocator holds",
-    Capability.EVENT_COUNTERS: "engine events, so growth is told per time and per request only",
+    Capability.EVENT_COUNTERS: "engine events, so growth is reported per hour and per request only",
     Capability.POOLS: "pool counts: lost slots show only when a pool runs dry",
     Capability.WAITING_HELD: "what waiting requests hold",
     Capability.LOCKS: "locks that are held when nothing runs",
     Capability.CONTAINERS: "lengths of the engine's own tables",
     Capability.INVARIANTS: "the engine's own checks",
     Capability.GC_COUNTERS: "the collector's pauses",
-    Capability.GC_CENSUS: "what waits for the collector",
+    Capability.GC_CENSUS: "uncollected garbage",
     Capability.INSTANCES: "objects that should have died by reference count",
 }
 

@@ -101,7 +101,7 @@ def _census(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan | WalkSc
     if method == "walk":
         return WalkScan(engine.reference_counted_classes)
     if method != "fork":
-        raise ConfigError(f"census: {method!r} is no method; choose auto, fork or walk.")
+        raise ConfigError(f"heap scan: {method!r} is not a method; choose auto, fork or walk.")
     excluded = exclude_from_forks(pool_ranges(engine.pools))
     return ForkScan(
         engine.reference_counted_classes,

@@ -147,7 +147,7 @@ def _sessions(profile: ProfileKeys) -> Iterator[Fault]:
     if sessions.abandon > 0 and sessions.timeout_s is None:
         yield (
             ("sessions", "abandon"),
-            "needs sessions.timeout, or nobody ever closes them",
+            "needs sessions.timeout, or they are never closed",
         )
     if sessions.share > 0 and profile.prompts.payload_bytes > 0:
         yield ("sessions", "share"), "and prompts.payload exclude each other; set one of them to 0"

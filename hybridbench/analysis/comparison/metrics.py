@@ -73,7 +73,7 @@ COMPARED: tuple[ComparedMetric, ...] = (
     ComparedMetric("itl_ms_p50", "ITL p50", "ms", Sense.COST, _LATENCY, guards=True),
     ComparedMetric("itl_ms_p99", "ITL p99", "ms", Sense.COST, _LATENCY),
     ComparedMetric("hit_rate", "hit rate", "ratio", Sense.SHARE, _SHARE, guards=True, least=1e-3),
-    ComparedMetric(MEMORY_AT_REST, "memory at rest", "B", Sense.SIZE, _MEMORY, guards=True),
+    ComparedMetric(MEMORY_AT_REST, "idle memory", "B", Sense.SIZE, _MEMORY, guards=True),
     ComparedMetric(PEAK_MEMORY, "peak memory", "B", Sense.SIZE, _MEMORY, guards=True),
 )
 

@@ -133,7 +133,7 @@ class Driver:
             names = ", ".join(self.rivals[:4])
             more = len(self.rivals) - 4
             others = f" and {more} more" if more > 0 else ""
-            yield f"{self.counter} cannot be told apart in this run from {names}{others}"
+            yield f"{self.counter} cannot be distinguished in this run from {names}{others}"
 
 
 def _plain(value: float, digits: int) -> str:

@@ -135,7 +135,7 @@ def _surplus(facts: Facts, pool: str) -> Finding:
         kind=NEGATIVE,
         verdict=VerdictKind.INVARIANT,
         subject=pool_words(pool),
-        title=f"{seen[-1].value:.0f} {unit} have more than one holder at rest",
+        title=f"{seen[-1].value:.0f} {unit} have more than one holder while idle",
         cause="a slot was freed twice, or is counted by two holders",
         evidence=(f"residual at the last checkpoints: {said}",),
         since_s=first.t_s,

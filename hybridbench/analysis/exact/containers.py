@@ -207,7 +207,7 @@ def _finding(container: _Container, driver: Driver | None) -> Finding:
         hourly: Rate | None = _between_idle(t, value, unit)
     else:
         title, hourly = f"{name} only grows, {ends}", rate_per_hour(t, value, unit)
-    said = "at rest: " + ", ".join(format_count(float(v)) for v in at_idle[-5:, 1])
+    said = "at idle checkpoints: " + ", ".join(format_count(float(v)) for v in at_idle[-5:, 1])
     found = Finding(
         kind=KIND,
         verdict=VerdictKind.LEAK,

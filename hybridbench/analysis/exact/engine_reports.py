@@ -36,7 +36,7 @@ _CRASHES = {
     "exit": "the worker exited",
     "signal": "the worker was killed by a signal",
     "hang": "the worker made no step until the watchdog ended it",
-    "oom": "the worker was killed for want of memory",
+    "oom": "the worker was OOM-killed",
 }
 _STDERR_LINES = 5
 

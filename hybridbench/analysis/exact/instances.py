@@ -248,7 +248,7 @@ def _evidence(
     record: RunRecord, scans: _Scans, seen: NDArray[np.bool_], probes: Probes, fate: _Fate
 ) -> Iterable[str]:
     yield (
-        f"strays in {int(seen.sum())} of {scans.t_s.size} probes, first at "
+        f"stale objects in {int(seen.sum())} of {scans.t_s.size} heap scans, first at "
         f"{format_duration(float(scans.t_s[int(np.argmax(seen))]))}, "
         f"{format_count(float(scans.stray[-1]))} in the last"
     )

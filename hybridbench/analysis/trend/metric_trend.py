@@ -313,7 +313,7 @@ def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> str:
         early, late = (terms.per_hour(part / hours) for part in found.fade)
         return f"still-filling: growth went from {early} to {late} in the second half"
     if reason == "load-climbs":
-        return "load-climbs: the requests in flight rose as evenly; growth at an even load tells"
+        return "load-climbs: requests in flight rose in step; repeat the run at constant load"
     if reason == "few-cycles":
         return "few-cycles: too few troughs to see what grows under the sawtooth"
     if reason == "few-steps":

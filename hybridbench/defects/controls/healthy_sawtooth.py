@@ -42,7 +42,7 @@ class PairsThatExpire:
 DEFECT = control(
     "healthy-sawtooth",
     "cpython gc",
-    symptom="memory climbs and falls with the full collections; its low points stay.",
+    symptom="memory rises and falls with the full collections; its low points stay.",
     rate="none from trough to trough",
     patches=(beside_steps(PairsThatExpire()),),
     # A small heap: its quarter is reached often, so there are many teeth.

@@ -37,7 +37,7 @@ class SlotsThatKeep:
 DEFECT = control(
     "sticky-burst",
     "vllm#57974",
-    symptom="a burst leaves 64 MiB in slots that nobody empties; no request after it adds any.",
+    symptom="a burst leaves 64 MiB in slots that are never emptied; no request after it adds any.",
     rate="one step",
     patches=(beside_steps(SlotsThatKeep()),),
 )

@@ -79,7 +79,7 @@ def refusal(
         f"held by {owner_name(holder)}, not {owner_name(claimed)}"
     )
     if holder == RESERVED:
-        return ReservedSlotError(f"{message} (slot 0 and open groups are nobody's to give)")
+        return ReservedSlotError(f"{message} (slot 0 and open groups have no owner)")
     if action != "free":
         return OwnershipError(message)
     return DoubleFreeError(message) if holder == FREE else ForeignFreeError(message)

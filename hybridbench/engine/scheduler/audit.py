@@ -175,8 +175,8 @@ class SlotAudit:
             booked = set(self._ledger_slots(pool, owner))
             name = owner_name(owner)
             for slots, text in (
-                (claimed - booked, f"claimed for {name}, but booked to somebody else"),
-                (booked - claimed, f"booked to {name}, but nobody there knows of them"),
+                (claimed - booked, f"claimed for {name}, but booked to another owner"),
+                (booked - claimed, f"booked to {name}, but that owner does not know of them"),
             ):
                 if slots:
                     listed = tuple(sorted(slots))

@@ -89,8 +89,8 @@ def _waiting(found: Diagnosis) -> Iterable[str]:
         kinds = ", ".join(f"{count:,} {name}" for name, count in garbage.cycle_types[:2])
         first = garbage.cycles[0]
         yield (
-            f"They hang together in {garbage.components:,} cycles of {kinds}; {first.share:.0%} of "
-            f"those looked at go round by {first}."
+            f"They form {garbage.components:,} reference cycles of {kinds}; {first.share:.0%} of "
+            f"the sampled cycles go through {first}."
         )
 
 
@@ -108,8 +108,8 @@ def _holding(row: RetainedObjects) -> str:
     chain = " -> ".join(row.chain) or row.holder
     if row.dragged:
         return (
-            f"{row.count:,} {row.type_name} ({size}) that their structure has let go of and only "
-            f"the pointers of neighbours reach, mostly {row.holder} (for example {chain})"
+            f"{row.count:,} {row.type_name} ({size}) removed from their structure and still "
+            f"reachable through pointers of neighbours, mostly {row.holder} (for example {chain})"
         )
     if row.count == 0:
         items = f" of {row.item_type}" if row.item_type else ""

@@ -119,7 +119,7 @@ def test_without_a_baseline_the_rungs_are_told_and_no_split() -> None:
 
     assert [row.name for row in found.rungs] == ["rest", "trim", "collect", "flush"]
     assert found.explained is None
-    assert any("no baseline" in note for note in found.notes)
+    assert any("no idle baseline" in note for note in found.notes)
 
 
 def test_of_two_segments_the_last_baseline_counts() -> None:

@@ -214,9 +214,9 @@ def test_what_the_worker_gave_back_at_the_end_is_told_step_by_step() -> None:
 
     verdict = judge(with_events(record, RunEvent(239.0, "reclaim", given)))
 
-    (note,) = [line for line in verdict.notes if "at rest" in line]
+    (note,) = [line for line in verdict.notes if "held while idle" in line]
     assert "a full collection 50.0 MiB" in note
-    assert "malloc_trim gave back 2.00 MiB" in note
+    assert "malloc_trim released 2.00 MiB" in note
 
 
 def test_a_probe_that_was_given_up_gates_nothing_and_is_told_as_not_seen() -> None:

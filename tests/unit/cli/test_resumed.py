@@ -63,8 +63,8 @@ def test_a_defect_that_is_a_file_may_be_named_without_the_slugs() -> None:
         ({"seed": 2}, "--seed 2: this run has 1"),
         ({"defect": ["slow-step", "mine.py"]}, "--defect slow-step, mine.py: this run has lru"),
         ({"defect": []}, "--defect none: this run has lru-reference-cycle"),
-        ({"set_": ["pools.mamba_slots=8"]}, "--set cannot stand beside --resume"),
-        ({"length_scale": "1/2"}, "--length-scale cannot stand beside --resume"),
+        ({"set_": ["pools.mamba_slots=8"]}, "--set cannot be combined with --resume"),
+        ({"length_scale": "1/2"}, "--length-scale cannot be combined with --resume"),
     ],
 )
 def test_what_would_make_it_another_run_is_refused(given: dict[str, object], said: str) -> None:

@@ -112,7 +112,7 @@ def test_the_budget_of_a_pull_request_fits_two_cells_that_can_decide() -> None:
 def test_a_failed_run_has_one_issue(tmp_path: Path, found: str, verb: str) -> None:
     name = step_with("gh issue")
 
-    calls = run_step(name, tmp_path, TITLE="The night is red", RUN="run-1", FOUND=found)
+    calls = run_step(name, tmp_path, TITLE="Nightly run failed", RUN="run-1", FOUND=found)
 
     assert [call[:3] for call in calls] == [["gh", "issue", "list"], ["gh", "issue", verb]]
     body = (tmp_path / "body.md").read_text(encoding="utf-8")

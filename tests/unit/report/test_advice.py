@@ -21,7 +21,7 @@ def advice(kind: str, driver: str | None) -> str:
 
 @pytest.mark.parametrize("kind", ["residual", "container-grows"])
 def test_a_known_event_is_where_to_begin(kind: str) -> None:
-    assert advice(kind, "session_closes").startswith("Begin with what runs upon a session close:")
+    assert advice(kind, "session_closes").startswith("Start with the session close handler:")
 
 
 @pytest.mark.parametrize("kind", ["residual", "container-grows"])

@@ -64,7 +64,7 @@ def test_every_metric_that_both_have_is_a_row_with_its_role() -> None:
 
     roles = {row[0]: row[-1] for row in table.rows}
     assert roles["throughput"] == "answers"
-    assert roles["memory at rest"] == "guards"
+    assert roles["idle memory"] == "guards"
     assert roles["ITL p99"] == "shown"
     assert "12 pairs" in table.note.lower()
     assert "Same within 3 %" in table.note

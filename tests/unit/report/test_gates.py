@@ -51,9 +51,7 @@ def test_no_row_passes_that_the_minority_of_the_instances_contradicts() -> None:
 
     assert found["instances-retained"].state is GateState.FAILED
     assert found["instances-wait-for-collector"].state is GateState.FAILED
-    assert "200 TreeNode objects wait for the collector" in (
-        found["instances-wait-for-collector"].text
-    )
+    assert "200 TreeNode objects" in found["instances-wait-for-collector"].text
     alone = replace(mixed, data={"retained_most": 10_400.0, "collectible_most": 0.0})
     pure = gates(replace(verdict, findings=(alone, *others)))
     assert pure["instances-wait-for-collector"].state is GateState.PASSED

@@ -74,7 +74,7 @@ def test_a_census_that_failed_is_a_note_and_no_numbers(recorder: Recorder, sink:
     recorder.census(census_reply(1, 1001.0, error="the child ended with status -11"))
 
     assert sink.samples == []
-    assert sink.data_of("note") == [{"text": "a census failed: the child ended with status -11"}]
+    assert sink.data_of("note") == [{"text": "a heap scan failed: the child ended with status -11"}]
 
 
 def test_a_checkpoint_is_an_event_a_census_and_what_the_checks_said(
@@ -86,7 +86,7 @@ def test_a_checkpoint_is_an_event_a_census_and_what_the_checks_said(
         types=[TypeCount("TreeNode", 4, 400)],
         instances={"TreeNode": m.InstanceCount(5, 5, 0, 0)},
     )
-    found = m.ViolationRecord("residual", "kv", "1 held by nobody", [7])
+    found = m.ViolationRecord("residual", "kv", "1 without a holder", [7])
     recorder.checkpoint(
         m.CheckpointReply(
             probe_id=2,

@@ -44,5 +44,5 @@ def test_exact_findings_show_at_once() -> None:
     assert strays.so_far == "nothing found so far"
     strays.saw_census(census_reply(1, 0.0, instances={"TreeNode": m.InstanceCount(9, 4, 5, 0)}))
 
-    assert waiting.so_far == "suspicious: waiting requests hold 2 slots of the mamba pool"
-    assert strays.so_far.startswith("suspicious: 5 TreeNode")
+    assert waiting.so_far == "possible leak: waiting requests hold 2 slots of the mamba pool"
+    assert strays.so_far.startswith("possible leak: 5 stale TreeNode")

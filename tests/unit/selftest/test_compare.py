@@ -269,7 +269,7 @@ def test_in_a_healthy_run_allocators_that_check_nothing_have_nothing_to_object_t
 
     assert compared(TWIN, clean, {}, objections={"kv": 0, "mamba": 0}).wrong == ()
     (wrong,) = compared(TWIN, clean, {}, objections={"kv": 16, "mamba": 0}).wrong
-    assert wrong == "16 slots of kv were given back by somebody who did not hold them"
+    assert wrong == "16 slots of kv were freed by an owner that did not hold them"
     assert compared(CAUGHT, leak(), TRUTH, objections={"kv": 16}).wrong == ()
 
 

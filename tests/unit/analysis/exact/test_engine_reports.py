@@ -78,7 +78,12 @@ def test_what_the_arithmetic_already_says_is_not_said_twice() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "words"),
-    [("signal", "killed by a signal"), ("hang", "watchdog"), ("oom", "memory"), ("exit", "exited")],
+    [
+        ("signal", "killed by a signal"),
+        ("hang", "watchdog"),
+        ("oom", "OOM-killed"),
+        ("exit", "exited"),
+    ],
 )
 def test_a_death_is_a_crash_with_its_last_words(reason: str, words: str) -> None:
     event = RunEvent(150.0, "crash", {"reason": reason, "detail": "x", "stderr_tail": ["a", "b"]})

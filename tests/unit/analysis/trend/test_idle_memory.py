@@ -58,7 +58,7 @@ def test_the_finding_names_memory_at_rest() -> None:
 
     (finding,) = [f for f in verdict.findings if f.subject == AT_REST]
     assert finding.verdict is VerdictKind.LEAK
-    assert finding.title.startswith("memory at rest grows by +")
+    assert finding.title.startswith("idle memory grows by +")
 
 
 def test_too_few_rests_are_not_judged() -> None:
