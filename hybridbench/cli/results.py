@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridbench.rundir.layout import COMPARISON, NIGHT
+from hybridbench.rundir.layout import COMPARISON, NIGHTLY
 
 if TYPE_CHECKING:
     from hybridbench.report.document import Document
@@ -51,7 +51,7 @@ def _nightly_run(directory: Path) -> Result:
     from hybridbench.nightly.run import stored_document, write_pages
     from hybridbench.nightly.stored import read_nightly_run
 
-    document = stored_document(directory, read_nightly_run(directory / NIGHT))
+    document = stored_document(directory, read_nightly_run(directory / NIGHTLY))
     return Result(document, lambda: write_pages(directory, document))
 
 
@@ -80,4 +80,4 @@ def _comparison(directory: Path) -> Result:
 
 
 # By the file that only its kind has.  Both may hold runs, and neither has a manifest of its own.
-_READERS: Mapping[str, Callable[[Path], Result]] = {COMPARISON: _comparison, NIGHT: _nightly_run}
+_READERS: Mapping[str, Callable[[Path], Result]] = {COMPARISON: _comparison, NIGHTLY: _nightly_run}

@@ -218,7 +218,7 @@ def _last_green_runs(entries: Sequence[RunSummary]) -> set[Path]:
     """The newest green run of each plan: what the next one is compared with."""
     found: dict[str, Path] = {}
     for entry in entries:
-        if entry.kind is EntryKind.NIGHT and entry.exit_code == 0:
+        if entry.kind is EntryKind.NIGHTLY and entry.exit_code == 0:
             found.setdefault(entry.profile, entry.path)
     return set(found.values())
 

@@ -21,7 +21,7 @@ from hybridbench.records.nightly import (
 )
 from hybridbench.records.verdict import Rate, VerdictKind
 from hybridbench.report.wording import full_rate_text, metric_label
-from hybridbench.rundir.layout import NIGHT, make_directory
+from hybridbench.rundir.layout import NIGHTLY, make_directory
 from hybridbench.rundir.lock import locked_run
 
 _THROUGHPUT: Final = "throughput_tokens_per_s"
@@ -65,10 +65,10 @@ def keep_green_run(place: Path, name: str, run: NightlyRun) -> None:
     with locked_run(place):
         folder = place / name
         make_directory(folder)
-        write_record(folder / NIGHT, run)
+        write_record(folder / NIGHTLY, run)
         for old in green_runs([place])[_KEPT:]:
             # Only what was made here: a directory that holds anything else stays.
-            (place / old.name / NIGHT).unlink(missing_ok=True)
+            (place / old.name / NIGHTLY).unlink(missing_ok=True)
             if not any((place / old.name).iterdir()):
                 (place / old.name).rmdir()
 
@@ -91,7 +91,7 @@ def _files(places: Sequence[Path]) -> Iterator[Path]:
     for place in places:
         if not place.is_dir():
             continue
-        for path in (place / NIGHT, *sorted(place.glob(f"*/{NIGHT}"))):
+        for path in (place / NIGHTLY, *sorted(place.glob(f"*/{NIGHTLY}"))):
             if path.is_file():
                 yield path.resolve()
 

@@ -26,7 +26,7 @@ from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import (
     CELL,
     CELLS,
-    NIGHT,
+    NIGHTLY,
     REPORT_HTML,
     SUMMARY,
     make_directory,
@@ -137,7 +137,7 @@ def merge_cells(places: Sequence[Path], out: Path, options: MergeOptions) -> Doc
     earlier = green_runs(beside, but=out)
     run = merged(plan, found, earlier, allow_partial=options.allow_partial)
     make_directory(out)
-    write_record(out / NIGHT, run)
+    write_record(out / NIGHTLY, run)
     document = stored_document(out, run)
     write_pages(out, document)
     if options.keep is not None and run.green:
@@ -177,7 +177,7 @@ def run_directory(store: Path, nightly: PlannedRun) -> Path:
     never saw.
     """
     for folder in sorted(store.glob("*/"), reverse=True):
-        if not (folder / NIGHT).exists() and _is_of(folder, nightly):
+        if not (folder / NIGHTLY).exists() and _is_of(folder, nightly):
             return folder
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return store / f"{stamp}-{nightly.record.name}"

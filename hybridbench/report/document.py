@@ -21,7 +21,7 @@ class DocumentKind(StrEnum):
 
     RUN = "soak report"
     COMPARISON = "comparison"
-    NIGHT = "nightly report"
+    NIGHTLY = "nightly report"
     HISTORY = "history"
     SERIES = "series"
 

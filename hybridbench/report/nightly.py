@@ -25,7 +25,7 @@ from hybridbench.report.document import (
     Table,
 )
 from hybridbench.report.wording import BADGES, full_rate_text, number, rate_text
-from hybridbench.rundir.layout import NIGHT
+from hybridbench.rundir.layout import NIGHTLY
 from hybridbench.units import format_duration
 
 _GATE: Final = {
@@ -57,7 +57,7 @@ def nightly_document(run: NightlyRun, name: str, pages: Mapping[str, str] = NOWH
         pages: of a cell's id: the report of the run that decided, as a path from that directory.
     """
     return Document(
-        kind=DocumentKind.NIGHT,
+        kind=DocumentKind.NIGHTLY,
         run_id=name,
         subtitle=_subtitle(run),
         badge=BADGES[run.word],
@@ -70,7 +70,7 @@ def nightly_document(run: NightlyRun, name: str, pages: Mapping[str, str] = NOWH
         findings=tuple(_finding(cell, entry) for cell, entry in _entries(run)),
         notes=(*run.notes, *(f"{c.id}: {note}" for c in run.cells for note in c.notes)),
         provenance=(_provenance(run),),
-        data_file=NIGHT,
+        data_file=NIGHTLY,
         suite=f"night {run.plan.name}",
     )
 

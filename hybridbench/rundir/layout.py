@@ -21,12 +21,12 @@ MANIFEST: Final = "manifest.json"
 SAMPLES: Final = "samples.jsonl"
 EVENTS: Final = "events.jsonl"
 VERDICT: Final = "verdict.json"
-# Each marks a directory of its kind, which has no manifest: what was compared, what a night ran.
+# Each marks a directory of its kind, which has no manifest: a comparison, a nightly run.
 COMPARISON: Final = "comparison.json"
 # A line for each block of a live comparison.
 BLOCKS: Final = "blocks.jsonl"
-NIGHT: Final = "night.json"
-# A night in the making has only these: a folder with a directory a cell, and a file in each.
+NIGHTLY: Final = "night.json"
+# A nightly run in the making has only these: a folder with a directory a cell, and a file in each.
 CELLS: Final = "cells"
 CELL: Final = "cell.json"
 DIAGNOSIS: Final = "diagnosis.json"
@@ -52,7 +52,7 @@ REPORT_MARKDOWN_SO_FAR: Final = "report-so-far.md"
 ANALYSIS_ERRORS_SO_FAR: Final = "analysis-errors-so-far.txt"
 
 # By these a directory is known as one of ours at first sight; what they hold must prove it.
-MARKERS: Final = (MANIFEST, SAMPLES, COMPARISON, NIGHT, CELL)
+MARKERS: Final = (MANIFEST, SAMPLES, COMPARISON, NIGHTLY, CELL)
 # What was recorded, found or agreed on: no report may be written over it.  The pages (report.html,
 # report.md, junit.xml) are made anew from these at any time.
 RECORDED: Final = frozenset(
@@ -63,7 +63,7 @@ RECORDED: Final = frozenset(
     }
 )
 
-# Of runs, comparisons and nights; made of what was recorded.
+# Of runs, comparisons and nightly runs; made of what was recorded.
 WRITTEN_PAGES: Final = frozenset(
     {
         *(REPORT_HTML, REPORT_MARKDOWN, JUNIT, SUMMARY),

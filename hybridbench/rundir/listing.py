@@ -1,4 +1,4 @@
-"""What lies in a store: runs, comparisons and nights, one summary each, damaged ones included."""
+"""What lies in a store: runs, comparisons and nightly runs, damaged ones included."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hybridbench.rundir.layout import (
     CELLS,
     COMPARISON,
     MANIFEST,
-    NIGHT,
+    NIGHTLY,
     SAMPLES,
     VERDICT,
 )
@@ -35,9 +35,9 @@ from hybridbench.rundir.lock import holder_of
 from hybridbench.rundir.manifest import read_manifest
 
 _TAIL_BYTES: Final = 1 << 17
-# A night holds its cells, a cell its attempts, an attempt its runs.
+# A nightly run holds its cells, a cell its attempts, an attempt its runs.
 _DEPTH: Final = 6
-_CELL_OF_NIGHT: Final = f"{CELLS}/*/{CELL}"
+_CELL_OF_NIGHTLY: Final = f"{CELLS}/*/{CELL}"
 
 
 class EntryKind(StrEnum):
@@ -45,7 +45,7 @@ class EntryKind(StrEnum):
 
     RUN = "run"
     COMPARISON = "comparison"
-    NIGHT = "night"
+    NIGHTLY = "night"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RunSummary:
     """One line of a list; ``problem`` says why the rest is empty.
 
     Of a comparison, ``model`` and ``profile`` are those of its versions, whose names are in
-    ``defects``; of a night, ``profile`` is the name of its plan.
+    ``defects``; of a nightly run, ``profile`` is the name of its plan.
     """
 
     path: Path
@@ -79,14 +79,14 @@ def list_runs(store: Path) -> list[RunSummary]:
 
 
 def list_store(store: Path) -> list[RunSummary]:
-    """What lies in ``store`` or in a plain folder of it, as nights do in results/nightly."""
+    """What lies in ``store`` or in a plain folder of it, as nightly runs do in results/nightly."""
     plain = [path for path in _folders(store) if kind_of(path) is None]
     entries = [entry for folder in (store, *plain) for entry in list_runs(folder)]
     return _newest_first(entries)
 
 
 def find_runs(store: Path) -> Iterator[Path]:
-    """The runs in ``store`` and in its nights, each a whole soak; those of comparisons are not.
+    """The soaks in ``store`` and in its nightly runs; the runs of comparisons are left out.
 
     Links are not followed.
     """
@@ -98,12 +98,12 @@ def kind_of(path: Path) -> EntryKind | None:
     try:
         if (path / COMPARISON).is_file():
             return EntryKind.COMPARISON
-        if (path / NIGHT).is_file():
-            return EntryKind.NIGHT
+        if (path / NIGHTLY).is_file():
+            return EntryKind.NIGHTLY
         if (path / MANIFEST).exists() or (path / SAMPLES).exists():
             return EntryKind.RUN
-        if any(path.glob(_CELL_OF_NIGHT)):
-            return EntryKind.NIGHT
+        if any(path.glob(_CELL_OF_NIGHTLY)):
+            return EntryKind.NIGHTLY
     except OSError:
         return None
     return None
@@ -168,7 +168,7 @@ class _Side(msgspec.Struct):
     name: str = ""
 
 
-class _Night(msgspec.Struct):
+class _Nightly(msgspec.Struct):
     """The same of night.json."""
 
     word: str = ""
@@ -187,7 +187,7 @@ def _summary(kind: EntryKind, path: Path) -> RunSummary:
     try:
         if kind is EntryKind.COMPARISON:
             return _comparison(path)
-        return _night(path) if kind is EntryKind.NIGHT else _run(path)
+        return _nightly(path) if kind is EntryKind.NIGHTLY else _run(path)
     except (RunDirectoryError, OSError) as error:
         return RunSummary(path, path.name, kind, problem=str(error))
     except _DAMAGED as error:
@@ -198,7 +198,7 @@ _DAMAGED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Fore
 _MARKER: Final = {
     EntryKind.RUN: MANIFEST,
     EntryKind.COMPARISON: COMPARISON,
-    EntryKind.NIGHT: NIGHT,
+    EntryKind.NIGHTLY: NIGHTLY,
 }
 
 
@@ -240,7 +240,7 @@ def _comparison(path: Path) -> RunSummary:
 
 
 class _Cell(msgspec.Struct):
-    """The same of cell.json: what is known of a night that was not merged."""
+    """The same of cell.json: what is known of a nightly run that was not merged."""
 
     plan: _Plan | None = None
     attempts: list[_Attempt] = []
@@ -250,36 +250,36 @@ class _Attempt(msgspec.Struct):
     started_wall_s: _Wall | None = None
 
 
-def _night(path: Path) -> RunSummary:
-    if not (path / NIGHT).is_file():
-        return _unmerged_night(path)
-    night = msgspec.json.decode(read_bytes(path / NIGHT, DOCUMENT_BYTES_MAX), type=_Night)
-    ends = (night.started_wall_s, night.ended_wall_s)
+def _nightly(path: Path) -> RunSummary:
+    if not (path / NIGHTLY).is_file():
+        return _unmerged_nightly(path)
+    nightly = msgspec.json.decode(read_bytes(path / NIGHTLY, DOCUMENT_BYTES_MAX), type=_Nightly)
+    ends = (nightly.started_wall_s, nightly.ended_wall_s)
     return RunSummary(
         path=path,
         run_id=path.name,
-        kind=EntryKind.NIGHT,
-        profile="" if night.plan is None else night.plan.name,
-        started_wall_s=night.started_wall_s,
+        kind=EntryKind.NIGHTLY,
+        profile="" if nightly.plan is None else nightly.plan.name,
+        started_wall_s=nightly.started_wall_s,
         duration_s=None if ends[0] is None or ends[1] is None else ends[1] - ends[0],
-        verdict=night.word or None,
-        headline=night.headline,
-        exit_code=night.exit_code,
+        verdict=nightly.word or None,
+        headline=nightly.headline,
+        exit_code=nightly.exit_code,
         writer=writer_of(path / CELLS),
     )
 
 
-def _unmerged_night(path: Path) -> RunSummary:
+def _unmerged_nightly(path: Path) -> RunSummary:
     cells = []
-    for file in sorted(path.glob(_CELL_OF_NIGHT)):
-        # A torn cell is made again when the night goes on.
+    for file in sorted(path.glob(_CELL_OF_NIGHTLY)):
+        # A torn cell is made again when the nightly run goes on.
         with contextlib.suppress(*_DAMAGED):
             cells.append(msgspec.json.decode(read_bytes(file, DOCUMENT_BYTES_MAX), type=_Cell))
     starts = [a.started_wall_s for cell in cells for a in cell.attempts if a.started_wall_s]
     return RunSummary(
         path=path,
         run_id=path.name,
-        kind=EntryKind.NIGHT,
+        kind=EntryKind.NIGHTLY,
         profile=next((cell.plan.name for cell in cells if cell.plan is not None), ""),
         started_wall_s=min(starts, default=None),
         writer=writer_of(path / CELLS),

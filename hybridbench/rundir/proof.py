@@ -22,7 +22,7 @@ from hybridbench.rundir.layout import (
     COMPARISON,
     LOCK,
     MANIFEST,
-    NIGHT,
+    NIGHTLY,
     RECORDED,
     SAMPLES,
     WRITTEN_PAGES,
@@ -53,13 +53,13 @@ class _ComparisonHead(msgspec.Struct):
     comparison_id: str
 
 
-class _NightHead(msgspec.Struct):
+class _NightlyHead(msgspec.Struct):
     schema: str
     plan: _Named
 
 
 def is_ours(path: Path) -> bool:
-    """Whether the content of ``path`` says that it is a run, a comparison or a night of ours.
+    """Whether the content of ``path`` says that it is a run, a comparison or a nightly run of ours.
 
     A run whose manifest is damaged is known by its samples.
     """
@@ -67,14 +67,14 @@ def is_ours(path: Path) -> bool:
         _says(path / MANIFEST, _RunHead, "hybridbench.run/")
         or _has_samples(path / SAMPLES)
         or _says(path / COMPARISON, _ComparisonHead, "hybridbench.comparison-plan/")
-        or _says(path / NIGHT, _NightHead, "hybridbench.night/")
+        or _says(path / NIGHTLY, _NightlyHead, "hybridbench.night/")
         or any(is_cell(cell.parent) for cell in path.glob(f"{CELLS}/*/{CELL}"))
     )
 
 
 def is_cell(path: Path) -> bool:
-    """Whether ``path`` is the directory of one cell of a night."""
-    return _says(path / CELL, _NightHead, "hybridbench.cell/")
+    """Whether ``path`` is the directory of one cell of a nightly run."""
+    return _says(path / CELL, _NightlyHead, "hybridbench.cell/")
 
 
 def foreign_files(path: Path) -> Iterator[Path]:
@@ -96,8 +96,8 @@ def foreign_files(path: Path) -> Iterator[Path]:
 def _known_in(place: Path, *, is_top: bool) -> frozenset[str]:
     if is_top or is_ours(place) or is_cell(place):
         return _KNOWN
-    in_night = place.name == CELLS or (place.name.startswith(_ATTEMPT) and is_cell(place.parent))
-    return _OF_CELLS if in_night else frozenset()
+    in_nightly = place.name == CELLS or (place.name.startswith(_ATTEMPT) and is_cell(place.parent))
+    return _OF_CELLS if in_nightly else frozenset()
 
 
 def _is_part(name: str, known: frozenset[str]) -> bool:
@@ -105,7 +105,7 @@ def _is_part(name: str, known: frozenset[str]) -> bool:
     return match is not None and match["name"] in known
 
 
-def _says(file: Path, head: type[_RunHead | _ComparisonHead | _NightHead], schema: str) -> bool:
+def _says(file: Path, head: type[_RunHead | _ComparisonHead | _NightlyHead], schema: str) -> bool:
     data = _content(file)
     if data is None:
         return False

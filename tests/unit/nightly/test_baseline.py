@@ -16,7 +16,7 @@ from hybridbench.records.nightly import (
     CellResult,
     NightlyRun,
 )
-from hybridbench.rundir.layout import NIGHT
+from hybridbench.rundir.layout import NIGHTLY
 from tests.unit.nightly.planned_runs import (
     GROWTH,
     NODES,
@@ -46,7 +46,7 @@ def nightly_runs(folder: Path, *ended: Attempt, text: str = PLAN) -> list[Nightl
         planned = planned_run(place, text)
         store(finished(planned, "one", at(record, day)), place / "cells")
         merge_cells([place / "cells"], place, MergeOptions())
-        told.append(read_nightly_run(place / NIGHT))
+        told.append(read_nightly_run(place / NIGHTLY))
     return told
 
 
@@ -77,7 +77,7 @@ def test_an_undecided_cell_of_a_green_run_is_a_baseline_and_finds_nothing(tmp_pa
             undecided = record is short
             store(finished(planned, name, *ends[: 1 + undecided]), place / "cells")
         merge_cells([place / "cells"], place, MergeOptions())
-        told[day] = read_nightly_run(place / NIGHT).cells[0]
+        told[day] = read_nightly_run(place / NIGHTLY).cells[0]
 
     assert [entry.news for entry in told[1].findings] == ["new since night-0"]
     assert (told[2].baseline, [entry.news for entry in told[2].findings]) == ("night-0", [""])
@@ -123,7 +123,7 @@ def test_a_nightly_run_that_is_merged_again_meets_neither_itself_nor_a_later_one
 
     merge_cells([tmp_path / "night-1" / "cells"], tmp_path / "again", MergeOptions())
 
-    assert read_nightly_run(tmp_path / "again" / NIGHT).cells[0].baseline == "night-0"
+    assert read_nightly_run(tmp_path / "again" / NIGHTLY).cells[0].baseline == "night-0"
 
 
 def test_another_machine_or_other_work_is_not_compared(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_another_machine_or_other_work_is_not_compared(tmp_path: Path) -> None:
     planned = planned_run(other, PLAN + "gc: freeze-after-warmup\n")
     store(finished(planned, "one", at(attempt(), 2)), other / "cells")
     merge_cells([other / "cells"], other, MergeOptions())
-    assert read_nightly_run(other / NIGHT).cells[0].baseline == ""
+    assert read_nightly_run(other / NIGHTLY).cells[0].baseline == ""
 
 
 def slow(share: float) -> Attempt:
@@ -157,7 +157,7 @@ def test_throughput_is_shown_and_gates_only_where_the_plan_says_so(tmp_path: Pat
 
 def test_a_damaged_run_is_passed_over(tmp_path: Path) -> None:
     nightly_runs(tmp_path, attempt(), attempt())
-    (tmp_path / "night-1" / NIGHT).write_text("{", encoding="utf-8")
+    (tmp_path / "night-1" / NIGHTLY).write_text("{", encoding="utf-8")
 
     assert [good.name for good in green_runs([tmp_path])] == ["night-0"]
 
@@ -169,7 +169,7 @@ def test_green_runs_are_kept_as_baselines_and_red_ones_are_not(tmp_path: Path) -
         store(finished(planned_run(place, PLAN), "one", at(ended, day)), place / "cells")
         keep = tmp_path / "kept"
         merge_cells([place / "cells"], place, MergeOptions(baselines=[keep], keep=keep))
-        return read_nightly_run(place / NIGHT)
+        return read_nightly_run(place / NIGHTLY)
 
     merge("first", 0, attempt())
     second = merge("second", 1, attempt("LEAK", NODES))

@@ -16,7 +16,7 @@ from hybridbench.nightly.stored import read_cell, read_nightly_run
 from hybridbench.records.nightly import Attempt, AttemptReason, NightlyRun
 from hybridbench.report.junit import render_junit
 from hybridbench.report.nightly import nightly_document
-from hybridbench.rundir.layout import CELL, NIGHT
+from hybridbench.rundir.layout import CELL, NIGHTLY
 from tests.unit.nightly.planned_runs import (
     GROWTH,
     NODES,
@@ -116,7 +116,7 @@ def test_cells_from_many_folders_are_the_same_run(tmp_path: Path) -> None:
     places = [tmp_path / "artifact-two", tmp_path / "artifact-one"]
     merge_cells(places, tmp_path / "night", MergeOptions(baselines=[]))
 
-    assert read_nightly_run(tmp_path / "night" / NIGHT) == together
+    assert read_nightly_run(tmp_path / "night" / NIGHTLY) == together
 
 
 def test_of_a_cell_that_is_there_twice_the_finished_one_counts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.child import Child
 from hybridbench.nightly.planned import PlannedRun
 from hybridbench.nightly.run import CellRunner, run_directory
-from hybridbench.rundir.layout import NIGHT
+from hybridbench.rundir.layout import NIGHTLY
 from tests.unit.nightly.planned_runs import PLAN, attempt, finished, planned_run, store
 
 
@@ -39,7 +39,7 @@ def test_a_nightly_run_that_was_merged_or_is_of_another_plan_does_not_go_on(
     tmp_path: Path, planned: PlannedRun
 ) -> None:
     nights = tmp_path / "nights"
-    (cut_off(nights, "20261118-020000-test", planned) / NIGHT).write_text("{}", encoding="utf-8")
+    (cut_off(nights, "20261118-020000-test", planned) / NIGHTLY).write_text("{}", encoding="utf-8")
     longer = planned_run(tmp_path, PLAN.replace("30m", "45m"))
     cut_off(nights, "20261119-020000-test", longer)
 

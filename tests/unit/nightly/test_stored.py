@@ -11,7 +11,7 @@ import pytest
 from hybridbench.errors import RunDirectoryError
 from hybridbench.nightly.merge import find_cells, merged
 from hybridbench.nightly.stored import read_cell, read_nightly_run, write_record
-from hybridbench.rundir.layout import CELL, NIGHT
+from hybridbench.rundir.layout import CELL, NIGHTLY
 from tests.unit.nightly.planned_runs import GROWTH, attempt, finished, planned_run, rate, store
 
 
@@ -29,7 +29,7 @@ def test_a_rate_without_bounds_is_read_back(tmp_path: Path) -> None:
 def test_a_lost_cell_of_an_older_version_has_none(tmp_path: Path) -> None:
     planned = planned_run(tmp_path)
     store(finished(planned, "one", attempt()), tmp_path / "cells")
-    place = tmp_path / NIGHT
+    place = tmp_path / NIGHTLY
     write_record(place, merged(planned.record, find_cells([tmp_path / "cells"]), []))
     older = place.read_text("utf-8").replace('"cell": null', '"cell": {}')
     place.write_text(older, "utf-8")

@@ -81,7 +81,7 @@ def test_comparisons_and_nights_are_listed_beside_runs(tmp_path: Path) -> None:
     listed = list_runs(tmp_path)
 
     assert [(one.kind, one.run_id, one.verdict) for one in listed] == [
-        (EntryKind.NIGHT, "night", "PASS"),
+        (EntryKind.NIGHTLY, "night", "PASS"),
         (EntryKind.COMPARISON, "compared", "SLOWER"),
         (EntryKind.RUN, "run", None),
     ]
@@ -132,8 +132,8 @@ def test_a_night_in_the_making_is_listed_with_who_makes_it(tmp_path: Path) -> No
 
     going, cut = list_runs(tmp_path)
 
-    assert (going.kind, going.profile, going.writer) == (EntryKind.NIGHT, "p", os.getpid())
-    assert (cut.kind, cut.started_wall_s, cut.writer) == (EntryKind.NIGHT, 300.0, None)
+    assert (going.kind, going.profile, going.writer) == (EntryKind.NIGHTLY, "p", os.getpid())
+    assert (cut.kind, cut.started_wall_s, cut.writer) == (EntryKind.NIGHTLY, 300.0, None)
 
 
 def test_a_store_shows_what_lies_in_a_plain_folder_of_it_and_no_deeper(tmp_path: Path) -> None:
