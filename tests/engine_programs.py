@@ -160,8 +160,8 @@ class EngineProgram:
     def compare_with_oracle(self) -> None:
         """What an engine without reuse and without pressure says to the same prompts."""
         oracle = self._make_oracle(
-            cache="chunk", max_running_requests=16, kv_tokens=4096, mamba_slots=16,
-            chunked_prefill_size=None, max_prefill_tokens=1024, check_level="off",
+            cache="chunk", max_running_requests=64, kv_tokens=16384, mamba_slots=64,
+            chunked_prefill_size=None, max_prefill_tokens=4096, check_level="off",
         )  # fmt: skip
         for rid, sent in self.sent.items():
             oracle.submit(rid, sent.prompt, sent.params)

@@ -170,14 +170,14 @@ def make_reference(script: SessionScript) -> Engine:
 
 
 class ReferenceTokens:
-    """What an engine without reuse says to a prompt; each prompt is asked once."""
+    """What an engine without reuse says to a prompt; each prompt is asked once of either model."""
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[tuple[int, ...], list[int]]] = {}
+        self._known: dict[bool, dict[tuple[int, ...], list[int]]] = {}
 
     def check(self, script: SessionScript, run: SessionRun) -> None:
         """Every answer of ``run``, cut short or not, against the whole conversation's."""
-        known = self._known.setdefault(script.name, {})
+        known = self._known.setdefault(script.attention_only, {})
         for rid, prompt in run.prompts.items():
             if rid not in run.outputs:
                 continue

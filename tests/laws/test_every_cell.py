@@ -51,7 +51,7 @@ LENGTHS = {1: (60, 14, 1), 16: (110, 24, 2), 64: (200, 70, 4)}
 # KV in pages: what hardly suffices for six rows.
 PAGES = {1: 190, 16: 22, 64: 16}
 # A session needs a few turns before one is restored.
-ACTIONS = {False: 90, True: 220}
+ACTIONS = {False: 60, True: 220}
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,10 @@ BUFFERS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 PAGE_SIZES = (1, 16, 64)
+# `make test` runs one program of each kind, `make test-deep` further ones of the same kind.
+several_seeds = pytest.mark.parametrize(
+    "seeds", [1, pytest.param(3, marks=pytest.mark.slow)], ids=["one seed", "three seeds"]
+)
 # Steps that run ahead of results, and steps that give several tokens.
 AHEAD: dict[str, dict[str, Any]] = {
     "overlap": {"enable_overlap_schedule": True},
@@ -123,10 +127,13 @@ def test_hybrid_sessions_give_the_tokens_of_one_long_conversation(name: str) -> 
         assert seen[event] > 0, (event, seen)
 
 
+@several_seeds
 @pytest.mark.parametrize("name", PAGED)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_paged_sessions_give_the_tokens_of_one_long_conversation(page_size: int, name: str) -> None:
-    programs = [(f"seed {seed}", paged_program(page_size, name, seed)) for seed in range(2)]
+def test_paged_sessions_give_the_tokens_of_one_long_conversation(
+    page_size: int, name: str, seeds: int
+) -> None:
+    programs = [(f"seed {seed}", paged_program(page_size, name, seed)) for seed in range(seeds)]
 
     seen = run_all(programs, 350)
 
@@ -150,12 +157,15 @@ def test_pressure_reaches_every_way_out_of_a_turn() -> None:
         assert seen[event] > 0, (event, seen)
 
 
+@several_seeds
 @pytest.mark.parametrize("ahead", AHEAD)
 @pytest.mark.parametrize(
     "name", ["rows bind", "kv tokens bind", "short chunks, longest prefix first"]
 )
-def test_hybrid_sessions_keep_to_it_when_steps_run_ahead(ahead: str, name: str) -> None:
-    programs = [(f"seed {seed}", hybrid_program(name, seed, **AHEAD[ahead])) for seed in range(2)]
+def test_hybrid_sessions_keep_to_it_when_steps_run_ahead(ahead: str, name: str, seeds: int) -> None:
+    programs = [
+        (f"seed {seed}", hybrid_program(name, seed, **AHEAD[ahead])) for seed in range(seeds)
+    ]
 
     seen = run_all(programs, 350, push_back_share=0.02)
 
@@ -166,13 +176,16 @@ def test_hybrid_sessions_keep_to_it_when_steps_run_ahead(ahead: str, name: str) 
     assert (seen["session_tail_frees"] > 0) == (ahead != "guesses"), seen
 
 
+@several_seeds
 @pytest.mark.parametrize("ahead", AHEAD)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_paged_sessions_keep_to_it_when_steps_run_ahead(ahead: str, page_size: int) -> None:
+def test_paged_sessions_keep_to_it_when_steps_run_ahead(
+    ahead: str, page_size: int, seeds: int
+) -> None:
     programs = [
         (f"{name}, seed {seed}", paged_program(page_size, name, seed, **AHEAD[ahead]))
         for name in ("rows bind", "kv tokens bind")
-        for seed in range(2)
+        for seed in range(seeds)
     ]
 
     seen = run_all(programs, 350, push_back_share=0.02)
@@ -184,13 +197,14 @@ def test_paged_sessions_keep_to_it_when_steps_run_ahead(ahead: str, page_size: i
         assert (seen["session_tail_frees"] > 0) == (ahead != "guesses"), seen
 
 
+@several_seeds
 @pytest.mark.parametrize("buffer", BUFFERS)
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_sessions_keep_to_it_with_track_buffers(page_size: int, buffer: str) -> None:
+def test_sessions_keep_to_it_with_track_buffers(page_size: int, buffer: str, seeds: int) -> None:
     programs = [
         (f"{name}, seed {seed}", tracked_program(page_size, name, buffer, seed))
         for name in TRACKED
-        for seed in range(2)
+        for seed in range(seeds)
     ]
 
     seen = run_all(programs, 400)
@@ -200,16 +214,17 @@ def test_sessions_keep_to_it_with_track_buffers(page_size: int, buffer: str) -> 
     assert seen["track_donations"] > 0, seen
 
 
+@several_seeds
 @pytest.mark.parametrize("ahead", ["neither", *AHEAD])
 @pytest.mark.parametrize("tracked", [False, True], ids=["own states", "track buffers"])
-def test_turns_among_preempted_requests_keep_to_it(tracked: bool, ahead: str) -> None:
+def test_turns_among_preempted_requests_keep_to_it(tracked: bool, ahead: str, seeds: int) -> None:
     """Turns have priorities like any request and send others back; they stay, unless all go."""
     changes: dict[str, Any] = {
         "enable_priority_scheduling": True, "priority_scheduling_preemption_threshold": 3,
         "max_running_requests": 4, **AHEAD.get(ahead, {}),
     }  # fmt: skip
     programs = []
-    for seed in range(4):
+    for seed in range(seeds + 1):
         clock = FakeClock()
         make = make_tracking_engine if tracked else make_engine
         sizes: dict[str, Any] = {"kv_tokens": 240, "mamba_slots": 24 if tracked else 16}
