@@ -20,6 +20,8 @@ from hybridbench.metrics import COLLECTIONS, Unit, declared
 _MS = 1000.0
 _MOST_BLOCKS = 48
 _SAMPLES_PER_BLOCK = 3
+# The logarithm of a count of fewer leans down, and by how much depends on the load.
+_EVENTS_PER_BLOCK = 10.0
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class DerivedMetric:
         loads: quotients of counters that move it for good reasons.
         least_change: the smallest worsening over the window worth a finding, as a share.
         least_count: events below the line that a block must have.
+        events: counter of the events above the line, of which a block has ``_EVENTS_PER_BLOCK`` on
+            average; empty for a time, which every event below the line has.
         least_value: below this over the whole window it does not matter.
         from_traffic: judged from the end of the warm-up requests, not from ``steady``: what a full
             pool costs begins before the engine is steady.
@@ -44,6 +48,7 @@ class DerivedMetric:
     loads: tuple[Load, ...] = ()
     least_change: float = 0.5
     least_count: float = 3.0
+    events: str = ""
     least_value: float = 0.0
     from_traffic: bool = False
     judged: bool = True
@@ -134,6 +139,7 @@ DERIVED_METRICS: tuple[DerivedMetric, ...] = (
         {_HIT: 1.0, _COMPUTED: 1.0},
         least_change=0.1,
         least_count=100.0,
+        events="events.prefix_hits",
     ),
 )
 
@@ -167,12 +173,22 @@ def work_blocks(
     """``derived`` between two times; None where its counters were not sampled."""
     clock = record.series.get([*derived.over, *derived.under][-1])
     edges = np.zeros(0) if clock is None else _edges(clock.t_s, start_s, end_s)
+    events = None
+    if edges.size > 1 and derived.events:
+        events = summed(record, {derived.events: 1.0}, edges)
+    if events is not None:
+        edges = edges[:: _blocks_joined(events)]
+        events = summed(record, {derived.events: 1.0}, edges)
     if edges.size < 2:
         return None
     over, under = summed(record, derived.over, edges), summed(record, derived.under, edges)
     if over is None or under is None:
         return None
     over = derived.factor * over
+    if events is not None and events.sum() > 0:
+        # A block without a hit says that they are rare.  Left out, it would raise the rate of the
+        # stretch it is from.
+        over = np.maximum(over, 0.5 * over.sum() / events.sum())
     loads = [_load(record, load, edges) for load in derived.loads]
     known = [load for load in loads if load is not None]
     table = np.column_stack(known) if known else np.zeros((under.size, 0))
@@ -181,6 +197,13 @@ def work_blocks(
     middle = 0.5 * (edges[:-1] + edges[1:])
     index = np.arange(under.size, dtype=np.float64)
     return WorkBlocks(middle[keep], index[keep], over[keep], under[keep], centred)
+
+
+def _blocks_joined(events: FloatArray) -> int:
+    """How many blocks are taken together for enough events in each, on average."""
+    if events.sum() <= 0:
+        return 1
+    return max(1, int(np.ceil(_EVENTS_PER_BLOCK * events.size / events.sum())))
 
 
 def _edges(t_s: FloatArray, start_s: float, end_s: float) -> FloatArray:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.decay import Decay, judge_decay
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import with_series
@@ -92,6 +93,54 @@ def test_hits_that_are_lost_are_found() -> None:
 
     assert finding.subject == "hit_rate"
     assert "fell" in finding.title
+
+
+def with_rare_hits(seed: int, total: float, busier: float) -> RunRecord:
+    """A healthy run of ``total`` hits of 80 tokens, one in 800 of the prompts' tokens throughout;
+    there are ``busier`` times as many prompts at its end as at its beginning.
+    """
+    record = working_record(Work(seed=seed))
+    t = record.series["events.prefix_hit_tokens"].t_s
+    rng = np.random.default_rng(seed)
+    pace = np.linspace(1.0, busier, t.size)
+    hits = rng.poisson(total * pace / pace.sum()).astype(np.float64)
+    columns = {
+        "prefix_hits": hits,
+        "prefix_hit_tokens": 80.0 * hits,
+        "prompt_tokens": 720.0 * total * pace / pace.sum(),
+    }
+    added = [Series(f"events.{name}", t, np.cumsum(x)) for name, x in columns.items()]
+    return with_series(record, *added)
+
+
+@pytest.mark.parametrize("total", [40.0, 80.0, 160.0, 600.0, 3000.0])
+@pytest.mark.parametrize("busier", [0.3, 1.0, 3.0])
+def test_hits_that_are_rare_are_no_decay_however_the_load_moves(
+    total: float, busier: float
+) -> None:
+    found = [
+        f
+        for seed in range(12)
+        for f in judge_decay(Facts.of(with_rare_hits(seed, total, busier))).findings
+        if f.subject == "hit_rate"
+    ]
+
+    assert found == []
+
+
+def test_a_cache_that_stops_helping_is_found_although_its_last_blocks_have_no_hit() -> None:
+    record = with_rare_hits(1, 3000.0, 1.0)
+    hits, tokens = (record.series[f"events.prefix_hit{s}"] for s in ("s", "_tokens"))
+    end = hits.t_s.size // 2
+    stopped = [replace(one, value=np.minimum(one.value, one.value[end])) for one in (hits, tokens)]
+
+    (finding,) = [
+        f
+        for f in judge_decay(Facts.of(with_series(record, *stopped))).findings
+        if f.subject == "hit_rate"
+    ]
+
+    assert finding.kind == "decay"
 
 
 @pytest.mark.parametrize("promise", [HIT_SHARE - 0.05, HIT_SHARE + 0.05])
