@@ -70,8 +70,8 @@ WANTED = {
     "evict_cascade": 1000,
     "retracts": 100,
 }
-# Two rounds of everything, and then, if retracts are still few, what makes most of them.
-PROGRAMS = [*SQUEEZES] * 2 + ["short prompts, long outputs"] * 20
+# Three rounds of everything, and then, if retracts are still few, what makes most of them.
+PROGRAMS = [*SQUEEZES] * 3 + ["short prompts, long outputs"] * 20
 
 
 def test_every_program_gives_the_tokens_of_the_engine_without_reuse_and_loses_nothing() -> None:

@@ -71,7 +71,7 @@ def test_every_command_prints_in_every_encoding(encoding: str) -> None:
 
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
-    assert b"is no directory" in done.stderr
+    assert b"no results directory" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["profiles", "list"], ["explain", "session-close-mamba"]])
