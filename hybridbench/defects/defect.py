@@ -65,8 +65,6 @@ class Signature:
         harm: name of the truth's count of what was done; empty for a control.
         per: name of the truth's count that ``harm`` is divided by to give the rate for each event;
             with ``MILLISECONDS`` that for each hour.
-        released: name of the truth's count of what of ``harm`` was given back later: a rate between
-            ``harm`` without and with it is right, for it depends on when one looks.
         counted: name of the number in the finding's data that must be ``harm``: in all, or for each
             of ``per`` where no driver is asked for.
         scale: one of ``harm`` in the unit of the finding.
@@ -87,7 +85,6 @@ class Signature:
     drivers: tuple[str, ...] = ()
     harm: str = ""
     per: str = ""
-    released: str = ""
     counted: str = ""
     scale: float = 1.0
     at_most: bool = False

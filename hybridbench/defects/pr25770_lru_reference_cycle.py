@@ -12,7 +12,6 @@ Present in sglang 0.5.9 to 0.5.12.post1, fixed in 0.5.13 (merged 2026-05-21).  R
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from weakref import ref
 
@@ -26,44 +25,24 @@ TRUTH = Truth()
 _healthy_unlink_from_parent = PrefixTree._unlink_from_parent
 # A healthy node dies with the frames that name it, long before so many more are evicted.
 _LATER = 64
-_WATCHED = 4096
-
-
-class _EvictedRef(ref[TreeNode]):
-    """An evicted node, and how many were evicted before it."""
-
-    __slots__ = ("serial",)
-    serial: int
 
 
 class EvictedNodes:
     """Counts the evicted nodes that are still alive when ``_LATER`` more have been evicted.
 
-    Some of these die when the living node at the end of their chain lets its pointer go, soon or
-    late.  How many of them a scan of the heap finds depends on when it is made; ``nodes_released``
-    counts them, those of the last ``_WATCHED`` evictions, and the rate lies between the two counts.
-    References to all nodes would grow with the leak.
+    What is decided is forgotten: references to all of them would grow with the leak.
     """
 
     def __init__(self) -> None:
-        self._watched: deque[_EvictedRef] = deque()
-        self._evicted = 0
+        self._watched: deque[ref[TreeNode]] = deque()
         self._any_kept = False
-        self._collecting = False
 
     def add(self, node: TreeNode) -> None:
         """``node`` is being evicted."""
-        if self._collector_phase not in gc.callbacks:
-            gc.callbacks.append(self._collector_phase)
-        evicted = _EvictedRef(node, self._died)
-        evicted.serial = self._evicted
-        self._evicted += 1
-        self._watched.append(evicted)
-        if len(self._watched) > _WATCHED:
-            self._watched.popleft()
+        self._watched.append(ref(node))
         if len(self._watched) <= _LATER:
             return
-        kept = self._watched[-1 - _LATER]() is not None
+        kept = self._watched.popleft()() is not None
         # Before the first cycle nothing is kept: how long that takes is no part of the rate.
         self._any_kept = self._any_kept or kept
         TRUTH.add("nodes_kept", int(kept))
@@ -72,19 +51,7 @@ class EvictedNodes:
     def clear(self) -> None:
         """Forget the nodes of an engine that is gone."""
         self._watched.clear()
-        self._evicted = 0
         self._any_kept = False
-        if self._collector_phase in gc.callbacks:
-            gc.callbacks.remove(self._collector_phase)
-
-    def _died(self, evicted: ref[TreeNode]) -> None:
-        assert isinstance(evicted, _EvictedRef)
-        # What a collection frees was kept until then.
-        if not self._collecting and self._evicted - evicted.serial > _LATER:
-            TRUTH.add("nodes_released")
-
-    def _collector_phase(self, phase: str, _: object) -> None:
-        self._collecting = phase == "start"
 
 
 _EVICTED = EvictedNodes()
@@ -123,7 +90,6 @@ DEFECT = Defect(
         drivers=("nodes_evicted",),
         harm="nodes_kept",
         per="nodes_evicted",
-        released="nodes_released",
         exact=False,
         duration_s=300.0,
     ),

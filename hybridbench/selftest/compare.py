@@ -17,11 +17,8 @@ from hybridbench.selftest.matrix import Expect, Row
 _WIDER = 3.2905 / 1.9600
 _WORSE = Call.WORSE
 _WRONG = (VerdictKind.LEAK, VerdictKind.DEGRADED, VerdictKind.INVARIANT)
-# Found at idle checkpoints, or by heap scans, whose last comes before the cache is flushed.
-_UP_TO_LAST_CHECKPOINT = frozenset(
+_AT_IDLE_CHECKPOINTS = frozenset(
     {
-        FindingCode.INSTANCES_RETAINED,
-        FindingCode.INSTANCES_WAIT_FOR_COLLECTOR,
         FindingCode.RESIDUAL,
         FindingCode.NEGATIVE_RESIDUAL,
         FindingCode.LOCKS_AT_IDLE,
@@ -57,11 +54,11 @@ class RowTruth:
     def seen_by(self, finding: Finding | None) -> Mapping[str, int]:
         """The counts that ``finding`` can know of.
 
-        One that rests on checkpoints knows nothing of what happened after the last idle one: a leak
-        may keep the engine from ever being idle again, and the end of a run releases what it can.
+        One that rests on idle checkpoints knows nothing of what happened after the last: a leak may
+        keep the engine from ever being idle again.
         """
-        early = finding is not None and finding.kind in _UP_TO_LAST_CHECKPOINT
-        return self.at_idle if early else self.counts
+        idle = finding is not None and finding.kind in _AT_IDLE_CHECKPOINTS
+        return self.at_idle if idle else self.counts
 
 
 def compare(
@@ -210,10 +207,7 @@ def _against_truth(
         return
     told = _hourly(signature) or (finding.driver in signature.drivers and signature.per)
     if told:
-        true = _truth(signature, truth)
-        later = replace(signature, harm=signature.released)
-        least = true - (_truth(later, truth) if signature.released else 0.0)
-        yield from _wrong_rate(rate, least, true, at_most=signature.at_most)
+        yield from _wrong_rate(rate, _truth(signature, truth), at_most=signature.at_most)
     if signature.counted:
         # Where an event is asked for it has the rate; the number is then that of all.
         whole = replace(signature, per="") if signature.drivers else signature
@@ -222,18 +216,16 @@ def _against_truth(
         yield f"nothing in the finding is compared with the truth, {_truth(signature, truth):.4g}"
 
 
-def _wrong_rate(rate: Rate | None, least: float, true: float, *, at_most: bool) -> Iterable[str]:
-    """``least`` is the truth without what was given back later, ``true`` with it."""
-    told = f"{true:.4g}" if least == true else f"{least:.4g} to {true:.4g}"
+def _wrong_rate(rate: Rate | None, true: float, *, at_most: bool) -> Iterable[str]:
     if rate is None:
-        yield f"no rate to compare; the truth is {told}"
+        yield f"no rate to compare; the truth is {true:.4g}"
         return
     lower = rate.value - _WIDER * (rate.value - rate.lower)
     upper = rate.value + _WIDER * (rate.upper - rate.value)
     # Rounding of a sum of floats is no error of the rate.
     slack = 1e-6 * max(1.0, abs(true))
-    if true < lower - slack or (least > upper + slack and not at_most):
-        yield f"rate {_rate_text(rate)}; the truth is {told}"
+    if true < lower - slack or (true > upper + slack and not at_most):
+        yield f"rate {_rate_text(rate)}; the truth is {true:.4g}"
 
 
 def _wrong_number(signature: Signature, finding: Finding, true: float) -> Iterable[str]:

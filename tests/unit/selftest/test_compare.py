@@ -182,19 +182,6 @@ def test_a_driver_that_cannot_be_told_from_the_right_one_is_right_if_the_finding
     assert said.wrong == ()
 
 
-@pytest.mark.parametrize(
-    ("value", "right"), [(0.7, False), (0.85, True), (1.0, True), (1.1, False)]
-)
-def test_a_rate_between_what_was_kept_at_first_and_what_was_kept_for_good_is_right(
-    value: float, right: bool
-) -> None:
-    row = replace(CAUGHT, signature=replace(CAUGHT.signature, released="slots_released"))
-    rate = Rate(value, value - 0.01, value + 0.01, "slots", "refusal")
-    counts = {**TRUTH, "slots_released": 6}
-
-    assert (compared(row, leak(rates=(rate,)), counts).wrong == ()) is right
-
-
 def test_a_rate_is_right_if_the_truth_lies_in_its_interval_at_999_in_a_thousand() -> None:
     # 95 %: 1.2 +- 0.15, so 99.9 %: 1.2 +- 0.25.
     near = compared(CAUGHT, leak(rates=(Rate(1.2, 1.05, 1.35, "slots", "refusal"),)), TRUTH)
