@@ -29,7 +29,10 @@ class Sink(Protocol):
 
 
 class Recorder:
-    """Knows the run's zero and its phase; keeps sample times rising.
+    """Knows the run's zero and its phase; times of samples rise, and so do those of heap scans.
+
+    A scan has the time of its fork, though it arrives after later samples: what it counted is set
+    against the events before that moment.
 
     Worker and parent stamp with the same monotonic clock, so a stamp of either becomes a time of
     the run by subtracting the start.
@@ -39,7 +42,7 @@ class Recorder:
         self._sink = sink
         self._clock = clock
         self._start_s = start_s
-        self._last_sample_s = 0.0
+        self._last_sample_s = self._last_census_s = 0.0
         self._counted: tuple[float, float, float] | None = None  # time, tokens, requests
         self.phase = ""
 
@@ -69,7 +72,8 @@ class Recorder:
     def sample(self, stamp_s: float, values: Mapping[str, float]) -> dict[str, float]:
         """Store a sample of the monotonic time ``stamp_s``; return it with its rates."""
         complete = {**values, **self._rates(stamp_s - self._start_s, values)}
-        self._sink.sample(self._sample_time(stamp_s), self.phase, complete)
+        self._last_sample_s = max(stamp_s - self._start_s, self._last_sample_s + _TICK_S)
+        self._sink.sample(self._last_sample_s, self.phase, complete)
         return complete
 
     def census(self, reply: CensusReply) -> None:
@@ -85,7 +89,8 @@ class Recorder:
         for name, count in reply.instances.items():
             parts = {**msgspec.structs.asdict(count), "stray": count.live - count.expected}
             values.update({f"instances.{name}.{part}": n for part, n in parts.items()})
-        self._sink.sample(self._sample_time(reply.t_s), self.phase, values)
+        self._last_census_s = max(reply.t_s - self._start_s, self._last_census_s + _TICK_S)
+        self._sink.sample(self._last_census_s, self.phase, values)
 
     def checkpoint(self, reply: CheckpointReply) -> None:
         """Store a checkpoint: as an event, as a census, and what the engine's checks said."""
@@ -133,11 +138,6 @@ class Recorder:
             "throughput_tokens_per_s": (tokens - last[1]) / elapsed_s,
             "requests_per_s": (requests - last[2]) / elapsed_s,
         }
-
-    def _sample_time(self, stamp_s: float) -> float:
-        # A census is stamped with its fork and arrives after later samples; times must rise.
-        self._last_sample_s = max(stamp_s - self._start_s, self._last_sample_s + _TICK_S)
-        return self._last_sample_s
 
 
 def garbage_by_type(census: CensusReply) -> list[JsonValue]:

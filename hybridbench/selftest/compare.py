@@ -9,7 +9,7 @@ from hybridbench.analysis.comparison.records import Call, ComparisonVerdict, Met
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.defects.defect import MILLISECONDS, Signature
 from hybridbench.records.codes import FindingCode
-from hybridbench.records.verdict import Finding, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.selftest.matrix import Expect, Row
 
 # Findings carry 95 % intervals.  Many rows are compared at once, so each is taken at 99.9 %: the
@@ -46,10 +46,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class RowTruth:
-    """What the defect of a row counted, in all and up to the last idle checkpoint."""
+    """What the defect of a row counted, in all and up to the last idle checkpoint.
+
+    ``process_growth`` are the metrics of a run of the control that does the same work and keeps
+    nothing: what a process grows by an hour without the defect, which no defect can count.
+    """
 
     counts: Mapping[str, int]
     at_idle: Mapping[str, int]
+    process_growth: Sequence[MetricResult] = ()
 
     def seen_by(self, finding: Finding | None) -> Mapping[str, int]:
         """The counts that ``finding`` can know of.
@@ -59,6 +64,13 @@ class RowTruth:
         """
         idle = finding is not None and finding.kind in _AT_IDLE_CHECKPOINTS
         return self.at_idle if idle else self.counts
+
+    def without_defect(self, finding: Finding | None) -> tuple[float, float]:
+        """From what to what the subject of ``finding`` grows in an hour of the control (95 %)."""
+        subject = None if finding is None else finding.subject
+        rates = (m.rate_per_hour for m in self.process_growth if m.metric == subject)
+        rate = next((rate for rate in rates if rate is not None), None)
+        return (0.0, 0.0) if rate is None else (rate.lower, rate.upper)
 
 
 def compare(
@@ -79,7 +91,7 @@ def compare(
     """
     said = _Said(verdict.kind.value, verdict.headline, verdict.findings)
     finding = _named(row.signature, said.findings)
-    outcome = _compared(row, said, finding, truth.seen_by(finding))
+    outcome = _compared(row, said, finding, truth.seen_by(finding), truth.without_defect(finding))
     wrong = list(outcome.wrong)
     # What an invalid run found stands in its list, and proves nothing.
     if not row.signature.kinds and verdict.kind is not VerdictKind.INVALID:
@@ -128,7 +140,14 @@ def _worse(metric: MetricComparison) -> Finding:
     )
 
 
-def _compared(row: Row, said: _Said, finding: Finding | None, truth: Mapping[str, int]) -> Outcome:
+def _compared(
+    row: Row,
+    said: _Said,
+    finding: Finding | None,
+    truth: Mapping[str, int],
+    besides: tuple[float, float] = (0.0, 0.0),
+) -> Outcome:
+    """What is wrong; ``besides`` is what comes to the truth of an hour without the defect."""
     signature = row.signature
     wrong: list[str] = []
     if said.verdict not in signature.verdicts:
@@ -143,7 +162,7 @@ def _compared(row: Row, said: _Said, finding: Finding | None, truth: Mapping[str
     rate = _rate_compared(finding, signature)
     if signature.drivers and not _knows_driver(finding, signature.drivers):
         wrong.append(f"driver {finding.driver}, not {' or '.join(signature.drivers)}")
-    wrong += _against_truth(signature, finding, rate, truth)
+    wrong += _against_truth(signature, finding, rate, truth, besides)
     if signature.alone:
         others = (f for f in said.findings if f.verdict is VerdictKind.LEAK and f is not finding)
         wrong += [f"not alone: found {f.kind}: {f.title}" for f in others]
@@ -153,7 +172,7 @@ def _compared(row: Row, said: _Said, finding: Finding | None, truth: Mapping[str
         subject=finding.subject,
         driver=finding.driver or "",
         rate=_rate_text(rate) if rate is not None else _number_text(signature, finding),
-        truth=f"{_truth(signature, truth):.4g}",
+        truth=_truth_text(signature, truth, besides),
         wrong=tuple(wrong),
     )
 
@@ -199,7 +218,11 @@ def _truth(signature: Signature, truth: Mapping[str, int]) -> float:
 
 
 def _against_truth(
-    signature: Signature, finding: Finding, rate: Rate | None, truth: Mapping[str, int]
+    signature: Signature,
+    finding: Finding,
+    rate: Rate | None,
+    truth: Mapping[str, int],
+    besides: tuple[float, float],
 ) -> Iterable[str]:
     """What the finding says otherwise than the truth; a row with nothing to compare is wrong."""
     if not truth.get(signature.harm):
@@ -207,7 +230,10 @@ def _against_truth(
         return
     told = _hourly(signature) or (finding.driver in signature.drivers and signature.per)
     if told:
-        yield from _wrong_rate(rate, _truth(signature, truth), at_most=signature.at_most)
+        true = _truth(signature, truth)
+        ends = (true + besides[0], true + besides[1]) if _hourly(signature) else (true, true)
+        said = _truth_text(signature, truth, besides)
+        yield from _wrong_rate(rate, ends, said, at_most=signature.at_most)
     if signature.counted:
         # Where an event is asked for it has the rate; the number is then that of all.
         whole = replace(signature, per="") if signature.drivers else signature
@@ -216,16 +242,27 @@ def _against_truth(
         yield f"nothing in the finding is compared with the truth, {_truth(signature, truth):.4g}"
 
 
-def _wrong_rate(rate: Rate | None, true: float, *, at_most: bool) -> Iterable[str]:
+def _wrong_rate(
+    rate: Rate | None, true: tuple[float, float], said: str, *, at_most: bool
+) -> Iterable[str]:
     if rate is None:
-        yield f"no rate to compare; the truth is {true:.4g}"
+        yield f"no rate to compare; the truth is {said}"
         return
     lower = rate.value - _WIDER * (rate.value - rate.lower)
     upper = rate.value + _WIDER * (rate.upper - rate.value)
     # Rounding of a sum of floats is no error of the rate.
-    slack = 1e-6 * max(1.0, abs(true))
-    if true < lower - slack or (true > upper + slack and not at_most):
-        yield f"rate {_rate_text(rate)}; the truth is {true:.4g}"
+    slack = 1e-6 * max(1.0, *map(abs, true))
+    if true[1] < lower - slack or (true[0] > upper + slack and not at_most):
+        yield f"rate {_rate_text(rate)}; the truth is {said}"
+
+
+def _truth_text(
+    signature: Signature, truth: Mapping[str, int], besides: tuple[float, float]
+) -> str:
+    said = f"{_truth(signature, truth):.4g}"
+    if not _hourly(signature) or besides == (0.0, 0.0):
+        return said
+    return f"{said}, and {besides[0]:.3g} to {besides[1]:.3g} without the defect"
 
 
 def _wrong_number(signature: Signature, finding: Finding, true: float) -> Iterable[str]:

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from hybridbench.compare.store import read_comparison
 from hybridbench.defects.defect import FoundBy
 from hybridbench.defects.truth import OWNER_LEDGER
 from hybridbench.errors import ExitCode, HybridbenchError
+from hybridbench.records.verdict import MetricResult
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.truth import StoredTruth, read_truth
@@ -52,9 +53,21 @@ class SelfTest:
         """All rows; ``told`` hears of each as it ends, the result keeps their order."""
         outcomes: dict[int, Outcome] = {}
         with ThreadPoolExecutor(max_workers=self._jobs) as pool:
-            # The longest first, or the last one would run alone for minutes.
-            order = sorted(range(len(rows)), key=lambda i: -rows[i].duration_s)
-            futures = {pool.submit(self._one, rows[i]): i for i in order}
+            # Controls first: others wait for what they tell.  Then the longest, or the last one
+            # would run alone for minutes.
+            order = sorted(
+                range(len(rows)),
+                key=lambda i: (rows[i].expect is not Expect.SILENT, -rows[i].duration_s),
+            )
+            futures: dict[Future[Outcome], int] = {}
+            controls: dict[str, Future[Outcome]] = {}
+            for i in order:
+                defect = rows[i].defect
+                control = None if defect is None else controls.get(defect.healthy_twin)
+                future = pool.submit(self._one, rows[i], control)
+                futures[future] = i
+                if defect is not None and rows[i].expect is Expect.SILENT:
+                    controls[defect.slug] = future
             try:
                 for future in as_completed(futures):
                     outcome = future.result()
@@ -72,19 +85,23 @@ class SelfTest:
             for process in self._running:
                 process.send_signal(signal.SIGKILL)
 
-    def _one(self, row: Row) -> Outcome:
+    def _one(self, row: Row, control: Future[Outcome] | None) -> Outcome:
+        """Run or find the row; ``control`` is the row that does the same work without its defect.
+
+        It was begun before, so that waiting for it ends with one job too.
+        """
         store = self._store / row.slug
         store.mkdir(parents=True, exist_ok=True)
         finished = [path for path in _runs(store) if (path / VERDICT).exists()]
         if finished:
-            return _judged(row, finished[-1])
+            return _judged(row, finished[-1], control)
         before = set(_runs(store))
         code, complaint = self._soak(row, store)
         runs = [path for path in _runs(store) if path not in before]
         if len(runs) != 1:
             said = f"the soak made no run (exit code {code}): {complaint}"
             return Outcome(row, "none", wrong=(said,))
-        return _judged(row, runs[0], code, complaint)
+        return _judged(row, runs[0], control, code, complaint)
 
     def _soak(self, row: Row, store: Path) -> tuple[int, str]:
         """Exit code and the last words on stderr."""
@@ -142,11 +159,19 @@ def _runs(store: Path) -> list[Path]:
     return sorted(path for path in store.iterdir() if path.is_dir())
 
 
-def _judged(row: Row, run_dir: Path, code: int | None = None, complaint: str = "") -> Outcome:
+def _judged(
+    row: Row,
+    run_dir: Path,
+    control: Future[Outcome] | None,
+    code: int | None = None,
+    complaint: str = "",
+) -> Outcome:
     """The row's run as the present analysis sees it; ``code`` None for one that was stored."""
-    by_compare = row.signature.found_by is FoundBy.COMPARE
     try:
-        outcome, right = (_judged_comparison if by_compare else _judged_soak)(row, run_dir)
+        if row.signature.found_by is FoundBy.COMPARE:
+            outcome, right = _judged_comparison(row, run_dir)
+        else:
+            outcome, right = _judged_soak(row, run_dir, _growth(control))
     except HybridbenchError as error:
         return Outcome(row, "none", wrong=(str(error),), run_dir=str(run_dir))
     wrong = outcome.wrong
@@ -156,16 +181,23 @@ def _judged(row: Row, run_dir: Path, code: int | None = None, complaint: str = "
     return replace(outcome, wrong=wrong, run_dir=str(run_dir))
 
 
-def _judged_soak(row: Row, run_dir: Path) -> tuple[Outcome, ExitCode]:
+def _growth(control: Future[Outcome] | None) -> tuple[MetricResult, ...]:
+    """What grew in the control's run; nothing is known where it has none."""
+    run_dir = "" if control is None else control.result().run_dir
+    return judge(read_run(Path(run_dir))).metrics if run_dir else ()
+
+
+def _judged_soak(
+    row: Row, run_dir: Path, without_defect: tuple[MetricResult, ...]
+) -> tuple[Outcome, ExitCode]:
     record = read_run(run_dir)
     verdict = judge(record)
     truth = read_truth(run_dir)
     detect_s = None
     if row.expect is Expect.CAUGHT:
         detect_s = time_to_detect_s(record, verdict.kind)
-    outcome = compare(
-        row, verdict, _of_defect(row, truth), detect_s, truth.counts.get(OWNER_LEDGER)
-    )
+    known = replace(_of_defect(row, truth), process_growth=without_defect)
+    outcome = compare(row, verdict, known, detect_s, truth.counts.get(OWNER_LEDGER))
     return outcome, verdict.exit_code
 
 

@@ -86,7 +86,7 @@ class WorkerProbes:
         began_s = time.perf_counter()
         # What a checkpoint reads itself comes first: the census then sees the very same state.
         current = request if isinstance(request, Census) else self._state(request)
-        self._started_s = time.monotonic()
+        self._started_s = current.t_s if isinstance(current, CheckpointReply) else time.monotonic()
         self._current = current
         began_cpu_s = time.thread_time()
         try:

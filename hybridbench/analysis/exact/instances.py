@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.analysis.distributions import t_quantile, wilson_interval
+from hybridbench.analysis.distributions import wilson_interval
+from hybridbench.analysis.drivers.rates import mean_rate
 from hybridbench.analysis.drivers.search import (
     FEWEST_SAMPLES,
     Hints,
@@ -40,7 +41,6 @@ _WAVERS = 0.4  # of the changes are falls
 _END_OF_NODES = ("nodes_evicted",)
 _END_OF_OTHERS = ("finishes",)
 
-_MIN_DF = 2
 _UNKNOWN_WIDTH = 0.1  # of a rate that two points alone give
 
 
@@ -316,41 +316,28 @@ def make_probes(t_s: FloatArray, value: FloatArray, collections: Series | None) 
 
 
 def production_rate(probes: Probes, progress: FloatArray, unit: str, per: str) -> Rate | None:
-    """Rise of the value for each unit of ``progress`` (a counter or hours at the probes), pooled
-    over stretches.
+    """Rise of the value for each unit of ``progress`` (a counter or hours at the probes): the
+    quotient of the totals over all stretches.
 
-    The interval joins the scatter about the line with the chance in counting events; None without
-    two probes between collections.
+    What is kept adds up, so its chance is that of a random walk: a line through the levels would
+    weigh the middle of a stretch most and call itself too certain.
+
+    Returns:
+        None without two probes between collections, or without progress between them.
     """
-    xs: list[FloatArray] = []
-    ys: list[FloatArray] = []
-    for run in probes.stretches():
-        xs.append(progress[run] - progress[run].mean())
-        ys.append(probes.value[run] - probes.value[run].mean())
-    if not xs:
+    runs = probes.stretches()
+    if not runs:
         return None
-    x, y = np.concatenate(xs), np.concatenate(ys)
-    spread = float(x @ x)
-    if spread <= 0:
+    rises, events = (
+        np.concatenate([np.diff(values[run]) for run in runs])
+        for values in (probes.value, progress)
+    )
+    mean = mean_rate(rises, events)
+    if mean is None:
         return None
-    value = float(x @ y) / spread
-    df = x.size - len(xs) - 1
-    if df < _MIN_DF:
-        half = _UNKNOWN_WIDTH * abs(value)
-    else:
-        residual = y - value * x
-        variance = float(residual @ residual) / df
-        half = t_quantile(0.975, df) * float(np.sqrt(variance * _memory(residual) / spread))
-    return Rate(value, value - half, value + half, unit, per)
-
-
-def _memory(residual: FloatArray) -> float:
-    """By how much correlation between neighbours widens the variance of a slope (AR(1))."""
-    energy = float(residual @ residual)
-    if energy <= 0:
-        return 1.0
-    lag = float(np.clip(float(residual[1:] @ residual[:-1]) / energy, 0.0, 0.95))
-    return (1.0 + lag) / (1.0 - lag)
+    half = _UNKNOWN_WIDTH * abs(mean.value)
+    lower, upper = mean.ends or (mean.value - half, mean.value + half)
+    return Rate(mean.value, lower, upper, unit, per)
 
 
 def with_counting_error(rate: Rate, events: float) -> Rate:

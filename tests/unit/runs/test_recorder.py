@@ -36,17 +36,25 @@ def test_times_are_those_of_the_run_and_samples_carry_the_phase(
     assert sink.samples == [(2.5, "warmup", {"rss_bytes": 5.0})]
 
 
-def test_sample_times_rise_even_if_a_census_arrives_after_a_later_sample(
+def test_a_scan_that_arrives_after_a_later_sample_has_the_time_of_its_fork(
     recorder: Recorder, sink: FakeSink
 ) -> None:
     recorder.sample(1005.0, {"rss_bytes": 1.0})
     recorder.census(census_reply(1, 1004.0))
-    recorder.sample(1005.0, {"rss_bytes": 2.0})
+    recorder.sample(1006.0, {"rss_bytes": 2.0})
+
+    assert [t_s for t_s, _, _ in sink.samples] == [5.0, 4.0, 6.0]
+
+
+def test_times_rise_among_samples_and_among_scans(recorder: Recorder, sink: FakeSink) -> None:
+    for _ in range(2):
+        recorder.sample(1005.0, {"rss_bytes": 1.0})
+        recorder.census(census_reply(1, 1004.0))
 
     times = [t_s for t_s, _, _ in sink.samples]
-    assert times == sorted(set(times))
-    assert times[0] == 5.0
-    assert times[2] == pytest.approx(5.0, abs=0.001)
+    assert times == pytest.approx([5.0, 4.0, 5.0, 4.0], abs=0.001)
+    assert times[2] > times[0]
+    assert times[3] > times[1]
 
 
 def test_a_census_becomes_declared_metrics(recorder: Recorder, sink: FakeSink) -> None:

@@ -17,7 +17,7 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.defects.defect import FoundBy, Signature
 from hybridbench.defects.paced import private_memory_grows
-from hybridbench.records.verdict import Finding, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.selftest.compare import Outcome as RowOutcome
 from hybridbench.selftest.compare import RowTruth, compare, compare_versions
 from hybridbench.selftest.matrix import Expect, Row
@@ -294,6 +294,21 @@ def test_growth_of_memory_is_compared_with_the_truth_for_each_hour() -> None:
     assert near.truth == f"{4000 * MIB:.4g}"
     assert len(far.wrong) == 1
     assert "the truth is" in far.wrong[0]
+
+
+def test_what_a_process_grows_by_without_the_defect_comes_to_the_truth_of_an_hour() -> None:
+    found = verdict(VerdictKind.LEAK, growth(4080.0, 4120.0))
+
+    def beside(lower: float, upper: float, metric: str = "rss_anon_swap_bytes") -> RowOutcome:
+        rate = Rate((lower + upper) / 2 * MIB, lower * MIB, upper * MIB, "B", "h")
+        of_control = MetricResult(metric, "CLEAN", "", (0.0, 300.0), rate, None, 0.0, None, "")
+        return compare(GROWING, found, RowTruth(KEPT, KEPT, (of_control,)))
+
+    assert beside(50.0, 110.0).wrong == ()
+    assert "and 5.24e+07 to 1.15e+08 without the defect" in beside(50.0, 110.0).truth
+    assert beside(0.0, 50.0).wrong
+    assert beside(170.0, 200.0).wrong, "the control grew by more than the row did"
+    assert beside(50.0, 110.0, "rest_anon_swap_bytes").wrong, "of another metric"
 
 
 def test_growth_that_the_defect_did_not_count_is_wrong() -> None:

@@ -101,3 +101,19 @@ def test_a_row_cut_off_in_the_middle_is_run_again(tmp_path: Path) -> None:
 
     assert "exit code 2" in outcome.wrong[0]
     assert cut_off.exists()
+
+
+def test_a_row_waits_for_its_control_with_one_job_too_wherever_that_stands(tmp_path: Path) -> None:
+    defect, control = find_defect("state-row-view"), find_defect("state-row-copy")
+    rows = [
+        row(expect=Expect.CAUGHT, defect=defect, signature=defect.signature, duration_s=300.0),
+        row(expect=Expect.SILENT, defect=control),
+    ]
+    for asked in rows:
+        stored(tmp_path, asked, "20260101-000000", finished=True)
+    told: list[Outcome] = []
+
+    outcomes = SelfTest(tmp_path, jobs=1).run(rows, told.append)
+
+    assert [outcome.row for outcome in outcomes] == rows
+    assert [outcome.row for outcome in told] == rows[::-1]
