@@ -1,4 +1,4 @@
-"""What many tests need: a nano model in float64, engines around it, runs to the end."""
+"""What many tests need: nano models, engines of their sizes, runs to the end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from hybridbench.clock import Clock, FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
+from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.qwen3_next import Qwen3Next
 from hybridbench.engine.models.registry import build_model
@@ -18,6 +19,7 @@ from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.speculative.drafter import Drafter
 from hybridbench.engine_config import EngineConfig
+from tests.digest_model import DigestModel
 
 NANO_MODEL = ModelConfig(
     vocab_size=48,
@@ -71,25 +73,28 @@ def attention_model() -> Qwen3Next:
 def make_engine(
     *,
     clock: Clock | None = None,
-    model: Qwen3Next | None = None,
+    model: LanguageModel | None = None,
     drafter: Drafter | None = None,
     **changes: Any,
 ) -> Engine:
-    """An engine with the nano model; ``changes`` replace fields of NANO_ENGINE.
+    """An engine of the nano model's sizes; ``changes`` replace fields of NANO_ENGINE.
 
+    Without a ``model`` the next token is a digest of what the slots hold (DigestModel).
     By default it checks all invariants after every step and raises if one is broken.
     With a ``drafter`` it verifies what that guesses.
     """
     if drafter is not None:
         changes["speculative_algorithm"] = "NGRAM"
     config = replace(NANO_ENGINE, **changes)
-    return Engine(config, clock=clock or FakeClock(), model=model or nano_model(), drafter=drafter)
+    model = model or DigestModel(NANO_MODEL)
+    return Engine(config, clock=clock or FakeClock(), model=model, drafter=drafter)
 
 
 def make_attention_engine(page_size: int = 1, **changes: Any) -> Engine:
     """The same with an attention-only model, whose KV comes in pages of any size."""
     sizes = {"chunked_prefill_size": max(32, page_size), "kv_tokens": max(256, 8 * page_size)}
-    return make_engine(model=attention_model(), page_size=page_size, **{**sizes, **changes})
+    model = DigestModel(ATTENTION_MODEL)
+    return make_engine(model=model, page_size=page_size, **{**sizes, **changes})
 
 
 def make_tracking_engine(page_size: int = 1, **changes: Any) -> Engine:

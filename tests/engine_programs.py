@@ -15,6 +15,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import NANO_MODEL, assert_idle_and_clean, assert_nothing_lost, make_engine
+from tests.digest_model import RARE_TOKEN
 
 SYSTEM_PROMPTS = 3
 MOST_LIVE = 14
@@ -101,7 +102,7 @@ class EngineProgram:
             temperature=0.0 if greedy else 1.0,
             top_k=-1 if greedy else 8,
             seed=len(self.sent),
-            stop_token_ids=(7,),
+            stop_token_ids=(RARE_TOKEN,),
         )
 
     def abort(self) -> None:

@@ -1,7 +1,7 @@
 """Attention-only engines, KV in pages of 1, 16 and 64 tokens: reuse changes no token.
 
 The law of test_engine_equals_no_reuse.py where there are no states, so that a hit ends at a page
-border and a request's last page is partly its own.  In float64, for the same reason as there.
+border and a request's last page is partly its own.
 """
 
 from __future__ import annotations

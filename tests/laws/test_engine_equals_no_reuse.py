@@ -1,6 +1,6 @@
 """The cached engine gives exactly the tokens of an engine without reuse, whatever happens to it.
 
-In float64, where rounding that depends on batch shape cannot turn the choice of a token.
+The model is a digest of all it reads (tests/digest_model.py); test_every_cell.py has a real one.
 """
 
 from __future__ import annotations

@@ -17,7 +17,13 @@ from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.tracking import StateTracker
 from hybridbench.engine.sessions import streaming_session
-from tests.builders import NANO_MODEL, assert_idle_and_clean, make_tracking_engine, run_to_idle
+from tests.builders import (
+    NANO_MODEL,
+    assert_idle_and_clean,
+    make_tracking_engine,
+    nano_model,
+    run_to_idle,
+)
 from tests.drafters import HalfRightDrafter
 
 TWO: dict[str, Any] = {"enable_overlap_schedule": True}
@@ -49,7 +55,7 @@ def _outputs(engine: Engine, way: str) -> list[list[int]]:
 
 
 def _expected(way: str) -> list[list[int]]:
-    return _outputs(make_tracking_engine(cache="chunk"), way)
+    return _outputs(make_tracking_engine(cache="chunk", model=nano_model()), way)
 
 
 def _hits(engine: Engine) -> int:
@@ -61,7 +67,7 @@ def _hits(engine: Engine) -> int:
 def test_a_state_that_was_saved_is_continued_from_and_changes_no_token(
     way: str, changes: dict[str, Any]
 ) -> None:
-    engine = make_tracking_engine(**changes)
+    engine = make_tracking_engine(model=nano_model(), **changes)
 
     outputs = _outputs(engine, way)
 
@@ -135,7 +141,7 @@ def test_a_wrong_copy_changes_tokens(
 ) -> None:
     expected = _expected(way)
     break_it(monkeypatch)
-    engine = make_tracking_engine(**changes)
+    engine = make_tracking_engine(model=nano_model(), **changes)
 
     outputs = _outputs(engine, way)
 

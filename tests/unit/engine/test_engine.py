@@ -26,6 +26,7 @@ from tests.builders import (
     ATTENTION_MODEL,
     NANO_ENGINE,
     assert_idle_and_clean,
+    attention_model,
     make_attention_engine,
     make_engine,
     run_to_idle,
@@ -331,7 +332,7 @@ def test_a_checkpoint_without_recurrent_layers_runs_with_pages(tmp_path: Path) -
 
     outputs = Engine(config).generate(prompts, PARAMS)
 
-    assert outputs == make_attention_engine().generate(prompts, PARAMS)
+    assert outputs == make_engine(model=attention_model()).generate(prompts, PARAMS)
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 64])

@@ -21,6 +21,7 @@ from tests.builders import (
     make_attention_engine,
     make_engine,
     make_tracking_engine,
+    nano_model,
     run_to_idle,
 )
 from tests.drafters import HalfRightDrafter
@@ -360,16 +361,25 @@ def test_a_turn_pushed_back_under_a_step_in_flight_frees_the_token_that_is_compu
 
 
 AHEAD: dict[str, Callable[[], Engine]] = {
-    "own states": lambda: make_engine(enable_overlap_schedule=True),
-    "track buffers": lambda: make_tracking_engine(enable_overlap_schedule=True),
+    "own states": lambda: make_engine(model=nano_model(), enable_overlap_schedule=True),
+    "track buffers": lambda: make_tracking_engine(model=nano_model(), enable_overlap_schedule=True),
     "guesses": lambda: make_engine(
-        enable_overlap_schedule=True, drafter=HalfRightDrafter(NANO_MODEL.vocab_size)
+        model=nano_model(),
+        enable_overlap_schedule=True,
+        drafter=HalfRightDrafter(NANO_MODEL.vocab_size),
     ),
     "guesses, pages of 16": lambda: make_tracking_engine(
-        16, enable_overlap_schedule=True, drafter=HalfRightDrafter(NANO_MODEL.vocab_size)
+        16,
+        model=nano_model(),
+        enable_overlap_schedule=True,
+        drafter=HalfRightDrafter(NANO_MODEL.vocab_size),
     ),
 }
 on_every_order = pytest.mark.parametrize("make", AHEAD.values(), ids=AHEAD.keys())
+
+
+def plain_engine() -> Engine:
+    return make_engine(model=nano_model())
 
 
 def state_of(engine: Engine, slot: int) -> list[torch.Tensor]:
@@ -379,7 +389,7 @@ def state_of(engine: Engine, slot: int) -> list[torch.Tensor]:
 
 def state_after(text: list[int]) -> list[torch.Tensor]:
     """What an engine without overlap or sessions has computed for ``text`` in one prefill."""
-    engine = make_engine(cache="chunk", chunked_prefill_size=None)
+    engine = make_engine(model=nano_model(), cache="chunk", chunked_prefill_size=None)
     engine.submit("whole", text, PARAMS)
     engine.step()
     [req] = engine.scheduler.running
@@ -407,7 +417,7 @@ def test_a_late_token_is_not_in_the_state_that_a_turn_pushed_back_goes_on_from(
     for mine, theirs in zip(kept, state_after(text[:-1]), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
     [end] = [event for event in run_to_idle(engine) if event.ends_request]
-    assert list(end.output_ids) == expected(make_engine, [*said, 30, 31])
+    assert list(end.output_ids) == expected(plain_engine, [*said, 30, 31])
     assert engine.pools.sessions.session_events.releases == 0
     engine.close_session("s")
     assert_idle_and_clean(engine)
@@ -425,7 +435,7 @@ def test_a_surplus_step_is_not_in_the_state_that_the_next_turn_goes_on_from(
         state_of(engine, slot.kv.state_slot), state_after(said[:-1]), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
-    assert turn(engine, "second", []) == expected(make_engine, said)
+    assert turn(engine, "second", []) == expected(plain_engine, said)
     assert engine.counters.session_restores == 1
 
 
@@ -442,7 +452,7 @@ def test_a_turn_whose_prefill_is_in_flight_is_pushed_back_one_step_later(
     assert engine.scheduler._retract_one()
 
     [end] = [event for event in run_to_idle(engine) if event.ends_request]
-    assert list(end.output_ids) == expected(make_engine, [*said, 30, 31])
+    assert list(end.output_ids) == expected(plain_engine, [*said, 30, 31])
     assert engine.pools.sessions.session_events.releases == 0
 
 
@@ -459,7 +469,7 @@ def test_a_turn_that_a_pause_pushes_back_under_its_prefill_begins_anew(
 
     [end] = [event for event in run_to_idle(engine) if event.ends_request]
 
-    assert list(end.output_ids) == expected(make_engine, [*said, 30, 31])
+    assert list(end.output_ids) == expected(plain_engine, [*said, 30, 31])
     assert engine.pools.sessions.session_events.releases == 1
     engine.close_session("s")
     assert_idle_and_clean(engine)

@@ -1,0 +1,147 @@
+"""A model whose next token is a digest of everything it reads: for tests of what is around a model.
+
+A text that is read from one wrong slot, or in a wrong order, goes on with other tokens at once; a
+real model's choice often survives that.  And it costs a tenth: a step is a few numpy calls.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.memory.mamba_pool import MambaPool
+from hybridbench.engine.models.config import ModelConfig
+
+Words: TypeAlias = NDArray[np.uint64]
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_MODULUS = np.uint64(1 << 52)
+# Tokens of which each is mostly followed by the next: texts repeat, so that guesses come true.
+_CIRCLE = 4
+# A text that stops at it is seldom cut short by it.
+RARE_TOKEN = 7
+
+
+class DigestModel:
+    """Keys, values and states are numbers below 2^52, which pools of float64 keep exactly.
+
+    The layers are those of ``config``: an attention layer digests the keys and values of all
+    positions, a recurrent one adds each new token to its state, and its convolution looks at the
+    token before.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+
+    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
+        """As ``LanguageModel`` says, in float64."""
+        layout = _Layout.of(batch)
+        x = _mixed(batch.input_ids.astype(np.uint64))
+        for layer_id, kind in enumerate(self.config.layer_types):
+            if kind == "linear_attention":
+                assert kv_pool.mamba_pool is not None
+                x = _recur(x, layer_id, batch, layout, kv_pool.mamba_pool)
+            else:
+                x = _attend(x, layer_id, batch, layout, kv_pool)
+        rows = slice(None) if batch.mode == "verify" else layout.last
+        return self._logits(x[rows], batch.input_ids[rows])
+
+    def _logits(self, x: Words, tokens: NDArray[np.int64]) -> Tensor:
+        """[n, vocab] in 0 to 9; most rows prefer what follows in the token's circle."""
+        vocab = np.arange(1, self.config.vocab_size + 1, dtype=np.uint64)
+        logits = _mixed(x[:, None] + vocab * _ODD) * 2.0**-49
+        follows = tokens - tokens % _CIRCLE + (tokens + 1) % _CIRCLE
+        repeats = np.flatnonzero(x & np.uint64(7))
+        logits[repeats, follows[repeats] % self.config.vocab_size] = 9.0
+        logits[:, RARE_TOKEN] -= 1.5
+        return torch.from_numpy(logits)
+
+
+class _Layout(NamedTuple):
+    """Where the T new tokens of B requests are among one another and among all positions."""
+
+    request: NDArray[np.int64]
+    """[T]: the request of each new token."""
+    first: NDArray[np.int64]
+    """[B]: its first new token."""
+    last: NDArray[np.int64]
+    """[B]: its last one."""
+    starts: NDArray[np.int64]
+    """[B]: its first position among those of all requests."""
+
+    @classmethod
+    def of(cls, batch: ForwardBatch) -> _Layout:
+        lens, seq_lens = np.asarray(batch.extend_lens), np.asarray(batch.seq_lens)
+        ends = np.cumsum(lens)
+        return cls(
+            request=np.repeat(np.arange(len(lens)), lens),
+            first=ends - lens,
+            last=ends - 1,
+            starts=np.cumsum(seq_lens) - seq_lens,
+        )
+
+
+def _attend(
+    x: Words, layer_id: int, batch: ForwardBatch, layout: _Layout, kv_pool: HybridLinearKVPool
+) -> Words:
+    """[T] -> [T]: with the digest of all positions up to each token's own."""
+    keys, values = (_floats(buffer)[:, 0, 0] for buffer in kv_pool.get_kv_buffer(layer_id))
+    keys[batch.out_cache_loc], values[batch.out_cache_loc] = x, _mixed(x)
+    positions = np.arange(len(batch.kv_indices)) - np.repeat(layout.starts, batch.seq_lens)
+    read = _words(keys[batch.kv_indices]) + _mixed(_words(values[batch.kv_indices]))
+    read = _mixed(read + positions.astype(np.uint64) * _ODD)
+    totals = np.cumsum(read, dtype=np.uint64)
+    before = (totals - read)[layout.starts]
+    new = layout.starts[layout.request] + batch.positions
+    return _mixed(x + totals[new] - before[layout.request])
+
+
+def _recur(x: Words, layer_id: int, batch: ForwardBatch, layout: _Layout, pool: MambaPool) -> Words:
+    """[T] -> [T]: with the state after each token; writes the states where the batch wants them."""
+    cache = pool.mamba2_layer_cache(layer_id)
+    window, state = _floats(cache.conv[0])[:, 0, 0], _floats(cache.temporal)[:, 0, 0, 0]
+    before = np.roll(x, 1)
+    before[layout.first] = _words(window[batch.mamba_indices])
+    added = _mixed(_mixed(x + batch.positions.astype(np.uint64) * _ODD) + before)
+    totals = np.cumsum(added, dtype=np.uint64)
+    offset = _words(state[batch.mamba_indices]) - (totals - added)[layout.first]
+    after = (totals + offset[layout.request]) % _MODULUS
+    if batch.mode == "verify":
+        drafts = pool.mamba2_draft_cache(layer_id)
+        places = np.arange(len(x)) - layout.first[layout.request]
+        _floats(drafts.intermediate_conv_window[0])[places, layout.request, 0, 0] = x
+        _floats(drafts.intermediate_ssm)[places, layout.request, 0, 0, 0] = after
+        return _mixed(after)
+    window[batch.mamba_indices], state[batch.mamba_indices] = x[layout.last], after[layout.last]
+    wanted, slots = batch.mamba_track_seqlens, batch.mamba_track_indices
+    if batch.mode == "extend" and wanted is not None and slots is not None:
+        offsets = np.asarray(wanted) - np.asarray(batch.prefix_lens)
+        due = np.flatnonzero((np.asarray(wanted) > 0) & (offsets > 0))
+        tokens = layout.first[due] + offsets[due] - 1
+        window[slots[due]], state[slots[due]] = x[tokens], after[tokens]
+    return _mixed(after)
+
+
+def _floats(pool: Tensor) -> NDArray[np.float64]:
+    """The pool's own memory."""
+    assert pool.dtype == torch.float64
+    floats: NDArray[np.float64] = pool.numpy()
+    return floats
+
+
+def _words(floats: NDArray[np.float64]) -> Words:
+    return floats.astype(np.uint64)
+
+
+def _mixed(words: Words) -> Words:
+    """Each of ``words`` well mixed, below 2^52.  Source: Steele et al. 2014, SplitMix64."""
+    words = words + _ODD
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (words ^ (words >> np.uint64(31))) >> np.uint64(12)
