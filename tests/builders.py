@@ -12,16 +12,15 @@ from hybridbench.clock import Clock, FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 from hybridbench.engine.model_runner import LanguageModel
-from hybridbench.engine.models.config import ModelConfig
-from hybridbench.engine.models.qwen3_next import Qwen3Next
-from hybridbench.engine.models.registry import build_model
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
+from hybridbench.engine.models.registry import Model, build_model
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.speculative.drafter import Drafter
 from hybridbench.engine_config import EngineConfig
 from tests.digest_model import DigestModel
 
-NANO_MODEL = ModelConfig(
+NANO_MODEL = Qwen3NextConfig(
     vocab_size=48,
     hidden_size=16,
     layer_types=("linear_attention", "full_attention"),
@@ -59,13 +58,13 @@ NANO_ENGINE = EngineConfig(
 
 
 @cache
-def nano_model() -> Qwen3Next:
+def nano_model() -> Model:
     """One nano model for all tests: it owns weights only, so engines can share it."""
     return build_model(NANO_MODEL, torch.float64, "cpu", seed=1)
 
 
 @cache
-def attention_model() -> Qwen3Next:
+def attention_model() -> Model:
     """One attention-only model for all tests."""
     return build_model(ATTENTION_MODEL, torch.float64, "cpu", seed=1)
 

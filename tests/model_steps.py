@@ -14,9 +14,10 @@ from hybridbench.engine.forward_batch import ForwardBatch, ForwardMode
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool, MambaState
 from hybridbench.engine.models.config import ModelConfig
-from hybridbench.engine.models.qwen3_next import Qwen3Next
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
+from hybridbench.engine.models.registry import Model
 
-NANO_MODEL = ModelConfig(
+NANO_MODEL = Qwen3NextConfig(
     vocab_size=48,
     hidden_size=16,
     layer_types=("linear_attention", "full_attention", "linear_attention"),
@@ -43,14 +44,16 @@ def make_pools(
     mamba_slots: int = 16,
 ) -> HybridLinearKVPool:
     """A KV pool and a state pool for a model of that shape."""
-    states = MambaPool(mamba_slots, config.cache_params, config.linear_layer_ids, device, dtype)
+    states = None
+    if config.linear_layer_ids:
+        states = MambaPool(mamba_slots, config.cache_params, config.linear_layer_ids, device, dtype)
     return HybridLinearKVPool(
         kv_tokens,
         dtype,
         1,
         config.num_key_value_heads,
         config.head_dim,
-        config.full_attention_layer_ids,
+        config.kv_layer_ids,
         device,
         states,
     )
@@ -71,14 +74,16 @@ class Running:
 class Stepper:
     """A model with pools whose unused slots are NaN, so that reading one shows."""
 
-    def __init__(self, model: Qwen3Next, *, seed: int = 0, poison: bool = True) -> None:
+    def __init__(self, model: Model, *, seed: int = 0, poison: bool = True) -> None:
         self.model = model
         self.kv_pool = make_pools(model.config, model.dtype, model.device)
-        assert self.kv_pool.mamba_pool is not None
-        self.states = self.kv_pool.mamba_pool
         rng = np.random.default_rng(seed)
         self._free_kv: list[int] = (rng.permutation(self.kv_pool.size) + 1).tolist()
-        self._free_slots: list[int] = (rng.permutation(self.states.size) + 1).tolist()
+        slots = 16
+        if self.kv_pool.mamba_pool is not None:
+            self.states = self.kv_pool.mamba_pool
+            slots = self.states.size
+        self._free_slots: list[int] = (rng.permutation(slots) + 1).tolist()
         if poison:
             for tensor in self.all_tensors():
                 tensor.fill_(float("nan"))
@@ -86,23 +91,23 @@ class Stepper:
     def all_tensors(self) -> list[Tensor]:
         """Every tensor of the pools."""
         kv = self.kv_pool.full_kv_pool
-        return [
-            *kv.k_buffer,
-            *kv.v_buffer,
-            *self.states.mamba_cache.conv,
-            self.states.mamba_cache.temporal,
-        ]
+        tensors = [*kv.k_buffer, *kv.v_buffer]
+        if self.kv_pool.mamba_pool is not None:
+            tensors += [*self.states.mamba_cache.conv, self.states.mamba_cache.temporal]
+        return tensors
 
     def start(self) -> Running:
         """A request without tokens and with a cleared slot."""
         slot = self._free_slots.pop()
-        self.states.clear_slots(slot)
+        if self.kv_pool.mamba_pool is not None:
+            self.states.clear_slots(slot)
         return Running(slot)
 
     def fork(self, parent: Running) -> Running:
         """A request that shares the KV of ``parent`` and starts from a copy of its state."""
         slot = self._free_slots.pop()
-        self.states.copy_from(parent.slot, slot)
+        if self.kv_pool.mamba_pool is not None:
+            self.states.copy_from(parent.slot, slot)
         return Running(slot, list(parent.kv_slots))
 
     def extend(self, requests: Sequence[Running], tokens: Sequence[Sequence[int]]) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
-from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine_config import EngineConfig, NewTokenRatio
 
@@ -28,7 +28,7 @@ _OUTPUT_TOKENS = 384
 _SETTLE_STEPS = 8  # until the batch decodes as a whole
 
 # One layer of each kind and tiny heads: a pool of a million tokens is tens of megabytes.
-_MODEL = ModelConfig(
+_MODEL = Qwen3NextConfig(
     vocab_size=64,
     hidden_size=16,
     layer_types=("linear_attention", "full_attention"),

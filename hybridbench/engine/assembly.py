@@ -65,7 +65,7 @@ def assemble(config: EngineConfig, model: LanguageModel | None, clock: Clock) ->
         page_size=config.page_size,
         head_num=model.config.num_key_value_heads,
         head_dim=model.config.head_dim,
-        full_attention_layer_ids=model.config.full_attention_layer_ids,
+        full_attention_layer_ids=model.config.kv_layer_ids,
         device=device,
         mamba_pool=mamba_pool,
     )

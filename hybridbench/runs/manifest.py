@@ -28,6 +28,7 @@ from hybridbench.runs.plan import SoakPlan
 from hybridbench.sampling.headroom import memory_limit
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.targets.wire import PROTOCOL_VERSION
+from hybridbench.workload.coverage import OF_STATES
 
 
 def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Manifest:
@@ -92,15 +93,25 @@ def with_worker(
 ) -> Manifest:
     """``manifest`` completed with what the worker declared and the traffic it will get."""
     can = set(ready.capabilities)
+    floors = manifest.profile.assert_coverage
+    unreachable = set() if "mamba" in ready.pools else OF_STATES & floors.keys()
+    kept = {name: floor for name, floor in floors.items() if name not in unreachable}
+    missing = [text for name, text in NOT_SHOWN.items() if name not in can]
+    if unreachable:
+        missing.append(
+            f"{', '.join(sorted(unreachable))}: {ready.model} keeps no recurrent states, so the "
+            "profile's floors on them do not apply"
+        )
     return replace(
         manifest,
+        profile=replace(manifest.profile, assert_coverage=kept),
         model=replace(manifest.model, preset=ready.model, note=ready.model_note),
         versions={**ready.versions, "hybridbench": __version__},
         engine_hash=ready.engine_files_sha256,
         gc=ready.gc,
         malloc={"mode": plan.malloc, **ready.malloc},
         capabilities=tuple(sorted(can)),
-        not_seen=tuple(text for name, text in NOT_SHOWN.items() if name not in can),
+        not_seen=tuple(missing),
         pools=dict(ready.pools),
         target=TargetFacts(
             pid=ready.pid,

@@ -29,6 +29,14 @@ COVERAGE_COUNTERS: Final = (
     "drafts_proposed", "drafts_accepted", "draft_tails", "states_tracked", "track_donations",
 )  # fmt: skip
 
+# Of these, what only happens to recurrent states: a model without them has no such event.
+OF_STATES: Final = frozenset(
+    {
+        "cow_copies", "tombstones", "evict_internal_state", "evict_cascade", "states_tracked",
+        "track_donations",
+    }
+)  # fmt: skip
+
 _FLOOR = re.compile(r"(>=?)\s*(\d+(?:\.\d+)?)(?:\s*/\s*(min|s))?")
 _NOT_A_FLOOR: Final = "write '>5/min' (grows with the run), '>=20' (any run) or {min: 20}"
 

@@ -17,8 +17,7 @@ from hybridbench.cli.results import read_result
 from hybridbench.clock import SystemClock
 from hybridbench.compare.store import ComparisonWriter
 from hybridbench.engine.models.export import write_checkpoint
-from hybridbench.engine.models.hf_config import read_hf_config
-from hybridbench.engine.models.schema import checkpoint_schema
+from hybridbench.engine.models.registry import read_hf_config
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights
 from hybridbench.nightly.run import MergeOptions, merge_cells
 from hybridbench.records.json_value import JsonValue
@@ -120,7 +119,7 @@ def _night(folder: Path) -> None:
 
 def _model(folder: Path) -> None:
     write_checkpoint(NANO_MODEL, RandomWeights(NANO_MODEL, 0, _CPU), folder)
-    names = dict.fromkeys(checkpoint_schema(NANO_MODEL), "model.safetensors")
+    names = dict.fromkeys(NANO_MODEL.tensors(), "model.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2]}))
 
@@ -249,7 +248,7 @@ def _of_model(folder: Path, rng: Random) -> Action:
     def read() -> None:
         config = read_hf_config(folder)
         source = CheckpointWeights(folder, config, _CPU)
-        for name in checkpoint_schema(config):
+        for name in config.tensors():
             source.take(name)
 
     return read

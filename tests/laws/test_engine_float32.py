@@ -17,8 +17,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.config import ModelConfig
-from hybridbench.engine.models.qwen3_next import Qwen3Next
-from hybridbench.engine.models.registry import build_model
+from hybridbench.engine.models.registry import Model, build_model
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine_config import EngineConfig
 from tests.builders import NANO_ENGINE, NANO_MODEL
@@ -32,7 +31,7 @@ SINGLE = replace(NANO_ENGINE, dtype="float32", check_level="off")
 class WatchedModel:
     """A model that remembers the logits of its last forward."""
 
-    def __init__(self, model: Qwen3Next) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
         self.logits = torch.empty(0)
 

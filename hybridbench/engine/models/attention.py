@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
-from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.layers import Loader, Norm
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
 from hybridbench.kernels.paged_attention import decode_attention, extend_attention
 
@@ -19,7 +19,7 @@ class GatedAttention:
     Rows of the input projection: [queries H*hd | keys Hkv*hd | values Hkv*hd | gates H*hd].
     """
 
-    def __init__(self, loader: Loader, layer_id: int, config: ModelConfig) -> None:
+    def __init__(self, loader: Loader, layer_id: int, config: Qwen3NextConfig) -> None:
         prefix = f"model.layers.{layer_id}.self_attn"
         self._layer_id = layer_id
         self._heads, self._key_heads = config.num_attention_heads, config.num_key_value_heads

@@ -10,8 +10,9 @@ from torch.nn import functional
 
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
-from hybridbench.engine.models.config import ModelConfig, state_dtype
+from hybridbench.engine.models.config import state_dtype
 from hybridbench.engine.models.layers import Loader, Norm
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
 from hybridbench.kernels.causal_conv1d import causal_conv1d_update, causal_conv1d_varlen
 from hybridbench.kernels.gated_delta_rule import chunk_gated_delta_rule, gated_delta_rule_update
@@ -35,7 +36,7 @@ class GatedDeltaNet:
     and gates are float32 (float64 in a float64 model) whatever the weights are.
     """
 
-    def __init__(self, loader: Loader, layer_id: int, config: ModelConfig) -> None:
+    def __init__(self, loader: Loader, layer_id: int, config: Qwen3NextConfig) -> None:
         prefix = f"model.layers.{layer_id}.linear_attn"
         self._layer_id = layer_id
         self._key_heads, self._heads = config.linear_num_key_heads, config.linear_num_value_heads

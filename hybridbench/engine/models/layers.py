@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.engine.models.config import ModelConfig, state_dtype
+from hybridbench.engine.models.config import state_dtype
 from hybridbench.engine.models.weights import WeightSource
 
 
@@ -76,10 +76,15 @@ class Rotation:
     sine: Tensor
 
     @classmethod
-    def build(cls, positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> Rotation:
-        """Factors for ``positions`` [T] with ``frequencies`` [rotary_dim / 2]."""
+    def build(
+        cls, positions: Tensor, frequencies: Tensor, dtype: torch.dtype, scale: float = 1.0
+    ) -> Rotation:
+        """Factors for ``positions`` [T] with ``frequencies`` [rotary_dim / 2].
+
+        ``scale`` lengthens what is rotated, as YaRN does.
+        """
         angles = positions.to(frequencies.dtype)[:, None, None] * frequencies
-        cosine, sine = angles.cos(), angles.sin()
+        cosine, sine = angles.cos() * scale, angles.sin() * scale
         return cls(
             torch.cat((cosine, cosine), dim=-1).to(dtype),
             torch.cat((-sine, sine), dim=-1).to(dtype),
@@ -93,11 +98,12 @@ class Rotation:
         rotated.mul_(self.cosine).addcmul_(swapped, self.sine)
 
 
-def rotary_frequencies(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
+def rotary_frequencies(
+    rotary_dim: int, rope_theta: float, dtype: torch.dtype, device: torch.device
+) -> Tensor:
     """[rotary_dim / 2] radians per position, in the dtype of states."""
-    precise = state_dtype(dtype)
-    exponents = torch.arange(0, config.rotary_dim, 2, dtype=precise) / config.rotary_dim
-    return (1.0 / config.rope_theta**exponents).to(device)
+    exponents = torch.arange(0, rotary_dim, 2, dtype=state_dtype(dtype)) / rotary_dim
+    return (1.0 / rope_theta**exponents).to(device)
 
 
 class DenseMLP:

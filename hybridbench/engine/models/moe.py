@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.engine.models.config import ModelConfig, state_dtype
+from hybridbench.engine.models.config import state_dtype
 from hybridbench.engine.models.layers import Loader
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.kernels.moe import experts_dense, experts_sorted
 
 # What one small product costs in overhead, in multiply-adds it could have done meanwhile.
@@ -24,7 +25,7 @@ class SparseMLP:
     rows of the down stack: [expert 0 I | expert 1 I | ... | shared Is].
     """
 
-    def __init__(self, loader: Loader, prefix: str, config: ModelConfig) -> None:
+    def __init__(self, loader: Loader, prefix: str, config: Qwen3NextConfig) -> None:
         self._experts = config.num_experts
         self._top_k = config.num_experts_per_tok
         self._normalise = config.norm_topk_prob

@@ -1,12 +1,14 @@
-"""Shapes that need no download: random weights, the released architecture at several sizes."""
+"""Shapes that need no download: random weights, the released architectures at several sizes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridbench.engine.models.config import ModelConfig, layer_pattern
+from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.models.gpt_oss import GptOssConfig, Yarn, alternating
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig, layer_pattern
 
-_TINY = ModelConfig(
+_TINY = Qwen3NextConfig(
     vocab_size=4096,
     hidden_size=128,
     layer_types=layer_pattern(4),
@@ -23,7 +25,7 @@ _TINY = ModelConfig(
     shared_expert_intermediate_size=32,
 )
 
-_SMALL = ModelConfig(
+_SMALL = Qwen3NextConfig(
     vocab_size=8192,
     hidden_size=256,
     layer_types=layer_pattern(8),
@@ -63,7 +65,7 @@ _NANO = replace(
 _ATTENTION = replace(_NANO, layer_types=("full_attention",))
 
 # Per layer this is the released model, so state slots and KV rows are life-size.
-_FULL = ModelConfig(
+_FULL = Qwen3NextConfig(
     vocab_size=151_936,
     hidden_size=2048,
     layer_types=layer_pattern(48),
@@ -78,6 +80,23 @@ _FULL = ModelConfig(
     num_experts_per_tok=10,
     moe_intermediate_size=512,
     shared_expert_intermediate_size=512,
+)
+
+# 20 billion parameters: half of the layers see a window of 128 tokens.
+_GPT_OSS = GptOssConfig(
+    vocab_size=201_088,
+    hidden_size=2880,
+    layer_types=alternating(24),
+    num_attention_heads=64,
+    num_key_value_heads=8,
+    head_dim=64,
+    num_local_experts=32,
+    num_experts_per_tok=4,
+    intermediate_size=2880,
+    rms_norm_eps=1e-5,
+    attention_bias=True,
+    yarn=Yarn(),
+    max_position_embeddings=131_072,
 )
 
 PRESETS: dict[str, ModelConfig] = {
@@ -102,4 +121,17 @@ PRESETS: dict[str, ModelConfig] = {
         _FULL, layer_types=layer_pattern(24), num_experts=32, num_experts_per_tok=8
     ),
     "qwen3-next": _FULL,
+    "gpt-oss-tiny": replace(
+        _GPT_OSS,
+        vocab_size=4096,
+        hidden_size=128,
+        layer_types=alternating(4),
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_local_experts=8,
+        num_experts_per_tok=2,
+        intermediate_size=32,
+    ),
+    "gpt-oss": _GPT_OSS,
 }

@@ -11,10 +11,10 @@ from torch.nn import functional
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.attention import GatedAttention
-from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.gated_delta_net import GatedDeltaNet
 from hybridbench.engine.models.layers import DenseMLP, Loader, Norm, rotary_frequencies
 from hybridbench.engine.models.moe import SparseMLP
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
 from hybridbench.engine.models.weights import WeightSource
 
@@ -32,7 +32,7 @@ class Qwen3Next:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: Qwen3NextConfig,
         source: WeightSource,
         dtype: torch.dtype,
         device: torch.device,
@@ -46,7 +46,7 @@ class Qwen3Next:
         self._norm = Norm.zero_centred(loader, "model.norm.weight", config.rms_norm_eps)
         tied = config.tie_word_embeddings
         self._head = self._embedding if tied else loader.matrix("lm_head.weight")
-        self._frequencies = rotary_frequencies(config, dtype, device)
+        self._frequencies = rotary_frequencies(config.rotary_dim, config.rope_theta, dtype, device)
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
@@ -76,7 +76,7 @@ class Qwen3Next:
         )
 
 
-def _build_layer(loader: Loader, layer_id: int, config: ModelConfig) -> _Layer:
+def _build_layer(loader: Loader, layer_id: int, config: Qwen3NextConfig) -> _Layer:
     prefix = f"model.layers.{layer_id}"
     linear = config.layer_types[layer_id] == "linear_attention"
     dense = layer_id in config.dense_layers

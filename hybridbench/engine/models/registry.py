@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
 from hybridbench.engine.models.config import ModelConfig
-from hybridbench.engine.models.hf_config import read_hf_config
+from hybridbench.engine.models.gpt_oss import GptOss, GptOssConfig
+from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.qwen3_next import Qwen3Next
-from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
+from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights, WeightSource
 from hybridbench.errors import ConfigError
 
-_FULL_SIZE = "qwen3-next"
-_CPU_STAND_IN = "qwen3-next-tiny"
+Model: TypeAlias = Qwen3Next | GptOss
+
+# The families, by the ``model_type`` of their config.json; and the class that file names.
+_FAMILIES: Mapping[str, tuple[str, type[Qwen3NextConfig | GptOssConfig]]] = {
+    "qwen3_next": ("Qwen3NextForCausalLM", Qwen3NextConfig),
+    "gpt_oss": ("GptOssForCausalLM", GptOssConfig),
+}
+_CPU_STAND_INS: Mapping[str, tuple[str, str]] = {
+    "qwen3-next": ("qwen3-next-tiny", "1.8 M"),
+    "gpt-oss": ("gpt-oss-tiny", "1.8 M"),
+}
 
 
 @dataclass(frozen=True)
@@ -35,16 +48,16 @@ class ResolvedModel:
 def resolve_model(name_or_path: str, device: str | torch.device) -> ResolvedModel:
     """The preset of that name, or the checkpoint directory at that path.
 
-    On a CPU ``qwen3-next`` means the tiny preset, because 80 billion parameters do not fit.
+    On a CPU a full-size preset means its tiny one, because its parameters do not fit.
 
     Raises:
         ConfigError: neither exists, or the checkpoint's config.json is not usable.
     """
     name, note = name_or_path, ""
-    if name == _FULL_SIZE and torch.device(device).type == "cpu":
-        name = _CPU_STAND_IN
+    if name in _CPU_STAND_INS and torch.device(device).type == "cpu":
+        name, parameters = _CPU_STAND_INS[name]
         note = (
-            f"{_FULL_SIZE} on a CPU means {_CPU_STAND_IN}: the same architecture, 1.8 M random "
+            f"{name_or_path} on a CPU means {name}: the same architecture, {parameters} random "
             "parameters."
         )
     if name in PRESETS:
@@ -60,19 +73,47 @@ def resolve_model(name_or_path: str, device: str | torch.device) -> ResolvedMode
     )
 
 
+def read_hf_config(directory: Path) -> Qwen3NextConfig | GptOssConfig:
+    """The model of the checkpoint in ``directory``.
+
+    Raises:
+        ConfigError: one sentence with the file, the key, and what is supported.
+    """
+    fields = ConfigFields.of_checkpoint(directory)
+    model_type = fields.values.get("model_type")
+    family = _FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    named = fields.values.get("architectures")
+    if isinstance(named, list) and named and all(named[0] != a for a, _ in _FAMILIES.values()):
+        raise fields.error("architectures", f"names {excerpt(named[0])}; supported are {_known(0)}")
+    if family is None:
+        raise fields.error("model_type", f"is {excerpt(model_type)}; supported are {_known(1)}")
+    architecture, config = family
+    if isinstance(named, list) and named and architecture not in named:
+        raise fields.error(
+            "architectures", f"names {excerpt(named[0])}; {model_type} goes with {architecture}"
+        )
+    fields.require("hidden_act", "silu")
+    return config.from_fields(fields)
+
+
+def _known(which: int) -> str:
+    """Architectures (0) or model types (1), as a sentence lists them."""
+    return " and ".join(a if which == 0 else t for t, (a, _) in _FAMILIES.items())
+
+
 def build_model(
     config: ModelConfig, dtype: torch.dtype, device: str | torch.device, seed: int
-) -> Qwen3Next:
+) -> Model:
     """A model of that shape with random weights named by ``seed``."""
     target = torch.device(device)
-    return Qwen3Next(config, RandomWeights(config, seed, target), dtype, target)
+    return _assembled(config, RandomWeights(config, seed, target), dtype, target)
 
 
 @dataclass(frozen=True)
 class LoadedModel:
     """A model from files, and what in the files it did not use."""
 
-    model: Qwen3Next
+    model: Model
     unexpected_tensors: tuple[str, ...]
 
 
@@ -85,4 +126,16 @@ def load_model(path: Path | str, dtype: torch.dtype, device: str | torch.device)
     directory, target = Path(path), torch.device(device)
     config = read_hf_config(directory)
     source = CheckpointWeights(directory, config, target)
-    return LoadedModel(Qwen3Next(config, source, dtype, target), source.unexpected)
+    return LoadedModel(_assembled(config, source, dtype, target), source.unexpected)
+
+
+def _assembled(
+    config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device
+) -> Model:
+    match config:
+        case Qwen3NextConfig():
+            return Qwen3Next(config, source, dtype, device)
+        case GptOssConfig():
+            return GptOss(config, source, dtype, device)
+        case _:
+            raise TypeError(f"no model is built from a {type(config).__name__}")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
 from hybridbench.engine.models.layers import Rotation
 from hybridbench.kernels.causal_conv1d import ConvPlan
 from hybridbench.kernels.gated_delta_rule import ChunkPlan
@@ -81,12 +81,7 @@ class VerifyStep:
                     rows=torch.from_numpy(rows).to(device),
                 )
             )
-        starts = np.cumsum(batch.seq_lens) - np.asarray(batch.seq_lens)
-        begins = np.repeat(starts, lens).tolist()
-        seen: list[int] = (batch.positions + 1).tolist()
-        kv_indices = np.concatenate(
-            [batch.kv_indices[a : a + n] for a, n in zip(begins, seen, strict=True)]
-        )
+        seen, kv_indices = verified_chains(batch)
         return cls(
             rotation=Rotation.build(positions, frequencies, dtype),
             out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
@@ -94,6 +89,18 @@ class VerifyStep:
             places=tuple(places),
             attention=DecodePlan.build(seen, kv_indices, dtype, device),
         )
+
+
+def verified_chains(batch: ForwardBatch) -> tuple[list[int], IndexArray]:
+    """A verifying batch as T decodes: what each sees, [T], and the KV slots of that, one after
+    the other.
+    """
+    lens = np.asarray(batch.extend_lens, dtype=np.int64)
+    starts = np.cumsum(batch.seq_lens) - np.asarray(batch.seq_lens)
+    begins = np.repeat(starts, lens).tolist()
+    seen: list[int] = (batch.positions + 1).tolist()
+    each = [batch.kv_indices[a : a + n] for a, n in zip(begins, seen, strict=True)]
+    return seen, np.concatenate(each)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ Both give tensors by their checkpoint name, so one builder serves both.
 from __future__ import annotations
 
 import hashlib
-import math
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +15,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hybridbench.engine.models.config import ModelConfig
-from hybridbench.engine.models.schema import checkpoint_schema
 from hybridbench.errors import ConfigError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, is_file, read_bytes
 
@@ -32,14 +30,15 @@ class WeightSource(Protocol):
 
 
 class RandomWeights:
-    """Seeded weights: matrices scaled by their fan-in, norms off identity, decays spread.
+    """Seeded weights of plausible size, as the model's family knows them.
 
     Each tensor has a stream of its own, named by seed and tensor, so values do not depend on the
     order of building.  They do depend on the kind of device, whose generator makes them.
     """
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device) -> None:
-        self._schema = checkpoint_schema(config)
+        self._config = config
+        self._schema = config.tensors()
         self._seed = seed
         self._device = device
 
@@ -49,7 +48,7 @@ class RandomWeights:
         generator = torch.Generator(self._device)
         generator.manual_seed(int.from_bytes(digest, "little") >> 1)
         noise = torch.randn(shape, generator=generator, device=self._device)
-        return _shaped(name, noise)
+        return self._config.random_values(name, noise)
 
 
 class CheckpointWeights:
@@ -63,7 +62,7 @@ class CheckpointWeights:
 
     def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
         self._directory = directory
-        self._schema = checkpoint_schema(config)
+        self._schema = config.tensors()
         self._device = device
         self._files = _locate_tensors(directory)
         # A file stays open as long as its source; reopening would parse its header per tensor.
@@ -113,26 +112,6 @@ class CheckpointWeights:
             return name
         packed = _packed_name(name)
         return packed if packed in self._files else name
-
-
-def _shaped(name: str, noise: Tensor) -> Tensor:
-    """Standard normal ``noise`` turned into plausible values for the tensor ``name``."""
-    if name.endswith("linear_attn.norm.weight"):
-        return noise.mul_(0.1).add_(1.0)
-    if name.endswith("norm.weight"):
-        # Zero-centred: the norm multiplies by one plus this.
-        return noise.mul_(0.1)
-    if name.endswith("A_log"):
-        return noise.mul_(0.7)
-    if name.endswith("dt_bias"):
-        # Half-lives from a few tokens to some hundred.
-        return noise.sub_(3.0)
-    if name.endswith("bias"):
-        return noise.mul_(0.02)
-    if name.endswith("embed_tokens.weight"):
-        return noise
-    fan_in = math.prod(noise.shape[1:])
-    return noise.mul_(fan_in**-0.5)
 
 
 def _locate_tensors(directory: Path) -> dict[str, Path]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hybridbench.kernels.moe.reference import experts_dense, experts_sorted
+from hybridbench.kernels.moe.reference import clamped_swiglu, experts_dense, experts_sorted
 
-__all__ = ["experts_dense", "experts_sorted"]
+__all__ = ["clamped_swiglu", "experts_dense", "experts_sorted"]

@@ -7,6 +7,8 @@ computes the chosen ones, two products per expert.  Which is faster is the calle
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -26,8 +28,31 @@ def experts_dense(gate_up: Tensor, weights: Tensor, chosen: Tensor, out: Tensor)
     torch.mul(hidden.mul_(gate_up[:, :, 1]), spread.unsqueeze(2), out=out)
 
 
+def swiglu(both: Tensor) -> Tensor:
+    """``silu(gate) * up`` of [n, 2*I], gate before up: [n, I]."""
+    width = both.shape[1] // 2
+    return functional.silu(both[:, :width]).mul_(both[:, width:])
+
+
+def clamped_swiglu(both: Tensor, alpha: float, limit: float) -> Tensor:
+    """``gate * sigmoid(alpha gate) * (up + 1)`` of [n, 2*I], gate before up: [n, I].
+
+    The gate is at most ``limit``, and up between that and its negative.
+    """
+    width = both.shape[1] // 2
+    gate = both[:, :width].clamp(max=limit)
+    up = both[:, width:].clamp(-limit, limit)
+    return (alpha * gate).sigmoid_().mul_(gate).mul_(up.add_(1.0))
+
+
 def experts_sorted(
-    x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor
+    x: Tensor,
+    weights: Tensor,
+    chosen: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    biases: tuple[Tensor, Tensor] | None = None,
+    unit: Callable[[Tensor], Tensor] = swiglu,
 ) -> Tensor:
     """Only the chosen experts, one after the other over the tokens sorted by expert.
 
@@ -37,6 +62,8 @@ def experts_sorted(
         chosen: [T, k] int64, distinct experts of each token.
         gate_up: [E, 2*I, h]; rows are gate then up.
         down: [E, I, h].
+        biases: of the two, [E, 2*I] and [E, h].
+        unit: from [n, 2*I] to hidden rows [n, I] that the caller may change.
 
     Returns:
         [T, h], owned by the caller.
@@ -47,12 +74,16 @@ def experts_sorted(
     rows = order // per_token
     counts = torch.bincount(flat, minlength=gate_up.shape[0]).tolist()
     taken = x.index_select(0, rows)
-    width = gate_up.shape[1] // 2
-    both = x.new_empty(tokens * per_token, 2 * width)
+    shares = weights.reshape(-1).index_select(0, order).unsqueeze(1)
+    both = x.new_empty(tokens * per_token, gate_up.shape[1])
     _per_expert(taken, gate_up.transpose(1, 2), counts, both)
-    hidden = functional.silu(both[:, :width]).mul_(both[:, width:])
-    hidden.mul_(weights.reshape(-1).index_select(0, order).unsqueeze(1))
-    _per_expert(hidden, down, counts, taken)
+    if biases is None:
+        _per_expert(unit(both).mul_(shares), down, counts, taken)
+    else:
+        owners = flat.index_select(0, order)
+        both += biases[0].index_select(0, owners)
+        _per_expert(unit(both).mul_(shares), down, counts, taken)
+        taken.addcmul_(biases[1].index_select(0, owners), shares)
     return torch.zeros_like(x).index_add_(0, rows, taken)
 
 

@@ -49,6 +49,7 @@ class DecodePlan:
         kv_indices: npt.NDArray[np.int64],
         dtype: torch.dtype,
         device: torch.device,
+        window: int | None = None,
     ) -> DecodePlan:
         """Group requests by length.
 
@@ -57,9 +58,12 @@ class DecodePlan:
             kv_indices: [sum(seq_lens)], slot of every position, request after request.
             dtype: of the queries, and so of the masks.
             device: where the index tensors go.
+            window: of the tokens each query may see, only so many of the last; None is all.
         """
         lens = np.asarray(seq_lens, dtype=np.int64)
-        starts = np.cumsum(lens) - lens
+        ends = np.cumsum(lens)
+        lens = lens if window is None else np.minimum(lens, window)
+        starts = ends - lens
         order = np.argsort(lens, kind="stable")
         bounds = _group_bounds(lens[order].tolist())
         groups = []
@@ -82,30 +86,34 @@ class DecodePlan:
 
 
 def decode_attention(
-    q: Tensor, key_buffer: Tensor, value_buffer: Tensor, plan: DecodePlan
+    q: Tensor,
+    key_buffer: Tensor,
+    value_buffer: Tensor,
+    plan: DecodePlan,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """One query per request over all of its slots.
+    """One query per request over the slots that the plan lets it see.
 
     Args:
         q: [B, H, hd]; H is a multiple of the key heads.
         key_buffer, value_buffer: [S, Hkv, hd], one layer of the pool.
         plan: for these requests.
+        sinks: [H], logits that join the denominators of the softmax and bring no value.
 
     Returns:
         [B, H, hd], owned by the caller.
     """
     batch, heads, head_dim = q.shape
     key_heads = key_buffer.shape[1]
-    folded = q.view(batch, key_heads, heads // key_heads, head_dim)
+    folded = q.reshape(batch, key_heads, heads // key_heads, head_dim)
+    sink = None if sinks is None else sinks.view(key_heads, -1, 1)
     output: Tensor | None = None
     for group in plan.groups:
         queries = folded if group.requests is None else folded.index_select(0, group.requests)
         shape = (queries.shape[0], group.longest, key_heads, head_dim)
         keys = key_buffer.index_select(0, group.slots).view(shape)
         values = value_buffer.index_select(0, group.slots).view(shape)
-        rows = functional.scaled_dot_product_attention(
-            queries, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=group.mask
-        )
+        rows = _attend(queries, keys.transpose(1, 2), values.transpose(1, 2), group.mask, sink)
         if group.requests is None:
             return rows.reshape(batch, heads, head_dim)
         if output is None:
@@ -128,9 +136,13 @@ class ExtendRequest:
 
 @dataclass(frozen=True)
 class ExtendPlan:
-    """Where the keys of a prefill step lie; shared by all attention layers."""
+    """Where the keys of a prefill step lie; shared by all attention layers.
+
+    With a ``window`` each query sees so many of the last tokens, its own included.
+    """
 
     requests: tuple[ExtendRequest, ...]
+    window: int | None = None
 
     @classmethod
     def build(
@@ -139,20 +151,29 @@ class ExtendPlan:
         prefix_lens: Sequence[int],
         kv_indices: npt.NDArray[np.int64],
         device: torch.device,
+        window: int | None = None,
     ) -> ExtendPlan:
-        """Cut ``kv_indices`` (slot of every position, request after request) into requests."""
+        """Cut ``kv_indices`` (slot of every position, request after request) into requests.
+
+        What of a prefix lies before the ``window`` of its first new token is left out.
+        """
         slots = torch.from_numpy(kv_indices).to(device)
         requests = []
         first = start = 0
         for count, prefix_len in zip(extend_lens, prefix_lens, strict=True):
             end = start + prefix_len + count
-            requests.append(ExtendRequest(first, count, prefix_len, slots[start:end]))
+            kept = prefix_len if window is None else min(prefix_len, window - 1)
+            requests.append(ExtendRequest(first, count, kept, slots[end - kept - count : end]))
             first, start = first + count, end
-        return cls(tuple(requests))
+        return cls(tuple(requests), window)
 
 
 def extend_attention(
-    q: Tensor, key_buffer: Tensor, value_buffer: Tensor, plan: ExtendPlan
+    q: Tensor,
+    key_buffer: Tensor,
+    value_buffer: Tensor,
+    plan: ExtendPlan,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of each request's new tokens over its prefix and themselves.
 
@@ -160,6 +181,7 @@ def extend_attention(
         q: [T, H, hd]; H is a multiple of the key heads.
         key_buffer, value_buffer: [S, Hkv, hd], one layer of the pool, the new tokens stored.
         plan: for these requests.
+        sinks: [H], logits that join the denominators of the softmax and bring no value.
 
     Returns:
         [T, H, hd], owned by the caller.
@@ -167,7 +189,8 @@ def extend_attention(
     tokens, heads, head_dim = q.shape
     key_heads = key_buffer.shape[1]
     # [G, Hkv, T, hd]: queries that share a key head become a batch over the same keys.
-    queries = q.view(tokens, key_heads, heads // key_heads, head_dim).permute(2, 1, 0, 3)
+    queries = q.reshape(tokens, key_heads, heads // key_heads, head_dim).permute(2, 1, 0, 3)
+    sink = None if sinks is None else sinks.view(key_heads, -1).t()[:, :, None, None]
     output = q.new_empty(q.shape)
     folded = output.view(tokens, key_heads, heads // key_heads, head_dim).permute(2, 1, 0, 3)
     groups = queries.shape[0]
@@ -178,22 +201,35 @@ def extend_attention(
         for begin in range(0, request.count, _QUERY_BLOCK):
             end = min(begin + _QUERY_BLOCK, request.count)
             visible = request.prefix_len + end
+            # The first query of a block sees furthest back.
+            hidden = 0 if plan.window is None else max(0, visible - (end - begin) + 1 - plan.window)
             rows = slice(request.first + begin, request.first + end)
             folded[:, :, rows] = _attend_causally(
                 queries[:, :, rows],
-                keys[:, :visible].expand(groups, -1, -1, -1),
-                values[:, :visible].expand(groups, -1, -1, -1),
+                keys[:, hidden:visible].expand(groups, -1, -1, -1),
+                values[:, hidden:visible].expand(groups, -1, -1, -1),
+                plan.window,
+                sink,
             )
     return output
 
 
-def attention_reference(q: Tensor, keys: Tensor, values: Tensor, prefix_len: int) -> Tensor:
+def attention_reference(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    prefix_len: int,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """The meaning of both forms, for one request and query by query.
 
     Args:
         q: [T, H, hd], queries at positions prefix_len, prefix_len + 1, ...
         keys, values: [prefix_len + T, Hkv, hd], in order of position.
         prefix_len: tokens before the first query.
+        window: tokens that a query sees, its own included; None is all up to its own.
+        sinks: [H], a logit of each head that joins the softmax and brings no value.
 
     Returns:
         [T, H, hd].
@@ -204,21 +240,51 @@ def attention_reference(q: Tensor, keys: Tensor, values: Tensor, prefix_len: int
     rows = []
     for t in range(q.shape[0]):
         visible = prefix_len + t + 1
-        scores = torch.einsum("hd,mhd->hm", q[t], keys[:visible]) * q.shape[2] ** -0.5
-        rows.append(torch.einsum("hm,mhd->hd", scores.softmax(dim=-1), values[:visible]))
+        first = 0 if window is None else max(0, visible - window)
+        scores = torch.einsum("hd,mhd->hm", q[t], keys[first:visible]) * q.shape[2] ** -0.5
+        if sinks is not None:
+            scores = torch.cat((scores, sinks[:, None]), dim=1)
+        shares = scores.softmax(dim=-1)[:, : visible - first]
+        rows.append(torch.einsum("hm,mhd->hd", shares, values[first:visible]))
     return torch.stack(rows)
 
 
-def _attend_causally(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """The last query sees all keys, the one before it all but one, and so on."""
+def _attend_causally(
+    queries: Tensor, keys: Tensor, values: Tensor, window: int | None, sink: Tensor | None
+) -> Tensor:
+    """The last query sees all keys, the one before it all but one, and so on; with a ``window`` no
+    more than so many.
+    """
     count, visible = queries.shape[2], keys.shape[2]
-    if count == visible:
+    slides = window is not None and visible > window
+    if count == visible and not slides and sink is None:
         return functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
     mask = None
-    if count > 1:
-        mask = torch.ones(count, visible, dtype=torch.bool, device=queries.device)
-        mask = mask.tril_(diagonal=visible - count)
-    return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+    if count > 1 or slides:
+        seen = torch.ones(count, visible, dtype=torch.bool, device=queries.device)
+        seen = seen.tril_(diagonal=visible - count)
+        if slides and window is not None:
+            seen = seen.triu_(diagonal=visible - count - window + 1)
+        mask = torch.zeros(seen.shape, dtype=queries.dtype, device=queries.device)
+        mask = mask.masked_fill_(~seen, float("-inf"))
+    return _attend(queries, keys, values, mask, sink)
+
+
+def _attend(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sink: Tensor | None
+) -> Tensor:
+    """Softmax attention; ``mask`` is added to the scores, ``sink`` only to their denominator."""
+    if sink is None:
+        return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+    scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5
+    if mask is not None:
+        scores += mask
+    # Shifted by the largest logit, the sink among them, so that nothing overflows.
+    peak = torch.maximum(scores.amax(dim=-1, keepdim=True), sink)
+    shares = (scores - peak).exp_()
+    whole = shares.sum(dim=-1, keepdim=True) + (sink - peak).exp_()
+    mixed: Tensor = shares @ values / whole
+    return mixed
 
 
 def _group_bounds(sorted_lens: Sequence[int]) -> list[int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.kernels.moe import experts_dense, experts_sorted
+from hybridbench.kernels.moe import clamped_swiglu, experts_dense, experts_sorted
 
 HIDDEN, WIDTH, EXPERTS = 6, 5, 7
 
@@ -55,3 +57,28 @@ def test_both_forms_give_the_weighted_sum_of_the_chosen_experts(
     expected = by_token(x, weights, chosen)
     torch.testing.assert_close(dense, expected)
     torch.testing.assert_close(by_expert, expected)
+
+
+def test_sorted_experts_with_biases_and_a_clamped_unit() -> None:
+    """As gpt-oss has it: the gate is cut above, up on both sides, and both have a bias."""
+    gate_up, down = make_experts()
+    generator = torch.Generator().manual_seed(1)
+    biases = (
+        torch.randn(EXPERTS, 2 * WIDTH, generator=generator, dtype=torch.float64),
+        torch.randn(EXPERTS, HIDDEN, generator=generator, dtype=torch.float64),
+    )
+    x = torch.randn(40, HIDDEN, generator=generator, dtype=torch.float64)
+    weights, chosen = route(40, 2, EXPERTS)
+
+    found = experts_sorted(
+        x, weights, chosen, gate_up, down, biases, partial(clamped_swiglu, alpha=1.7, limit=0.9)
+    )
+
+    expected = torch.zeros_like(x)
+    for t in range(x.shape[0]):
+        for weight, expert in zip(weights[t], chosen[t].tolist(), strict=True):
+            gate, up = torch.split(gate_up[expert] @ x[t] + biases[0][expert], WIDTH)
+            gate, up = gate.clamp(max=0.9), up.clamp(-0.9, 0.9)
+            hidden = gate * torch.sigmoid(1.7 * gate) * (up + 1.0)
+            expected[t] += weight * (hidden @ down[expert] + biases[1][expert])
+    torch.testing.assert_close(found, expected)

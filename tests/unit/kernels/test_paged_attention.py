@@ -94,3 +94,70 @@ def test_extend_is_causal_over_prefix_and_new_tokens(
     for i, (queries, result) in enumerate(rows):
         expected = attention_reference(queries, *scattered.of(i), prefix_lens[i])
         torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 300], ids=str)
+@pytest.mark.parametrize("with_sinks", [False, True], ids=["plain", "sinks"])
+@pytest.mark.parametrize("heads", [(4, 2), (3, 1)], ids=str)
+def test_decode_with_a_window_and_sinks(
+    heads: tuple[int, int], with_sinks: bool, window: int | None
+) -> None:
+    lens = [1, 2, 3, 40, 700, 4]
+    scattered = ScatteredKeys(lens, heads[1])
+    q = torch.randn(len(lens), heads[0], HEAD_DIM, dtype=torch.float64)
+    sinks = 3.0 * torch.randn(heads[0], dtype=torch.float64) if with_sinks else None
+    plan = DecodePlan.build(lens, scattered.kv_indices, torch.float64, CPU, window)
+
+    output = decode_attention(q, scattered.keys, scattered.values, plan, sinks)
+
+    for i, length in enumerate(lens):
+        own = scattered.of(i)
+        expected = attention_reference(q[i : i + 1], *own, length - 1, window, sinks)
+        torch.testing.assert_close(output[i : i + 1], expected)
+    if window is not None:
+        assert sum(group.longest for group in plan.groups) <= window * len(plan.groups)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 256, 257, 700], ids=str)
+@pytest.mark.parametrize("with_sinks", [False, True], ids=["plain", "sinks"])
+def test_extend_with_a_window_and_sinks(with_sinks: bool, window: int | None) -> None:
+    extend_lens, prefix_lens = [1, 5, 3, 513, 2], [4, 0, 9, 300, 700]
+    seq_lens = [p + n for p, n in zip(prefix_lens, extend_lens, strict=True)]
+    scattered = ScatteredKeys(seq_lens, 2)
+    q = torch.randn(sum(extend_lens), 4, HEAD_DIM, dtype=torch.float64)
+    sinks = 3.0 * torch.randn(4, dtype=torch.float64) if with_sinks else None
+    plan = ExtendPlan.build(extend_lens, prefix_lens, scattered.kv_indices, CPU, window)
+
+    output = extend_attention(q, scattered.keys, scattered.values, plan, sinks)
+
+    rows = zip(torch.split(q, extend_lens), torch.split(output, extend_lens), strict=True)
+    for i, (queries, result) in enumerate(rows):
+        expected = attention_reference(queries, *scattered.of(i), prefix_lens[i], window, sinks)
+        torch.testing.assert_close(result, expected)
+
+
+def test_a_sink_far_above_all_scores_takes_everything_and_overflows_nothing() -> None:
+    scattered = ScatteredKeys([5], 1)
+    q = torch.randn(1, 1, HEAD_DIM, dtype=torch.float64)
+    plan = DecodePlan.build([5], scattered.kv_indices, torch.float64, CPU)
+
+    for sink, share in ((2000.0, 0.0), (-2000.0, 1.0)):
+        sinks = torch.tensor([sink], dtype=torch.float64)
+        output = decode_attention(q, scattered.keys, scattered.values, plan, sinks)
+        plain = decode_attention(q, scattered.keys, scattered.values, plan)
+        torch.testing.assert_close(output, share * plain)
+
+
+def test_what_lies_before_the_window_is_not_read() -> None:
+    scattered = ScatteredKeys([40], 1)
+    scattered.keys[torch.from_numpy(scattered.kv_indices[:24])] = float("nan")
+    scattered.values[torch.from_numpy(scattered.kv_indices[:24])] = float("nan")
+    q = torch.randn(10, 1, HEAD_DIM, dtype=torch.float64)
+
+    extend = ExtendPlan.build([10], [30], scattered.kv_indices, CPU, 7)
+    decode = DecodePlan.build([40], scattered.kv_indices, torch.float64, CPU, 16)
+
+    prefilled = extend_attention(q, scattered.keys, scattered.values, extend)
+    decoded = decode_attention(q[-1:], scattered.keys, scattered.values, decode)
+    assert torch.isfinite(prefilled).all()
+    assert torch.isfinite(decoded).all()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import jsonschema
+import msgspec
 
 from hybridbench.records import messages as m
 from hybridbench.records.manifest import Model, manifest_from_json, manifest_to_json
@@ -18,7 +19,7 @@ READY = m.Ready(
     engine_files=30,
     model="qwen3-next-tiny",
     model_note="random weights",
-    pools={"kv": 4096},
+    pools={"kv": 4096, "mamba": 64},
     versions={"torch": "2.13.0", "python": "3.11.7"},
     gc={"mode": "default", "threshold_0": 700},
     malloc={"MALLOC_ARENA_MAX": "1"},
@@ -61,3 +62,14 @@ def test_it_says_what_ran_and_what_could_not_be_seen() -> None:
         "locks that are held when nothing runs",
     )
     assert full.run_id == "run-1"
+
+
+def test_floors_on_states_do_not_apply_to_a_model_that_keeps_none() -> None:
+    planned = planned_manifest(make_plan(), "run-1", 1.7e9)
+    ready = msgspec.structs.replace(READY, model="gpt-oss-tiny", pools={"kv": 4096})
+
+    floors = with_worker(planned, make_plan(), ready, {"kind": "profile"}).profile.assert_coverage
+
+    gone = planned.profile.assert_coverage.keys() - floors.keys()
+    assert gone == {"cow_copies", "evict_cascade", "evict_internal_state", "tombstones"}
+    assert "nodes_evicted" in floors or "evict_leaf" in floors

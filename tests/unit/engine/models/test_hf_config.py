@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from hybridbench.engine.models.config import ModelConfig, layer_pattern
-from hybridbench.engine.models.export import hf_config_fields
-from hybridbench.engine.models.hf_config import read_hf_config
 from hybridbench.engine.models.presets import PRESETS
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig, layer_pattern
+from hybridbench.engine.models.registry import read_hf_config
 from hybridbench.errors import ConfigError
 
-TINY = PRESETS["qwen3-next-tiny"]
+TINY = cast("Qwen3NextConfig", PRESETS["qwen3-next-tiny"])
 
 
 def write(directory: Path, remove: tuple[str, ...] = (), **changes: Any) -> Path:
-    fields = {**hf_config_fields(TINY), **changes}
+    fields = {**TINY.hf_fields(), **changes}
     for key in remove:
         del fields[key]
     (directory / "config.json").write_text(json.dumps(fields))
     return directory
 
 
-def read(directory: Path, remove: tuple[str, ...] = (), **changes: Any) -> ModelConfig:
-    return read_hf_config(write(directory, remove, **changes))
+def read(directory: Path, remove: tuple[str, ...] = (), **changes: Any) -> Qwen3NextConfig:
+    config = read_hf_config(write(directory, remove, **changes))
+    assert isinstance(config, Qwen3NextConfig)
+    return config
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -71,10 +72,18 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "llama"}, "model_type is 'llama'; only 'qwen3_next' is supported"),
+        ({"model_type": "llama"}, "model_type is 'llama'; supported are qwen3_next and gpt_oss"),
         (
             {"architectures": ["LlamaForCausalLM"]},
-            "architectures names 'LlamaForCausalLM'; only Qwen3NextForCausalLM is supported",
+            "architectures names 'LlamaForCausalLM'; supported are Qwen3NextForCausalLM and",
+        ),
+        (
+            {"architectures": ["GptOssForCausalLM"]},
+            "architectures names 'GptOssForCausalLM'; qwen3_next goes with Qwen3NextForCausalLM",
+        ),
+        (
+            {"quantization_config": {"quant_method": "mxfp4"}},
+            "quantization_config is set; quantised weights are not read",
         ),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
         ({"hidden_size": "big"}, "hidden_size is 'big'; it must be a whole number, 1 or more"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hybridbench.engine.forward_batch import NOT_TRACKED
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.qwen3_next import Qwen3Next
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.registry import build_model
 from hybridbench.engine.models.weights import RandomWeights
 from tests.model_steps import NANO_MODEL, Stepper
@@ -21,9 +23,8 @@ SHAPES = {
     "dense": replace(NANO_MODEL, dense_layers=frozenset({0, 1}), intermediate_size=24),
 }
 # Without experts: in bfloat16 a rounding may choose another one, which is no small difference.
-TINY_DENSE = replace(
-    PRESETS["qwen3-next-tiny"], dense_layers=frozenset(range(4)), intermediate_size=96
-)
+TINY = cast("Qwen3NextConfig", PRESETS["qwen3-next-tiny"])
+TINY_DENSE = replace(TINY, dense_layers=frozenset(range(4)), intermediate_size=96)
 
 
 def prompts(*lengths: int, vocab: int = NANO_MODEL.vocab_size) -> list[list[int]]:
@@ -175,7 +176,7 @@ def test_bfloat16_follows_float32_and_keeps_states_in_float32() -> None:
 def test_a_gpu_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    config = TINY_DENSE if dtype == torch.bfloat16 else PRESETS["qwen3-next-tiny"]
+    config = TINY_DENSE if dtype == torch.bfloat16 else TINY
     # One source on the CPU for both: generators of two kinds of device make different numbers.
     source = RandomWeights(config, 3, torch.device("cpu"))
     texts = prompts(70, 1, 33, vocab=config.vocab_size)

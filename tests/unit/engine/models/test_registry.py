@@ -10,7 +10,6 @@ import torch
 from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.registry import resolve_model
-from hybridbench.engine.models.schema import checkpoint_schema
 from hybridbench.engine.models.weights import RandomWeights
 from hybridbench.errors import ConfigError
 from tests.model_steps import NANO_MODEL
@@ -59,7 +58,7 @@ def test_presets_have_the_sizes_that_are_promised(
     name: str, millions: float, state_kib: float, kv_bytes: int, dtype: torch.dtype
 ) -> None:
     config = PRESETS[name]
-    parameters = sum(torch.Size(shape).numel() for shape in checkpoint_schema(config).values())
+    parameters = sum(torch.Size(shape).numel() for shape in config.tensors().values())
     assert parameters / 1e6 == pytest.approx(millions, rel=0.02)
     assert config.state_bytes_per_slot(dtype) / 1024 == pytest.approx(state_kib, rel=0.01)
     assert config.kv_bytes_per_token(dtype) == kv_bytes
@@ -69,4 +68,4 @@ def test_the_attention_only_preset_has_no_recurrent_layer() -> None:
     config = PRESETS["attention-tiny"]
 
     assert config.linear_layer_ids == ()
-    assert len(config.full_attention_layer_ids) == 4
+    assert len(config.kv_layer_ids) == 4

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.registry import load_model
-from hybridbench.engine.models.schema import checkpoint_schema
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights
 from hybridbench.errors import ConfigError
 from tests.model_steps import NANO_MODEL
@@ -35,7 +34,7 @@ def assert_same_as_seeded(directory: Path) -> None:
     """Every tensor read from ``directory`` is the one that seed 0 makes."""
     source = CheckpointWeights(directory, NANO_MODEL, CPU)
     seeded = RandomWeights(NANO_MODEL, 0, CPU)
-    for name in checkpoint_schema(NANO_MODEL):
+    for name in NANO_MODEL.tensors():
         assert torch.equal(source.take(name), seeded.take(name)), name
 
 
@@ -145,7 +144,7 @@ def test_an_index_names_only_files_beside_it(checkpoint: Path, file: str) -> Non
 
 
 def test_seeds_name_weights_whatever_the_order() -> None:
-    names = list(checkpoint_schema(NANO_MODEL))
+    names = list(NANO_MODEL.tensors())
     one, other = RandomWeights(NANO_MODEL, 4, CPU), RandomWeights(NANO_MODEL, 4, CPU)
     forward = {name: one.take(name) for name in names}
     for name in reversed(names):
@@ -156,7 +155,7 @@ def test_seeds_name_weights_whatever_the_order() -> None:
 
 def test_random_norms_and_decays_are_off_identity() -> None:
     weights = RandomWeights(NANO_MODEL, 0, CPU)
-    for name in checkpoint_schema(NANO_MODEL):
+    for name in NANO_MODEL.tensors():
         if name.endswith(("norm.weight", "A_log", "dt_bias")):
             assert float(weights.take(name).std()) > 0.01, name
 

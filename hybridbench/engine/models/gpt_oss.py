@@ -1,0 +1,409 @@
+"""gpt-oss: attention with sinks, by turns over a sliding window and over everything, and experts.
+
+The KV pool keeps the positions of all layers; those a window has left behind are not read again.
+
+Source: the released checkpoints' config.json, and the model of that name in transformers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
+from hybridbench.engine.models.hf_config import ConfigFields, excerpt
+from hybridbench.engine.models.layers import Loader, Norm, Rotation, rotary_frequencies
+from hybridbench.engine.models.step import verified_chains
+from hybridbench.engine.models.weights import WeightSource
+from hybridbench.kernels.moe import clamped_swiglu, experts_sorted
+from hybridbench.kernels.paged_attention import (
+    DecodePlan,
+    ExtendPlan,
+    decode_attention,
+    extend_attention,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yarn:
+    """How rotary frequencies are stretched to a longer context (YaRN, arXiv:2309.00071)."""
+
+    factor: float = 32.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = False
+    original_max_position_embeddings: int = 4096
+    attention_factor: float | None = None
+    """What rotated queries and keys are multiplied by; None follows from ``factor``."""
+
+    @property
+    def scale(self) -> float:
+        """``attention_factor``, or 0.1 ln(factor) + 1."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1.0 else 1.0
+
+    def stretched(self, frequencies: Tensor, theta: float) -> Tensor:
+        """[rotary_dim / 2] frequencies: fast ones as they are, slow ones divided by ``factor``."""
+        dim = 2 * frequencies.numel()
+        low, high = (
+            dim
+            * math.log(self.original_max_position_embeddings / (turns * 2 * math.pi))
+            / (2 * math.log(theta))
+            for turns in (self.beta_fast, self.beta_slow)
+        )
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, dim - 1)
+        # The width of a ramp that has none; as in the library that trained these models.
+        width = high - low if high != low else 0.001
+        places = torch.arange(dim // 2, dtype=frequencies.dtype, device=frequencies.device)
+        slow = ((places - low) / width).clamp(0.0, 1.0)
+        return frequencies * (1.0 - slow) + frequencies / self.factor * slow
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptOssConfig(ModelConfig):
+    """Layers of attention, all with experts; ``intermediate_size`` is the width of one expert."""
+
+    intermediate_size: int
+    num_local_experts: int
+    sliding_window: int = 128
+    """Tokens that a query of a sliding layer sees, its own included."""
+    rope_theta: float = 150_000.0
+    yarn: Yarn | None = None
+    """None leaves the rotary frequencies as they are."""
+    swiglu_alpha: float = 1.702
+    swiglu_limit: float = 7.0
+
+    @classmethod
+    def from_fields(cls, fields: ConfigFields) -> GptOssConfig:
+        """The model that a config.json describes.
+
+        Raises:
+            ConfigError: one sentence with the file, the key, and what is supported.
+        """
+        layers = fields.layers(36)
+        layer_types = fields.layer_types(layers, "sliding_attention", "full_attention")
+        hidden_size = fields.whole("hidden_size", 2880)
+        heads = fields.whole("num_attention_heads", 64)
+        theta, yarn = _rope(fields)
+        config = cls(
+            vocab_size=fields.whole("vocab_size", 201_088),
+            hidden_size=hidden_size,
+            layer_types=layer_types or alternating(layers),
+            num_attention_heads=heads,
+            num_key_value_heads=fields.whole("num_key_value_heads", 8),
+            head_dim=fields.whole("head_dim", 64),
+            sliding_window=fields.whole("sliding_window", 128),
+            num_local_experts=fields.whole("num_local_experts", 128),
+            num_experts_per_tok=fields.whole("num_experts_per_tok", 4),
+            intermediate_size=fields.whole("intermediate_size", 2880),
+            swiglu_alpha=fields.number("swiglu_alpha", 1.702),
+            swiglu_limit=fields.number("swiglu_limit", 7.0),
+            rope_theta=theta,
+            yarn=yarn,
+            rms_norm_eps=fields.number("rms_norm_eps", 1e-5),
+            attention_bias=fields.flag("attention_bias", True),
+            tie_word_embeddings=fields.flag("tie_word_embeddings", False),
+            eos_token_ids=fields.eos_token_ids(),
+            max_position_embeddings=fields.whole("max_position_embeddings", 131_072),
+        )
+        fields.require_multiple(
+            "num_attention_heads", "num_key_value_heads", (heads, config.num_key_value_heads)
+        )
+        if config.head_dim % 2:
+            raise fields.error("head_dim", f"is {config.head_dim}; an even number is rotated")
+        if config.num_experts_per_tok > config.num_local_experts:
+            raise fields.error(
+                "num_experts_per_tok",
+                f"is {config.num_experts_per_tok}; there are only {config.num_local_experts} "
+                "experts",
+            )
+        return config
+
+    def tensors(self) -> dict[str, Shape]:
+        """The experts of a layer are one tensor each for all gates, biases and so on."""
+        hidden = self.hidden_size
+        shapes: dict[str, Shape] = {"model.embed_tokens.weight": (self.vocab_size, hidden)}
+        for layer in range(self.num_hidden_layers):
+            shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in self._layer()}
+        shapes["model.norm.weight"] = (hidden,)
+        if not self.tie_word_embeddings:
+            shapes["lm_head.weight"] = (self.vocab_size, hidden)
+        return shapes
+
+    def _layer(self) -> Iterator[tuple[str, Shape]]:
+        hidden, experts, width = self.hidden_size, self.num_local_experts, self.intermediate_size
+        query, key = (
+            heads * self.head_dim for heads in (self.num_attention_heads, self.num_key_value_heads)
+        )
+        yield "input_layernorm.weight", (hidden,)
+        for name, rows, columns in (
+            ("q_proj", query, hidden),
+            ("k_proj", key, hidden),
+            ("v_proj", key, hidden),
+            ("o_proj", hidden, query),
+        ):
+            yield f"self_attn.{name}.weight", (rows, columns)
+            if self.attention_bias:
+                yield f"self_attn.{name}.bias", (rows,)
+        yield "self_attn.sinks", (self.num_attention_heads,)
+        yield "post_attention_layernorm.weight", (hidden,)
+        yield "mlp.router.weight", (experts, hidden)
+        yield "mlp.router.bias", (experts,)
+        yield "mlp.experts.gate_up_proj", (experts, hidden, 2 * width)
+        yield "mlp.experts.gate_up_proj_bias", (experts, 2 * width)
+        yield "mlp.experts.down_proj", (experts, width, hidden)
+        yield "mlp.experts.down_proj_bias", (experts, hidden)
+
+    def hf_fields(self) -> dict[str, object]:
+        """In the spelling with ``rope_parameters``."""
+        rope: dict[str, object] = {"rope_type": "default", "rope_theta": self.rope_theta}
+        if self.yarn is not None:
+            rope |= {"rope_type": "yarn", **vars(self.yarn)}
+        return {
+            "architectures": ["GptOssForCausalLM"],
+            "model_type": "gpt_oss",
+            "hidden_act": "silu",
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "layer_types": list(self.layer_types),
+            "sliding_window": self.sliding_window,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "num_local_experts": self.num_local_experts,
+            "num_experts_per_tok": self.num_experts_per_tok,
+            "intermediate_size": self.intermediate_size,
+            "swiglu_alpha": self.swiglu_alpha,
+            "swiglu_limit": self.swiglu_limit,
+            "rope_parameters": rope,
+            "rms_norm_eps": self.rms_norm_eps,
+            "attention_bias": self.attention_bias,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "eos_token_id": list(self.eos_token_ids) or None,
+            "max_position_embeddings": self.max_position_embeddings,
+        }
+
+    def random_values(self, name: str, noise: Tensor) -> Tensor:
+        """Matrices scaled by their fan-in, norms off identity, sinks that take their share."""
+        if name.endswith("norm.weight"):
+            return noise.mul_(0.1).add_(1.0)
+        if name.endswith("bias"):
+            return noise.mul_(0.02)
+        if name.endswith(("sinks", "embed_tokens.weight")):
+            return noise
+        # Experts are stored with their inputs before their outputs, other matrices after them.
+        return noise.mul_(noise.shape[1] ** -0.5)
+
+
+def alternating(layers: int) -> tuple[LayerKind, ...]:
+    """Sliding and full attention by turns, as the released models have it."""
+    return tuple("full_attention" if i % 2 else "sliding_attention" for i in range(layers))
+
+
+def _rope(fields: ConfigFields) -> tuple[float, Yarn | None]:
+    """Base, and how the frequencies are stretched."""
+    key, rope = fields.nested("rope_parameters", "rope_scaling")
+    theta = rope.number("rope_theta", fields.number("rope_theta", 150_000.0))
+    kind = rope.values.get("rope_type", rope.values.get("type"))
+    if kind is None:
+        kind = "default" if rope.values else "yarn"
+    if kind not in {"default", "yarn"}:
+        raise fields.error(
+            key, f"asks for rope_type {excerpt(kind)}; supported are default and yarn"
+        )
+    if rope.number("partial_rotary_factor", 1.0) != 1.0:
+        raise fields.error(key, "rotates a part of each head; only all of it is supported")
+    if kind == "default":
+        return theta, None
+    original = rope.whole("original_max_position_embeddings", 4096)
+    longest = fields.whole("max_position_embeddings", 131_072)
+    given = rope.values.get("attention_factor")
+    return theta, Yarn(
+        factor=rope.number("factor", longest / original),
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        truncate=rope.flag("truncate", bool(rope.values)),
+        original_max_position_embeddings=original,
+        attention_factor=None if given is None else rope.number("attention_factor", 1.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What all layers of one step share."""
+
+    rotation: Rotation
+    out_cache_loc: Tensor
+    """[T] int64."""
+    last_rows: Tensor | None
+    """[B] int64, the rows whose logits are wanted; None for all."""
+    full: DecodePlan | ExtendPlan
+    sliding: DecodePlan | ExtendPlan
+
+
+class _Attention:
+    """Grouped-query attention, each head with a sink: a logit that only joins the denominator."""
+
+    def __init__(self, loader: Loader, layer_id: int, config: GptOssConfig) -> None:
+        prefix = f"model.layers.{layer_id}.self_attn"
+        self._layer_id = layer_id
+        self._heads, self._key_heads = config.num_attention_heads, config.num_key_value_heads
+        self._head_dim = config.head_dim
+        self._slides = config.layer_types[layer_id] == "sliding_attention"
+        parts = [f"{prefix}.{part}_proj" for part in "qkv"]
+        self._in = loader.matrix(*(f"{part}.weight" for part in parts))
+        self._out = loader.matrix(f"{prefix}.o_proj.weight")
+        self._in_bias: Tensor | None = None
+        self._out_bias: Tensor | None = None
+        if config.attention_bias:
+            self._in_bias = loader.matrix(*(f"{part}.bias" for part in parts))
+            self._out_bias = loader.matrix(f"{prefix}.o_proj.bias")
+        self._sinks = loader.matrix(f"{prefix}.sinks")
+
+    def __call__(self, x: Tensor, step: _Step, kv_pool: HybridLinearKVPool) -> Tensor:
+        """[T, h] -> [T, h]; stores the new keys and values in the pool first."""
+        tokens = x.shape[0]
+        qkv = functional.linear(x, self._in, self._in_bias)
+        qkv = qkv.view(tokens, self._heads + 2 * self._key_heads, self._head_dim)
+        step.rotation.apply_(qkv[:, : self._heads + self._key_heads])
+        q, k, v = torch.split(qkv, [self._heads, self._key_heads, self._key_heads], dim=1)
+        kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
+        keys, values = kv_pool.get_kv_buffer(self._layer_id)
+        plan = step.sliding if self._slides else step.full
+        if isinstance(plan, ExtendPlan):
+            mixed = extend_attention(q, keys, values, plan, self._sinks)
+        else:
+            mixed = decode_attention(q, keys, values, plan, self._sinks)
+        return functional.linear(mixed.reshape(tokens, -1), self._out, self._out_bias)
+
+
+class _Experts:
+    """Routed experts with biases; their gates and ups are stored in turns, and kept apart here."""
+
+    def __init__(self, loader: Loader, prefix: str, config: GptOssConfig) -> None:
+        self._top_k = config.num_experts_per_tok
+        self._alpha, self._limit = config.swiglu_alpha, config.swiglu_limit
+        self._precise = state_dtype(loader.dtype)
+        self._router = loader.matrix(f"{prefix}.router.weight")
+        self._router_bias = loader.matrix(f"{prefix}.router.bias")
+        gate_up = loader.matrix(f"{prefix}.experts.gate_up_proj").transpose(1, 2)
+        self._gate_up = torch.cat((gate_up[:, ::2], gate_up[:, 1::2]), dim=1).contiguous()
+        bias = loader.matrix(f"{prefix}.experts.gate_up_proj_bias")
+        self._gate_up_bias = torch.cat((bias[:, ::2], bias[:, 1::2]), dim=1)
+        self._down = loader.matrix(f"{prefix}.experts.down_proj")
+        self._down_bias = loader.matrix(f"{prefix}.experts.down_proj_bias")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, h] -> [T, h]."""
+        scores = functional.linear(x, self._router, self._router_bias).to(self._precise)
+        best, chosen = scores.topk(self._top_k, dim=-1)
+        return experts_sorted(
+            x,
+            best.softmax(dim=-1).to(x.dtype),
+            chosen,
+            self._gate_up,
+            self._down,
+            biases=(self._gate_up_bias, self._down_bias),
+            unit=self._unit,
+        )
+
+    def _unit(self, both: Tensor) -> Tensor:
+        return clamped_swiglu(both, self._alpha, self._limit)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    input_norm: Norm
+    mixer: _Attention
+    post_norm: Norm
+    mlp: _Experts
+
+
+class GptOss:
+    """The model; it owns its weights and nothing else.  KV lives in the pool it is handed."""
+
+    def __init__(
+        self,
+        config: GptOssConfig,
+        source: WeightSource,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.device = device
+        loader = Loader(source, dtype, device)
+        self._embedding = loader.matrix("model.embed_tokens.weight")
+        self._layers = [
+            _Layer(
+                input_norm=_norm(loader, f"{prefix}.input_layernorm.weight", config),
+                mixer=_Attention(loader, i, config),
+                post_norm=_norm(loader, f"{prefix}.post_attention_layernorm.weight", config),
+                mlp=_Experts(loader, f"{prefix}.mlp", config),
+            )
+            for i, prefix in enumerate(f"model.layers.{i}" for i in range(config.num_hidden_layers))
+        ]
+        self._norm = _norm(loader, "model.norm.weight", config)
+        tied = config.tie_word_embeddings
+        self._head = self._embedding if tied else loader.matrix("lm_head.weight")
+        plain = rotary_frequencies(config.head_dim, config.rope_theta, dtype, device)
+        yarn = config.yarn
+        self._frequencies = plain if yarn is None else yarn.stretched(plain, config.rope_theta)
+        self._rotation_scale = 1.0 if yarn is None else yarn.scale
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
+        """Logits [B, vocab] after the last new token of each request, owned by the caller.
+
+        Of a verifying batch [T, vocab], after every new token.  Writes keys and values of the new
+        tokens into the pool, by slot.
+        """
+        step = self._plan(batch)
+        x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
+        for layer in self._layers:
+            x = x.add_(layer.mixer(layer.input_norm(x), step, kv_pool))
+            x = x.add_(layer.mlp(layer.post_norm(x)))
+        if step.last_rows is not None:
+            x = x.index_select(0, step.last_rows)
+        return functional.linear(self._norm(x), self._head)
+
+    def _plan(self, batch: ForwardBatch) -> _Step:
+        device, window = self.device, self.config.sliding_window
+        full: DecodePlan | ExtendPlan
+        sliding: DecodePlan | ExtendPlan
+        last_rows = None
+        if batch.mode == "extend":
+            lens = batch.extend_lens, batch.prefix_lens
+            last_rows = torch.from_numpy(np.cumsum(batch.extend_lens) - 1).to(device)
+            full = ExtendPlan.build(*lens, batch.kv_indices, device)
+            sliding = ExtendPlan.build(*lens, batch.kv_indices, device, window)
+        else:
+            seen, kv_indices = batch.seq_lens, batch.kv_indices
+            if batch.mode == "verify":
+                seen, kv_indices = verified_chains(batch)
+            full = DecodePlan.build(seen, kv_indices, self.dtype, device)
+            sliding = DecodePlan.build(seen, kv_indices, self.dtype, device, window)
+        positions = torch.from_numpy(batch.positions).to(device)
+        return _Step(
+            rotation=Rotation.build(positions, self._frequencies, self.dtype, self._rotation_scale),
+            out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
+            last_rows=last_rows,
+            full=full,
+            sliding=sliding,
+        )
+
+
+def _norm(loader: Loader, name: str, config: GptOssConfig) -> Norm:
+    return Norm.rms(loader.precise(name), config.rms_norm_eps)

@@ -1,0 +1,185 @@
+"""gpt-oss against transformers: logits in float32 and, made exact, in float64.
+
+Bounds in float32: median difference 1e-4, each position 1e-3, at logits of scale 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import GptOssConfig, GptOssForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from hybridbench.engine.models.registry import load_model
+from tests.model_steps import Stepper
+
+VOCAB = 101
+LENGTHS = (70, 1, 129, 2, 33)
+DECODE_STEPS = 4
+SPLITS = ((1, 1, 65, 1, 3), (2, 0, 1, 0, 20), (66, 0, 62, 1, 10), (1, 0, 1, 0, 0))
+
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+_SMALL: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "sliding_window": 16,
+    "max_position_embeddings": 131072,
+    "rope_parameters": _YARN,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "released ratios": {},
+    "odd": {
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 10,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 3,
+        "intermediate_size": 17,
+        "sliding_window": 7,
+        "swiglu_alpha": 1.3,
+        "swiglu_limit": 0.4,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    },
+    "one key head, tied, no bias": {
+        "num_key_value_heads": 1,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "sliding_window": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+    "long yarn": {
+        "sliding_window": 64,
+        "head_dim": 32,
+        "max_position_embeddings": 8192,
+        "rope_parameters": {
+            **_YARN,
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "beta_fast": 16.0,
+            "beta_slow": 2.0,
+            "truncate": True,
+            "attention_factor": 1.25,
+            "original_max_position_embeddings": 2048,
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model as transformers saves it; norms, sinks and biases are random too."""
+    directory = tmp_path_factory.mktemp("gpt-oss")
+    torch.manual_seed(3)
+    model = GptOssForCausalLM(GptOssConfig(**{**_SMALL, **SHAPES[request.param]}))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.uniform_(0.7, 1.3)
+            elif name.endswith("sinks"):
+                parameter.normal_(0.0, 2.0)
+            elif "bias" in name:
+                parameter.normal_(0.0, 0.2)
+            else:
+                parameter.normal_(0.0, parameter.shape[1] ** -0.5)
+    model.save_pretrained(directory)
+    return directory
+
+
+def texts() -> list[list[int]]:
+    rng = np.random.default_rng(7)
+    return [rng.integers(0, VOCAB, length + DECODE_STEPS).tolist() for length in LENGTHS]
+
+
+@torch.inference_mode()
+def logits(model: GptOssForCausalLM, tokens: list[int]) -> Tensor:
+    """[T, vocab]."""
+    output: Tensor = model(torch.tensor([tokens]), use_cache=False).logits[0]
+    return output
+
+
+def largest_differences(path: Path, model: GptOssForCausalLM, dtype: torch.dtype) -> list[float]:
+    """Prefill at once and in odd pieces, decode, and a prefix computed by another request."""
+    loaded = load_model(path, dtype, "cpu")
+    assert loaded.unexpected_tensors == ()
+    expected = [logits(model, text) for text in texts()]
+    found: list[float] = []
+
+    def compare(rows: Tensor, places: list[tuple[int, int]]) -> None:
+        for row, (text, position) in zip(rows, places, strict=True):
+            found.append(float((row - expected[text][position]).abs().max()))
+
+    stepper = Stepper(loaded.model, seed=1)
+    requests = [stepper.start() for _ in LENGTHS]
+    prompts = [text[:length] for text, length in zip(texts(), LENGTHS, strict=True)]
+    compare(stepper.extend(requests, prompts), [(i, n - 1) for i, n in enumerate(LENGTHS)])
+    for step in range(DECODE_STEPS):
+        tokens = [text[n + step] for text, n in zip(texts(), LENGTHS, strict=True)]
+        places = [(i, n + step) for i, n in enumerate(LENGTHS)]
+        compare(stepper.decode(requests, tokens), places)
+
+    pieces = Stepper(loaded.model, seed=2)
+    requests = [pieces.start() for _ in LENGTHS]
+    for sizes in SPLITS:
+        active = [i for i, size in enumerate(sizes) if size]
+        begins = {i: requests[i].length for i in active}
+        new = [texts()[i][begins[i] : begins[i] + sizes[i]] for i in active]
+        rows = pieces.extend([requests[i] for i in active], new)
+        compare(rows, [(i, begins[i] + sizes[i] - 1) for i in active])
+    child = pieces.fork(requests[2])
+    compare(pieces.extend([child], [texts()[2][129:132]]), [(2, 131)])
+    return found
+
+
+def test_float32_agrees_with_transformers(path: Path) -> None:
+    model = GptOssForCausalLM.from_pretrained(
+        path, dtype=torch.float32, experts_implementation="eager"
+    )
+
+    differences = largest_differences(path, model, torch.float32)
+
+    assert max(differences) <= 1e-3
+    assert float(np.median(differences)) <= 1e-4
+
+
+def test_float64_agrees_with_transformers_made_exact(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers computes norms and angles in float32 whatever it is asked; here it may not."""
+    model = GptOssForCausalLM.from_pretrained(
+        path, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+    ).double()
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    monkeypatch.setattr(torch, "float", torch.float64)
+    rotary = model.model.rotary_emb
+    of_kind: Any = ROPE_INIT_FUNCTIONS.get(rotary.rope_type, rotary.compute_default_rope_parameters)
+    rotary.inv_freq, rotary.attention_scaling = of_kind(model.config)
+    exact = [logits(model, text) for text in texts()]
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        "tests.oracle.test_transformers_gpt_oss.logits",
+        lambda _, text: exact[[len(own) for own in texts()].index(len(text))],
+    )
+
+    assert max(largest_differences(path, model, torch.float64)) <= 1e-10

@@ -1,0 +1,194 @@
+"""gpt-oss: its config.json, what batches and windows do to a request, and the engine around it."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from hybridbench.clock import FakeClock
+from hybridbench.engine.models.gpt_oss import GptOssConfig, Yarn, alternating
+from hybridbench.engine.models.presets import PRESETS
+from hybridbench.engine.models.registry import Model, build_model, read_hf_config, resolve_model
+from hybridbench.engine_config import NewTokenRatio
+from hybridbench.errors import ConfigError
+from tests.builders import assert_idle_and_clean, make_engine
+from tests.drafters import HalfRightDrafter
+from tests.engine_programs import EngineProgram
+from tests.model_steps import Stepper
+from tests.session_programs import SessionProgram
+
+TINY = cast("GptOssConfig", PRESETS["gpt-oss-tiny"])
+# Windows much shorter than the prompts, so that most positions lie outside of one.
+NANO = replace(
+    TINY,
+    vocab_size=48,
+    hidden_size=16,
+    layer_types=alternating(3),
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    sliding_window=5,
+    num_local_experts=4,
+    intermediate_size=8,
+)
+
+
+def write(directory: Path, remove: tuple[str, ...] = (), **changes: Any) -> Path:
+    fields = {**TINY.hf_fields(), **changes}
+    for key in remove:
+        del fields[key]
+    (directory / "config.json").write_text(json.dumps(fields))
+    return directory
+
+
+def read(directory: Path, remove: tuple[str, ...] = (), **changes: Any) -> GptOssConfig:
+    return cast("GptOssConfig", read_hf_config(write(directory, remove, **changes)))
+
+
+def model() -> Model:
+    return build_model(NANO, torch.float64, "cpu", seed=4)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    assert read(tmp_path) == TINY
+
+
+def test_the_older_spelling_means_the_same(tmp_path: Path) -> None:
+    scaling = cast("dict[str, object]", TINY.hf_fields()["rope_parameters"])
+    theta = scaling.pop("rope_theta")
+
+    config = read(
+        tmp_path,
+        remove=("rope_parameters", "layer_types", "swiglu_alpha", "swiglu_limit"),
+        rope_scaling=scaling,
+        rope_theta=theta,
+    )
+
+    assert config == TINY
+
+
+def test_a_file_without_rope_keys_has_the_rotation_of_the_released_models(tmp_path: Path) -> None:
+    assert read(tmp_path, remove=("rope_parameters",)).yarn == Yarn()
+
+
+def test_without_a_factor_the_context_is_stretched_to_its_length(tmp_path: Path) -> None:
+    rope = {"rope_type": "yarn", "original_max_position_embeddings": 1024}
+
+    config = read(tmp_path, rope_parameters=rope, max_position_embeddings=8192)
+
+    assert config.yarn is not None
+    assert config.yarn.factor == 8.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["linear_attention"] * 4}, "layer_types contains 'linear_attention'"),
+        ({"num_key_value_heads": 3}, "num_attention_heads is 8; it must be a multiple of"),
+        ({"head_dim": 7}, "head_dim is 7; an even number is rotated"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9; there are only 8 experts"),
+        ({"sliding_window": 0}, "sliding_window is 0; it must be a whole number, 1 or more"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters asks for rope_type"),
+        ({"rope_parameters": [1]}, "rope_parameters must be an object"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "partial_rotary_factor": 0.5}},
+            "rope_parameters rotates a part of each head",
+        ),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config is set"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_is_one_sentence_with_file_and_key(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, **changes)
+
+    assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: {message}")
+
+
+def test_the_full_model_on_a_cpu_is_the_tiny_one_and_says_so() -> None:
+    resolved = resolve_model("gpt-oss", "cpu")
+
+    assert resolved.config == TINY
+    assert "gpt-oss on a CPU means gpt-oss-tiny" in resolved.note
+
+
+def test_a_request_does_not_feel_who_shares_its_batch() -> None:
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 48, length).tolist() for length in (70, 1, 33, 130, 5)]
+    together, alone = Stepper(model(), seed=1), Stepper(model(), seed=2)
+    requests, own = [together.start() for _ in texts], alone.start()
+
+    crowd = [together.extend(requests, texts)[2]]
+    single = [alone.extend([own], [texts[2]])[0]]
+    for token in (3, 1, 4):
+        crowd.append(together.decode(requests, [token] * 5)[2])
+        single.append(alone.decode([own], [token])[0])
+
+    torch.testing.assert_close(torch.stack(crowd), torch.stack(single), rtol=0, atol=1e-12)
+
+
+def test_a_verifying_step_gives_the_logits_of_one_decode_after_the_other() -> None:
+    prompts, chains = [[1, 2, 3, 4, 5, 6, 7, 8], [7]], [[11, 12, 13, 14], [3, 9]]
+    stepper, other = Stepper(model(), seed=1), Stepper(model(), seed=1)
+    requests = [stepper.start() for _ in prompts]
+    others = [other.start() for _ in prompts]
+    stepper.extend(requests, prompts)
+    other.extend(others, prompts)
+    expected = [
+        other.decode([request], [token])[0]
+        for request, chain in zip(others, chains, strict=True)
+        for token in chain
+    ]
+
+    logits = stepper.model.forward(stepper.batch("verify", requests, chains), stepper.kv_pool)
+
+    torch.testing.assert_close(logits, torch.stack(expected), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("mechanisms", ["plain", "overlap, drafts and sessions"])
+def test_an_engine_that_reuses_prefixes_gives_the_tokens_of_one_that_does_not(
+    page_size: int, mechanisms: str
+) -> None:
+    ahead, clock = mechanisms != "plain", FakeClock()
+    daring = NewTokenRatio(init=0.3, min=0.0, decay_steps=1)
+    build = partial(make_engine, model=model(), max_context_len=352)
+    engine = build(
+        clock=clock,
+        drafter=HalfRightDrafter(48) if ahead else None,
+        page_size=page_size,
+        kv_tokens={1: 160, 16: 352}[page_size],
+        max_prefill_tokens=256,
+        enable_overlap_schedule=ahead,
+        new_token_ratio=daring,
+    )
+    program: EngineProgram
+    if ahead:
+        program = SessionProgram(engine, random.Random(3), clock, 60)
+        program._make_oracle = build
+    else:
+        program = EngineProgram(
+            engine, random.Random(3), longest_prompt=60, longest_output=14, make_oracle=build
+        )
+
+    program.run(220)
+    program.compare_with_oracle()
+
+    assert engine.flush_cache()
+    assert_idle_and_clean(engine)
+    counters = engine.counters
+    assert counters.finishes > 5
+    assert counters.prefix_hits > 0
+    assert counters.nodes_evicted > 0
+    assert not ahead or counters.drafts_accepted > 0
+    assert not ahead or counters.session_restores > 0
