@@ -1,0 +1,25 @@
+"""docs/architecture.md leads to files: every path that the page names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "hybridbench"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+# In backquotes, with a folder or a suffix of a source file; files of a run directory have neither.
+PATHS = sorted(set(re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|toml))`", PAGE)))
+ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_that_the_page_names_exists(path: str) -> None:
+    assert (PACKAGE / path).exists() or (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_has_a_row(room: str) -> None:
+    assert f"\n| `{room}/` |" in PAGE
