@@ -106,7 +106,7 @@ def decode_attention(
     batch, heads, head_dim = q.shape
     key_heads = key_buffer.shape[1]
     folded = q.reshape(batch, key_heads, heads // key_heads, head_dim)
-    sink = None if sinks is None else sinks.view(key_heads, -1, 1)
+    sink = None if sinks is None else sinks.view(1, key_heads, -1, 1)
     output: Tensor | None = None
     for group in plan.groups:
         queries = folded if group.requests is None else folded.index_select(0, group.requests)
@@ -273,17 +273,23 @@ def _attend_causally(
 def _attend(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sink: Tensor | None
 ) -> Tensor:
-    """Softmax attention; ``mask`` is added to the scores, ``sink`` only to their denominator."""
+    """Softmax attention over [n, Hkv, T, hd]; ``mask`` is added to the scores, ``sink``, which has
+    the heads in the same place, only to their denominator.
+    """
     if sink is None:
         return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-    scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5
-    if mask is not None:
-        scores += mask
-    # Shifted by the largest logit, the sink among them, so that nothing overflows.
-    peak = torch.maximum(scores.amax(dim=-1, keepdim=True), sink)
-    shares = (scores - peak).exp_()
-    whole = shares.sum(dim=-1, keepdim=True) + (sink - peak).exp_()
-    mixed: Tensor = shares @ values / whole
+    mixed = torch.empty_like(queries)
+    # Head by head: all of them in one product would first copy the gathered keys.
+    for head in range(queries.shape[1]):
+        scaled = queries[:, head] * queries.shape[-1] ** -0.5
+        scores = scaled @ keys[:, head].transpose(1, 2)
+        if mask is not None:
+            scores += mask[:, 0] if mask.dim() > 2 else mask
+        # Shifted by the largest logit, the sink among them, so that nothing overflows.
+        peak = torch.maximum(scores.amax(dim=-1, keepdim=True), sink[:, head])
+        shares = scores.sub_(peak).exp_()
+        whole = shares.sum(dim=-1, keepdim=True) + (sink[:, head] - peak).exp_()
+        torch.div(shares @ values[:, head], whole, out=mixed[:, head])
     return mixed
 
 
