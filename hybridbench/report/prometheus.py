@@ -1,62 +1,113 @@
-"""The last samples of a run in Prometheus' text format."""
+"""The last samples of a run in Prometheus' text format, by the conventions for its names.
+
+Base units (seconds, bytes) at the end of a name, ``_total`` behind a counter, ``_info`` for what
+only has labels: https://prometheus.io/docs/practices/naming/.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from hybridbench.metrics import Kind, MetricSpec, spec_of
+from hybridbench.metrics import Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.manifest import Manifest
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_]+")
+# What ends a name of each unit here, what does so in Prometheus, and the factor between them.
+_UNITS: Final[Mapping[Unit, tuple[str, str, float]]] = {
+    Unit.BYTES: ("bytes", "bytes", 1.0),
+    Unit.SECONDS: ("s", "seconds", 1.0),
+    Unit.MILLISECONDS: ("ms", "seconds", 1e-3),
+    Unit.PER_SECOND: ("per_s", "per_second", 1.0),
+    Unit.SLOTS: ("slots", "slots", 1.0),
+    Unit.RATIO: ("ratio", "ratio", 1.0),
+    Unit.COUNT: ("", "", 1.0),
+}
+# What the stars of a family stand for.
+_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "instances": ("class",),
+    "pool": ("pool",),
+    "container": ("container",),
+    "events": ("event",),
+    "steps_with": ("event",),
+    "waiting_taken": ("pool", "event"),
+    "lost_taken": ("pool", "event"),
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric as Prometheus has it, with a value for each set of labels."""
+
+    name: str
+    kind: str
+    meaning: str
+    values: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
+
+    def lines(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.meaning}"
+        yield f"# TYPE {self.name} {self.kind}"
+        for labels, value in self.values:
+            pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+            yield f"{self.name}{{{pairs}}} {value:.17g}" if pairs else f"{self.name} {value:.17g}"
 
 
 def render_prometheus(manifest: Manifest, samples: Mapping[str, float], t_s: float) -> str:
-    """Every metric of ``samples``, ``t_s`` seconds into the run; families by the label ``name``."""
+    """Every metric of ``samples``, ``t_s`` seconds into the run."""
     about = {
         "run_id": manifest.run_id,
+        "version": str(manifest.versions.get("hybridbench", "")),
         "model": manifest.model.name,
         "profile": manifest.profile.name,
     }
-    lines = [
-        "# HELP hybridbench_run What is being run.",
-        "# TYPE hybridbench_run gauge",
-        f"hybridbench_run{{{_labels(about)}}} 1",
-        "# HELP hybridbench_run_seconds Time of the last sample since the start of the run.",
-        "# TYPE hybridbench_run_seconds gauge",
-        f"hybridbench_run_seconds {t_s:.3f}",
+    families = [
+        Family("hybridbench_run_info", "gauge", "What is being run.", [(about, 1.0)]),
+        Family(
+            "hybridbench_run_seconds",
+            "gauge",
+            "Time of the last sample since the start of the run.",
+            [({}, t_s)],
+        ),
+        *_sampled(samples),
     ]
-    families: dict[str, tuple[MetricSpec, list[tuple[str, float]]]] = {}
+    return "".join(f"{line}\n" for family in families for line in family.lines())
+
+
+def family_of(spec: MetricSpec) -> Family:
+    """How Prometheus has the metric ``spec``; no values yet."""
+    ours, base, _ = _UNITS[spec.unit]
+    words = _NOT_IN_A_NAME.sub("_", spec.name).strip("_")
+    if ours:
+        # Also from within: the unit of ttft_ms_p50 ends the name.
+        words = re.sub(rf"_{ours}(?=_|$)", "", words) + f"_{base}"
+    counter = spec.kind is Kind.COUNTER
+    return Family(
+        f"hybridbench_{words}" + ("_total" if counter else ""),
+        "counter" if counter else "gauge",
+        spec.meaning,
+    )
+
+
+def _sampled(samples: Mapping[str, float]) -> Sequence[Family]:
+    families: dict[str, Family] = {}
     for name, value in sorted(samples.items()):
         spec = spec_of(name)
         if spec is not None and math.isfinite(value):
-            families.setdefault(spec.name, (spec, []))[1].append((name, value))
-    for spec, members in families.values():
-        lines += _family(spec, members)
-    return "\n".join(lines) + "\n"
+            family = families.setdefault(spec.name, family_of(spec))
+            family.values.append((_labels(spec, name), value * _UNITS[spec.unit][2]))
+    return list(families.values())
 
 
-def _family(spec: MetricSpec, members: list[tuple[str, float]]) -> Iterator[str]:
-    head, star, tail = spec.name.partition("*")
-    kind = "counter" if spec.kind is Kind.COUNTER else "gauge"
-    parts = [part for part in (_plain(head), _plain(tail)) if part]
-    name = "_".join(["hybridbench", *parts]) + ("_total" if kind == "counter" else "")
-    yield f"# HELP {name} {spec.meaning} ({spec.unit.value})"
-    yield f"# TYPE {name} {kind}"
-    for metric, value in members:
-        member = metric[len(head) : len(metric) - len(tail)]
-        labels = f"{{{_labels({'name': member})}}}" if star else ""
-        yield f"{name}{labels} {value:.17g}"
+def _labels(spec: MetricSpec, name: str) -> Mapping[str, str]:
+    """What stands in ``name`` for the stars of its family."""
+    match = re.fullmatch(re.escape(spec.name).replace(r"\*", "(.+)"), name)
+    assert match is not None, "a metric has the form of its family"
+    keys = _LABELS.get(spec.name.partition(".")[0], ())
+    return dict(zip(keys, match.groups(), strict=True))
 
 
-def _plain(part: str) -> str:
-    return _NOT_IN_A_NAME.sub("_", part).strip("_")
-
-
-def _labels(values: Mapping[str, str]) -> str:
-    def escaped(value: str) -> str:
-        return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-    return ",".join(f'{key}="{escaped(value)}"' for key, value in values.items())
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

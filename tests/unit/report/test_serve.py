@@ -80,10 +80,10 @@ def test_metrics_are_the_newest_values_with_families_by_label(run_dir: Path) -> 
     assert status == 200
     lines = text.splitlines()
     assert "hybridbench_rss_anon_swap_bytes 200000000" in lines
-    assert 'hybridbench_pool_available{name="kv"} 7' in lines
-    assert 'hybridbench_events_total{name="finishes"} 3' in lines
+    assert 'hybridbench_pool_available_slots{pool="kv"} 7' in lines
+    assert 'hybridbench_events_total{event="finishes"} 3' in lines
     assert "# TYPE hybridbench_events_total counter" in lines
-    assert "hybridbench_run_seconds 2.000" in lines
+    assert "hybridbench_run_seconds 2" in lines
 
 
 def test_a_torn_line_does_not_hide_the_samples_before_it(run_dir: Path) -> None:
