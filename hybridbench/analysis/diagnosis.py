@@ -10,20 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
-from hybridbench.analysis.reading import mapping, number
-from hybridbench.analysis.record import RunEvent, RunRecord
-from hybridbench.records.codec import of_names
-from hybridbench.records.heap import Cycle, RetainedObjects, SiteRecord, StageReading, SurveyRecord
-from hybridbench.records.json_value import JsonValue
-
-BASELINE_EVENT, EVENT = "diagnosis_baseline", "diagnosis"
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import Allocations, DiagnosisBaseline, DiagnosisStages
+from hybridbench.records.heap import Cycle, RetainedObjects, StageReading, Survey
 
 # Resting memory moves by so much on its own: shares of less growth than this mean nothing.
 GROWTH_MIN_BYTES = 4 * 2**20
-
-ALLOCATIONS_EVENT: Final = "allocations"
 
 
 class PartKind(StrEnum):
@@ -109,14 +102,13 @@ class Diagnosis:
 
 def diagnose(record: RunRecord) -> Diagnosis | None:
     """What the last ladder of ``record`` found; None if none was climbed."""
-    event = record.last_event(EVENT)
+    event = record.last_event(DiagnosisStages)
     if event is None:
         return None
-    earlier = [base for base in record.all_events(BASELINE_EVENT) if base.t_s < event.t_s]
-    baseline = earlier[-1] if earlier else RunEvent(0.0, BASELINE_EVENT)
+    earlier = [base for base in record.all_events(DiagnosisBaseline) if base.t_s < event.t_s]
+    baseline = earlier[-1] if earlier else DiagnosisBaseline()
     readings = _Readings.of(event, baseline)
-    survey = of_names(mapping(event.data, "survey"), SurveyRecord)
-    survey_then = of_names(mapping(baseline.data, "survey"), SurveyRecord)
+    survey, survey_then = event.survey, baseline.survey
     holdings = tuple(_holdings(survey.retained, _registered(record)))
     garbage = _garbage(survey)
     parts = _parts(readings, holdings, garbage, survey_then.garbage_bytes)
@@ -131,7 +123,7 @@ def diagnose(record: RunRecord) -> Diagnosis | None:
         holdings=holdings,
         rungs=tuple(readings.rows()),
         sites=_sites(record, event, baseline.t_s),
-        allocations=read_allocations(record),
+        allocations=record.last_event(Allocations),
         notes=tuple(_notes(survey, survey_then, readings, parts)),
     )
 
@@ -145,9 +137,9 @@ class _Readings:
     rest_then: float | None
 
     @classmethod
-    def of(cls, event: RunEvent, baseline: RunEvent) -> _Readings:
-        rests = _by_rung(baseline, "rungs")
-        return cls(_by_rung(event, "rungs"), _by_rung(baseline, "rehearsal"), rests.get("rest"))
+    def of(cls, event: DiagnosisStages, baseline: DiagnosisBaseline) -> _Readings:
+        rests = _by_rung(baseline.rungs)
+        return cls(_by_rung(event.rungs), _by_rung(baseline.rehearsal), rests.get("rest"))
 
     @property
     def growth(self) -> float:
@@ -164,8 +156,7 @@ class _Readings:
             yield RungRow(name, private, _given(self.after, name), then)
 
 
-def _by_rung(event: RunEvent, key: str) -> dict[str, float]:
-    readings = [of_names(row, StageReading) for row in _rows(event.data, key)]
+def _by_rung(readings: Iterable[StageReading]) -> dict[str, float]:
     return {reading.name: float(reading.private_bytes) for reading in readings}
 
 
@@ -219,7 +210,7 @@ def _holdings(rows: Iterable[RetainedObjects], registered: frozenset[str]) -> It
         yield Holding(row, in_cache=bool(classes & registered))
 
 
-def _garbage(survey: SurveyRecord) -> Garbage:
+def _garbage(survey: Survey) -> Garbage:
     return Garbage(
         objects=survey.garbage_objects,
         size_bytes=float(survey.garbage_bytes),
@@ -236,11 +227,10 @@ def _registered(record: RunRecord) -> frozenset[str]:
     return frozenset(name.split(".")[1] for name in record.series if name.startswith("instances."))
 
 
-def _sites(record: RunRecord, event: RunEvent, since_s: float) -> dict[str, Site]:
+def _sites(record: RunRecord, event: DiagnosisStages, since_s: float) -> dict[str, Site]:
     """Of the counters whose events remove objects, by the class of these."""
     found: dict[str, Site] = {}
-    for row in _rows(event.data, "sites"):
-        site = of_names(row, SiteRecord)
+    for site in event.sites:
         series = record.series.get(f"events.{site.counter}")
         if site.removes and series is not None and len(series):
             moved = series.between(since_s, event.t_s).value
@@ -250,8 +240,8 @@ def _sites(record: RunRecord, event: RunEvent, since_s: float) -> dict[str, Site
 
 
 def _notes(
-    survey: SurveyRecord,
-    survey_then: SurveyRecord,
+    survey: Survey,
+    survey_then: Survey,
     readings: _Readings,
     parts: Sequence[Part],
 ) -> Iterable[str]:
@@ -265,46 +255,3 @@ def _notes(
     unknown = next(part for part in parts if part.kind is PartKind.UNEXPLAINED)
     if unknown.size_bytes < -GROWTH_MIN_BYTES:
         yield "the parts come to more than the growth: memory that was free before was used again"
-
-
-def _rows(data: Mapping[str, JsonValue], key: str) -> list[Mapping[str, JsonValue]]:
-    found = data.get(key)
-    if isinstance(found, str) or not isinstance(found, Sequence):
-        return []
-    return [row for row in found if isinstance(row, Mapping)]
-
-
-@dataclass(frozen=True)
-class CallSite:
-    """One function and what is left of its allocations; ``stack`` goes from it outwards."""
-
-    size_bytes: int
-    count: int
-    stack: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Allocations:
-    """The largest call sites after ``seconds`` of traffic with ``requests`` finished, flushed."""
-
-    seconds: float
-    requests: int
-    sites: tuple[CallSite, ...]
-
-
-def read_allocations(record: RunRecord) -> Allocations | None:
-    """Of the last record of ``record``; None where none was made."""
-    event = record.last_event(ALLOCATIONS_EVENT)
-    if event is None:
-        return None
-    rows = event.data.get("sites")
-    sites: list[CallSite] = []
-    for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, Mapping):
-            stack = row.get("stack")
-            frames = tuple(str(frame) for frame in stack) if isinstance(stack, list) else ()
-            sites.append(
-                CallSite(int(number(row, "size_bytes")), int(number(row, "count")), frames)
-            )
-    requests = int(number(event.data, "requests"))
-    return Allocations(number(event.data, "seconds"), requests, tuple(sites))

@@ -26,7 +26,6 @@ from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.facts.readings import beyond_findings, readable
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.notes import not_seen, run_notes
-from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
 from hybridbench.analysis.thresholds import CheckedThresholds, check_thresholds, run_levels
@@ -45,7 +44,7 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.resolution import resolution_line
 from hybridbench.metrics import MEMORY
-from hybridbench.records.events import ExtensionEnded
+from hybridbench.records.events import ExtensionEnded, Interrupted, StoppedEarly
 from hybridbench.records.verdict import (
     PRECEDENCE,
     RETAINED,
@@ -196,12 +195,12 @@ def _not_yet(result: MetricResult) -> MetricResult:
 
 def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
     """What a run that ended early leaves open."""
-    stopped = facts.last.last_event("stopped_early")
-    if stopped is not None and text(stopped.data, "reason") in _GAVE_OUT:
-        said = f"stopped before the planned end: {text(stopped.data, 'text')}"
+    stopped = facts.last.last_event(StoppedEarly)
+    if stopped is not None and stopped.reason in _GAVE_OUT:
+        said = f"stopped before the planned end: {stopped.text}"
         yield Finding("stopped-early", VerdictKind.INCONCLUSIVE, "run", said, since_s=stopped.t_s)
     missing = facts.coverage.missing
-    if missing and facts.last.last_event("interrupted") is not None:
+    if missing and facts.last.last_event(Interrupted) is not None:
         said = "interrupted before the traffic had covered: " + ", ".join(missing)
         yield Finding("interrupted", VerdictKind.INCONCLUSIVE, "coverage", said)
     if window is None:
@@ -210,8 +209,8 @@ def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
 
 def _once_clean(facts: Facts, results: Sequence[MetricResult]) -> Iterable[Finding]:
     """An extension that ended unsettled: one clean look at its end is not two."""
-    ended = facts.last.last_event("extension_ended")
-    if ended is None or ended.read(ExtensionEnded).settled:
+    ended = facts.last.last_event(ExtensionEnded)
+    if ended is None or ended.settled:
         return
     if all(result.outcome == "CLEAN" for result in results):
         said = (

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hybridbench.analysis.facts.facts import WORKLOAD_FAILED, Facts
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
-from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import probes_left_out
 from hybridbench.metrics import METRICS, Check
-from hybridbench.records.events import Extended, Reclaim
+from hybridbench.records.events import (
+    Checkpoint,
+    DiskFull,
+    Extended,
+    ExtensionEnded,
+    Interrupted,
+    Reclaim,
+    StoppedEarly,
+    WorkloadFailed,
+)
 from hybridbench.units import format_bytes, format_duration
 
-_CAUSES = {"disk_full": "the disk was full", WORKLOAD_FAILED: "the workload failed"}
+_CAUSES = {DiskFull: "the disk was full", WorkloadFailed: "the workload failed"}
 
 
 def run_notes(facts: Facts) -> Iterable[str]:
@@ -28,7 +36,7 @@ def run_notes(facts: Facts) -> Iterable[str]:
         )
     if not facts.idle:
         yield "no idle checkpoint was taken: missing slots are judged from samples alone"
-    busy = len(record.all_events("checkpoint")) - len(facts.idle)
+    busy = len(record.all_events(Checkpoint)) - len(facts.idle)
     if busy:
         yield f"{busy} checkpoint{'s' * (busy > 1)} ignored: requests were in flight"
     yield from _reclaimed(record)
@@ -59,15 +67,14 @@ def _how_it_ended(facts: Facts) -> Iterable[str]:
     if record.manifest.defects_as_of:
         names = " and ".join(record.manifest.defects_as_of)
         yield f"this is the bundled engine with defects that {names} had, not that release"
-    stopped = record.last_event("stopped_early")
+    stopped = record.last_event(StoppedEarly)
     if stopped is not None:
-        said = text(stopped.data, "text")
-        yield f"stopped early, after {format_duration(stopped.t_s)}: {said}"
-    failed = record.last_event(WORKLOAD_FAILED)
+        yield f"stopped early, after {format_duration(stopped.t_s)}: {stopped.text}"
+    failed = record.last_event(WorkloadFailed)
     if failed is not None:
-        why = text(failed.data, "text").rstrip(".")
+        why = failed.text.rstrip(".")
         yield f"no request was sent after {format_duration(failed.t_s)}: {why}"
-    interrupted = record.last_event("interrupted")
+    interrupted = record.last_event(Interrupted)
     if interrupted is not None:
         yield f"interrupted after {format_duration(interrupted.t_s)}; partial results"
     elif facts.ended_early and facts.coverage.missing:
@@ -78,25 +85,24 @@ def _how_it_ended(facts: Facts) -> Iterable[str]:
 
 def _extended(facts: Facts) -> Iterable[str]:
     """That the run went on beyond its planned time, and why."""
-    began = facts.record.last_event("extended")
+    began = facts.record.last_event(Extended)
     if began is None:
         return
-    ended = facts.last.last_event("extension_ended")
+    ended = facts.last.last_event(ExtensionEnded)
     by = "" if ended is None else f" by {format_duration(ended.t_s - began.t_s)}"
-    allowed = format_duration(began.read(Extended).limit_s)
+    allowed = format_duration(began.limit_s)
     planned = format_duration(planned_s(facts.record))
     yield (
         f"extended{by} (at most {allowed}) beyond the planned {planned}, "
-        f"as the verdict was open: {began.read(Extended).text}"
+        f"as the verdict was open: {began.text}"
     )
 
 
 def _reclaimed(record: RunRecord) -> Iterable[str]:
     """What the worker gave back at the end: cache and slack are no leak, garbage is its own."""
-    event = record.last_event("reclaim")
-    if event is None:
+    given = record.last_event(Reclaim)
+    if given is None:
         return
-    given = event.read(Reclaim)
     rest, trimmed = given.at_rest_bytes, given.after_trim_bytes
     flushed, collected = given.after_flush_bytes, given.after_collect_bytes
     yield (

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.records.codec import of_names
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.events import Event
 from hybridbench.records.manifest import Manifest
 
 FloatArray: TypeAlias = NDArray[np.float64]
-_Data = TypeVar("_Data", bound=msgspec.Struct)
+_Event = TypeVar("_Event", bound=Event)
 
 
 @dataclass(frozen=True)
@@ -42,25 +40,12 @@ class Series:
 
 
 @dataclass(frozen=True)
-class RunEvent:
-    """Something rare that happened at ``t_s``: a phase change, a checkpoint, a crash."""
-
-    t_s: float
-    kind: str
-    data: Mapping[str, JsonValue] = field(default_factory=dict)
-
-    def read(self, kind: type[_Data]) -> _Data:
-        """The data as a record of ``hybridbench.records.events``."""
-        return of_names(self.data, kind)
-
-
-@dataclass(frozen=True)
 class RunRecord:
     """Everything a stored run has to say."""
 
     manifest: Manifest
     series: Mapping[str, Series]
-    events: Sequence[RunEvent]
+    events: Sequence[Event]
 
     def until(self, end_s: float) -> RunRecord:
         """What the record held at ``end_s``."""
@@ -68,10 +53,10 @@ class RunRecord:
         events = tuple(event for event in self.events if event.t_s <= end_s)
         return RunRecord(self.manifest, {n: s for n, s in series.items() if len(s)}, events)
 
-    def last_event(self, kind: str) -> RunEvent | None:
+    def last_event(self, kind: type[_Event]) -> _Event | None:
         """The latest event of ``kind``, or None."""
-        return next((event for event in reversed(self.events) if event.kind == kind), None)
+        return next((event for event in reversed(self.events) if isinstance(event, kind)), None)
 
-    def all_events(self, kind: str) -> list[RunEvent]:
+    def all_events(self, kind: type[_Event]) -> list[_Event]:
         """All events of ``kind``, oldest first."""
-        return [event for event in self.events if event.kind == kind]
+        return [event for event in self.events if isinstance(event, kind)]

@@ -165,9 +165,7 @@ def beginning(
     record: RunRecord, length_s: float, limits: tuple[dict[str, float], ...]
 ) -> RunRecord:
     """The first ``length_s`` of traffic as a run that was planned so, under ``limits``."""
-    begun_s = next(
-        e.t_s for e in record.events if e.kind == "phase" and e.read(Phase).name == "warmup"
-    )
+    begun_s = next(phase.t_s for phase in record.all_events(Phase) if phase.name == "warmup")
     cut = record.until(begun_s + length_s)
     stored = record.manifest.profile
     floors = load_profile(stored.name).coverage_minimums(length_s)

@@ -30,9 +30,10 @@ from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.sides import Side
 from hybridbench.compare.traffic import BlockTraffic, block_workload
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records import events
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.messages import Drain, Ready
-from hybridbench.rundir.layout import SEGMENT, WORKER_STDERR
+from hybridbench.rundir.layout import WORKER_STDERR
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
@@ -190,7 +191,7 @@ class LiveSide:
         # While others were built it was theirs.
         self._leave_out_rest()
         if self._processes:
-            self._recorder.event(SEGMENT, {"index": self._processes})
+            self._recorder.event(events.Segment(self._processes))
         started = launch.finish(begun)
         if started.target is not begun:
             self._held.callback(self._stop_process, started.target)

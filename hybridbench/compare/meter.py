@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.events import Event
 from hybridbench.records.messages import Ended, StepEvents
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.recorder import Sink
@@ -84,8 +84,8 @@ class RememberingSink:
             self.counters = dict(metrics)
             self.samples += 1
 
-    def event(self, t_s: float, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
-        self._sink.event(t_s, kind, data)
+    def event(self, event: Event) -> None:
+        self._sink.event(event)
 
 
 @dataclass(frozen=True)

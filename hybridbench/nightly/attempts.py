@@ -34,6 +34,7 @@ from hybridbench.errors import RunDirectoryError
 from hybridbench.history.comparable import machine
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, PlannedCell
 from hybridbench.nightly.policy import SLOWER, STATISTICAL, worst_kind
+from hybridbench.records.events import Extended, ExtensionEnded, Interrupted
 from hybridbench.records.nightly import (
     Attempt,
     AttemptFinding,
@@ -46,7 +47,6 @@ from hybridbench.records.verdict import Finding, ThresholdOutcome, Verdict, Verd
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.reader import read_run
-from hybridbench.runs.stopping import EXTENDED, EXTENSION_ENDED
 
 # Shown from one nightly run to the next; medians over the judged window.
 _METRICS: Final = (
@@ -159,7 +159,7 @@ def _stored_soak(store: Path) -> Stored:
         if is_finished(record):
             judged = (run_dir / VERDICT).exists()
             return Stored(Progress.DONE if judged else Progress.UNJUDGED, run_dir)
-        interrupted = last_segment(record).last_event("interrupted") is not None
+        interrupted = last_segment(record).last_event(Interrupted) is not None
         if (run_dir / VERDICT).exists() and not interrupted and not _went_on(run_dir):
             return Stored(Progress.DONE, run_dir)
         return Stored(Progress.CUT, run_dir)
@@ -229,8 +229,8 @@ def _went_on(run_dir: Path) -> bool:
 
 def _extended_s(record: RunRecord) -> float:
     """How long the run went on beyond its planned time, undecided."""
-    began = record.last_event(EXTENDED)
-    ended = last_segment(record).last_event(EXTENSION_ENDED)
+    began = record.last_event(Extended)
+    ended = last_segment(record).last_event(ExtensionEnded)
     return 0.0 if began is None or ended is None else max(ended.t_s - began.t_s, 0.0)
 
 

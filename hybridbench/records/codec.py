@@ -80,6 +80,8 @@ def _by_name(value: object) -> JsonValue:
         return by_name(value)
     if isinstance(value, list | tuple):
         return [_by_name(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _by_name(item) for key, item in value.items()}
     return cast("JsonValue", value)
 
 
@@ -88,6 +90,14 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, type], ...]:
     """Name, stored name and type of each field."""
     fields = msgspec.structs.fields(kind)
     return tuple((field.name, field.encode_name, field.type) for field in fields)
+
+
+@cache
+def _has_records(kind: type | GenericAlias) -> bool:
+    """Whether ``kind`` is a record, or a container of some."""
+    if isinstance(kind, type) and get_origin(kind) is None:
+        return issubclass(kind, msgspec.Struct)
+    return any(_has_records(of) for of in get_args(kind))
 
 
 @cache
@@ -101,6 +111,9 @@ def _of_names(stored: JsonValue, kind: type | GenericAlias) -> object:
     if stored is None:
         return msgspec.convert(stored, kind)
     kind = _without_none(kind)
+    if not _has_records(kind):
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(stored, kind)
     if isinstance(stored, Mapping) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return of_names(stored, kind)
     of = get_args(kind)

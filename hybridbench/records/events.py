@@ -1,45 +1,90 @@
-"""What rare events of a run carry, by kind; a field that an older version lacks has its default.
+"""The rare events of a run: what each carries, and the lines of events.jsonl they are stored as.
 
-``RunEvent.read`` makes these of an event's data.  Any other kind of event is kept as it is.
+An event without a record here, of another engine or a later version, is kept as it is.  A field
+that an older version lacks has its default; one that is None is not stored.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import msgspec
 
+from hybridbench.records.codec import OpenRecord, by_name, of_names
+from hybridbench.records.heap import CallSite, InstanceCount, SiteRecord, StageReading, Survey
+from hybridbench.records.json_value import JsonValue
 
-class Phase(msgspec.Struct, frozen=True):
-    """From this moment on; ``phase`` says the same where it was told from samples alone."""
+_BEFORE_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+def _kind_of_class(name: str) -> str:
+    return _BEFORE_CAPITAL.sub("_", name).lower()
+
+
+class Event(OpenRecord, frozen=True, kw_only=True, tag=_kind_of_class):
+    """Something rare that happened ``t_s`` after the start; who records an event stamps it."""
+
+    t_s: float = 0.0
+
+
+class Phase(Event, frozen=True):
+    """From this moment on.  Both fields hold it; older and foreign files have one of them."""
 
     name: str = ""
     phase: str = ""
 
 
-class Segment(msgspec.Struct, frozen=True):
-    """A new worker goes on with a run that was cut off."""
+class Steady(Event, frozen=True):
+    """The engine is warm."""
+
+    reason: str | None = None
+
+
+class Segment(Event, frozen=True):
+    """A new worker goes on with a run that was cut off, ``away_s`` after it."""
 
     index: int = 0
+    away_s: float | None = None
 
 
-class Interrupted(msgspec.Struct, frozen=True):
-    """A signal ended the run."""
+class Note(Event, frozen=True):
+    """Something that a reader of the report must know; shown beneath the verdict."""
+
+    text: str = ""
+
+
+class FullCollection(Event, frozen=True, tag="gc"):
+    """A full garbage collection."""
+
+
+class Interrupted(Event, frozen=True):
+    """A signal ended the run; a second one killed the worker."""
 
     signal: str = ""
+    killed: bool | None = None
 
 
-class WorkloadFailed(msgspec.Struct, frozen=True):
+class StoppedEarly(Event, frozen=True):
+    """The run ended before its planned end: ``reason`` for machines, ``text`` for people."""
+
+    reason: str = ""
+    text: str = ""
+
+
+class WorkloadFailed(Event, frozen=True):
     """No request came after it."""
 
     text: str = "the workload failed"
 
 
-class DiskFull(msgspec.Struct, frozen=True):
+class DiskFull(Event, frozen=True):
     """The disk refused a write: what came afterwards is nowhere."""
 
     text: str = "the disk refused a write"
 
 
-class Crash(msgspec.Struct, frozen=True):
+class Crash(Event, frozen=True):
     """How the worker ended; its last words are lines, or one text."""
 
     reason: str = "exit"
@@ -52,25 +97,32 @@ class Crash(msgspec.Struct, frozen=True):
         return tail.strip().splitlines() if isinstance(tail, str) else list(tail)
 
 
-class EngineLog(msgspec.Struct, frozen=True):
-    """A line of the engine; ``count`` is how often it had been said by then, 0 if unknown."""
+class WorkerGone(Event, frozen=True):
+    """The worker was there no longer, and nobody knows why."""
+
+
+class EngineLog(Event, frozen=True):
+    """A line of the engine; ``count`` is how often it had been said by then, None if unknown."""
 
     text: str = ""
-    count: int = 0
+    count: int | None = None
 
 
-class EngineViolation(msgspec.Struct, frozen=True):
-    """The engine's own check objected.
+class EngineViolation(Event, frozen=True):
+    """The engine's own check objected, in the step or at the checkpoint that is named.
 
     ``count`` is negative for slots counted twice; ``slots`` are those it names, or their number,
-    None where it says nothing of them.
+    None where it says nothing of them; ``owners`` had them last, by the allocator's ledger.
     """
 
     kind: str = "unknown"
     pool: str = ""
-    message: str = ""
-    count: float = 0.0
+    message: str | None = None
     slots: tuple[int, ...] | float | None = None
+    count: int | float = 0
+    owners: tuple[str, ...] | None = None
+    step: int | None = None
+    checkpoint: int | None = None
 
     @property
     def slots_named(self) -> float:
@@ -79,41 +131,137 @@ class EngineViolation(msgspec.Struct, frozen=True):
         return self.slots or 0.0
 
 
-class Gap(msgspec.Struct, frozen=True):
+class GarbageOfType(msgspec.Struct, frozen=True):
+    """Uncollected instances of one type."""
+
+    type: str = ""
+    count: int = 0
+    bytes: int = 0
+
+
+class Checkpoint(Event, frozen=True):
+    """The engine between two steps, after it was given time to come to rest."""
+
+    index: int = 0
+    idle: bool | None = None
+    pools: dict[str, dict[str, int | float]] = {}
+    locks: dict[str, int | float] = {}
+    containers: dict[str, int | float] = {}
+    running: int | float = 0
+    waiting: int | float = 0
+    counters: dict[str, int | float] = {}
+    collectible: tuple[GarbageOfType, ...] | None = None
+    instances: dict[str, InstanceCount] | None = None
+    requests_without_client: int | float | None = None
+
+    def pool(self, name: str, part: str) -> float:
+        """``part`` of the counts of one pool; 0 where it was not counted."""
+        return self.pools.get(name, {}).get(part, 0)
+
+
+class Gap(Event, frozen=True):
     """The sampler was late."""
 
     seconds: float = 0.0
 
 
-class ClockJump(msgspec.Struct, frozen=True):
+class ClockJump(Event, frozen=True):
     """The wall clock went against the steady one."""
 
     seconds: float = 0.0
 
 
-class ProbeLeftOut(msgspec.Struct, frozen=True):
+class ProbeLeftOut(Event, frozen=True):
     """The run gave up a probe that held the engine for too long."""
 
     metrics: tuple[str, ...] = ()
+    stall_s: float | None = None
+    max_stall_s: float | None = None
 
 
-class Extended(msgspec.Struct, frozen=True):
+class Extended(Event, frozen=True):
     """Traffic goes on beyond the planned end, at most so long."""
 
     limit_s: float = 0.0
     text: str = ""
 
 
-class ExtensionEnded(msgspec.Struct, frozen=True):
+class ExtensionEnded(Event, frozen=True):
     """Whether the verdict was settled by then."""
 
     settled: bool = False
 
 
-class Reclaim(msgspec.Struct, frozen=True):
+class Hold(Event, frozen=True):
+    """The leaking worker is kept as it is, for a person to look at."""
+
+    pid: int = 0
+    seconds: float = 0.0
+
+
+class Reclaim(Event, frozen=True):
     """Private memory of the worker at rest and after each step of giving back."""
 
-    at_rest_bytes: float = 0.0
-    after_trim_bytes: float = 0.0
-    after_flush_bytes: float = 0.0
-    after_collect_bytes: float = 0.0
+    at_rest_bytes: int | float = 0
+    after_trim_bytes: int | float = 0
+    after_flush_bytes: int | float = 0
+    after_collect_bytes: int | float = 0
+
+
+class DiagnosisBaseline(Event, frozen=True):
+    """The first rest: its readings, and what a forked child found when it rehearsed the stages."""
+
+    rungs: tuple[StageReading, ...] = ()
+    rehearsal: tuple[StageReading, ...] = ()
+    survey: Survey = Survey()
+
+
+class DiagnosisStages(Event, frozen=True, tag="diagnosis"):
+    """The stages of a leak diagnosis: memory after each, the heap, and which calls free what."""
+
+    trigger: str | None = None
+    rungs: tuple[StageReading, ...] = ()
+    survey: Survey = Survey()
+    sites: tuple[SiteRecord, ...] = ()
+
+
+class Allocations(Event, frozen=True):
+    """The largest call sites after ``seconds`` of traffic with ``requests`` finished, flushed."""
+
+    seconds: float = 0.0
+    requests: int = 0
+    file: str | None = None
+    sites: tuple[CallSite, ...] = ()
+
+
+_BY_KIND = {str(kind.__struct_config__.tag): kind for kind in Event.__subclasses__()}
+
+
+class OtherEvent(Event, frozen=True):
+    """An event of a kind that has no record; ``unknown`` has all its data."""
+
+    kind: str
+
+
+def kind_of(event: Event | type[Event]) -> str:
+    """The kind as it is stored."""
+    if isinstance(event, OtherEvent):
+        return event.kind
+    return str(event.__struct_config__.tag)
+
+
+def event_data(event: Event) -> dict[str, JsonValue]:
+    """What the event carries, as it is stored."""
+    if isinstance(event, OtherEvent):
+        return {**event.unknown}
+    stored = by_name(event)
+    del stored["t_s"]
+    return {key: value for key, value in stored.items() if value is not None}
+
+
+def read_event(t_s: float, kind: str, data: Mapping[str, JsonValue]) -> Event:
+    """The event that was stored; what cannot be read of it has its default."""
+    record = _BY_KIND.get(kind)
+    if record is None:
+        return OtherEvent(kind, unknown=data, t_s=t_s)
+    return msgspec.structs.replace(of_names(data, record), t_s=t_s)

@@ -13,6 +13,15 @@ class TypeCount(WireRecord, frozen=True):
     size_bytes: int = 0
 
 
+class InstanceCount(WireRecord, frozen=True):
+    """Instances of a class that dies by reference count when healthy."""
+
+    live: int = 0
+    expected: int = 0
+    collectible: int = 0
+    retained: int = 0
+
+
 class StageReading(WireRecord, frozen=True):
     """Memory of the worker after one stage; ``private_bytes`` is RssAnon and swap."""
 
@@ -58,7 +67,7 @@ class RetainedObjects(WireRecord, frozen=True):
     item_type: str = ""
 
 
-class SurveyRecord(WireRecord, frozen=True):
+class Survey(WireRecord, frozen=True):
     """What a full look at the heap found.  ``error`` is empty when it worked."""
 
     error: str = ""
@@ -74,6 +83,11 @@ class SurveyRecord(WireRecord, frozen=True):
     cycle_types: dict[str, int] = {}
     cycles: list[Cycle] = []
     retained: list[RetainedObjects] = []
+
+
+class SurveyRecord(Survey, frozen=True):
+    """A survey as the worker answers it, with what only the parent and the next survey need."""
+
     rehearsal: list[StageReading] = []
     paths: dict[str, tuple[int, int]] = {}
     classes: dict[str, int] = {}
@@ -85,3 +99,14 @@ class SiteRecord(WireRecord, frozen=True):
     counter: str = ""
     calls: list[str] = []
     removes: str = ""
+
+
+class CallSite(WireRecord, frozen=True):
+    """One function and what is left of its allocations.
+
+    ``stack`` is "function (file:line)" from it outwards, where most of it came from.
+    """
+
+    size_bytes: int = 0
+    count: int = 0
+    stack: tuple[str, ...] = ()

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-from hybridbench.records.heap import SiteRecord, StageReading, SurveyRecord, TypeCount
+from hybridbench.records.heap import (
+    InstanceCount,
+    SiteRecord,
+    StageReading,
+    SurveyRecord,
+    TypeCount,
+)
 from hybridbench.records.wire_record import WireMessage, WireRecord
 
 Scalar: TypeAlias = bool | int | float | str | None
@@ -237,15 +243,6 @@ class CountersReply(WireMessage, frozen=True):
     step_age_s: float  # since the last step ended, while there is work; 0 when idle
     steps: int
     values: dict[str, float]
-
-
-class InstanceCount(WireRecord, frozen=True):
-    """Instances of a class that dies by reference count when healthy."""
-
-    live: int
-    expected: int
-    collectible: int
-    retained: int
 
 
 class CensusReply(WireMessage, frozen=True):

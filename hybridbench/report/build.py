@@ -13,7 +13,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
-from hybridbench.records.events import Interrupted
+from hybridbench.records.events import Interrupted, Note, event_data, kind_of
 from hybridbench.records.json_value import as_mapping
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
@@ -28,7 +28,7 @@ from hybridbench.report.provenance import (
     started_text,
 )
 from hybridbench.report.thresholds import thresholds_table
-from hybridbench.report.timeline import event_label, last_moment_s, timeline_of
+from hybridbench.report.timeline import last_moment_s, timeline_of
 from hybridbench.report.wording import (
     BADGES,
     NO_RATE,
@@ -44,7 +44,6 @@ from hybridbench.report.wording import (
     plain_text,
     rate_text,
 )
-from hybridbench.rundir.layout import NOTE
 from hybridbench.units import format_duration
 
 _TIME_UNITS = frozenset({"h", "min", "s"})
@@ -162,10 +161,10 @@ def _answer(verdict: Verdict) -> tuple[Fact, ...]:
 
 def _exit_code(record: RunRecord, verdict: Verdict) -> ExitCode:
     """That of the soak itself: an interrupted one never ends like one that ran its course."""
-    interrupted = last_segment(record).last_event("interrupted")
+    interrupted = last_segment(record).last_event(Interrupted)
     if interrupted is None:
         return verdict.exit_code
-    return _BY_SIGNAL.get(interrupted.read(Interrupted).signal, ExitCode.INTERRUPTED)
+    return _BY_SIGNAL.get(interrupted.signal, ExitCode.INTERRUPTED)
 
 
 def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
@@ -327,15 +326,16 @@ def _coverage_table(verdict: Verdict) -> Table:
 
 def _notes(record: RunRecord, verdict: Verdict) -> tuple[str, ...]:
     notes = [model_note(record.manifest.model), *verdict.notes]
-    notes += [event_label(event) for event in record.all_events(NOTE)]
+    notes += [note.text for note in record.all_events(Note)]
     return tuple(dict.fromkeys(note for note in notes if note))
 
 
 def _events_table(record: RunRecord) -> Table:
-    events = [event for event in record.events if event.kind != NOTE]
+    events = [event for event in record.events if not isinstance(event, Note)]
     rows = tuple(
-        (clock_text(event.t_s), event.kind, _cell(plain_text(event.data) if event.data else ""))
+        (clock_text(event.t_s), kind_of(event), _cell(plain_text(data) if data else ""))
         for event in events[:_EVENTS_MAX]
+        for data in [event_data(event)]
     )
     left = len(events) - len(rows)
     note = f"{left} later events are in events.jsonl." if left else ""

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray
+from hybridbench.records.events import Segment, kind_of
 from hybridbench.records.json_value import JsonValue
 from hybridbench.report.decimate import POINTS_MAX, gaps, kept
 from hybridbench.report.document import Chart, Document, Ink, Line, Timeline
-from hybridbench.rundir.layout import SEGMENT
 
 _TIME_STEP_S: Final = 0.1
 _STEPS: Final = 50_000.0
@@ -26,7 +26,7 @@ _STEPS: Final = 50_000.0
 def page_data(document: Document) -> dict[str, JsonValue]:
     """What the script of the page reads: the timeline, and the lines of every chart by its key."""
     charts = (chart for group in document.charts for chart in group.charts)
-    borders = tuple(mark.t_s for mark in document.timeline.marks if mark.kind == SEGMENT)
+    borders = tuple(mark.t_s for mark in document.timeline.marks if mark.kind == kind_of(Segment))
     return {
         "timeline": _timeline(document.timeline),
         "charts": {chart.key: chart_data(chart, borders) for chart in charts},

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from hybridbench import __version__
-from hybridbench.analysis.diagnosis import Allocations, Diagnosis, Holding, RungRow, diagnose
-from hybridbench.analysis.reading import number
+from hybridbench.analysis.diagnosis import Diagnosis, Holding, RungRow, diagnose
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codec import by_name
+from hybridbench.records.events import Allocations, Reclaim
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.report.document import DiagnosisText, Table
 from hybridbench.report.sentences.diagnosis import bug_report, part_detail
@@ -94,10 +94,10 @@ def stored_evidence(record: RunRecord) -> list[str]:
     if memory is not None and len(memory):
         change = amount(float(memory.value[-1] - memory.value[0]), "B", signed=True)
         lines.append(f"Private memory moved by {change} from the first sample to the last.")
-    given = record.last_event("reclaim")
+    given = record.last_event(Reclaim)
     if given is not None:
-        names = ("at_rest_bytes", "after_trim_bytes", "after_flush_bytes", "after_collect_bytes")
-        rest, trimmed, flushed, collected = (number(given.data, name) for name in names)
+        rest, trimmed = given.at_rest_bytes, given.after_trim_bytes
+        flushed, collected = given.after_flush_bytes, given.after_collect_bytes
         lines.append(
             f"At the end malloc_trim gave back {amount(rest - trimmed, 'B')}, flushing the cache "
             f"{amount(trimmed - flushed, 'B')}, a full collection "

@@ -8,12 +8,19 @@ from typing import Final
 
 import numpy as np
 
-from hybridbench.analysis.record import RunEvent, RunRecord
-from hybridbench.records.events import Phase, Segment
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import (
+    Event,
+    FullCollection,
+    Note,
+    Phase,
+    Segment,
+    Steady,
+    kind_of,
+)
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Mark, Span, Timeline
-from hybridbench.report.wording import clock_text, plain_text
-from hybridbench.rundir.layout import GC, NOTE, PHASE, SEGMENT, STEADY
+from hybridbench.report.wording import clock_text
 
 GEN2_COUNTER: Final = "gc_gen2_collections"
 
@@ -38,53 +45,41 @@ def last_moment_s(record: RunRecord) -> float:
     return max(ends, default=0.0)
 
 
-def event_label(event: RunEvent) -> str:
-    """One event in a line: its data in words, or its kind."""
-    if event.kind == PHASE:
-        return phase_name(event)
-    for key in ("text", "label", "reason", "message"):
-        if isinstance(event.data.get(key), str):
-            return str(event.data[key])
-    return plain_text(event.data) if event.data else event.kind
-
-
-def phase_name(event: RunEvent) -> str:
-    """The phase that begins with ``event``."""
-    phase = event.read(Phase)
-    return phase.phase or phase.name or "?"
-
-
 def _phases(record: RunRecord, end_s: float) -> list[Span]:
-    starts = record.all_events(PHASE)
-    spans = [
-        Span(phase_name(this), this.t_s, following.t_s) for this, following in pairwise(starts)
-    ]
+    starts = record.all_events(Phase)
+    spans = [Span(_label(this), this.t_s, following.t_s) for this, following in pairwise(starts)]
     if starts:
-        spans.append(Span(phase_name(starts[-1]), starts[-1].t_s, end_s))
+        spans.append(Span(_label(starts[-1]), starts[-1].t_s, end_s))
     return [span for span in spans if span.end_s > span.start_s]
 
 
 def _marks(record: RunRecord) -> list[Mark]:
-    plain = [e for e in record.events if e.kind not in {PHASE, NOTE, GC}]
-    marks = [Mark(event.kind, event.t_s, _mark_label(event)) for event in _thinned(plain)]
-    return marks + [Mark(GC, t_s, "full collection") for t_s in _collections(record)]
+    plain = [e for e in record.events if not isinstance(e, Phase | Note | FullCollection)]
+    marks = [Mark(kind_of(event), event.t_s, _mark_label(event)) for event in _thinned(plain)]
+    collected = kind_of(FullCollection)
+    return marks + [Mark(collected, t_s, "full collection") for t_s in _collections(record)]
 
 
-def _mark_label(event: RunEvent) -> str:
-    if event.kind == SEGMENT:
-        return f"segment {event.read(Segment).index + 1}: a new worker"
-    return event.kind if event.kind == STEADY else f"{event.kind} at {clock_text(event.t_s)}"
+def _label(phase: Phase) -> str:
+    return phase.phase or phase.name or "?"
 
 
-def _thinned(events: Sequence[RunEvent]) -> Sequence[RunEvent]:
-    always = [event for event in events if event.kind in {STEADY, SEGMENT}]
-    rest = [event for event in events if event.kind not in {STEADY, SEGMENT}]
+def _mark_label(event: Event) -> str:
+    if isinstance(event, Segment):
+        return f"segment {event.index + 1}: a new worker"
+    kind = kind_of(event)
+    return kind if isinstance(event, Steady) else f"{kind} at {clock_text(event.t_s)}"
+
+
+def _thinned(events: Sequence[Event]) -> Sequence[Event]:
+    always = [event for event in events if isinstance(event, Steady | Segment)]
+    rest = [event for event in events if not isinstance(event, Steady | Segment)]
     return always + rest[:: max(1, -(-len(rest) // _MARKS_MAX))]
 
 
 def _collections(record: RunRecord) -> list[float]:
     """Times of full collections: from events, else from the counter in the samples."""
-    times = [event.t_s for event in record.all_events(GC)]
+    times = [event.t_s for event in record.all_events(FullCollection)]
     counter = record.series.get(GEN2_COUNTER)
     if not times and counter is not None and len(counter) > 1:
         times = [float(t) for t in counter.t_s[1:][np.diff(counter.value) > 0]]

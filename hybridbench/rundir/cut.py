@@ -8,9 +8,9 @@ from pathlib import Path
 from hybridbench.analysis.facts.window import borders, last_segment, segments
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.records.events import Phase
+from hybridbench.records.events import Interrupted, Phase, WorkloadFailed
 from hybridbench.records.manifest import Manifest
-from hybridbench.rundir.layout import SAMPLES, WORKLOAD_FAILED
+from hybridbench.rundir.layout import SAMPLES
 from hybridbench.rundir.listing import last_sample
 from hybridbench.rundir.reader import read_run
 
@@ -68,18 +68,18 @@ def is_finished(record: RunRecord) -> bool:
     be read any further, may go on.
     """
     part = last_segment(record)
-    phase = part.last_event("phase")
-    if phase is None or any(part.last_event(kind) for kind in ("interrupted", WORKLOAD_FAILED)):
+    phase = part.last_event(Phase)
+    if phase is None or part.last_event(Interrupted) or part.last_event(WorkloadFailed):
         return False
-    return (phase.read(Phase).name or phase.read(Phase).phase) == "done"
+    return (phase.name or phase.phase) == "done"
 
 
 def _served_s(part: RunRecord) -> float:
     """Seconds from the first request to the last sample, or to the signal that ended it."""
-    begun = [e.t_s for e in part.all_events("phase") if e.read(Phase).name == "warmup"]
+    begun = [phase.t_s for phase in part.all_events(Phase) if phase.name == "warmup"]
     if not begun:
         return 0.0
-    ended = part.last_event("interrupted") or part.last_event(WORKLOAD_FAILED)
+    ended = part.last_event(Interrupted) or part.last_event(WorkloadFailed)
     ends = [float(series.t_s[-1]) for series in part.series.values() if len(series)]
     end = ended.t_s if ended is not None else max(ends, default=begun[0])
     return max(0.0, end - begun[0])

@@ -72,15 +72,6 @@ WRITTEN_PAGES: Final = frozenset(
     }
 )
 
-# Kinds of events with a meaning of their own; any other kind is kept and drawn as a plain mark.
-PHASE: Final = "phase"  # data: {"phase": name}, from this moment on
-STEADY: Final = "steady"  # data: {"reason": sentence}
-CHECKPOINT: Final = "checkpoint"  # a quiescent moment; data: what was found there
-GC: Final = "gc"  # a full collection
-SEGMENT: Final = "segment"  # a new worker goes on with a run that was cut off
-WORKLOAD_FAILED: Final = "workload_failed"  # data: {"text": sentence}; no request came after it
-NOTE: Final = "note"  # data: {"text": sentence}; shown beneath the verdict
-
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.]+")
 _COLLISIONS_MAX = 1000
 

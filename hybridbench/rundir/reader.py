@@ -9,10 +9,11 @@ from typing import cast
 
 import numpy as np
 
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.metrics import spec_of
+from hybridbench.records.events import Note, Phase, read_event
 from hybridbench.records.json_value import JsonValue
-from hybridbench.rundir.layout import EVENTS, NOTE, PHASE, SAMPLES
+from hybridbench.rundir.layout import EVENTS, SAMPLES
 from hybridbench.rundir.lines import EVENT, SAMPLE, SampleLine, read_lines
 from hybridbench.rundir.manifest import read_manifest
 
@@ -33,13 +34,16 @@ def read_run(path: Path) -> RunRecord:
     for sample in samples.lines:
         columns.add(sample)
     # The decoder cannot spell the recursive JSON type, and yields nothing else.
-    events = [RunEvent(e.t, e.kind, cast("dict[str, JsonValue]", e.data)) for e in stored.lines]
-    if not any(event.kind == PHASE for event in events):
+    events = [
+        read_event(line.t, line.kind, cast("dict[str, JsonValue]", line.data))
+        for line in stored.lines
+    ]
+    if not any(isinstance(event, Phase) for event in events):
         events += columns.phases
     events.sort(key=lambda event: event.t_s)
     end_s = max([columns.last_s, *(event.t_s for event in events)])
     notes = [*samples.notes(SAMPLES), *stored.notes(EVENTS), *columns.notes()]
-    events += [RunEvent(end_s, NOTE, {"text": text}) for text in notes]
+    events += [Note(text, t_s=end_s) for text in notes]
     return RunRecord(manifest, columns.series(), tuple(events))
 
 
@@ -49,15 +53,15 @@ class _Columns:
 
     times: dict[str, list[float]] = field(default_factory=dict)
     values: dict[str, list[float]] = field(default_factory=dict)
-    phases: list[RunEvent] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
     out_of_order: int = 0
     last_s: float = 0.0
 
     def add(self, sample: SampleLine) -> None:
         self.last_s = max(self.last_s, sample.t)
-        if not self.phases or self.phases[-1].data["phase"] != sample.phase:
-            self.phases.append(RunEvent(sample.t, PHASE, {"phase": sample.phase}))
+        if not self.phases or self.phases[-1].phase != sample.phase:
+            self.phases.append(Phase(phase=sample.phase, t_s=sample.t))
         late = False
         for name, value in sample.m.items():
             times = self.times.get(name)

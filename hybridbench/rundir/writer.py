@@ -13,6 +13,7 @@ from typing import Final, Self
 from hybridbench.clock import Clock
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.metrics import declared
+from hybridbench.records.events import Event, event_data, kind_of
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.records.manifest import Manifest, manifest_to_json
 from hybridbench.rundir.atomic import sync_directory, write_atomically
@@ -93,15 +94,14 @@ class RunWriter:
         self.has_samples = True
         self._samples.append(line)
 
-    def event(self, t_s: float, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
-        """Append something rare that happened at ``t_s``.
+    def event(self, event: Event) -> None:
+        """Append something rare.
 
         Raises:
             RunDirectoryError: when the disk refuses.
         """
-        line: dict[str, JsonValue] = {"t": round(t_s, 4), "kind": kind}
-        line["data"] = plain_mapping(data or {})
-        self._events.append(line)
+        data = plain_mapping(event_data(event))
+        self._events.append({"t": round(event.t_s, 4), "kind": kind_of(event), "data": data})
 
     def take_back(self) -> None:
         """Undo a continuation that was refused: the run is again what was found, less its torn

@@ -7,11 +7,10 @@ flushed before the record ends: what is left then is what nobody gives back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.diagnosis import ALLOCATIONS_EVENT
+from hybridbench.records.events import Allocations
 from hybridbench.records.messages import AllocationsTracked, TrackAllocations
 from hybridbench.runs.loop import SoakLoop
 from hybridbench.sampling.allocations import kept_sites
@@ -57,15 +56,8 @@ class AllocationRecord:
         except OSError as error:
             recorder.note(f"the record of allocations cannot be read: {error}")
             return
-        recorder.event(
-            ALLOCATIONS_EVENT,
-            {
-                "seconds": served_s,
-                "requests": loop.driver.counts.finished - finished,
-                "file": self._path.name,
-                "sites": [{**asdict(site), "stack": list(site.stack)} for site in sites],
-            },
-        )
+        served = loop.driver.counts.finished - finished
+        recorder.event(Allocations(served_s, served, self._path.name, tuple(sites)))
 
     def _is_done(self, path: str) -> bool:
         """Whether the worker did as asked: start a record, or end it if ``path`` is empty."""

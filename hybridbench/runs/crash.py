@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from hybridbench.clock import Clock
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.events import Crash
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.recorder import Recorder
 from hybridbench.sampling.headroom import oom_kills
@@ -34,12 +34,7 @@ def record_crash(
         status = _wait_for_end(target, clock)
         target.kill()
         reason, detail = _explain(status, lost.detail, oom_kills_before)
-    data: dict[str, JsonValue] = {
-        "reason": reason,
-        "detail": detail,
-        "stderr_tail": list(target.stderr_tail()),
-    }
-    recorder.event("crash", data)
+    recorder.event(Crash(reason, detail, tuple(target.stderr_tail())))
 
 
 def _wait_for_end(target: Target, clock: Clock) -> ExitStatus | None:

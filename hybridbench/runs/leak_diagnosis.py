@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hybridbench.analysis.diagnosis import BASELINE_EVENT, EVENT
-from hybridbench.records.codec import by_name
-from hybridbench.records.heap import SurveyRecord
-from hybridbench.records.json_value import JsonValue
+import msgspec
+
+from hybridbench.records.events import DiagnosisBaseline, DiagnosisStages, Hold, Reclaim
+from hybridbench.records.heap import Survey, SurveyRecord
 from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.interim import Judge
@@ -108,7 +108,7 @@ class LeakDiagnosis:
             f"and unchanged.  Reach it with `py-spy dump --pid {pid}`, `gdb -p {pid}` or "
             f"/proc/{pid}/smaps; Ctrl-C ends the wait and the run goes on to its report."
         )
-        loop.context.recorder.event("hold", {"pid": pid, "seconds": self._hold_s})
+        loop.context.recorder.event(Hold(pid, self._hold_s))
         asked_before = loop.interrupted
         loop.run_until(lambda: loop.interrupted and not asked_before, loop.now_s + self._hold_s)
         if not asked_before:
@@ -128,37 +128,26 @@ class LeakDiagnosis:
             return
         baseline = self._baseline = question.answer
         survey = baseline.survey or SurveyRecord("not asked for")
-        self._loop.context.recorder.at(
-            baseline.t_s,
-            BASELINE_EVENT,
-            {
-                "rungs": [by_name(reading) for reading in baseline.stages],
-                "rehearsal": [by_name(reading) for reading in survey.rehearsal],
-                "survey": _survey(survey),
-            },
+        event = DiagnosisBaseline(
+            rungs=tuple(baseline.stages),
+            rehearsal=tuple(survey.rehearsal),
+            survey=_stored(survey),
         )
+        self._loop.context.recorder.at(baseline.t_s, event)
 
     def _record(self, unharmed: Diagnosis, destroyed: Diagnosis, trigger: str) -> None:
         readings = [*unharmed.stages, *destroyed.stages]
         survey = unharmed.survey or SurveyRecord("not asked for")
         recorder = self._loop.context.recorder
         # Stamped with the survey, which a long wait may have followed.
-        recorder.at(
-            unharmed.t_s,
-            EVENT,
-            {
-                "trigger": trigger,
-                "rungs": [by_name(reading) for reading in readings],
-                "survey": _survey(survey),
-                "sites": [by_name(site) for site in unharmed.sites],
-            },
-        )
+        event = DiagnosisStages(trigger, tuple(readings), _stored(survey), tuple(unharmed.sites))
+        recorder.at(unharmed.t_s, event)
         given = _reclaimed({reading.name: reading.private_bytes for reading in readings})
         if given is not None:
-            recorder.at(unharmed.t_s, "reclaim", given)
+            recorder.at(unharmed.t_s, given)
 
 
-def _reclaimed(after: Mapping[str, int]) -> dict[str, JsonValue] | None:
+def _reclaimed(after: Mapping[str, int]) -> Reclaim | None:
     """The readings in the order that the shorter ``reclaim`` takes: cache, then garbage.
 
     The amounts are those of the stages; only the order in which they are taken off differs.
@@ -166,17 +155,14 @@ def _reclaimed(after: Mapping[str, int]) -> dict[str, JsonValue] | None:
     if not {"rest", "trim", "collect", "flush"} <= set(after):
         return None
     flushed = after["trim"] - (after["collect"] - after["flush"])
-    return {
-        "at_rest_bytes": after["rest"],
-        "after_trim_bytes": after["trim"],
-        "after_flush_bytes": flushed,
-        "after_collect_bytes": after["flush"],
-    }
+    return Reclaim(
+        at_rest_bytes=after["rest"],
+        after_trim_bytes=after["trim"],
+        after_flush_bytes=flushed,
+        after_collect_bytes=after["flush"],
+    )
 
 
-def _survey(survey: SurveyRecord) -> dict[str, JsonValue]:
+def _stored(survey: SurveyRecord) -> Survey:
     """Everything but the tables, which only the next survey needs."""
-    stored = by_name(survey)
-    for name in ("paths", "classes", "rehearsal"):
-        del stored[name]
-    return stored
+    return msgspec.convert(survey, Survey, from_attributes=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridbench.analysis.exact.engine_reports import ENGINE_LOG, template_of, trouble_in
-from hybridbench.records.json_value import JsonValue
+from hybridbench.analysis.exact.engine_reports import template_of, trouble_in
+from hybridbench.records.events import EngineLog
 from hybridbench.runs.recorder import Recorder
 
 _READ_BYTES_MAX = 256 * 2**10
@@ -70,11 +70,11 @@ class LogWatch:
         count = self._counts[key] = self._counts.get(key, 0) + 1
         if not _is_power_of_ten(count):
             return
-        data: dict[str, JsonValue] = {"text": text.strip()[:_LINE_CHARS_KEPT], "count": count}
+        event = EngineLog(text.strip()[:_LINE_CHARS_KEPT], count)
         if stamp_s is None:
-            self._recorder.event(ENGINE_LOG, data)
+            self._recorder.event(event)
         else:
-            self._recorder.at(stamp_s, ENGINE_LOG, data)
+            self._recorder.at(stamp_s, event)
 
 
 def _is_power_of_ten(count: int) -> bool:

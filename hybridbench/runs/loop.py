@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from hybridbench.clock import Clock
+from hybridbench.records.events import ClockJump, EngineLog, Gap, ProbeLeftOut
 from hybridbench.records.messages import (
     Census,
     CensusReply,
@@ -312,14 +313,7 @@ class SoakLoop:
         before = pace.given_up
         pace.learn(census.stop_s, census.child_s, census.stop_cpu_s)
         if pace.given_up and not before and pace.stall_max_s is not None:
-            recorder.event(
-                "probe_left_out",
-                {
-                    "metrics": ["gc_collectible_bytes"],
-                    "stall_s": census.stop_s,
-                    "max_stall_s": pace.stall_max_s,
-                },
-            )
+            recorder.event(ProbeLeftOut(("gc_collectible_bytes",), census.stop_s, pace.stall_max_s))
             said = f"{census.stop_s * 1000:.0f} ms, above probe.max_stall_ms"
             recorder.note(f"counting garbage held the engine for {said}: not repeated")
 
@@ -335,7 +329,7 @@ class SoakLoop:
         values = self.sampler.finish(told)
         late_s = values["sampler_late_s"]
         if late_s > max(_GAP_S_MIN, _GAP_INTERVALS * self.sampler.interval_s):
-            recorder.event("gap", {"seconds": late_s})
+            recorder.event(Gap(late_s))
         self._watch_clock()
         complete = recorder.sample(stamp_s, values)
         if self.context.log_watch is not None:
@@ -352,7 +346,7 @@ class SoakLoop:
         ahead_s = self._wall_ahead_s()
         jumped_s, self._clock_offset_s = ahead_s - self._clock_offset_s, ahead_s
         if abs(jumped_s) > _CLOCK_JUMP_S:
-            self.context.recorder.event("clock_jump", {"seconds": jumped_s})
+            self.context.recorder.event(ClockJump(jumped_s))
 
     def _wall_ahead_s(self) -> float:
         return self.context.clock.wall_s() - self.context.clock.monotonic_s()
@@ -361,7 +355,7 @@ class SoakLoop:
         if self.context.log_watch is not None:
             self.context.log_watch.line(message.text, message.t_s)
         else:
-            self.context.recorder.at(message.t_s, "engine_log", {"text": message.text})
+            self.context.recorder.at(message.t_s, EngineLog(message.text))
 
     def _on_violation(self, message: Violation) -> None:
         self._violations += 1

@@ -8,9 +8,20 @@ from typing import Protocol
 import msgspec
 
 from hybridbench.clock import Clock
-from hybridbench.records.json_value import JsonValue
-from hybridbench.records.messages import CensusReply, CheckpointReply, Violation
-from hybridbench.rundir.layout import NOTE
+from hybridbench.records.events import (
+    Checkpoint,
+    EngineViolation,
+    Event,
+    GarbageOfType,
+    Note,
+    Phase,
+)
+from hybridbench.records.messages import (
+    CensusReply,
+    CheckpointReply,
+    Violation,
+    ViolationRecord,
+)
 
 _TICK_S = 1e-4
 _TYPES_RECORDED = 12
@@ -23,7 +34,7 @@ class Sink(Protocol):
         """Append one sample."""
         ...
 
-    def event(self, t_s: float, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
+    def event(self, event: Event) -> None:
         """Append something rare."""
         ...
 
@@ -58,16 +69,15 @@ class Recorder:
     def enter(self, phase: str) -> None:
         """The run is in ``phase`` from now on."""
         self.phase = phase
-        # Readers of the analysis look for `name`, those of the run directory for `phase`.
-        self.event("phase", {"name": phase, "phase": phase})
+        self.event(Phase(phase, phase))
 
-    def event(self, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
+    def event(self, event: Event) -> None:
         """Something rare happened now."""
-        self._sink.event(self.now_s, kind, data)
+        self._sink.event(msgspec.structs.replace(event, t_s=self.now_s))
 
     def note(self, text: str) -> None:
         """Something that a reader of the report must know."""
-        self.event(NOTE, {"text": text})
+        self.event(Note(text))
 
     def sample(self, stamp_s: float, values: Mapping[str, float]) -> dict[str, float]:
         """Store a sample of the monotonic time ``stamp_s``; return it with its rates."""
@@ -95,34 +105,30 @@ class Recorder:
     def checkpoint(self, reply: CheckpointReply) -> None:
         """Store a checkpoint: as an event, as a census, and what the engine's checks said."""
         self.census(reply.census)
-        data: dict[str, JsonValue] = {
-            "index": reply.index,
-            "idle": reply.idle,
-            "pools": {name: dict(parts) for name, parts in reply.pools.items()},
-            "locks": dict(reply.locks),
-            "containers": dict(reply.containers),
-            "running": reply.running,
-            "waiting": reply.waiting,
-            "counters": dict(reply.counters),
-            "collectible": garbage_by_type(reply.census),
-        }
-        if not reply.census.error:
-            data["instances"] = msgspec.to_builtins(
-                {name: msgspec.structs.asdict(n) for name, n in reply.census.instances.items()}
-            )
-        self.at(reply.t_s, "checkpoint", data)
+        census = reply.census
+        checkpoint = Checkpoint(
+            index=reply.index,
+            idle=reply.idle,
+            pools={name: {**parts} for name, parts in reply.pools.items()},
+            locks={**reply.locks},
+            containers={**reply.containers},
+            running=reply.running,
+            waiting=reply.waiting,
+            counters={**reply.counters},
+            collectible=_garbage_by_type(census),
+            instances=None if census.error else census.instances,
+        )
+        self.at(reply.t_s, checkpoint)
         for record in reply.violations:
-            found = msgspec.structs.asdict(record)
-            self.at(reply.t_s, "engine_violation", {**found, "checkpoint": reply.index})
+            self.at(reply.t_s, _violation(record, checkpoint=reply.index))
 
     def violation(self, message: Violation) -> None:
         """Store that the engine's own check objected."""
-        found = msgspec.structs.asdict(message.violation)
-        self.at(message.t_s, "engine_violation", {**found, "step": message.step})
+        self.at(message.t_s, _violation(message.violation, step=message.step))
 
-    def at(self, stamp_s: float, kind: str, data: Mapping[str, JsonValue]) -> None:
+    def at(self, stamp_s: float, event: Event) -> None:
         """Something rare happened at the monotonic time ``stamp_s``."""
-        self._sink.event(stamp_s - self._start_s, kind, data)
+        self._sink.event(msgspec.structs.replace(event, t_s=stamp_s - self._start_s))
 
     def _rates(self, t_s: float, values: Mapping[str, float]) -> dict[str, float]:
         """Throughput since the last sample with counters; empty for the first."""
@@ -140,9 +146,24 @@ class Recorder:
         }
 
 
-def garbage_by_type(census: CensusReply) -> list[JsonValue]:
+def _violation(
+    found: ViolationRecord, step: int | None = None, checkpoint: int | None = None
+) -> EngineViolation:
+    return EngineViolation(
+        kind=found.kind,
+        pool=found.pool,
+        message=found.message,
+        slots=tuple(found.slots),
+        count=found.count,
+        owners=tuple(found.owners),
+        step=step,
+        checkpoint=checkpoint,
+    )
+
+
+def _garbage_by_type(census: CensusReply) -> tuple[GarbageOfType, ...]:
     """The types that hold most of uncollected garbage."""
-    return [
-        {"type": row.type_name, "count": row.count, "bytes": row.size_bytes}
+    return tuple(
+        GarbageOfType(row.type_name, row.count, row.size_bytes)
         for row in census.types[:_TYPES_RECORDED]
-    ]
+    )

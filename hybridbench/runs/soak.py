@@ -10,15 +10,10 @@ import msgspec
 
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ConfigError, RunDirectoryError
+from hybridbench.records import events
+from hybridbench.records.events import DiskFull, Interrupted, WorkloadFailed
 from hybridbench.records.manifest import Manifest
-from hybridbench.rundir.layout import (
-    ALLOCATIONS,
-    SEGMENT,
-    WORKER_STDERR,
-    WORKLOAD_FAILED,
-    make_run_dir,
-    new_run_id,
-)
+from hybridbench.rundir.layout import ALLOCATIONS, WORKER_STDERR, make_run_dir, new_run_id
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.unused import remove_unused
@@ -158,7 +153,7 @@ class _Soak:
             record_crash(target, self._recorder, self._clock, lost, kills_before)
         except SecondSignalError:
             target.kill()
-            self._recorder.event("interrupted", {"signal": self._signal(), "killed": True})
+            self._recorder.event(Interrupted(self._signal(), killed=True))
         except RunDirectoryError as error:
             target.kill()
             self._cannot_write(error)
@@ -168,7 +163,7 @@ class _Soak:
             # Too late for a refusal: what was measured is kept and judged.
             target.kill()
             self._view.note(f"stopped: {error}")
-            self._recorder.event(WORKLOAD_FAILED, {"text": str(error)})
+            self._recorder.event(WorkloadFailed(str(error)))
         finally:
             target.stop(_STOP_PATIENCE_S)
             self._report.close()
@@ -187,7 +182,7 @@ class _Soak:
         if ready is None:
             # It builds the engine and would not read a request to leave.
             target.kill()
-            self._recorder.event("interrupted", {"signal": self._signal()})
+            self._recorder.event(Interrupted(self._signal()))
             return
         if plan.segment is not None:
             check_same_engine(plan.segment, ready)
@@ -232,7 +227,7 @@ class _Soak:
 
     def _open_segment(self, segment: Segment) -> None:
         """Mark the border, and say what the cut has cost."""
-        self._recorder.event(SEGMENT, {"index": segment.index, "away_s": segment.away_s})
+        self._recorder.event(events.Segment(segment.index, segment.away_s))
         for name, torn in self._writer.repaired_bytes.items():
             if torn:
                 said = f"the cut tore the last line of {name}: its {torn} bytes are left out"
@@ -243,7 +238,7 @@ class _Soak:
         self._view.note(f"stopped: {error}")
         self._unwritten = str(error)
         with contextlib.suppress(RunDirectoryError):
-            self._recorder.event("disk_full", {"text": str(error)})
+            self._recorder.event(DiskFull(str(error)))
 
     def _end(self, kills_before: int | None) -> None:
         """The last words of this process about the run."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from hybridbench.records import events
+from hybridbench.records.events import Interrupted, Steady, StoppedEarly, WorkloadFailed
 from hybridbench.records.messages import (
     CheckpointReply,
     Flush,
@@ -16,7 +18,6 @@ from hybridbench.records.messages import (
     Reclaimed,
     Shutdown,
 )
-from hybridbench.rundir.layout import WORKLOAD_FAILED
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.loop import Question, SoakLoop
@@ -146,7 +147,7 @@ class SoakSteps:
         """The last requests finish; nothing new comes."""
         interrupts = self.loop.context.interrupts
         if interrupts.first is not None:
-            self._recorder.event("interrupted", {"signal": interrupts.first.name})
+            self._recorder.event(Interrupted(interrupts.first.name))
             self._view.note(
                 f"{interrupts.first.name}: finishing what runs; once more to stop at once"
             )
@@ -173,8 +174,8 @@ class SoakSteps:
         self.loop.samples_wanted = False
         given = self.loop.ask(Reclaim(), Reclaimed, _RECLAIM_PATIENCE_S)
         if given is not None:
-            amounts = msgspec.structs.asdict(given)
-            self._recorder.at(amounts.pop("t_s"), "reclaim", amounts)
+            recorded = msgspec.convert(given, events.Reclaim, from_attributes=True)
+            self._recorder.at(given.t_s, recorded)
 
     def record_allocations(self) -> None:
         """Where a leak was diagnosed, see which calls allocate what is kept."""
@@ -242,7 +243,7 @@ class SoakSteps:
         if self._stop is None and self.stop_rule is not None:
             self._stop = self.stop_rule.check(self.loop.now_s)
             if self._stop is not None:
-                self._recorder.event("stopped_early", self._stop.data())
+                self._recorder.event(StoppedEarly(self._stop.word, self._stop.sentence))
                 self._view.note(f"stopping early: {self._stop.sentence}")
         return self._stop is not None
 
@@ -253,7 +254,7 @@ class SoakSteps:
         failure = self.loop.driver.failure
         if failure and not self._workload_failed:
             self._workload_failed = True
-            self._recorder.event(WORKLOAD_FAILED, {"text": failure})
+            self._recorder.event(WorkloadFailed(failure))
             self._view.note(f"ending early, no further request can be sent: {failure}")
         return self._workload_failed
 
@@ -266,4 +267,4 @@ class SoakSteps:
             self._steady_recorded = True
             if self.stop_rule is not None:
                 self.stop_rule.steady()
-            self._recorder.event("steady", {"reason": self.loop.steady.reason})
+            self._recorder.event(Steady(self.loop.steady.reason))

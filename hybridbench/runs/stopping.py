@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from hybridbench.analysis.stopping import Look, decide, settled
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.events import Extended, ExtensionEnded
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.interim import InterimJudge, Judge
 from hybridbench.runs.plan import SoakPlan
@@ -19,8 +19,6 @@ from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import RunStatus, View
 from hybridbench.sampling.headroom import Floor, Headroom, disk_headroom, memory_headroom
 from hybridbench.units import format_bytes, format_duration
-
-EXTENDED, EXTENSION_ENDED = "extended", "extension_ended"
 
 # A short run gains nothing by ending early, and its rates need every minute.
 _FIRST_LOOK_S = 600.0
@@ -55,10 +53,6 @@ class Stop:
     def in_alarm(self) -> bool:
         """Whether the machine has no memory left for probes."""
         return self.word == LOW_MEMORY
-
-    def data(self) -> dict[str, JsonValue]:
-        """For the run's event ``stopped_early``."""
-        return {"reason": self.word, "text": self.sentence}
 
 
 class StopRule(Protocol):
@@ -235,7 +229,7 @@ class Extension:
         """Traffic has ended, settled or not; leave no process behind."""
         self.judge.close()
         if self._extended:
-            self.recorder.event(EXTENSION_ENDED, {"settled": self._settled})
+            self.recorder.event(ExtensionEnded(self._settled))
 
     def _learn(self) -> None:
         reason = settled(self._verdicts.seen)
@@ -247,7 +241,7 @@ class Extension:
         self._extended = True
         verdict = self._verdicts.seen[-1].verdict
         why = verdict.headline.partition(": ")[2]
-        self.recorder.event(EXTENDED, {"limit_s": self.limit_s, "text": why})
+        self.recorder.event(Extended(self.limit_s, why))
         self.status.duration_s += self.limit_s
         word = "undecided" if verdict.kind is VerdictKind.INCONCLUSIVE else "to be confirmed"
         self.view.note(f"{word}, extending by up to {format_duration(self.limit_s)}: {why}")

@@ -8,9 +8,10 @@ several times slower: nothing that is measured may run meanwhile.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from hybridbench.records.heap import CallSite
 
 if TYPE_CHECKING:
     import memray
@@ -59,16 +60,7 @@ class AllocationTracker:
             tracker.__exit__(None, None, None)
 
 
-@dataclass(frozen=True)
-class KeptSite:
-    """What one function allocated and nobody freed."""
-
-    size_bytes: int
-    count: int
-    stack: tuple[str, ...]  # "function (file:line)" from it outwards, where most of it came from
-
-
-def kept_sites(path: Path, limit: int) -> list[KeptSite]:
+def kept_sites(path: Path, limit: int) -> list[CallSite]:
     """The ``limit`` functions that left most behind in the record at ``path``, largest first.
 
     Raises:
@@ -88,7 +80,7 @@ def kept_sites(path: Path, limit: int) -> list[KeptSite]:
     for records in by_function.values():
         most = max(records, key=lambda record: record.size)
         found.append(
-            KeptSite(
+            CallSite(
                 sum(record.size for record in records),
                 sum(record.n_allocations for record in records),
                 tuple(_frame(*frame) for frame in stacks[id(most)]),

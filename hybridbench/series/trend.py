@@ -16,9 +16,10 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import Check, Kind, MetricSpec, Unit
+from hybridbench.records.events import Event, Steady
 from hybridbench.records.manifest import SERIES, Manifest, ResolvedProfile, TargetFacts
 from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.series.timeline import Falls, longest_stretch
@@ -156,11 +157,11 @@ def _record(
         if len(done) >= 2 and work.name != series.name:
             name = f"events.{slot}"
             all_series[name] = replace(done, name=name)
-    events: list[RunEvent] = []
+    events: list[Event] = []
     steady_s = question.steady_s
     # A restarted process warms up anew: what was said of the first holds for its own time only.
     if steady_s is not None and stretch[0] <= max(steady_s, series.t_s[0]) < stretch[1]:
-        events.append(RunEvent(max(steady_s, stretch[0]), "steady"))
+        events.append(Steady(t_s=max(steady_s, stretch[0])))
     threshold = question.thresholds.get(series.name)
     limits = {} if threshold is None else {series.name: threshold}
     manifest = Manifest(

@@ -10,6 +10,7 @@ import msgspec
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
+from hybridbench.records.heap import InstanceCount
 from hybridbench.records.messages import (
     Census,
     CensusReply,
@@ -17,7 +18,6 @@ from hybridbench.records.messages import (
     CheckpointReply,
     Diagnose,
     FromWorker,
-    InstanceCount,
     ViolationRecord,
 )
 from hybridbench.sampling.heap_scan import ForkScan, HeapScan

@@ -68,7 +68,7 @@ def write_run(path: Path, record: RunRecord) -> None:
             }
             writer.sample(moment, "load", values)
         for event in record.events:
-            writer.event(event.t_s, event.kind, event.data)
+            writer.event(event)
 
 
 def _run(folder: Path) -> None:

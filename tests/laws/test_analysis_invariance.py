@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -158,7 +159,7 @@ def test_a_later_origin_of_time_changes_no_verdict(name: str) -> None:
     record, once = stored(name)
     later_s = 4096.0
     series = {n: replace(s, t_s=s.t_s + later_s) for n, s in record.series.items()}
-    events = [replace(event, t_s=event.t_s + later_s) for event in record.events]
+    events = [msgspec.structs.replace(event, t_s=event.t_s + later_s) for event in record.events]
 
     again = judge(replace(record, series=series, events=events))
 

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
 from hybridbench.errors import ExitCode, HybridbenchError
+from hybridbench.records.events import Interrupted, Segment, WorkloadFailed
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.reader import read_run
 from tests.unit.history.stores import add_run, verdict
@@ -146,8 +147,8 @@ def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_noth
     assert again.returncode == 16
     record = read_run(run)
     assert all((run / name).read_bytes().startswith(text) for name, text in before.items())
-    assert len(record.all_events("workload_failed")) == 2
-    assert len(record.all_events("segment")) == 1
+    assert len(record.all_events(WorkloadFailed)) == 2
+    assert len(record.all_events(Segment)) == 1
 
 
 def test_a_configuration_error_before_any_traffic_leaves_no_run_and_no_foreign_file_is_touched(
@@ -199,10 +200,10 @@ def test_a_terminal_that_closes_ends_a_run_in_order(tmp_path: Path) -> None:
 
     (run,) = tmp_path.iterdir()
     record = read_run(run)
-    interrupted = record.last_event("interrupted")
+    interrupted = record.last_event(Interrupted)
     assert code == 143
     assert interrupted is not None
-    assert interrupted.data["signal"] == "SIGHUP"
+    assert interrupted.signal == "SIGHUP"
     assert (run / "report.html").exists()
     assert json.loads((run / "verdict.json").read_text())["verdict"]
     assert not (run / "run.lock").exists()

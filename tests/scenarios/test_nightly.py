@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hybridbench.analysis.facts.window import segments
+from hybridbench.records.events import Phase
 from hybridbench.rundir.reader import read_run
 from hybridbench.workload.catalog import list_profiles
 from tests.scenarios.test_soak_run import LIMIT_S, wait_until
@@ -86,7 +87,8 @@ def test_a_night_that_is_killed_half_way_does_the_rest_when_started_again(
     (run_dir,) = (night / "cells" / "one" / "attempt-1").glob("*/")
     wait_until((run_dir / "report.html").exists)
     last_words = read_run(run_dir).events[-1]
-    assert (last_words.kind, last_words.data.get("name")) == ("phase", "done")
+    assert isinstance(last_words, Phase)
+    assert last_words.name == "done"
 
     again = run(*words, cwd=tmp_path)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hybridbench.analysis.facts.window import segments
+from hybridbench.records.events import Crash, Note
 from hybridbench.rundir.reader import read_run
 from tests.scenarios.test_soak_run import (
     LIMIT_S,
@@ -97,7 +98,7 @@ def test_a_killed_soak_goes_on_as_a_second_segment_with_one_verdict(tmp_path: Pa
     # Not a line of the first segment is lost, and only the torn one is gone.
     assert samples.read_bytes().startswith(whole)
     assert b'"t":999' not in samples.read_bytes()
-    assert any("tore the last line" in str(e.data) for e in record.all_events("note"))
+    assert any("tore the last line" in note.text for note in record.all_events(Note))
     rss = record.series["rss_bytes"]
     assert np.all(np.diff(rss.t_s) > 0)
     finishes = record.series["events.finishes"]
@@ -142,6 +143,6 @@ def test_a_soak_whose_worker_was_killed_goes_on_and_stays_crashed(tmp_path: Path
             "INCONCLUSIVE",
         }
     ), verdict["findings"]
-    assert early.last_event("crash") is not None
-    assert late.last_event("crash") is None
+    assert early.last_event(Crash) is not None
+    assert late.last_event(Crash) is None
     assert phases(late)[-1] == "done"

@@ -15,9 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridbench.analysis.diagnosis import read_allocations
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ConfigError
+from hybridbench.records.events import (
+    Allocations,
+    Checkpoint,
+    Crash,
+    EngineViolation,
+    Gap,
+    Interrupted,
+    Note,
+    Phase,
+)
 from hybridbench.rundir.layout import WORKER_STDERR
 from hybridbench.rundir.reader import read_run
 from hybridbench.runs.soak import run_soak
@@ -61,7 +70,7 @@ def faulty(tmp_path: Path, slug: str, what: str) -> tuple[str]:
 
 
 def phases(record: RunRecord) -> list[object]:
-    return [event.data["name"] for event in record.all_events("phase")]
+    return [event.name for event in record.all_events(Phase)]
 
 
 class SoakProcess:
@@ -126,17 +135,17 @@ def test_a_healthy_soak_goes_through_all_phases_and_everything_balances(tmp_path
     told = phases(record)
     assert told[:3] == ["boot", "warmup", "steady"]
     assert told[-3:] == ["drain", "idle", "done"]
-    checkpoints = record.all_events("checkpoint")
+    checkpoints = record.all_events(Checkpoint)
     assert len(checkpoints) >= 2
     for event in checkpoints:
-        assert event.data["idle"] is True
-        pools, locks = event.data["pools"], event.data["locks"]
+        assert event.idle is True
+        pools, locks = event.pools, event.locks
         assert isinstance(pools, dict)
         assert {pool["residual"] for pool in pools.values()} == {0}
         assert locks == {"full": 0, "mamba": 0}
-    assert not record.all_events("engine_violation")
-    assert not record.all_events("crash")
-    assert not record.all_events("gap")
+    assert not record.all_events(EngineViolation)
+    assert not record.all_events(Crash)
+    assert not record.all_events(Gap)
     series = record.series
     assert len(series["rss_anon_swap_bytes"]) >= 20
     assert len(series["gc_collectible_bytes"]) >= 5
@@ -156,12 +165,12 @@ def test_the_allocations_of_a_diagnosed_run_name_the_calls_that_leak(tmp_path: P
     outcome = run_soak(replace(plan, diagnose="always", memray_s=12.0))
 
     record = read_run(outcome.run_dir)
-    found = read_allocations(record)
-    assert found is not None, [event.data for event in record.all_events("note")]
+    found = record.last_event(Allocations)
+    assert found is not None, record.all_events(Note)
     assert found.requests > 0
     engine = [site for site in found.sites if "hybridbench/engine/cache/" in site.stack[0]]
     assert engine, found.sites
-    begun_s = next(e.t_s for e in record.all_events("phase") if e.data["name"] == "allocations")
+    begun_s = next(e.t_s for e in record.all_events(Phase) if e.name == "allocations")
     assert max(series.t_s[-1] for series in record.series.values()) <= begun_s
 
 
@@ -174,11 +183,11 @@ def test_a_killed_worker_is_told_with_its_signal_and_leaves_a_run(tmp_path: Path
     finally:
         soak.close()
     record = read_run(soak.run_dir)
-    (crash,) = record.all_events("crash")
+    (crash,) = record.all_events(Crash)
 
     assert code == 14
-    assert crash.data["reason"] in {"signal", "oom"}
-    assert "killed" in str(crash.data["detail"])
+    assert crash.reason in {"signal", "oom"}
+    assert "killed" in crash.detail
     assert len(record.series["rss_bytes"]) >= 2
 
 
@@ -211,8 +220,8 @@ def test_the_first_signal_finishes_in_order(tmp_path: Path) -> None:
     record = read_run(soak.run_dir)
 
     assert code == 130
-    assert [event.data["signal"] for event in record.all_events("interrupted")] == ["SIGINT"]
-    assert record.all_events("checkpoint")[-1].data["idle"] is True
+    assert [event.signal for event in record.all_events(Interrupted)] == ["SIGINT"]
+    assert record.all_events(Checkpoint)[-1].idle is True
     assert phases(record)[-1] == "done"
     assert not is_alive(worker)
 
@@ -233,7 +242,7 @@ def test_the_second_signal_kills_the_worker_at_once(tmp_path: Path) -> None:
 
     assert code == 143
     assert not is_alive(worker)
-    assert read_run(soak.run_dir).all_events("interrupted")[-1].data["killed"] is True
+    assert read_run(soak.run_dir).all_events(Interrupted)[-1].killed is True
 
 
 def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> None:
@@ -241,12 +250,12 @@ def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> No
     plan = short_plan(tmp_path / "store", 600.0, defects=defects, watchdog_s=5.0)
     outcome = run_soak(plan)
     record = read_run(outcome.run_dir)
-    (crash,) = record.all_events("crash")
+    (crash,) = record.all_events(Crash)
 
     assert outcome.crashed
-    assert crash.data["reason"] == "hang"
-    assert "no engine step for" in str(crash.data["detail"])
-    assert "schedule_with_a_fault" in str(crash.data["stderr_tail"])
+    assert crash.reason == "hang"
+    assert "no engine step for" in crash.detail
+    assert "schedule_with_a_fault" in str(crash.stderr_tail)
     # The kernel's and the collector's numbers go on while the loop stands still.
     assert record.series["allocated_blocks"].t_s[-1] > record.series["events.steps"].t_s[-1]
 
@@ -254,11 +263,11 @@ def test_a_loop_that_hangs_is_a_hang_and_its_stack_is_kept(tmp_path: Path) -> No
 def test_an_engine_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
     defects = faulty(tmp_path, "test-raise", 'raise LookupError("the pool is gone")')
     outcome = run_soak(short_plan(tmp_path / "store", 600.0, defects=defects))
-    (crash,) = read_run(outcome.run_dir).all_events("crash")
+    (crash,) = read_run(outcome.run_dir).all_events(Crash)
 
     assert outcome.crashed
-    assert crash.data["reason"] == "exit"
-    assert "the engine loop failed: LookupError('the pool is gone')" in str(crash.data["detail"])
+    assert crash.reason == "exit"
+    assert "the engine loop failed: LookupError('the pool is gone')" in crash.detail
     assert "schedule_with_a_fault" in (outcome.run_dir / WORKER_STDERR).read_text()
 
 

@@ -18,15 +18,13 @@ from hybridbench.analysis.drivers.steps import LosingSteps, losing_steps
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import (
     IdleReading,
-    pool_at,
     pool_names,
     pool_unit,
     pool_values,
     pool_words,
 )
-from hybridbench.analysis.reading import mapping, number, numbers
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
-from hybridbench.records.events import EngineViolation
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.events import Checkpoint, EngineViolation
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
@@ -63,7 +61,7 @@ def checkpoint_findings(facts: Facts) -> list[Finding]:
 
 
 def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
-    at_idle = [(e.t_s, number(pool_at(e, pool), "residual")) for e in facts.idle]
+    at_idle = [(at.t_s, at.pool(pool, "residual")) for at in facts.idle]
     t, sampled = pool_values(facts.record, pool, "residual")
     negative = [(when, value) for when, value in at_idle if value < 0]
     if negative:
@@ -71,7 +69,7 @@ def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
     missing, said = _missing(at_idle, t, sampled)
     if missing <= 0:
         return
-    seen = facts.idle_readings(lambda e: number(pool_at(e, pool), "residual"))
+    seen = facts.idle_readings(lambda at: at.pool(pool, "residual"))
     losing = losing_steps(facts.record, pool, facts.counters)
     driver = _driver(facts, f"pool.{pool}.residual", seen, losing=losing)
     unit = pool_unit(pool)
@@ -96,35 +94,27 @@ def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
 def _named(record: RunRecord, pool: str) -> Iterable[str]:
     """Which slots are missing and who had them last, by the ledger: told when all is decided."""
     said = [
-        event
-        for event in record.all_events("engine_violation")
-        if (violation := event.read(EngineViolation)).kind == RESIDUAL
-        and violation.pool == pool
-        and _items(event, "slots")
+        (found, found.slots)
+        for found in record.all_events(EngineViolation)
+        if found.kind == RESIDUAL and found.pool == pool and isinstance(found.slots, tuple)
     ]
     if not said:
         return
-    slots, owners = _items(said[-1], "slots"), _items(said[-1], "owners")
+    last, slots = said[-1]
+    owners = last.owners or ()
     names = [
-        f"{slot} ({_OWNERS.get(owners[i], owners[i])})" if i < len(owners) else slot
+        f"{slot} ({_OWNERS.get(owners[i], owners[i])})" if i < len(owners) else f"{slot}"
         for i, slot in enumerate(slots[:_SLOTS_SHOWN])
     ]
-    count = max(len(slots), int(number(said[-1].data, "count")))
+    count = max(len(slots), int(last.count))
     more = f" and {count - len(names):,} more" if count > len(names) else ""
     held = ", each with its last holder in the allocator's ledger" if owners else ""
     yield f"missing {pool} slots{held}: {', '.join(names)}{more}"
 
 
-def _items(event: RunEvent, key: str) -> list[str]:
-    found = event.data.get(key)
-    if isinstance(found, str) or not isinstance(found, Sequence):
-        return []
-    return [str(item) for item in found]
-
-
 def _surplus(facts: Facts, pool: str) -> Finding:
     """More slots than there are: some are free or held twice."""
-    seen = facts.idle_readings(lambda e: -number(pool_at(e, pool), "residual"))
+    seen = facts.idle_readings(lambda at: -at.pool(pool, "residual"))
     first = next(reading for reading in seen if reading.value > 0)
     t, sampled = pool_values(facts.record, pool, "residual")
     hints = Hints(load=facts.load, idle=seen, from_zero=True)
@@ -165,10 +155,10 @@ def _missing(
 
 def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
     """Slots on the account of requests when there is no request."""
-    held = number(pool_at(facts.idle[-1], pool), "in_flight") if facts.idle else 0.0
+    held = facts.idle[-1].pool(pool, "in_flight") if facts.idle else 0.0
     if held <= 0:
         return
-    seen = facts.idle_readings(lambda e: number(pool_at(e, pool), "in_flight"))
+    seen = facts.idle_readings(lambda at: at.pool(pool, "in_flight"))
     driver = _driver(facts, f"pool.{pool}.in_flight", seen)
     unit = pool_unit(pool)
     found = Finding(
@@ -186,14 +176,14 @@ def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
 def _locks(facts: Facts) -> Iterable[Finding]:
     # An open session may pin its prefix; only with none open has every lock outlived its holder.
     alone = [e for e in facts.idle if not _session_held(e)]
-    for component, count in (numbers(alone[-1].data, "locks") if alone else {}).items():
+    for component, count in sorted(alone[-1].locks.items()) if alone else ():
         if count != 0:
             yield _lock(facts, component, facts.idle_readings(_locks_of(component)))
 
 
-def _locks_of(component: str) -> Callable[[RunEvent], float | None]:
-    def read(event: RunEvent) -> float | None:
-        return None if _session_held(event) else numbers(event.data, "locks").get(component)
+def _locks_of(component: str) -> Callable[[Checkpoint], float | None]:
+    def read(at: Checkpoint) -> float | None:
+        return None if _session_held(at) else at.locks.get(component)
 
     return read
 
@@ -219,9 +209,8 @@ def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
     return explained(found, driver, f"locked {pool_unit(pool)}")
 
 
-def _session_held(event: RunEvent) -> bool:
-    pools = mapping(event.data, "pools")
-    return any(number(mapping(pools, pool), "session_held") > 0 for pool in pools)
+def _session_held(at: Checkpoint) -> bool:
+    return any(at.pool(pool, "session_held") > 0 for pool in at.pools)
 
 
 def _driver(

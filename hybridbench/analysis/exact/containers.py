@@ -19,8 +19,8 @@ from hybridbench.analysis.drivers.search import Driver, Hints, explained, find_d
 from hybridbench.analysis.facts.counters import EventCounters
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import IdleReading
-from hybridbench.analysis.reading import mapping, numbers
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.events import Checkpoint
 from hybridbench.records.verdict import Finding, Rate, VerdictKind
 from hybridbench.units import format_count
 
@@ -66,7 +66,7 @@ def container_findings(facts: Facts) -> list[Finding]:
         for name in facts.record.series
         if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
     }
-    seen = {name for event in facts.idle for name in mapping(event.data, "containers")}
+    seen = {name for event in facts.idle for name in event.containers}
     found = (_judge(facts, name) for name in sorted(sampled | seen))
     return [finding for finding in found if finding is not None]
 
@@ -87,8 +87,8 @@ def _judge(facts: Facts, name: str) -> Finding | None:
 def _container(facts: Facts, name: str) -> _Container:
     start = facts.window.start_s if facts.window is not None else 0.0
 
-    def length(event: RunEvent) -> float | None:
-        return numbers(event.data, "containers").get(name) if event.t_s >= start else None
+    def length(at: Checkpoint) -> float | None:
+        return at.containers.get(name) if at.t_s >= start else None
 
     series = facts.record.series.get(
         f"{_PREFIX}{name}{_SUFFIX}", Series(name, np.empty(0), np.empty(0))

@@ -17,10 +17,9 @@ from hybridbench.analysis.exact.checkpoints import HELD, LOCKS, NEGATIVE, RESIDU
 from hybridbench.analysis.exact.requests import WAITING_VIOLATIONS as WAITING
 from hybridbench.analysis.exact.requests import violation_kind
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.facts.pools import pool_at, pool_words
-from hybridbench.analysis.reading import number, text
-from hybridbench.analysis.record import RunEvent, RunRecord
-from hybridbench.records.events import Crash, EngineLog, EngineViolation, Phase
+from hybridbench.analysis.facts.pools import pool_words
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import Crash, EngineLog, EngineViolation, Phase, WorkerGone
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
@@ -41,7 +40,6 @@ _CRASHES = {
 _STDERR_LINES = 5
 
 ENGINE_SAID = "engine-said"
-ENGINE_LOG = "engine_log"  # kind of the event: text, and how often it had been said by then
 
 _LINE_CHARS = 2000  # of a line that are looked at
 _QUOTED_CHARS = 160
@@ -50,10 +48,10 @@ _QUOTES = 3
 
 def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
     """One finding for each kind and pool of violation that is not told by a ``known`` one."""
-    grouped: dict[tuple[str, str], list[RunEvent]] = {}
-    for event in facts.record.all_events("engine_violation"):
-        key = violation_kind(event), event.read(EngineViolation).pool
-        grouped.setdefault(key, []).append(event)
+    grouped: dict[tuple[str, str], list[EngineViolation]] = {}
+    for violation in facts.record.all_events(EngineViolation):
+        key = violation_kind(violation), violation.pool
+        grouped.setdefault(key, []).append(violation)
     findings: list[Finding] = []
     for (kind, pool), events in sorted(grouped.items()):
         if not (kind in WAITING and pool) and not _told(kind, pool, events[-1], known):
@@ -63,10 +61,9 @@ def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
 
 def crash_findings(record: RunRecord) -> list[Finding]:
     """At most one finding: how the worker ended, if it did not end well."""
-    event = record.last_event("crash") or _gone(record)
-    if event is None:
+    crash = record.last_event(Crash) or _gone(record)
+    if crash is None:
         return []
-    crash = event.read(Crash)
     tail = crash.stderr_lines[-_STDERR_LINES:]
     how = _CRASHES.get(crash.reason, "the worker ended")
     detail = f": {crash.detail}" if crash.detail else ""
@@ -75,27 +72,27 @@ def crash_findings(record: RunRecord) -> list[Finding]:
             kind="crash",
             verdict=VerdictKind.CRASHED,
             subject="worker",
-            title=f"{how} after {format_duration(event.t_s)}{detail}",
+            title=f"{how} after {format_duration(crash.t_s)}{detail}",
             evidence=tuple(f"stderr: {line}" for line in tail),
-            since_s=event.t_s,
+            since_s=crash.t_s,
             data={"reason": crash.reason},
         )
     ]
 
 
-def _gone(record: RunRecord) -> RunEvent | None:
+def _gone(record: RunRecord) -> Crash | None:
     """The worker's unexplained absence; after ``done`` it is meant to go."""
-    gone = record.last_event("worker_gone")
-    done = any(e.read(Phase).name == "done" for e in record.all_events("phase"))
-    return None if gone is None or done else gone
+    gone = record.last_event(WorkerGone)
+    done = any(phase.name == "done" for phase in record.all_events(Phase))
+    return None if gone is None or done else Crash(t_s=gone.t_s)
 
 
-def _told(kind: str, pool: str, last: RunEvent, known: Sequence[Finding]) -> bool:
+def _told(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding]) -> bool:
     same = NEGATIVE if _counted_twice(kind, last) else _HELD.get(kind)
     return any(f.kind == same and (not pool or f.data.get("pool", pool) == pool) for f in known)
 
 
-def _violation(facts: Facts, kind: str, pool: str, events: list[RunEvent]) -> Finding:
+def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]) -> Finding:
     held = kind in WAITING or (kind in _HELD and not _counted_twice(kind, events[-1]))
     contradicted = kind == RESIDUAL and _contradicted(facts, pool, events[-1].t_s)
     return Finding(
@@ -109,14 +106,13 @@ def _violation(facts: Facts, kind: str, pool: str, events: list[RunEvent]) -> Fi
     )
 
 
-def _counted_twice(kind: str, event: RunEvent) -> bool:
+def _counted_twice(kind: str, violation: EngineViolation) -> bool:
     """Whether a residual is negative: slots with two holders, not with none.
 
     A report without a count is taken by its slots: the engine names those that are missing.
     """
     if kind != RESIDUAL:
         return False
-    violation = event.read(EngineViolation)
     if violation.count:
         return violation.count < 0
     return violation.slots is not None and not violation.slots_named
@@ -126,24 +122,24 @@ def _contradicted(facts: Facts, pool: str, after_s: float) -> bool:
     """Whether the next rest found nothing missing: then the engine's check was wrong, or the state
     healed.  A check that was made at a rest is held against the counts of that very moment.
     """
-    later = [e for e in facts.idle if e.t_s >= after_s and pool_at(e, pool)]
-    return bool(later) and number(pool_at(later[0], pool), "residual") == 0
+    later = [at for at in facts.idle if at.t_s >= after_s and at.pools.get(pool)]
+    return bool(later) and later[0].pool(pool, "residual") == 0
 
 
-def _title(kind: str, events: list[RunEvent], *, contradicted: bool) -> str:
+def _title(kind: str, events: list[EngineViolation], *, contradicted: bool) -> str:
     if contradicted:
         return (
             "the engine's check reported missing slots, but the next checkpoint accounts for all "
             f"({len(events)} time{'s' * (len(events) > 1)})"
         )
-    message = text(events[0].data, "message", kind)
-    return f"the engine's own check ({kind}): {message}"
+    first = events[0].message
+    return f"the engine's own check ({kind}): {kind if first is None else first}"
 
 
-def _quotes(events: list[RunEvent]) -> Iterable[str]:
+def _quotes(events: list[EngineViolation]) -> Iterable[str]:
     first, last = events[0], events[-1]
     yield f"{len(events)} time{'s' * (len(events) > 1)}, first at {format_duration(first.t_s)}"
-    slots = last.read(EngineViolation).slots_named
+    slots = last.slots_named
     if slots:
         yield f"{slots:.0f} slots in the last report, at {format_duration(last.t_s)}"
 
@@ -267,8 +263,7 @@ def _log_verdict(words: Trouble, *, crashed: bool, leaks: bool) -> VerdictKind:
 
 def _messages(record: RunRecord) -> Iterable[_Message]:
     found: dict[str, _Message] = {}
-    for event in record.all_events(ENGINE_LOG):
-        said = event.read(EngineLog)
+    for said in record.all_events(EngineLog):
         line = said.text
         words = trouble_in(line)
         if words is None:
@@ -276,12 +271,12 @@ def _messages(record: RunRecord) -> Iterable[_Message]:
         key = template_of(line)
         before = found.get(key)
         # The recorder tells how often it had been said by then; without that, each event is one.
-        told = said.count
+        told = said.count or 0
         if before is None:
-            found[key] = _Message(words, line.strip(), max(told, 1), event.t_s, event.t_s)
+            found[key] = _Message(words, line.strip(), max(told, 1), said.t_s, said.t_s)
             continue
         count = max(told, before.count) if told else before.count + 1
-        found[key] = _Message(words, before.line, count, before.first_s, event.t_s)
+        found[key] = _Message(words, before.line, count, before.first_s, said.t_s)
     return found.values()
 
 

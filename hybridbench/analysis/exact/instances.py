@@ -24,9 +24,9 @@ from hybridbench.analysis.drivers.search import (
 )
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import COLLECTIBLE, COLLECTIONS
+from hybridbench.records.events import Checkpoint
 from hybridbench.records.verdict import RETAINED, WAITING, Finding, Rate, VerdictKind
 from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
 
@@ -73,8 +73,8 @@ def instance_findings(facts: Facts) -> list[Finding]:
     record = facts.record
     sampled = (name for name in record.series if name.startswith(_PREFIX))
     names = {name.removeprefix(_PREFIX).rpartition(".")[0] for name in sampled}
-    for event in record.all_events("checkpoint"):
-        names.update(mapping(event.data, "instances"))
+    for checkpoint in record.all_events(Checkpoint):
+        names.update(checkpoint.instances or {})
     found = (_judge(facts, _scans(record, name)) for name in sorted(names))
     return [finding for finding in found if finding is not None]
 
@@ -86,12 +86,12 @@ def _scans(record: RunRecord, name: str) -> _Scans:
         series = record.series.get(f"{_PREFIX}{name}.{field}")
         if series is not None:
             columns[field] = dict(zip(series.t_s.tolist(), series.value.tolist(), strict=True))
-    for event in record.all_events("checkpoint"):
-        counts = mapping(mapping(event.data, "instances"), name)
-        if counts:
-            columns["stray"][event.t_s] = number(counts, "live") - number(counts, "expected")
-            columns["collectible"][event.t_s] = number(counts, "collectible")
-            columns["retained"][event.t_s] = number(counts, "retained")
+    for checkpoint in record.all_events(Checkpoint):
+        counts = (checkpoint.instances or {}).get(name)
+        if counts is not None:
+            columns["stray"][checkpoint.t_s] = counts.live - counts.expected
+            columns["collectible"][checkpoint.t_s] = counts.collectible
+            columns["retained"][checkpoint.t_s] = counts.retained
     t = sorted(columns["stray"] or columns["collectible"])
     main = columns["stray"] or columns["collectible"]
     arrays = [np.array([column.get(time, np.nan) for time in t]) for column in columns.values()]

@@ -17,15 +17,13 @@ from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import (
     all_readings,
-    pool_at,
     pool_names,
     pool_unit,
     pool_values,
     pool_words,
 )
-from hybridbench.analysis.reading import number, text
-from hybridbench.analysis.record import FloatArray, RunEvent, Series
-from hybridbench.records.events import EngineViolation
+from hybridbench.analysis.record import FloatArray, Series
+from hybridbench.records.events import Checkpoint, EngineViolation
 from hybridbench.records.verdict import Finding, Rate, VerdictKind
 from hybridbench.units import format_count, format_duration
 
@@ -54,9 +52,9 @@ _LEAST_AGE_S = 10.0
 _GROWS_BY = 0.5  # of the time that passes: the same request is still the oldest
 
 
-def violation_kind(event: RunEvent) -> str:
-    """The kind of an ``engine_violation``, in one spelling."""
-    return event.read(EngineViolation).kind.replace("_", "-")
+def violation_kind(violation: EngineViolation) -> str:
+    """The kind of a violation, in one spelling."""
+    return violation.kind.replace("_", "-")
 
 
 def waiting_findings(facts: Facts) -> list[Finding]:
@@ -69,8 +67,8 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
     record, counters = facts.record, facts.counters
     t, held = pool_values(record, pool, "waiting_held")
     holding = held > 0
-    resting = [e for e in record.all_events("checkpoint") if _held_at(e, pool) > 0]
-    said = [e for e in record.all_events("engine_violation") if _is_said(e, pool)]
+    resting = [at for at in record.all_events(Checkpoint) if at.pool(pool, "waiting_held") > 0]
+    said = [e for e in record.all_events(EngineViolation) if _is_said(e, pool)]
     if int(holding.sum()) < _MIN_SAMPLES and not resting and not said:
         return None
     # A count after every step tells more than samples, between which every counter moves.
@@ -104,17 +102,13 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
     )
 
 
-def _held_at(event: RunEvent, pool: str) -> float:
-    return number(pool_at(event, pool), "waiting_held")
+def _is_said(violation: EngineViolation, pool: str) -> bool:
+    return violation_kind(violation) in WAITING_VIOLATIONS and violation.pool == pool
 
 
-def _is_said(event: RunEvent, pool: str) -> bool:
-    return violation_kind(event) in WAITING_VIOLATIONS and event.read(EngineViolation).pool == pool
-
-
-def _most_and_mean(held: FloatArray, resting: list[RunEvent], pool: str) -> tuple[float, float]:
+def _most_and_mean(held: FloatArray, resting: list[Checkpoint], pool: str) -> tuple[float, float]:
     """The most slots held, and the mean over all samples from the first that held any."""
-    at_rest = [_held_at(event, pool) for event in resting]
+    at_rest = [at.pool(pool, "waiting_held") for at in resting]
     if not np.any(held > 0):
         return max(at_rest, default=0.0), float(np.mean(at_rest)) if at_rest else 0.0
     since = held[int(np.argmax(held > 0)) :]
@@ -134,8 +128,8 @@ def _rates_of_waiting(driver: StepDriver | None, unit: str) -> tuple[Rate, ...]:
 def _evidence_of_waiting(
     t: FloatArray,
     held: FloatArray,
-    resting: list[RunEvent],
-    said: list[RunEvent],
+    resting: list[Checkpoint],
+    said: list[EngineViolation],
     driver: StepDriver | None,
 ) -> Iterable[str]:
     holding = held > 0
@@ -158,7 +152,7 @@ def _evidence_of_waiting(
     if resting:
         yield f"still held at {len(resting)} checkpoint{'s' * (len(resting) > 1)}"
     if said:
-        yield f"the engine's own check, {len(said)} times: {text(said[0].data, 'message')}"
+        yield f"the engine's own check, {len(said)} times: {said[0].message or ''}"
 
 
 def liveness_findings(facts: Facts) -> list[Finding]:
@@ -171,7 +165,7 @@ def liveness_findings(facts: Facts) -> list[Finding]:
 
 
 def _without_client(facts: Facts) -> Iterable[Finding]:
-    t, count = all_readings(facts.record, _CLIENTS, _without)
+    t, count = all_readings(facts.record, _CLIENTS, lambda at: at.requests_without_client)
     seen = count > 0
     if int(seen.sum()) < _FEWEST_READINGS or _longest_run(seen.tolist()) < _TOGETHER:
         return
@@ -199,10 +193,6 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
         since_s=first,
         data={"most": float(count.max()), "request_seconds": spent_s},
     )
-
-
-def _without(event: RunEvent) -> float | None:
-    return number(event.data, _CLIENTS) if _CLIENTS in event.data else None
 
 
 def _longest_run(seen: list[bool]) -> int:

@@ -12,13 +12,11 @@ import numpy as np
 
 from hybridbench.analysis.facts.pools import (
     all_readings,
-    pool_at,
     pool_names,
     pool_unit,
     pool_words,
 )
-from hybridbench.analysis.reading import number, numbers
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord
+from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
@@ -84,15 +82,10 @@ def _too_many(record: RunRecord, pool: str) -> Iterable[Finding]:
 
 
 def _pool_counts(record: RunRecord, pool: str, part: str) -> tuple[FloatArray, FloatArray]:
-    def read(event: RunEvent) -> float | None:
-        counts = pool_at(event, pool)
-        return number(counts, part) if part in counts else None
-
-    return all_readings(record, f"pool.{pool}.{part}", read)
+    name = f"pool.{pool}.{part}"
+    return all_readings(record, name, lambda at: at.pools.get(pool, {}).get(part))
 
 
 def _lengths(record: RunRecord, container: str) -> tuple[FloatArray, FloatArray]:
-    def read(event: RunEvent) -> float | None:
-        return numbers(event.data, "containers").get(container)
-
-    return all_readings(record, f"container.{container}.len", read)
+    name = f"container.{container}.len"
+    return all_readings(record, name, lambda at: at.containers.get(container))

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hybridbench.analysis.facts.facts import WORKLOAD_FAILED, Facts
+from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import MEMORY, METRICS, Check
@@ -91,7 +91,7 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     INVALID, as the run exercised less than was asked for; but what ``others`` found was measured
     before and stands: beside a leak this is only what the run leaves open.
     """
-    event = facts.last.last_event(WORKLOAD_FAILED)
+    event = facts.last.last_event(WorkloadFailed)
     if event is None:
         return []
     stands = any(finding.verdict in _STANDS for finding in others)
@@ -99,7 +99,7 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     manifest = facts.record.manifest
     planned_s = manifest.planned_duration_s
     of_planned = f" (planned traffic: {format_duration(planned_s)})" if planned_s else ""
-    said = event.read(WorkloadFailed).text.rstrip(".")
+    said = event.text.rstrip(".")
     title = f"no request was sent after {format_duration(event.t_s)}{of_planned}: {said}"
     subject = "workload" if manifest.trace is None else "trace"
     return [Finding("workload-failed", kind, subject, title, since_s=event.t_s)]
@@ -148,9 +148,7 @@ def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -
         across = (edges[:-1] <= start) & (edges[1:] >= end)
         silent[across] -= end - start
     told = sum(
-        e.read(Gap).seconds
-        for e in record.all_events("gap")
-        if window.start_s <= e.t_s <= window.end_s
+        gap.seconds for gap in record.all_events(Gap) if window.start_s <= gap.t_s <= window.end_s
     )
     return max(float(silent[silent > limit].sum()), told)
 
@@ -166,10 +164,9 @@ def _interference(record: RunRecord, window: Window) -> Iterable[Reason]:
 
 def _disk_full(record: RunRecord) -> Iterable[Reason]:
     """The disk refused a write: what came afterwards is nowhere."""
-    event = record.last_event("disk_full")
-    if event is not None:
-        said = event.read(DiskFull).text
-        yield "disk-full", "disk", f"the run could not be written to its end: {said}"
+    full = record.last_event(DiskFull)
+    if full is not None:
+        yield "disk-full", "disk", f"the run could not be written to its end: {full.text}"
 
 
 def _worker_silent(record: RunRecord, window: Window) -> Iterable[Reason]:
@@ -199,9 +196,9 @@ def _worker_silent(record: RunRecord, window: Window) -> Iterable[Reason]:
 
 def _clock(record: RunRecord, window: Window) -> Iterable[Reason]:
     jumps = [
-        abs(event.read(ClockJump).seconds)
-        for event in record.all_events("clock_jump")
-        if window.start_s <= event.t_s <= window.end_s
+        abs(jump.seconds)
+        for jump in record.all_events(ClockJump)
+        if window.start_s <= jump.t_s <= window.end_s
     ]
     jumped = sum(jumps)
     if jumped > max(_CLOCK_LEAST_S, _CLOCK_SHARE * window.duration_s):
@@ -242,11 +239,7 @@ def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Reason]:
     declared = record.manifest.target.metrics
     if declared is None:
         return
-    left_out = {
-        name
-        for event in record.all_events("probe_left_out")
-        for name in event.read(ProbeLeftOut).metrics
-    }
+    left_out = {name for probe in record.all_events(ProbeLeftOut) for name in probe.metrics}
     gated = {spec.name for spec in METRICS if spec.check is Check.TREND}
     for name in sorted(gated & {str(item) for item in declared} - left_out):
         series = record.series.get(name)

@@ -11,16 +11,21 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.facts.pools import IdleReading, idle_checkpoints, in_flight
 from hybridbench.analysis.facts.window import Window, judged_window, segments
-from hybridbench.analysis.reading import numbers
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import (
+    Checkpoint,
+    Crash,
+    DiskFull,
+    Interrupted,
+    StoppedEarly,
+    WorkerGone,
+    WorkloadFailed,
+)
 from hybridbench.records.json_value import JsonValue
 from hybridbench.units import format_count
 
-# Of an event: the workload could send no further request, a trace that became unreadable for one.
-WORKLOAD_FAILED = "workload_failed"
-
 _UNKNOWN = EventCounters({})
-_CUTS = ("crash", "worker_gone", "interrupted", "stopped_early", "disk_full", WORKLOAD_FAILED)
+_CUTS = (Crash, WorkerGone, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Facts:
     record: RunRecord
     window: Window | None
     counters: EventCounters
-    idle: tuple[RunEvent, ...]
+    idle: tuple[Checkpoint, ...]
     coverage: Coverage
     parts: tuple[Facts, ...] = ()
 
@@ -84,20 +89,20 @@ class Facts:
         """Whether the run was cut short: from outside, by the worker's death, or because its
         answer was there.  It could not cover everything.
         """
-        return any(event.kind in _CUTS for event in self.last.events)
+        return any(isinstance(event, _CUTS) for event in self.last.events)
 
     @property
     def load(self) -> list[Series]:
         """The requests in flight, which move most levels."""
         return in_flight(self.record)
 
-    def idle_readings(self, read: Callable[[RunEvent], float | None]) -> list[IdleReading]:
+    def idle_readings(self, read: Callable[[Checkpoint], float | None]) -> list[IdleReading]:
         """What ``read`` finds at each idle checkpoint since the worker last started."""
         restarts = self.counters.restarts_s
         begun_s = float(restarts[-1]) if restarts.size else -np.inf
         values = ((event, read(event)) for event in self.idle if event.t_s >= begun_s)
         return [
-            IdleReading(event.t_s, value, numbers(event.data, "counters"))
+            IdleReading(event.t_s, value, event.counters)
             for event, value in values
             if value is not None
         ]

@@ -46,7 +46,7 @@ def run_length_s(record: RunRecord) -> float:
 
 def served_s(record: RunRecord) -> float:
     """Seconds from the first request to the last drain or sample of the record."""
-    phases = [(e.t_s, e.read(Phase).name) for e in record.events if e.kind == "phase"]
+    phases = [(phase.t_s, phase.name) for phase in record.all_events(Phase)]
     begun = [t for t, name in phases if name == "warmup"]
     if not begun:
         return 0.0

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.analysis.reading import mapping, number
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
-from hybridbench.records.events import EngineViolation
-from hybridbench.records.json_value import JsonValue
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.events import Checkpoint, EngineViolation
 
 _WORDS: Mapping[str, str] = {
     "mamba": "state slots",
@@ -45,11 +43,9 @@ def pool_names(record: RunRecord) -> list[str]:
     """
     parts = (name.split(".") for name in record.series)
     names = {part[1] for part in parts if part[0] == "pool" and len(part) == 3}
-    for event in record.all_events("checkpoint"):
-        names.update(mapping(event.data, "pools"))
-    names.update(
-        event.read(EngineViolation).pool for event in record.all_events("engine_violation")
-    )
+    for checkpoint in record.all_events(Checkpoint):
+        names.update(checkpoint.pools)
+    names.update(violation.pool for violation in record.all_events(EngineViolation))
     return sorted(names - {""})
 
 
@@ -62,18 +58,9 @@ def pool_values(record: RunRecord, pool: str, field: str) -> tuple[FloatArray, F
     return series.t_s[keep], series.value[keep]
 
 
-def idle_checkpoints(record: RunRecord) -> list[RunEvent]:
+def idle_checkpoints(record: RunRecord) -> list[Checkpoint]:
     """Checkpoints at which no request was running or waiting: only these are arithmetic."""
-    return [
-        event
-        for event in record.all_events("checkpoint")
-        if number(event.data, "running") == 0 and number(event.data, "waiting") == 0
-    ]
-
-
-def pool_at(event: RunEvent, pool: str) -> Mapping[str, JsonValue]:
-    """The counts of ``pool`` at a checkpoint."""
-    return mapping(mapping(event.data, "pools"), pool)
+    return [at for at in record.all_events(Checkpoint) if at.running == 0 and at.waiting == 0]
 
 
 def in_flight(record: RunRecord) -> list[Series]:
@@ -83,7 +70,7 @@ def in_flight(record: RunRecord) -> list[Series]:
 
 
 def all_readings(
-    record: RunRecord, name: str, read: Callable[[RunEvent], float | None]
+    record: RunRecord, name: str, read: Callable[[Checkpoint], float | None]
 ) -> tuple[FloatArray, FloatArray]:
     """Times and values of a count in the samples of ``name`` and, by ``read``, at checkpoints."""
     found: list[tuple[float, float]] = []
@@ -91,7 +78,7 @@ def all_readings(
     if series is not None:
         keep = np.isfinite(series.value)
         found += zip(series.t_s[keep].tolist(), series.value[keep].tolist(), strict=True)
-    seen = ((event.t_s, read(event)) for event in record.all_events("checkpoint"))
+    seen = ((event.t_s, read(event)) for event in record.all_events(Checkpoint))
     found += [(t_s, value) for t_s, value in seen if value is not None]
     t, values = np.array(sorted(found)).reshape(-1, 2).T
     return t, values

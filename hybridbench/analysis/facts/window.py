@@ -12,16 +12,13 @@ import msgspec
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.records.events import Phase
+from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Steady, WorkerGone
 from hybridbench.records.manifest import Manifest
 
 _UNKNOWN_WARMUP = 0.1  # of the run, where nothing says when warm-up ended
 _PAUSES = ("drain", "idle")
 _TRAFFIC = ("warmup", "steady", "resume")
-_ENDS = ("crash", "worker_gone", "interrupted")
-
-# The event that opens every segment but the first.
-SEGMENT = "segment"
+_ENDS = (Crash, WorkerGone, Interrupted)
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,9 @@ def judged_window(record: RunRecord) -> Window | None:
     first, last = _span(record)
     if last <= first:
         return None
-    steady = record.last_event("steady")
+    steady = record.last_event(Steady)
     start = steady.t_s if steady is not None else _start_without_steady(record, first, last)
-    end = min([last, *(e.t_s for e in record.events if e.kind in _ENDS and e.t_s >= start)])
+    end = min([last, *(e.t_s for e in record.events if isinstance(e, _ENDS) and e.t_s >= start)])
     pauses, end = _pauses(record, start, end)
     if end <= start:
         return None
@@ -73,7 +70,7 @@ def _start_without_steady(record: RunRecord, first: float, last: float) -> float
 
 
 def _phases(record: RunRecord) -> Iterable[tuple[float, str]]:
-    return ((e.t_s, e.read(Phase).name) for e in record.events if e.kind == "phase")
+    return ((phase.t_s, phase.name) for phase in record.all_events(Phase))
 
 
 def _pauses(
@@ -97,7 +94,7 @@ def _pauses(
 
 def borders(record: RunRecord) -> list[float]:
     """The times at which a new worker took over, in seconds of the run."""
-    return sorted(event.t_s for event in record.all_events(SEGMENT))
+    return sorted(event.t_s for event in record.all_events(Segment))
 
 
 def segments(record: RunRecord) -> list[RunRecord]:
@@ -129,7 +126,7 @@ def judged_length_s(record: RunRecord, window: tuple[float, float]) -> float:
     for part in parts:
         times = [float(t) for series in part.series.values() for t in series.t_s[[0, -1]]]
         if times:
-            steady = part.last_event("steady")
+            steady = part.last_event(Steady)
             begun_s = min(times) if steady is None else steady.t_s
             lengths.append(min(end_s, max(times)) - max(start_s, begun_s))
     return sum(max(0.0, length) for length in lengths)

@@ -94,7 +94,7 @@ def gated_metrics(record: RunRecord) -> list[MetricSpec]:
 
 def probes_left_out(record: RunRecord) -> frozenset[str]:
     """Metrics whose probe the run gave up because it held the engine for too long."""
-    left_out = (event.read(ProbeLeftOut) for event in record.all_events("probe_left_out"))
+    left_out = record.all_events(ProbeLeftOut)
     return frozenset(name for probe in left_out for name in probe.metrics)
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.events import Checkpoint, Event, Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json, manifest_to_json
 from hybridbench.records.verdict import MetricResult, Rate
@@ -102,41 +103,39 @@ def manifest(run: Run) -> dict[str, JsonValue]:
     }
 
 
-def events(run: Run, done_s: float) -> list[RunEvent]:
-    found = [RunEvent(0.0, "phase", {"name": "boot"}), RunEvent(2.0, "phase", {"name": "warmup"})]
+def events(run: Run, done_s: float) -> list[Event]:
+    found: list[Event] = [Phase(name="boot", t_s=0.0), Phase(name="warmup", t_s=2.0)]
     if run.steady_s is not None:
-        found.append(RunEvent(run.steady_s, "steady"))
-        found.append(RunEvent(run.steady_s, "phase", {"name": "steady"}))
+        found.append(Steady(t_s=run.steady_s))
+        found.append(Phase(name="steady", t_s=run.steady_s))
     return [
         *found,
-        RunEvent(done_s, "phase", {"name": "drain"}),
-        RunEvent(done_s + 2, "phase", {"name": "idle"}),
+        Phase(name="drain", t_s=done_s),
+        Phase(name="idle", t_s=done_s + 2),
         checkpoint(done_s + 3),
-        RunEvent(done_s + 5, "phase", {"name": "done"}),
+        Phase(name="done", t_s=done_s + 5),
     ]
 
 
-def checkpoint(t_s: float, **pools: Mapping[str, float]) -> RunEvent:
+def checkpoint(t_s: float, **pools: Mapping[str, float]) -> Checkpoint:
     """A rest with nothing wrong but what is given: ``mamba={"residual": 3}``."""
     empty = {"total": 64.0, "in_flight": 0.0, "session_held": 0.0, "waiting_held": 0.0}
-    shown: dict[str, JsonValue] = {
+    shown: dict[str, dict[str, float]] = {
         pool: {**empty, "residual": 0.0, **pools.get(pool, {})} for pool in ("kv", "mamba")
     }
-    return RunEvent(
-        t_s,
-        "checkpoint",
-        {"index": 0, "pools": shown, "running": 0, "waiting": 0, "locks": {"full": 0, "mamba": 0}},
+    return Checkpoint(
+        index=0, pools=shown, running=0, waiting=0, locks={"full": 0, "mamba": 0}, t_s=t_s
     )
 
 
-def with_events(record: RunRecord, *added: RunEvent) -> RunRecord:
+def with_events(record: RunRecord, *added: Event) -> RunRecord:
     merged = sorted([*record.events, *added], key=lambda event: event.t_s)
     return replace(record, events=merged)
 
 
-def with_checkpoints(record: RunRecord, checkpoints: Sequence[RunEvent]) -> RunRecord:
+def with_checkpoints(record: RunRecord, checkpoints: Sequence[Event]) -> RunRecord:
     """The record with its own checkpoint replaced."""
-    kept = [event for event in record.events if event.kind != "checkpoint"]
+    kept = [event for event in record.events if not isinstance(event, Checkpoint)]
     return with_events(replace(record, events=kept), *checkpoints)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
-from hybridbench.analysis.facts.window import SEGMENT
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import Segment
 
 GAP_S = 20.0
 
@@ -35,7 +36,7 @@ def resumed(first: RunRecord, second: RunRecord) -> RunRecord:
         series[name] = Series(name, t, value)
     events = [
         *(event for event in first.events if event.t_s < border),
-        RunEvent(border, SEGMENT, {"index": 1, "away_s": GAP_S}),
-        *(replace(event, t_s=event.t_s + border) for event in second.events),
+        Segment(1, GAP_S, t_s=border),
+        *(msgspec.structs.replace(event, t_s=event.t_s + border) for event in second.events),
     ]
     return RunRecord(second.manifest, series, events)

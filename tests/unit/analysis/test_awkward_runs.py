@@ -18,11 +18,12 @@ from hybridbench.analysis.drivers.steps import find_rise_driver
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.facts.readings import are_readings, only_readings
 from hybridbench.analysis.judge import judge, judge_so_far
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.thresholds import level
 from hybridbench.analysis.trend.sawtooth import find_sawtooth
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, worsening
+from hybridbench.records.events import Event, Interrupted, Phase, Segment, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest, manifest_from_json
 from hybridbench.records.stored_verdict import verdict_text
@@ -96,25 +97,25 @@ def _manifest(span: float) -> dict[str, JsonValue]:
     return {**made, "thresholds": held}
 
 
-def _events(rng: np.random.Generator, start: float, span: float) -> list[RunEvent]:
+def _events(rng: np.random.Generator, start: float, span: float) -> list[Event]:
     """Warm-up, pauses, rests and now and then a second segment or an end before its time."""
 
     def at(share: float) -> float:
         return start + share * span
 
     events = [
-        RunEvent(start, "phase", {"name": "warmup"}),
-        RunEvent(at(0.4), "phase", {"name": "idle"}),
+        Phase(name="warmup", t_s=start),
+        Phase(name="idle", t_s=at(0.4)),
         checkpoint(at(0.42), kv={"residual": 2}),
-        RunEvent(at(0.45), "phase", {"name": "resume"}),
+        Phase(name="resume", t_s=at(0.45)),
         checkpoint(at(0.97), kv={"residual": 5}),
     ]
     if rng.random() < 0.7:
-        events.append(RunEvent(at(float(rng.choice([0.0, 0.1, 0.9]))), "steady"))
+        events.append(Steady(t_s=at(float(rng.choice([0.0, 0.1, 0.9])))))
     if rng.random() < 0.3:
-        events.append(RunEvent(at(0.5), "segment"))
+        events.append(Segment(t_s=at(0.5)))
     if rng.random() < 0.2:
-        events.append(RunEvent(at(0.8), "interrupted", {"signal": "SIGINT"}))
+        events.append(Interrupted(signal="SIGINT", t_s=at(0.8)))
     return sorted(events, key=lambda event: event.t_s)
 
 
@@ -257,7 +258,7 @@ def test_a_run_of_no_or_few_samples_is_judged(samples: int, value: float) -> Non
     t = np.arange(float(samples))
     names = ("rss_anon_swap_bytes", "events.finishes", "running_requests", "open_fds")
     series = {name: Series(name, t, value * (1.0 + t)) for name in names}
-    record = RunRecord(manifest_from_json(manifest(Run())), series, [RunEvent(0.0, "steady")])
+    record = RunRecord(manifest_from_json(manifest(Run())), series, [Steady(t_s=0.0)])
 
     for verdict in (judge(record, guarded=False), judge_so_far(record, guarded=False)):
         assert not any(math.isnan(number) for number in numbers(verdict))

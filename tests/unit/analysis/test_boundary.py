@@ -21,11 +21,12 @@ from hybridbench.analysis.comparison.compare import compare, look
 from hybridbench.analysis.comparison.records import ComparisonTerms, Outcome
 from hybridbench.analysis.facts import facts as facts_module
 from hybridbench.analysis.judge import judge, judge_so_far
-from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend import growth
 from hybridbench.cli.judge import JudgeFormat
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
+from hybridbench.records.events import EngineViolation, Segment
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.stored_verdict import verdict_from_json
 from hybridbench.records.verdict import Verdict, VerdictKind
@@ -99,12 +100,12 @@ def leaking() -> RunRecord:
     """Memory that grows, slots that stay away, a state that contradicts itself."""
     record = healthy_record(Run(leak_bytes_per_h=2 * GIB))
     rests = [checkpoint(200.0 + 60.0 * i, mamba={"residual": float(3 * i)}) for i in range(6)]
-    violation = RunEvent(300.0, "engine_violation", {"kind": "alias"})
+    violation = EngineViolation(kind="alias", t_s=300.0)
     return with_events(with_checkpoints(record, rests), violation)
 
 
 def resumed() -> RunRecord:
-    return with_events(healthy_record(Run(duration_s=1200.0)), RunEvent(600.0, "segment"))
+    return with_events(healthy_record(Run(duration_s=1200.0)), Segment(t_s=600.0))
 
 
 def told(verdict: Verdict) -> set[tuple[str, str]]:

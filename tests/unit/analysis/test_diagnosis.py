@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.analysis.diagnosis import Diagnosis, PartKind, diagnose
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import DiagnosisBaseline
+from hybridbench.records.heap import StageReading, Survey
 from hybridbench.records.manifest import Manifest
 from tests.unit.analysis.diagnoses import MIB, dragged, holding, ladder_record, survey
 
@@ -104,9 +106,7 @@ def test_too_little_growth_is_not_split_into_shares() -> None:
 
 
 def test_a_missing_rehearsal_and_a_failed_survey_are_said() -> None:
-    found = diagnosed(
-        ladder_record(base=(100,), end=(160, 150, 149, 129), now={"error": "no fork"})
-    )
+    found = diagnosed(ladder_record(base=(100,), end=(160, 150, 149, 129), now=Survey("no fork")))
 
     assert found.growth_bytes == 60 * MIB
     assert any("taken as none" in note for note in found.notes)
@@ -124,7 +124,7 @@ def test_without_a_baseline_the_rungs_are_told_and_no_split() -> None:
 
 def test_of_two_segments_the_last_baseline_counts() -> None:
     record = ladder_record(base=(100, 90, 89, 69), end=(160, 150, 149, 129), now=survey())
-    first = RunEvent(5.0, "diagnosis_baseline", {"rungs": [{"name": "rest", "private_bytes": 1}]})
+    first = DiagnosisBaseline(rungs=(StageReading("rest", 1),), t_s=5.0)
     both = RunRecord(record.manifest, record.series, (first, *record.events))
 
     assert diagnosed(both).growth_bytes == 60 * MIB

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.judge import judge, judge_so_far
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import EngineViolation, Interrupted, ProbeLeftOut, Reclaim
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import PRECEDENCE, VerdictKind
 from tests.unit.analysis.records import (
@@ -110,7 +111,7 @@ def test_every_gated_trend_carries_a_line_and_its_band() -> None:
 
 def test_the_worst_finding_is_the_verdict_and_all_are_kept() -> None:
     record = reference_cycles(healthy_record(Run(240.0, 60.0)), "bare")
-    record = with_events(record, RunEvent(100.0, "engine_violation", {"kind": "alias"}))
+    record = with_events(record, EngineViolation(kind="alias", t_s=100.0))
     record = with_manifest(record, profile={"assert_coverage": {"refusals": 5}})
 
     verdict = judge(record)
@@ -123,7 +124,7 @@ def test_the_worst_finding_is_the_verdict_and_all_are_kept() -> None:
 
 def test_an_interrupted_run_is_judged_on_what_there_is() -> None:
     record = healthy_record(Run(seed=2))
-    stop = RunEvent(400.0, "interrupted", {"signal": "SIGINT"})
+    stop = Interrupted(signal="SIGINT", t_s=400.0)
 
     verdict = judge(with_events(record, stop))
 
@@ -204,15 +205,10 @@ def test_what_looking_cost_the_engine_is_told() -> None:
 
 
 def test_what_the_worker_gave_back_at_the_end_is_told_step_by_step() -> None:
-    given = {
-        "at_rest_bytes": 300 * 2**20,
-        "after_trim_bytes": 298 * 2**20,
-        "after_flush_bytes": 297 * 2**20,
-        "after_collect_bytes": 247 * 2**20,
-    }
+    given = Reclaim(300 * 2**20, 298 * 2**20, 297 * 2**20, 247 * 2**20, t_s=239.0)
     record = healthy_record(Run(duration_s=240.0, steady_s=60.0))
 
-    verdict = judge(with_events(record, RunEvent(239.0, "reclaim", given)))
+    verdict = judge(with_events(record, given))
 
     (note,) = [line for line in verdict.notes if "held while idle" in line]
     assert "a full collection 50.0 MiB" in note
@@ -221,7 +217,7 @@ def test_what_the_worker_gave_back_at_the_end_is_told_step_by_step() -> None:
 
 def test_a_probe_that_was_given_up_gates_nothing_and_is_told_as_not_seen() -> None:
     record = healthy_record()
-    given_up = RunEvent(200.0, "probe_left_out", {"metrics": ["gc_collectible_bytes"]})
+    given_up = ProbeLeftOut(metrics=("gc_collectible_bytes",), t_s=200.0)
 
     verdict = judge(replace(record, events=(*record.events, given_up)))
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hybridbench.analysis.judge import judge, judge_so_far
-from hybridbench.analysis.record import RunEvent
 from hybridbench.analysis.segment_pooling import pool_metric
+from hybridbench.records.events import Crash, Gap
 from hybridbench.records.verdict import MetricResult, Rate, VerdictKind
 from tests.unit.analysis.records import (
     GIB,
@@ -139,7 +139,7 @@ def test_what_both_workers_show_is_told_once() -> None:
 
 
 def test_gaps_in_one_segment_do_not_void_the_other() -> None:
-    broken = with_events(healthy_record(RUN), RunEvent(300.0, "gap", {"seconds": 200.0}))
+    broken = with_events(healthy_record(RUN), Gap(seconds=200.0, t_s=300.0))
 
     assert judge(broken).kind is VerdictKind.INVALID
     assert judge(resumed(broken, healthy_record(RUN))).kind is VerdictKind.CLEAN
@@ -149,7 +149,7 @@ def test_gaps_in_one_segment_do_not_void_the_other() -> None:
 def test_a_worker_that_crashed_is_told_though_another_went_on() -> None:
     crashed = with_events(
         cut_at(healthy_record(RUN), 400.0),
-        RunEvent(400.0, "crash", {"reason": "signal", "detail": "killed by SIGSEGV"}),
+        Crash(reason="signal", detail="killed by SIGSEGV", t_s=400.0),
     )
 
     assert judge(resumed(crashed, healthy_record(RUN))).kind is VerdictKind.CRASHED

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.events import Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from tests.unit.analysis.traces import ar1
@@ -123,8 +124,8 @@ def working_record(work: Work) -> RunRecord:
         manifest_from_json({"planned_duration_s": work.duration_s, "profile": profile}),
         series,
         [
-            RunEvent(work.steady_s, "steady"),
-            RunEvent(work.duration_s - 2, "phase", {"name": "done"}),
+            Steady(t_s=work.steady_s),
+            Phase(name="done", t_s=work.duration_s - 2),
         ],
     )
 

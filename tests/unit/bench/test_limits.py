@@ -27,6 +27,7 @@ from hybridbench.bench.limits import (
 )
 from hybridbench.clock import FakeClock
 from hybridbench.metrics import MEMORY
+from hybridbench.records.events import Phase
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import ResolvedProfile, manifest_from_json
 from hybridbench.records.verdict import VerdictKind
@@ -166,7 +167,7 @@ def test_only_finished_healthy_runs_of_twenty_minutes_count(tmp_path: Path) -> N
         ) as writer:
             writer.sample(1.0, "steady", {MEMORY: 1.0})
             phase = "steady" if name == "cut" else "done"
-            writer.event(2.0, "phase", {"name": phase, "phase": phase})
+            writer.event(Phase(name=phase, phase=phase, t_s=2.0))
 
     found = recordings(tmp_path)
 

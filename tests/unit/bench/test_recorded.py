@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.bench.limits import PROFILES, beginning, shipped, with_growth
+from hybridbench.records.events import read_event
 from hybridbench.records.manifest import Manifest, ResolvedProfile
 from hybridbench.records.verdict import VerdictKind
 
@@ -30,7 +31,7 @@ def recording(profile: str) -> RunRecord:
         name: Series(name, np.array(t, np.float64), np.array(value, np.float64))
         for name, (t, value) in stored["series"].items()
     }
-    events = [RunEvent(t, kind, data) for t, kind, data in stored["events"]]
+    events = [read_event(t, kind, data) for t, kind, data in stored["events"]]
     manifest = Manifest(profile=ResolvedProfile(name=profile), seed=102)
     return RunRecord(manifest, series, events)
 

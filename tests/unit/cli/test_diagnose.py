@@ -27,7 +27,7 @@ def stored_run(run_dir: Path, *, climbed: bool) -> Path:
         writer.sample(1.0, "steady", {"rss_anon_swap_bytes": 100.0 * MIB})
         writer.sample(2.0, "steady", {"rss_anon_swap_bytes": 140.0 * MIB})
         for event in record.events if climbed else ():
-            writer.event(event.t_s, event.kind, event.data)
+            writer.event(event)
     return run_dir
 
 

@@ -16,6 +16,7 @@ from hybridbench.cli.options import ReportFormat
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.clock import FakeClock
 from hybridbench.errors import UsageError
+from hybridbench.records.events import Steady
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.report import formats
 from hybridbench.rundir.writer import RunWriter
@@ -32,7 +33,7 @@ def run_dir(tmp_path: Path) -> Path:
     with RunWriter(tmp_path / "run", manifest_from_json(manifest()), FakeClock()) as writer:
         for second in range(1, 6):
             writer.sample(float(second), "steady", {"rss_anon_swap_bytes": 1e8})
-        writer.event(1.0, "steady", {"reason": "pools are full"})
+        writer.event(Steady(reason="pools are full", t_s=1.0))
     return tmp_path / "run"
 
 

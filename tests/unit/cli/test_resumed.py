@@ -9,6 +9,7 @@ import pytest
 from hybridbench.cli.resumed import check_agrees
 from hybridbench.clock import FakeClock
 from hybridbench.errors import UsageError
+from hybridbench.records.events import Phase
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.writer import RunWriter
@@ -77,7 +78,7 @@ def test_on_the_command_line_each_refusal_is_one_sentence(
 ) -> None:
     run = tmp_path / "run"
     with RunWriter(run, manifest_from_json(MANIFEST), FakeClock()) as writer:
-        writer.event(5.0, "phase", {"name": "done"})
+        writer.event(Phase(name="done", t_s=5.0))
     before = sorted(path.name for path in run.iterdir())
 
     finished = one_sentence(hybridbench("soak", "--resume", str(run)))

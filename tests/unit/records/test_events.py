@@ -4,32 +4,84 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.record import RunEvent
-from hybridbench.records.events import Crash, EngineLog, EngineViolation, Gap, Phase
+from hybridbench.records.events import (
+    Checkpoint,
+    Crash,
+    EngineViolation,
+    Event,
+    Gap,
+    OtherEvent,
+    Phase,
+    event_data,
+    kind_of,
+    read_event,
+)
+from hybridbench.records.heap import InstanceCount
 from hybridbench.records.json_value import JsonValue
 
 
 def test_a_missing_field_and_one_of_another_type_have_their_defaults() -> None:
-    assert RunEvent(1.0, "crash").read(Crash) == Crash("exit", "", ())
-    assert RunEvent(1.0, "gap", {"seconds": "long"}).read(Gap) == Gap(0.0)
-    assert RunEvent(1.0, "phase", {"phase": "warmup"}).read(Phase) == Phase("", "warmup")
+    assert read_event(1.0, "crash", {}) == Crash("exit", "", (), t_s=1.0)
+    assert read_event(1.0, "gap", {"seconds": "long"}) == Gap(0.0, t_s=1.0)
+    assert read_event(1.0, "phase", {"phase": "warmup"}) == Phase("", "warmup", t_s=1.0)
 
 
-def test_a_field_of_a_later_version_is_passed_over() -> None:
-    event = RunEvent(1.0, "engine_log", {"text": "leak!", "count": 3, "level": "error"})
+def test_of_a_table_the_values_that_can_be_read_are_kept() -> None:
+    pools: JsonValue = {"kv": {"residual": 3, "total": None, "free": 2.5}, "mamba": 7}
+    checkpoint = read_event(1.0, "checkpoint", {"pools": pools, "instances": {"Req": {"live": 4}}})
 
-    assert event.read(EngineLog) == EngineLog("leak!", 3)
-    assert event.data["level"] == "error"
+    assert isinstance(checkpoint, Checkpoint)
+    assert checkpoint.pools == {"kv": {"residual": 3, "free": 2.5}}
+    assert checkpoint.pool("kv", "residual") == 3
+    assert checkpoint.pool("mamba", "residual") == 0
+    assert checkpoint.instances == {"Req": InstanceCount(live=4)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("engine_log", {"text": "leak!", "count": 3, "level": "error"}),
+        ("of a plugin", {"text": "its own", "t_s": 7.5}),
+        ("interrupted", {"signal": "SIGINT"}),
+        ("gc", {}),
+    ],
+)
+def test_what_is_read_is_stored_again_with_the_keys_of_a_later_version(
+    kind: str, data: dict[str, JsonValue]
+) -> None:
+    event = read_event(1.0, kind, data)
+
+    assert (kind_of(event), event.t_s, event_data(event)) == (kind, 1.0, data)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in Event.__subclasses__() if kind is not OtherEvent], ids=kind_of
+)
+def test_every_event_is_read_from_its_own_data(kind: type[Event]) -> None:
+    event = kind(t_s=2.0)
+
+    again = read_event(2.0, kind_of(event), event_data(event))
+
+    assert again == event
+    assert type(again) is kind
 
 
 @pytest.mark.parametrize("tail", [["a", "b"], "a\nb\n"])
 def test_the_last_words_of_a_worker_are_lines_or_one_text(tail: JsonValue) -> None:
-    assert RunEvent(1.0, "crash", {"stderr_tail": tail}).read(Crash).stderr_lines == ["a", "b"]
+    crash = read_event(1.0, "crash", {"stderr_tail": tail})
+
+    assert isinstance(crash, Crash)
+    assert crash.stderr_lines == ["a", "b"]
 
 
 @pytest.mark.parametrize(("slots", "named"), [([7, 9], 2), (5, 5), (None, 0)])
 def test_a_violation_gives_its_slots_or_their_number(slots: JsonValue, named: int) -> None:
-    violation = RunEvent(1.0, "engine_violation", {"slots": slots}).read(EngineViolation)
+    violation = read_event(1.0, "engine_violation", {"slots": slots})
 
+    assert isinstance(violation, EngineViolation)
     assert violation.slots_named == named
     assert violation.kind == "unknown"
+
+
+def test_an_event_without_a_record_is_kept_as_it_is() -> None:
+    assert read_event(1.0, "hiccup", {"a": 1}) == OtherEvent("hiccup", unknown={"a": 1}, t_s=1.0)

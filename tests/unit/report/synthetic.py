@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.events import Checkpoint, Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
@@ -201,15 +202,15 @@ def _pool(pool: str, size: float, tree: FloatArray, in_flight: FloatArray) -> di
 def record_of(length_s: float = 300.0, *, leaky: bool = True, **changes: JsonValue) -> RunRecord:
     warm = min(0.2 * length_s, 600.0)
     events = [
-        RunEvent(0.0, "phase", {"phase": "boot"}),
-        RunEvent(0.02 * length_s, "phase", {"phase": "prefill"}),
-        RunEvent(0.06 * length_s, "phase", {"phase": "load"}),
-        RunEvent(warm, "steady", {"reason": "pools at their high-water mark and evicting"}),
+        Phase(phase="boot", t_s=0.0),
+        Phase(phase="prefill", t_s=0.02 * length_s),
+        Phase(phase="load", t_s=0.06 * length_s),
+        Steady(reason="pools at their high-water mark and evicting", t_s=warm),
         *(
-            RunEvent(moment, "checkpoint", {"quiescent": True, "residual": 0})
+            Checkpoint(idle=True, t_s=moment)
             for moment in np.linspace(warm * 1.2, 0.95 * length_s, 5).tolist()
         ),
-        RunEvent(0.96 * length_s, "phase", {"phase": "drain"}),
+        Phase(phase="drain", t_s=0.96 * length_s),
     ]
     if not leaky:
         command: JsonValue = ["hybridbench", "soak", "--model", "qwen3-next", "--duration", "5m"]
@@ -222,7 +223,7 @@ def record_of(length_s: float = 300.0, *, leaky: bool = True, **changes: JsonVal
 
 def fitted(record: RunRecord, name: str, rate: Rate, outcome: str, reason: str) -> MetricResult:
     series = record.series[name]
-    steady = record.last_event("steady")
+    steady = record.last_event(Steady)
     assert steady is not None
     window = (steady.t_s, float(series.t_s[-1]))
     judged = series.between(*window)

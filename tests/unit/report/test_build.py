@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import Interrupted, Note
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.advice import MEANING
 from hybridbench.report.build import build_document
@@ -53,7 +54,7 @@ def test_phases_fill_the_run_and_collections_come_from_the_counter() -> None:
 
 def test_what_the_reader_had_to_leave_out_is_told_in_the_notes() -> None:
     record = synthetic.record_of(120.0)
-    torn = RunEvent(120.0, "note", {"text": "the last line was torn"})
+    torn = Note(text="the last line was torn", t_s=120.0)
     noted = RunRecord(record.manifest, record.series, (*record.events, torn))
 
     document = build_document(noted, synthetic.clean_verdict(record))
@@ -79,7 +80,7 @@ def test_an_interrupted_run_ends_with_the_code_of_its_signal_whatever_the_verdic
     verdict = synthetic.leak_verdict(record)
     codes = []
     for name in ("SIGINT", "SIGTERM"):
-        stopped = RunEvent(200.0, "interrupted", {"signal": name})
+        stopped = Interrupted(signal=name, t_s=200.0)
         cut = replace(record, events=(*record.events, stopped))
         codes.append(build_document(cut, verdict).exit_code)
 

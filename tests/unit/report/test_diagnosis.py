@@ -9,8 +9,9 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from hybridbench.analysis.record import RunEvent, RunRecord
-from hybridbench.records.json_value import JsonValue
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import Allocations, Reclaim
+from hybridbench.records.heap import CallSite, Cycle
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.report.build import build_document
@@ -23,7 +24,7 @@ from hybridbench.rundir.layout import published_schema
 from tests.unit.analysis.diagnoses import MIB, dragged, ladder_record, survey
 from tests.unit.report.synthetic import manifest
 
-CYCLE: JsonValue = {"edges": ["TreeNode.mamba_next", "TreeNode.parent"], "share": 0.97}
+CYCLE = Cycle(("TreeNode.mamba_next", "TreeNode.parent"), 0.97)
 VERDICT = Verdict(VerdictKind.LEAK, "LEAK: it leaks", (), (), None, "")
 
 
@@ -70,11 +71,14 @@ def test_a_run_without_a_ladder_has_no_such_section(kind: str) -> None:
 
 
 def with_allocations(record: RunRecord) -> RunRecord:
-    stack: JsonValue = ["_add_leaf (engine/cache.py:267)", "insert (engine/cache.py:103)"]
-    site: JsonValue = {"size_bytes": 3 * MIB, "count": 1859, "stack": stack}
-    data: dict[str, JsonValue] = {"seconds": 120.0, "requests": 392, "sites": [site]}
-    events = [*record.events, RunEvent(record.events[-1].t_s + 200, "allocations", data)]
-    return RunRecord(record.manifest, record.series, events)
+    stack = ("_add_leaf (engine/cache.py:267)", "insert (engine/cache.py:103)")
+    recorded = Allocations(
+        seconds=120.0,
+        requests=392,
+        sites=(CallSite(3 * MIB, 1859, stack),),
+        t_s=record.events[-1].t_s + 200,
+    )
+    return RunRecord(record.manifest, record.series, [*record.events, recorded])
 
 
 @pytest.mark.parametrize("kind", ["html", "markdown"])
@@ -130,17 +134,8 @@ def test_the_command_s_page_has_chains_rungs_and_cycles() -> None:
 
 
 def test_of_a_worker_that_was_not_asked_the_samples_are_told_and_how_to_ask_the_next() -> None:
-    given: dict[str, JsonValue] = {
-        "at_rest_bytes": 400 * MIB,
-        "after_trim_bytes": 390 * MIB,
-        "after_flush_bytes": 380 * MIB,
-        "after_collect_bytes": 300 * MIB,
-    }
-    said = "\n".join(
-        stored_evidence(
-            RunRecord(manifest_from_json(manifest()), {}, (RunEvent(9.0, "reclaim", given),))
-        )
-    )
+    given = Reclaim(400 * MIB, 390 * MIB, 380 * MIB, 300 * MIB, t_s=9.0)
+    said = "\n".join(stored_evidence(RunRecord(manifest_from_json(manifest()), {}, (given,))))
 
     assert "a full collection 80.0 MiB" in said
     assert said.endswith("--defect lru-reference-cycle --diagnose always")

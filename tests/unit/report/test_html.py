@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import Note, Phase
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
@@ -126,7 +127,12 @@ def test_hostile_texts_of_a_run_stay_texts() -> None:
         command=["hybridbench", HOSTILE],
         profile={"name": HOSTILE, "resolved": {HOSTILE: HOSTILE}},
     )
-    events = [type(e)(e.t_s, e.kind, {**e.data, "phase": HOSTILE}) for e in record.events]
+    events = [
+        Phase(HOSTILE, HOSTILE, t_s=event.t_s)
+        if isinstance(event, Phase)
+        else Note(HOSTILE, t_s=event.t_s)
+        for event in record.events
+    ]
     hostile = RunRecord(record.manifest, record.series, events)
 
     page = page_of(record=hostile)

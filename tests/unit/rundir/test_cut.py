@@ -8,6 +8,7 @@ import pytest
 
 from hybridbench.clock import FakeClock
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.events import Interrupted, Phase, Segment
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.cut import read_cut_run
@@ -28,8 +29,8 @@ MANIFEST: dict[str, JsonValue] = {
 
 def write_segment(writer: RunWriter, clock: FakeClock, start_s: float, traffic_s: float) -> None:
     """Boot for 5 s, traffic with a sample a second, then silence."""
-    writer.event(start_s, "phase", {"name": "boot"})
-    writer.event(start_s + 5.0, "phase", {"name": "warmup"})
+    writer.event(Phase(name="boot", t_s=start_s))
+    writer.event(Phase(name="warmup", t_s=start_s + 5.0))
     for second in range(int(traffic_s) + 1):
         clock.advance(1.0)
         writer.sample(start_s + 5.0 + second, "steady", {"rss_bytes": 1.0})
@@ -54,7 +55,7 @@ def test_what_was_served_counts_from_the_first_request_to_the_last_sample(tmp_pa
 def test_segments_add_up(tmp_path: Path) -> None:
     clock = cut_run(tmp_path / "run")
     with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), clock, goes_on=True) as writer:
-        writer.event(85.0, "segment", {"index": 1})
+        writer.event(Segment(index=1, t_s=85.0))
         write_segment(writer, clock, 85.0, 10.0)
     cut = read_cut_run(tmp_path / "run")
 
@@ -64,7 +65,7 @@ def test_segments_add_up(tmp_path: Path) -> None:
 def test_a_run_that_ended_as_planned_has_nothing_left(tmp_path: Path) -> None:
     clock = cut_run(tmp_path / "run")
     with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), clock, goes_on=True) as writer:
-        writer.event(26.0, "phase", {"name": "done"})
+        writer.event(Phase(name="done", t_s=26.0))
 
     with pytest.raises(RunDirectoryError, match="ended as planned and has nothing left"):
         read_cut_run(tmp_path / "run")
@@ -73,8 +74,8 @@ def test_a_run_that_ended_as_planned_has_nothing_left(tmp_path: Path) -> None:
 def test_an_interrupted_run_may_go_on_and_its_drain_is_no_traffic(tmp_path: Path) -> None:
     clock = cut_run(tmp_path / "run")
     with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), clock, goes_on=True) as writer:
-        writer.event(20.0, "interrupted", {"signal": "SIGTERM"})
-        writer.event(26.0, "phase", {"name": "done"})
+        writer.event(Interrupted(signal="SIGTERM", t_s=20.0))
+        writer.event(Phase(name="done", t_s=26.0))
 
     assert read_cut_run(tmp_path / "run").served_s == 15.0
 
@@ -96,20 +97,20 @@ def test_a_continuation_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path)
     writer = RunWriter(
         tmp_path / "run", manifest_from_json({**MANIFEST, "seed": 2}), clock, goes_on=True
     )
-    writer.event(30.0, "segment", {"index": 1})
+    writer.event(Segment(index=1, t_s=30.0))
 
     assert writer.repaired_bytes == {"samples.jsonl": 11, "events.jsonl": 0}
     writer.take_back()
     assert [(tmp_path / "run" / name).read_bytes() for name in files] == before
-    assert read_run(tmp_path / "run").last_event("segment") is None
+    assert read_run(tmp_path / "run").last_event(Segment) is None
 
 
 def test_a_continuation_that_measured_something_is_never_taken_back(tmp_path: Path) -> None:
     clock = cut_run(tmp_path / "run")
     with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), clock, goes_on=True) as writer:
-        writer.event(30.0, "segment", {"index": 1})
+        writer.event(Segment(index=1, t_s=30.0))
         writer.sample(31.0, "warmup", {"rss_bytes": 1.0})
         with pytest.raises(AssertionError):
             writer.take_back()
 
-    assert read_run(tmp_path / "run").last_event("segment") is not None
+    assert read_run(tmp_path / "run").last_event(Segment) is not None

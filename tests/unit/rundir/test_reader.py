@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hybridbench.analysis.record import RunRecord
 from hybridbench.clock import FakeClock
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.events import Note, Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.reader import read_run
@@ -32,16 +33,16 @@ SAMPLES = 12
 
 def make_run(run_dir: Path, samples: int = SAMPLES) -> Path:
     with RunWriter(run_dir, manifest_from_json(MANIFEST), FakeClock()) as run:
-        run.event(0.0, "phase", {"phase": "load"})
+        run.event(Phase(phase="load", t_s=0.0))
         for step in range(samples):
             metrics = {"rss_bytes": 1e9 + step * 1.5, "events.finishes": float(step)}
             run.sample(5.0 * step, "load", metrics)
-        run.event(30.0, "steady", {"reason": "full"})
+        run.event(Steady(reason="full", t_s=30.0))
     return run_dir
 
 
 def notes(record: RunRecord) -> list[str]:
-    return [str(event.data["text"]) for event in record.all_events("note")]
+    return [note.text for note in record.all_events(Note)]
 
 
 def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
     rss = record.series["rss_bytes"]
     assert rss.t_s.tolist() == [5.0 * step for step in range(SAMPLES)]
     assert rss.value.tolist() == [1e9 + step * 1.5 for step in range(SAMPLES)]
-    assert [event.kind for event in record.events] == ["phase", "steady"]
+    assert record.events == (Phase(phase="load", t_s=0.0), Steady("full", t_s=30.0))
     assert record.manifest.run_id == "r1"
 
 
@@ -164,7 +165,7 @@ def test_without_events_the_samples_tell_the_phases(tmp_path: Path) -> None:
 
     record = read_run(run_dir)
 
-    assert [(e.t_s, e.data["phase"]) for e in record.all_events("phase")] == [
+    assert [(phase.t_s, phase.phase) for phase in record.all_events(Phase)] == [
         (0.0, "load"),
         (500.0, "drain"),
     ]

@@ -12,6 +12,7 @@ import pytest
 
 from hybridbench.clock import FakeClock
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.events import Note, Steady, read_event
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.layout import make_run_dir, new_run_id, published_schema
@@ -38,7 +39,7 @@ def test_a_sample_is_on_disk_before_the_call_returns(tmp_path: Path) -> None:
     run = RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), clock)
 
     run.sample(5.0, "load", {"rss_bytes": 1024.0, "ttft_ms_p50": 1.5})
-    run.event(6.0, "steady", {"reason": "pools full"})
+    run.event(Steady(reason="pools full", t_s=6.0))
 
     assert written(tmp_path / "run", "samples.jsonl") == [
         {
@@ -57,7 +58,7 @@ def test_a_sample_is_on_disk_before_the_call_returns(tmp_path: Path) -> None:
 def test_values_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), FakeClock()) as run:
         run.sample(1.0, "load", {"rss_bytes": 1.0, "itl_ms_p50": math.nan, "threads": math.inf})
-        run.event(1.0, "checkpoint", {"limit": math.inf, "list": [math.nan, 1]})
+        run.event(read_event(1.0, "of a plugin", {"limit": math.inf, "list": [math.nan, 1]}))
 
     assert written(run.run_dir, "samples.jsonl")[0]["m"] == {"rss_bytes": 1}
     data = written(run.run_dir, "events.jsonl")[0]["data"]
@@ -146,7 +147,7 @@ def test_a_line_torn_by_a_full_disk_costs_only_itself(
 
     record = read_run(run.run_dir)
     assert record.series["rss_bytes"].value.tolist() == [1.0, 3.0]
-    assert [e.data["text"] for e in record.all_events("note")] == [
+    assert [note.text for note in record.all_events(Note)] == [
         "1 damaged line of samples.jsonl skipped"
     ]
 

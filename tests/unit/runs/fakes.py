@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hybridbench.clock import FakeClock
 from hybridbench.records import messages as m
+from hybridbench.records.events import Event, Phase, kind_of
 from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Verdict, VerdictKind
@@ -227,27 +229,30 @@ class FakeWorkload:
         return {"kind": "fake"}
 
 
+_Event = TypeVar("_Event", bound=Event)
+
+
 class FakeSink:
     """A run directory in memory."""
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, str, dict[str, float]]] = []
-        self.events: list[tuple[float, str, dict[str, JsonValue]]] = []
+        self.events: list[Event] = []
 
     def sample(self, t_s: float, phase: str, metrics: Mapping[str, float]) -> None:
         self.samples.append((t_s, phase, dict(metrics)))
 
-    def event(self, t_s: float, kind: str, data: Mapping[str, JsonValue] | None = None) -> None:
-        self.events.append((t_s, kind, dict(data or {})))
+    def event(self, event: Event) -> None:
+        self.events.append(event)
 
     def kinds(self) -> list[str]:
-        return [kind for _, kind, _ in self.events]
+        return [kind_of(event) for event in self.events]
 
-    def phases(self) -> list[JsonValue]:
-        return [data["name"] for _, kind, data in self.events if kind == "phase"]
+    def phases(self) -> list[str]:
+        return [phase.name for phase in self.all_events(Phase)]
 
-    def data_of(self, kind: str) -> list[dict[str, JsonValue]]:
-        return [data for _, found, data in self.events if found == kind]
+    def all_events(self, kind: type[_Event]) -> list[_Event]:
+        return [event for event in self.events if isinstance(event, kind)]
 
 
 class FakeView:

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from hybridbench.records import messages as m
+from hybridbench.records.events import Allocations, Note, Phase
+from hybridbench.records.heap import CallSite
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.runs import allocations
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.steps import SoakSteps
-from hybridbench.sampling.allocations import KeptSite
 from tests.unit.runs.fakes import FakeJudge, Resting
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak, with_target
 
-SITE = KeptSite(4096, 3, ("keep (engine.py:7)", "step (engine.py:1)"))
+SITE = CallSite(4096, 3, ("keep (engine.py:7)", "step (engine.py:1)"))
 
 
 class Tracked(Resting):
@@ -61,12 +62,11 @@ def test_a_leak_is_served_on_with_its_allocations_recorded_and_flushed_before_th
     ]  # fmt: skip
     paths = [message.path for message in target.posted if isinstance(message, m.TrackAllocations)]
     assert paths == [str(tmp_path / "a.bin"), ""]
-    (told,) = soak.sink.data_of("allocations")
-    assert told["seconds"] == pytest.approx(30.0, abs=1.0)
-    assert isinstance(told["requests"], int)
-    assert told["requests"] > 0
-    assert told["sites"] == [{"size_bytes": 4096, "count": 3, "stack": list(SITE.stack)}]
-    begun_s = next(t for t, kind, data in soak.sink.events if data.get("name") == "allocations")
+    (told,) = soak.sink.all_events(Allocations)
+    assert told.seconds == pytest.approx(30.0, abs=1.0)
+    assert told.requests > 0
+    assert told.sites == (SITE,)
+    begun_s = next(p.t_s for p in soak.sink.all_events(Phase) if p.name == "allocations")
     assert all(t <= begun_s for t, _, _ in soak.sink.samples), "a slowed worker is not measured"
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_recorded_without_a_leak(
     soak, target = run(VerdictKind.CLEAN, monkeypatch, tmp_path)
 
     assert target.count(m.TrackAllocations) == 0
-    assert soak.sink.data_of("allocations") == []
+    assert soak.sink.all_events(Allocations) == []
 
 
 def test_a_worker_that_cannot_is_let_go_with_its_reason(
@@ -86,7 +86,7 @@ def test_a_worker_that_cannot_is_let_go_with_its_reason(
     soak, target = run(VerdictKind.LEAK, monkeypatch, tmp_path, error)
 
     assert names(target)[-1] == "TrackAllocations"
-    assert soak.sink.data_of("allocations") == []
-    notes = [data["text"] for data in soak.sink.data_of("note")]
+    assert soak.sink.all_events(Allocations) == []
+    notes = [note.text for note in soak.sink.all_events(Note)]
     assert f"allocations were not recorded: {error}" in notes
     assert target.count(m.Shutdown) == 1

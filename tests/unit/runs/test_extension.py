@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from hybridbench.clock import Clock
+from hybridbench.records.events import Checkpoint, Extended, ExtensionEnded, Phase
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.stopping import Extension
@@ -64,7 +65,7 @@ def run(*script: VerdictKind | None, limit_s: float = 600.0) -> tuple[FakeSoak, 
 
 def traffic_s(soak: FakeSoak) -> float:
     """When the last drain began; traffic begins at 0."""
-    return [t for t, kind, d in soak.sink.events if kind == "phase" and d["name"] == "drain"][-1]
+    return [phase.t_s for phase in soak.sink.all_events(Phase) if phase.name == "drain"][-1]
 
 
 def test_a_run_that_is_decided_ends_on_time_and_says_nothing_of_an_extension() -> None:
@@ -81,8 +82,9 @@ def test_an_open_run_goes_on_until_two_looks_agree_that_it_is_clean() -> None:
 
     # Looks at 100, 130, 160, 190 and 220 s; the last is a minute after the first clean one.
     assert traffic_s(soak) == pytest.approx(221.0, abs=2.0)
-    assert soak.sink.data_of("extended") == [{"limit_s": 600.0, "text": "growing by 1.00 GiB/h"}]
-    assert soak.sink.data_of("extension_ended") == [{"settled": True}]
+    (extended,) = soak.sink.all_events(Extended)
+    assert (extended.limit_s, extended.text) == (600.0, "growing by 1.00 GiB/h")
+    assert [event.settled for event in soak.sink.all_events(ExtensionEnded)] == [True]
     assert any("undecided, extending by up to 10m" in note for note in soak.view.notes)
     assert soak.view.notes[-1].startswith("decided, ending: two interim analyses")
     assert soak.loop.status.duration_s == 700.0
@@ -92,14 +94,14 @@ def test_an_open_run_ends_at_its_limit_and_says_that_it_is_not_settled() -> None
     soak, looks = run(OPEN, limit_s=150.0)
 
     assert traffic_s(soak) == pytest.approx(250.0, abs=2.0)
-    assert soak.sink.data_of("extension_ended") == [{"settled": False}]
+    assert [event.settled for event in soak.sink.all_events(ExtensionEnded)] == [False]
     assert looks.closed
 
 
 def test_checkpoints_and_samples_keep_their_cadence_in_an_extension() -> None:
     soak, _ = run(OPEN, limit_s=150.0)
 
-    times = [t for t, kind, _ in soak.sink.events if kind == "checkpoint"]
+    times = [checkpoint.t_s for checkpoint in soak.sink.all_events(Checkpoint)]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     # One just before the planned end gives way, whether or not the run goes on.
     assert sum(gap > 21.0 for gap in gaps) <= 1

@@ -7,6 +7,8 @@ import signal
 import pytest
 
 from hybridbench.records import messages as m
+from hybridbench.records.codec import by_name
+from hybridbench.records.events import DiagnosisBaseline, DiagnosisStages, Hold, Note, Reclaim
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.status import RunStatus
@@ -63,9 +65,10 @@ def test_the_last_survey_gets_the_tables_of_the_first_and_they_are_not_stored() 
 
     last = target.diagnoses()[1]
     assert (last.paths, last.classes) == ({"Engine": (1, 50)}, {"Engine": 1})
-    for data in (*soak.sink.data_of("diagnosis"), *soak.sink.data_of("diagnosis_baseline")):
-        assert isinstance(data["survey"], dict)
-        assert not {"paths", "classes"} & set(data["survey"])
+    (stages,) = soak.sink.all_events(DiagnosisStages)
+    (baseline,) = soak.sink.all_events(DiagnosisBaseline)
+    for event in (stages, baseline):
+        assert not {"paths", "classes", "rehearsal"} & set(by_name(event.survey))
 
 
 def test_what_comes_back_is_told_in_the_order_of_the_shorter_reclaim_too() -> None:
@@ -73,14 +76,8 @@ def test_what_comes_back_is_told_in_the_order_of_the_shorter_reclaim_too() -> No
     steps.run()
 
     # rest 1000, trim 900; collect 800, flush 700: each gave 100.
-    assert soak.sink.data_of("reclaim") == [
-        {
-            "at_rest_bytes": 1000,
-            "after_trim_bytes": 900,
-            "after_flush_bytes": 800,
-            "after_collect_bytes": 700,
-        }
-    ]
+    (given,) = soak.sink.all_events(Reclaim)
+    assert given == Reclaim(1000, 900, 800, 700, t_s=given.t_s)
 
 
 def test_a_leak_is_held_between_looking_and_destroying_and_the_worker_is_kept_alive() -> None:
@@ -88,8 +85,8 @@ def test_a_leak_is_held_between_looking_and_destroying_and_the_worker_is_kept_al
     soak, target, steps = diagnosed_soak("auto", judge, hold_s=600.0)
     steps.run()
 
-    (hold,) = soak.sink.data_of("hold")
-    assert hold == {"pid": target.pid, "seconds": 600.0}
+    (hold,) = soak.sink.all_events(Hold)
+    assert (hold.pid, hold.seconds) == (target.pid, 600.0)
     assert any("py-spy dump --pid 4242" in note for note in soak.view.notes)
     kinds = [type(message).__name__ for message in target.posted]
     _, looked, destroyed = (index for index, kind in enumerate(kinds) if kind == "Diagnose")
@@ -121,7 +118,7 @@ def test_without_a_leak_nothing_is_held() -> None:
     soak, _, steps = diagnosed_soak("always", FakeJudge(VerdictKind.CLEAN), hold_s=600.0)
     steps.run()
 
-    assert soak.sink.data_of("hold") == []
+    assert soak.sink.all_events(Hold) == []
 
 
 def test_a_worker_that_does_not_answer_leaves_a_note() -> None:
@@ -129,4 +126,4 @@ def test_a_worker_that_does_not_answer_leaves_a_note() -> None:
     target.post = lambda message: FakeTarget.post(target, message)  # type: ignore[method-assign]
     steps.run()
 
-    assert {"text": "the diagnosis was not answered in time"} in soak.sink.data_of("note")
+    assert "the diagnosis was not answered in time" in [n.text for n in soak.sink.all_events(Note)]

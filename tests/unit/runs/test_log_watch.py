@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hybridbench.clock import FakeClock
+from hybridbench.records.events import EngineLog
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.recorder import Recorder
 from tests.unit.runs.fakes import FakeSink
@@ -22,7 +23,7 @@ def append(path: Path, text: str) -> None:
 
 
 def told(sink: FakeSink) -> list[tuple[object, object]]:
-    return [(data["text"], data["count"]) for data in sink.data_of("engine_log")]
+    return [(line.text, line.count) for line in sink.all_events(EngineLog)]
 
 
 def test_a_line_is_told_once_and_again_at_ten_times_its_count(tmp_path: Path) -> None:

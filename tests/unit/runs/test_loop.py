@@ -6,6 +6,7 @@ import pytest
 
 from hybridbench.clock import FakeClock
 from hybridbench.records import messages as m
+from hybridbench.records.events import ClockJump, EngineLog, EngineViolation, Gap, ProbeLeftOut
 from hybridbench.runs.loop import WorkerLostError
 from tests.unit.runs.fakes import census_reply
 from tests.unit.runs.soaks import FakeSoak, make_soak
@@ -29,8 +30,8 @@ def test_log_lines_and_violations_become_events() -> None:
     record = m.ViolationRecord("residual", "kv", "2 without a holder", [1, 2])
     turn(soak, m.LogLine(501.0, "careful"), m.Violation(502.0, 5, record))
 
-    assert soak.sink.data_of("engine_log") == [{"text": "careful"}]
-    assert soak.sink.data_of("engine_violation")[0]["step"] == 5
+    assert [line.text for line in soak.sink.all_events(EngineLog)] == ["careful"]
+    assert soak.sink.all_events(EngineViolation)[0].step == 5
     assert soak.loop.status.so_far == "possible leak: 2 without a holder"
 
 
@@ -39,7 +40,7 @@ def test_a_law_that_is_broken_with_every_step_does_not_fill_the_disk() -> None:
     record = m.ViolationRecord("residual", "kv", "2 without a holder", [1, 2])
     turn(soak, *[m.Violation(502.0, step, record) for step in range(5000)])
 
-    assert len(soak.sink.data_of("engine_violation")) == 100
+    assert len(soak.sink.all_events(EngineViolation)) == 100
 
 
 def test_no_second_census_is_asked_for_while_one_is_open() -> None:
@@ -90,9 +91,9 @@ def test_a_loop_that_stood_still_reports_the_gap() -> None:
     soak.clock.advance(42.0)
     turn(soak, turns=3)
 
-    gaps = soak.sink.data_of("gap")
+    gaps = soak.sink.all_events(Gap)
     assert len(gaps) == 1
-    assert gaps[0]["seconds"] == pytest.approx(42.0, abs=2.0)
+    assert gaps[0].seconds == pytest.approx(42.0, abs=2.0)
 
 
 def test_a_census_that_holds_the_engine_beyond_its_budget_is_given_up_once_and_told() -> None:
@@ -101,8 +102,8 @@ def test_a_census_that_holds_the_engine_beyond_its_budget_is_given_up_once_and_t
     for probe_id in range(1, 5):
         turn(soak, census_reply(probe_id, 501.0 + probe_id, stop_s=0.5))
 
-    (told,) = soak.sink.data_of("probe_left_out")
-    assert told["metrics"] == ["gc_collectible_bytes"]
+    (told,) = soak.sink.all_events(ProbeLeftOut)
+    assert told.metrics == ("gc_collectible_bytes",)
     assert soak.loop.census_pace.given_up
 
 
@@ -186,5 +187,5 @@ def test_a_jump_of_the_wall_clock_is_told_once_with_its_sign_and_a_slew_is_not()
         clock.ahead_s = ahead_s
         turn(soak, turns=20)
 
-    jumps = [data["seconds"] for data in soak.sink.data_of("clock_jump")]
+    jumps = [jump.seconds for jump in soak.sink.all_events(ClockJump)]
     assert jumps == [pytest.approx(40.0), pytest.approx(-30.0)]

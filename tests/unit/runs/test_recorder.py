@@ -5,7 +5,8 @@ import pytest
 from hybridbench.clock import FakeClock
 from hybridbench.metrics import declared
 from hybridbench.records import messages as m
-from hybridbench.records.heap import TypeCount
+from hybridbench.records.events import Checkpoint, EngineViolation, Note, Phase, event_data
+from hybridbench.records.heap import InstanceCount, TypeCount
 from hybridbench.runs.recorder import Recorder
 from tests.unit.runs.fakes import FakeSink, census_reply
 
@@ -32,7 +33,7 @@ def test_times_are_those_of_the_run_and_samples_carry_the_phase(
     recorder.enter("warmup")
     recorder.sample(1002.5, {"rss_bytes": 5.0})
 
-    assert sink.events == [(2.0, "phase", {"name": "warmup", "phase": "warmup"})]
+    assert sink.events == [Phase("warmup", "warmup", t_s=2.0)]
     assert sink.samples == [(2.5, "warmup", {"rss_bytes": 5.0})]
 
 
@@ -63,7 +64,7 @@ def test_a_census_becomes_declared_metrics(recorder: Recorder, sink: FakeSink) -
         1001.0,
         collectible_objects=9,
         collectible_bytes=900,
-        instances={"TreeNode": m.InstanceCount(live=12, expected=5, collectible=4, retained=3)},
+        instances={"TreeNode": InstanceCount(live=12, expected=5, collectible=4, retained=3)},
     )
     recorder.census(reply)
     recorder.census(reply)
@@ -82,7 +83,9 @@ def test_a_census_that_failed_is_a_note_and_no_numbers(recorder: Recorder, sink:
     recorder.census(census_reply(1, 1001.0, error="the child ended with status -11"))
 
     assert sink.samples == []
-    assert sink.data_of("note") == [{"text": "a heap scan failed: the child ended with status -11"}]
+    assert [note.text for note in sink.all_events(Note)] == [
+        "a heap scan failed: the child ended with status -11"
+    ]
 
 
 def test_a_checkpoint_is_an_event_a_census_and_what_the_checks_said(
@@ -92,7 +95,7 @@ def test_a_checkpoint_is_an_event_a_census_and_what_the_checks_said(
         2,
         1003.0,
         types=[TypeCount("TreeNode", 4, 400)],
-        instances={"TreeNode": m.InstanceCount(5, 5, 0, 0)},
+        instances={"TreeNode": InstanceCount(5, 5, 0, 0)},
     )
     found = m.ViolationRecord("residual", "kv", "1 without a holder", [7])
     recorder.checkpoint(
@@ -114,36 +117,38 @@ def test_a_checkpoint_is_an_event_a_census_and_what_the_checks_said(
 
     assert len(sink.samples) == 1
     assert sink.kinds() == ["checkpoint", "engine_violation"]
-    t_s, _, data = sink.events[0]
-    assert t_s == 3.0
-    assert data["index"] == 3
-    assert data["pools"] == {"kv": {"residual": 1}}
-    assert data["instances"] == {
-        "TreeNode": {"live": 5, "expected": 5, "collectible": 0, "retained": 0}
+    (checkpoint,) = sink.all_events(Checkpoint)
+    assert checkpoint.t_s == 3.0
+    assert event_data(checkpoint) == {
+        "index": 3,
+        "idle": True,
+        "pools": {"kv": {"residual": 1}},
+        "locks": {"full": 0},
+        "containers": {"front_end": 0},
+        "running": 0,
+        "waiting": 0,
+        "counters": {"finishes": 8},
+        "collectible": [{"type": "TreeNode", "count": 4, "bytes": 400}],
+        "instances": {"TreeNode": {"live": 5, "expected": 5, "collectible": 0, "retained": 0}},
     }
-    assert data["collectible"] == [{"type": "TreeNode", "count": 4, "bytes": 400}]
-    assert sink.data_of("engine_violation")[0]["slots"] == [7]
+    assert sink.all_events(EngineViolation)[0].slots == (7,)
 
 
 def test_a_violation_in_a_step_names_the_step(recorder: Recorder, sink: FakeSink) -> None:
     record = m.ViolationRecord("alias", "mamba", "slot 3 has two holders", [3], 2)
     recorder.violation(m.Violation(1004.0, 77, record))
 
-    assert sink.events == [
-        (
-            4.0,
-            "engine_violation",
-            {
-                "kind": "alias",
-                "pool": "mamba",
-                "message": "slot 3 has two holders",
-                "slots": [3],
-                "count": 2,
-                "owners": [],
-                "step": 77,
-            },
-        )
-    ]
+    (violation,) = sink.events
+    assert violation.t_s == 4.0
+    assert event_data(violation) == {
+        "kind": "alias",
+        "pool": "mamba",
+        "message": "slot 3 has two holders",
+        "slots": [3],
+        "count": 2,
+        "owners": [],
+        "step": 77,
+    }
 
 
 def test_time_that_is_left_out_is_in_no_stamp_and_in_no_rate(
@@ -156,11 +161,11 @@ def test_time_that_is_left_out_is_in_no_stamp_and_in_no_rate(
     clock.advance(110.0)
     recorder.leave_out(100.0)
     complete = recorder.sample(1112.0, counted(40.0))
-    recorder.event("note")
+    recorder.event(Note())
 
     assert sink.samples[-1][0] == pytest.approx(12.0)
     assert complete["throughput_tokens_per_s"] == pytest.approx(20.0)
-    assert sink.events[-1][0] == pytest.approx(10.0)
+    assert sink.events[-1].t_s == pytest.approx(10.0)
 
 
 COUNTED = {"events.output_tokens": 10.0, "events.prompt_tokens": 20.0, "events.finishes": 1.0}

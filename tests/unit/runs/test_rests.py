@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.records import messages as m
+from hybridbench.records.events import Checkpoint, StoppedEarly
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.stopping import Stop
 from hybridbench.sampling.sampler import TimedSource
@@ -54,7 +55,7 @@ def test_every_rest_stores_the_memory_at_rest() -> None:
         if "rest_anon_swap_bytes" in values
     ]
 
-    assert len(rests) == len(soak.sink.data_of("checkpoint"))
+    assert len(rests) == len(soak.sink.all_events(Checkpoint))
     assert {phase for phase, _ in rests} == {"idle"}
     assert rests[0][1] == {"rest_anon_swap_bytes": 400.0}
 
@@ -72,7 +73,7 @@ def test_a_checkpoint_that_flushes_does_so_before_it_looks() -> None:
 def test_a_stretch_of_idleness_lies_between_two_looks_and_is_sampled_as_idle() -> None:
     soak = soak_with({"checkpoint.idle": "6s", "checkpoint.every": "30s"})
     soak.steps.run()
-    looks = [t_s for t_s, kind, _ in soak.sink.events if kind == "checkpoint"]
+    looks = [checkpoint.t_s for checkpoint in soak.sink.all_events(Checkpoint)]
     idle = [
         t_s
         for t_s, phase, values in soak.sink.samples
@@ -83,7 +84,7 @@ def test_a_stretch_of_idleness_lies_between_two_looks_and_is_sampled_as_idle() -
     for before, after in zip(looks[::2], looks[1::2], strict=True):
         assert after - before == pytest.approx(6.0, abs=0.5)
         assert sum(before < t_s < after for t_s in idle) >= 5
-    indices = [data["index"] for data in soak.sink.data_of("checkpoint")]
+    indices = [checkpoint.index for checkpoint in soak.sink.all_events(Checkpoint)]
     assert indices == list(range(len(looks)))
 
 
@@ -92,9 +93,11 @@ def test_a_run_that_knows_enough_drains_looks_once_more_and_ends() -> None:
     rule = StopsAt(soak.clock.monotonic_s() + 50.0)
     stopping(soak, rule).steps.run()
 
-    assert soak.sink.data_of("stopped_early") == [{"reason": "leak", "text": "enough is known"}]
+    assert [(e.reason, e.text) for e in soak.sink.all_events(StoppedEarly)] == [
+        ("leak", "enough is known")
+    ]
     assert soak.sink.phases()[-3:] == ["drain", "idle", "done"]
-    assert soak.sink.events[-1][0] == pytest.approx(50.0, abs=3.0)
+    assert soak.sink.events[-1].t_s == pytest.approx(50.0, abs=3.0)
     assert rule.told_steady == 1
     assert any("enough is known" in note for note in soak.view.notes)
     audits = [p.audit for p in soak.target.posted if isinstance(p, m.Checkpoint)]

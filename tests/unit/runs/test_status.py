@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hybridbench.records import messages as m
+from hybridbench.records.heap import InstanceCount
 from hybridbench.runs.status import RunStatus
 from tests.unit.runs.fakes import census_reply
 
@@ -42,7 +42,7 @@ def test_exact_findings_show_at_once() -> None:
     strays = make_status()
     strays.saw_census(census_reply(1, 0.0))
     assert strays.so_far == "nothing found so far"
-    strays.saw_census(census_reply(1, 0.0, instances={"TreeNode": m.InstanceCount(9, 4, 5, 0)}))
+    strays.saw_census(census_reply(1, 0.0, instances={"TreeNode": InstanceCount(9, 4, 5, 0)}))
 
     assert waiting.so_far == "possible leak: waiting requests hold 2 slots of the mamba pool"
     assert strays.so_far.startswith("possible leak: 5 stale TreeNode")

@@ -7,6 +7,15 @@ import signal
 import pytest
 
 from hybridbench.records import messages as m
+from hybridbench.records.events import (
+    Checkpoint,
+    Interrupted,
+    Note,
+    Phase,
+    Reclaim,
+    Steady,
+    WorkloadFailed,
+)
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.status import RunStatus
 from tests.unit.runs.fakes import FakeView
@@ -21,15 +30,15 @@ def test_a_run_warms_up_until_steady_then_looks_at_checkpoints_and_ends_on_time(
     phases = soak.sink.phases()
     assert phases[:6] == ["warmup", "steady", "drain", "idle", "resume", "steady"]
     assert phases[-3:] == ["drain", "idle", "done"]
-    steady_s = next(t_s for t_s, kind, _ in soak.sink.events if kind == "steady")
+    steady_s = soak.sink.all_events(Steady)[0].t_s
     assert steady_s == pytest.approx(15.0, abs=0.5)
     # At the start of the steady part, every 20 s, and at the end; none just before the end.
-    indices = [data["index"] for data in soak.sink.data_of("checkpoint")]
+    indices = [checkpoint.index for checkpoint in soak.sink.all_events(Checkpoint)]
     assert indices == [0, 1, 2, 3, 4]
-    assert all(data["idle"] for data in soak.sink.data_of("checkpoint"))
+    assert all(checkpoint.idle for checkpoint in soak.sink.all_events(Checkpoint))
     audits = [p.audit for p in soak.target.posted if isinstance(p, m.Checkpoint)]
     assert audits == [False, False, False, False, True]
-    assert soak.sink.events[-1][0] == pytest.approx(100.0, abs=3.0)
+    assert soak.sink.events[-1].t_s == pytest.approx(100.0, abs=3.0)
     assert soak.target.count(m.Shutdown) == 1
 
 
@@ -55,9 +64,7 @@ def test_a_run_that_never_gets_steady_goes_on_without_the_event() -> None:
     soak.steps.run()
 
     assert "steady" not in soak.sink.kinds()
-    began_s = next(
-        t for t, kind, d in soak.sink.events if kind == "phase" and d["name"] == "steady"
-    )
+    began_s = next(phase.t_s for phase in soak.sink.all_events(Phase) if phase.name == "steady")
     assert began_s == pytest.approx(40.0, abs=1.0)
 
 
@@ -66,9 +73,7 @@ def test_steadiness_that_comes_late_is_recorded_when_it_comes() -> None:
     soak.target.steady_at_s = soak.clock.monotonic_s() + 70.0
     soak.steps.run()
 
-    assert [t for t, kind, _ in soak.sink.events if kind == "steady"] == [
-        pytest.approx(70.0, abs=2.0)
-    ]
+    assert [steady.t_s for steady in soak.sink.all_events(Steady)] == [pytest.approx(70.0, abs=2.0)]
 
 
 def test_the_first_signal_ends_the_run_in_order_with_a_last_checkpoint() -> None:
@@ -79,11 +84,11 @@ def test_the_first_signal_ends_the_run_in_order_with_a_last_checkpoint() -> None
     soak = make_soak(make_plan(duration_s=1000.0), FakeView(interrupt))
     soak.steps.run()
 
-    assert soak.sink.data_of("interrupted") == [{"signal": "SIGINT"}]
+    assert [event.signal for event in soak.sink.all_events(Interrupted)] == ["SIGINT"]
     assert soak.sink.phases()[-3:] == ["drain", "idle", "done"]
     assert soak.sink.kinds().index("interrupted") < len(soak.sink.kinds()) - 4
-    assert len(soak.sink.data_of("checkpoint")) >= 1
-    assert soak.sink.events[-1][0] < 40
+    assert len(soak.sink.all_events(Checkpoint)) >= 1
+    assert soak.sink.events[-1].t_s < 40
     assert "once more" in soak.view.notes[0]
 
 
@@ -97,11 +102,13 @@ def test_a_workload_that_fails_ends_the_run_in_order_and_says_why_once(after_s: 
     soak.target.steady_at_s = soak.clock.monotonic_s() + 15.0
     soak.steps.run()
 
-    assert soak.sink.data_of("workload_failed") == [{"text": "a.jsonl:301: not JSON."}]
+    assert [event.text for event in soak.sink.all_events(WorkloadFailed)] == [
+        "a.jsonl:301: not JSON."
+    ]
     assert soak.sink.phases()[-3:] == ["drain", "idle", "done"]
-    assert soak.sink.events[-1][0] < after_s + 20
-    assert len(soak.sink.data_of("checkpoint")) >= 1
-    assert soak.sink.data_of("reclaim")
+    assert soak.sink.events[-1].t_s < after_s + 20
+    assert len(soak.sink.all_events(Checkpoint)) >= 1
+    assert soak.sink.all_events(Reclaim)
     assert "a.jsonl:301" in soak.view.notes[0]
 
 
@@ -110,8 +117,8 @@ def test_an_engine_that_cannot_be_drained_is_a_note_and_has_no_checkpoint() -> N
     soak.target.service_s = 10_000.0
     soak.steps.run()
 
-    assert soak.sink.data_of("checkpoint") == []
-    notes = [str(data["text"]) for data in soak.sink.data_of("note")]
+    assert soak.sink.all_events(Checkpoint) == []
+    notes = [note.text for note in soak.sink.all_events(Note)]
     assert "not idle after 120 s of draining" in notes[0]
 
 

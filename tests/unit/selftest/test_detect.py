@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hybridbench.analysis.record import RunEvent, RunRecord
-from hybridbench.records.json_value import JsonValue
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import EngineViolation
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.selftest.detect import time_to_detect_s
 from tests.unit.analysis.records import Run, healthy_record
@@ -11,13 +11,8 @@ from tests.unit.analysis.records import Run, healthy_record
 
 def with_an_alias_from(record: RunRecord, start_s: float) -> RunRecord:
     """The engine's own check names a slot with two owners at ``start_s``."""
-    data: dict[str, JsonValue] = {
-        "kind": "alias",
-        "pool": "mamba",
-        "message": "slot 7 has two owners",
-        "slots": [7],
-    }
-    events = [*record.events, RunEvent(start_s, "engine_violation", data)]
+    alias = EngineViolation("alias", "mamba", "slot 7 has two owners", (7,), t_s=start_s)
+    events = [*record.events, alias]
     return RunRecord(record.manifest, record.series, sorted(events, key=lambda e: e.t_s))
 
 

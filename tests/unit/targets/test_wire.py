@@ -14,6 +14,7 @@ from hybridbench.errors import WorkerFailedError
 from hybridbench.records import messages as m
 from hybridbench.records.heap import (
     Cycle,
+    InstanceCount,
     RetainedObjects,
     SiteRecord,
     StageReading,
@@ -43,7 +44,7 @@ CENSUS = m.CensusReply(
     collectible_bytes=4096,
     exact_bytes=False,
     types=[TypeCount("engine.TreeNode", 7, 4096)],
-    instances={"TreeNode": m.InstanceCount(10, 3, 5, 2)},
+    instances={"TreeNode": InstanceCount(10, 3, 5, 2)},
 )
 VIOLATION = m.ViolationRecord("residual", "kv", "3 tokens without a holder", [4, 5, 6])
 TO_WORKER: list[m.ToWorker] = [

@@ -22,7 +22,8 @@ from hybridbench.analysis.comparison.stored import (
     stored_blocks,
     unpaired_mean,
 )
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import Phase, Steady
 from hybridbench.records.manifest import Manifest
 from tests.unit.analysis.comparisons import verdict
 
@@ -47,11 +48,11 @@ def _run(speed: float = 1000.0, waits: float = 0.0, pause: bool = False) -> RunR
     series = {name: Series(name, t, value) for name, value in columns.items()}
     rest = np.arange(150.0, 720.0, 30.0)
     series["rest_anon_swap_bytes"] = Series("rest", rest, np.full(rest.size, 2e8))
-    events = [RunEvent(120.0, "phase", {"name": "steady"}), RunEvent(120.0, "steady", {})]
+    events = [Phase(name="steady", t_s=120.0), Steady(t_s=120.0)]
     if pause:
         events += [
-            RunEvent(400.0, "phase", {"name": "drain"}),
-            RunEvent(460.0, "phase", {"name": "resume"}),
+            Phase(name="drain", t_s=400.0),
+            Phase(name="resume", t_s=460.0),
         ]
     return RunRecord(Manifest(), series, tuple(events))
 

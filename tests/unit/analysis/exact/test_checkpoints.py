@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import numpy as np
 import pytest
 
 from hybridbench.analysis.exact.checkpoints import checkpoint_findings
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
-from hybridbench.records.json_value import JsonValue
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import EngineViolation
 from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
@@ -52,11 +51,9 @@ def test_slots_that_came_back_are_not() -> None:
 
 
 def test_missing_slots_are_named_with_their_last_holder() -> None:
-    slots: list[JsonValue] = list(range(3, 15))
-    owners: list[JsonValue] = ["REQ", *(["TREE"] * 11)]
-    data: dict[str, JsonValue] = {"kind": "residual", "pool": "mamba", "slots": slots, "count": 12}
-    named = RunEvent(61.0, "engine_violation", {**data, "owners": owners})
-    unnamed = RunEvent(61.0, "engine_violation", data)
+    owners = ("REQ", *(["TREE"] * 11))
+    unnamed = EngineViolation("residual", "mamba", slots=tuple(range(3, 15)), count=12, t_s=61.0)
+    named = msgspec.structs.replace(unnamed, owners=owners)
 
     (finding,) = found(with_events(residuals(0.0, 12.0), named))
     (older,) = found(with_events(residuals(0.0, 12.0), unnamed))
@@ -106,7 +103,7 @@ def test_a_dead_worker_is_judged_by_its_last_samples() -> None:
 
 def test_a_checkpoint_with_requests_in_the_engine_proves_nothing() -> None:
     rest = checkpoint(100.0, mamba={"residual": 4.0})
-    busy = replace(rest, data={**rest.data, "running": 3})
+    busy = msgspec.structs.replace(rest, running=3)
 
     assert found(with_checkpoints(healthy_record(RUN), [busy])) == []
 
@@ -122,7 +119,7 @@ def test_slots_of_requests_that_no_longer_exist_are_a_leak() -> None:
 @pytest.mark.parametrize(("count", "verdict"), [(2, VerdictKind.LEAK), (-1, VerdictKind.INVARIANT)])
 def test_locks_at_rest_have_no_holder(count: int, verdict: VerdictKind) -> None:
     rest = checkpoint(239.0)
-    locked = replace(rest, data={**rest.data, "locks": {"full": count, "mamba": 0}})
+    locked = msgspec.structs.replace(rest, locks={"full": count, "mamba": 0})
 
     (finding,) = found(with_events(healthy_record(RUN), locked))
 
@@ -132,7 +129,7 @@ def test_locks_at_rest_have_no_holder(count: int, verdict: VerdictKind) -> None:
 
 def test_an_open_session_may_hold_its_lock() -> None:
     rest = checkpoint(100.0, kv={"session_held": 12.0})
-    locked = replace(rest, data={**rest.data, "locks": {"full": 1, "mamba": 0}})
+    locked = msgspec.structs.replace(rest, locks={"full": 1, "mamba": 0})
 
     assert found(with_checkpoints(healthy_record(RUN), [locked])) == []
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import numpy as np
 import pytest
 
 from hybridbench.analysis.exact.containers import container_findings
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.record import FloatArray, RunEvent, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.events import Checkpoint
 from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
@@ -33,7 +33,7 @@ def lengths(*values: float) -> RunRecord:
     rests = []
     for i, value in enumerate(values):
         rest = checkpoint(40.0 * (i + 1))
-        rests.append(RunEvent(rest.t_s, rest.kind, {**rest.data, "containers": {"rids": value}}))
+        rests.append(msgspec.structs.replace(rest, containers={"rids": value}))
     return with_checkpoints(healthy_record(LONG), rests)
 
 
@@ -57,8 +57,8 @@ def with_container(run: Run, value: FloatArray, t: FloatArray, **more: FloatArra
     columns |= {name.replace("__", "."): v for name, v in more.items()}
     end = checkpoint(run.duration_s - 2.0)
     shown = {n: float(c[-1]) for n, c in counts.items()}
-    data = {**end.data, "containers": {"rids": float(value[-1])}, "counters": shown}
-    record = with_checkpoints(healthy_record(run), [RunEvent(end.t_s, end.kind, data)])
+    rest = msgspec.structs.replace(end, containers={"rids": float(value[-1])}, counters=shown)
+    record = with_checkpoints(healthy_record(run), [rest])
     return with_series(record, *(Series(name, t, v) for name, v in columns.items()))
 
 
@@ -97,10 +97,11 @@ def test_requests_in_flight_are_no_leak() -> None:
 def test_what_is_gone_at_rest_was_no_leak_however_well_it_is_counted() -> None:
     t, counts, _ = sampled(LONG)
     record = with_container(LONG, counts["finishes"], t)
-    rests = [replace(e, data={**e.data, "containers": {"rids": 0.0}}) for e in record.events[-2:]]
+    (rest,) = record.all_events(Checkpoint)
+    empty = msgspec.structs.replace(rest, containers={"rids": 0.0})
 
     assert len(found(record)) == 1
-    assert found(with_checkpoints(record, [e for e in rests if e.kind == "checkpoint"])) == []
+    assert found(with_checkpoints(record, [empty])) == []
 
 
 @pytest.mark.parametrize("tau_s", [30.0, 80.0, 150.0])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from hybridbench.analysis.exact.engine_reports import Trouble, log_findings, trouble_in
-from hybridbench.analysis.record import RunEvent, RunRecord
-from hybridbench.records.json_value import JsonValue
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import EngineLog, Event
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, VerdictKind
 
@@ -72,12 +70,11 @@ def test_harmless_mentions_are_not(line: str) -> None:
     assert trouble_in(line) is None
 
 
-def said(t_s: float, text: str, **more: JsonValue) -> RunEvent:
-    data: Mapping[str, JsonValue] = {"text": text, **more}
-    return RunEvent(t_s, "engine_log", data)
+def said(t_s: float, text: str, count: int | None = None) -> EngineLog:
+    return EngineLog(text, count, t_s=t_s)
 
 
-def record(*events: RunEvent) -> RunRecord:
+def record(*events: Event) -> RunRecord:
     return RunRecord(Manifest(), {}, events)
 
 

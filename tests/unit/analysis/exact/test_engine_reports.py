@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunEvent, RunRecord
-from hybridbench.records.json_value import JsonValue
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import Crash, EngineViolation, Steady, WorkerGone
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import (
     Run,
@@ -19,9 +19,14 @@ from tests.unit.analysis.records import (
 RUN = Run(duration_s=240.0, steady_s=60.0)
 
 
-def said(kind: str, t_s: float = 100.0, **data: JsonValue) -> RunEvent:
-    full = {"kind": kind, "pool": "mamba", "message": "as the engine puts it", **data}
-    return RunEvent(t_s, "engine_violation", full)
+def said(
+    kind: str,
+    t_s: float = 100.0,
+    slots: tuple[int, ...] | float | None = None,
+    count: float = 0,
+    pool: str = "mamba",
+) -> EngineViolation:
+    return EngineViolation(kind, pool, "as the engine puts it", slots, count, t_s=t_s)
 
 
 def without_rest() -> RunRecord:
@@ -38,19 +43,19 @@ def test_a_contradiction_is_an_invariant(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["residual", "lock", "locked_at_idle", "in_flight_at_idle"])
 def test_what_is_held_that_should_not_be_is_a_leak(kind: str) -> None:
-    verdict = judge(with_events(without_rest(), said(kind, slots=[3, 9])))
+    verdict = judge(with_events(without_rest(), said(kind, slots=(3, 9))))
 
     assert verdict.kind is VerdictKind.LEAK
 
 
 def test_a_residual_without_missing_slots_was_counted_twice() -> None:
-    verdict = judge(with_events(without_rest(), said("residual", slots=[])))
+    verdict = judge(with_events(without_rest(), said("residual", slots=())))
 
     assert verdict.kind is VerdictKind.INVARIANT
 
 
 def test_a_report_that_the_next_rest_contradicts_is_a_false_alarm() -> None:
-    verdict = judge(with_events(healthy_record(RUN), said("residual", slots=[1])))
+    verdict = judge(with_events(healthy_record(RUN), said("residual", slots=(1,))))
 
     assert verdict.kind is VerdictKind.INVARIANT
     assert verdict.findings[0].kind == "false-alarm"
@@ -61,7 +66,7 @@ def test_a_report_made_at_a_rest_that_misses_nothing_is_a_false_alarm() -> None:
     rest = checkpoint(200.0, mamba={"residual": 0.0})
     record = with_checkpoints(healthy_record(RUN), [rest])
 
-    verdict = judge(with_events(record, said("residual", t_s=200.0, count=3, slots=[])))
+    verdict = judge(with_events(record, said("residual", t_s=200.0, count=3, slots=())))
 
     assert verdict.kind is VerdictKind.INVARIANT
     assert verdict.findings[0].kind == "false-alarm"
@@ -71,7 +76,7 @@ def test_what_the_arithmetic_already_says_is_not_said_twice() -> None:
     rest = checkpoint(200.0, mamba={"residual": 2.0})
     record = with_checkpoints(healthy_record(RUN), [rest])
 
-    verdict = judge(with_events(record, said("residual", slots=[1, 2])))
+    verdict = judge(with_events(record, said("residual", slots=(1, 2))))
 
     assert [f.kind for f in verdict.findings if f.verdict is VerdictKind.LEAK] == ["residual"]
 
@@ -86,7 +91,7 @@ def test_what_the_arithmetic_already_says_is_not_said_twice() -> None:
     ],
 )
 def test_a_death_is_a_crash_with_its_last_words(reason: str, words: str) -> None:
-    event = RunEvent(150.0, "crash", {"reason": reason, "detail": "x", "stderr_tail": ["a", "b"]})
+    event = Crash(reason=reason, detail="x", stderr_tail=("a", "b"), t_s=150.0)
 
     verdict = judge(with_events(healthy_record(RUN), event))
 
@@ -97,7 +102,7 @@ def test_a_death_is_a_crash_with_its_last_words(reason: str, words: str) -> None
 
 def test_a_crash_with_slots_missing_is_a_leak_and_keeps_both_findings() -> None:
     rest = checkpoint(140.0, mamba={"residual": 60.0})
-    crash = RunEvent(150.0, "crash", {"reason": "exit", "detail": "no slot", "stderr_tail": ""})
+    crash = Crash(reason="exit", detail="no slot", stderr_tail="", t_s=150.0)
 
     verdict = judge(with_checkpoints(with_events(healthy_record(RUN), crash), [rest]))
 
@@ -106,9 +111,9 @@ def test_a_crash_with_slots_missing_is_a_leak_and_keeps_both_findings() -> None:
 
 
 def test_a_worker_that_goes_after_done_did_not_crash() -> None:
-    gone = RunEvent(239.5, "worker_gone")
+    gone = WorkerGone(t_s=239.5)
     healthy = healthy_record(RUN)
-    cut = RunRecord(healthy.manifest, healthy.series, [RunEvent(60.0, "steady"), gone])
+    cut = RunRecord(healthy.manifest, healthy.series, [Steady(t_s=60.0), gone])
 
     assert judge(with_events(healthy, gone)).kind is not VerdictKind.CRASHED
     assert judge(cut).kind is VerdictKind.CRASHED

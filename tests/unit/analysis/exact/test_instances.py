@@ -8,7 +8,9 @@ import pytest
 from hybridbench.analysis.exact.instances import instance_findings
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import Checkpoint
+from hybridbench.records.heap import InstanceCount
 from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
@@ -178,16 +180,11 @@ def test_the_kind_follows_what_most_of_the_instances_do(survives: float, kind: s
 def test_checkpoints_count_as_probes() -> None:
     record = healthy_record(RUN)
     seen = [
-        RunEvent(
-            t,
-            "checkpoint",
-            {
-                "running": 0,
-                "waiting": 0,
-                "instances": {
-                    "TreeNode": {"live": 100 + n, "expected": 100, "collectible": n, "retained": 0}
-                },
-            },
+        Checkpoint(
+            running=0,
+            waiting=0,
+            instances={"TreeNode": InstanceCount(100 + n, 100, n, 0)},
+            t_s=t,
         )
         for t, n in ((150.3, 300), (200.3, 700))
     ]

@@ -10,7 +10,8 @@ import pytest
 from hybridbench.analysis.exact.validity import validity_findings
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import ClockJump, DiskFull, Phase, ProbeLeftOut, StoppedEarly
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import (
     Run,
@@ -63,8 +64,8 @@ def test_a_worker_that_stood_still_while_the_kernel_was_sampled_voids_the_run() 
 def test_silence_while_traffic_pauses_is_no_silence() -> None:
     paused = with_events(
         silent_between(record_with_rss(), 100.0, 130.0),
-        RunEvent(99.0, "phase", {"name": "drain"}),
-        RunEvent(131.0, "phase", {"name": "resume"}),
+        Phase(name="drain", t_s=99.0),
+        Phase(name="resume", t_s=131.0),
     )
 
     assert "worker-silent" not in kinds(paused)
@@ -74,11 +75,9 @@ def test_silence_while_traffic_pauses_is_no_silence() -> None:
 def test_a_clock_that_jumped_far_while_it_was_judged_voids_the_run(seconds: float) -> None:
     record = record_with_rss()
 
-    assert kinds(with_events(record, RunEvent(150.0, "clock_jump", {"seconds": seconds}))) == [
-        "clock-jump"
-    ]
-    assert kinds(with_events(record, RunEvent(150.0, "clock_jump", {"seconds": 5.0}))) == []
-    assert kinds(with_events(record, RunEvent(10.0, "clock_jump", {"seconds": seconds}))) == []
+    assert kinds(with_events(record, ClockJump(seconds=seconds, t_s=150.0))) == ["clock-jump"]
+    assert kinds(with_events(record, ClockJump(seconds=5.0, t_s=150.0))) == []
+    assert kinds(with_events(record, ClockJump(seconds=seconds, t_s=10.0))) == []
 
 
 @pytest.mark.parametrize(
@@ -102,9 +101,7 @@ def test_a_gated_metric_that_was_declared_and_never_came_voids_the_run() -> None
     blind = replace(
         record, series={n: s for n, s in record.series.items() if n != "gc_collectible_bytes"}
     )
-    told = with_events(
-        blind, RunEvent(20.0, "probe_left_out", {"metrics": ["gc_collectible_bytes"]})
-    )
+    told = with_events(blind, ProbeLeftOut(metrics=("gc_collectible_bytes",), t_s=20.0))
 
     assert kinds(record) == []
     assert kinds(blind) == ["metric-missing"]
@@ -114,7 +111,7 @@ def test_a_gated_metric_that_was_declared_and_never_came_voids_the_run() -> None
 
 def test_a_full_disk_voids_the_run_and_keeps_what_was_found() -> None:
     lost = with_checkpoints(record_with_rss(), [checkpoint(280.0, mamba={"residual": 3})])
-    full = with_events(lost, RunEvent(290.0, "disk_full", {"text": "cannot write: no space"}))
+    full = with_events(lost, DiskFull(text="cannot write: no space", t_s=290.0))
     verdict = judge(full)
 
     assert judge(lost).kind is VerdictKind.LEAK
@@ -125,7 +122,7 @@ def test_a_full_disk_voids_the_run_and_keeps_what_was_found() -> None:
 
 def test_a_run_that_ended_before_its_time_is_judged_on_what_it_covered() -> None:
     record = with_manifest(record_with_rss(), profile={"assert_coverage": {"retracts": 1000}})
-    event = RunEvent(290.0, "stopped_early", {"reason": "leak", "text": "two looks agree"})
+    event = StoppedEarly(reason="leak", text="two looks agree", t_s=290.0)
     stopped = with_events(record, event)
 
     assert kinds(record) == ["coverage"]
@@ -134,7 +131,7 @@ def test_a_run_that_ended_before_its_time_is_judged_on_what_it_covered() -> None
 
 
 def test_a_machine_that_gave_out_leaves_the_engine_undecided() -> None:
-    event = RunEvent(290.0, "stopped_early", {"reason": "memory-low", "text": "3 MiB left"})
+    event = StoppedEarly(reason="memory-low", text="3 MiB left", t_s=290.0)
     verdict = judge(with_events(record_with_rss(), event))
 
     assert verdict.kind is VerdictKind.INCONCLUSIVE

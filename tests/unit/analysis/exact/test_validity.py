@@ -10,7 +10,8 @@ import pytest
 from hybridbench.analysis.exact.validity import validity_findings
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import Crash, Event, Gap, Interrupted, Phase, WorkloadFailed
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import (
     MB,
@@ -49,11 +50,11 @@ def test_a_path_that_was_not_taken_is_named_with_its_count() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", ["crash", "interrupted"])
-def test_a_run_that_was_cut_short_could_not_cover_everything(kind: str) -> None:
+@pytest.mark.parametrize("cut", [Crash(t_s=200.0), Interrupted(t_s=200.0)])
+def test_a_run_that_was_cut_short_could_not_cover_everything(cut: Event) -> None:
     record = with_manifest(healthy_record(RUN), profile={"assert_coverage": {"retracts": 1000}})
 
-    assert kinds(with_events(record, RunEvent(200.0, kind))) == []
+    assert kinds(with_events(record, cut)) == []
 
 
 def test_samples_that_are_missing_are_a_gap_unless_traffic_paused() -> None:
@@ -62,13 +63,13 @@ def test_samples_that_are_missing_are_a_gap_unless_traffic_paused() -> None:
     kept = (memory.t_s < 120) | (memory.t_s > 150)
     holed = with_series(record, Series(memory.name, memory.t_s[kept], memory.value[kept]))
     pause = (
-        RunEvent(119.0, "phase", {"name": "idle"}),
-        RunEvent(151.0, "phase", {"name": "resume"}),
+        Phase(name="idle", t_s=119.0),
+        Phase(name="resume", t_s=151.0),
     )
 
     assert kinds(holed) == ["gaps"]
     assert kinds(with_events(holed, *pause)) == []
-    assert kinds(with_events(record, RunEvent(130.0, "gap", {"seconds": 40.0}))) == ["gaps"]
+    assert kinds(with_events(record, Gap(seconds=40.0, t_s=130.0))) == ["gaps"]
 
 
 def test_a_late_sampler_is_told() -> None:
@@ -97,7 +98,7 @@ def test_a_handful_of_samples_is_too_few() -> None:
     assert kinds(few) == ["too-few-samples"]
 
 
-FAILED = RunEvent(200.0, "workload_failed", {"text": "a.jsonl:301: not JSON."})
+FAILED = WorkloadFailed(text="a.jsonl:301: not JSON.", t_s=200.0)
 
 
 def test_a_trace_that_became_unreadable_makes_the_run_invalid_and_is_told_with_its_line() -> None:
@@ -118,7 +119,7 @@ def test_a_leak_that_was_found_before_the_trace_failed_stands() -> None:
     record = healthy_record(Run(duration_s=1800.0, leak_bytes_per_h=4000 * MB))
     assert judge(record).kind is VerdictKind.LEAK
 
-    verdict = judge(with_events(record, replace(FAILED, t_s=1790.0)))
+    verdict = judge(with_events(record, WorkloadFailed(FAILED.text, t_s=1790.0)))
 
     assert verdict.kind is VerdictKind.LEAK
     assert [f.verdict for f in verdict.findings if f.kind == "workload-failed"] == ["INCONCLUSIVE"]

@@ -8,7 +8,8 @@ import pytest
 from hybridbench.analysis.exact.requests import waiting_findings
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import EngineViolation
 from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
@@ -70,9 +71,7 @@ def test_a_counter_that_clearly_fits_better_beats_the_likely_one() -> None:
 
 @pytest.mark.parametrize("kind", ["waiting-holds", "waiting_held"])
 def test_the_engines_own_words_are_cited_and_suffice(kind: str) -> None:
-    said = RunEvent(
-        90.0, "engine_violation", {"kind": kind, "pool": "mamba", "message": "r7 holds slot 4"}
-    )
+    said = EngineViolation(kind=kind, pool="mamba", message="r7 holds slot 4", t_s=90.0)
 
     (alone,) = found(with_events(healthy_record(RUN), said))
     (cited,) = found(with_events(refused_and_holding(healthy_record(RUN)), said))

@@ -6,8 +6,9 @@ import pytest
 
 from hybridbench.analysis.facts.limits import growth_limits, run_length_s
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunEvent, RunRecord
+from hybridbench.analysis.record import RunRecord
 from hybridbench.metrics import MEMORY
+from hybridbench.records.events import Extended, ExtensionEnded
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import MetricResult, VerdictKind
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_events, with_manifest
@@ -96,11 +97,10 @@ def test_a_flat_run_that_has_a_limit_is_clean_with_its_bound() -> None:
 
 
 def extended(*, settled: bool) -> RunRecord:
-    ended: dict[str, JsonValue] = {"settled": settled}
     record = with_events(
         healthy_record(Run(600.0, 20.0)),
-        RunEvent(301.0, "extended", {"limit_s": 600.0, "text": "private memory: growing"}),
-        RunEvent(590.0, "extension_ended", ended),
+        Extended(limit_s=600.0, text="private memory: growing", t_s=301.0),
+        ExtensionEnded(settled, t_s=590.0),
     )
     return with_manifest(record, planned_duration_s=300.0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import borders, judged_length_s, last_segment, segments
-from hybridbench.analysis.record import RunEvent
+from hybridbench.records.events import Crash, Segment, Steady
 from tests.unit.analysis.records import Run, healthy_record, with_events, with_manifest
 from tests.unit.analysis.resumed import GAP_S, cut_at, last_moment_s, resumed
 
@@ -29,11 +29,11 @@ def test_every_sample_and_event_lies_in_exactly_one_segment() -> None:
 
     assert borders(whole) == [last_moment_s(first) + GAP_S]
     assert len(early.events) + len(late.events) == len(whole.events)
-    assert late.events[0].kind == "segment"
+    assert isinstance(late.events[0], Segment)
     for name, series in whole.series.items():
         parts = [part.series[name].value for part in (early, late) if name in part.series]
         assert np.array_equal(np.concatenate(parts), series.value)
-    assert early.last_event("steady") is not None
+    assert early.last_event(Steady) is not None
     assert last_segment(whole).events == late.events
 
 
@@ -61,7 +61,7 @@ def test_coverage_adds_up_what_each_worker_counted_from_zero() -> None:
 
 
 def test_only_the_end_of_the_last_segment_is_the_end_of_the_run() -> None:
-    crashed = with_events(healthy_record(RUN), RunEvent(200.0, "crash"))
+    crashed = with_events(healthy_record(RUN), Crash(t_s=200.0))
 
     assert Facts.of(crashed).ended_early
     assert not Facts.of(resumed(crashed, healthy_record(RUN))).ended_early

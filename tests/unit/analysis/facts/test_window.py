@@ -6,23 +6,20 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.facts.window import judged_window
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.events import Crash, Event, Interrupted, Phase, Steady, WorkerGone
 from hybridbench.records.manifest import Manifest
 
 
-def record(*events: tuple[float, str] | RunEvent) -> RunRecord:
+def record(*events: tuple[float, str] | Event) -> RunRecord:
     t = np.arange(0.0, 601.0)
-    told = [
-        e if isinstance(e, RunEvent) else RunEvent(e[0], "phase", {"name": e[1]}) for e in events
-    ]
+    told = [e if isinstance(e, Event) else Phase(name=e[1], t_s=e[0]) for e in events]
     return RunRecord(Manifest(), {"x": Series("x", t, t)}, told)
 
 
 def test_it_runs_from_steady_to_the_last_drain() -> None:
     window = judged_window(
-        record(
-            (2, "warmup"), RunEvent(100.0, "steady"), (590, "drain"), (592, "idle"), (599, "done")
-        )
+        record((2, "warmup"), Steady(t_s=100.0), (590, "drain"), (592, "idle"), (599, "done"))
     )
 
     assert window is not None
@@ -31,7 +28,7 @@ def test_it_runs_from_steady_to_the_last_drain() -> None:
 
 def test_pauses_inside_are_left_out() -> None:
     found = record(
-        RunEvent(100.0, "steady"), (300, "drain"), (303, "idle"), (310, "resume"), (310, "steady")
+        Steady(t_s=100.0), (300, "drain"), (303, "idle"), (310, "resume"), (310, "steady")
     )
     window = judged_window(found)
 
@@ -42,9 +39,9 @@ def test_pauses_inside_are_left_out() -> None:
     assert t[-1] == 600.0
 
 
-@pytest.mark.parametrize("kind", ["crash", "worker_gone", "interrupted"])
-def test_what_ends_the_run_ends_the_window(kind: str) -> None:
-    window = judged_window(record(RunEvent(100.0, "steady"), RunEvent(400.0, kind)))
+@pytest.mark.parametrize("end", [Crash(t_s=400.0), WorkerGone(t_s=400.0), Interrupted(t_s=400.0)])
+def test_what_ends_the_run_ends_the_window(end: Event) -> None:
+    window = judged_window(record(Steady(t_s=100.0), end))
 
     assert window is not None
     assert window.end_s == 400.0
@@ -66,7 +63,7 @@ def test_a_run_without_samples_has_none() -> None:
 def test_samples_that_are_no_numbers_are_left_out() -> None:
     t = np.arange(0.0, 10.0)
     series = Series("x", t, np.where(t == 5, np.nan, t))
-    window = judged_window(RunRecord(Manifest(), {"x": series}, [RunEvent(0.0, "steady")]))
+    window = judged_window(RunRecord(Manifest(), {"x": series}, [Steady(t_s=0.0)]))
 
     assert window is not None
     assert 5.0 not in window.samples(series)[0]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunEvent, RunRecord, Series
+from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.metrics import AT_REST
 from hybridbench.records.codec import by_name
+from hybridbench.records.events import Phase
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import (
     MB,
@@ -31,7 +32,7 @@ def rested(mb_per_rest: float, every_s: float = 12.0, *, flush: bool = True) -> 
         640 * MB + mb_per_rest * MB * np.arange(rests.size) + rng.normal(0, 0.2 * MB, rests.size)
     )
     phases = [
-        RunEvent(float(t) + shift, "phase", {"name": name})
+        Phase(name=name, t_s=float(t) + shift)
         for t in rests
         for shift, name in ((-1.0, "drain"), (0.0 - 0.5, "idle"), (1.0, "steady"))
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hybridbench.analysis.diagnosis import Diagnosis, diagnose
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.heap import Cycle
 from hybridbench.report.sentences.diagnosis import bug_report
 from tests.unit.analysis.diagnoses import MIB, holding, ladder_record, survey
 
@@ -16,7 +16,7 @@ def diagnosed(record: RunRecord) -> Diagnosis:
 
 
 def test_the_paragraph_names_class_cycle_call_and_shares() -> None:
-    cycle: JsonValue = {"edges": ["TreeNode.mamba_next", "TreeNode.parent"], "share": 0.97}
+    cycle = Cycle(("TreeNode.mamba_next", "TreeNode.parent"), 0.97)
     now = survey(garbage=60 * MIB, objects=17_270, cycles=[cycle])
     record = ladder_record(base=(100, 90, 90, 70), end=(162, 152, 92, 72), now=now)
 
