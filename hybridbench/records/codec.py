@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import cache
 from types import GenericAlias, NoneType, UnionType
 from typing import TypeVar, Union, cast, get_args, get_origin
@@ -78,6 +79,8 @@ def of_names(stored: Mapping[str, JsonValue], kind: type[_Named]) -> _Named:
 def _by_name(value: object) -> JsonValue:
     if isinstance(value, msgspec.Struct):
         return by_name(value)
+    if is_dataclass(value):
+        return {name: _by_name(part) for name, part in vars(value).items()}
     if isinstance(value, list | tuple):
         return [_by_name(item) for item in value]
     if isinstance(value, Mapping):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
 else:
     # msgspec resolves annotations when it builds a decoder, and knows no recursive alias.
     JsonValue = object
+
+
+def json_text(value: JsonValue) -> str:
+    """``value`` as a document for a file or a pipe; what is not finite is null."""
+    text = json.dumps(plain_value(value), indent=2, allow_nan=False, ensure_ascii=False)
+    return text + "\n"
 
 
 def plain_mapping(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
 
 from hybridbench import __version__
-from hybridbench.analysis.diagnosis import Diagnosis, Holding, RungRow, diagnose
+from hybridbench.analysis.diagnosis import (
+    Diagnosis,
+    Garbage,
+    Holding,
+    PartKind,
+    RungRow,
+    Site,
+    diagnose,
+)
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codec import by_name
 from hybridbench.records.events import Allocations, Reclaim
-from hybridbench.records.json_value import JsonValue, plain_mapping
+from hybridbench.records.heap import CallSite
+from hybridbench.records.json_value import json_text
 from hybridbench.report.document import DiagnosisText, Table
 from hybridbench.report.sentences.diagnosis import bug_report, part_detail
 from hybridbench.report.wording import amount, clock_text, command_text
@@ -45,40 +55,89 @@ def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
 
 def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
     """The text of diagnosis.json."""
-    stored: dict[str, JsonValue] = {
-        "schema": DIAGNOSIS_SCHEMA,
-        "tool": {"name": "hybridbench", "version": __version__},
-        "run_id": record.manifest.run_id or None,
-        "paragraph": bug_report(found),
-        "from_s": found.from_s,
-        "to_s": found.to_s,
-        "growth_bytes": found.growth_bytes,
-        "rest_bytes": found.rest_bytes,
-        "explained": found.explained,
-        "parts": [
-            {**plain_mapping(asdict(part)), "detail": part_detail(found, part.kind)}
+    stored = _File(
+        run_id=record.manifest.run_id or None,
+        paragraph=bug_report(found),
+        from_s=found.from_s,
+        to_s=found.to_s,
+        growth_bytes=found.growth_bytes,
+        rest_bytes=found.rest_bytes,
+        explained=found.explained,
+        parts=tuple(
+            _Part(part.kind, part.size_bytes, part.share, part_detail(found, part.kind))
             for part in found.parts
-        ],
-        "garbage": {
-            **plain_mapping(vars(found.garbage)),
-            "cycles": [by_name(cycle) for cycle in found.garbage.cycles],
-        },
-        "holdings": [_holding_json(row) for row in found.holdings],
-        "rungs": [plain_mapping(asdict(row)) for row in found.rungs],
-        "sites": {name: plain_mapping(asdict(site)) for name, site in found.sites.items()},
-        "allocations": None
-        if found.allocations is None
-        else plain_mapping(asdict(found.allocations)),
-        "notes": list(found.notes),
-    }
-    return json.dumps(stored, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        ),
+        garbage=found.garbage,
+        holdings=tuple(_holding(row) for row in found.holdings),
+        rungs=found.rungs,
+        sites=found.sites,
+        allocations=None if found.allocations is None else _made_of(found.allocations, _Allocated),
+        notes=found.notes,
+    )
+    return json_text(by_name(stored))
 
 
-def _holding_json(row: Holding) -> dict[str, JsonValue]:
-    stored = by_name(row.objects)
-    # Where it lies among the survey's paths says nothing outside of it.
-    del stored["path"]
-    return {**stored, "in_cache": row.in_cache}
+class _Tool(msgspec.Struct, frozen=True):
+    name: str = "hybridbench"
+    version: str = __version__
+
+
+class _Part(msgspec.Struct, frozen=True):
+    kind: PartKind
+    size_bytes: float
+    share: float
+    detail: str
+
+
+class _Holding(msgspec.Struct, frozen=True):
+    """Of what is held, all but its place among the paths of the survey."""
+
+    type_name: str
+    count: int
+    size_bytes: int
+    holder: str
+    entries: int
+    chain: tuple[str, ...]
+    chain_share: float
+    dragged: bool
+    item_type: str
+    in_cache: bool = False
+
+
+class _Allocated(msgspec.Struct, frozen=True):
+    seconds: float
+    requests: int
+    sites: tuple[CallSite, ...]
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str = DIAGNOSIS_SCHEMA
+    tool: _Tool = _Tool()
+    run_id: str | None
+    paragraph: str
+    from_s: float
+    to_s: float
+    growth_bytes: float
+    rest_bytes: float
+    explained: float | None
+    parts: tuple[_Part, ...]
+    garbage: Garbage
+    holdings: tuple[_Holding, ...]
+    rungs: tuple[RungRow, ...]
+    sites: Mapping[str, Site]
+    allocations: _Allocated | None
+    notes: tuple[str, ...]
+
+
+_Made = TypeVar("_Made")
+
+
+def _made_of(record: msgspec.Struct, kind: type[_Made]) -> _Made:
+    return msgspec.convert(record, kind, from_attributes=True)
+
+
+def _holding(row: Holding) -> _Holding:
+    return msgspec.structs.replace(_made_of(row.objects, _Holding), in_cache=row.in_cache)
 
 
 def stored_evidence(record: RunRecord) -> list[str]:

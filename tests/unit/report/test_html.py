@@ -10,10 +10,11 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
+import msgspec
 import pytest
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.events import Note, Phase
+from hybridbench.records.events import Note, Phase, Steady
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
@@ -127,10 +128,9 @@ def test_hostile_texts_of_a_run_stay_texts() -> None:
         command=["hybridbench", HOSTILE],
         profile={"name": HOSTILE, "resolved": {HOSTILE: HOSTILE}},
     )
+    hostile_events = {Phase: Phase(HOSTILE, HOSTILE), Steady: Steady(HOSTILE)}
     events = [
-        Phase(HOSTILE, HOSTILE, t_s=event.t_s)
-        if isinstance(event, Phase)
-        else Note(HOSTILE, t_s=event.t_s)
+        msgspec.structs.replace(hostile_events.get(type(event), Note(HOSTILE)), t_s=event.t_s)
         for event in record.events
     ]
     hostile = RunRecord(record.manifest, record.series, events)
