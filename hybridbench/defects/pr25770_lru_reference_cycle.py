@@ -23,8 +23,9 @@ from hybridbench.engine.cache.tree_node import TreeNode
 
 TRUTH = Truth()
 _healthy_unlink_from_parent = PrefixTree._unlink_from_parent
-# A healthy node dies with the frames that name it, long before so many more are evicted.
-_LATER = 64
+# A healthy node dies with the frames that name it, before so many more are evicted; of those that
+# are still watched when a full collection comes, none counts as kept.
+_LATER = 16
 
 
 class EvictedNodes:
