@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,6 +21,10 @@ class ModelConfig(ABC):
 
     A family of models is a subclass with a model that is built from it; ``registry.py`` names both.
     """
+
+    model_type: ClassVar[str]
+    architecture: ClassVar[str]
+    """The class that a config.json names."""
 
     vocab_size: int
     hidden_size: int
@@ -41,12 +45,29 @@ class ModelConfig(ABC):
         """Names and shapes of all tensors, as a checkpoint spells them, in order of depth."""
 
     @abstractmethod
-    def hf_fields(self) -> dict[str, object]:
-        """The content of a config.json that says the same."""
-
-    @abstractmethod
     def random_values(self, name: str, noise: Tensor) -> Tensor:
         """Plausible values for the tensor ``name`` from standard normal ``noise``, in place."""
+
+    def hf_fields(self) -> dict[str, object]:
+        """The content of a config.json that says the same, in its newer spelling."""
+        return {
+            "architectures": [self.architecture],
+            "model_type": self.model_type,
+            "hidden_act": "silu",
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "layer_types": list(self.layer_types),
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "num_experts_per_tok": self.num_experts_per_tok,
+            "rms_norm_eps": self.rms_norm_eps,
+            "attention_bias": self.attention_bias,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "eos_token_id": list(self.eos_token_ids) or None,
+            "max_position_embeddings": self.max_position_embeddings,
+        }
 
     @property
     def num_hidden_layers(self) -> int:

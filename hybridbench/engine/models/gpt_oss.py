@@ -74,6 +74,9 @@ class Yarn:
 class GptOssConfig(ModelConfig):
     """Layers of attention, all with experts; ``intermediate_size`` is the width of one expert."""
 
+    model_type = "gpt_oss"
+    architecture = "GptOssForCausalLM"
+
     intermediate_size: int
     num_local_experts: int
     sliding_window: int = 128
@@ -166,33 +169,17 @@ class GptOssConfig(ModelConfig):
         yield "mlp.experts.down_proj_bias", (experts, hidden)
 
     def hf_fields(self) -> dict[str, object]:
-        """In the spelling with ``rope_parameters``."""
         rope: dict[str, object] = {"rope_type": "default", "rope_theta": self.rope_theta}
         if self.yarn is not None:
             rope |= {"rope_type": "yarn", **vars(self.yarn)}
         return {
-            "architectures": ["GptOssForCausalLM"],
-            "model_type": "gpt_oss",
-            "hidden_act": "silu",
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "layer_types": list(self.layer_types),
+            **super().hf_fields(),
             "sliding_window": self.sliding_window,
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_key_value_heads,
-            "head_dim": self.head_dim,
             "num_local_experts": self.num_local_experts,
-            "num_experts_per_tok": self.num_experts_per_tok,
             "intermediate_size": self.intermediate_size,
             "swiglu_alpha": self.swiglu_alpha,
             "swiglu_limit": self.swiglu_limit,
             "rope_parameters": rope,
-            "rms_norm_eps": self.rms_norm_eps,
-            "attention_bias": self.attention_bias,
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "eos_token_id": list(self.eos_token_ids) or None,
-            "max_position_embeddings": self.max_position_embeddings,
         }
 
     def random_values(self, name: str, noise: Tensor) -> Tensor:

@@ -17,9 +17,6 @@ from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateS
 from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 
-_MODEL_TYPE = "qwen3_next"
-_ARCHITECTURE = "Qwen3NextForCausalLM"
-
 
 def layer_pattern(layers: int, full_attention_interval: int = 4) -> tuple[LayerKind, ...]:
     """Every ``full_attention_interval``-th layer is full attention, the others are linear."""
@@ -32,6 +29,9 @@ def layer_pattern(layers: int, full_attention_interval: int = 4) -> tuple[LayerK
 @dataclass(frozen=True, kw_only=True)
 class Qwen3NextConfig(ModelConfig):
     """Layers of gated DeltaNet and of gated attention, each with sparse or dense experts."""
+
+    model_type = "qwen3_next"
+    architecture = "Qwen3NextForCausalLM"
 
     linear_num_key_heads: int
     linear_num_value_heads: int
@@ -114,25 +114,14 @@ class Qwen3NextConfig(ModelConfig):
         return schema
 
     def hf_fields(self) -> dict[str, object]:
-        """In the newer spelling."""
         return {
-            "architectures": [_ARCHITECTURE],
-            "model_type": _MODEL_TYPE,
-            "hidden_act": "silu",
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "layer_types": list(self.layer_types),
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_key_value_heads,
-            "head_dim": self.head_dim,
+            **super().hf_fields(),
             "linear_num_key_heads": self.linear_num_key_heads,
             "linear_num_value_heads": self.linear_num_value_heads,
             "linear_key_head_dim": self.linear_key_head_dim,
             "linear_value_head_dim": self.linear_value_head_dim,
             "linear_conv_kernel_dim": self.linear_conv_kernel_dim,
             "num_experts": self.num_experts,
-            "num_experts_per_tok": self.num_experts_per_tok,
             "moe_intermediate_size": self.moe_intermediate_size,
             "shared_expert_intermediate_size": self.shared_expert_intermediate_size,
             "norm_topk_prob": self.norm_topk_prob,
@@ -144,11 +133,6 @@ class Qwen3NextConfig(ModelConfig):
                 "rope_theta": self.rope_theta,
                 "partial_rotary_factor": self.partial_rotary_factor,
             },
-            "rms_norm_eps": self.rms_norm_eps,
-            "attention_bias": self.attention_bias,
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "eos_token_id": list(self.eos_token_ids) or None,
-            "max_position_embeddings": self.max_position_embeddings,
         }
 
     def random_values(self, name: str, noise: Tensor) -> Tensor:

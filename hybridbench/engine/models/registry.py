@@ -21,11 +21,7 @@ from hybridbench.errors import ConfigError
 
 Model: TypeAlias = Qwen3Next | GptOss
 
-# The families, by the ``model_type`` of their config.json; and the class that file names.
-_FAMILIES: Mapping[str, tuple[str, type[Qwen3NextConfig | GptOssConfig]]] = {
-    "qwen3_next": ("Qwen3NextForCausalLM", Qwen3NextConfig),
-    "gpt_oss": ("GptOssForCausalLM", GptOssConfig),
-}
+_FAMILIES: tuple[type[Qwen3NextConfig] | type[GptOssConfig], ...] = (Qwen3NextConfig, GptOssConfig)
 _CPU_STAND_INS: Mapping[str, tuple[str, str]] = {
     "qwen3-next": ("qwen3-next-tiny", "1.8 M"),
     "gpt-oss": ("gpt-oss-tiny", "1.8 M"),
@@ -80,25 +76,26 @@ def read_hf_config(directory: Path) -> Qwen3NextConfig | GptOssConfig:
         ConfigError: one sentence with the file, the key, and what is supported.
     """
     fields = ConfigFields.of_checkpoint(directory)
-    model_type = fields.values.get("model_type")
-    family = _FAMILIES.get(model_type) if isinstance(model_type, str) else None
     named = fields.values.get("architectures")
-    if isinstance(named, list) and named and all(named[0] != a for a, _ in _FAMILIES.values()):
-        raise fields.error("architectures", f"names {excerpt(named[0])}; supported are {_known(0)}")
-    if family is None:
-        raise fields.error("model_type", f"is {excerpt(model_type)}; supported are {_known(1)}")
-    architecture, config = family
-    if isinstance(named, list) and named and architecture not in named:
+    architecture = named[0] if isinstance(named, list) and named else None
+    architectures = [family.architecture for family in _FAMILIES]
+    if architecture is not None and architecture not in architectures:
         raise fields.error(
-            "architectures", f"names {excerpt(named[0])}; {model_type} goes with {architecture}"
+            "architectures",
+            f"names {excerpt(architecture)}; supported are {' and '.join(architectures)}",
+        )
+    model_type = fields.values.get("model_type")
+    family = next((family for family in _FAMILIES if family.model_type == model_type), None)
+    if family is None:
+        known = " and ".join(family.model_type for family in _FAMILIES)
+        raise fields.error("model_type", f"is {excerpt(model_type)}; supported are {known}")
+    if architecture not in {None, family.architecture}:
+        raise fields.error(
+            "architectures",
+            f"names {excerpt(architecture)}; {model_type} goes with {family.architecture}",
         )
     fields.require("hidden_act", "silu")
-    return config.from_fields(fields)
-
-
-def _known(which: int) -> str:
-    """Architectures (0) or model types (1), as a sentence lists them."""
-    return " and ".join(a if which == 0 else t for t, (a, _) in _FAMILIES.items())
+    return family.from_fields(fields)
 
 
 def build_model(
