@@ -28,6 +28,7 @@ from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.notes import not_seen, run_notes
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
+from hybridbench.analysis.serving import serving_results
 from hybridbench.analysis.thresholds import CheckedThresholds, check_thresholds, run_levels
 from hybridbench.analysis.trend.decay import Decay, judge_decay
 from hybridbench.analysis.trend.growth import (
@@ -236,6 +237,7 @@ def _verdict(
     unknown = "What this run rules out is not known."
     can_rule_out = boundary.value("the resolution", unknown, resolution_line, memory, steady=steady)
     missing = boundary.value("what was not seen", (), not_seen, facts)
+    serving = boundary.value("what was served", (), serving_results, facts)
     findings = sorted([*findings, *failure_findings(boundary.failures)], key=_rank)
     kind = findings[0].verdict if findings else VerdictKind.CLEAN
     return Verdict(
@@ -249,6 +251,7 @@ def _verdict(
         not_seen=missing,
         notes=result.notes,
         decay=result.decay,
+        serving=serving,
         failures=boundary.failures,
     )
 

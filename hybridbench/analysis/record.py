@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridbench.latency import BUCKETS, LatencyHistogram
 from hybridbench.records.events import Event
 from hybridbench.records.manifest import Manifest
 
 FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
 _Event = TypeVar("_Event", bound=Event)
 
 
@@ -40,18 +42,43 @@ class Series:
 
 
 @dataclass(frozen=True)
+class LatencySeries:
+    """One latency over time: in the interval before ``t_s``, ``count`` durations fell into
+    ``bucket`` of a ``LatencyHistogram``.  An interval has an entry for each of its buckets.
+    """
+
+    t_s: FloatArray  # never falling
+    bucket: IntArray
+    count: IntArray
+
+    def where(self, keep: NDArray[np.bool_]) -> LatencySeries:
+        """The entries that ``keep`` marks."""
+        return LatencySeries(self.t_s[keep], self.bucket[keep], self.count[keep])
+
+    def histogram(self) -> LatencyHistogram:
+        """All intervals together."""
+        histogram = LatencyHistogram()
+        counts = np.bincount(self.bucket, self.count, BUCKETS)
+        histogram.add_counts({int(b): int(counts[b]) for b in np.flatnonzero(counts)})
+        return histogram
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """Everything a stored run has to say."""
 
     manifest: Manifest
     series: Mapping[str, Series]
     events: Sequence[Event]
+    latencies: Mapping[str, LatencySeries] = field(default_factory=dict)
 
     def until(self, end_s: float) -> RunRecord:
         """What the record held at ``end_s``."""
         series = {name: s.between(0.0, end_s) for name, s in self.series.items()}
         events = tuple(event for event in self.events if event.t_s <= end_s)
-        return RunRecord(self.manifest, {n: s for n, s in series.items() if len(s)}, events)
+        counted = {name: one.where(one.t_s <= end_s) for name, one in self.latencies.items()}
+        kept = {name: one for name, one in series.items() if len(one)}
+        return RunRecord(self.manifest, kept, events, counted)
 
     def last_event(self, kind: type[_Event]) -> _Event | None:
         """The latest event of ``kind``, or None."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hybridbench.latency import LatencyCounts
 from hybridbench.records.events import Event
 from hybridbench.records.messages import Ended, StepEvents
 from hybridbench.runs.driver import Driver
@@ -76,7 +77,15 @@ class RememberingSink:
         self.peak_rss_bytes = 0.0
         self.rest_bytes: float | None = None
 
-    def sample(self, t_s: float, phase: str, metrics: Mapping[str, float]) -> None:
+    def sample(
+        self,
+        t_s: float,
+        phase: str,
+        metrics: Mapping[str, float],
+        latencies: LatencyCounts | None = None,
+    ) -> None:
+        # Left out: the worker's clock runs on while another version has its turn.
+        del latencies
         self._sink.sample(t_s, phase, metrics)
         self.rest_bytes = metrics.get(_AT_REST, self.rest_bytes)
         self.peak_rss_bytes = max(self.peak_rss_bytes, metrics.get("rss_bytes", 0.0))

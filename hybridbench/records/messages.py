@@ -243,6 +243,7 @@ class CountersReply(WireMessage, frozen=True):
     step_age_s: float  # since the last step ended, while there is work; 0 when idle
     steps: int
     values: dict[str, float]
+    latencies: dict[str, dict[int, int]] = {}  # ``LatencyCounts`` since the last fresh reply
 
 
 class CensusReply(WireMessage, frozen=True):

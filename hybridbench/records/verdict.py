@@ -171,6 +171,22 @@ class LevelResult:
     upper: float | None
 
 
+@dataclass(frozen=True)
+class ServingResult:
+    """One row of what a run served in its judged window, as ``vllm bench serve`` ends with.
+
+    ``value`` is a rate, a number or a share; of a latency its mean.  Percentiles are a latency's.
+    """
+
+    name: str  # "requests_per_s", "ttft_ms", "errors", "hit_rate", ...
+    unit: str
+    value: float
+    count: int  # what it rests on: requests, of the inter-token latency gaps between tokens
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+
+
 class ThresholdOutcome(StrEnum):
     """What became of a threshold that a user set."""
 
@@ -228,6 +244,7 @@ class Verdict:
     decay: tuple[DecayResult, ...] = ()
     thresholds: tuple[ThresholdResult, ...] = ()
     levels: tuple[LevelResult, ...] = ()
+    serving: tuple[ServingResult, ...] = ()
     failures: tuple[Failure, ...] = ()  # each is a finding as well; not stored in verdict.json
 
     @property

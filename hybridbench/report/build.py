@@ -27,6 +27,7 @@ from hybridbench.report.provenance import (
     provenance_tables,
     started_text,
 )
+from hybridbench.report.serving import serving_table
 from hybridbench.report.thresholds import thresholds_table
 from hybridbench.report.timeline import last_moment_s, timeline_of
 from hybridbench.report.wording import (
@@ -78,7 +79,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         suite=_suite(record),
         measures=tuple(_measures(verdict)),
         ruling=verdict.can_rule_out,
-        tables=(thresholds_table(verdict),),
+        tables=(thresholds_table(verdict), serving_table(verdict)),
         findings=tuple(_finding_text(finding) for finding in verdict.findings),
         bounds=_bounds_table(verdict),
         coverage=_coverage_table(verdict),

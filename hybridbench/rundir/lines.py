@@ -18,9 +18,12 @@ from hybridbench.foreign import (
     check_plain,
     read_bytes,
 )
+from hybridbench.latency import BUCKETS
 
 # A line whose time is none of a run is damaged.
 _Time = Annotated[float, msgspec.Meta(ge=-TIME_S_MAX, le=TIME_S_MAX)]
+_Bucket = Annotated[int, msgspec.Meta(ge=0, lt=BUCKETS)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 class SampleLine(msgspec.Struct):
@@ -30,6 +33,7 @@ class SampleLine(msgspec.Struct):
     m: dict[str, float]
     phase: str = ""
     wall: Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)] = 0.0
+    latencies: dict[str, dict[_Bucket, _Count]] = {}
 
 
 class EventLine(msgspec.Struct):

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.analysis.record import LatencySeries, RunRecord, Series
 from hybridbench.metrics import spec_of
 from hybridbench.records.events import Note, Phase, read_event
 from hybridbench.records.json_value import JsonValue
@@ -44,7 +44,7 @@ def read_run(path: Path) -> RunRecord:
     end_s = max([columns.last_s, *(event.t_s for event in events)])
     notes = [*samples.notes(SAMPLES), *stored.notes(EVENTS), *columns.notes()]
     events += [Note(text, t_s=end_s) for text in notes]
-    return RunRecord(manifest, columns.series(), tuple(events))
+    return RunRecord(manifest, columns.series(), tuple(events), columns.latencies())
 
 
 @dataclass
@@ -53,6 +53,7 @@ class _Columns:
 
     times: dict[str, list[float]] = field(default_factory=dict)
     values: dict[str, list[float]] = field(default_factory=dict)
+    counted: dict[str, list[tuple[float, int, int]]] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
     out_of_order: int = 0
@@ -78,12 +79,21 @@ class _Columns:
             times.append(sample.t)
             self.values[name].append(value)
         self.out_of_order += late
+        for name, counts in sample.latencies.items():
+            self.counted.setdefault(name, []).extend((sample.t, b, n) for b, n in counts.items())
 
     def series(self) -> dict[str, Series]:
         return {
             name: Series(name, np.array(times, np.float64), np.array(self.values[name], np.float64))
             for name, times in self.times.items()
         }
+
+    def latencies(self) -> dict[str, LatencySeries]:
+        found = {}
+        for name, rows in self.counted.items():
+            t_s, bucket, count = (np.array(column) for column in zip(*rows, strict=True))
+            found[name] = LatencySeries(t_s, bucket, count)
+        return found
 
     def notes(self) -> Iterator[str]:
         if self.unknown:

@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from hybridbench.clock import Clock
 from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.latency import LatencyCounts
 from hybridbench.metrics import declared
 from hybridbench.records.events import Event, event_data, kind_of
 from hybridbench.records.json_value import JsonValue, plain_mapping
@@ -71,10 +72,17 @@ class RunWriter:
         text = json.dumps(manifest_to_json(manifest), indent=2, allow_nan=False)
         write_atomically(self.run_dir / MANIFEST, text + "\n")
 
-    def sample(self, t_s: float, phase: str, metrics: Mapping[str, float]) -> None:
+    def sample(
+        self,
+        t_s: float,
+        phase: str,
+        metrics: Mapping[str, float],
+        latencies: LatencyCounts | None = None,
+    ) -> None:
         """Append one sample taken ``t_s`` after the start; leave out what was not measured.
 
-        A value that is not finite (a median of nothing) counts as not measured.
+        A value that is not finite (a median of nothing) counts as not measured.  ``latencies`` are
+        those of the interval that ends with the sample.
 
         Raises:
             KeyError: for a metric that nobody declared; nothing is written then.
@@ -91,6 +99,11 @@ class RunWriter:
             "phase": phase,
             "m": values,
         }
+        if latencies:
+            line["latencies"] = {
+                name: {str(bucket): count for bucket, count in counts.items()}
+                for name, counts in latencies.items()
+            }
         self.has_samples = True
         self._samples.append(line)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from hybridbench.clock import Clock
+from hybridbench.latency import add_latencies
 from hybridbench.records.events import ClockJump, EngineLog, Gap, ProbeLeftOut
 from hybridbench.records.messages import (
     Census,
@@ -136,6 +137,7 @@ class SoakLoop:
         self._asked: tuple[int, float] | None = None  # probe id and time of the open sample
         self._counters_s = self._heard_s = self.now_s
         self._step_age_s = 0.0
+        self._latencies: dict[str, dict[int, int]] = {}
         self._clock_offset_s = self._wall_ahead_s()
         self._violations = 0
         self._traffic_start_s: float | None = None
@@ -319,6 +321,8 @@ class SoakLoop:
 
     def _on_counters(self, reply: CountersReply) -> None:
         self._step_age_s = reply.step_age_s
+        # Those of a late reply belong to the next sample: the slowest requests would be lost.
+        add_latencies(self._latencies, reply.latencies)
         if self._asked is None or self._asked[0] != reply.probe_id:
             return  # too late: its sample was closed without it
         self._asked = None
@@ -331,7 +335,8 @@ class SoakLoop:
         if late_s > max(_GAP_S_MIN, _GAP_INTERVALS * self.sampler.interval_s):
             recorder.event(Gap(late_s))
         self._watch_clock()
-        complete = recorder.sample(stamp_s, values)
+        latencies, self._latencies = self._latencies, {}
+        complete = recorder.sample(stamp_s, values, latencies)
         if self.context.log_watch is not None:
             # Before the file is cut: what is cut away is gone.
             self.context.log_watch.read_new()

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from hybridbench.clock import Clock
+from hybridbench.latency import LatencyCounts
 from hybridbench.records.events import (
     Checkpoint,
     EngineViolation,
@@ -30,8 +31,14 @@ _TYPES_RECORDED = 12
 class Sink(Protocol):
     """Where a run is written; a RunWriter."""
 
-    def sample(self, t_s: float, phase: str, metrics: Mapping[str, float]) -> None:
-        """Append one sample."""
+    def sample(
+        self,
+        t_s: float,
+        phase: str,
+        metrics: Mapping[str, float],
+        latencies: LatencyCounts | None = None,
+    ) -> None:
+        """Append one sample, with the latencies counted since the one before it."""
         ...
 
     def event(self, event: Event) -> None:
@@ -79,11 +86,13 @@ class Recorder:
         """Something that a reader of the report must know."""
         self.event(Note(text))
 
-    def sample(self, stamp_s: float, values: Mapping[str, float]) -> dict[str, float]:
+    def sample(
+        self, stamp_s: float, values: Mapping[str, float], latencies: LatencyCounts | None = None
+    ) -> dict[str, float]:
         """Store a sample of the monotonic time ``stamp_s``; return it with its rates."""
         complete = {**values, **self._rates(stamp_s - self._start_s, values)}
         self._last_sample_s = max(stamp_s - self._start_s, self._last_sample_s + _TICK_S)
-        self._sink.sample(self._last_sample_s, self.phase, complete)
+        self._sink.sample(self._last_sample_s, self.phase, complete, latencies)
         return complete
 
     def census(self, reply: CensusReply) -> None:

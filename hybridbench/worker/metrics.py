@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from hybridbench.engine.engine import Engine
+from hybridbench.latency import E2E, ITL, TTFT, LatencyCounts, LatencyHistogram, add_latencies
 from hybridbench.sampling.gc_monitor import GcMonitor
-from hybridbench.sampling.latency import LatencyWindow
 from hybridbench.sampling.malloc import MallocInfo
 from hybridbench.sampling.observer import ObserverAccount
 from hybridbench.worker.call_watch import CallWatch
@@ -81,8 +81,7 @@ class WorkerMetrics:
         self._timed_before = engine.timings()
         self.steps = StepWatch(engine)
         self.calls = CallWatch(engine)
-        self.ttft = LatencyWindow()
-        self.itl = LatencyWindow()
+        self.latencies = {name: LatencyHistogram() for name in (TTFT, ITL, E2E)}
         self.step_s = 0.0
         self.probe_stop_s = 0.0
         self.probe_child_s = 0.0
@@ -96,17 +95,17 @@ class WorkerMetrics:
             name: n - before.get(name, 0) for name, n in self._engine.counters.as_dict().items()
         }
 
-    def answer(self, put: Callable[[dict[str, float]], None]) -> None:
-        """Hand ``put`` everything that is consistent only between two steps; starts new windows.
+    def answer(self, put: Callable[[dict[str, float], LatencyCounts], None]) -> None:
+        """Hand ``put`` everything that is consistent only between two steps; starts new histograms.
 
         What that leaves on the heap is the bench's doing and goes on its account.
         """
-        # Its windows were filled by the engine's traffic: emptying them is no gain of probing.
-        latencies = self._latencies()
+        # Filled by the engine's traffic: emptying them is no gain of probing.
+        percentiles, counts = self._percentiles(), self._take_latencies()
         self._observer.begin()
         values = self.between_steps()
-        values.update(latencies)
-        put(values)
+        values.update(percentiles)
+        put(values, counts)
         del values
         self._observer.end()
 
@@ -163,15 +162,20 @@ class WorkerMetrics:
             values[f"pool.{pool}.waiting_held"] = highest
         return values
 
-    def _latencies(self) -> dict[str, float]:
+    def _percentiles(self) -> dict[str, float]:
         values = {}
-        for name, window in (("ttft", self.ttft), ("itl", self.itl)):
+        for name in (TTFT, ITL):
             for label, share in (("p50", 0.5), ("p99", 0.99)):
-                quantile_s = window.quantile_s(share)
+                quantile_s = self.latencies[name].quantile_s(share)
                 if quantile_s is not None:
                     values[f"{name}_ms_{label}"] = quantile_s * _MS
-            window.clear()
         return values
+
+    def _take_latencies(self) -> LatencyCounts:
+        counts = {name: one.counts() for name, one in self.latencies.items() if len(one)}
+        for histogram in self.latencies.values():
+            histogram.clear()
+        return counts
 
 
 class Snapshot:
@@ -181,6 +185,7 @@ class Snapshot:
         self._wanted = False
         self._taken = threading.Event()
         self._values: dict[str, float] = {}
+        self._latencies: dict[str, dict[int, int]] = {}
         self._t_s = time.monotonic()
 
     @property
@@ -188,9 +193,11 @@ class Snapshot:
         """Whether somebody waits; asked by the engine's thread between steps."""
         return self._wanted
 
-    def put(self, values: dict[str, float]) -> None:
+    def put(self, values: dict[str, float], latencies: LatencyCounts) -> None:
         """Give what is wanted."""
         self._t_s, self._values = time.monotonic(), values
+        # What came too late for its reader is part of what the next one takes.
+        add_latencies(self._latencies, latencies)
         self._wanted = False
         self._taken.set()
 
@@ -203,3 +210,8 @@ class Snapshot:
         """Whether fresh values came within ``patience_s``; their time; the latest there are."""
         fresh = self._taken.wait(patience_s)
         return fresh, self._t_s, self._values
+
+    def take_latencies(self) -> dict[str, dict[int, int]]:
+        """All that was counted since the last time; only where ``get`` had fresh values."""
+        latencies, self._latencies = self._latencies, {}
+        return latencies

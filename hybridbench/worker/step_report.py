@@ -7,6 +7,7 @@ import time
 import msgspec
 
 from hybridbench.engine.events import EngineEvent, EventKind
+from hybridbench.latency import E2E, ITL, TTFT
 from hybridbench.records.messages import Ended, Rejected, StepEvents
 from hybridbench.worker.metrics import WorkerMetrics
 
@@ -45,15 +46,18 @@ class StepReport:
         if kind is EventKind.FIRST_TOKEN:
             self._events.first_tokens.append(event.rid)
             if event.ttft_s is not None:
-                self._metrics.ttft.add(event.ttft_s)
+                self._metrics.latencies[TTFT].add(event.ttft_s)
         elif kind is EventKind.ADMITTED:
             self._events.admitted.append(event.rid)
         elif kind is EventKind.REJECTED:
             self._events.rejected.append(Rejected(event.rid, event.reason))
         else:
+            latencies = self._metrics.latencies
             for gap_s in event.itl_s:
-                self._metrics.itl.add(gap_s)
+                latencies[ITL].add(gap_s)
             finished = kind is EventKind.FINISHED
+            if finished and event.ttft_s is not None:
+                latencies[E2E].add(event.ttft_s + sum(event.itl_s))
             ended = self._events.finished if finished else self._events.aborted
             ended.append(_ended(event))
 

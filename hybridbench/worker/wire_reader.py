@@ -90,6 +90,7 @@ class WireReader(threading.Thread):
             step_age_s=self._pulse.step_age_s,
             steps=self._pulse.steps,
             values={**values, **self._metrics.heap()} if fresh else self._metrics.heap(),
+            latencies=self._snapshot.take_latencies() if fresh else {},
         )
         self._wire.send(reply)
         # Its processor time is time that the engine's thread could not have the interpreter.

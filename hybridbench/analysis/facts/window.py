@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Steady, WorkerGone
@@ -36,11 +37,20 @@ class Window:
 
     def samples(self, series: Series) -> tuple[FloatArray, FloatArray]:
         """Times and values of the finite samples in the window, those of pauses left out."""
-        t, value = series.t_s, series.value
-        keep = (t >= self.start_s) & (t <= self.end_s) & np.isfinite(value)
+        keep = self.covers(series.t_s) & np.isfinite(series.value)
+        return series.t_s[keep], series.value[keep]
+
+    def covers(self, t_s: FloatArray) -> NDArray[np.bool_]:
+        """Which of the times lie in the window and in no pause."""
+        keep = (t_s >= self.start_s) & (t_s <= self.end_s)
         for start, end in self.pauses:
-            keep &= (t < start) | (t > end)
-        return t[keep], value[keep]
+            keep &= (t_s < start) | (t_s > end)
+        return keep
+
+    def stretches(self) -> list[tuple[float, float]]:
+        """What the pauses leave of the window, in order."""
+        edges = [self.start_s, *(t for pause in self.pauses for t in pause), self.end_s]
+        return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
 
 
 def judged_window(record: RunRecord) -> Window | None:
@@ -139,7 +149,11 @@ def _part(record: RunRecord, start_s: float, end_s: float, manifest: Manifest) -
         if keep.any():
             series[name] = replace(whole, t_s=whole.t_s[keep], value=whole.value[keep])
     events = tuple(event for event in record.events if start_s <= event.t_s < end_s)
-    return RunRecord(manifest, series, events)
+    counted = {
+        name: one.where((one.t_s >= start_s) & (one.t_s < end_s))
+        for name, one in record.latencies.items()
+    }
+    return RunRecord(manifest, series, events, counted)
 
 
 def _without_coverage(manifest: Manifest) -> Manifest:

@@ -41,13 +41,18 @@ def without_ranges_of_too_few_samples(stored: Stored) -> Stored:
     return stored
 
 
+def without_serving(stored: Stored) -> Stored:
+    """That version had no such table."""
+    return {key: value for key, value in stored.items() if key != "serving"}
+
+
 @pytest.mark.parametrize("path", VERDICTS, ids=lambda path: str(path.relative_to(OLDER)))
 def test_a_stored_verdict_is_read_and_written_again_without_loss(path: Path) -> None:
     stored = without_ranges_of_too_few_samples(json.loads(path.read_text()))
 
     again = json.loads(json.dumps(verdict_to_json(read_verdict(path), stored["run_id"])))
 
-    assert again == stored
+    assert without_serving(again) == stored
 
 
 def test_a_stored_soak_is_reported_with_the_findings_it_had(

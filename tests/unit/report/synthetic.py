@@ -14,7 +14,14 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Checkpoint, Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
-from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import (
+    Finding,
+    MetricResult,
+    Rate,
+    ServingResult,
+    Verdict,
+    VerdictKind,
+)
 
 MIB = float(2**20)
 GIB = float(2**30)
@@ -257,6 +264,19 @@ COVERAGE: Mapping[str, JsonValue] = {
 }
 
 
+SERVING = (
+    ServingResult("requests_per_s", "1/s", 38.0, 9120),
+    ServingResult("output_tokens_per_s", "1/s", 608.4, 9120),
+    ServingResult("input_tokens_per_s", "1/s", 2493.0, 9120),
+    ServingResult("ttft_ms", "ms", 43.11, 9120, 41.0, 63.0, 118.0),
+    ServingResult("itl_ms", "ms", 11.2, 137_000, 11.0, 14.5, 27.0),
+    ServingResult("e2e_ms", "ms", 208.0, 9120, 205.0, 260.0, 1431.0),
+    ServingResult("errors", "count", 46, 9200),
+    ServingResult("aborts", "count", 34, 9200),
+    ServingResult("hit_rate", "ratio", 0.432, 9150),
+)
+
+
 def leak_verdict(record: RunRecord) -> Verdict:
     growth = Rate(1.61 * GIB, 1.55 * GIB, 1.67 * GIB, "B", "h")
     heap = Rate(1.52 * GIB, 1.50 * GIB, 1.54 * GIB, "B", "h")
@@ -306,6 +326,7 @@ def leak_verdict(record: RunRecord) -> Verdict:
         "(100 MiB/h about 40 minutes).",
         coverage=COVERAGE,
         not_seen=("malloc arenas of other threads", "pss_bytes: sampled every 20 s only"),
+        serving=SERVING,
         notes=("The sampler took 0.3 % of the engine loop's time.",),
     )
 
@@ -327,6 +348,7 @@ def clean_verdict(record: RunRecord) -> Verdict:
         can_rule_out="Five minutes resolve growth above 240 MiB/h; slower leaks need a longer run.",
         coverage=COVERAGE,
         not_seen=("malloc arenas of other threads",),
+        serving=SERVING,
     )
 
 

@@ -55,6 +55,19 @@ def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert record.manifest.run_id == "r1"
 
 
+def test_latencies_come_back_by_interval_and_bucket(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), FakeClock()) as run:
+        run.sample(5.0, "load", {"rss_bytes": 1.0}, {"ttft": {301: 2, 17: 1}})
+        run.sample(10.0, "load", {"rss_bytes": 1.0})
+        run.sample(15.0, "load", {"rss_bytes": 1.0}, {"ttft": {301: 4}})
+
+    ttft = read_run(tmp_path / "run").latencies["ttft"]
+    assert ttft.t_s.tolist() == [5.0, 5.0, 15.0]
+    assert ttft.bucket.tolist() == [301, 17, 301]
+    assert ttft.count.tolist() == [2, 1, 4]
+    assert ttft.histogram().counts() == {17: 1, 301: 6}
+
+
 def test_a_cut_at_any_byte_of_the_last_lines_loses_at_most_the_line_it_hits(
     tmp_path: Path,
 ) -> None:

@@ -55,6 +55,14 @@ def test_a_sample_is_on_disk_before_the_call_returns(tmp_path: Path) -> None:
     run.close()
 
 
+def test_latencies_of_an_interval_are_stored_beside_its_metrics(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), FakeClock()) as run:
+        run.sample(5.0, "load", {"rss_bytes": 1.0}, {"ttft": {301: 2, 17: 1}})
+
+    (line,) = written(tmp_path / "run", "samples.jsonl")
+    assert line["latencies"] == {"ttft": {"301": 2, "17": 1}}
+
+
 def test_values_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), FakeClock()) as run:
         run.sample(1.0, "load", {"rss_bytes": 1.0, "itl_ms_p50": math.nan, "threads": math.inf})

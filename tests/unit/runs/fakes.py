@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hybridbench.clock import FakeClock
+from hybridbench.latency import LatencyCounts
 from hybridbench.records import messages as m
 from hybridbench.records.events import Event, Phase, kind_of
 from hybridbench.records.heap import StageReading, SurveyRecord
@@ -237,10 +238,19 @@ class FakeSink:
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, str, dict[str, float]]] = []
+        self.latencies: list[tuple[float, LatencyCounts]] = []
         self.events: list[Event] = []
 
-    def sample(self, t_s: float, phase: str, metrics: Mapping[str, float]) -> None:
+    def sample(
+        self,
+        t_s: float,
+        phase: str,
+        metrics: Mapping[str, float],
+        latencies: LatencyCounts | None = None,
+    ) -> None:
         self.samples.append((t_s, phase, dict(metrics)))
+        if latencies:
+            self.latencies.append((t_s, latencies))
 
     def event(self, event: Event) -> None:
         self.events.append(event)

@@ -85,6 +85,15 @@ def test_a_reply_that_comes_after_its_sample_was_closed_is_dropped() -> None:
     assert len({t_s for t_s, _, _ in soak.sink.samples}) == len(soak.sink.samples)
 
 
+def test_latencies_of_a_late_reply_are_stored_with_the_next_sample() -> None:
+    soak = make_soak()
+    turn(soak, turns=4)
+    late = m.CountersReply(-1, soak.clock.monotonic_s(), True, True, 0.0, 1, {}, {"ttft": {9: 3}})
+    turn(soak, late, turns=30)
+
+    assert [counts for _, counts in soak.sink.latencies] == [{"ttft": {9: 3}}]
+
+
 def test_a_loop_that_stood_still_reports_the_gap() -> None:
     soak = make_soak()
     turn(soak, turns=10)

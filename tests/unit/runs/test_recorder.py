@@ -58,6 +58,14 @@ def test_times_rise_among_samples_and_among_scans(recorder: Recorder, sink: Fake
     assert times[3] > times[1]
 
 
+def test_latencies_are_stored_with_the_sample_that_ends_their_interval(
+    recorder: Recorder, sink: FakeSink
+) -> None:
+    recorder.sample(1005.0, {"rss_bytes": 1.0}, {"ttft": {301: 2}})
+
+    assert sink.latencies == [(5.0, {"ttft": {301: 2}})]
+
+
 def test_a_census_becomes_declared_metrics(recorder: Recorder, sink: FakeSink) -> None:
     reply = census_reply(
         1,

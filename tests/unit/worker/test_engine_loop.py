@@ -161,6 +161,9 @@ def test_counters_are_declared_consistent_and_fresh() -> None:
     assert values["requests_without_client"] == values["oldest_request_s"] == 0
     assert values["container.front_end.len"] == values["container.kv_events.len"] == 0
     assert values["ttft_ms_p50"] > 0
+    # Four tokens have three gaps between them.
+    counted = {name: sum(counts.values()) for name, counts in reply.latencies.items()}
+    assert counted == {"ttft": 1, "itl": 3, "e2e": 1}
     assert values["probe_stop_s"] >= 0
     assert values["step_s"] > 0
 

@@ -43,6 +43,18 @@ def test_a_parent_that_said_shutdown_lets_the_loop_leave_by_itself() -> None:
     assert inbox.get_nowait() == [Shutdown()]
 
 
+def test_latencies_that_came_too_late_for_one_reader_are_part_of_what_the_next_takes() -> None:
+    snapshot = Snapshot()
+    snapshot.want()
+    snapshot.put({}, {"ttft": {3: 1}})
+    snapshot.want()
+    snapshot.put({}, {"ttft": {3: 1}, "itl": {5: 2}})
+
+    assert snapshot.get(0.0)[0]
+    assert snapshot.take_latencies() == {"ttft": {3: 2}, "itl": {5: 2}}
+    assert snapshot.take_latencies() == {}
+
+
 def test_the_age_of_a_step_is_told_only_while_there_is_work() -> None:
     pulse = LoopPulse()
     pulse.last_step_end_s -= 40.0

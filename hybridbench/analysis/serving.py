@@ -1,0 +1,111 @@
+"""What a run served in its judged window: rates, latencies, errors, hit rate.  Judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.facts.window import Window
+from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.metrics import Unit
+from hybridbench.records.verdict import ServingResult
+
+_MS = 1000.0
+
+_COMPUTED, _HITS = "prompt_tokens", "prefix_hit_tokens"
+_INPUT = (_COMPUTED, _HITS, "session_restored_tokens")
+# The engine refused them, or gave them up; the last three are aborts as well.
+_REJECTED = "requests_rejected"
+_GIVEN_UP = ("queue_limit_aborts", "queue_timeouts", "abort_no_room")
+_ABORTED = ("abort_queued", "abort_prefill", "abort_decode")
+
+
+@dataclass(frozen=True)
+class _Served:
+    """The segments of a run that have a window, with what their counters gained in it."""
+
+    parts: Sequence[tuple[Facts, Window]]
+
+    @property
+    def traffic_s(self) -> float:
+        return sum(end - start for _, window in self.parts for start, end in window.stretches())
+
+    def gain(self, *counters: str) -> int | None:
+        """What all of them gained together; None if none was ever sampled."""
+        if not any(name in facts.counters.series for facts, _ in self.parts for name in counters):
+            return None
+        gains = [
+            np.diff(facts.counters.at(name, np.array(stretch)))[0]
+            for facts, window in self.parts
+            for stretch in window.stretches()
+            for name in counters
+            if name in facts.counters.series
+        ]
+        return round(float(sum(gains)))
+
+    def latencies(self, name: str) -> LatencyHistogram:
+        histogram = LatencyHistogram()
+        for facts, window in self.parts:
+            series = facts.record.latencies.get(name)
+            if series is not None:
+                kept = series.where(window.covers(series.t_s))
+                histogram.add_counts(kept.histogram().counts())
+        return histogram
+
+
+def serving_results(facts: Facts) -> tuple[ServingResult, ...]:
+    """One row for each thing that the run recorded; none where no window was judged.
+
+    Pauses for checkpoints are left out, and what finished in them.
+    """
+    parts = [(part, part.window) for part in facts.segments if part.window is not None]
+    served = _Served(parts)
+    if served.traffic_s <= 0:
+        return ()
+    return (*_rates(served), *_latencies(served), *_failures(served), *_hit_rate(served))
+
+
+def _rates(served: _Served) -> Iterator[ServingResult]:
+    finished = served.gain("finishes")
+    if finished is None:
+        return
+    for name, counters in (
+        ("requests_per_s", ("finishes",)),
+        ("output_tokens_per_s", ("output_tokens",)),
+        ("input_tokens_per_s", _INPUT),
+    ):
+        gained = served.gain(*counters)
+        if gained is not None:
+            rate = gained / served.traffic_s
+            yield ServingResult(name, Unit.PER_SECOND.value, rate, finished)
+
+
+def _latencies(served: _Served) -> Iterator[ServingResult]:
+    for name in (TTFT, ITL, E2E):
+        histogram = served.latencies(name)
+        mean_s = histogram.mean_s()
+        if mean_s is not None:
+            percentiles = (histogram.quantile_s(share) for share in (0.5, 0.9, 0.99))
+            p50, p90, p99 = (None if s is None else _MS * s for s in percentiles)
+            unit, count = Unit.MILLISECONDS.value, len(histogram)
+            yield ServingResult(f"{name}_ms", unit, _MS * mean_s, count, p50, p90, p99)
+
+
+def _failures(served: _Served) -> Iterator[ServingResult]:
+    finished, aborted = served.gain("finishes"), served.gain(*_ABORTED)
+    rejected, given_up = served.gain(_REJECTED), served.gain(*_GIVEN_UP) or 0
+    if finished is None or aborted is None or rejected is None:
+        return
+    ended = finished + aborted + rejected
+    yield ServingResult("errors", Unit.COUNT.value, rejected + given_up, ended)
+    yield ServingResult("aborts", Unit.COUNT.value, max(0, aborted - given_up), ended)
+
+
+def _hit_rate(served: _Served) -> Iterator[ServingResult]:
+    hits, computed, admitted = (served.gain(name) for name in (_HITS, _COMPUTED, "admissions"))
+    if hits is not None and computed is not None and admitted is not None and hits + computed:
+        share = hits / (hits + computed)
+        yield ServingResult("hit_rate", Unit.RATIO.value, share, admitted)

@@ -1,0 +1,110 @@
+"""What a run served: rates over its traffic, percentiles of all its requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.record import LatencySeries, RunRecord, Series
+from hybridbench.analysis.serving import serving_results
+from hybridbench.latency import LatencyHistogram
+from hybridbench.records.events import Phase, Segment, Steady
+from hybridbench.records.manifest import Manifest
+from hybridbench.records.verdict import ServingResult
+
+# Ten requests a second, from which 100 s of warm-up and a pause of 20 s are to be left out.
+T_S = np.arange(0.0, 401.0)
+EVENTS = (
+    Steady(t_s=100.0),
+    *(
+        Phase(name=name, t_s=t_s)
+        for t_s, name in ((0, "warmup"), (100, "steady"), (200, "drain"), (220, "resume"))
+    ),
+)
+
+
+def record(**per_second: float) -> RunRecord:
+    rates = {"finishes": 10.0, "output_tokens": 160.0, "prompt_tokens": 40.0, **per_second}
+    series = {f"events.{name}": Series(f"events.{name}", T_S, n * T_S) for name, n in rates.items()}
+    return RunRecord(Manifest(), series, EVENTS)
+
+
+def with_latencies(run: RunRecord, name: str, *durations: tuple[float, float]) -> RunRecord:
+    """Each a time in the run and a duration in seconds."""
+    rows = []
+    for t_s, duration_s in durations:
+        histogram = LatencyHistogram()
+        histogram.add(duration_s)
+        rows += [(t_s, bucket, count) for bucket, count in histogram.counts().items()]
+    t, bucket, count = (np.array(column) for column in zip(*rows, strict=True))
+    return replace(run, latencies={**run.latencies, name: LatencySeries(t, bucket, count)})
+
+
+def served(run: RunRecord) -> dict[str, ServingResult]:
+    return {result.name: result for result in serving_results(Facts.of(run))}
+
+
+def test_rates_are_those_of_the_traffic_in_the_judged_window() -> None:
+    idle = record()
+    stopped = idle.series["events.finishes"].value.copy()
+    stopped[201:220] = stopped[200]
+    stopped[220:] = stopped[200] + 10.0 * (T_S[220:] - 220)
+    finishes = Series("events.finishes", T_S, stopped)
+    results = served(replace(idle, series={**idle.series, "events.finishes": finishes}))
+
+    assert results["requests_per_s"].value == pytest.approx(10.0)
+    assert results["requests_per_s"].count == 2800
+    assert results["output_tokens_per_s"].value == pytest.approx(160.0)
+
+
+def test_input_tokens_are_those_computed_and_those_found_in_the_cache_or_a_session() -> None:
+    results = served(record(prefix_hit_tokens=60.0, session_restored_tokens=5.0, admissions=11.0))
+
+    assert results["input_tokens_per_s"].value == pytest.approx(105.0)
+    assert results["hit_rate"].value == pytest.approx(0.6)
+    assert results["hit_rate"].count == 11 * 280
+
+
+def test_percentiles_are_of_all_requests_outside_of_warm_up_and_pauses() -> None:
+    inside = [(float(t_s), 0.001 * (t_s - 100)) for t_s in range(101, 200)]
+    run = with_latencies(record(), "ttft", (50.0, 9.0), *inside, (210.0, 9.0))
+    ttft = served(run)["ttft_ms"]
+
+    assert ttft.count == 99
+    told = (ttft.value, ttft.p50, ttft.p90, ttft.p99)
+    assert told == pytest.approx((50.0, 50.0, 90.0, 99.0), rel=0.01)
+
+
+def test_what_the_engine_gave_up_is_an_error_and_what_clients_left_an_abort() -> None:
+    run = record(requests_rejected=0.5, abort_queued=0.3, abort_decode=0.2, queue_timeouts=0.1)
+    results = served(run)
+
+    assert (results["errors"].value, results["aborts"].value) == (168, 112)
+    assert results["errors"].count == results["aborts"].count == 2800 + 140 + 140
+
+
+def test_a_run_without_latencies_has_the_rows_that_its_counters_support() -> None:
+    assert list(served(record())) == [
+        "requests_per_s",
+        "output_tokens_per_s",
+        "input_tokens_per_s",
+    ]
+    assert served(RunRecord(Manifest(), {}, EVENTS)) == {}
+
+
+def test_segments_of_a_resumed_run_add_up() -> None:
+    whole = record()
+    half = T_S >= 250
+    again = {
+        name: Series(name, one.t_s, np.where(half, one.value - one.value[250], one.value))
+        for name, one in whole.series.items()
+    }
+    events = (*EVENTS, Segment(t_s=250.0), Steady(t_s=300.0))
+    results = served(replace(whole, series=again, events=events))
+
+    # 100 to 200, 220 to 249 before the cut, and 300 to 400 after it.
+    assert results["requests_per_s"].value == pytest.approx(10.0)
+    assert results["requests_per_s"].count == 2290

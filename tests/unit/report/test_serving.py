@@ -1,0 +1,38 @@
+"""What a run served, at the end of each of its reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hybridbench.report.build import build_document
+from hybridbench.report.formats import FORMATS
+from hybridbench.report.serving import serving_table
+from tests.unit.report import synthetic
+
+RECORD = synthetic.record_of(300.0)
+VERDICT = synthetic.leak_verdict(RECORD)
+
+
+def test_a_row_has_the_mean_the_percentiles_and_what_it_rests_on() -> None:
+    table = serving_table(VERDICT)
+
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["TTFT (ms)"] == ("43.1", "41", "63", "118", "9,120")
+    assert rows["Requests/s"] == ("38", "", "", "", "9,120")
+    assert rows["Errors"] == ("46 (0.5 %)", "", "", "", "9,200")
+    assert rows["Cache hit rate"] == ("43.2 %", "", "", "", "9,150")
+    assert rows["ITL (ms)"][-1] == "137,000"
+
+
+@pytest.mark.parametrize("name", ["console", "markdown", "html", "json"])
+def test_every_report_of_a_run_ends_with_the_table(name: str) -> None:
+    text = FORMATS[name].render(build_document(RECORD, VERDICT))
+
+    for cell in ("Serving", "TTFT (ms)", "137,000", "43.2 %"):
+        assert cell in text
+
+
+def test_a_run_of_which_nothing_is_known_has_no_table() -> None:
+    assert serving_table(replace(VERDICT, serving=())).rows == ()
