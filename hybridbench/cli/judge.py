@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.options import parse_seconds
 from hybridbench.errors import UsageError
 from hybridbench.safe_output import echo, emit, output_after_verdict
 
@@ -29,8 +30,9 @@ def judge(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="CSV, TSV, JSON lines, a Prometheus range export, a log of psrecord or mprof, "
-            "each also as .gz; a run directory; - for standard input.",
+            help="CSV (also nvidia-smi's), TSV, JSON lines, a Prometheus range export, a log of "
+            "psrecord or mprof, the output of ps -o rss=, each also as .gz; a run directory; - for "
+            "standard input.",
             show_default=False,
         ),
     ],
@@ -79,6 +81,14 @@ def judge(
         str | None,
         typer.Option(metavar="NAME", help="Where its name does not tell.", show_default=False),
     ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time between two samples of a file without times: 10s.",
+            show_default=False,
+        ),
+    ] = None,
     never_restarted: Annotated[
         bool,
         typer.Option(
@@ -90,7 +100,7 @@ def judge(
         JudgeFormat, typer.Option("--format", help="Output format.")
     ] = JudgeFormat.CONSOLE,
 ) -> None:
-    """Judge series recorded by anything: CSV, JSON lines, Prometheus, psrecord, mprof, runs.
+    """Judge recorded series: CSV, JSON lines, Prometheus, psrecord, mprof, nvidia-smi, ps, runs.
 
     Each column gets a rate with its interval, a bound, and a verdict; the worst one is the exit
     code.  Nothing is started and no engine is loaded.
@@ -106,6 +116,7 @@ def judge(
         steady_at=steady_at,
         lower_is_worse=tuple(lower_is_worse or ()),
         time_column=time_column,
+        interval_s=None if interval is None else parse_seconds("--interval", interval),
         never_restarted=never_restarted,
     )
     if files.count("-") > 1:

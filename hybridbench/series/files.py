@@ -1,7 +1,8 @@
 """Files with series, whoever wrote them: which format one is in, and its columns.
 
-CSV, TSV and columns of blanks (psrecord), mprof's ``MEM`` lines, JSON lines (flat, or the samples
-of a run), a Prometheus range export; each also compressed with gzip, or on standard input.
+CSV (nvidia-smi's, too), TSV and columns of blanks (psrecord, ps), mprof's ``MEM`` lines, JSON lines
+(flat, or the samples of a run), a Prometheus range export; each also compressed with gzip, or on
+standard input.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.errors import ConfigError
+from hybridbench.errors import ConfigError, UsageError
 from hybridbench.foreign import (
     GIB,
     LINE_BYTES_MAX,
@@ -27,6 +28,7 @@ from hybridbench.foreign import (
 )
 from hybridbench.series.json_formats import json_lines, prometheus
 from hybridbench.series.table import RawColumn, RawTable, TableOptions, delimited, mprof
+from hybridbench.units import format_duration
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -46,11 +48,19 @@ class SeriesFile:
         return tuple(column.name for column in self.columns)
 
 
-def read_series(path: str, time_column: str | None = None) -> SeriesFile:
+def read_series(
+    path: str, time_column: str | None = None, interval_s: float | None = None
+) -> SeriesFile:
     """The series in the file ``path``; ``-`` is standard input.
+
+    Args:
+        path: a file, or ``-``.
+        time_column: the one with the times, where its name does not say so.
+        interval_s: between two samples of a file without times.
 
     Raises:
         ConfigError: it cannot be read or holds no series; says file, line and what to do.
+        UsageError: ``interval_s`` for a file that has times.
     """
     source = "<stdin>" if path == STDIN else path
     data = _bytes(path, source)
@@ -58,7 +68,12 @@ def read_series(path: str, time_column: str | None = None) -> SeriesFile:
     text = data.decode("utf-8-sig", "replace")
     if not text.strip():
         raise ConfigError(f"{source}: the file is empty; give a file with a time column.")
-    table = _table(source, text, TableOptions(source, time_column))
+    table = _table(source, text, TableOptions(source, time_column, interval_s))
+    if interval_s is not None and table.has_times:
+        raise UsageError(
+            f"--interval {format_duration(interval_s)}: {source} has times of its own; leave it "
+            "out."
+        )
     for column in table.columns:
         _refuse_far_times(column, source)
     if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in table.columns):

@@ -28,7 +28,7 @@ from hybridbench.series.timeline import (
 )
 from hybridbench.series.times import BadTimeError, parse_moment
 from hybridbench.series.trend import ExternalSeries, JudgedSeries, TrendContext, judge_series
-from hybridbench.series.units import Meaning, Role, is_gated, meaning_of, parse_unit
+from hybridbench.series.units import Meaning, Role, bare_name, is_gated, meaning_of, parse_unit
 from hybridbench.units import parse_duration_s
 
 _PROCESS_ID = re.compile(r"^p?pid$", re.I)
@@ -53,6 +53,8 @@ class JudgeOptions:
         thresholds: ``NAME<200MiB/h``.
         steady_at: a time in the file, or a duration after its start.
         lower_is_worse: columns that must not fall.
+        time_column: the one with the times, where its name does not say so.
+        interval_s: between two samples of a file without times.
         never_restarted: falls are teeth of a saw, whatever they look like.
     """
 
@@ -63,6 +65,7 @@ class JudgeOptions:
     steady_at: str | None = None
     lower_is_worse: Sequence[str] = ()
     time_column: str | None = None
+    interval_s: float | None = None
     never_restarted: bool = False
 
 
@@ -89,7 +92,8 @@ def judge_file(path: str, options: JudgeOptions) -> FileVerdict:
     """
     if (Path(path) / MANIFEST).is_file():
         return _judge_run(Path(path), options)
-    return _JudgedFile(read_series(path, options.time_column), options).judge()
+    series = read_series(path, options.time_column, options.interval_s)
+    return _JudgedFile(series, options).judge()
 
 
 def worst(kinds: Sequence[VerdictKind]) -> VerdictKind:
@@ -216,7 +220,7 @@ class _JudgedFile:
         same = [
             c
             for c in self.file.columns
-            if folded in (c.name.casefold(), c.name.partition("{")[0].casefold())
+            if folded in (c.name.casefold(), _head(c.name), bare_name(c.name).casefold())
         ]
         if len(same) == 1:
             return same[0]
@@ -299,6 +303,8 @@ class _JudgedFile:
             )
         if not meaning.known and meaning.role is Role.LEVEL and self.options.unit is not None:
             return _unit("--unit", self.options.unit, self.options.unit)
+        if not meaning.known and column.usual_unit:
+            return parse_unit(column.usual_unit)
         return meaning
 
     # What their times are.
@@ -382,6 +388,10 @@ class _JudgedFile:
                 "time so, or a duration such as 10m."
             )
         return max(0.0, float(moment.t_s[0]) - self._zero_s)
+
+
+def _head(name: str) -> str:
+    return name.partition("{")[0].casefold()
 
 
 def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:

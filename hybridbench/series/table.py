@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from hybridbench.series.times import (
     parse_times,
     scaled,
 )
+from hybridbench.series.units import bare_name, bracket_unit
 
 _TIME_NAMES = re.compile(
     r"^#?\s*(t|time|ts|timestamp|date|datetime|elapsed|when|wall|epoch|seconds|sec|"
@@ -26,6 +28,8 @@ _TIME_NAMES = re.compile(
     re.I,
 )
 _NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", "undefined"})
+# nvidia-smi says so of what a GPU cannot tell: [N/A], [Not Supported], [Unknown Error].
+_NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
 _WITH_UNIT = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _CELL_UNITS = {
@@ -34,6 +38,28 @@ _CELL_UNITS = {
     # top shortens to one letter and counts in powers of 2.
     "k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40,
 }  # fmt: skip
+# What a row is about, where rows of several processes or GPUs take turns.
+_PROCESS = re.compile(r"p?pid", re.I)
+_GPU = re.compile(r"index|(gpu_)?uuid|(gpu_|pci\.)bus_id|(gpu_)?serial", re.I)
+_OF_NVIDIA_SMI = re.compile(
+    r"(memory|utilization|temperature|clocks|power|fan|pcie|ecc)\.[a-z._]+|used_(gpu_)?memory", re.I
+)
+_MOST_PARTS = 256
+_OF_PS = frozenset(
+    {
+        *("%CPU", "%MEM", "ARGS", "CMD", "COMMAND", "ELAPSED", "GID", "NI", "NLWP", "PGID", "PID"),
+        *("PPID", "PRI", "PSR", "RSS", "START", "STARTED", "STAT", "SZ", "TID", "TIME", "TTY"),
+        *("UID", "USER", "VSZ"),
+    }
+)
+# Others use the rest of these words as well.
+_OF_PS_ALONE = frozenset({"PID", "RSS", "VSZ"})
+_OF_PS_COMMAND = frozenset({"ARGS", "CMD", "COMMAND"})
+_UNITS_OF_PS = {"RSS": "KiB", "VSZ": "KiB", "SZ": "pages"}
+_READ_AS_PS = "read as the output of ps: RSS and VSZ are in KiB"
+# The kernel's own limit, on any machine.
+_PID_MAX = 2**22
+_EPOCH_S = 10**9
 _NUMERIC_SHARE = 0.9
 _BAD_ROWS_SHARE = 0.01
 _BAD_ROWS_LEAST = 3
@@ -41,18 +67,20 @@ _BAD_ROWS_LEAST = 3
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What the caller said about the file."""
+    """What the caller said about the file; ``interval_s`` is for one that has no times."""
 
     source: str
     time_column: str | None = None
+    interval_s: float | None = None
 
 
 @dataclass(frozen=True)
 class RawColumn:
     """One column as it was written: times in the file's order, numbers in the file's unit.
 
-    ``in_bytes`` says that the cells told their unit and were converted; ``text_at`` is the line and
-    cell of the first thing that is no number, where there was one.
+    ``in_bytes`` says that the cells told their unit and were converted; ``usual_unit`` is what the
+    program that wrote it counts in, where nothing else tells; ``text_at`` is the line and cell of
+    the first thing that is no number, where there was one.
     """
 
     name: str
@@ -61,6 +89,7 @@ class RawColumn:
     absolute: bool
     group: int = 0
     in_bytes: bool = False
+    usual_unit: str = ""
     text_at: tuple[int, str] | None = None
     is_text: bool = False
 
@@ -71,6 +100,7 @@ class RawTable:
 
     columns: list[RawColumn] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    has_times: bool = True
 
 
 @dataclass(frozen=True)
@@ -80,6 +110,7 @@ class Grid:
     names: Sequence[str]
     rows: Sequence[Sequence[str]]
     lines: Sequence[int]
+    of_ps: bool = False
 
 
 def delimited(text: str, options: TableOptions) -> RawTable:
@@ -107,51 +138,153 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
     """Columns of ``grid``: its time column first found, then the numbers of each other one."""
     if not grid.rows:
         raise ConfigError(f"{options.source}: has a heading and no rows; nothing can be judged.")
-    at = _time_index(grid, options)
     columns = list(zip(*grid.rows, strict=True))
+    keys = _keys(grid, columns)
+    parts = _parts(grid, keys)
+    at = _time_index(grid, options)
     try:
-        times = parse_times(columns[at], grid.names[at])
+        times = _times(grid, at, columns, parts, options)
     except BadTimeError as error:
         line = grid.lines[error.index]
         if 0 < error.index == len(grid.rows) - 1:
             notes.append(f"the last line ({line}) is cut short: left out")
-            return table_of(Grid(grid.names, grid.rows[:-1], grid.lines[:-1]), options, notes)
-        raise ConfigError(f"{options.source}:{line}: column {grid.names[at]}: {error}.") from error
-    return RawTable(
-        [
-            _column(name, times, columns[index], grid.lines)
-            for index, name in enumerate(grid.names)
-            if index != at
-        ],
-        notes,
-    )
+            whole = replace(grid, rows=grid.rows[:-1], lines=grid.lines[:-1])
+            return table_of(whole, options, notes)
+        name = "" if at is None else grid.names[at]
+        raise ConfigError(f"{options.source}:{line}: column {name}: {error}.") from error
+    table = RawTable([], notes, has_times=at is not None)
+    for group, (labels, rows) in enumerate(parts.items()):
+        own = Times(times.t_s[rows], times.absolute)
+        lines = [grid.lines[row] for row in rows]
+        for index, name in enumerate(grid.names):
+            if index == at or index in keys:
+                continue
+            column = _column(name, own, [columns[index][row] for row in rows], lines)
+            unit = _UNITS_OF_PS.get(name, "") if grid.of_ps else ""
+            table.columns.append(replace(column, name=name + labels, group=group, usual_unit=unit))
+    return table
+
+
+def _keys(grid: Grid, columns: Sequence[Sequence[str]]) -> Sequence[int]:
+    """The columns that tell whose row it is, where rows of several take turns."""
+    # Elsewhere an index counts the rows.
+    of_gpus = any(_OF_NVIDIA_SMI.fullmatch(bare_name(name)) for name in grid.names)
+    turns = [index for index, cells in enumerate(columns) if _takes_turns(cells)]
+    processes = [index for index in turns if _PROCESS.fullmatch(grid.names[index])]
+    gpus = [index for index in turns if of_gpus and _GPU.fullmatch(grid.names[index])]
+    # One name of a GPU is enough, and a process is one of its parent's.
+    return [*gpus[:1], *processes[:1]]
+
+
+def _takes_turns(cells: Sequence[str]) -> bool:
+    """Whether a value comes back after another; a process that follows another does not."""
+    different = set(cells)
+    if not 1 < len(different) <= _MOST_PARTS or not all(different):
+        return False
+    return 1 + sum(a != b for a, b in pairwise(cells)) > len(different)
+
+
+def _parts(grid: Grid, keys: Sequence[int]) -> Mapping[str, Sequence[int]]:
+    """The rows of each process or GPU by its labels; all rows by none if there are no ``keys``."""
+    if not keys:
+        return {"": range(len(grid.rows))}
+    parts: dict[str, list[int]] = {}
+    for row, cells in enumerate(grid.rows):
+        told = ", ".join(f'{grid.names[index]}="{cells[index].strip()}"' for index in keys)
+        parts.setdefault(f"{{{told}}}", []).append(row)
+    return parts
+
+
+def _times(
+    grid: Grid,
+    at: int | None,
+    columns: Sequence[Sequence[str]],
+    parts: Mapping[str, Sequence[int]],
+    options: TableOptions,
+) -> Times:
+    if at is not None:
+        return parse_times(columns[at], grid.names[at])
+    assert options.interval_s is not None, "a table without times was refused"
+    label = {row: labels for labels, rows in parts.items() for row in rows}
+    moment = np.zeros(len(grid.rows))
+    # The next sample begins with whatever was in this one already.
+    seen: set[str] = set()
+    for row in range(len(grid.rows)):
+        new = label[row] in seen
+        seen = {label[row]} if new else seen | {label[row]}
+        moment[row] = (moment[row - 1] if row else 0.0) + new
+    return Times(options.interval_s * moment, absolute=False)
 
 
 def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
-    rows = _all_rows(text, options)
-    if not rows:
+    lines = text.splitlines()
+    first = next((i for i, line in enumerate(lines) if _is_heading(line)), None)
+    if first is None:
         raise ConfigError(f"{options.source}: has no lines but comments; give a table.")
-    (head_line, head), *body = rows
-    names = [name.strip() for name in head]
-    if all(_number(name) is not None for name in names):
+    delimiter = _delimiter(lines[first])
+    rows = _all_rows(lines, first, delimiter, options)
+    head = [name.strip() for name in rows[0][1]]
+    names, body, of_ps = head, rows[1:], _is_of_ps(head)
+    if all(_number(name) is not None for name in head):
+        names, body, of_ps = _names_of_ps(rows) if delimiter is None else [], rows, True
+    elif head == ["PID"] and body and len(body[0][1]) == 2:
+        # ps -o pid,rss= prints the heading of the first column alone.
+        names = _names_of_ps(body)
+    if not names or any(map(looks_like_time, names)):
         raise ConfigError(
-            f"{options.source}:{head_line}: the first line has numbers only; write a heading with "
-            "the names of the columns above it."
+            f"{options.source}:{first + 1}: the first line holds values; write a heading with the "
+            "names of the columns above it (nvidia-smi: without noheader)."
         )
-    good = [(line, row) for line, row in body if len(row) == len(names)]
-    # A heading again: somebody appended a second recording.
-    repeated = [line for line, row in good if [cell.strip() for cell in row] == names]
-    good = [(line, row) for line, row in good if line not in set(repeated)]
+    if len(body) < len(rows):
+        # A heading again: somebody appended a second recording, or ps was called once a sample.
+        repeated = [line for line, row in body if [cell.strip() for cell in row] == head]
+        if repeated and not of_ps:
+            notes.append(f"the heading stands again in line {repeated[0]}: skipped")
+        again = set(repeated)
+        body = [(line, row) for line, row in body if line not in again]
+    if of_ps:
+        notes.append(_READ_AS_PS)
     _tell_bad_rows(options, len(names), body, notes)
-    if repeated:
-        notes.append(f"the heading stands again in line {repeated[0]}: skipped")
-    return Grid(names, [row for _, row in good], [line for line, _ in good])
+    good = [(line, row) for line, row in body if len(row) == len(names)]
+    return Grid(names, [row for _, row in good], [line for line, _ in good], of_ps)
 
 
-def _all_rows(text: str, options: TableOptions) -> list[tuple[int, list[str]]]:
+def _is_of_ps(names: Sequence[str]) -> bool:
+    return _OF_PS.issuperset(names) and not _OF_PS_ALONE.isdisjoint(names)
+
+
+def _names_of_ps(rows: Sequence[tuple[int, Sequence[str]]]) -> list[str]:
+    """Names for the columns of ``ps -o rss=`` and its like; none if ``rows`` are not of that."""
+    width = len(rows[0][1])
+    columns = list(zip(*(row for _, row in rows if len(row) == width), strict=True))
+    if not all(cell.isdecimal() for column in columns for cell in column):
+        return []
+    if width == 1:
+        return ["RSS"]
+    if width != 2:
+        return []
+    first = [int(cell) for cell in columns[0]]
+    if min(first) >= _EPOCH_S:
+        return ["time", "RSS"]
+    # Numbers that come once each are no processes.
+    if max(first) <= _PID_MAX and 2 * len(set(first)) <= len(first):
+        return ["PID", "RSS"]
+    return []
+
+
+def _all_rows(
+    lines: Sequence[str], first: int, delimiter: str | None, options: TableOptions
+) -> list[tuple[int, list[str]]]:
+    """Number and cells of each line from the heading on, comments left out."""
+    if delimiter is None:
+        return list(_of_blanks(lines, first))
     rows: list[tuple[int, list[str]]] = []
+    reader = csv.reader(lines[first:], delimiter=delimiter, skipinitialspace=True)
     try:
-        rows.extend(_rows(text))
+        for row in reader:
+            comment = bool(row) and row[0].lstrip().startswith("#") and reader.line_num > 1
+            if not comment and any(cell.strip() for cell in row):
+                rows.append((first + reader.line_num, row))
     except csv.Error as error:
         line = rows[-1][0] + 1 if rows else 1
         raise ConfigError(
@@ -160,24 +293,18 @@ def _all_rows(text: str, options: TableOptions) -> list[tuple[int, list[str]]]:
     return rows
 
 
-def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Lines with cells, comments left out; psrecord's heading hides behind a ``#``."""
-    lines = text.splitlines()
-    head = next((i for i, line in enumerate(lines) if _is_heading(line)), None)
-    if head is None:
-        return
-    delimiter = _delimiter(lines[head])
-    if delimiter is None:
-        yield head + 1, re.split(r"\s{2,}|\t", lines[head].lstrip("# ").strip())
-        for number, line in enumerate(lines[head + 1 :], head + 2):
-            if line.strip() and not line.lstrip().startswith("#"):
-                yield number, line.split()
-        return
-    reader = csv.reader(lines[head:], delimiter=delimiter, skipinitialspace=True)
-    for row in reader:
-        comment = bool(row) and row[0].lstrip().startswith("#") and reader.line_num > 1
-        if not comment and any(cell.strip() for cell in row):
-            yield head + reader.line_num, row
+def _of_blanks(lines: Sequence[str], first: int) -> Iterator[tuple[int, list[str]]]:
+    """Columns of blanks; psrecord's heading hides behind a ``#`` and has blanks in its names."""
+    heading = lines[first].lstrip("# ").strip()
+    names = heading.split()
+    if not _OF_PS.issuperset(names) and any(_number(name) is None for name in names):
+        names = re.split(r"\s{2,}|\t", heading)
+    yield first + 1, names
+    # A command line has blanks of its own.
+    most = len(names) - 1 if names[-1] in _OF_PS_COMMAND else -1
+    for number, line in enumerate(lines[first + 1 :], first + 2):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield number, line.split(None, most)
 
 
 def _is_heading(line: str) -> bool:
@@ -213,7 +340,8 @@ def _tell_bad_rows(
         )
 
 
-def _time_index(grid: Grid, options: TableOptions) -> int:
+def _time_index(grid: Grid, options: TableOptions) -> int | None:
+    """Which column has the times; None where the caller gave an interval in their place."""
     names = list(grid.names)
     if options.time_column is not None:
         for index, name in enumerate(names):
@@ -224,14 +352,16 @@ def _time_index(grid: Grid, options: TableOptions) -> int:
             f"{', '.join(names)}."
         )
     named = [index for index, name in enumerate(names) if _TIME_NAMES.match(name)]
-    if named:
-        return named[0]
     dated = [i for i, cell in enumerate(grid.rows[0]) if looks_like_time(cell)]
-    if dated:
-        return dated[0]
+    for index in (*named, *dated):
+        # TIME of ps is processor time.
+        if not grid.of_ps or names[index] in ("time", "ELAPSED"):
+            return index
+    if options.interval_s is not None:
+        return None
     raise ConfigError(
-        f"{options.source}:{grid.lines[0] - 1}: no column is a time; there are {', '.join(names)}: "
-        "name one with --time-column."
+        f"{options.source}:{grid.lines[0]}: no column is a time; there are {', '.join(names)}: "
+        "name one with --time-column, or give the time between two samples with --interval 10s."
     )
 
 
@@ -245,13 +375,15 @@ def _column(name: str, times: Times, cells: Sequence[str], lines: Sequence[int])
     value = np.full(len(cells), np.nan)
     in_bytes, filled, read = False, 0, 0
     first: tuple[int, str] | None = None
+    unit = bracket_unit(name)
     for index, cell in enumerate(cells):
-        if cell.strip().lower() in _NOTHING:
+        text = cell.strip()
+        if text.lower() in _NOTHING or _NOTHING_IN_BRACKETS.fullmatch(text):
             continue
         filled += 1
-        number = _number(cell)
+        number = _number(text, unit)
         if number is None:
-            first = first or (lines[index], cell.strip())
+            first = first or (lines[index], text)
             continue
         value[index], bytes_told = number
         in_bytes |= bytes_told
@@ -263,9 +395,11 @@ def _column(name: str, times: Times, cells: Sequence[str], lines: Sequence[int])
     )
 
 
-def _number(cell: str) -> tuple[float, bool] | None:
-    """The number in a cell, and whether it told bytes: ``12.3MiB / 2GiB`` is 12.3 * 2^20."""
-    text = cell.strip()
+def _number(text: str, heading_unit: str = "") -> tuple[float, bool] | None:
+    """The number in a cell, and whether it told bytes: ``12.3MiB / 2GiB`` is 12.3 * 2^20.
+
+    A unit that its heading has as well (``heading_unit``, in lower case) says nothing new.
+    """
     if _DECIMAL_COMMA.fullmatch(text):
         text = text.replace(",", ".")
     try:
@@ -275,7 +409,7 @@ def _number(cell: str) -> tuple[float, bool] | None:
     if match is None:
         return None
     unit = (match.group(2) or "").lower()
-    if unit in ("", "%"):
+    if unit in ("", "%", heading_unit):
         return float(match.group(1)), False
     if unit not in _CELL_UNITS:
         return None

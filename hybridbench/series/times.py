@@ -12,7 +12,7 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 
 _CLOCK = re.compile(r"(\d{1,6}):([0-5]\d):([0-5]\d(?:[.,]\d+)?)(?:\s*([AaPp])[Mm])?")
-_ISO_LIKE = re.compile(r"\d{4}-\d\d-\d\d|\d{8}T\d{4}")
+_ISO_LIKE = re.compile(r"\d{4}([-/])\d\d\1\d\d|\d{8}T\d{4}")
 _US_DATE = "%m/%d/%Y %H:%M:%S"
 # Seconds since 1970 lie in 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
 _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (1e9, 1.0))
@@ -109,6 +109,9 @@ def _words(cells: Sequence[str], odd: int) -> Times:
 
 def _date(index: int, cell: str) -> float:
     text = cell.strip().replace(",", ".", 1)
+    if _ISO_LIKE.match(text):
+        # nvidia-smi writes 2026/01/31.
+        text = text.replace("/", "-")
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

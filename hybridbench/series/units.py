@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hybridbench.metrics import Check, Kind, Unit, spec_of
@@ -37,7 +37,7 @@ _MEMORY = re.compile(
     r"\breal\b|\bres\b",
     re.I,
 )
-_IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+)\s*[)\]]\s*$")
+_IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+|%)\s*[)\]]\s*$")
 _SUFFIX = re.compile(r"(?:^|[_.\s-])(bytes|kib|mib|gib|kb|mb|gb|ms|milliseconds|seconds)$", re.I)
 _CAMEL = re.compile(r"[a-z](KiB|MiB|GiB|KB|MB|GB|Bytes)$")
 _COUNTER = re.compile(
@@ -48,13 +48,16 @@ _COUNTER = re.compile(
 )
 _IDLE = re.compile(
     r"^(p?p?id|pgid|tid|uid|gid|port|cpu.*|.*cpu|%cpu|%mem|.*cpu[ _(%].*|uptime.*|.*uptime|epoch|"
-    r"timestamp|row|index|line|nproc|seed|rank)$|_limit|^limit|limit_bytes|\blimit\b|_seconds_total$",
+    r"timestamp|row|index|line|nproc|seed|rank|ni|pri|psr|pstate|count|"
+    # What nvidia-smi tells beside memory.
+    r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|_limit|^limit|limit_bytes|\blimit\b|_seconds_total$",
     re.I,
 )
 _SPEED = re.compile(
     r"throughput|per_s(ec|econd)?$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput", re.I
 )
 _DELAY = re.compile(r"latency|ttft|itl|tpot|_ms\b|\(ms\)|duration|delay", re.I)
+_FREE_ON_GPU = "memory.free"
 # psrecord divides by 2^20 and writes MB.
 _PSRECORD = frozenset({"real (mb)", "virtual (mb)"})
 
@@ -119,7 +122,8 @@ def meaning_of(name: str) -> Meaning:
         return Meaning(Role.LEVEL, unit, higher_is_worse=False)
     if _COUNTER.search(bare):
         return Meaning(Role.COUNTER, Unit.COUNT)
-    return _level(name)
+    level = _level(name)
+    return replace(level, higher_is_worse=False) if bare == _FREE_ON_GPU else level
 
 
 def is_gated(name: str) -> bool:
@@ -132,6 +136,12 @@ def bare_name(name: str) -> str:
     """``name`` without the unit in brackets and without labels: ``RSS (KB)`` is RSS."""
     head = name.partition("{")[0]
     return _IN_BRACKETS.sub("", head).strip()
+
+
+def bracket_unit(name: str) -> str:
+    """The unit in brackets at the end of ``name``, in lower case; empty if there is none."""
+    match = _IN_BRACKETS.search(name)
+    return "" if match is None else match.group(1).lower()
 
 
 def _level(name: str) -> Meaning:

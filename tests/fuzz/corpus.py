@@ -146,6 +146,16 @@ def _series(folder: Path) -> None:
     (folder / "mprof.dat").write_text(
         "CMDLINE python x\n" + "".join(f"MEM {100 + i} {1.8e9 + i}\n" for i in range(_ROWS))
     )
+    gpus = (
+        f"2026/11/23 {i // 60:02}:{i % 60:02}:00.000, {gpu}, {100 + i} MiB, [N/A]\n"
+        for i in range(_ROWS)
+        for gpu in (0, 1)
+    )
+    heading = "timestamp, index, memory.used [MiB], power.draw [W]\n"
+    (folder / "nvidia-smi.csv").write_text(heading + "".join(gpus))
+    (folder / "ps.txt").write_text(
+        "".join(f"{1_800_000_000 + 10 * i} {5000 + i}\n" for i in range(_ROWS))
+    )
 
 
 def _traces(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables of other tools: psrecord, mprof, docker stats, spreadsheets of another country."""
+"""Tables of other tools: psrecord, mprof, ps, nvidia-smi, docker stats, foreign spreadsheets."""
 
 from __future__ import annotations
 
@@ -7,16 +7,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridbench.errors import ConfigError
+from hybridbench.errors import ConfigError, UsageError
 from hybridbench.series.files import SeriesFile, read_series
 
 MIB = 2.0**20
 
 
-def read(tmp_path: Path, text: str) -> SeriesFile:
+def read(tmp_path: Path, text: str, interval_s: float | None = None) -> SeriesFile:
     path = tmp_path / "series"
-    path.write_text(text, encoding="utf-8")
-    return read_series(str(path))
+    path.write_bytes(text.encode())
+    return read_series(str(path), interval_s=interval_s)
+
+
+def values(file: SeriesFile) -> dict[str, list[tuple[float, float]]]:
+    """Times from the first one on, and numbers; what was not read is left out."""
+    zero_s = min(float(column.t_s[0]) for column in file.columns)
+    return {
+        column.name: [
+            (float(t) - zero_s, float(v))
+            for t, v in zip(column.t_s, column.value, strict=True)
+            if np.isfinite(v)
+        ]
+        for column in file.columns
+        if not column.is_text
+    }
 
 
 def test_the_log_of_psrecord_has_its_heading_behind_a_hash(tmp_path: Path) -> None:
@@ -82,3 +96,113 @@ def test_a_heading_in_the_middle_and_a_torn_end_are_told(tmp_path: Path) -> None
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a run"):
         read_series(str(tmp_path))
+
+
+NVIDIA_SMI = (
+    "timestamp, index, name, memory.used [MiB], utilization.gpu [%], power.draw [W]\n"
+    "2026/11/23 10:00:00.000, 0, NVIDIA H200, 1234 MiB, 12 %, 71.25 W\n"
+    "2026/11/23 10:00:00.004, 1, NVIDIA H200, 5 MiB, 0 %, [N/A]\n"
+    "\n"
+    "2026/11/23 10:00:10.000, 0, NVIDIA H200, 1236 MiB, 90 %, 72.00 W\n"
+    "2026/11/23 10:00:10.004, 1, NVIDIA H200, [Unknown Error], 0 %, [N/A]\n"
+    "2026/11/23 10:00:20.000, 0, NVIDIA H200, 1238 MiB, 95 %, 72.50 W\n"
+    "2026/11/23 10:00:20.004, 1, NVIDIA H200, 7 MiB, 0 %, [N/A]\n"
+)
+
+
+@pytest.mark.parametrize("units", [True, False])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_each_gpu_of_nvidia_smi_is_a_series(tmp_path: Path, units: bool, ending: str) -> None:
+    head, rows = NVIDIA_SMI.split("\n", 1)
+    if not units:
+        rows = rows.replace(" MiB", "").replace(" %", "").replace(" W", "")
+
+    file = read(tmp_path, f"{head}\n{rows}".replace("\n", ending))
+
+    read_of = values(file)
+    assert read_of['memory.used [MiB]{index="0"}'] == [(0, 1234), (10, 1236), (20, 1238)]
+    assert [v for _, v in read_of['memory.used [MiB]{index="1"}']] == [5, 7]
+    assert [v for _, v in read_of['power.draw [W]{index="0"}']] == [71.25, 72.0, 72.5]
+    assert read_of['power.draw [W]{index="1"}'] == []
+    assert not any(column.in_bytes for column in file.columns)
+
+
+def test_one_gpu_has_no_labels_and_needs_an_interval_without_a_timestamp(tmp_path: Path) -> None:
+    text = "index, memory.used [MiB]\n3, 10 MiB\n3, 12 MiB\n"
+
+    file = read(tmp_path, text, interval_s=5.0)
+
+    assert values(file)["memory.used [MiB]"] == [(0, 10), (5, 12)]
+    with pytest.raises(ConfigError, match="--interval"):
+        read(tmp_path, text)
+
+
+def test_rows_of_nvidia_smi_without_a_heading_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="without noheader"):
+        read(tmp_path, NVIDIA_SMI.split("\n", 1)[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" 500\n 502\n\n 504\n", {"RSS": [(0, 500), (10, 502), (20, 504)]}),
+        ("   RSS\r\n500\r\n   RSS\r\n502\r\n", {"RSS": [(0, 500), (10, 502)]}),
+        (
+            "    PID\n   12 500\n    7 100\n   12 502\n   13 900\n    7 101\n   13 901\n",
+            {
+                'RSS{PID="12"}': [(0, 500), (10, 502)],
+                'RSS{PID="7"}': [(0, 100), (10, 101)],
+                'RSS{PID="13"}': [(10, 900), (20, 901)],
+            },
+        ),
+        (
+            "   12 500\n   12 502\n   19 100\n   19 101\n",
+            {
+                "PID": [(0, 12), (10, 12), (20, 19), (30, 19)],
+                "RSS": [(0, 500), (10, 502), (20, 100), (30, 101)],
+            },
+        ),
+        (
+            "  RSS     TIME COMMAND\n500 00:00:01 python -m x\n502 00:00:01 python -m x\n",
+            {"RSS": [(0, 500), (10, 502)]},
+        ),
+    ],
+)
+def test_what_ps_prints_is_memory_in_kib(
+    tmp_path: Path, text: str, expected: dict[str, list[tuple[float, float]]]
+) -> None:
+    file = read(tmp_path, text, interval_s=10.0)
+
+    assert values(file) == expected
+    assert {c.usual_unit for c in file.columns if c.name.startswith("RSS")} == {"KiB"}
+
+
+def test_a_time_before_each_number_of_ps_needs_no_interval(tmp_path: Path) -> None:
+    text = "1800000000 500\n1800000010 502\n"
+
+    assert values(read(tmp_path, text)) == {"RSS": [(0, 500), (10, 502)]}
+    with pytest.raises(UsageError, match="times of its own"):
+        read(tmp_path, text, interval_s=10.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["1.5\n2.5\n", "-1\n-2\n", "0 500\n10 502\n", "12 500 1\n12 502 1\n", "12,5\n12,6\n"]
+)
+def test_numbers_that_ps_cannot_have_printed_need_a_heading(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="write a heading"):
+        read(tmp_path, text, interval_s=10.0)
+
+
+def test_rows_of_several_processes_that_take_turns_are_a_series_each(tmp_path: Path) -> None:
+    text = "time,pid,rss\n1,7,10\n1,8,20\n2,7,11\n2,8,21\n"
+
+    assert values(read(tmp_path, text)) == {
+        'rss{pid="7"}': [(0, 10), (1, 11)],
+        'rss{pid="8"}': [(0, 20), (1, 21)],
+    }
+
+
+def test_an_index_of_rows_is_no_gpu(tmp_path: Path) -> None:
+    text = "time,index,rss\n1,0,10\n2,1,20\n3,0,11\n4,1,21\n"
+
+    assert read(tmp_path, text).names() == ("index", "rss")

@@ -129,6 +129,22 @@ def test_a_series_of_no_known_unit_is_judged_the_same_at_any_scale(
     assert answers[0][1] == pytest.approx(answers[1][1] * 1000.0, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize(("unit", "factor"), [(None, 1024.0), ("MB", 1e6)])
+def test_numbers_of_ps_are_kib_unless_a_unit_is_given(
+    tmp_path: Path, unit: str | None, factor: float
+) -> None:
+    series = made(300)
+    path = series.write(tmp_path / "rss.txt", [f"{v / factor:.0f}" for v in series.value])
+    interval_s = float(series.t_s[1] - series.t_s[0])
+
+    kind, rate, *_ = only(
+        judge_file(path, JudgeOptions(steady_at="5m", interval_s=interval_s, unit=unit))
+    )
+
+    assert kind is VerdictKind.LEAK
+    assert rate == pytest.approx(300 * MIB, rel=0.05)
+
+
 def test_growth_with_a_restart_is_told_and_never_fitted_across(tmp_path: Path) -> None:
     first, second = made(900, hours=1.5), made(900, seed=1, hours=0.9)
     t = np.concatenate([first.t_s, second.t_s + 1.5 * 3600])

@@ -39,6 +39,10 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("CPU (%)", Role.SHOWN),
         ("pid", Role.SHOWN),
         ("memory_limit_bytes", Role.SHOWN),
+        ("memory.total [MiB]", Role.SHOWN),
+        ("utilization.memory [%]", Role.SHOWN),
+        ('temperature.gpu{index="0"}', Role.SHOWN),
+        ('memory.used [MiB]{index="0"}', Role.LEVEL),
         ("open_fds", Role.LEVEL),
         ("objects", Role.LEVEL),
     ],
@@ -53,6 +57,11 @@ def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
     assert meaning_of("ttft_ms").higher_is_worse
     assert meaning_of("ttft_ms").decays
     assert not meaning_of("rss_bytes").decays
+
+
+def test_free_memory_of_a_gpu_must_not_fall() -> None:
+    assert not meaning_of("memory.free [MiB]").higher_is_worse
+    assert meaning_of("memory.used [MiB]").higher_is_worse
 
 
 def test_memory_of_no_told_unit_is_not_guessed() -> None:
