@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -71,7 +70,7 @@ def history(
     points = [point for point in found.points if _wanted(point, model, profile, since_s)]
     series = series_of(points, _quantities(metric or []))
     if format_ is HistoryFormat.JSON:
-        text = json.dumps(history_json(series, found.unread), indent=2) + "\n"
+        text = history_json(series, found.unread)
     else:
         from hybridbench.report.formats import FORMATS
 

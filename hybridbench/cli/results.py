@@ -58,19 +58,18 @@ def _nightly_run(directory: Path) -> Result:
 def _comparison(directory: Path) -> Result:
     from hybridbench.analysis.comparison.answer import check_ratios
     from hybridbench.analysis.comparison.compare import compare
-    from hybridbench.analysis.reading import text, texts
     from hybridbench.compare.store import read_comparison
     from hybridbench.report.comparison import ComparisonSource, comparison_document
     from hybridbench.report.comparison_json import write_comparison
 
     stored = read_comparison(directory)
     verdict, ratios = check_ratios(
-        compare(stored.comparison, stored.terms), texts(stored.facts, "thresholds")
+        compare(stored.comparison, stored.terms), stored.manifest.thresholds
     )
     source = ComparisonSource(
-        run_id=text(stored.facts, "comparison_id", directory.name),
-        command=tuple(texts(stored.facts, "command")),
-        ended_by=stored.ended_by,
+        run_id=stored.manifest.comparison_id or directory.name,
+        command=stored.manifest.command,
+        ended_by=stored.manifest.ended_by,
         ratios=tuple(ratios),
     )
     document = comparison_document(stored.comparison, verdict, source)

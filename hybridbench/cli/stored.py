@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.codec import by_name
+from hybridbench.records.json_value import json_text
 from hybridbench.safe_output import echo, emit, one_line
 from hybridbench.units import format_duration
 
@@ -55,7 +57,7 @@ def list_stored(
         and (verdict is None or answer(entry).casefold() == verdict.casefold())
     ]
     if format_ is ListFormat.JSON:
-        emit(json.dumps([_as_json(entry) for entry in shown], indent=2) + "\n")
+        emit(json_text([by_name(_listed(entry)) for entry in shown]))
         return
     from hybridbench.terminal import Terminal
 
@@ -123,19 +125,35 @@ def _said(entry: RunSummary) -> str:
     return f"{entry.kind} of {what}" if what else entry.kind.value
 
 
-def _as_json(entry: RunSummary) -> dict[str, object]:
+class _Listed(msgspec.Struct, frozen=True):
+    """One entry for machines; ``started`` is in UTC."""
+
+    path: str
+    kind: str
+    run_id: str
+    answer: str
+    headline: str
+    model: str
+    profile: str
+    defects: tuple[str, ...]
+    started: str | None
+    duration_s: float | None
+    problem: str | None
+
+
+def _listed(entry: RunSummary) -> _Listed:
     started = entry.started_wall_s
     stamp = None if started is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started))
-    return {
-        "path": str(entry.path),
-        "kind": entry.kind.value,
-        "run_id": entry.run_id,
-        "answer": answer(entry),
-        "headline": entry.headline,
-        "model": entry.model,
-        "profile": entry.profile,
-        "defects": list(entry.defects),
-        "started": stamp,
-        "duration_s": entry.duration_s,
-        "problem": entry.problem or None,
-    }
+    return _Listed(
+        path=str(entry.path),
+        kind=entry.kind.value,
+        run_id=entry.run_id,
+        answer=answer(entry),
+        headline=entry.headline,
+        model=entry.model,
+        profile=entry.profile,
+        defects=entry.defects,
+        started=stamp,
+        duration_s=entry.duration_s,
+        problem=entry.problem or None,
+    )

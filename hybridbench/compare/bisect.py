@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hybridbench.analysis.comparison.records import Change, Comparison, ComparisonVerdict, Outcome
-from hybridbench.analysis.reading import text
-from hybridbench.compare.store import read_facts
+from hybridbench.compare.store import read_comparison_manifest
 from hybridbench.compare.worktree import Revision, find_revision, git
 from hybridbench.errors import RunDirectoryError, UsageError
-from hybridbench.records.json_value import JsonValue, as_mapping
+from hybridbench.records.comparison import FINISHED
 from hybridbench.records.verdict import VerdictKind, leak_kind
 from hybridbench.rundir.layout import COMPARISON
 
@@ -22,8 +21,6 @@ Symptom: TypeAlias = tuple[str, str]
 
 _WORSE = (Change.INTRODUCED, Change.WORSE)
 _PROVES_NOTHING = (VerdictKind.INVALID, VerdictKind.CRASHED)
-# Ends after which a comparison has said what it can.
-_FINISHED = ("decided", "rounds", "max-time", "lost")
 
 
 class Answer(StrEnum):
@@ -129,16 +126,10 @@ def finished_comparison(store: Path, trees: Sequence[str], settings: str) -> Pat
     """
     for path in sorted(store.glob(f"*/{COMPARISON}"), reverse=True):
         try:
-            facts = read_facts(path.parent)
+            stored = read_comparison_manifest(path.parent)
         except RunDirectoryError:
             continue
-        of_same = text(facts, "settings") == settings and _trees(facts) == list(trees)
-        if of_same and text(facts, "ended") in _FINISHED:
+        of_trees = [version.unknown.get("tree") for version in stored.versions]
+        if stored.settings == settings and of_trees == list(trees) and stored.ended in FINISHED:
             return path.parent
     return None
-
-
-def _trees(facts: Mapping[str, JsonValue]) -> list[str]:
-    versions = facts.get("versions")
-    entries = versions if isinstance(versions, list) else []
-    return [text(as_mapping(entry), "tree") for entry in entries]

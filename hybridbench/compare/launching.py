@@ -137,9 +137,8 @@ def with_started(
             version=ready.versions.get("python", ""),
         )
         described = msgspec.structs.replace(described, interpreter=interpreter)
-    commit = side.facts.get("commit")
-    if isinstance(commit, str):
-        git = Git(commit=commit, branch=side.name)
+    if side.origin.commit is not None:
+        git = Git(commit=side.origin.commit, branch=side.name)
         described = msgspec.structs.replace(described, git=git)
     return described
 

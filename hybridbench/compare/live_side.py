@@ -141,7 +141,7 @@ class LiveSide:
             RunDirectoryError: it cannot be written.
         """
         clock = self._context.clock
-        version = {"name": self.side.name, "kind": self.side.kind, **self.side.facts}
+        version = {"name": self.side.name, "kind": self.side.kind, **self.side.origin.stored()}
         self._manifest = msgspec.structs.replace(
             planned_manifest(self._plan, self.label, self._started_wall_s), version=version
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from hybridbench.analysis.comparison.compare import look
 from hybridbench.analysis.comparison.metrics import is_open_loop
@@ -23,7 +25,7 @@ from hybridbench.compare.plan import ComparePlan, order_of
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
 from hybridbench.errors import ExitCode, SameEngineError, UsageError
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.comparison import ComparedVersion, ComparisonManifest
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.messages import Ready
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
@@ -96,11 +98,11 @@ def run_comparison(
     view = make_view(plan.ui)
     try:
         with (
-            opened_comparison(plan.store, clock, plan.terms, _facts(plan)) as writer,
+            opened_comparison(plan.store, clock, plan.terms, _manifest(plan)) as writer,
             handled_interrupts() as interrupts,
         ):
             context = CompareContext(plan, writer.directory, clock, interrupts, cpu_for_workers())
-            writer.tell(worker_cpu=context.cpu)
+            writer.store(replace(writer.manifest, worker_cpu=context.cpu))
             sides = [
                 make_side(side, side_label(index), context) for index, side in enumerate(plan.sides)
             ]
@@ -156,13 +158,15 @@ class _Comparison:
                 ended = self._compare(sides, held)
             except (SecondSignalError, StartRefusedError):
                 ended = "interrupted"
-            self._writer.tell(
+            last_words = replace(
+                self._writer.manifest,
                 ended=ended,
                 exit_code=self._interrupts.exit_code,
                 rounds=self._rounds,
                 ended_wall_s=self._context.clock.wall_s(),
-                versions=[_version(side) for side in sides],
+                versions=_versions(sides),
             )
+            self._writer.store(last_words)
         return CompareOutcome(
             self._context.directory, self._rounds, ended, self._interrupts.exit_code
         )
@@ -184,7 +188,7 @@ class _Comparison:
         )
         if not self._plan.same_engine:
             _refuse_same_engine(sides)
-        self._writer.tell(versions=[_version(side) for side in sides])
+        self._writer.store(replace(self._writer.manifest, versions=_versions(sides)))
         requests = self._warm_up(sides)
         if requests is None:
             return "lost" if any(side.lost for side in sides) else "interrupted"
@@ -207,7 +211,7 @@ class _Comparison:
                 return None
             if index == 0:
                 requests = max(_FEWEST_REQUESTS, round(rates[0] * plan.block_s))
-        self._writer.tell(block_requests=requests)
+        self._writer.store(replace(self._writer.manifest, block_requests=requests))
         took = f"about {format_duration(plan.block_s)} of {sides[0].label}"
         self._view.note(f"{requests} requests a block, {took}")
         for side in sides:
@@ -228,7 +232,7 @@ class _Comparison:
                 return "lost"
             longest_s = max(longest_s, clock.monotonic_s() - round_s)
             self._rounds += 1
-            self._writer.tell(rounds=self._rounds)
+            self._writer.store(replace(self._writer.manifest, rounds=self._rounds))
             if self._interrupts.first is not None:
                 return "interrupted"
             if self._answered(sides):
@@ -353,33 +357,28 @@ class _Comparison:
             return []
 
 
-def _facts(plan: ComparePlan) -> dict[str, JsonValue]:
-    return {
-        "command": list(plan.command),
-        "settings": plan.settings_digest(),
-        "interleaved": True,
-        "order": "ABBA",
-        "model": plan.model,
-        "profile": plan.profile.name,
-        "seed": plan.seed,
-        "block_s": plan.block_s,
-        "slice_s": plan.slice_s,
-        "max_time_s": plan.max_time_s,
-        "renew_every": plan.renew_every,
-        "thresholds": list(plan.thresholds),
-        "allowed_mismatches": sorted(plan.allowed),
-    }
+def _manifest(plan: ComparePlan) -> ComparisonManifest:
+    return ComparisonManifest(
+        command=plan.command,
+        settings=plan.settings_digest(),
+        interleaved=True,
+        order="ABBA",
+        model=plan.model,
+        profile=plan.profile.name,
+        seed=plan.seed,
+        block_s=plan.block_s,
+        slice_s=plan.slice_s,
+        max_time_s=plan.max_time_s,
+        renew_every=plan.renew_every,
+        thresholds=plan.thresholds,
+        allowed_mismatches=tuple(sorted(plan.allowed)),
+    )
 
 
-def _version(side: ComparedSide) -> dict[str, JsonValue]:
-    return {
-        "name": side.side.name,
-        "kind": side.side.kind,
-        "run": side.label,
-        "engine_hash": side.manifest.engine_hash or None,
-        "lost": side.lost,
-        **side.side.facts,
-    }
+def _versions(sides: Sequence[ComparedSide]) -> tuple[ComparedVersion, ...]:
+    return tuple(
+        side.side.compared(side.label, side.manifest.engine_hash, side.lost) for side in sides
+    )
 
 
 def _refuse_same_engine(sides: Sequence[ComparedSide]) -> None:
@@ -407,11 +406,11 @@ def _identity(side: ComparedSide) -> str:
     """One line: what really runs there."""
     ready = side.ready
     parts = [f"engine {ready.engine_files_sha256[:12]} ({ready.engine_files} files)"]
-    facts: Mapping[str, JsonValue] = side.side.facts
-    if "commit" in facts:
-        parts.append(f"commit {str(facts['commit'])[:10]} {facts.get('subject', '')}".rstrip())
-    if "engine_from" in facts:
-        parts.append(f"Python {facts.get('interpreter')}, engine {facts['engine_from']}")
+    origin = side.side.origin
+    if origin.commit is not None:
+        parts.append(f"commit {origin.commit[:10]} {origin.subject or ''}".rstrip())
+    if origin.engine_from is not None:
+        parts.append(f"Python {origin.interpreter}, engine {origin.engine_from}")
     if side.side.defects:
         parts.append(f"with {', '.join(side.side.defects)}")
     return "; ".join(parts)

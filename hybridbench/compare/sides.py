@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Final
 from hybridbench.compare.interpreters import find_interpreter
 from hybridbench.compare.worktree import find_revision, worktree
 from hybridbench.errors import UsageError
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.comparison import ComparedVersion, Origin
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.runs.defect_catalog import AS_OF, described_defects
 from hybridbench.targets.bundled import WorkerProgram
@@ -35,7 +35,7 @@ class Side:
         defects: slugs and files to put back.
         releases: those of other engines that the defects were taken from.
         program: the engine that runs, and its interpreter.
-        facts: what the manifest of the side tells of it: commit, where its engine comes from.
+        origin: where its engine comes from; the manifest of the side tells it.
         run_dir: a stored run.
     """
 
@@ -44,13 +44,19 @@ class Side:
     defects: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
     program: WorkerProgram = field(default_factory=WorkerProgram)
-    facts: Mapping[str, JsonValue] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
     run_dir: Path | None = None
 
     @property
     def is_foreign(self) -> bool:
         """Whether its engine may be of another release than this process."""
         return self.kind in {"git", "python"}
+
+    def compared(self, run: str, engine_hash: str, lost: str | None = None) -> ComparedVersion:
+        """As comparison.json has it; ``run`` is its run directory from there."""
+        return ComparedVersion(
+            self.name, self.kind, run, engine_hash or None, lost, unknown=self.origin.stored()
+        )
 
 
 @contextmanager
@@ -112,21 +118,13 @@ def _resolved(name: str, made: ExitStack) -> Side:
     if name.startswith(_GIT):
         revision = find_revision(name.removeprefix(_GIT))
         tree = made.enter_context(worktree(revision))
-        facts: dict[str, JsonValue] = {
-            "commit": revision.commit,
-            "subject": revision.subject,
-            "tree": revision.tree,
-        }
+        origin = Origin(commit=revision.commit, subject=revision.subject, tree=revision.tree)
         program = WorkerProgram(search_path=str(tree), module=revision.worker_module)
-        return Side(name, "git", program=program, facts=facts)
+        return Side(name, "git", program=program, origin=origin)
     if name.startswith(_PYTHON):
         found = find_interpreter(name.removeprefix(_PYTHON))
-        return Side(
-            name,
-            "python",
-            program=found.program,
-            facts={"interpreter": found.version, "engine_from": found.engine_from},
-        )
+        origin = Origin(interpreter=found.version, engine_from=found.engine_from)
+        return Side(name, "python", program=found.program, origin=origin)
     if is_stored(name):
         return Side(name, "run", run_dir=Path(name))
     return _with_defects(name)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, Self
 
 import msgspec
 
 from hybridbench.analysis.comparison.records import (
-    COUNT_MAX,
     Block,
     Comparison,
     ComparisonTerms,
@@ -26,11 +25,9 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.analysis.comparison.stored import stored_blocks
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.reading import number, text, texts
 from hybridbench.clock import Clock
 from hybridbench.errors import (
     ConfigError,
-    ExitCode,
     RunDirectoryError,
     SameEngineError,
     UsageError,
@@ -42,58 +39,52 @@ from hybridbench.foreign import (
     read_bytes,
     read_json,
 )
-from hybridbench.records.json_value import JsonValue, as_mapping, plain_mapping
+from hybridbench.records.comparison import (
+    COMPARISON_SCHEMA,
+    ComparedVersion,
+    ComparisonManifest,
+    comparison_manifest_from_json,
+    comparison_manifest_to_json,
+)
+from hybridbench.records.json_value import json_text
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import BLOCKS, COMPARISON, make_run_dir, new_run_id
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.unused import remove_unused
 from hybridbench.thresholds import parse_threshold
 
-COMPARISON_SCHEMA: Final = "hybridbench.comparison-plan/1"
-
 
 @dataclass(frozen=True)
 class StoredComparison:
-    """A comparison as it lies on the disk, read but not judged.
-
-    ``ended`` says why there are no more rounds: "decided", "rounds", "max-time", "interrupted",
-    "lost", or "" for one that was killed.
-    """
+    """A comparison as it lies on the disk, read but not judged."""
 
     comparison: Comparison
     terms: ComparisonTerms
-    facts: Mapping[str, JsonValue]
-    ended: str
-
-    @property
-    def ended_by(self) -> ExitCode | None:
-        """The exit code of one that a signal ended."""
-        code = self.facts.get("exit_code")
-        known = code if isinstance(code, int) and code in set(ExitCode) else None
-        return None if known is None else ExitCode(known)
+    manifest: ComparisonManifest
 
 
 class ComparisonWriter:
     """Owns ``comparison.json`` and ``blocks.jsonl`` while a comparison runs."""
 
-    def __init__(self, directory: Path, facts: Mapping[str, JsonValue]) -> None:
+    def __init__(self, directory: Path, manifest: ComparisonManifest) -> None:
         """
         Raises:
             RunDirectoryError: the directory cannot be written.
         """
         self.directory = directory
-        self._facts: dict[str, JsonValue] = {"schema": COMPARISON_SCHEMA, **facts}
-        self._write()
+        self.store(manifest)
         path = directory / BLOCKS
         try:
             self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise RunDirectoryError(f"cannot open {path}: {error.strerror}") from error
 
-    def tell(self, **facts: JsonValue) -> None:
-        """Add to what is known of the comparison, or correct it."""
-        self._facts.update(facts)
-        self._write()
+    def store(self, manifest: ComparisonManifest) -> None:
+        """What is known of the comparison now."""
+        self.manifest = manifest
+        write_atomically(
+            self.directory / COMPARISON, json_text(comparison_manifest_to_json(manifest))
+        )
 
     def block(self, block: Block) -> None:
         """Append one block.
@@ -132,14 +123,10 @@ class ComparisonWriter:
     ) -> None:
         self.close()
 
-    def _write(self) -> None:
-        stored = json.dumps(plain_mapping(self._facts), indent=2, allow_nan=False)
-        write_atomically(self.directory / COMPARISON, stored + "\n")
-
 
 @contextmanager
 def opened_comparison(
-    store: Path, clock: Clock, terms: ComparisonTerms, facts: Mapping[str, JsonValue]
+    store: Path, clock: Clock, terms: ComparisonTerms, manifest: ComparisonManifest
 ) -> Iterator[ComparisonWriter]:
     """The writer of a new comparison in ``store``, which is taken away again if nothing ran.
 
@@ -147,19 +134,16 @@ def opened_comparison(
         RunDirectoryError: the store cannot be written.
     """
     started_wall_s = clock.wall_s()
-    run_id = new_run_id(started_wall_s, str(facts["model"]), str(facts["profile"]))
+    run_id = new_run_id(started_wall_s, manifest.model, manifest.profile)
     directory = make_run_dir(store, f"{run_id}-compare")
-    known: dict[str, JsonValue] = {
-        "comparison_id": directory.name,
-        "started_wall_s": started_wall_s,
-        **facts,
-        "looks": list(terms.looks),
-        "margin": terms.margin,
-        "alpha": terms.alpha,
-        "versions": [],
-        "rounds": 0,
-        "ended": "",
-    }
+    known = msgspec.structs.replace(
+        manifest,
+        comparison_id=directory.name,
+        started_wall_s=started_wall_s,
+        looks=terms.looks,
+        margin=terms.margin,
+        alpha=terms.alpha,
+    )
     try:
         with ComparisonWriter(directory, known) as writer:
             yield writer
@@ -177,30 +161,33 @@ def read_comparison(path: Path) -> StoredComparison:
     Raises:
         RunDirectoryError: there is none, it is damaged, or a later version wrote it.
     """
-    facts = read_facts(path)
-    versions = tuple(_version(path, as_mapping(entry)) for entry in _entries(facts))
+    manifest = read_comparison_manifest(path)
+    versions = tuple(_version(path, entry) for entry in manifest.versions)
     if len(versions) < 2:
         raise RunDirectoryError(f"{path / COMPARISON} names fewer than two versions")
-    interleaved = facts.get("interleaved") is True
-    blocks = _blocks(path / BLOCKS) if interleaved else _windows(versions)
-    looks = tuple(_whole(look, 0) for look in _numbers(facts.get("looks")))
+    blocks = _blocks(path / BLOCKS) if manifest.interleaved else _windows(versions)
+    default = ComparisonTerms()
     try:
         terms = ComparisonTerms(
-            margin=number(facts, "margin", ComparisonTerms().margin),
-            looks=looks or ComparisonTerms().looks,
+            margin=default.margin if manifest.margin is None else manifest.margin,
+            looks=manifest.looks or default.looks,
         )
-        for threshold in texts(facts, "thresholds"):
+        for threshold in manifest.thresholds:
             parse_threshold(threshold)
     except ValueError as error:
         raise RunDirectoryError(f"{path / COMPARISON} is damaged: {error}") from error
-    allowed = frozenset(texts(facts, "allowed_mismatches"))
-    # What was stored before processes could serve some rounds knows every block or none.
-    renew_every = _whole(number(facts, "renew_every", float(facts.get("fresh") is True)), 0)
-    comparison = Comparison(versions, blocks, interleaved, looks, allowed, renew_every)
-    return StoredComparison(comparison, terms, facts, text(facts, "ended"))
+    comparison = Comparison(
+        versions,
+        blocks,
+        manifest.interleaved,
+        manifest.looks,
+        frozenset(manifest.allowed_mismatches),
+        int(manifest.fresh is True) if manifest.renew_every is None else manifest.renew_every,
+    )
+    return StoredComparison(comparison, terms, manifest)
 
 
-def read_facts(path: Path) -> dict[str, JsonValue]:
+def read_comparison_manifest(path: Path) -> ComparisonManifest:
     """What ``comparison.json`` in ``path`` says.
 
     Raises:
@@ -221,18 +208,12 @@ def read_facts(path: Path) -> dict[str, JsonValue]:
             f"{file} has schema {schema!r}, and this hybridbench reads {COMPARISON_SCHEMA!r} only: "
             "read it with the version that wrote it"
         )
-    return cast("dict[str, JsonValue]", stored)
+    return comparison_manifest_from_json(stored)
 
 
-def _entries(facts: Mapping[str, JsonValue]) -> Sequence[JsonValue]:
-    entries = facts.get("versions")
-    return entries if isinstance(entries, list) else ()
-
-
-def _version(path: Path, entry: Mapping[str, JsonValue]) -> Version:
-    run = path / text(entry, "run")
-    record = read_run(run)
-    return Version(text(entry, "name"), text(entry, "kind"), record.manifest, record, judge(record))
+def _version(path: Path, entry: ComparedVersion) -> Version:
+    record = read_run(path / entry.run)
+    return Version(entry.name, entry.kind, record.manifest, record, judge(record))
 
 
 def _windows(versions: Sequence[Version]) -> tuple[Block, ...]:
@@ -265,14 +246,3 @@ def _block(line: bytes) -> Block | None:
 
 
 _BLOCK: Final = msgspec.json.Decoder(Block)
-
-
-def _whole(value: float, default: int) -> int:
-    """``value`` as an int; ``default`` for what counts nothing."""
-    return int(value) if 0 <= value <= COUNT_MAX else default
-
-
-def _numbers(value: JsonValue) -> list[float]:
-    return (
-        [float(v) for v in value if isinstance(v, int | float)] if isinstance(value, list) else []
-    )

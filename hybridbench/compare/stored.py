@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from hybridbench.analysis.comparison.records import ComparisonTerms
 from hybridbench.clock import SystemClock
 from hybridbench.compare.plan import of_one_run
@@ -14,7 +16,7 @@ from hybridbench.compare.run import CompareOutcome, refuse_mismatches
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
 from hybridbench.errors import ExitCode, UsageError
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.comparison import ComparedVersion, ComparisonManifest
 from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.manifest import read_manifest
 from hybridbench.runs.plan import SoakPlan
@@ -59,21 +61,20 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
             f"version beside it runs as long: give --max-time {format_duration(like.duration_s)} "
             "or compare stored runs only."
         )
-    facts: dict[str, JsonValue] = {
-        "command": list(plan.command),
-        "interleaved": False,
-        "model": like.model,
-        "profile": like.profile.name,
-        "thresholds": list(plan.thresholds),
-        "allowed_mismatches": sorted(plan.allowed),
-    }
-    with opened_comparison(plan.store, SystemClock(), plan.terms, facts) as writer:
+    manifest = ComparisonManifest(
+        command=plan.command,
+        model=like.model,
+        profile=like.profile.name,
+        thresholds=plan.thresholds,
+        allowed_mismatches=tuple(sorted(plan.allowed)),
+    )
+    with opened_comparison(plan.store, SystemClock(), plan.terms, manifest) as writer:
         return _side_by_side(plan, like, writer)
 
 
 def _side_by_side(plan: StoredPlan, like: SoakPlan, writer: ComparisonWriter) -> CompareOutcome:
     directory = writer.directory
-    entries: list[JsonValue] = []
+    versions: tuple[ComparedVersion, ...] = ()
     manifests: list[tuple[Side, Manifest]] = []
     hint: ExitCode | None = None
     for side in plan.sides:
@@ -83,24 +84,21 @@ def _side_by_side(plan: StoredPlan, like: SoakPlan, writer: ComparisonWriter) ->
             run_dir, hint = outcome.run_dir, outcome.exit_hint
         manifest = read_manifest(run_dir)
         manifests.append((side, manifest))
-        entries.append(
-            {
-                "name": side.name,
-                "kind": side.kind,
-                # A store that moves as a whole stays readable.
-                "run": os.path.relpath(run_dir.resolve(), directory.resolve()),
-                "engine_hash": manifest.engine_hash or None,
-                "lost": None,
-                **side.facts,
-            }
-        )
-        writer.tell(versions=entries)
+        # A store that moves as a whole stays readable.
+        run = os.path.relpath(run_dir.resolve(), directory.resolve())
+        versions = (*versions, side.compared(run, manifest.engine_hash))
+        writer.store(msgspec.structs.replace(writer.manifest, versions=versions))
         if hint is not None:
             break
     if hint is None:
         _refuse(manifests, plan)
     ended = "rounds" if hint is None else "interrupted"
-    writer.tell(ended=ended, exit_code=hint, ended_wall_s=SystemClock().wall_s())
+    ended_wall_s = SystemClock().wall_s()
+    writer.store(
+        msgspec.structs.replace(
+            writer.manifest, ended=ended, exit_code=hint, ended_wall_s=ended_wall_s
+        )
+    )
     return CompareOutcome(directory, 0, ended, hint)
 
 

@@ -27,7 +27,6 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
 )
 from hybridbench.analysis.facts.window import judged_length_s, last_segment, segments
-from hybridbench.analysis.reading import texts
 from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.store import StoredComparison, read_comparison
 from hybridbench.errors import RunDirectoryError
@@ -169,7 +168,7 @@ def _stored_soak(store: Path) -> Stored:
 def _stored_comparison(store: Path) -> Stored:
     for directory in sorted((path.parent for path in store.glob(f"*/{COMPARISON}")), reverse=True):
         try:
-            if read_comparison(directory).ended in _ENDED:
+            if read_comparison(directory).manifest.ended in _ENDED:
                 return Stored(Progress.DONE, directory)
         except RunDirectoryError:
             continue
@@ -202,8 +201,8 @@ def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Atte
 
 
 def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
-    thresholds = texts(stored.facts, "thresholds")
-    verdict, ratios = check_ratios(compare(stored.comparison, stored.terms), thresholds)
+    judged = compare(stored.comparison, stored.terms)
+    verdict, ratios = check_ratios(judged, stored.manifest.thresholds)
     findings = (
         *(finding for side in verdict.sides for finding in _findings(side)),
         *(finding for ratio in ratios for finding in _ratio_findings(ratio, verdict)),

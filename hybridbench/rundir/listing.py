@@ -19,7 +19,9 @@ from hybridbench.foreign import (
     ForeignDataError,
     open_regular,
     read_bytes,
+    read_json,
 )
+from hybridbench.records.comparison import comparison_manifest_from_json
 from hybridbench.records.stored_verdict import read_verdict_head
 from hybridbench.rundir.layout import (
     CELL,
@@ -33,6 +35,7 @@ from hybridbench.rundir.layout import (
 from hybridbench.rundir.lines import SampleLine, decoded_sample
 from hybridbench.rundir.lock import holder_of
 from hybridbench.rundir.manifest import read_manifest
+from hybridbench.rundir.proof import is_foreign
 
 _TAIL_BYTES: Final = 1 << 17
 # A nightly run holds its cells, a cell its attempts, an attempt its runs.
@@ -96,9 +99,9 @@ def find_runs(store: Path) -> Iterator[Path]:
 def kind_of(path: Path) -> EntryKind | None:
     """What the directory ``path`` holds; None for nothing of ours."""
     try:
-        if (path / COMPARISON).is_file():
+        if (path / COMPARISON).is_file() and not is_foreign(path / COMPARISON):
             return EntryKind.COMPARISON
-        if (path / NIGHTLY).is_file():
+        if (path / NIGHTLY).is_file() and not is_foreign(path / NIGHTLY):
             return EntryKind.NIGHTLY
         if (path / MANIFEST).exists() or (path / SAMPLES).exists():
             return EntryKind.RUN
@@ -154,22 +157,8 @@ def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
 _Wall = Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
 
 
-class _Compared(msgspec.Struct):
-    """What a list needs of comparison.json; the rest of it is skipped unread."""
-
-    started_wall_s: _Wall | None = None
-    model: str = ""
-    profile: str = ""
-    versions: list[_Side] = []
-    ended: str = ""
-
-
-class _Side(msgspec.Struct):
-    name: str = ""
-
-
 class _Nightly(msgspec.Struct):
-    """The same of night.json."""
+    """What a list needs of night.json; the rest of it is skipped unread."""
 
     word: str = ""
     headline: str = ""
@@ -222,16 +211,17 @@ def _run(path: Path) -> RunSummary:
 
 
 def _comparison(path: Path) -> RunSummary:
-    facts = msgspec.json.decode(read_bytes(path / COMPARISON, DOCUMENT_BYTES_MAX), type=_Compared)
+    stored = read_json(path / COMPARISON, DOCUMENT_BYTES_MAX)
+    manifest = comparison_manifest_from_json(stored if isinstance(stored, dict) else {})
     judged = read_verdict_head(path / VERDICT)
     return RunSummary(
         path=path,
         run_id=path.name,
         kind=EntryKind.COMPARISON,
-        model=facts.model,
-        profile=facts.profile,
-        defects=tuple(side.name for side in facts.versions),
-        started_wall_s=facts.started_wall_s,
+        model=manifest.model,
+        profile=manifest.profile,
+        defects=tuple(side.name for side in manifest.versions),
+        started_wall_s=manifest.started_wall_s,
         verdict=judged.word or None,
         headline=judged.headline,
         exit_code=judged.exit_code,

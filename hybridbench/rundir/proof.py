@@ -37,6 +37,7 @@ _KNOWN: Final = RECORDED | WRITTEN_PAGES
 # What a kill in the middle of write_atomically leaves.
 _PART: Final = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{6}\.part")
 _FIRST_BYTES: Final = 1 << 20
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Named(msgspec.Struct):
@@ -77,6 +78,23 @@ def is_cell(path: Path) -> bool:
     return _says(path / CELL, _NightlyHead, "hybridbench.cell/")
 
 
+def is_foreign(file: Path) -> bool:
+    """Whether ``file`` is a whole document, and none of ours: other programs write a file of that
+    name.  A damaged one, of which nobody can tell, is taken for ours.
+    """
+    data = _content(file)
+    try:
+        stored = None if data is None else msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        if stored is None:
+            return False
+        schema = msgspec.json.decode(stored.get("schema", b"null"))
+    except msgspec.ValidationError:
+        return True
+    except _NOT_JSON:
+        return False
+    return not (isinstance(schema, str) and schema.startswith("hybridbench."))
+
+
 def foreign_files(path: Path) -> Iterator[Path]:
     """What lies below ``path``, which is ours, and was not written by us; relative to it.
 
@@ -111,7 +129,7 @@ def _says(file: Path, head: type[_RunHead | _ComparisonHead | _NightlyHead], sch
         return False
     try:
         return msgspec.json.decode(data, type=head).schema.startswith(schema)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _NOT_JSON:
         return False
 
 

@@ -20,6 +20,7 @@ from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.registry import read_hf_config
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights
 from hybridbench.nightly.run import MergeOptions, merge_cells
+from hybridbench.records.comparison import comparison_manifest_from_json
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.manifest import read_manifest
 from hybridbench.rundir.writer import RunWriter
@@ -103,7 +104,7 @@ def _comparison(folder: Path) -> None:
         "allowed_mismatches": [], "versions": entries, "rounds": 12, "ended": "decided",
         "renew_every": 0, "exit_code": None,
     }  # fmt: skip
-    with ComparisonWriter(path, facts) as writer:
+    with ComparisonWriter(path, comparison_manifest_from_json(facts)) as writer:
         for block in made.blocks:
             writer.block(block)
     read_result(path).write()

@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ExitCode
 from hybridbench.foreign import TIME_S_MAX
+from hybridbench.records.comparison import Count
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind
-
-COUNT_MAX: Final = 10**9
-Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 
 DEFAULT_LOOKS: tuple[int, ...] = (6, 12, 18, 24)
 

@@ -28,9 +28,9 @@ from hybridbench.compare.bisect import (
     symptoms_of,
 )
 from hybridbench.compare.plan import ComparePlan
-from hybridbench.compare.store import COMPARISON_SCHEMA
 from hybridbench.compare.worktree import Revision
 from hybridbench.errors import UsageError
+from hybridbench.records.comparison import COMPARISON_SCHEMA
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.workload.catalog import load_profile

@@ -149,7 +149,8 @@ def test_a_name_of_ours_proves_nothing(tmp_path: Path, marker: str, text: str) -
     gone = list(delete(tmp_path, decisions))
 
     assert gone == []
-    assert {doom.reason for doom in decisions} == {
+    # A whole document of another program is no entry of the store at all.
+    assert {doom.reason for doom in decisions} <= {
         "its content does not prove that hybridbench made it"
     }
     assert sorted(tmp_path.rglob("*")) == before

@@ -25,6 +25,7 @@ from hybridbench.compare.store import StoredComparison
 from hybridbench.nightly import attempts
 from hybridbench.nightly.attempts import Progress, start_command, stored_attempt, with_result
 from hybridbench.nightly.policy import next_attempt, result
+from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.nightly import Attempt, AttemptReason, CellKind, CellState
 from hybridbench.records.verdict import Rate, Verdict, VerdictKind
@@ -93,7 +94,8 @@ def ended(
     clean = Verdict(VerdictKind.CLEAN, "", (), (), None, "")
     version = Version(".", "tree", nothing.manifest, nothing, clean)
     comparison = Comparison((version, version), (), interleaved=True)
-    stored = StoredComparison(comparison, ComparisonTerms(), {"thresholds": thresholds}, how)
+    manifest = ComparisonManifest(thresholds=tuple(thresholds), ended=how)
+    stored = StoredComparison(comparison, ComparisonTerms(), manifest)
     monkeypatch.setattr(attempts, "read_comparison", lambda _: stored)
     monkeypatch.setattr(attempts, "compare", lambda *_: verdict)
     blank = attempt("", exit_code=None)

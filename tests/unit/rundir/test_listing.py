@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from hybridbench.clock import FakeClock
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
@@ -70,12 +72,22 @@ def test_a_store_that_does_not_exist_holds_no_runs(tmp_path: Path) -> None:
 def test_comparisons_and_nights_are_listed_beside_runs(tmp_path: Path) -> None:
     make_run(tmp_path, "run", 100.0)
     make_run(tmp_path / "compared", "a-tree", 200.0)
-    facts = {"started_wall_s": 200.0, "versions": [{"name": "."}, {"name": "git:v1"}]}
+    facts = {
+        "schema": "hybridbench.comparison-plan/1",
+        "started_wall_s": 200.0,
+        "versions": [{"name": "."}, {"name": "git:v1"}],
+    }
     (tmp_path / "compared" / "comparison.json").write_text(json.dumps(facts))
     judged = {"word": "SLOWER", "headline": "b is slower", "exit_code": 12}
     (tmp_path / "compared" / "verdict.json").write_text(json.dumps(judged))
     make_run(tmp_path / "night" / "cells" / "one", "of-night", 300.0)
-    night = {"word": "PASS", "started_wall_s": 300.0, "ended_wall_s": 360.0, "plan": {"name": "p"}}
+    night = {
+        "schema": "hybridbench.night/1",
+        "word": "PASS",
+        "started_wall_s": 300.0,
+        "ended_wall_s": 360.0,
+        "plan": {"name": "p"},
+    }
     (tmp_path / "night" / "night.json").write_text(json.dumps(night))
 
     listed = list_runs(tmp_path)
@@ -93,7 +105,7 @@ def test_comparisons_and_nights_are_listed_beside_runs(tmp_path: Path) -> None:
 def test_a_comparison_or_a_night_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     for name, marker in (("a", "comparison.json"), ("b", "night.json")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / marker).write_text('{"word": 3, "versions": 5}')
+        (tmp_path / name / marker).write_text('{"schema": "hybridbench.any/1", "word": ')
 
     listed = list_runs(tmp_path)
 
@@ -101,6 +113,19 @@ def test_a_comparison_or_a_night_that_cannot_be_read_says_so(tmp_path: Path) -> 
         str(tmp_path / "a" / "comparison.json"),
         str(tmp_path / "b" / "night.json"),
     ]
+
+
+@pytest.mark.parametrize("marker", ["comparison.json", "night.json"])
+@pytest.mark.parametrize("text", ['{"schema": "of/1", "versions": []}', '{"word": "a"}', "[1]"])
+def test_what_another_program_calls_a_comparison_or_a_night_is_not_listed(
+    tmp_path: Path, marker: str, text: str
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / marker).write_text(text)
+    ours = make_run(tmp_path, "ours", 100.0)
+    (ours / marker).write_text(text)
+
+    assert [(one.kind, one.run_id) for one in list_runs(tmp_path)] == [(EntryKind.RUN, "ours")]
 
 
 def test_a_run_names_the_process_that_writes_it_while_that_lives(tmp_path: Path) -> None:
