@@ -22,6 +22,7 @@ from tests.unit.history.stores import DAY_S, add_run, verdict
 
 RUN = "results/one"
 CSV = "series.csv"
+UNTIMED = "rss.txt"
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--steady-at": takes("10s", "soon"),
             "--lower-is-worse": takes("rss", "absent"),
             "--time-column": takes("time", "absent"),
+            "--interval": Case(("10s", UNTIMED), ("soon", UNTIMED)),
             "--never-restarted": FLAG,
             "--format": takes("json", "pdf"),
         },
@@ -317,6 +319,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "late.jsonl").write_text(row * 3 + "{bad row\n")
     lines = [f"{t},{100_000_000 + t % 7},{5 * t}" for t in range(120)]
     (here / CSV).write_text("\n".join(["time,rss,requests", *lines]) + "\n")
+    (here / UNTIMED).write_text("".join(f"{100_000 + t % 7}\n" for t in range(120)))
     return here
 
 
@@ -368,8 +371,8 @@ def words(name: str, option: str, case: Case, values: tuple[str, ...]) -> list[s
 
 
 # These stand without the last of what a command otherwise needs: a cell has a name or a number, and
-# a run that goes on is no trial.
-APART: Final = {"--id": -2, "--resume": 0}
+# a run that goes on is no trial, and the series have times.
+APART: Final = {"--id": -2, "--resume": 0, "--interval": 0}
 ROWS: Final = [(name, *row) for name, (_, table) in COMMANDS.items() for row in table.items()]
 GOOD: Final = [row for row in ROWS if row[1] not in ("--install-completion", "--show-completion")]
 BAD: Final = [row for row in ROWS if row[2].bad is not None]
