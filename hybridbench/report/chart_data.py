@@ -17,7 +17,7 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.records.events import Segment, kind_of
 from hybridbench.records.json_value import JsonValue
 from hybridbench.report.decimate import POINTS_MAX, gaps, kept
-from hybridbench.report.document import Chart, Document, Ink, Line, Timeline
+from hybridbench.report.document import Chart, Document, Figure, Ink, Line, Span, Timeline
 
 _TIME_STEP_S: Final = 0.1
 _STEPS: Final = 50_000.0
@@ -29,14 +29,18 @@ def page_data(document: Document) -> dict[str, JsonValue]:
     borders = tuple(mark.t_s for mark in document.timeline.marks if mark.kind == kind_of(Segment))
     return {
         "timeline": _timeline(document.timeline),
-        "charts": {chart.key: chart_data(chart, borders) for chart in charts},
+        "charts": {
+            chart.key: chart_data(chart, borders, document.timeline.window) for chart in charts
+        },
     }
 
 
-def chart_data(chart: Chart, borders: Sequence[float] = ()) -> dict[str, JsonValue]:
+def chart_data(
+    chart: Chart, borders: Sequence[float] = (), window: Span | None = None
+) -> dict[str, JsonValue]:
     """One chart as the page's script wants it; lines longer than 2,000 points are thinned out.
 
-    No line crosses one of ``borders``: there another worker took over.
+    No line crosses one of ``borders``: there another worker took over.  Means are of ``window``.
     """
     shared = _shared_positions(chart) if chart.stacked else None
     return {
@@ -45,7 +49,11 @@ def chart_data(chart: Chart, borders: Sequence[float] = ()) -> dict[str, JsonVal
         "counted": chart.counted,
         "fromZero": chart.from_zero,
         "minSpan": float(f"{chart.min_span:.6g}"),
-        "lines": [_line(line, shared, borders) for line in chart.lines],
+        "figure": _figure_name(chart.figure, window),
+        "lines": [
+            {**_line(line, shared, borders), "figure": _figure(line, chart.figure, window)}
+            for line in chart.lines
+        ],
     }
 
 
@@ -80,6 +88,22 @@ def _line(
         "t": packed(t_s, _TIME_STEP_S),
         "v": packed(value, step),
     }
+
+
+def _figure_name(figure: Figure, window: Span | None) -> str:
+    of_window = figure is Figure.MEAN and window is not None
+    return f"{figure.value} of the judged window" if of_window else figure.value
+
+
+def _figure(line: Line, figure: Figure, window: Span | None) -> float | None:
+    """What the legend shows of ``line``, from all its samples."""
+    keep = np.isfinite(line.value)
+    if figure is Figure.MEAN and window is not None:
+        keep &= (line.t_s >= window.start_s) & (line.t_s <= window.end_s)
+    value = line.value[keep]
+    if not value.size:
+        return None
+    return float(f"{value.mean() if figure is Figure.MEAN else value[-1]:.6g}")
 
 
 def _shared_positions(chart: Chart) -> NDArray[np.intp]:

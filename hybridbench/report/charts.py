@@ -13,7 +13,7 @@ from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.metrics import Kind, Unit, spec_of
 from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.report.decimate import per_minute
-from hybridbench.report.document import Chart, ChartGroup, Ink, Line
+from hybridbench.report.document import Chart, ChartGroup, Figure, Ink, Line
 from hybridbench.report.pool_charts import pool_charts
 from hybridbench.report.wording import metric_title
 from hybridbench.report.work_charts import work_charts
@@ -39,6 +39,7 @@ class Plan:
     from_zero: bool = True
     wide: bool = False
     note: str = ""
+    figure: Figure = Figure.LAST
 
 
 _MEMORY: Final = (
@@ -73,10 +74,20 @@ _MEMORY: Final = (
     Plan("blocks", "Python blocks", {"allocated_blocks": "allocated"}, from_zero=False),
 )
 _TRAFFIC: Final = (
-    Plan("throughput", "Throughput", {"throughput_tokens_per_s": "tokens"}),
-    Plan("requests", "Requests finished", {"requests_per_s": "requests"}),
-    Plan("ttft", "Time to first token", {"ttft_ms_p50": "median", "ttft_ms_p99": "p99"}),
-    Plan("itl", "Time between tokens", {"itl_ms_p50": "median", "itl_ms_p99": "p99"}),
+    Plan("throughput", "Throughput", {"throughput_tokens_per_s": "tokens"}, figure=Figure.MEAN),
+    Plan("requests", "Requests finished", {"requests_per_s": "requests"}, figure=Figure.MEAN),
+    Plan(
+        "ttft",
+        "Time to first token (TTFT), by interval",
+        {"ttft_ms_p50": "p50", "ttft_ms_p99": "p99"},
+        figure=Figure.MEAN,
+    ),
+    Plan(
+        "itl",
+        "Inter-token latency (ITL), by interval",
+        {"itl_ms_p50": "p50", "itl_ms_p99": "p99"},
+        figure=Figure.MEAN,
+    ),
     Plan(
         "concurrency",
         "Requests in the engine",
@@ -85,6 +96,7 @@ _TRAFFIC: Final = (
             "waiting_requests": "waiting",
             "max_running_requests": "most so far",
         },
+        figure=Figure.MEAN,
     ),
 )
 _OBSERVER: Final = (
@@ -92,6 +104,7 @@ _OBSERVER: Final = (
         "sampler",
         "Sampler: lateness and cost of a sample",
         {"sampler_late_s": "late by", "sampler_cost_s": "cost"},
+        figure=Figure.MEAN,
     ),
     Plan("harness", "Memory of the bench itself", {"harness_rss_bytes": "RSS"}, from_zero=False),
 )
@@ -153,6 +166,7 @@ def _chart(record: RunRecord, plan: Plan, results: Mapping[str, MetricResult]) -
         from_zero=plan.from_zero,
         min_span=span,
         wide=plan.wide,
+        figure=plan.figure,
     )
     return scaled(chart, unit)
 
@@ -220,7 +234,7 @@ def _is_driver(counter: str, drivers: Sequence[str]) -> bool:
 
 def _rate_chart(key: str, title: str, lines: Sequence[Line]) -> Chart:
     inked = tuple(replace(line, colour=colour) for colour, line in enumerate(lines))
-    return Chart(key=key, title=title, unit="per minute", lines=inked)
+    return Chart(key=key, title=title, unit="per minute", lines=inked, figure=Figure.MEAN)
 
 
 def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
@@ -236,7 +250,17 @@ def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
         return ()
     title = "Time taken from the engine loop"
     note = "The observer should stay under 1 %."
-    return (Chart("share", title, "% of time", tuple(lines), note=note, min_span=1.0),)
+    return (
+        Chart(
+            "share",
+            title,
+            "% of time",
+            tuple(lines),
+            note=note,
+            min_span=1.0,
+            figure=Figure.MEAN,
+        ),
+    )
 
 
 def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tuple[Chart, ...]:
@@ -257,6 +281,7 @@ def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tup
             lines=(Line(name, series.t_s, series.value), *fits),
             from_zero=spec.unit is not Unit.BYTES,
             min_span=_MEMORY_SPAN * float(np.abs(series.value).max()),
+            figure=Figure.MEAN if spec.kind is Kind.WINDOW else Figure.LAST,
         )
         charts.append(scaled(chart, spec.unit))
     return tuple(charts[:_OTHERS_MAX])

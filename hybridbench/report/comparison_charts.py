@@ -17,10 +17,10 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
-from hybridbench.metrics import Unit, spec_of
+from hybridbench.metrics import Kind, Unit, spec_of
 from hybridbench.report.charts import scaled, slug
 from hybridbench.report.comparison_tables import display_name, letter
-from hybridbench.report.document import Chart, ChartGroup, Ink, Line
+from hybridbench.report.document import Chart, ChartGroup, Figure, Ink, Line
 from hybridbench.report.pool_charts import POOL_NAMES
 
 _LEVELS: Final = (
@@ -141,7 +141,8 @@ def _overlays(comparison: Comparison, wanted: Sequence[tuple[str, str]]) -> Iter
             from_zero=not memory,
             min_span=_MEMORY_SPAN * highest if memory else 0.0,
         )
-        yield replace(scaled(chart, spec.unit), wide=memory)
+        figure = Figure.MEAN if spec.kind is Kind.WINDOW else Figure.LAST
+        yield replace(scaled(chart, spec.unit), wide=memory, figure=figure)
 
 
 def _pools(comparison: Comparison) -> list[tuple[str, str]]:

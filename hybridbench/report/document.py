@@ -107,6 +107,13 @@ class Ink(StrEnum):
     LIMIT = "limit"  # a size that cannot be passed
 
 
+class Figure(StrEnum):
+    """Which number of a line its chart's legend shows while no moment is pointed at."""
+
+    LAST = "last value"
+    MEAN = "mean"  # of the judged window, where there is one
+
+
 @dataclass(frozen=True)
 class Fact:
     """One answer: a short question and one or two sentences; ``code`` is a command to copy."""
@@ -178,6 +185,7 @@ class Chart:
     min_span: float = 0.0  # smallest height of the y axis, so that noise does not look like news
     wide: bool = False
     counted: str = ""
+    figure: Figure = Figure.LAST
 
 
 @dataclass(frozen=True)

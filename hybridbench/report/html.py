@@ -45,6 +45,7 @@ def render_html(document: Document) -> str:
             scripts=scripts,
             data=_embedded_json(page_data(document)),
             badges=BADGES,
+            phases=tuple(dict.fromkeys(span.name for span in document.timeline.phases)),
             marked={mark.kind for mark in document.timeline.marks},
             tally=tally(document.gates),
             lifted={chart.key for chart in charts if _lifted(chart)},

@@ -10,10 +10,15 @@ import numpy as np
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import (
+    Allocations,
+    DiagnosisBaseline,
+    DiagnosisStages,
     Event,
     FullCollection,
+    Hold,
     Note,
     Phase,
+    Reclaim,
     Segment,
     Steady,
     kind_of,
@@ -23,6 +28,9 @@ from hybridbench.report.document import Mark, Span, Timeline
 from hybridbench.report.wording import clock_text
 
 GEN2_COUNTER: Final = "gc_gen2_collections"
+
+# Of the bench's own course: they say nothing about the engine's curves.
+_UNMARKED: Final = (Allocations, DiagnosisBaseline, DiagnosisStages, Hold, Note, Phase, Reclaim)
 
 # Beyond these a chart would be all marks; the table of events keeps them.
 _GC_MARKS_MAX: Final = 400
@@ -54,7 +62,7 @@ def _phases(record: RunRecord, end_s: float) -> list[Span]:
 
 
 def _marks(record: RunRecord) -> list[Mark]:
-    plain = [e for e in record.events if not isinstance(e, Phase | Note | FullCollection)]
+    plain = [e for e in record.events if not isinstance(e, (*_UNMARKED, FullCollection))]
     marks = [Mark(kind_of(event), event.t_s, _mark_label(event)) for event in _thinned(plain)]
     collected = kind_of(FullCollection)
     return marks + [Mark(collected, t_s, "full collection") for t_s in _collections(record)]
@@ -68,7 +76,8 @@ def _mark_label(event: Event) -> str:
     if isinstance(event, Segment):
         return f"segment {event.index + 1}: a new worker"
     kind = kind_of(event)
-    return kind if isinstance(event, Steady) else f"{kind} at {clock_text(event.t_s)}"
+    name = kind.replace("_", " ")
+    return name if isinstance(event, Steady) else f"{name} at {clock_text(event.t_s)}"
 
 
 def _thinned(events: Sequence[Event]) -> Sequence[Event]:

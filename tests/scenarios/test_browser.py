@@ -191,6 +191,39 @@ def test_nothing_on_the_page_is_wider_than_a_telephone(tab: Tab, tmp_path: Path)
         tab.send("Emulation.setDeviceMetricsOverride", **{**size, "width": 1280, "height": 900})
 
 
+def test_charts_follow_the_width_of_the_window(tab: Tab, tmp_path: Path) -> None:
+    size = {"width": 1300, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    tab.send("Emulation.setDeviceMetricsOverride", **size)
+    opened(tab, run_document(), tmp_path)
+    widths = (
+        "[...document.querySelectorAll('.plot')].map(p => [p.getBoundingClientRect().width,"
+        " p.querySelector('.u-wrap').getBoundingClientRect().width].map(Math.floor))"
+    )
+    try:
+        for width in (1100, 700, 360, 1300):
+            tab.send("Emulation.setDeviceMetricsOverride", **{**size, "width": width})
+            tab.settle()
+
+            assert all(holder == chart for holder, chart in tab.run(widths))
+            assert tab.run("document.documentElement.scrollWidth") == width
+    finally:
+        tab.send("Emulation.setDeviceMetricsOverride", **{**size, "width": 1280})
+
+
+def test_legends_say_which_number_they_show_and_that_of_a_moment_pointed_at(
+    tab: Tab, tmp_path: Path
+) -> None:
+    opened(tab, run_document(), tmp_path)
+    legend = "document.querySelector('#chart-ttft .u-legend').textContent"
+    assert "mean of the judged window" in tab.run(legend)
+    left, right, height = middle_of(tab, "ttft")
+
+    tab.drag((left + 0.5 * (right - left), height), (left + 0.5 * (right - left), height))
+
+    assert "0:02:" in tab.run(legend)
+    assert "mean" not in tab.run(legend)
+
+
 def test_the_page_prints_with_its_charts(tab: Tab, tmp_path: Path) -> None:
     opened(tab, run_document(), tmp_path)
 

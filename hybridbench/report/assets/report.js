@@ -58,13 +58,10 @@
   }
 
   function timeSeries(chart) {
-    if (chart.counted) {
-      return { label: chart.counted, value: (u, n) => (n == null ? "the last" : digits.format(n)) };
-    }
-    return {
-      label: "time",
-      value: (u, t) => (t == null ? "at the end" : clock(t) + phaseAt(t)),
-    };
+    const at = chart.counted
+      ? (n) => `${chart.counted} ${digits.format(n)}`
+      : (t) => clock(t) + phaseAt(t);
+    return { label: "values", value: (u, x) => (x == null ? chart.figure : at(x)) };
   }
 
   function lineSeries(line, chart, raw) {
@@ -85,7 +82,7 @@
       },
       value: (u, v, i, k) => {
         const values = raw ? raw[i - 1] : u.data[i];
-        return words(k == null ? lastOf(values) : values[k], chart.unit);
+        return words(k == null ? line.figure : values[k], chart.unit);
       },
     };
     if (points) {
@@ -108,15 +105,6 @@
     return line.ink === "plain" && line.colour === chart.lines[0].colour && chart.lines.length > 1
       ? 2.6
       : 1.4;
-  }
-
-  function lastOf(values) {
-    for (let k = values.length - 1; k >= 0; k--) {
-      if (values[k] != null) {
-        return values[k];
-      }
-    }
-    return null;
   }
 
   // Lines have clocks of their own: the nearest sample answers, not the one at the same position.
@@ -228,21 +216,14 @@
   function drawPhases(u, ctx, ratio) {
     const { left, top, width } = u.bbox;
     const names = [...new Set(time.phases.map((phase) => phase[0]))];
-    ctx.font = `${10 * ratio}px system-ui, sans-serif`;
-    ctx.textAlign = "left";
-    ctx.textBaseline = "bottom";
     for (const [name, from, to] of time.phases) {
       const start = clamp(u.valToPos(from, "x", true), left, left + width);
       const end = clamp(u.valToPos(to, "x", true), left, left + width);
       if (end <= start) {
         continue;
       }
-      ctx.fillStyle = colour(`p${names.indexOf(name) % 4}`);
+      ctx.fillStyle = colour(`p${names.indexOf(name) % 7}`);
       ctx.fillRect(start, top - 5 * ratio, end - start, 4 * ratio);
-      if (ctx.measureText(name).width + 6 * ratio < end - start) {
-        ctx.fillStyle = colour("axis");
-        ctx.fillText(name, start + 2 * ratio, top - 6 * ratio);
-      }
     }
   }
 
@@ -312,7 +293,7 @@
     return {
       width: widthOf(holder),
       height: holder.closest("figure").classList.contains("wide") ? 280 : 200,
-      padding: [20, 14, 0, 0],
+      padding: [20, 26, 0, 0],
       scales: { x: xScale(chart, lines), y: { range: yRange(chart) } },
       series: [timeSeries(chart), ...lines.map((line) => lineSeries(line, chart, raw))],
       bands: bands(lines),

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.events import Interrupted, Note
+from hybridbench.records.events import (
+    DiagnosisBaseline,
+    ExtensionEnded,
+    Interrupted,
+    Note,
+    Steady,
+)
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.advice import MEANING
 from hybridbench.report.build import build_document
@@ -50,6 +56,16 @@ def test_phases_fill_the_run_and_collections_come_from_the_counter() -> None:
     )
     assert len([mark for mark in timeline.marks if mark.kind == "gc"]) == 3
     assert len([mark for mark in timeline.marks if mark.kind == "checkpoint"]) == 5
+
+
+def test_marks_are_of_the_engine_and_its_traffic_in_words() -> None:
+    record = synthetic.record_of(300.0)
+    events = (Steady(t_s=60.0), DiagnosisBaseline(t_s=70.0), ExtensionEnded(t_s=280.0))
+    marked = replace(record, series={}, events=events)
+
+    marks = build_document(marked, synthetic.leak_verdict(record)).timeline.marks
+
+    assert [mark.label for mark in marks] == ["steady", "extension ended at 0:04:40"]
 
 
 def test_what_the_reader_had_to_leave_out_is_told_in_the_notes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridbench.report.chart_data import chart_data, packed
-from hybridbench.report.document import Chart, Line
+from hybridbench.report.document import Chart, Figure, Line, Span
 
 
 def lines_of(chart: Chart, borders: Sequence[float] = ()) -> list[dict[str, Any]]:
@@ -69,6 +70,21 @@ def test_the_parts_of_a_stack_share_their_times() -> None:
     times = [line["t"] for line in stored]
     assert all(part == times[0] for part in times)
     assert len(times[0]) <= 2000
+
+
+def test_a_legend_has_the_mean_of_the_judged_window_or_the_last_value_and_says_which() -> None:
+    t = np.arange(0.0, 100.0)
+    values = np.append(t[:-1], np.nan)
+    chart = Chart("c", "t", "ms", (Line("p50", t, values),))
+    mean = replace(chart, figure=Figure.MEAN)
+    window = Span("judged window", 10.0, 20.0)
+
+    made = [chart_data(chart), chart_data(mean, window=window), chart_data(mean)]
+
+    names = [one["figure"] for one in made]
+    assert names == ["last value", "mean of the judged window", "mean"]
+    figures = [one["lines"][0]["figure"] for one in json.loads(json.dumps(made))]
+    assert figures == [98.0, 15.0, 49.0]
 
 
 def test_no_line_crosses_the_border_between_two_workers() -> None:
