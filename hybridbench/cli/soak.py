@@ -94,9 +94,9 @@ def soak(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A preset or the directory of a Hugging Face checkpoint.  qwen3-next and "
-            "gpt-oss on a CPU mean their tiny presets, and the run says so.  Default: the "
-            "profile's (qwen3-next).",
+            help="A preset or the directory of a Hugging Face checkpoint.  qwen3-next, "
+            "nemotron-h and gpt-oss on a CPU mean their tiny presets, and the run says so.  "
+            "Default: the profile's (qwen3-next).",
             show_default=False,
         ),
     ] = None,

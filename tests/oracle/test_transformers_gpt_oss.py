@@ -15,13 +15,9 @@ from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hybridbench.engine.models.registry import load_model
-from tests.model_steps import Stepper
+from tests.oracle.agreement import Agreement, texts
 
 VOCAB = 101
-LENGTHS = (70, 1, 129, 2, 33)
-DECODE_STEPS = 4
-SPLITS = ((1, 1, 65, 1, 3), (2, 0, 1, 0, 20), (66, 0, 62, 1, 10), (1, 0, 1, 0, 0))
 
 _YARN = {
     "rope_type": "yarn",
@@ -106,11 +102,6 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return directory
 
 
-def texts() -> list[list[int]]:
-    rng = np.random.default_rng(7)
-    return [rng.integers(0, VOCAB, length + DECODE_STEPS).tolist() for length in LENGTHS]
-
-
 @torch.inference_mode()
 def logits(model: GptOssForCausalLM, tokens: list[int]) -> Tensor:
     """[T, vocab]."""
@@ -118,48 +109,16 @@ def logits(model: GptOssForCausalLM, tokens: list[int]) -> Tensor:
     return output
 
 
-def largest_differences(path: Path, model: GptOssForCausalLM, dtype: torch.dtype) -> list[float]:
-    """Prefill at once and in odd pieces, decode, and a prefix computed by another request."""
-    loaded = load_model(path, dtype, "cpu")
-    assert loaded.unexpected_tensors == ()
-    expected = [logits(model, text) for text in texts()]
-    found: list[float] = []
-
-    def compare(rows: Tensor, places: list[tuple[int, int]]) -> None:
-        for row, (text, position) in zip(rows, places, strict=True):
-            found.append(float((row - expected[text][position]).abs().max()))
-
-    stepper = Stepper(loaded.model, seed=1)
-    requests = [stepper.start() for _ in LENGTHS]
-    prompts = [text[:length] for text, length in zip(texts(), LENGTHS, strict=True)]
-    compare(stepper.extend(requests, prompts), [(i, n - 1) for i, n in enumerate(LENGTHS)])
-    for step in range(DECODE_STEPS):
-        tokens = [text[n + step] for text, n in zip(texts(), LENGTHS, strict=True)]
-        places = [(i, n + step) for i, n in enumerate(LENGTHS)]
-        compare(stepper.decode(requests, tokens), places)
-
-    pieces = Stepper(loaded.model, seed=2)
-    requests = [pieces.start() for _ in LENGTHS]
-    for sizes in SPLITS:
-        active = [i for i, size in enumerate(sizes) if size]
-        begins = {i: requests[i].length for i in active}
-        new = [texts()[i][begins[i] : begins[i] + sizes[i]] for i in active]
-        rows = pieces.extend([requests[i] for i in active], new)
-        compare(rows, [(i, begins[i] + sizes[i] - 1) for i in active])
-    child = pieces.fork(requests[2])
-    compare(pieces.extend([child], [texts()[2][129:132]]), [(2, 131)])
-    return found
-
-
 def test_float32_agrees_with_transformers(path: Path) -> None:
     model = GptOssForCausalLM.from_pretrained(
         path, dtype=torch.float32, experts_implementation="eager"
     )
+    agreement = Agreement(path, [logits(model, text) for text in texts(VOCAB)], torch.float32)
 
-    differences = largest_differences(path, model, torch.float32)
+    agreement.run()
 
-    assert max(differences) <= 1e-3
-    assert float(np.median(differences)) <= 1e-4
+    assert max(agreement.differences) <= 1e-3
+    assert float(np.median(agreement.differences)) <= 1e-4
 
 
 def test_float64_agrees_with_transformers_made_exact(
@@ -175,11 +134,10 @@ def test_float64_agrees_with_transformers_made_exact(
     rotary = model.model.rotary_emb
     of_kind: Any = ROPE_INIT_FUNCTIONS.get(rotary.rope_type, rotary.compute_default_rope_parameters)
     rotary.inv_freq, rotary.attention_scaling = of_kind(model.config)
-    exact = [logits(model, text) for text in texts()]
+    expected = [logits(model, text) for text in texts(VOCAB)]
     monkeypatch.undo()
-    monkeypatch.setattr(
-        "tests.oracle.test_transformers_gpt_oss.logits",
-        lambda _, text: exact[[len(own) for own in texts()].index(len(text))],
-    )
+    agreement = Agreement(path, expected, torch.float64)
 
-    assert max(largest_differences(path, model, torch.float64)) <= 1e-10
+    agreement.run()
+
+    assert max(agreement.differences) <= 1e-10

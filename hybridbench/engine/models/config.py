@@ -11,7 +11,9 @@ from torch import Tensor
 
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams
 
-LayerKind: TypeAlias = Literal["linear_attention", "full_attention", "sliding_attention"]
+LayerKind: TypeAlias = Literal[
+    "linear_attention", "full_attention", "sliding_attention", "mlp", "moe"
+]
 Shape: TypeAlias = tuple[int, ...]
 
 
@@ -76,7 +78,8 @@ class ModelConfig(ABC):
     @property
     def kv_layer_ids(self) -> tuple[int, ...]:
         """Layers that keep KV per token."""
-        return tuple(i for i, kind in enumerate(self.layer_types) if kind != "linear_attention")
+        keeps = {"full_attention", "sliding_attention"}
+        return tuple(i for i, kind in enumerate(self.layer_types) if kind in keeps)
 
     @property
     def linear_layer_ids(self) -> tuple[int, ...]:

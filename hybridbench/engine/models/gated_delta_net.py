@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -13,20 +11,17 @@ from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
 from hybridbench.engine.models.config import state_dtype
 from hybridbench.engine.models.layers import Loader, Norm
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
-from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
+from hybridbench.engine.models.step import (
+    DecodeStep,
+    ExtendStep,
+    StateRows,
+    VerifyStep,
+    chain_places,
+)
 from hybridbench.kernels.causal_conv1d import causal_conv1d_update, causal_conv1d_varlen
 from hybridbench.kernels.gated_delta_rule import chunk_gated_delta_rule, gated_delta_rule_update
 
 _L2_EPS = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class _StateRows:
-    """Rows of a layer's conv windows and recurrent states."""
-
-    conv: Tensor
-    temporal: Tensor
-    rows: Tensor
 
 
 class GatedDeltaNet:
@@ -74,7 +69,7 @@ class GatedDeltaNet:
         if isinstance(step, ExtendStep):
             mixed = self._extend(qkv, g, beta, state, step)
         elif isinstance(step, DecodeStep):
-            live = _StateRows(state.conv[0], state.temporal, step.slots)
+            live = StateRows(state.conv[0], state.temporal, step.slots)
             mixed = self._decode(qkv, g, beta, live, live)
         else:
             drafts = kv_pool.mamba_pool.mamba2_draft_cache(self._layer_id)
@@ -84,7 +79,7 @@ class GatedDeltaNet:
         return functional.linear(gated.mul_(gate).to(x.dtype).view(-1, value_width), self._out)
 
     def _decode(
-        self, qkv: Tensor, g: Tensor, beta: Tensor, source: _StateRows, target: _StateRows
+        self, qkv: Tensor, g: Tensor, beta: Tensor, source: StateRows, target: StateRows
     ) -> Tensor:
         """[B, conv_dim] -> [B, HV, V]; from the states in ``source`` to those in ``target``."""
         batch = qkv.shape[0]
@@ -114,19 +109,13 @@ class GatedDeltaNet:
         Each place continues from the states of the place before it, the first from the slots.
         """
         output = g.new_empty(qkv.shape[0], self._heads, self._value_dim)
-        windows, temporal = drafts.intermediate_conv_window[0], drafts.intermediate_ssm
-        for number, place in enumerate(step.places):
-            source = (
-                _StateRows(windows[number - 1], temporal[number - 1], place.rows)
-                if number
-                else _StateRows(state.conv[0], state.temporal, step.slots)
-            )
-            output[place.tokens] = self._decode(
-                qkv.index_select(0, place.tokens),
-                g.index_select(0, place.tokens),
-                beta.index_select(0, place.tokens),
+        for tokens, source, target in chain_places(step, state, drafts):
+            output[tokens] = self._decode(
+                qkv.index_select(0, tokens),
+                g.index_select(0, tokens),
+                beta.index_select(0, tokens),
                 source,
-                _StateRows(windows[number], temporal[number], place.rows),
+                target,
             )
         return output
 

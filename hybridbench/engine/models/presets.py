@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.gpt_oss import GptOssConfig, Yarn, alternating
+from hybridbench.engine.models.nemotron_h import NemotronHConfig, pattern
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig, layer_pattern
 
 _TINY = Qwen3NextConfig(
@@ -99,6 +100,24 @@ _GPT_OSS = GptOssConfig(
     max_position_embeddings=131_072,
 )
 
+# Nemotron-H-8B: 24 Mamba2 layers, 24 MLPs, 4 of attention.
+_NEMOTRON_H = NemotronHConfig(
+    vocab_size=131_072,
+    hidden_size=4096,
+    layer_types=pattern("M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"),
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    mamba_num_heads=128,
+    mamba_head_dim=64,
+    n_groups=8,
+    ssm_state_size=128,
+    intermediate_size=21_504,
+    num_experts_per_tok=2,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=8192,
+)
+
 PRESETS: dict[str, ModelConfig] = {
     "qwen3-next-nano": _NANO,
     "qwen3-next-tiny": _TINY,
@@ -134,4 +153,23 @@ PRESETS: dict[str, ModelConfig] = {
         intermediate_size=32,
     ),
     "gpt-oss": _GPT_OSS,
+    # All four kinds of layer, experts among them as in Nemotron 3.
+    "nemotron-h-tiny": replace(
+        _NEMOTRON_H,
+        vocab_size=4096,
+        hidden_size=128,
+        layer_types=pattern("M-M*ME"),
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        mamba_num_heads=8,
+        mamba_head_dim=32,
+        n_groups=2,
+        ssm_state_size=32,
+        intermediate_size=256,
+        n_routed_experts=8,
+        moe_intermediate_size=64,
+        moe_shared_expert_intermediate_size=128,
+    ),
+    "nemotron-h": _NEMOTRON_H,
 }

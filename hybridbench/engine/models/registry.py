@@ -13,18 +13,21 @@ import torch
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.gpt_oss import GptOss, GptOssConfig
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
+from hybridbench.engine.models.nemotron_h import NemotronH, NemotronHConfig
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.qwen3_next import Qwen3Next
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights, WeightSource
 from hybridbench.errors import ConfigError
 
-Model: TypeAlias = Qwen3Next | GptOss
+Model: TypeAlias = Qwen3Next | GptOss | NemotronH
+Config: TypeAlias = Qwen3NextConfig | GptOssConfig | NemotronHConfig
 
-_FAMILIES: tuple[type[Qwen3NextConfig] | type[GptOssConfig], ...] = (Qwen3NextConfig, GptOssConfig)
+_FAMILIES: tuple[type[Config], ...] = (Qwen3NextConfig, GptOssConfig, NemotronHConfig)
 _CPU_STAND_INS: Mapping[str, tuple[str, str]] = {
     "qwen3-next": ("qwen3-next-tiny", "1.8 M"),
     "gpt-oss": ("gpt-oss-tiny", "1.8 M"),
+    "nemotron-h": ("nemotron-h-tiny", "1.7 M"),
 }
 
 
@@ -69,7 +72,7 @@ def resolve_model(name_or_path: str, device: str | torch.device) -> ResolvedMode
     )
 
 
-def read_hf_config(directory: Path) -> Qwen3NextConfig | GptOssConfig:
+def read_hf_config(directory: Path) -> Config:
     """The model of the checkpoint in ``directory``.
 
     Raises:
@@ -134,5 +137,7 @@ def _assembled(
             return Qwen3Next(config, source, dtype, device)
         case GptOssConfig():
             return GptOss(config, source, dtype, device)
+        case NemotronHConfig():
+            return NemotronH(config, source, dtype, device)
         case _:
             raise TypeError(f"no model is built from a {type(config).__name__}")

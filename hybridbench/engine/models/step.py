@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
+from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
 from hybridbench.engine.models.layers import Rotation
 from hybridbench.kernels.causal_conv1d import ConvPlan
 from hybridbench.kernels.gated_delta_rule import ChunkPlan
@@ -89,6 +91,30 @@ class VerifyStep:
             places=tuple(places),
             attention=DecodePlan.build(seen, kv_indices, dtype, device),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """Rows of a layer's conv windows and recurrent states."""
+
+    conv: Tensor
+    temporal: Tensor
+    rows: Tensor
+
+
+def chain_places(
+    step: VerifyStep, state: MambaState, drafts: SpeculativeState
+) -> Iterator[tuple[Tensor, StateRows, StateRows]]:
+    """For each place of all chains: its tokens, and the states before and after them.
+
+    Each place continues from the states of the place before it, the first from the slots.
+    """
+    windows, temporal = drafts.intermediate_conv_window[0], drafts.intermediate_ssm
+    source = StateRows(state.conv[0], state.temporal, step.slots)
+    for number, place in enumerate(step.places):
+        if number:
+            source = StateRows(windows[number - 1], temporal[number - 1], place.rows)
+        yield place.tokens, source, StateRows(windows[number], temporal[number], place.rows)
 
 
 def verified_chains(batch: ForwardBatch) -> tuple[list[int], IndexArray]:

@@ -76,6 +76,7 @@ def causal_conv1d_varlen(
     slots: Tensor,
     plan: ConvPlan,
     track_slots: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Convolve the new tokens of several requests and store each request's new window.
 
@@ -86,6 +87,7 @@ def causal_conv1d_varlen(
         slots: [R] int64, distinct except for the dump slot.
         plan: built from the lengths of the same requests.
         track_slots: [S] int64, where the windows go that the plan wants besides; None if none.
+        bias: [D], added before silu.
 
     Returns:
         [T + (K-1)(R-1), D], silu applied: the outputs of request r start at
@@ -105,6 +107,8 @@ def causal_conv1d_varlen(
     y = buffer[:rows] * weight[0]
     for tap in range(1, kernel_size):
         y.addcmul_(buffer[tap : tap + rows], weight[tap])
+    if bias is not None:
+        y += bias
     return functional.silu(y, inplace=True)
 
 
@@ -114,6 +118,7 @@ def causal_conv1d_update(
     pool: Tensor,
     slots: Tensor,
     into: tuple[Tensor, Tensor] | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """One token per request: shift each window by one and convolve.
 
@@ -123,6 +128,7 @@ def causal_conv1d_update(
         pool: [S, D, K-1]; rows ``slots`` are read, and overwritten unless ``into`` is given.
         slots: [B] int64.
         into: a pool like ``pool`` and the [B] rows of it that get the new windows instead.
+        bias: [D], added before silu.
 
     Returns:
         [B, D], silu applied, owned by the caller.
@@ -131,7 +137,10 @@ def causal_conv1d_update(
     window = torch.cat((windows.index_select(0, slots), x.unsqueeze(1)), dim=1)
     target, rows = (pool, slots) if into is None else into
     target.transpose(1, 2).index_copy_(0, rows, window[:, 1:])
-    return functional.silu((window * weight).sum(dim=1), inplace=True)
+    y = (window * weight).sum(dim=1)
+    if bias is not None:
+        y += bias
+    return functional.silu(y, inplace=True)
 
 
 def causal_conv1d_reference(x: Tensor, weight: Tensor, window: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.models.gpt_oss import GptOssConfig, Yarn, alternating
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.registry import Model, build_model, read_hf_config, resolve_model
-from hybridbench.engine_config import NewTokenRatio
 from hybridbench.errors import ConfigError
-from tests.builders import assert_idle_and_clean, make_engine
-from tests.drafters import HalfRightDrafter
-from tests.engine_programs import EngineProgram
-from tests.model_steps import Stepper
-from tests.session_programs import SessionProgram
 
 TINY = cast("GptOssConfig", PRESETS["gpt-oss-tiny"])
 # Windows much shorter than the prompts, so that most positions lie outside of one.
@@ -120,75 +110,3 @@ def test_the_full_model_on_a_cpu_is_the_tiny_one_and_says_so() -> None:
 
     assert resolved.config == TINY
     assert "gpt-oss on a CPU means gpt-oss-tiny" in resolved.note
-
-
-def test_a_request_does_not_feel_who_shares_its_batch() -> None:
-    rng = np.random.default_rng(0)
-    texts = [rng.integers(0, 48, length).tolist() for length in (70, 1, 33, 130, 5)]
-    together, alone = Stepper(model(), seed=1), Stepper(model(), seed=2)
-    requests, own = [together.start() for _ in texts], alone.start()
-
-    crowd = [together.extend(requests, texts)[2]]
-    single = [alone.extend([own], [texts[2]])[0]]
-    for token in (3, 1, 4):
-        crowd.append(together.decode(requests, [token] * 5)[2])
-        single.append(alone.decode([own], [token])[0])
-
-    torch.testing.assert_close(torch.stack(crowd), torch.stack(single), rtol=0, atol=1e-12)
-
-
-def test_a_verifying_step_gives_the_logits_of_one_decode_after_the_other() -> None:
-    prompts, chains = [[1, 2, 3, 4, 5, 6, 7, 8], [7]], [[11, 12, 13, 14], [3, 9]]
-    stepper, other = Stepper(model(), seed=1), Stepper(model(), seed=1)
-    requests = [stepper.start() for _ in prompts]
-    others = [other.start() for _ in prompts]
-    stepper.extend(requests, prompts)
-    other.extend(others, prompts)
-    expected = [
-        other.decode([request], [token])[0]
-        for request, chain in zip(others, chains, strict=True)
-        for token in chain
-    ]
-
-    logits = stepper.model.forward(stepper.batch("verify", requests, chains), stepper.kv_pool)
-
-    torch.testing.assert_close(logits, torch.stack(expected), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("page_size", [1, 16])
-@pytest.mark.parametrize("mechanisms", ["plain", "overlap, drafts and sessions"])
-def test_an_engine_that_reuses_prefixes_gives_the_tokens_of_one_that_does_not(
-    page_size: int, mechanisms: str
-) -> None:
-    ahead, clock = mechanisms != "plain", FakeClock()
-    daring = NewTokenRatio(init=0.3, min=0.0, decay_steps=1)
-    build = partial(make_engine, model=model(), max_context_len=352)
-    engine = build(
-        clock=clock,
-        drafter=HalfRightDrafter(48) if ahead else None,
-        page_size=page_size,
-        kv_tokens={1: 160, 16: 352}[page_size],
-        max_prefill_tokens=256,
-        enable_overlap_schedule=ahead,
-        new_token_ratio=daring,
-    )
-    program: EngineProgram
-    if ahead:
-        program = SessionProgram(engine, random.Random(3), clock, 60)
-        program._make_oracle = build
-    else:
-        program = EngineProgram(
-            engine, random.Random(3), longest_prompt=60, longest_output=14, make_oracle=build
-        )
-
-    program.run(220)
-    program.compare_with_oracle()
-
-    assert engine.flush_cache()
-    assert_idle_and_clean(engine)
-    counters = engine.counters
-    assert counters.finishes > 5
-    assert counters.prefix_hits > 0
-    assert counters.nodes_evicted > 0
-    assert not ahead or counters.drafts_accepted > 0
-    assert not ahead or counters.session_restores > 0

@@ -1,0 +1,482 @@
+"""Nemotron-H: layers that are one thing each, Mamba2, attention, an MLP or routed experts.
+
+Attention has no positions: order comes from the recurrent layers.
+
+Source: the released checkpoints' config.json, and the model of that name in transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape
+from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
+from hybridbench.engine.models.hf_config import ConfigFields, excerpt
+from hybridbench.engine.models.layers import Loader, Norm
+from hybridbench.engine.models.mamba2 import Mamba2Mixer, Mamba2Sizes
+from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
+from hybridbench.engine.models.weights import WeightSource
+from hybridbench.kernels.moe import experts_sorted
+from hybridbench.kernels.paged_attention import decode_attention, extend_attention
+
+_Step: TypeAlias = ExtendStep | DecodeStep | VerifyStep
+_LETTERS: Mapping[str, LayerKind] = {
+    "M": "linear_attention",
+    "*": "full_attention",
+    "-": "mlp",
+    "E": "moe",
+}
+# Names of layers in files that older versions of transformers wrote.
+_OLD_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}
+
+
+def pattern(letters: str) -> tuple[LayerKind, ...]:
+    """Layers as ``hybrid_override_pattern`` writes them: M, * (attention), - (MLP), E (experts)."""
+    return tuple(_LETTERS[letter] for letter in letters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NemotronHConfig(ModelConfig):
+    """``layer_types`` is ``layers_block_type``, ``rms_norm_eps`` is ``layer_norm_epsilon``."""
+
+    model_type = "nemotron_h"
+    architecture = "NemotronHForCausalLM"
+
+    mamba_num_heads: int
+    mamba_head_dim: int
+    n_groups: int
+    ssm_state_size: int
+    conv_kernel: int = 4
+    time_step_min: float = 0.001
+    use_conv_bias: bool = True
+    use_bias: bool = False
+    """Of the projections of Mamba2 layers."""
+    mlp_bias: bool = False
+    intermediate_size: int = 0
+    n_routed_experts: int = 0
+    moe_intermediate_size: int = 0
+    moe_shared_expert_intermediate_size: int = 0
+    moe_latent_size: int | None = None
+    """Width that the routed experts work in; None is that of the model."""
+    n_group: int = 1
+    topk_group: int = 1
+    norm_topk_prob: bool = True
+    routed_scaling_factor: float = 1.0
+
+    @classmethod
+    def from_fields(cls, fields: ConfigFields) -> NemotronHConfig:
+        """The model that a config.json describes.
+
+        Raises:
+            ConfigError: one sentence with the file, the key, and what is supported.
+        """
+        fields.require("mamba_hidden_act", "silu")
+        fields.require("mlp_hidden_act", "relu2")
+        if fields.flag("attention_bias", False):
+            raise fields.error("attention_bias", "is true; attention without biases is supported")
+        if fields.flag("tie_word_embeddings", False):
+            # The flag changes nothing in transformers: the head is stored and used all the same.
+            raise fields.error("tie_word_embeddings", "is true; this family has a head of its own")
+        latent = fields.whole("moe_latent_size", 0, least=0)
+        config = cls(
+            vocab_size=fields.whole("vocab_size", 131_072),
+            hidden_size=fields.whole("hidden_size", 4096),
+            layer_types=_layers(fields),
+            num_attention_heads=fields.whole("num_attention_heads", 32),
+            num_key_value_heads=fields.whole("num_key_value_heads", 8),
+            head_dim=fields.whole("head_dim", 128),
+            mamba_num_heads=fields.whole("mamba_num_heads", 128),
+            mamba_head_dim=fields.whole("mamba_head_dim", 64),
+            n_groups=fields.whole("n_groups", 8),
+            ssm_state_size=fields.whole("ssm_state_size", 128),
+            conv_kernel=fields.whole("conv_kernel", 4, least=2),
+            time_step_min=fields.number("time_step_min", 0.001),
+            use_conv_bias=fields.flag("use_conv_bias", True),
+            use_bias=fields.flag("use_bias", False),
+            mlp_bias=fields.flag("mlp_bias", False),
+            intermediate_size=fields.whole("intermediate_size", 21_504),
+            n_routed_experts=fields.whole("n_routed_experts", 8),
+            num_experts_per_tok=fields.whole("num_experts_per_tok", 2),
+            moe_intermediate_size=fields.whole("moe_intermediate_size", 7688),
+            moe_shared_expert_intermediate_size=fields.whole(
+                "moe_shared_expert_intermediate_size", 7688
+            ),
+            moe_latent_size=latent or None,
+            n_group=fields.whole("n_group", 1),
+            topk_group=fields.whole("topk_group", 1),
+            norm_topk_prob=fields.flag("norm_topk_prob", True),
+            routed_scaling_factor=fields.number("routed_scaling_factor", 1.0),
+            rms_norm_eps=fields.number("layer_norm_epsilon", 1e-5),
+            eos_token_ids=fields.eos_token_ids(),
+            max_position_embeddings=fields.whole("max_position_embeddings", 4096),
+        )
+        _check_sizes(fields, config)
+        return config
+
+    @property
+    def mamba2(self) -> Mamba2Sizes:
+        """Of one recurrent layer."""
+        return Mamba2Sizes(
+            self.mamba_num_heads, self.mamba_head_dim, self.n_groups, self.ssm_state_size
+        )
+
+    @property
+    def cache_params(self) -> Mamba2CacheParams:
+        shape = Mamba2StateShape.create(
+            intermediate_size=self.mamba2.width,
+            n_groups=self.n_groups,
+            num_heads=self.mamba_num_heads,
+            head_dim=self.mamba_head_dim,
+            state_size=self.ssm_state_size,
+            conv_kernel=self.conv_kernel,
+        )
+        return Mamba2CacheParams(shape=shape, layers=self.linear_layer_ids)
+
+    def state_bytes_per_slot(self, dtype: torch.dtype) -> int:
+        """Bytes of one request's recurrent state over all layers."""
+        temporal = self.mamba2.width * self.ssm_state_size * state_dtype(dtype).itemsize
+        conv = self.mamba2.conv_dim * (self.conv_kernel - 1) * dtype.itemsize
+        return len(self.linear_layer_ids) * (temporal + conv)
+
+    def tensors(self) -> dict[str, Shape]:
+        """Experts one by one."""
+        shapes: dict[str, Shape] = {
+            "backbone.embeddings.weight": (self.vocab_size, self.hidden_size)
+        }
+        parts: dict[LayerKind, Callable[[], Iterator[tuple[str, Shape]]]] = {
+            "linear_attention": self._mamba2,
+            "full_attention": self._attention,
+            "mlp": partial(self._mlp, "", self.hidden_size, self.intermediate_size, self.mlp_bias),
+            "moe": self._experts,
+        }
+        for layer, kind in enumerate(self.layer_types):
+            prefix = f"backbone.layers.{layer}"
+            shapes[f"{prefix}.norm.weight"] = (self.hidden_size,)
+            shapes |= {f"{prefix}.mixer.{name}": shape for name, shape in parts[kind]()}
+        shapes["backbone.norm_f.weight"] = (self.hidden_size,)
+        shapes["lm_head.weight"] = (self.vocab_size, self.hidden_size)
+        return shapes
+
+    def _mamba2(self) -> Iterator[tuple[str, Shape]]:
+        sizes, hidden = self.mamba2, self.hidden_size
+        rows = sizes.width + sizes.conv_dim + sizes.heads
+        yield "in_proj.weight", (rows, hidden)
+        if self.use_bias:
+            yield "in_proj.bias", (rows,)
+        yield "conv1d.weight", (sizes.conv_dim, 1, self.conv_kernel)
+        if self.use_conv_bias:
+            yield "conv1d.bias", (sizes.conv_dim,)
+        for name in ("A_log", "dt_bias", "D"):
+            yield name, (sizes.heads,)
+        yield "norm.weight", (sizes.width,)
+        yield "out_proj.weight", (hidden, sizes.width)
+        if self.use_bias:
+            yield "out_proj.bias", (hidden,)
+
+    def _attention(self) -> Iterator[tuple[str, Shape]]:
+        query, key = (
+            heads * self.head_dim for heads in (self.num_attention_heads, self.num_key_value_heads)
+        )
+        yield "q_proj.weight", (query, self.hidden_size)
+        yield "k_proj.weight", (key, self.hidden_size)
+        yield "v_proj.weight", (key, self.hidden_size)
+        yield "o_proj.weight", (self.hidden_size, query)
+
+    @staticmethod
+    def _mlp(prefix: str, hidden: int, width: int, bias: bool) -> Iterator[tuple[str, Shape]]:
+        yield f"{prefix}up_proj.weight", (width, hidden)
+        yield f"{prefix}down_proj.weight", (hidden, width)
+        if bias:
+            yield f"{prefix}up_proj.bias", (width,)
+            yield f"{prefix}down_proj.bias", (hidden,)
+
+    def _experts(self) -> Iterator[tuple[str, Shape]]:
+        hidden, latent = self.hidden_size, self.moe_latent_size
+        yield "gate.weight", (self.n_routed_experts, hidden)
+        yield "gate.e_score_correction_bias", (self.n_routed_experts,)
+        for expert in range(self.n_routed_experts):
+            width = self.moe_intermediate_size
+            yield from self._mlp(f"experts.{expert}.", latent or hidden, width, bias=False)
+        shared = self.moe_shared_expert_intermediate_size
+        yield from self._mlp("shared_experts.", hidden, shared, self.mlp_bias)
+        if latent is not None:
+            for name, rows, columns in (
+                ("fc1_latent_proj", latent, hidden),
+                ("fc2_latent_proj", hidden, latent),
+            ):
+                yield f"{name}.weight", (rows, columns)
+                if self.mlp_bias:
+                    yield f"{name}.bias", (rows,)
+
+    def hf_fields(self) -> dict[str, object]:
+        fields = super().hf_fields()
+        renamed = {"layer_types": "layers_block_type", "rms_norm_eps": "layer_norm_epsilon"}
+        for name in ("hidden_act", "num_hidden_layers"):
+            del fields[name]
+        return {
+            **{renamed.get(name, name): value for name, value in fields.items()},
+            "mamba_hidden_act": "silu",
+            "mlp_hidden_act": "relu2",
+            "mamba_num_heads": self.mamba_num_heads,
+            "mamba_head_dim": self.mamba_head_dim,
+            "n_groups": self.n_groups,
+            "ssm_state_size": self.ssm_state_size,
+            "conv_kernel": self.conv_kernel,
+            "time_step_min": self.time_step_min,
+            "use_conv_bias": self.use_conv_bias,
+            "use_bias": self.use_bias,
+            "mlp_bias": self.mlp_bias,
+            "intermediate_size": self.intermediate_size,
+            "n_routed_experts": self.n_routed_experts,
+            "moe_intermediate_size": self.moe_intermediate_size,
+            "moe_shared_expert_intermediate_size": self.moe_shared_expert_intermediate_size,
+            "moe_latent_size": self.moe_latent_size,
+            "n_group": self.n_group,
+            "topk_group": self.topk_group,
+            "norm_topk_prob": self.norm_topk_prob,
+            "routed_scaling_factor": self.routed_scaling_factor,
+        }
+
+    def random_values(self, name: str, noise: Tensor) -> Tensor:
+        """Matrices scaled by their fan-in, norms off identity, decays spread."""
+        if name.endswith(("norm.weight", "norm_f.weight", ".D")):
+            return noise.mul_(0.1).add_(1.0)
+        if name.endswith("A_log"):
+            return noise.mul_(0.7).add_(1.0)
+        if name.endswith("dt_bias"):
+            # Steps from a thousandth to a half, as the released models begin with.
+            return noise.sub_(3.0)
+        if name.endswith("bias"):
+            return noise.mul_(0.02)
+        if name.endswith("embeddings.weight"):
+            return noise
+        return noise.mul_(noise[0].numel() ** -0.5)
+
+
+def _layers(fields: ConfigFields) -> tuple[LayerKind, ...]:
+    names = fields.values.get("layers_block_type", fields.values.get("layer_types"))
+    if names is None:
+        letters = fields.values.get("hybrid_override_pattern")
+        if not isinstance(letters, str) or not letters or set(letters) - _LETTERS.keys():
+            raise fields.error(
+                "hybrid_override_pattern",
+                f"is {excerpt(letters)}; write a letter of {' '.join(_LETTERS)} for each layer, or "
+                "layers_block_type",
+            )
+        return pattern(letters)
+    if not isinstance(names, list) or not names:
+        raise fields.error("layers_block_type", "must list one kind for each layer")
+    known: dict[object, LayerKind] = {kind: kind for kind in _LETTERS.values()}
+    known |= {old: known[new] for old, new in _OLD_NAMES.items()}
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            raise fields.error(
+                "layers_block_type",
+                f"contains {excerpt(name)}; supported are {', '.join(_LETTERS.values())}",
+            )
+    return tuple(known[name] for name in names)
+
+
+def _check_sizes(fields: ConfigFields, config: NemotronHConfig) -> None:
+    heads = config.num_attention_heads, config.num_key_value_heads
+    fields.require_multiple("num_attention_heads", "num_key_value_heads", heads)
+    fields.require_multiple(
+        "mamba_num_heads", "n_groups", (config.mamba_num_heads, config.n_groups)
+    )
+    if "moe" not in config.layer_types:
+        return
+    experts, groups = config.n_routed_experts, config.n_group
+    fields.require_multiple("n_routed_experts", "n_group", (experts, groups))
+    reachable = config.topk_group * (experts // groups)
+    if config.topk_group > groups:
+        raise fields.error("topk_group", f"is {config.topk_group}; there are only {groups} groups")
+    if config.num_experts_per_tok > reachable:
+        raise fields.error(
+            "num_experts_per_tok",
+            f"is {config.num_experts_per_tok}; topk_group leaves only {reachable} experts",
+        )
+    if groups > 1 and experts // groups < 2:
+        raise fields.error("n_group", f"is {groups}; a group needs at least 2 of {experts} experts")
+
+
+class _Attention:
+    """Grouped-query attention without positions."""
+
+    def __init__(self, loader: Loader, layer_id: int, prefix: str, config: NemotronHConfig) -> None:
+        self._layer_id = layer_id
+        self._heads = config.num_attention_heads, config.num_key_value_heads
+        self._head_dim = config.head_dim
+        self._in = loader.matrix(*(f"{prefix}.{part}_proj.weight" for part in "qkv"))
+        self._out = loader.matrix(f"{prefix}.o_proj.weight")
+
+    def __call__(self, x: Tensor, step: _Step, kv_pool: HybridLinearKVPool) -> Tensor:
+        """[T, h] -> [T, h]; stores the new keys and values in the pool first."""
+        heads, key_heads = self._heads
+        qkv = functional.linear(x, self._in).view(x.shape[0], -1, self._head_dim)
+        q, k, v = torch.split(qkv, [heads, key_heads, key_heads], dim=1)
+        kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
+        keys, values = kv_pool.get_kv_buffer(self._layer_id)
+        if isinstance(step, ExtendStep):
+            mixed = extend_attention(q, keys, values, step.attention)
+        else:
+            mixed = decode_attention(q, keys, values, step.attention)
+        return functional.linear(mixed.reshape(x.shape[0], -1), self._out)
+
+
+def _relu2(x: Tensor) -> Tensor:
+    return functional.relu(x, inplace=True).square_()
+
+
+class _MLP:
+    """``down(relu(up x)^2)``."""
+
+    def __init__(self, loader: Loader, prefix: str, *, bias: bool) -> None:
+        self._up = loader.matrix(f"{prefix}.up_proj.weight")
+        self._down = loader.matrix(f"{prefix}.down_proj.weight")
+        self._up_bias = loader.matrix(f"{prefix}.up_proj.bias") if bias else None
+        self._down_bias = loader.matrix(f"{prefix}.down_proj.bias") if bias else None
+
+    def __call__(self, x: Tensor, step: _Step, kv_pool: HybridLinearKVPool) -> Tensor:
+        """[T, h] -> [T, h]; needs neither step nor pool."""
+        del step, kv_pool
+        return self.of(x)
+
+    def of(self, x: Tensor) -> Tensor:
+        """[T, h] -> [T, h]."""
+        hidden = _relu2(functional.linear(x, self._up, self._up_bias))
+        return functional.linear(hidden, self._down, self._down_bias)
+
+
+class _Experts:
+    """Experts chosen by sigmoid scores, group by group, beside one that serves every token."""
+
+    def __init__(self, loader: Loader, prefix: str, config: NemotronHConfig) -> None:
+        self._config = config
+        self._precise = state_dtype(loader.dtype)
+        self._gate = loader.precise(f"{prefix}.gate.weight")
+        self._correction = loader.precise(f"{prefix}.gate.e_score_correction_bias")
+        names = [f"{prefix}.experts.{i}" for i in range(config.n_routed_experts)]
+        self._up = torch.stack([loader.matrix(f"{name}.up_proj.weight") for name in names])
+        self._down = torch.stack([loader.matrix(f"{name}.down_proj.weight").t() for name in names])
+        self._shared = _MLP(loader, f"{prefix}.shared_experts", bias=config.mlp_bias)
+        latent, bias = config.moe_latent_size is not None, config.mlp_bias
+        self._latent = [
+            (
+                loader.matrix(f"{prefix}.{name}.weight"),
+                loader.matrix(f"{prefix}.{name}.bias") if bias else None,
+            )
+            for name in ("fc1_latent_proj", "fc2_latent_proj")
+            if latent
+        ]
+
+    def __call__(self, x: Tensor, step: _Step, kv_pool: HybridLinearKVPool) -> Tensor:
+        """[T, h] -> [T, h]; needs neither step nor pool."""
+        del step, kv_pool
+        weights, chosen = self._route(x)
+        inner = functional.linear(x, *self._latent[0]) if self._latent else x
+        routed = experts_sorted(inner, weights, chosen, self._up, self._down, unit=_relu2)
+        routed = functional.linear(routed, *self._latent[1]) if self._latent else routed
+        return routed + self._shared.of(x)
+
+    def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Routing weights [T, k] and the experts chosen [T, k]."""
+        config, tokens = self._config, x.shape[0]
+        scores = functional.linear(x.to(self._precise), self._gate).sigmoid_()
+        wanted = scores + self._correction
+        if config.topk_group < config.n_group:
+            by_group = wanted.view(tokens, config.n_group, -1)
+            best = by_group.topk(2, dim=-1).values.sum(dim=-1)
+            kept = best.topk(config.topk_group, dim=-1).indices
+            hidden = torch.ones_like(best, dtype=torch.bool).scatter_(1, kept, False)
+            wanted = by_group.masked_fill(hidden.unsqueeze(2), float("-inf")).view(tokens, -1)
+        chosen = wanted.topk(config.num_experts_per_tok, dim=-1).indices
+        weights = scores.gather(1, chosen)
+        if config.norm_topk_prob:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        return (weights * config.routed_scaling_factor).to(x.dtype), chosen
+
+
+class NemotronH:
+    """The model; it owns its weights and nothing else.  States live in the pools it is handed."""
+
+    def __init__(
+        self,
+        config: NemotronHConfig,
+        source: WeightSource,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.device = device
+        loader = Loader(source, dtype, device)
+        self._embedding = loader.matrix("backbone.embeddings.weight")
+        self._layers = [
+            (
+                _norm(loader, f"backbone.layers.{i}.norm.weight", config),
+                _mixer(loader, i, config),
+            )
+            for i in range(config.num_hidden_layers)
+        ]
+        self._norm = _norm(loader, "backbone.norm_f.weight", config)
+        self._head = loader.matrix("lm_head.weight")
+        # No position is rotated.
+        self._frequencies = torch.empty(0, dtype=state_dtype(dtype), device=device)
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
+        """Logits [B, vocab] after the last new token of each request, owned by the caller.
+
+        Of a verifying batch [T, vocab], after every new token; its states go to the pool's buffers
+        for drafts.  Writes keys, values and states of the new tokens into the pools, by slot.
+        """
+        step = self._plan(batch)
+        x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
+        for norm, mixer in self._layers:
+            x = x.add_(mixer(norm(x), step, kv_pool))
+        if isinstance(step, ExtendStep):
+            x = x.index_select(0, step.last_rows)
+        return functional.linear(self._norm(x), self._head)
+
+    def _plan(self, batch: ForwardBatch) -> _Step:
+        if batch.mode == "decode":
+            return DecodeStep.build(batch, self._frequencies, self.dtype)
+        if batch.mode == "verify":
+            return VerifyStep.build(batch, self._frequencies, self.dtype)
+        return ExtendStep.build(batch, self._frequencies, self.dtype, self.config.conv_kernel)
+
+
+def _mixer(
+    loader: Loader, layer_id: int, config: NemotronHConfig
+) -> Mamba2Mixer | _Attention | _MLP | _Experts:
+    prefix = f"backbone.layers.{layer_id}.mixer"
+    kind = config.layer_types[layer_id]
+    if kind == "linear_attention":
+        return Mamba2Mixer(
+            loader,
+            layer_id,
+            prefix,
+            config.mamba2,
+            config.rms_norm_eps,
+            config.time_step_min,
+            conv_bias=config.use_conv_bias,
+            projection_bias=config.use_bias,
+        )
+    if kind == "full_attention":
+        return _Attention(loader, layer_id, prefix, config)
+    if kind == "mlp":
+        return _MLP(loader, prefix, bias=config.mlp_bias)
+    return _Experts(loader, prefix, config)
+
+
+def _norm(loader: Loader, name: str, config: NemotronHConfig) -> Norm:
+    return Norm.rms(loader.precise(name), config.rms_norm_eps)
