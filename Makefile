@@ -15,6 +15,8 @@ SOAK    ?=
 SEEDS   ?= 5
 JOBS    ?= auto
 RECORDINGS ?= results/limits
+# Images often forbid bytecode; then every process of a test compiles all it imports anew.
+test test-fast test-deep: export PYTHONDONTWRITEBYTECODE :=
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
 .PHONY: help install install-test soak selftest test test-fast test-deep test-browser check bench limits fmt clean

@@ -26,16 +26,22 @@ def main(names: Sequence[str]) -> int:
     try:
         # A file of the user's runs here, and may print: its words must not mix with the answer.
         with contextlib.redirect_stdout(io.StringIO()):
-            found = expand(names) if names else (*DEFECTS, *CONTROLS)
+            found = described(names)
     except HybridbenchError as error:
         sys.stderr.write(str(error))
         return int(error.exit_code)
-    sys.stdout.buffer.write(pickle.dumps(tuple(map(_described, found))))
+    sys.stdout.buffer.write(pickle.dumps(found))
     return 0
 
 
-def _described(defect: Defect) -> Defect:
-    return replace(defect, patches=(), at_rate=None, truth=Truth())
+def described(names: Sequence[str]) -> tuple[Defect, ...]:
+    """The defects that ``names`` mean, all without any; with nothing that belongs to a process.
+
+    Raises:
+        HybridbenchError: no such defect, release or file, or two of them patch the same method.
+    """
+    found = expand(names) if names else (*DEFECTS, *CONTROLS)
+    return tuple(replace(defect, patches=(), at_rate=None, truth=Truth()) for defect in found)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hybridbench.defects import pr21404_mamba_adder_reject
 from hybridbench.defects.inject import injected
 from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT, KeptSlots
 from hybridbench.engine.engine import Engine
@@ -44,7 +45,11 @@ def test_a_healthy_engine_refuses_and_waiting_requests_hold_nothing() -> None:
     assert_idle_and_clean(engine)
 
 
-def test_the_truth_counts_each_slot_once_however_often_its_request_is_refused() -> None:
+def test_the_truth_counts_each_slot_once_however_often_its_request_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A process has one engine; here others may have refused requests of the same names.
+    monkeypatch.setattr(pr21404_mamba_adder_reject, "_KEPT", KeptSlots())
     DEFECT.truth.clear()
     with injected(DEFECT):
         engine = tight_engine()

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -14,37 +13,18 @@ from hybridbench.clock import FakeClock
 from hybridbench.defects.catalog import CONTROLS, DEFECTS, find_defect
 from hybridbench.defects.defect import BYTES_KEPT, MILLISECONDS, Defect
 from hybridbench.defects.inject import injected
-from hybridbench.defects.mlxlm1701_state_row_view import BatchedStates
-from hybridbench.defects.omi6938_pinned_buffers import Messages
 from hybridbench.defects.paced import BLOCK_BYTES, PacedWork
 from hybridbench.defects.truth import Truth
-from hybridbench.defects.vllm24264_unreleased_mappings import TransferBuffers
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT, malloc_reader
-from hybridbench.sampling.process import read_process_memory
 from hybridbench.units import parse_byte_rate
 from hybridbench.workload.catalog import load_profile
 from tests.builders import assert_idle_and_clean, make_engine
+from tests.defects.private_growth import WORKS
 
 ALONE = tuple(defect for defect in DEFECTS if defect.signature.alone)
 PROMPTS = [[1, 2, 3, 4, 5, n] for n in range(8)]
-
-# A block a call, healthy twin and defect.
-WORKS: dict[str, tuple[Callable[[], int], Callable[[], int]]] = {
-    "state-row-view": (
-        BatchedStates(copies=True).next_batch,
-        BatchedStates(copies=False).next_batch,
-    ),
-    "unreleased-mappings": (
-        TransferBuffers(unreleased_max=32).transfer,
-        TransferBuffers(unreleased_max=None).transfer,
-    ),
-    "pinned-receive-buffers": (
-        Messages(copies=True).read_next,
-        Messages(copies=False).read_next,
-    ),
-}
 
 
 class Served:
@@ -63,25 +43,13 @@ def served(engine: Engine) -> list[list[int]]:
     return engine.generate(PROMPTS, SamplingParams(max_new_tokens=4, temperature=0.0))
 
 
-def grown(slug: str) -> dict[str, list[int]]:
-    """In this process: how private memory grows by 100 blocks of the twin, then of the defect."""
-    found = {}
-    for name, block in zip(("twin", "defect"), WORKS[slug], strict=True):
-        for _ in range(40):  # queues are full, buffers are being read
-            block()
-        before = read_process_memory(os.getpid()).anon_swap_bytes
-        kept = sum(block() for _ in range(100))
-        found[name] = [kept, read_process_memory(os.getpid()).anon_swap_bytes - before]
-    return found
-
-
 @pytest.mark.skipif(malloc_reader() is None, reason="another C library")
 @pytest.mark.parametrize("slug", WORKS)
 def test_private_memory_grows_by_what_the_truth_says_and_not_at_all_with_the_twin(
     slug: str,
 ) -> None:
     environment = {**os.environ, **PINNED_ENVIRONMENT}
-    words = [sys.executable, "-m", "tests.defects.test_memory_alone", slug]
+    words = [sys.executable, "-m", "tests.defects.private_growth", slug]
     said = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     found = json.loads(said.stdout)
 
@@ -201,7 +169,3 @@ def test_every_rate_is_above_the_limit_that_its_profile_sets_for_that_length(
 def test_there_are_three_of_them() -> None:
     assert {defect.slug for defect in ALONE} == set(WORKS)
     assert sum(defect.quick for defect in ALONE) >= 1
-
-
-if __name__ == "__main__":
-    print(json.dumps(grown(sys.argv[1])))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
-from transformers.utils import logging
 
-logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+if TYPE_CHECKING:
+    from transformers import Qwen3NextForCausalLM
 
 _TINY: dict[str, Any] = {
     "vocab_size": 97,
@@ -136,6 +134,12 @@ def make_oracle(shape: str, directory: Path, seed: int = 0) -> Oracle:
     The library starts norms at identity and decays at a constant, which hides errors of sign and
     offset; here they are random.
     """
+    # Loading it takes seconds and a hundred thousand objects: only who runs these tests pays.
+    from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.manual_seed(seed)
     config = Qwen3NextConfig(**{**_TINY, **SHAPES[shape]})
     model = Qwen3NextForCausalLM(config)

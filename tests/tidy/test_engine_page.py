@@ -5,14 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from hybridbench.defects.catalog import DEFECTS
 from hybridbench.workload.catalog import list_profiles
+from tests.tidy.sources import PACKAGE, ROOT, TESTS, source
 
-ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`([^`]+)`")
 
 
@@ -24,15 +21,12 @@ def rows() -> list[tuple[str, ...]]:
     return [row for row in cells if row[0] != "symbol there" and not row[1].startswith("missing")]
 
 
-ROWS = rows()
-
-
 def methods() -> set[str]:
     """``Class.method`` for every class of ours, those of its bases in the same package included."""
     own: dict[str, set[str]] = {}
     bases: dict[str, list[str]] = {}
-    for path in (ROOT / "hybridbench").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in PACKAGE:
+        for node in source(path).nodes:
             if isinstance(node, ast.ClassDef):
                 functions = (n for n in node.body if isinstance(n, ast.FunctionDef))
                 own.setdefault(node.name, set()).update(f.name for f in functions)
@@ -49,25 +43,27 @@ def methods() -> set[str]:
 def known_tests() -> set[str]:
     return {
         name
-        for path in (ROOT / "tests").rglob("test_*.py")
+        for path in TESTS
+        if path.name.startswith("test_")
         for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
 
 
-METHODS, TESTS = methods(), known_tests()
+def test_what_holds_a_mechanism_exists() -> None:
+    known = {
+        "carrier": methods(),
+        "profile": set(list_profiles()),
+        "defect": {defect.slug for defect in DEFECTS},
+        "test": known_tests(),
+    }
+    table = rows()
 
-
-def test_the_page_has_its_tables() -> None:
-    assert len(ROWS) > 20
-
-
-@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_what_holds_a_mechanism_exists(row: tuple[str, ...]) -> None:
-    _, carrier, profile, defect, test = row
-
-    assert set(NAMED.findall(carrier)) <= METHODS
-    assert NAMED.findall(carrier)
-    assert set(NAMED.findall(profile)) <= set(list_profiles())
-    assert set(NAMED.findall(defect)) <= {known.slug for known in DEFECTS}
-    assert set(NAMED.findall(test)) <= TESTS
-    assert NAMED.findall(test)
+    assert len(table) > 20
+    for mechanism, *cells in table:
+        named = {
+            column: set(NAMED.findall(cell)) for column, cell in zip(known, cells, strict=True)
+        }
+        unknown = {column: names - known[column] for column, names in named.items()}
+        assert not any(unknown.values()), (mechanism, unknown)
+        assert named["carrier"], mechanism
+        assert named["test"], mechanism

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.tidy.sources import PACKAGE, ROOT, relative, source
+
 PHRASES = yaml.safe_load(Path(__file__).with_name("phrases.yaml").read_text(encoding="utf-8"))
 BANNED = [
     (re.compile(rf"\b(?:{entry['phrase']})\b", re.IGNORECASE), entry["use"])
@@ -24,27 +24,26 @@ PAGES = [
     *(ROOT / "hybridbench").rglob("*.j2"),
     *(ROOT / "hybridbench").rglob("*.md"),
 ]
-SOURCES = [*(ROOT / "hybridbench").rglob("*.py")]
 
 Text = tuple[int, str]
 
 
-def messages(source: str, *, has_help: bool) -> Iterator[Text]:
-    """Line and text of every string of a module but its docstrings.
+def messages(nodes: Iterable[ast.AST], *, has_help: bool) -> Iterator[Text]:
+    """Line and text of every string among the nodes of a module but its docstrings.
 
     ``has_help``: the docstrings of its functions are help texts and count.
     """
-    module = ast.parse(source)
-    internal = {id(text) for text in _docstrings(module, has_help=has_help)}
-    for node in ast.walk(module):
+    nodes = list(nodes)
+    internal = {id(text) for text in _docstrings(nodes, has_help=has_help)}
+    for node in nodes:
         if not isinstance(node, ast.Constant) or id(node) in internal:
             continue
         if isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
 
 
-def _docstrings(module: ast.Module, *, has_help: bool) -> Iterator[ast.Constant]:
-    for node in ast.walk(module):
+def _docstrings(nodes: Iterable[ast.AST], *, has_help: bool) -> Iterator[ast.Constant]:
+    for node in nodes:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         # A command's docstring is its help.
@@ -73,32 +72,32 @@ def banned_in(texts: Iterator[Text]) -> list[str]:
     ]
 
 
-def relative(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+def test_a_page_has_no_banned_phrase() -> None:
+    found = [
+        f"{relative(path)}, {banned}"
+        for path in PAGES
+        for banned in banned_in(prose(path.read_text(encoding="utf-8")))
+    ]
 
-
-@pytest.mark.parametrize("path", PAGES, ids=relative)
-def test_a_page_has_no_banned_phrase(path: Path) -> None:
-    assert banned_in(prose(path.read_text(encoding="utf-8"))) == []
+    assert found == []
 
 
 def test_messages_and_help_have_no_banned_phrase() -> None:
     found = [
         f"{relative(path)}, {banned}"
-        for path in SOURCES
-        for banned in banned_in(
-            messages(path.read_text(encoding="utf-8"), has_help=path.parent.name == "cli")
-        )
+        for path in PACKAGE
+        for banned in banned_in(messages(source(path).nodes, has_help=path.parent.name == "cli"))
     ]
 
     assert found == []
 
 
 def test_a_banned_phrase_is_found_in_a_message_and_in_help_and_not_in_a_docstring() -> None:
-    source = 'def run():\n    """Nobody knows."""\n    print(f"looking held {1} engine")\n'
+    text = 'def run():\n    """Nobody knows."""\n    print(f"looking held {1} engine")\n'
+    nodes = list(ast.walk(ast.parse(text)))
 
-    assert len(banned_in(messages(source, has_help=False))) == 1
-    assert len(banned_in(messages(source, has_help=True))) == 2
+    assert len(banned_in(messages(nodes, has_help=False))) == 1
+    assert len(banned_in(messages(nodes, has_help=True))) == 2
 
 
 def test_every_phrase_has_a_meaning_and_a_replacement_and_every_exception_a_reason() -> None:

@@ -4,40 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[2]
-SOURCES = sorted(p for room in ("hybridbench", "benchmarks") for p in (ROOT / room).rglob("*.py"))
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
+from tests.tidy.sources import ROOT, SOURCES, TESTS, Function, relative, source
 
 FUNCTION_LINES_MAX = 65
-
-
-def relative(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
-def calls(path: Path) -> Iterator[tuple[int, str, ast.Call]]:
-    """Line, called name, call: ``torch.cat(...)`` gives ``cat``."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Name):
-                yield node.lineno, node.func.id, node
-            elif isinstance(node.func, ast.Attribute):
-                yield node.lineno, node.func.attr, node
+HOST_BOOKKEEPING = ("scheduler", "memory", "cache", "sessions")
 
 
 def test_there_is_something_to_check() -> None:
@@ -45,72 +17,80 @@ def test_there_is_something_to_check() -> None:
     assert len(TESTS) > 20
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_a_file_says_what_it_is_for(path: Path) -> None:
-    assert ast.get_docstring(tree_of(path)), "the top line says what the file is for"
+def test_a_file_says_what_it_is_for() -> None:
+    assert [relative(path) for path in SOURCES if not ast.get_docstring(source(path).tree)] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_a_function_fits_a_screen(path: Path) -> None:
-    def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def test_a_function_fits_a_screen() -> None:
+    def code_lines(function: Function) -> int:
         doc = function.body[0]
         is_doc = isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
         start = doc.end_lineno if is_doc else function.lineno
         return (function.end_lineno or 0) - (start or 0)
 
-    long = {f.name: code_lines(f) for f in functions(path) if code_lines(f) > FUNCTION_LINES_MAX}
-    assert not long
+    long = [
+        f"{relative(path)}: {function.name} has {code_lines(function)} lines"
+        for path in SOURCES
+        for function in source(path).functions()
+        if code_lines(function) > FUNCTION_LINES_MAX
+    ]
+    assert long == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_no_attribute_is_reached_by_a_string(path: Path) -> None:
+def test_no_attribute_is_reached_by_a_string() -> None:
     strings = [
-        line
-        for line, name, call in calls(path)
+        f"{relative(path)}:{line}"
+        for path in SOURCES
+        for line, name, call in source(path).calls()
         if name == "hasattr"
         or (name == "getattr" and len(call.args) > 1 and isinstance(call.args[1], ast.Constant))
     ]
-    assert not strings
+    assert strings == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_only_the_command_line_and_the_worker_read_the_environment(path: Path) -> None:
-    if (
-        relative(path).startswith("hybridbench/cli/")
-        or relative(path) == "hybridbench/worker/__main__.py"
-    ):
-        pytest.skip("allowed here")
-    assert not re.search(r"os\.environ\b|os\.getenv", path.read_text(encoding="utf-8"))
+def test_only_the_command_line_and_the_worker_read_the_environment() -> None:
+    readers = {
+        relative(path)
+        for path in SOURCES
+        if re.search(r"os\.environ\b|os\.getenv", source(path).text)
+    }
+    beyond = {name for name in readers if not name.startswith("hybridbench/cli/")}
+    assert beyond <= {"hybridbench/worker/__main__.py"}
 
 
-@pytest.mark.parametrize(
-    "folder", ["engine/scheduler", "engine/memory", "engine/cache", "engine/sessions"]
-)
-def test_host_bookkeeping_makes_no_tensor_calls_one_by_one(folder: str) -> None:
+def test_host_bookkeeping_makes_no_tensor_calls_one_by_one() -> None:
+    folders = [ROOT / "hybridbench" / "engine" / name for name in HOST_BOOKKEEPING]
+    assert all(folder.is_dir() for folder in folders)
+
     found = [
-        (relative(path), line, name)
-        for path in sorted((ROOT / "hybridbench" / folder).rglob("*.py"))
-        for line, name, call in calls(path)
+        f"{relative(path)}:{line}"
+        for path in SOURCES
+        if any(path.is_relative_to(folder) for folder in folders)
+        for line, name, call in source(path).calls()
         if name == "item" and not call.args
     ]
-    assert not found
+
+    assert found == []
 
 
-@pytest.mark.parametrize("path", TESTS, ids=relative)
-def test_no_test_sleeps(path: Path) -> None:
-    if "scenarios" in path.parts:
-        pytest.skip("scenarios wait for real processes")
-    assert not re.search(r"\btime\.sleep\(", path.read_text(encoding="utf-8"))
+def test_no_test_sleeps() -> None:
+    """Scenarios may: they wait for real processes."""
+    sleepers = [
+        relative(path)
+        for path in TESTS
+        if "scenarios" not in path.parts
+        and re.search(r"\btime\.sleep\(", path.read_text(encoding="utf-8"))
+    ]
+    assert sleepers == []
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if "engine" in p.parts], ids=relative)
-def test_no_destructor_frees_anything(path: Path) -> None:
-    names = {function.name for function in functions(path)}
-    text = path.read_text(encoding="utf-8")
+def test_no_destructor_frees_anything() -> None:
+    engine = [source(path) for path in SOURCES if "engine" in path.parts]
 
-    assert "__del__" not in names
-    assert "weakref.finalize" not in text
-    assert not re.search(r"^\s*(import|from) gc\b", text, re.MULTILINE)
+    assert [s.name for s in engine if any(f.name == "__del__" for f in s.functions())] == []
+    assert [s.name for s in engine if "weakref.finalize" in s.text] == []
+    gc_import = re.compile(r"^\s*(import|from) gc\b", re.MULTILINE)
+    assert [s.name for s in engine if gc_import.search(s.text)] == []
 
 
 def test_nothing_committed_names_a_machine_or_an_index() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hybridbench.cli.chosen_defects import chosen_defects
 from hybridbench.workload.catalog import load_profile
+
+pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
 
 
 def test_without_a_defect_nothing_is_set() -> None:

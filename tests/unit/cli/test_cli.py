@@ -16,6 +16,8 @@ from hybridbench.cli.options import GcMode
 from hybridbench.cli.soak import DiagnoseMode, SoakUi, StopMode
 from tests.unit.cli.conftest import CommandLine
 
+pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
+
 
 def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
     """The message of a usage error, after checking that there is nothing else."""

@@ -20,6 +20,8 @@ from hybridbench.compare.worktree import Revision
 from hybridbench.errors import ExitCode, HybridbenchError
 from tests.unit.history.stores import DAY_S, add_run, verdict
 
+pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
+
 RUN = "results/one"
 CSV = "series.csv"
 UNTIMED = "rss.txt"

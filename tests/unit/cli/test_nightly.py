@@ -10,6 +10,8 @@ import pytest
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.test_cli import one_sentence
 
+pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
+
 PLAN = "name: mine\nduration: 30m\nleast_duration: 20m\ncells: [{id: one, profile: smoke}]\n"
 
 

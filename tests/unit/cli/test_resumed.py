@@ -16,6 +16,8 @@ from hybridbench.rundir.writer import RunWriter
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.test_cli import one_sentence
 
+pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
+
 MANIFEST: dict[str, JsonValue] = {
     "run_id": "r1",
     "started_wall_s": 1_700_000_000.0,

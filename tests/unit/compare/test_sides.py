@@ -15,6 +15,8 @@ from hybridbench.defects.releases import PREFIX
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.runs.defect_catalog import AS_OF
 
+pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
+
 
 def test_the_working_tree_and_a_defect_are_sides_of_this_process() -> None:
     with resolved_sides([".", "defect:lru-reference-cycle"]) as (tree, defect):

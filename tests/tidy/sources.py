@@ -1,0 +1,50 @@
+"""The files of the project, each read and parsed once for all checks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = sorted((ROOT / "hybridbench").rglob("*.py"))
+SOURCES = PACKAGE + sorted((ROOT / "benchmarks").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module's text and what its syntax tree is made of."""
+
+    name: str
+    text: str
+    tree: ast.Module
+    nodes: tuple[ast.AST, ...]
+
+    def functions(self) -> Iterator[Function]:
+        return (node for node in self.nodes if isinstance(node, Function))
+
+    def calls(self) -> Iterator[tuple[int, str, ast.Call]]:
+        """Line, called name, call: ``torch.cat(...)`` gives ``cat``."""
+        for node in self.nodes:
+            if isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Name):
+                    yield node.lineno, node.func.id, node
+                elif isinstance(node.func, ast.Attribute):
+                    yield node.lineno, node.func.attr, node
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def source(path: Path) -> Source:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    return Source(relative(path), text, tree, tuple(ast.walk(tree)))
