@@ -13,11 +13,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridbench.analysis.facts.window import PAUSES, Window
 from hybridbench.analysis.record import FloatArray
 from hybridbench.records.events import Segment, kind_of
 from hybridbench.records.json_value import JsonValue
 from hybridbench.report.decimate import POINTS_MAX, gaps, kept
-from hybridbench.report.document import Chart, Document, Figure, Ink, Line, Span, Timeline
+from hybridbench.report.document import Chart, Document, Figure, Ink, Line, Timeline
 
 _TIME_STEP_S: Final = 0.1
 _STEPS: Final = 50_000.0
@@ -30,17 +31,18 @@ def page_data(document: Document) -> dict[str, JsonValue]:
     return {
         "timeline": _timeline(document.timeline),
         "charts": {
-            chart.key: chart_data(chart, borders, document.timeline.window) for chart in charts
+            chart.key: chart_data(chart, borders, _judged(document.timeline)) for chart in charts
         },
     }
 
 
 def chart_data(
-    chart: Chart, borders: Sequence[float] = (), window: Span | None = None
+    chart: Chart, borders: Sequence[float] = (), judged: Window | None = None
 ) -> dict[str, JsonValue]:
     """One chart as the page's script wants it; lines longer than 2,000 points are thinned out.
 
-    No line crosses one of ``borders``: there another worker took over.  Means are of ``window``.
+    No line crosses one of ``borders``: there another worker took over.  Means are of the window
+    that was ``judged``.
     """
     shared = _shared_positions(chart) if chart.stacked else None
     return {
@@ -49,9 +51,9 @@ def chart_data(
         "counted": chart.counted,
         "fromZero": chart.from_zero,
         "minSpan": float(f"{chart.min_span:.6g}"),
-        "figure": _figure_name(chart.figure, window),
+        "figure": _figure_name(chart.figure, judged),
         "lines": [
-            {**_line(line, shared, borders), "figure": _figure(line, chart.figure, window)}
+            {**_line(line, shared, borders), "figure": _figure(line, chart.figure, judged)}
             for line in chart.lines
         ],
     }
@@ -90,16 +92,25 @@ def _line(
     }
 
 
-def _figure_name(figure: Figure, window: Span | None) -> str:
-    of_window = figure is Figure.MEAN and window is not None
+def _judged(timeline: Timeline) -> Window | None:
+    """The judged window less its pauses, as the serving table has it."""
+    window = timeline.window
+    if window is None:
+        return None
+    pauses = tuple((s.start_s, s.end_s) for s in timeline.phases if s.name in PAUSES)
+    return Window(window.start_s, window.end_s, steady=True, pauses=pauses)
+
+
+def _figure_name(figure: Figure, judged: Window | None) -> str:
+    of_window = figure is Figure.MEAN and judged is not None
     return f"{figure.value} of the judged window" if of_window else figure.value
 
 
-def _figure(line: Line, figure: Figure, window: Span | None) -> float | None:
+def _figure(line: Line, figure: Figure, judged: Window | None) -> float | None:
     """What the legend shows of ``line``, from all its samples."""
     keep = np.isfinite(line.value)
-    if figure is Figure.MEAN and window is not None:
-        keep &= (line.t_s >= window.start_s) & (line.t_s <= window.end_s)
+    if figure is Figure.MEAN and judged is not None:
+        keep &= judged.covers(line.t_s)
     value = line.value[keep]
     if not value.size:
         return None

@@ -16,10 +16,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hybridbench.runs.memory_slope import Slope
 from hybridbench.runs.status import PoolLevel, RunStatus, View
 from hybridbench.safe_output import give_up, one_line
 from hybridbench.terminal import Terminal
-from hybridbench.units import format_bytes, format_count, format_duration
+from hybridbench.units import format_byte_rate, format_bytes, format_count, format_duration
 
 _REFRESH_S = 0.25
 _HEARTBEAT_S = 30.0
@@ -27,6 +28,8 @@ _HEARTBEAT_FIRST_S = 10.0
 _HEARTBEAT_LATE_S = 300.0
 _FIRST_HOUR_S = 3600.0
 _BAR = 30
+_BESIDE_BAR = 28  # columns of a row's name and number
+_KEY_FROM = 80
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -146,7 +149,7 @@ class LiveView:
         if status.elapsed_s < self._next_s:
             return
         self._next_s = status.elapsed_s + _REFRESH_S
-        self._live.update(picture(status), refresh=True)
+        self._live.update(picture(status, self._live.console.width), refresh=True)
 
     def note(self, text: str) -> None:
         """Say ``text`` above the table."""
@@ -157,22 +160,28 @@ class LiveView:
         self._live.stop()
 
 
-def picture(status: RunStatus) -> RenderableType:
-    """The whole live view."""
+def picture(status: RunStatus, width: int) -> RenderableType:
+    """The whole live view, on a terminal of ``width`` columns; 50 are enough."""
+    bar_width = min(_BAR, width - _BESIDE_BAR)
     head = Text.assemble(
         (status.title, "bold"), "  ", status.phase, "  ", (status.so_far, _ink(status))
     )
     eta = format_duration(status.remaining_s)
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
-        ProgressBar(total=1.0, completed=status.progress, width=_BAR),
+        ProgressBar(total=1.0, completed=status.progress, width=min(_BAR, width // 3)),
         f"{format_duration(status.traffic_s)} of {format_duration(status.duration_s)}, {eta} to go",
     )
     table = Table.grid(padding=(0, 2))
-    table.add_row("memory", f"{format_bytes(status.rss_bytes):>10}", sparkline(status.rss_history))
+    table.add_row(
+        "memory",
+        format_bytes(status.private_bytes),
+        sparkline(list(status.private_history)[-(width - _BESIDE_BAR) :]),
+    )
+    table.add_row("growth", *_growth(status.slope.fit()))
     for name, level in status.pools.items():
         used = level.total - level.available
-        table.add_row(f"pool {name}", _share(used, level.total), _pool_bar(level))
+        table.add_row(f"pool {name}", _share(used, level.total), _pool_bar(level, bar_width, width))
     table.add_row(
         "traffic",
         f"{status.requests_per_s:.0f} req/s",
@@ -180,6 +189,7 @@ def picture(status: RunStatus) -> RenderableType:
         f"{status.waiting} waiting, {format_count(status.finished)} done, "
         f"{status.aborted} aborted, {status.rejected} rejected",
     )
+    table.add_row("TTFT", *_ttft(status.ttft_ms))
     table.add_row(
         "probes",
         f"{status.probe_share:.2%}",
@@ -200,16 +210,32 @@ def sparkline(values: Iterable[float]) -> str:
     return "".join(_BLOCKS[int((level - low) / span * (len(_BLOCKS) - 1))] for level in levels)
 
 
-def _pool_bar(level: PoolLevel) -> Text:
+def _growth(slope: Slope | None) -> tuple[str, str]:
+    if slope is None:
+        return "-", "too few samples since the warm-up"
+    sign = "+" if slope.per_hour >= 0 else "\N{MINUS SIGN}"
+    half_width = format_byte_rate(slope.half_width)
+    return (
+        f"{sign}{format_byte_rate(abs(slope.per_hour))}",
+        f"± {half_width} (95 %), private memory",
+    )
+
+
+def _ttft(ttft_ms: tuple[float, float] | None) -> tuple[str, str]:
+    if ttft_ms is None:
+        return "-", ""
+    p50, p99 = ttft_ms
+    return f"{p50:.3g} ms", f"p50; p99 {p99:.3g} ms"
+
+
+def _pool_bar(level: PoolLevel, bar_width: int, width: int) -> Text:
     if not level.total:
         return Text("")
-    running = round(_BAR * (level.in_flight + level.protected) / level.total)
-    cached = round(_BAR * level.evictable / level.total)
-    free = max(0, _BAR - running - cached)
-    return Text.assemble(
-        ("█" * running, "cyan"), ("▒" * cached, "blue"), ("·" * free, "dim"),
-        "  running, cached, free",
-    )  # fmt: skip
+    running = round(bar_width * (level.in_flight + level.protected) / level.total)
+    cached = round(bar_width * level.evictable / level.total)
+    free = max(0, bar_width - running - cached)
+    key = "  running, cached, free" if width >= _KEY_FROM else ""
+    return Text.assemble(("█" * running, "cyan"), ("▒" * cached, "blue"), ("·" * free, "dim"), key)
 
 
 def _share(part: float, whole: float) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hybridbench.metrics import MEMORY
 from hybridbench.records.messages import CensusReply, CheckpointReply
+from hybridbench.runs.memory_slope import MemorySlope
 
 _HISTORY = 64
 _POOL_PARTS = ("total", "available", "evictable", "protected", "in_flight")
@@ -35,10 +37,13 @@ class RunStatus:
     elapsed_s: float = 0.0  # since the run began
     traffic_s: float = 0.0  # since the first request
     rss_bytes: float = 0.0
-    rss_history: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    private_bytes: float = 0.0
+    private_history: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    slope: MemorySlope = field(default_factory=MemorySlope)  # of private memory since the warm-up
     pools: dict[str, PoolLevel] = field(default_factory=dict)
     tokens_per_s: float = 0.0
     requests_per_s: float = 0.0
+    ttft_ms: tuple[float, float] | None = None  # p50 and p99 of the last interval with requests
     running: int = 0
     waiting: int = 0
     finished: int = 0
@@ -71,7 +76,10 @@ class RunStatus:
         """Take over what a sample says."""
         if "rss_bytes" in values:
             self.rss_bytes = values["rss_bytes"]
-            self.rss_history.append(self.rss_bytes)
+        if MEMORY in values:
+            self._saw_memory(values[MEMORY])
+        if "ttft_ms_p50" in values and "ttft_ms_p99" in values:
+            self.ttft_ms = (values["ttft_ms_p50"], values["ttft_ms_p99"])
         self.tokens_per_s = values.get("throughput_tokens_per_s", self.tokens_per_s)
         self.requests_per_s = values.get("requests_per_s", self.requests_per_s)
         self.running = int(values.get("running_requests", self.running))
@@ -99,6 +107,12 @@ class RunStatus:
         self.saw_census(checkpoint.census)
         if checkpoint.violations:
             self.suspicion = checkpoint.violations[0].message
+
+    def _saw_memory(self, private_bytes: float) -> None:
+        self.private_bytes = private_bytes
+        self.private_history.append(private_bytes)
+        if self.phase == "steady":
+            self.slope.add(self.elapsed_s, private_bytes)
 
     def _saw_pool(self, pool: str, part: str, value: float) -> None:
         level = self.pools.setdefault(pool, PoolLevel())

@@ -17,7 +17,7 @@ from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Stead
 from hybridbench.records.manifest import Manifest
 
 _UNKNOWN_WARMUP = 0.1  # of the run, where nothing says when warm-up ended
-_PAUSES = ("drain", "idle")
+PAUSES = ("drain", "idle")
 _TRAFFIC = ("warmup", "steady", "resume")
 _ENDS = (Crash, WorkerGone, Interrupted)
 
@@ -92,7 +92,7 @@ def _pauses(
     for t, name in _phases(record):
         if name == "done" and t >= start:
             end = min(end, t)
-        elif name in _PAUSES and opened is None:
+        elif name in PAUSES and opened is None:
             opened = t
         elif name in _TRAFFIC and opened is not None:
             pauses.append((opened, t))

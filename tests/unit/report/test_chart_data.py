@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybridbench.analysis.facts.window import Window
 from hybridbench.report.chart_data import chart_data, packed
-from hybridbench.report.document import Chart, Figure, Line, Span
+from hybridbench.report.document import Chart, Figure, Line
 
 
 def lines_of(chart: Chart, borders: Sequence[float] = ()) -> list[dict[str, Any]]:
@@ -77,9 +78,9 @@ def test_a_legend_has_the_mean_of_the_judged_window_or_the_last_value_and_says_w
     values = np.append(t[:-1], np.nan)
     chart = Chart("c", "t", "ms", (Line("p50", t, values),))
     mean = replace(chart, figure=Figure.MEAN)
-    window = Span("judged window", 10.0, 20.0)
+    judged = Window(10.0, 20.0, steady=True, pauses=((12.0, 18.0),))
 
-    made = [chart_data(chart), chart_data(mean, window=window), chart_data(mean)]
+    made = [chart_data(chart), chart_data(mean, judged=judged), chart_data(mean)]
 
     names = [one["figure"] for one in made]
     assert names == ["last value", "mean of the judged window", "mean"]

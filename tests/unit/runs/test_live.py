@@ -5,6 +5,7 @@ import os
 import re
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from hybridbench.runs.live import (
@@ -22,7 +23,18 @@ from hybridbench.runs.status import PoolLevel, RunStatus, View
 def make_status() -> RunStatus:
     status = RunStatus("qwen3-next / smoke", "", duration_s=180.0, phase="steady")
     status.traffic_s, status.elapsed_s = 60.0, 65.0
-    status.saw_sample({"rss_bytes": 400 * 2**20, "requests_per_s": 120.0})
+    for second in range(70):
+        status.elapsed_s = float(second)
+        status.saw_sample(
+            {
+                "rss_bytes": 400 * 2**20,
+                "rss_anon_swap_bytes": 300 * 2**20 + 2**20 * second / 100 + 4096 * (second % 3),
+                "requests_per_s": 120.0,
+                "throughput_tokens_per_s": 12_345.0,
+                "ttft_ms_p50": 17.81,
+                "ttft_ms_p99": 141.3,
+            }
+        )
     status.pools["mamba"] = PoolLevel(total=100, available=25, evictable=50, in_flight=25)
     return status
 
@@ -87,13 +99,31 @@ def test_lines_come_with_a_phase_and_then_now_and_then_only() -> None:
 
 def test_the_picture_shows_progress_memory_pools_and_what_probing_costs() -> None:
     stream = io.StringIO()
-    Console(file=stream, width=120, no_color=True).print(picture(make_status()))
+    Console(file=stream, width=120, no_color=True).print(picture(make_status(), 120))
     text = stream.getvalue()
 
     assert "1m of 3m, 2m to go" in text
-    assert "400 MiB" in text
+    assert "301 MiB" in text
     assert re.search(r"pool mamba +75% +█{8}▒{15}·{7}", text)
     assert "0.00%" in text
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (50, 20)])
+def test_the_picture_fits_a_small_terminal_with_growth_and_ttft(width: int, height: int) -> None:
+    status = make_status()
+    for name in ("kv", "req"):
+        status.pools[name] = PoolLevel(total=4096, available=1024, evictable=2048, in_flight=1024)
+    status.suspicion = "waiting requests hold 12 slots of the mamba pool"
+    stream = io.StringIO()
+    Console(file=stream, width=width, no_color=True).print(picture(status, width))
+    lines = stream.getvalue().splitlines()
+
+    assert len(lines) < height
+    assert max(cell_len(line.rstrip()) for line in lines) <= width
+    assert "…" not in stream.getvalue()
+    text = " ".join(stream.getvalue().split())
+    assert re.search(r"growth \+36\.0 MiB/h ± \d+ KiB/h \(95 %\), private memory", text)
+    assert "TTFT 17.8 ms p50; p99 141 ms" in text
 
 
 def test_a_sparkline_spans_its_own_range_and_a_flat_line_looks_flat() -> None:

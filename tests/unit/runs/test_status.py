@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from hybridbench.records.heap import InstanceCount
 from hybridbench.runs.status import RunStatus
 from tests.unit.runs.fakes import census_reply
@@ -23,6 +25,9 @@ def test_a_sample_fills_memory_traffic_and_pools_and_history_stays_bounded() -> 
         status.saw_sample(
             {
                 "rss_bytes": number,
+                "rss_anon_swap_bytes": number,
+                "ttft_ms_p50": 9.0,
+                "ttft_ms_p99": 90.0,
                 "requests_per_s": 5.0,
                 "running_requests": 3.0,
                 "pool.kv.total": 100.0,
@@ -31,9 +36,22 @@ def test_a_sample_fills_memory_traffic_and_pools_and_history_stays_bounded() -> 
         )
 
     assert status.rss_bytes == 999
-    assert len(status.rss_history) == 64
+    assert len(status.private_history) == 64
     assert (status.pools["kv"].total, status.pools["kv"].available) == (100.0, 40.0)
+    assert status.ttft_ms == (9.0, 90.0)
     assert status.so_far == "too early to say"
+
+
+def test_growth_is_that_of_private_memory_since_the_warm_up() -> None:
+    status = make_status()
+    for second in range(200):
+        status.phase = "warmup" if second < 50 else "steady"
+        status.elapsed_s = float(second)
+        status.saw_sample({"rss_anon_swap_bytes": 1e9 if second < 50 else 2e8 + second * 1000.0})
+
+    slope = status.slope.fit()
+    assert slope is not None
+    assert slope.per_hour == pytest.approx(3.6e6)
 
 
 def test_exact_findings_show_at_once() -> None:
