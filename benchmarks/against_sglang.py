@@ -140,7 +140,7 @@ class _OtherProcess:
         if not line:
             raise UsageError(
                 f"{self._python}: the sglang process there has ended; its last words are "
-                "above. docs/benchmarks.md says what it must be able to import."
+                "above. docs/explanation/benchmarks.md says what it must be able to import."
             )
         answer: dict[str, object] = json.loads(line)
         return answer

@@ -9,7 +9,7 @@ from enum import IntEnum, StrEnum
 
 
 class ExitCode(IntEnum):
-    """What the process says to its caller; docs/verdicts.md explains each."""
+    """What the process says to its caller; verdicts.md explains each."""
 
     CLEAN = 0
     INTERNAL = 1

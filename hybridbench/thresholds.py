@@ -218,7 +218,7 @@ def _unknown(name: str) -> str:
 
 def _nearest(word: str, known: list[str]) -> str:
     close = get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else "docs/thresholds.md lists what there is"
+    return f"did you mean {close[0]}?" if close else "docs/reference/thresholds.md lists them"
 
 
 def _usual(spec: MetricSpec) -> str:

@@ -58,7 +58,7 @@ from hybridbench.records.verdict import (
 from hybridbench.units import format_byte_rate, format_duration
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
-# Of the planned time: no trend is called a leak in the live view before (docs/detection.md,
+# Of the planned time: no trend is called a leak in the live view before (detection.md,
 # "When a run may stop early").
 _FIRST_LOOK = 0.5
 # The machine ended the run, and nothing is known of the engine by that.

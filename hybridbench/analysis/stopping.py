@@ -4,7 +4,7 @@ verdicts at its looks so far.
 Looking often finds a leak in any noise sooner or later, and every fill looks like one while it
 lasts.  So a trend counts only after ``steady`` or half of the planned time, and only if it stands
 over two looks; that keeps false stops as rare as false verdicts
-(docs/detection.md, "When a run may stop early").
+(detection.md, "When a run may stop early").
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def with_growth(record: RunRecord, gb_per_h: float) -> RunRecord:
 
 
 def broken_promises(rows: Sequence[GrowthRow]) -> Iterator[str]:
-    """A sentence for each cell of the growth table that breaks what ``docs/detection.md`` says."""
+    """A sentence for each cell of the growth table that breaks what ``detection.md`` says."""
     for row in rows:
         runs, length = len(row.verdicts), f"{row.length_s / 60:.0f} min, {row.gb_per_h:g} GB/h"
         decides = row.length_s >= _DECIDES_FROM_S

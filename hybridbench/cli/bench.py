@@ -105,7 +105,7 @@ def limits(
     Safe to start again: recordings that are in the store are not made anew.  Twenty recordings take
     three and a half hours, two at a time.  The tables are Markdown.
 
-    Exit code 12 if the growth table breaks what docs/detection.md says of it.
+    Exit code 12 if the growth table breaks what docs/explanation/detection.md says of it.
     """
     from hybridbench.bench import limits as bench
 

@@ -141,7 +141,7 @@ def compare(
         typer.Option(
             metavar="METRIC.STAT<LIMIT",
             help="What must hold (repeatable): throughput.ratio>0.97 of a version beside the "
-            "first, or rss.slope<200MiB/h of each one's own run.  See docs/thresholds.md.",
+            "first, or rss.slope<200MiB/h of each version's run: docs/reference/thresholds.md.",
         ),
     ] = None,
     store: Store = Path("results"),

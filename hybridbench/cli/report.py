@@ -58,7 +58,7 @@ def report(
         typer.Option(
             metavar="METRIC.STAT<LIMIT",
             help="Check the run against additional thresholds (repeatable); prints the verdict "
-            "and writes nothing.  See docs/thresholds.md.",
+            "and writes nothing.  See docs/reference/thresholds.md.",
         ),
     ] = None,
 ) -> None:

@@ -215,7 +215,7 @@ def soak(
         typer.Option(
             metavar="METRIC.STAT<LIMIT",
             help="Extra thresholds, in addition to the profile's (repeatable): "
-            "'rss.slope<200MiB/h', 'throughput.p50>900/s'; see docs/thresholds.md.",
+            "'rss.slope<200MiB/h', 'throughput.p50>900/s'; see docs/reference/thresholds.md.",
         ),
     ] = None,
     on_leak: Annotated[

@@ -21,7 +21,7 @@ from hybridbench.metrics import MEMORY
 # in it: under one percent.
 BLOCK_BYTES: Final = 512 * 1024
 # The last is the default.  The first is near the least that five minutes can call a leak: 8 MiB of
-# the window are left to a healthy allocator, 107 MiB/h (docs/detection.md).
+# the window are left to a healthy allocator, 107 MiB/h (detection.md).
 RATES: Final = ("200MiB/h", "1GiB/h", "4GiB/h")
 DEFAULT_BYTES_PER_HOUR: Final = 4 * 2.0**30
 

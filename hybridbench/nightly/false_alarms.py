@@ -10,11 +10,11 @@ from typing import Final
 from hybridbench.metrics import METRICS, Check
 from hybridbench.records.nightly import Cell, CellKind, Policy
 
-# docs/detection.md, "How well it does": 3 false alarms in 552 clean traces on one fresh seed, none
+# detection.md, "How well it does": 3 false alarms in 552 clean traces on one fresh seed, none
 # in 552 on another.  The worse of the two is used; with none, up to 0.0054 could not be excluded.
 ALARM_RATE: Final = 3 / 552
 # A comparison is built to call identical versions different in one of twenty at most, half of them
-# slower; docs/comparison-statistics.md simulated it and saw none.
+# slower; comparison-statistics.md simulated it and saw none.
 COMPARE_RATE: Final = 0.025
 GATED_METRICS: Final = sum(spec.check is Check.TREND for spec in METRICS)
 
@@ -69,7 +69,8 @@ class FalseAlarms:
             parts.append(f"(1 - {COMPARE_RATE:g}{squared})^{self.compares}")
         return (
             f"1 - {' x '.join(parts)}, with {ALARM_RATE:.4f} false alarms for each gated metric as "
-            "measured (docs/detection.md); assumes independent runs; a noisy machine violates this"
+            "measured (docs/explanation/detection.md); assumes independent runs; a noisy machine "
+            "violates this"
         )
 
     @property

@@ -16,7 +16,7 @@ from hybridbench.records.json_value import JsonValue
 
 
 class VerdictKind(StrEnum):
-    """The answer of a run; docs/verdicts.md says what each asserts."""
+    """The answer of a run; verdicts.md says what each asserts."""
 
     CLEAN = "CLEAN"
     LEAK = "LEAK"

@@ -1,4 +1,4 @@
-"""docs/architecture.md leads to files: every path that the page names exists."""
+"""docs/explanation/architecture.md leads to files: every path that the page names exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hybridbench"
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 # In backquotes, with a folder or a suffix of a source file; files of a run directory have neither.
 PATHS = sorted(set(re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|toml))`", PAGE)))
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))

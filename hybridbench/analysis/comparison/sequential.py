@@ -19,7 +19,7 @@ from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
 
 # alpha spent by the share t of the data is alpha * t ** POWER: 1 spends evenly, 3 keeps nearly all
-# for the end.  docs/comparison-statistics.md has the runs that chose it.
+# for the end.  comparison-statistics.md has the runs that chose it.
 POWER = 2.0
 
 _NORMAL = NormalDist()

@@ -30,7 +30,7 @@ from hybridbench.analysis.trend.work_cost import summed
 
 MOST_WINDOWS = 24
 # From one run to the next a shared machine is faster or slower by about this (a standard deviation
-# of the log; docs/comparison-statistics.md has where it is from).
+# of the log; comparison-statistics.md has where it is from).
 BETWEEN_RUNS = 0.03
 
 # A run whose worker was kept from a processor for more of its time than this says nothing of speed

@@ -1,7 +1,7 @@
 """From samples to at most 80 equal-time blocks: the points that every trend is fitted to.
 
 Blocks cap the cost of all that follows, thin out autocorrelation, and a low quantile inside each
-block ignores spikes and sawteeth shorter than a block (docs/detection.md, "Blocks").
+block ignores spikes and sawteeth shorter than a block (detection.md, "Blocks").
 """
 
 from __future__ import annotations

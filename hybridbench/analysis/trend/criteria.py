@@ -1,10 +1,10 @@
 """When fitted models say leak: every plausible one must, the growth must go on, and lumps count.
 
-Takes fits, returns yes or no with a reason; ``estimate`` makes the fits (docs/detection.md,
+Takes fits, returns yes or no with a reason; ``estimate`` makes the fits (detection.md,
 "Decision" and "Lumps").  Whatever shape a warm-up has, it slows down and a leak does not: the pace
 of the last quarters is asked of the blocks alone, without any of the shapes.
 
-The thresholds were chosen on the curve corpus, seeds 1000 to 77015 and 8310000 (docs/detection.md,
+The thresholds were chosen on the curve corpus, seeds 1000 to 77015 and 8310000 (detection.md,
 "How fresh these figures are").
 """
 

@@ -2,7 +2,7 @@
 out.
 
 Knows nothing of bytes, thresholds of metrics, or verdicts of runs; ``trend`` brings those.  The
-method and what was measured about it: docs/detection.md.
+method and what was measured about it: detection.md.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from hybridbench.analysis.trend.shapes import Beside, ShapeLimits, build_shapes
 
 MIN_SAMPLES = 24
 
-# Chosen on seed 50000 of the curve corpus (docs/detection.md, "How fresh these figures are").
+# Chosen on seed 50000 of the curve corpus (detection.md, "How fresh these figures are").
 _REPORT_WITHIN = 4.5  # BIC: models this close widen the interval
 _MOST_MODELS = 60
 _LEAST_WIDTH = 0.01  # an interval narrower than 1 % of the rate would deny model error
@@ -72,7 +72,7 @@ _LEAST_WIDTH = 0.01  # an interval narrower than 1 % of the rate would deny mode
 _LEAST_OF_WARMUP = 0.006
 _TROUGHS_KEEP = 0.6  # of the claimed growth
 _TROUGHS_FOR_MODELS = 16
-# Chosen on seeds 1000, 40000 and 50000 of the curve corpus (docs/detection.md).  Noise above the
+# Chosen on seeds 1000, 40000 and 50000 of the curve corpus (detection.md).  Noise above the
 # first is mostly misfit; the later half counts instead if its own is below the
 # second.
 _HARDLY_FORGETS, _FORGETS_AGAIN = 0.75, 0.6

@@ -2,7 +2,7 @@
 
 All candidates draw on one set of columns, so one Gram matrix of the whitened columns serves them
 all: fitting a candidate, and finding its best step, is arithmetic on a few of the matrix's rows
-(docs/detection.md, "Shapes").
+(detection.md, "Shapes").
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from hybridbench.units import format_byte_rate, format_count, format_duration
 MIN_PROBES = 30  # of a heap scan's metric before its trend may be judged
 
 # Before 45 minutes without ``steady``, a fill at constant speed is a leak to any statistic
-# (docs/detection.md, "What it cannot do").
+# (detection.md, "What it cannot do").
 LEAK_WITHOUT_STEADY_S = 45 * 60.0
 # After ``steady`` an allocator still settles for minutes; a shorter window can bound growth but
 # not blame it.
@@ -37,7 +37,7 @@ LEAK_AFTER_STEADY_S = 240.0
 # guard.
 _SLOWEST_AFTER_STEADY = 0.5
 
-# What an allocator may still settle by in a window of minutes (docs/detection.md, "Limits of short
+# What an allocator may still settle by in a window of minutes (detection.md, "Limits of short
 # runs"); beyond 45 minutes it fades with the square of the time, and the metric's own floor takes
 # over.
 _SETTLES_BYTES = 8 * 2.0**20

@@ -18,12 +18,12 @@ from hybridbench.analysis.trend.gls import FIRST_PHI, Problem, best_model, fit_m
 from hybridbench.analysis.trend.sawtooth import Sawtooth
 from hybridbench.analysis.trend.shapes import Beside
 
-# Measured on the control load-ramp (docs/detection.md, "What it cannot do").
+# Measured on the control load-ramp (detection.md, "What it cannot do").
 _PEAK_RISES = 0.1  # of its last height
 # A climb as even as the growth: so much of the variance of one is that of the other.
 _CLIMBS, _ALIKE = 0.2, 0.95
 
-# Chosen on the curve corpus, kind "swings" (docs/detection.md, "How fresh these figures are").
+# Chosen on the curve corpus, kind "swings" (detection.md, "How fresh these figures are").
 _FEWEST_CYCLES = 2.0
 _BLOCKS_A_CYCLE = 4
 _CYCLE_GRID = 0.1  # cycles
@@ -32,7 +32,7 @@ _SWING_EXPLAINS = 0.5  # of what the best shape without it leaves
 # Height, phase, and the search for the period.
 _SWING_PARAMETERS = 5
 
-# Chosen on the curve corpus, seeds 77000 to 77015, kind "restarts" (docs/detection.md).
+# Chosen on the curve corpus, seeds 77000 to 77015, kind "restarts" (detection.md).
 MOST_FALLS = 4
 # How long the return takes, as the time constant of an exponential in shares of the window.
 # Climbing for longer than the slowest of them that counts is how a sawtooth climbs.

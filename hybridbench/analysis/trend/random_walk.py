@@ -21,7 +21,7 @@ from hybridbench.analysis.trend.shapes import Trend
 # A difference in BIC below this is no strong evidence against the worse of two explanations
 # (Kass and Raftery 1995).
 PLAUSIBLE_WITHIN = 6.0
-# Chosen on seeds 7700000 to 7800023 (docs/detection.md, "How fresh these figures are").  Of the
+# Chosen on seeds 7700000 to 7800023 (detection.md, "How fresh these figures are").  Of the
 # pace of the first half, in the second: surely the one, and not surely less than the other. A fill
 # that ends bends more; where chance could hide such a bend, nothing is called.
 _KEEPS_SURELY, _SURELY_SE = 0.5, 1.64

@@ -23,7 +23,7 @@ NOISE_TAU_S = 20.0
 _ALPHA, _POWER = 0.001, 0.9
 # The rate may have started, or a warm-up ended, at any time: measured against a known straight
 # line, the estimator needs about twice the time, and time counts to the power 3/2
-# (docs/detection.md, "How well it does").
+# (detection.md, "How well it does").
 _UNKNOWN_SHAPE = 2.0**1.5
 
 

@@ -1,7 +1,7 @@
 """Sawteeth longer than a block: find the falls, and fit the troughs instead of the ramps.
 
 A full collection gives memory back at once; what grows under it shows in the troughs
-(docs/detection.md, "Sawteeth").
+(detection.md, "Sawteeth").
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.metrics import COLLECTIONS
 
-# Chosen on the curve corpus, seeds 77000 to 77015 and 7700000 on (docs/detection.md, "How fresh
+# Chosen on the curve corpus, seeds 77000 to 77015 and 7700000 on (detection.md, "How fresh
 # these figures are").
 MIN_TROUGHS = 4
 

@@ -1,7 +1,7 @@
 """The shapes that memory takes over time: what a trend must be told apart from.
 
 Every candidate is level [+ load] + one warm-up shape or none + one trend or none; ``gls`` adds up
-to three steps (docs/detection.md, "Shapes").  Time runs from 0 to 1 over the judged window.
+to three steps (detection.md, "Shapes").  Time runs from 0 to 1 over the judged window.
 """
 
 from __future__ import annotations
