@@ -28,6 +28,7 @@ from hybridbench.cli import (
     selftest,
     soak,
 )
+from hybridbench.cli.command_group import CommandGroup
 from hybridbench.errors import ExitCode, HybridbenchError, UsageError
 from hybridbench.safe_output import echo, escape_unencodable, give_up, one_line
 
@@ -53,6 +54,7 @@ _OF_THE_MACHINE = frozenset(
 
 app = typer.Typer(
     name="hybridbench",
+    cls=CommandGroup,
     help="Soak-test and leak-regression bench for hybrid LLM inference engines.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -69,7 +71,6 @@ app.command("selftest")(selftest.selftest)
 app.add_typer(nightly.app, name="nightly")
 app.add_typer(bench.app, name="bench")
 app.add_typer(profiles.app, name="profiles")
-app.add_typer(explain.defects_app, name="defects")
 app.command("explain")(explain.explain)
 app.add_typer(explain.app, name="list")
 app.command("history")(history.history)

@@ -12,9 +12,11 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli import bench_compare
+from hybridbench.cli.command_group import CommandGroup
 from hybridbench.errors import ExitCode
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Benchmarks of the bundled engine, and the measured limits of short runs.",
     no_args_is_help=True,
 )

@@ -1,4 +1,4 @@
-"""``hybridbench explain SLUG`` and ``defects show``: one defect; ``list`` and ``defects list``."""
+"""``hybridbench explain SLUG``: one defect; ``hybridbench list``: what there is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.command_group import CommandGroup
 from hybridbench.cli.stored import list_stored
 
 if TYPE_CHECKING:
@@ -15,14 +16,10 @@ if TYPE_CHECKING:
 
     from hybridbench.defects.defect import Defect
 
-app = typer.Typer(help="What there is: defects and runs.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help="What there is: defects and runs.", no_args_is_help=True)
 app.command("runs")(list_stored)
-defects_app = typer.Typer(
-    help="Historic defects that `soak --defect SLUG` reintroduces into the engine."
-)
 
 
-@defects_app.command("list")
 @app.command("defects")
 def list_defects() -> None:
     """List historic defects, controls and planted costs, each with its source and symptom."""
@@ -43,7 +40,6 @@ def list_defects() -> None:
     Terminal().print(Group(*parts))
 
 
-@defects_app.command("show")
 def explain(
     slug: Annotated[str, typer.Argument(help="A slug from `list defects`, or a file.")],
 ) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.command_group import CommandGroup
 from hybridbench.cli.output import check_directory
 from hybridbench.errors import UsageError
 from hybridbench.safe_output import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from hybridbench.nightly.planned import PlannedRun
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="A nightly gate: plan what to run, run its cells anywhere, merge them into one verdict.",
     no_args_is_help=True,
 )

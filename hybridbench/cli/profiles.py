@@ -6,9 +6,14 @@ import json
 
 import typer
 
+from hybridbench.cli.command_group import CommandGroup
 from hybridbench.safe_output import echo, emit
 
-app = typer.Typer(help="Workload profiles: list, show, validate, schema.", no_args_is_help=True)
+app = typer.Typer(
+    cls=CommandGroup,
+    help="Workload profiles: list, show, validate, schema.",
+    no_args_is_help=True,
+)
 
 
 @app.command("list")

@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
+from hybridbench.cli.command_group import SECTIONS
 from hybridbench.compare.worktree import Revision
 from hybridbench.errors import ExitCode, HybridbenchError
 from tests.unit.history.stores import DAY_S, add_run, verdict
@@ -274,8 +275,6 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     "profiles show": (("smoke",), {"profile": takes("smoke", "absent")}),
     "profiles validate": (("smoke",), {"files": takes("smoke", "absent")}),
     "profiles schema": ((), {}),
-    "defects list": ((), {}),
-    "defects show": (("slow-step",), {"slug": takes("slow-step", "no-such-slug")}),
     "list runs": (
         (),
         {
@@ -288,7 +287,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     ),
     "list defects": ((), {}),
 }
-GROUPS: Final = ("nightly", "bench", "profiles", "defects", "list")
+GROUPS: Final = ("nightly", "bench", "profiles", "list")
 
 # Behind these the work begins that takes long: an engine, a repository, a night.
 DOORS: Final = (
@@ -431,7 +430,33 @@ def test_a_group_alone_says_what_it_has(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["no-such-command", "bench no-such", "soak --no-such"])
 def test_a_word_that_means_nothing_is_one_sentence(name: str) -> None:
-    assert "o such" in refusal(name.split())
+    assert name.rsplit(maxsplit=1)[-1] in refusal(name.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("sok", "did you mean 'soak'?"),
+        ("profiles shw", "did you mean 'show'?"),
+        ("soak --sede 5", "did you mean --seed?"),
+        ("soak --zzz", "'hybridbench soak -h' lists what it takes."),
+        ("soak extra", "'hybridbench soak -h' lists what it takes."),
+        ("report", "missing argument 'DIRECTORY'; 'hybridbench report -h' lists what it takes."),
+        ("soak --seed x", "invalid value for '--seed': it should be a valid integer"),
+    ],
+)
+def test_a_wrong_word_is_met_with_what_to_do_instead(typed: str, meant: str) -> None:
+    assert meant in refusal(typed.split())
+
+
+def test_every_command_is_in_a_section_of_the_help_with_its_whole_summary() -> None:
+    output = CliRunner().invoke(app, ["--help"]).output
+
+    assert "Other commands" not in output
+    assert "..." not in output.partition("\n")[2]
+    for names in SECTIONS.values():
+        for name in names:
+            assert f"\n  {name} " in output
 
 
 def begins(command: list[str]) -> None:
@@ -454,6 +479,6 @@ def refusal(command: list[str]) -> str:
         return str(error)
     assert isinstance(error, SystemExit), f"not refused: {error!r} {result.output}"
     assert result.exit_code == ExitCode.USAGE, result.output
-    said = [line for line in result.output.splitlines() if line.startswith("Error: ")]
-    assert len(said) == 1, result.output
-    return said[0]
+    assert result.output.startswith("hybridbench")
+    assert result.output.count("\n") == 1, result.output
+    return result.output.strip()
