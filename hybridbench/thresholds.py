@@ -39,7 +39,7 @@ SHARES = frozenset({Stat.LAST_FIRST_RATIO, Stat.RATIO})
 OPERATORS = ("<=", ">=", "<", ">")
 HOUR = "h"
 
-# Short names.  As in a profile's promise, rss is the private memory that gates a run.
+# Short names.  As in a profile's limits, rss is the private memory that gates a run.
 ALIASES: Mapping[str, str] = {
     "rss": "rss_anon_swap_bytes",
     "memory": "rss_anon_swap_bytes",

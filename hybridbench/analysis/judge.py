@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from hybridbench.analysis.boundary import Boundary, failure_findings
 from hybridbench.analysis.exact.checkpoints import checkpoint_findings
 from hybridbench.analysis.exact.containers import container_findings
@@ -191,7 +193,7 @@ def _not_yet(result: MetricResult) -> MetricResult:
     if result.outcome != "LEAK":
         return result
     reason = "too-short: it grows, but the run is young"
-    return replace(result, outcome="INCONCLUSIVE", reason=reason)
+    return msgspec.structs.replace(result, outcome="INCONCLUSIVE", reason=reason)
 
 
 def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
@@ -232,7 +234,7 @@ def _verdict(
     """The gravest of the findings is the verdict; the parts that failed are findings as well."""
     memory = next((metric for metric in result.metrics if metric.metric == MEMORY), None)
     if memory is not None and facts.parts:
-        memory = replace(memory, window_s=(0.0, result.judged_s))
+        memory = msgspec.structs.replace(memory, window_s=(0.0, result.judged_s))
     steady = result.window is not None and result.window.steady
     unknown = "What this run rules out is not known."
     can_rule_out = boundary.value("the resolution", unknown, resolution_line, memory, steady=steady)

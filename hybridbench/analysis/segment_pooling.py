@@ -106,7 +106,7 @@ def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
         rate_per_hour=rate,
         rate_per_request=_per_request(results),
         floor_per_hour=max(result.floor_per_hour for result in results),
-        promise_per_hour=last.promise_per_hour,
+        limit_per_hour=last.limit_per_hour,
         model=" | ".join(dict.fromkeys(result.model for result in results)),
         fit_t_s=_broken([result.fit_t_s for result in results], at_end=True),
         fit_value=_broken([result.fit_value for result in results]),
@@ -190,7 +190,7 @@ def _settling_rate(results: Sequence[MetricResult]) -> float:
 
 def _bound(results: Sequence[MetricResult], rates: Sequence[Rate]) -> float | None:
     """What CLEAN demands: the limit, or what was enough for a segment that is clean alone."""
-    limit = results[-1].promise_per_hour
+    limit = results[-1].limit_per_hour
     if limit is not None:
         return limit
     pairs = zip(results, rates, strict=True)

@@ -158,7 +158,7 @@ def growth_rows(found: Sequence[Recording]) -> Iterator[GrowthRow]:
 
 def shipped(profile: str) -> tuple[dict[str, float], ...]:
     """The limits that the shipped profile of that name has now, as a manifest stores them."""
-    return tuple({"from_s": e.from_s, **e.by_metric()} for e in load_profile(profile).promise)
+    return tuple({"from_s": e.from_s, **e.by_metric()} for e in load_profile(profile).limits)
 
 
 def beginning(
@@ -182,7 +182,7 @@ def with_growth(record: RunRecord, gb_per_h: float) -> RunRecord:
     return replace(record, series={**record.series, MEMORY: grown})
 
 
-def broken_promises(rows: Sequence[GrowthRow]) -> Iterator[str]:
+def missed_limits(rows: Sequence[GrowthRow]) -> Iterator[str]:
     """A sentence for each cell of the growth table that breaks what ``detection.md`` says."""
     for row in rows:
         runs, length = len(row.verdicts), f"{row.length_s / 60:.0f} min, {row.gb_per_h:g} GB/h"

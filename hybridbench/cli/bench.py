@@ -117,7 +117,7 @@ def limits(
         typer.echo("\nLEAK / INCONCLUSIVE / CLEAN, and other verdicts\n")
         rows = list(bench.growth_rows(found))
         typer.echo("\n".join(bench.growth_table(rows)))
-        broken = list(bench.broken_promises(rows))
+        broken = list(bench.missed_limits(rows))
         for sentence in broken:
             typer.echo(sentence, err=True)
         if broken:

@@ -1,15 +1,15 @@
-"""The words of ``soak --dry-run``: what would be seen, planned, promised and paid for."""
+"""The words of ``soak --dry-run``: what would be seen, planned, allowed and paid for."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybridbench.cli.options import ReportFormat
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.codec import to_json
+from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.safe_output import echo, emit, one_line
 from hybridbench.units import format_byte_rate, format_bytes, format_duration
 
@@ -47,20 +47,20 @@ def print_preview(plan: SoakPlan, output: ReportFormat) -> None:
 
     preview = preview_soak(plan)
     if output is ReportFormat.JSON:
-        emit(_json(preview) + "\n")
+        emit(_json(preview))
     else:
         echo("\n".join(map(one_line, _lines(preview))))
 
 
 def _json(preview: Preview) -> str:
     stall = preview.stall
-    document = {
+    document: dict[str, JsonValue] = {
         "schema": "hybridbench.preview/1",
-        **asdict(preview),
+        **to_json(preview),
         "judged_s": preview.judged_s,
         "left_out": ["gc_census"] if stall is not None and stall.left_out else [],
     }
-    return json.dumps(document, indent=2)
+    return json_text(document)
 
 
 def _lines(preview: Preview) -> list[str]:
@@ -98,7 +98,7 @@ def _plan(preview: Preview) -> list[str]:
     ]
     for one in preview.resolutions:
         smallest = format_byte_rate(one.smallest_per_h)
-        limit = one.promise_per_h
+        limit = one.limit_per_h
         allowed = "no limit at this length" if limit is None else f"limit {format_byte_rate(limit)}"
         lines.append(f"Resolution     {one.metric}: a leak from {smallest} on; {allowed}")
     return lines

@@ -224,7 +224,7 @@ def _planned(
 def _decides_from_s(entry: SoakEntry | CompareEntry, profile: Profile) -> float:
     """The shortest length at which ``entry`` can come to a verdict.
 
-    A soak of a profile that limits no growth of memory promises nothing of it, and has none: only
+    A soak of a profile that limits no growth of memory has none: only
     what is counted decides there.
     """
     if isinstance(entry, CompareEntry):

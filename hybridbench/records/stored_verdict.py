@@ -153,7 +153,7 @@ def _part_of(path: Path, kind: type[_Part]) -> _Part:
 def _without_rates_of_too_few_samples(verdict: Verdict) -> Verdict:
     """Until November 2026 the range of too few samples was stored as an interval."""
     metrics = tuple(
-        replace(result, rate_per_hour=None) if result.model == NO_MODEL else result
+        msgspec.structs.replace(result, rate_per_hour=None) if result.model == NO_MODEL else result
         for result in verdict.metrics
     )
     unmeasured = {result.metric for result in metrics if result.rate_per_hour is None}

@@ -101,8 +101,7 @@ class Finding:
     data: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class MetricResult:
+class MetricResult(msgspec.Struct, frozen=True):
     """The trend analysis of one gated metric in the judged window.
 
     ``rate_per_hour`` is None where there were too few samples for any model: a range of samples is
@@ -116,7 +115,7 @@ class MetricResult:
     rate_per_hour: Rate | None
     rate_per_request: Rate | None
     floor_per_hour: float
-    promise_per_hour: float | None
+    limit_per_hour: float | None = msgspec.field(name="limit_per_hour")
     model: str  # the winning shape, in words
     fit_t_s: tuple[float, ...] = ()  # for the report's chart: fitted line and its band
     fit_value: tuple[float, ...] = ()
@@ -128,7 +127,7 @@ class MetricResult:
 
     @property
     def unit(self) -> str:
-        """Of the values, the floor and the promise."""
+        """Of the values, the floor and the limit."""
         if self.rate_per_hour is not None:
             return self.rate_per_hour.unit
         spec = spec_of(self.metric)

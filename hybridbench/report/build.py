@@ -220,8 +220,8 @@ def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
     facts = []
     for result in verdict.metrics:
         text = bound_text(result)
-        if text and result.promise_per_hour is not None:
-            text += f"; limit {amount(result.promise_per_hour, result.unit)}{per_text('h')}"
+        if text and result.limit_per_hour is not None:
+            text += f"; limit {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
         if text:
             facts.append(Fact(metric_label(result.metric), text))
     return tuple(facts)
@@ -292,8 +292,8 @@ def _bounds_table(verdict: Verdict) -> Table:
 def _bound_row(result: MetricResult) -> tuple[str, ...]:
     rate = result.rate_per_hour
     limit = "none"
-    if result.promise_per_hour is not None:
-        limit = f"≤ {amount(result.promise_per_hour, result.unit)}{per_text('h')}"
+    if result.limit_per_hour is not None:
+        limit = f"≤ {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
     needed = f"; needs {format_duration(result.needed_s)}" if result.needed_s is not None else ""
     return (
         result.metric,

@@ -152,7 +152,7 @@ def _row_json(row: JudgedSeries) -> JsonValue:
         "window_s": list(result.window_s),
         "rate_per_hour": None if hour is None else _rate_json(_as_moved(hour, row)),
         "per_work": [_rate_json(_as_moved(rate, row)) for rate in row.per_work],
-        "threshold_per_hour": result.promise_per_hour,
+        "threshold_per_hour": result.limit_per_hour,
         "needed_s": result.needed_s,
         "lower_is_worse": row.falls_are_bad,
         "notes": list(row.notes),

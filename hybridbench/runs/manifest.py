@@ -79,11 +79,11 @@ def resolved_profile(plan: SoakPlan) -> ResolvedProfile:
     profile = plan.profile
     return ResolvedProfile(
         # An extended run is held to the limits of the length that it reached.
-        limits=tuple({"from_s": e.from_s, **e.by_metric()} for e in profile.promise),
+        limits=tuple({"from_s": e.from_s, **e.by_metric()} for e in profile.limits),
         name=profile.name,
         source=plan.profile_source,
         resolved=plain_mapping(profile.resolved()),  # type: ignore[arg-type]  # plain JSON
-        limits_as_planned=dict(profile.promise_for(plan.duration_s).by_metric()),
+        limits_as_planned=dict(profile.limits_for(plan.duration_s).by_metric()),
         assert_coverage=dict(profile.coverage_minimums(plan.duration_s)),
     )
 

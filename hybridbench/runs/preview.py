@@ -1,4 +1,4 @@
-"""What a soak would see, cost and promise, before it runs: ``soak --dry-run``.
+"""What a soak would see, cost and be held against, before it runs: ``soak --dry-run``.
 
 The worker is built and asked for one census, then told to leave: what the target can show and what
 a probe costs are then measured and not guessed.  No traffic is served and nothing is stored.
@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
 from hybridbench.analysis.trend.resolution import smallest_resolvable_rate
@@ -47,16 +49,15 @@ _INCREMENTAL_GC = ((3, 14, 0), (3, 14, 4))
 _ABORTS = {"abort_queued": "queued", "abort_prefill": "prefill", "abort_decode": "decode"}
 
 
-@dataclass(frozen=True)
-class Resolution:
+class Resolution(msgspec.Struct, frozen=True):
     """The smallest rate of one gated metric that the run can call a leak, and its limit.
 
-    ``promise_per_h`` is None where no limit is measured for a run this short.
+    ``limit_per_h`` is None where no limit is measured for a run this short.
     """
 
     metric: str
     smallest_per_h: float
-    promise_per_h: float | None
+    limit_per_h: float | None = msgspec.field(name="limit_per_h")
 
 
 @dataclass(frozen=True)
@@ -180,17 +181,17 @@ def build_preview(
 
 
 def _resolutions(plan: SoakPlan, memory_bytes: int, judged_s: float) -> Iterator[Resolution]:
-    promise = plan.profile.promise_for(plan.duration_s)
-    promised = {
-        "rss_anon_swap_bytes": promise.rss_bytes_per_h,
+    limits = plan.profile.limits_for(plan.duration_s)
+    by_metric = {
+        "rss_anon_swap_bytes": limits.rss_bytes_per_h,
         # What waits for the collector is part of the process.
-        "gc_collectible_bytes": promise.collectible_bytes_per_h or promise.rss_bytes_per_h,
+        "gc_collectible_bytes": limits.collectible_bytes_per_h or limits.rss_bytes_per_h,
     }
     for spec in METRICS:
-        if spec.check is Check.TREND and spec.name in promised:
+        if spec.check is Check.TREND and spec.name in by_metric:
             # Garbage has no base of its own: what is waiting is a part of the process.
             least = smallest_resolvable_rate(judged_s, memory_bytes)
-            yield Resolution(spec.name, max(least, spec.floor_per_hour), promised[spec.name])
+            yield Resolution(spec.name, max(least, spec.floor_per_hour), by_metric[spec.name])
 
 
 def _existing(store: Path) -> Path:
@@ -229,17 +230,17 @@ def _length_warnings(preview: Preview) -> Iterator[str]:
             f"in less than {format_duration(LEAK_AFTER_STEADY_S)}, only exact findings count"
         )
     for one in preview.resolutions:
-        if one.promise_per_h is None:
+        if one.limit_per_h is None:
             yield (
                 f"no limit is measured for {one.metric} in a run of "
                 f"{format_duration(preview.duration_s)}: it stays undecided at that length, and "
                 "--extend lets the run go on"
             )
-        elif one.smallest_per_h > one.promise_per_h:
+        elif one.smallest_per_h > one.limit_per_h:
             yield (
                 f"too short for its limit: {one.metric} has a minimum detectable leak of "
                 f"{format_byte_rate(one.smallest_per_h)}; the limit is "
-                f"{format_byte_rate(one.promise_per_h)}"
+                f"{format_byte_rate(one.limit_per_h)}"
             )
 
 

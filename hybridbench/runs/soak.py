@@ -55,7 +55,8 @@ def run_soak(
         ConfigError: the worker cannot be built as asked; nothing was measured, and no run directory
             is left behind.
         WorkerFailedError: the worker process cannot be started.
-        RunDirectoryError: the store cannot be written.
+        RunDirectoryError: the store cannot be written; it took no sample, and no run directory is
+            left behind.
     """
     clock = clock if clock is not None else SystemClock()
     started_wall_s = clock.wall_s()
@@ -73,14 +74,9 @@ def run_soak(
             if on_started is not None:
                 on_started(run_dir)
             return _Soak(plan, clock, writer, interrupts, view, manifest).run()
-    except ConfigError:
-        # Nothing ran: a directory that says so would only be in the way.
+    except (ConfigError, RunDirectoryError):
+        # Nothing was measured: a directory that says so would only be in the way.
         remove_unused(run_dir)
-        raise
-    except RunDirectoryError:
-        # The disk took not even the manifest: an empty directory would be taken for a run.
-        with contextlib.suppress(OSError):
-            run_dir.rmdir()
         raise
     finally:
         view.close()
@@ -156,6 +152,8 @@ class _Soak:
             self._recorder.event(Interrupted(self._signal(), killed=True))
         except RunDirectoryError as error:
             target.kill()
+            if self._plan.segment is None and not self._writer.has_samples:
+                raise
             self._cannot_write(error)
         except ConfigError as error:
             if not self._writer.has_samples:

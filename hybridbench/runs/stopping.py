@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+import msgspec
+
 from hybridbench.analysis.stopping import Look, decide, settled
 from hybridbench.records.events import Extended, ExtensionEnded
 from hybridbench.records.verdict import Verdict, VerdictKind
@@ -250,7 +252,8 @@ class Extension:
 def _without_charts(verdict: Verdict) -> Verdict:
     """A night of verdicts must not fill the harness's memory."""
     metrics = tuple(
-        replace(m, fit_t_s=(), fit_value=(), band_lower=(), band_upper=()) for m in verdict.metrics
+        msgspec.structs.replace(m, fit_t_s=(), fit_value=(), band_lower=(), band_upper=())
+        for m in verdict.metrics
     )
     return replace(verdict, metrics=metrics)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from hybridbench.analysis.boundary import KIND as ANALYSIS_FAILED
@@ -132,7 +133,7 @@ def _failed(series: ExternalSeries, failure: Failure) -> JudgedSeries:
         rate_per_hour=Rate(0.0, -np.inf, np.inf, series.meaning.unit.value, "h"),
         rate_per_request=None,
         floor_per_hour=0.0,
-        promise_per_hour=None,
+        limit_per_hour=None,
         model="none",
     )
     return JudgedSeries(
@@ -209,17 +210,17 @@ def _doubted(result: MetricResult, falls: Falls, gap_share: float, beyond: int) 
         reason = (
             f"unreadable: {beyond} samples are beyond {LARGEST:g}, which nothing measured can be"
         )
-        return replace(result, outcome="INCONCLUSIVE", reason=reason)
+        return msgspec.structs.replace(result, outcome="INCONCLUSIVE", reason=reason)
     if falls.possible_s:
         reason = (
             f"few-processes: it fell to a fraction {len(falls.possible_s)} times, and restarts "
             "cannot be distinguished from a sawtooth; add a column with the process id or a "
             "counter of work, or pass --never-restarted"
         )
-        return replace(result, outcome="INCONCLUSIVE", reason=reason)
+        return msgspec.structs.replace(result, outcome="INCONCLUSIVE", reason=reason)
     if gap_share > _GAP_SHARE_MAX:
         reason = f"gaps: {gap_share:.0%} of the judged time has no samples"
-        return replace(result, outcome="INCONCLUSIVE", reason=reason)
+        return msgspec.structs.replace(result, outcome="INCONCLUSIVE", reason=reason)
     return result
 
 

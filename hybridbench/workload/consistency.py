@@ -181,7 +181,7 @@ def _times(profile: ProfileKeys) -> Iterator[Fault]:
             ("checkpoint", "idle"),
             f"{checkpoint.idle_s:g}s must be less than every {checkpoint.every_s:g}s",
         )
-    starts = [entry.from_s for entry in profile.promise]
+    starts = [entry.from_s for entry in profile.limits]
     if not starts:
         yield ("promise",), "is empty; CLEAN needs a limit, for example {from: 5m, rss: 512MiB/h}"
     for index in range(1, len(starts)):

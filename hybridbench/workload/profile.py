@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from hybridbench.errors import ConfigError
 from hybridbench.workload.consistency import check_consistency, max_prompt_tokens
-from hybridbench.workload.settings import SETTINGS, ProfileKeys, Promise
+from hybridbench.workload.settings import SETTINGS, Limits, ProfileKeys
 from hybridbench.workload.validation import validated
 from hybridbench.workload.yaml_source import KeyPath, Source, parse_scalar, parse_yaml, read_yaml
 
@@ -98,9 +98,9 @@ class Profile(ProfileKeys):
         """The longest prompt this profile asks the engine to serve, in tokens."""
         return max_prompt_tokens(self)
 
-    def promise_for(self, duration_s: float) -> Promise:
-        """What CLEAN promises for a run of ``duration_s``; shorter runs than any have no limit."""
-        return ([Promise()] + [e for e in self.promise if e.from_s <= duration_s])[-1]
+    def limits_for(self, duration_s: float) -> Limits:
+        """What CLEAN means for a run of ``duration_s``; shorter runs than any have no limit."""
+        return ([Limits()] + [e for e in self.limits if e.from_s <= duration_s])[-1]
 
     @property
     def decides_from_s(self) -> float:
@@ -109,7 +109,7 @@ class Profile(ProfileKeys):
         It has a limit for private memory, and its judged window is long enough to call a leak.
         Infinite for a profile without any limit on private memory.
         """
-        limited = (e.from_s for e in self.promise if e.rss_bytes_per_h is not None)
+        limited = (e.from_s for e in self.limits if e.rss_bytes_per_h is not None)
         return max(next(limited, math.inf), CALLS_LEAK_FROM_S)
 
     def coverage_minimums(self, traffic_s: float) -> dict[str, int]:

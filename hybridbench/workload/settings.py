@@ -250,13 +250,13 @@ class Probe:
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class Promise:
+class Limits:
     """What CLEAN means for a run of ``from_s`` and longer: growth below these rates.
 
     A rate that is None has no limit at this length: the metric stays undecided, and a soak extends
     itself to a length that has one.  Limits are measured: ``hybridbench bench limits``.
 
-    A profile for work that decays also promises the least share of prompt tokens that the cache
+    A profile for work that decays also limits the least share of prompt tokens that the cache
     serves (``hit_rate``), or the most that an eviction takes (``evict_ms``).
     """
 
@@ -313,7 +313,7 @@ class ProfileKeys:
     ballast: Ballast = Ballast()
     gc: GcSettings = GcSettings()
     probe: Probe = Probe()
-    promise: tuple[Promise, ...]
+    limits: tuple[Limits, ...] = Field(alias="promise")
     thresholds: tuple[ThresholdText, ...] = ()
 
     def engine_config(self, **chosen: Unpack[CallerChoices]) -> EngineConfig:

@@ -103,7 +103,7 @@ def test_planting_a_leak_moves_the_estimate_by_the_leak(seed: int, rate: float) 
 RUNS = {
     "healthy": Run(seed=3),
     "leaking": Run(seed=3, leak_bytes_per_h=GIB),
-    "undecided": Run(240.0, 120.0, 3, promise=None, probe_s=2.0),
+    "undecided": Run(240.0, 120.0, 3, limit=None, probe_s=2.0),
 }
 
 

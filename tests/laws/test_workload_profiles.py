@@ -44,14 +44,14 @@ ARRIVALS = st.one_of(
         optional={"bursts": BURSTS},
     ),
 )
-PROMISES = st.lists(
+LIMITS = st.lists(
     st.fixed_dictionaries({"rss": RATES, "collectible": RATES}), min_size=1, max_size=3
 ).map(lambda entries: [{"from": f"{i}h", **entry} for i, entry in enumerate(entries)])
 PROFILES = st.fixed_dictionaries(
     {
         "name": st.from_regex(r"[a-z][a-z0-9-]{0,9}", fullmatch=True),
         "arrival": ARRIVALS,
-        "promise": PROMISES,
+        "promise": LIMITS,
     },
     optional={
         "description": st.text(st.characters(codec="ascii", min_codepoint=32), max_size=20),

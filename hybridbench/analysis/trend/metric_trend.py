@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from hybridbench.analysis.facts.counters import EventCounters
@@ -191,7 +192,7 @@ class _Terms:
             rate_per_hour=rate,
             rate_per_request=None,
             floor_per_hour=self.floor,
-            promise_per_hour=self.limit,
+            limit_per_hour=self.limit,
             model=model,
             needed_s=needed_s if outcome == "INCONCLUSIVE" else None,
         )
@@ -253,7 +254,7 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
     outcome, reason = _decide(terms, found, rate)
     line, half = sign * found.fitted, found.band
     result = terms.result(outcome, reason, found.model, rate, _needed_s(terms, found, rate))
-    return replace(
+    return msgspec.structs.replace(
         result,
         window_s=(found.blocks.start_s, found.blocks.end_s),
         rate_per_request=per_request,
@@ -357,7 +358,7 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
         reason = f"few-cycles: {len(floors)} full collections leave up to {upper} (bound {bound})"
     model = f"floors after {len(floors)} full collections"
     line = tuple(floors.value.tolist())
-    return replace(
+    return msgspec.structs.replace(
         terms.result(outcome, reason, model, rate, 2.0 * seconds),
         fit_t_s=tuple(floors.t_s.tolist()),
         fit_value=line,
@@ -395,7 +396,7 @@ def with_q_values(results: Sequence[MetricResult]) -> list[MetricResult]:
     adjusted = holm([results[i].p_value or 0.0 for i in tested])
     out = list(results)
     for i, q in zip(tested, adjusted, strict=True):
-        out[i] = replace(results[i], q_value=q)
+        out[i] = msgspec.structs.replace(results[i], q_value=q)
     return out
 
 

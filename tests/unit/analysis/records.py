@@ -31,7 +31,7 @@ class Run:
     teeth_bytes: float = 4 * MB
     requests_per_s: float = 12.0
     base_bytes: float = BASE
-    promise: float | None = 2 * GIB
+    limit: float | None = 2 * GIB
     probe_s: float = 4.0
     extra: Mapping[str, Series] = field(default_factory=dict)
 
@@ -92,12 +92,12 @@ def sample_times(run: Run) -> FloatArray:
 
 
 def manifest(run: Run) -> dict[str, JsonValue]:
-    promise: dict[str, JsonValue] = {}
-    if run.promise is not None:
-        promise = {"rss_anon_swap_bytes": run.promise}
+    limits: dict[str, JsonValue] = {}
+    if run.limit is not None:
+        limits = {"rss_anon_swap_bytes": run.limit}
     return {
         "planned_duration_s": run.duration_s,
-        "profile": {"promise": promise, "assert_coverage": {"finishes": 100}},
+        "profile": {"promise": limits, "assert_coverage": {"finishes": 100}},
         "limits": {"memory_bytes": 16 * GIB},
         "gc_mode": "default",
     }

@@ -90,7 +90,7 @@ def test_too_few_collectible_probes_leave_that_metric_open() -> None:
 
 
 def test_growth_that_the_collector_would_give_back_is_split() -> None:
-    verdict = judge(reference_cycles(healthy_record(Run(promise=1.0)), "ballast"))
+    verdict = judge(reference_cycles(healthy_record(Run(limit=1.0)), "ballast"))
 
     growth = next(f for f in verdict.findings if f.subject == "rss_anon_swap_bytes")
     assert growth.verdict is VerdictKind.LEAK
@@ -170,7 +170,7 @@ def test_the_order_of_metrics_changes_nothing() -> None:
 
 
 def test_the_live_view_sees_exact_findings_at_once_and_trends_only_later() -> None:
-    leaking = Run(1200.0, leak_bytes_per_h=2 * GIB, promise=1.0)
+    leaking = Run(1200.0, leak_bytes_per_h=2 * GIB, limit=1.0)
     record = healthy_record(leaking)
 
     def until(t_s: float, whole: RunRecord) -> RunRecord:
@@ -185,7 +185,7 @@ def test_the_live_view_sees_exact_findings_at_once_and_trends_only_later() -> No
 
 @pytest.mark.slow
 def test_a_night_of_samples_is_judged() -> None:
-    night = Run(43_200.0, 600.0, leak_bytes_per_h=20 * MB, probe_s=60.0, promise=64.0 * MB)
+    night = Run(43_200.0, 600.0, leak_bytes_per_h=20 * MB, probe_s=60.0, limit=64.0 * MB)
     record = healthy_record(night)
     t = record.series["rss_anon_swap_bytes"].t_s
     many = [Series(f"events.kind_{i}", t, np.floor(t / (5.0 + i))) for i in range(30)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from hybridbench.analysis.judge import judge, judge_so_far
@@ -37,7 +38,7 @@ def result(
         rate_per_hour=Rate(value, value - half, value + half, "B", "h"),
         rate_per_request=None,
         floor_per_hour=1.0,
-        promise_per_hour=10.0,
+        limit_per_hour=10.0,
         model="flat",
         fit_t_s=(0.0, 600.0),
         fit_value=(1.0, 2.0),
@@ -165,11 +166,13 @@ def test_a_look_at_a_resumed_run_takes_both_segments_into_account() -> None:
 
 
 def test_growth_that_segments_show_together_is_not_clean_under_any_limit() -> None:
-    growing = replace(result(300e6, 20e6, reason="growing by 286 MiB/h"), promise_per_hour=1e12)
-    still = replace(result(1e6, 5e6, "CLEAN"), promise_per_hour=1e12)
+    growing = msgspec.structs.replace(
+        result(300e6, 20e6, reason="growing by 286 MiB/h"), limit_per_hour=1e12
+    )
+    still = msgspec.structs.replace(result(1e6, 5e6, "CLEAN"), limit_per_hour=1e12)
 
     assert (
-        pool_metric([growing, replace(growing, reason="still-filling: x")]).outcome
+        pool_metric([growing, msgspec.structs.replace(growing, reason="still-filling: x")]).outcome
         == "INCONCLUSIVE"
     )
     assert pool_metric([still, still]).outcome == "CLEAN"

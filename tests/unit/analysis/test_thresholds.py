@@ -57,7 +57,7 @@ def test_a_point_without_an_interval_is_never_undecided() -> None:
 
 
 def test_memory_that_surely_grows_faster_is_a_leak_with_its_rate() -> None:
-    record = healthy_record(replace(LEAKING, promise=8 * GIB))
+    record = healthy_record(replace(LEAKING, limit=8 * GIB))
 
     verdict = held(record, "rss.slope<200MiB/h")
 

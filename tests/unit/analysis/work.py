@@ -44,7 +44,7 @@ class Work:
     unlike: float = 0.15
     hit_lost: float = 0.0
     load_ramp: float = 1.0
-    promise: dict[str, JsonValue] = field(default_factory=dict)
+    limits: dict[str, JsonValue] = field(default_factory=dict)
 
 
 def uneven(seed: int, **changes: object) -> Work:
@@ -117,7 +117,7 @@ def working_record(work: Work) -> RunRecord:
     columns = {**spent, **{f"events.{name}": count for name, count in counts.items()}}
     series = {name: Series(name, t, np.cumsum(value)) for name, value in columns.items()}
     profile: dict[str, JsonValue] = {
-        "promise": work.promise,
+        "promise": work.limits,
         "resolved": {"warmup": {"requests": 100}},
     }
     return RunRecord(

@@ -16,11 +16,11 @@ from hybridbench.bench.limits import (
     LimitRow,
     Recording,
     beginning,
-    broken_promises,
     growth_rows,
     growth_table,
     limit_rows,
     limit_table,
+    missed_limits,
     recordings,
     wanted,
     with_growth,
@@ -136,7 +136,7 @@ LEAK, CLEAN, OPEN = VerdictKind.LEAK, VerdictKind.CLEAN, VerdictKind.INCONCLUSIV
 def test_what_the_table_of_growth_must_hold_is_checked(
     length_s: float, gb_per_h: float, verdicts: list[VerdictKind], said: str
 ) -> None:
-    broken = list(broken_promises([GrowthRow(length_s, gb_per_h, tuple(verdicts))]))
+    broken = list(missed_limits([GrowthRow(length_s, gb_per_h, tuple(verdicts))]))
 
     assert len(broken) == bool(said)
     assert all(sentence.startswith(said) for sentence in broken)

@@ -82,7 +82,7 @@ results = st.builds(
     rate_per_hour=st.none() | rates,
     rate_per_request=st.none() | rates,
     floor_per_hour=any_float,
-    promise_per_hour=st.none() | any_float,
+    limit_per_hour=st.none() | any_float,
     model=st.just("level"),
     fit_t_s=st.lists(any_float, max_size=3).map(tuple),
     needed_s=st.none() | any_float,

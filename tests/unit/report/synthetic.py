@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -248,7 +249,7 @@ def fitted(record: RunRecord, name: str, rate: Rate, outcome: str, reason: str) 
             rate.value / 6120, rate.lower / 6120, rate.upper / 6120, "B", "request"
         ),
         floor_per_hour=0.5 * MIB,
-        promise_per_hour=200 * MIB,
+        limit_per_hour=200 * MIB,
         model="level + time",
         fit_t_s=tuple(times),
         fit_value=tuple(fit),
@@ -334,7 +335,7 @@ def leak_verdict(record: RunRecord) -> Verdict:
 def clean_verdict(record: RunRecord) -> Verdict:
     rss = Rate(3.1 * MIB, -21 * MIB, 27 * MIB, "B", "h")
     heap = Rate(-0.2 * MIB, -1.4 * MIB, 1.1 * MIB, "B", "h")
-    reason = "upper bound stays under the promise"
+    reason = "upper bound stays under the limit"
     metrics = (
         fitted(record, "rss_anon_swap_bytes", rss, "CLEAN", reason),
         fitted(record, "gc_collectible_bytes", heap, "CLEAN", reason),
@@ -356,7 +357,9 @@ def open_verdict(record: RunRecord) -> Verdict:
     clean = clean_verdict(record)
     rate = Rate(90 * MIB, -math.inf, math.inf, "B", "h")
     metrics = tuple(
-        replace(m, outcome="INCONCLUSIVE", reason="too-short", rate_per_hour=rate, needed_s=2640.0)
+        msgspec.structs.replace(
+            m, outcome="INCONCLUSIVE", reason="too-short", rate_per_hour=rate, needed_s=2640.0
+        )
         for m in clean.metrics
     )
     return replace(

@@ -39,7 +39,7 @@ def test_the_manifest_fits_its_published_schema_before_and_after_the_boot() -> N
     assert manifest_from_json(manifest_to_json(full)) == full
 
 
-def test_the_promise_and_the_coverage_are_those_of_this_runs_length() -> None:
+def test_the_limits_and_the_coverage_are_those_of_this_runs_length() -> None:
     profile = planned_manifest(make_plan(duration_s=120.0), "run-1", 1.7e9).profile
 
     assert profile.limits is not None

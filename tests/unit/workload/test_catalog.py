@@ -50,7 +50,7 @@ def test_the_plan_of_a_night_lies_beside_the_profiles_and_is_none() -> None:
 
 def test_every_profile_excludes_a_gigabyte_an_hour_at_every_length_that_has_a_limit() -> None:
     for name in list_profiles():
-        limits = [entry.rss_bytes_per_h for entry in load_profile(name).promise]
+        limits = [entry.rss_bytes_per_h for entry in load_profile(name).limits]
         known = [limit for limit in limits if limit is not None]
         assert known, name
         assert max(known) <= 0.9e9, name
@@ -61,8 +61,8 @@ def test_every_profile_excludes_a_gigabyte_an_hour_at_every_length_that_has_a_li
 def test_smoke_has_a_limit_at_its_own_length() -> None:
     smoke = load_profile("smoke")
 
-    assert smoke.promise_for(smoke.duration_s).rss_bytes_per_h is not None
-    assert smoke.promise_for(60.0).rss_bytes_per_h is None
+    assert smoke.limits_for(smoke.duration_s).rss_bytes_per_h is not None
+    assert smoke.limits_for(60.0).rss_bytes_per_h is None
 
 
 def test_an_unknown_name_lists_the_shipped_ones_and_the_nearest() -> None:

@@ -223,7 +223,7 @@ def test_an_arrival_that_cannot_be_is_refused(arrival: str, fault: str) -> None:
     assert (caught.place, f"{caught.key} {caught.fault}") == ("f.yaml:3", fault)
 
 
-PROMISES = {
+LIMITS = {
     "[]": "promise conflict",
     "[{rss: 200MiB, collectible: 1GB/h}]": "promise.0.rss malformed",
     "[{rss: 1GB/h, collectible: 1GB/h}, {rss: 1GB/h, collectible: 1GB/h}]": (
@@ -232,9 +232,9 @@ PROMISES = {
 }
 
 
-@pytest.mark.parametrize(("promise", "fault"), PROMISES.items())
-def test_a_promise_that_cannot_be_is_refused(promise: str, fault: str) -> None:
-    caught = fault_of(f"name: x\narrival: {{concurrency: 4}}\npromise: {promise}\n")
+@pytest.mark.parametrize(("limits", "fault"), LIMITS.items())
+def test_a_limit_that_cannot_be_is_refused(limits: str, fault: str) -> None:
+    caught = fault_of(f"name: x\narrival: {{concurrency: 4}}\npromise: {limits}\n")
 
     assert (caught.place, f"{caught.key} {caught.fault}") == ("f.yaml:3", fault)
 
@@ -306,7 +306,7 @@ def test_overrides_are_read_like_values_of_the_file() -> None:
     assert profile.duration_s == 5400.0
     assert profile.output.tokens == TokenRange(1, 9)
     assert profile.coverage_minimums(120.0) == {"tombstones": 10}
-    assert profile.promise[0].rss_bytes_per_h == 1e9
+    assert profile.limits[0].rss_bytes_per_h == 1e9
     assert profile.arrival.bursts is not None
     assert base().pools.mamba_slots != 64
 
@@ -342,7 +342,7 @@ def test_thresholds_are_kept_as_they_are_written() -> None:
     assert Profile.from_resolved(profile.resolved()).thresholds == profile.thresholds
 
 
-def test_the_promise_is_that_of_the_planned_duration() -> None:
+def test_the_limit_is_that_of_the_planned_duration() -> None:
     profile = base().with_overrides(
         {
             "promise": "[{rss: 4GiB/h, collectible: 2GiB/h}, "
@@ -350,14 +350,14 @@ def test_the_promise_is_that_of_the_planned_duration() -> None:
         }
     )
 
-    assert profile.promise_for(599.0).rss_bytes_per_h == 4 * 2**30
-    assert profile.promise_for(600.0).rss_bytes_per_h == 2**30
+    assert profile.limits_for(599.0).rss_bytes_per_h == 4 * 2**30
+    assert profile.limits_for(600.0).rss_bytes_per_h == 2**30
 
 
 def test_a_run_shorter_than_the_first_limit_has_none() -> None:
     profile = base().with_overrides({"promise": "[{from: 7m, rss: 1GiB/h, collectible: 1GiB/h}]"})
 
-    assert profile.promise_for(419.0).rss_bytes_per_h is None
+    assert profile.limits_for(419.0).rss_bytes_per_h is None
     assert profile.decides_from_s == 420.0
 
 

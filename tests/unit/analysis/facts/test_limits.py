@@ -33,7 +33,7 @@ def memory(run: Run, schedule: JsonValue = SCHEDULE) -> tuple[VerdictKind, Metri
 def test_growth_above_what_settles_is_never_clean_under_any_limit(
     duration_s: float, rate: float, seed: int
 ) -> None:
-    run = Run(duration_s, 20.0, seed, leak_bytes_per_h=rate, settle_bytes=0.0, promise=20 * GIB)
+    run = Run(duration_s, 20.0, seed, leak_bytes_per_h=rate, settle_bytes=0.0, limit=20 * GIB)
 
     verdict = judge(healthy_record(run))
     result = next(m for m in verdict.metrics if m.metric == MEMORY)
@@ -92,7 +92,7 @@ def test_a_flat_run_that_has_a_limit_is_clean_with_its_bound() -> None:
     kind, result = memory(Run(280.0, 20.0, settle_bytes=0.0))
 
     assert kind is VerdictKind.CLEAN
-    assert result.promise_per_hour == 800 * MIB
+    assert result.limit_per_hour == 800 * MIB
     assert "under the profile's limit of 800 MiB/h" in result.reason
 
 

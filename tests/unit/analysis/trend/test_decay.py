@@ -143,18 +143,18 @@ def test_a_cache_that_stops_helping_is_found_although_its_last_blocks_have_no_hi
     assert finding.kind == "decay"
 
 
-@pytest.mark.parametrize("promise", [HIT_SHARE - 0.05, HIT_SHARE + 0.05])
-def test_a_hit_rate_below_what_is_promised_is_found_however_flat(promise: float) -> None:
-    findings = judged(Work(seed=1, promise={"hit_rate": promise})).findings
+@pytest.mark.parametrize("least", [HIT_SHARE - 0.05, HIT_SHARE + 0.05])
+def test_a_hit_rate_below_its_limit_is_found_however_flat(least: float) -> None:
+    findings = judged(Work(seed=1, limits={"hit_rate": least})).findings
 
     below = [f for f in findings if f.kind == "below-threshold"]
-    assert bool(below) == (promise > HIT_SHARE)
+    assert bool(below) == (least > HIT_SHARE)
     assert all(f.verdict is VerdictKind.DEGRADED and f.subject == "hit_rate" for f in below)
 
 
 @pytest.mark.parametrize("most_ms", [0.01, 1.0])
-def test_an_eviction_longer_than_promised_is_found(most_ms: float) -> None:
-    findings = judged(Work(seed=1, promise={"evict_ms": most_ms})).findings
+def test_an_eviction_longer_than_its_limit_is_found(most_ms: float) -> None:
+    findings = judged(Work(seed=1, limits={"evict_ms": most_ms})).findings
 
     assert [f.subject for f in findings] == (["evict_ms"] if most_ms < 0.02 else [])
 

@@ -117,7 +117,7 @@ def test_leaks_that_can_be_resolved_are_found(steady: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steady", [False, True], ids=["whole-run", "after-steady"])
-def test_the_deep_corpus_holds_the_same_promises(steady: bool) -> None:
+def test_the_deep_corpus_holds_the_same_limits(steady: bool) -> None:
     clean = clean_corpus(900_000, 45, steady=steady)
     leaks = leak_corpus(900_000, 30, steady=steady)
 

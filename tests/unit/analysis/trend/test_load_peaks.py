@@ -75,7 +75,7 @@ def test_what_waits_is_in_flight_as_what_runs_is() -> None:
     running_only: list[str] = []
     with_waiting: list[str] = []
     for seed in range(4):
-        record = healthy_record(Run(420.0, 60.0, promise=None, seed=seed))
+        record = healthy_record(Run(420.0, 60.0, limit=None, seed=seed))
         t = record.series["running_requests"].t_s
         load = 10 + 70 * t / t[-1] + np.random.default_rng(seed).normal(0, 3.0, t.size)
         running = np.minimum(load, 16.0)

@@ -44,8 +44,8 @@ def test_one_handle_more_in_three_minutes_is_no_doubt() -> None:
     assert judged("open_fds", np.where(t > 100.0, 6.0, 5.0), t).outcome == "CLEAN"
 
 
-def test_a_promise_in_bytes_says_nothing_of_handles() -> None:
-    run = Run(7200.0, 120.0, promise=GIB)
+def test_a_limit_in_bytes_says_nothing_of_handles() -> None:
+    run = Run(7200.0, 120.0, limit=GIB)
     record = healthy_record(run)
     t = record.series["swap_bytes"].t_s
     leaking = with_series(record, Series("open_fds", t, 20.0 + np.floor(t / 240.0)))

@@ -23,7 +23,7 @@ def memory(mib_per_hour: float, outcome: str = "LEAK") -> MetricResult:
         rate_per_hour=Rate(value, 0.99 * value, 1.01 * value, "B", "h"),
         rate_per_request=None,
         floor_per_hour=MIB,
-        promise_per_hour=None,
+        limit_per_hour=None,
         model="line",
     )
 
