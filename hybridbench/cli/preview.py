@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybridbench.cli.options import ReportFormat
-from hybridbench.errors import RunDirectoryError
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.safe_output import echo, emit, one_line
@@ -18,29 +15,12 @@ if TYPE_CHECKING:
     from hybridbench.runs.preview import Preview
 
 
-def check_store(store: Path) -> None:
-    """Nothing, if run directories can be made in ``store``; what is made to see that is gone again.
-
-    Raises:
-        RunDirectoryError: they cannot.
-    """
-    place = store.absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    try:
-        with tempfile.TemporaryDirectory(prefix=".hybridbench-", dir=place):
-            pass
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot make a run directory in {store}: {error.strerror}; choose another --store"
-        ) from error
-
-
 def print_preview(plan: SoakPlan, output: ReportFormat) -> None:
     """Preview ``plan`` and print it, as JSON if ``output`` says so.
 
     Raises:
         ConfigError: the run could not start.
+        RunDirectoryError: its results cannot be written.
         WorkerFailedError: its worker did not come up.
     """
     from hybridbench.runs.preview import preview_soak

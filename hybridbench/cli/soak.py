@@ -20,7 +20,7 @@ from hybridbench.cli.options import (
     parse_seconds,
     profile_with,
 )
-from hybridbench.cli.preview import check_store, print_preview
+from hybridbench.cli.preview import print_preview
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
@@ -334,8 +334,6 @@ def soak(
     )
     if dry_run:
         with _listener(listen):
-            check_trace(replay, whole=True)
-            check_store(store)
             print_preview(plan, format_)
     else:
         check_trace(replay, whole=False)

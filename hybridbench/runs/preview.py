@@ -1,16 +1,19 @@
 """What a soak would see, cost and be held against, before it runs: ``soak --dry-run``.
 
-The worker is built and asked for one census, then told to leave: what the target can show and what
-a probe costs are then measured and not guessed.  No traffic is served and nothing is stored.
+All that a run does before its first request is done, in a directory that is gone afterwards: what
+the run would refuse is refused here.  The worker is asked for one census, then told to leave: what
+the target can show and what a probe costs are then measured and not guessed.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,18 +22,24 @@ import msgspec
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
 from hybridbench.analysis.trend.resolution import smallest_resolvable_rate
 from hybridbench.clock import Clock, SystemClock
-from hybridbench.errors import WorkerFailedError
+from hybridbench.errors import ErrorCode, RunDirectoryError, WorkerFailedError
 from hybridbench.metrics import METRICS, Check
 from hybridbench.records.messages import Census, CensusReply, Ready, Shutdown
+from hybridbench.rundir.layout import WORKER_STDERR, new_run_id
+from hybridbench.rundir.lock import locked_run
+from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.boot import boot_worker
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
+from hybridbench.runs.manifest import planned_manifest, with_worker
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.sampling.headroom import memory_limit
 from hybridbench.sampling.process import read_process_memory
-from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
+from hybridbench.targets.bundled import BundledTarget
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.units import format_byte_rate, format_bytes, format_duration
+from hybridbench.workload.build import build_workload
+from hybridbench.workload.trace_replay import check_trace
 
 # Measured on stored runs of several profiles: a line of samples.jsonl with all metrics, the events
 # of a checkpoint, and the page, the summary and the worker's log.
@@ -107,18 +116,28 @@ class Preview:
 
 
 def preview_soak(plan: SoakPlan, clock: Clock | None = None) -> Preview:
-    """Build the worker of ``plan``, ask what it shows and what a census costs, let it go.
+    """Begin a run of ``plan``, ask its worker what it shows and what a census costs, let it go.
 
     Raises:
-        ConfigError: the run could not start: the model or the pools cannot be built.
+        ConfigError: the run could not start: the model, the pools or the traffic cannot be built.
+        RunDirectoryError: its results cannot be written.
         WorkerFailedError: the worker did not come up.
     """
     clock = clock if clock is not None else SystemClock()
-    with tempfile.TemporaryDirectory(prefix="hybridbench-") as folder:
-        target = BundledTarget(WorkerLaunch(Path(folder) / "stderr.log", malloc=plan.malloc))
+    check_trace(plan.trace, whole=True)
+    run_id = new_run_id(clock.wall_s(), plan.model, plan.profile.name, plan.defects)
+    manifest = planned_manifest(plan, run_id, clock.wall_s())
+    with (
+        _run_dir_for_now(plan.store, run_id) as run_dir,
+        RunWriter(run_dir, manifest, clock) as writer,
+        locked_run(run_dir),
+    ):
+        target = BundledTarget(plan.worker_launch(run_dir / WORKER_STDERR))
         try:
             ready = boot_worker(target, plan, clock, Interrupts())
             assert ready is not None, "a preview is not interrupted"
+            workload = build_workload(plan.profile, ready.vocab_size, plan.trace, plan.traffic_seed)
+            writer.update_manifest(with_worker(manifest, plan, ready, workload.describe()))
             memory_bytes = read_process_memory(ready.pid).rss_bytes
             census = _census(target, clock)
             target.post(Shutdown())
@@ -128,6 +147,23 @@ def preview_soak(plan: SoakPlan, clock: Clock | None = None) -> Preview:
         finally:
             target.stop(_STOP_PATIENCE_S)
     return build_preview(plan, ready, memory_bytes, census)
+
+
+@contextmanager
+def _run_dir_for_now(store: Path, run_id: str) -> Iterator[Path]:
+    """A run directory where ``store`` would have it, below a folder that goes with it."""
+    place = _existing(store)
+    with ExitStack() as stack:
+        try:
+            folder = tempfile.TemporaryDirectory(prefix=".hybridbench-", dir=place)
+            run_dir = Path(stack.enter_context(folder), store.absolute().relative_to(place), run_id)
+            run_dir.mkdir(parents=True)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"cannot make a run directory in {store}: {error.strerror}; choose another --store",
+                code=ErrorCode.NOT_WRITABLE,
+            ) from error
+        yield run_dir
 
 
 def _census(target: BundledTarget, clock: Clock) -> CensusReply | None:
@@ -197,7 +233,8 @@ def _resolutions(plan: SoakPlan, memory_bytes: int, judged_s: float) -> Iterator
 def _existing(store: Path) -> Path:
     """The nearest folder above the store that is there: the disk the run will be on."""
     folder = store.absolute()
-    while not folder.exists():
+    # A link to nothing is there: no folder can be made in its place.
+    while not os.path.lexists(folder):
         folder = folder.parent
     return folder
 

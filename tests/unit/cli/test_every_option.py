@@ -291,7 +291,7 @@ GROUPS: Final = ("nightly", "bench", "profiles", "list")
 
 # Behind these the work begins that takes long: an engine, a repository, a night.
 DOORS: Final = (
-    "hybridbench.cli.soak.print_preview",
+    "hybridbench.runs.preview.BundledTarget",
     "hybridbench.runs.resume.resume_soak",
     "hybridbench.compare.run.run_comparison",
     "hybridbench.compare.bisect.finished_comparison",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from hybridbench.errors import ConfigError, ErrorCode, RunDirectoryError
 from hybridbench.records.messages import CensusReply, Ready
+from hybridbench.rundir.layout import make_run_dir
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.preview import Preview, build_preview, preview_soak
+from hybridbench.workload.trace_replay import TraceOptions
 from tests.unit.runs.soaks import make_plan
 
 MIB = 2**20
@@ -89,6 +94,64 @@ def test_a_census_that_does_not_work_is_warned_of() -> None:
 
     assert told.stall is None
     assert any("no heap scan worked" in text for text in told.warnings)
+
+
+class StartedError(Exception):
+    """Everything before the worker was accepted."""
+
+
+@pytest.fixture
+def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object) -> NoReturn:
+        raise StartedError
+
+    monkeypatch.setattr("hybridbench.runs.preview.BundledTarget", started)
+
+
+@pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize("below", ["", "not/yet/there"])
+def test_where_results_can_be_written_the_worker_starts_and_nothing_stays(
+    tmp_path: Path, below: str
+) -> None:
+    with pytest.raises(StartedError):
+        preview_soak(replace(make_plan(), store=tmp_path / below))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_worker")
+@pytest.mark.parametrize("store", ["file", "file/below", "link", "link/below", "x" * 300])
+def test_a_store_that_the_run_could_not_write_is_refused(tmp_path: Path, store: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    plan = replace(make_plan(), store=tmp_path / store)
+
+    with pytest.raises(RunDirectoryError) as previewed:
+        preview_soak(plan)
+    with pytest.raises(RunDirectoryError) as run:
+        make_run_dir(plan.store, "run")
+
+    assert previewed.value.code is run.value.code is ErrorCode.NOT_WRITABLE
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "link"]
+
+
+@pytest.mark.usefixtures("no_worker")
+def test_a_name_that_no_directory_can_have_is_refused(tmp_path: Path) -> None:
+    long = replace(make_plan(), store=tmp_path, defects=tuple(f"defect-{i}" for i in range(40)))
+
+    with pytest.raises(RunDirectoryError) as caught:
+        preview_soak(long)
+
+    assert caught.value.code is ErrorCode.NOT_WRITABLE
+
+
+@pytest.mark.usefixtures("no_worker")
+def test_a_trace_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    for path in (tmp_path, tmp_path / "pipe", tmp_path / "absent"):
+        with pytest.raises(ConfigError):
+            preview_soak(replace(make_plan(), store=tmp_path, trace=TraceOptions(path)))
 
 
 @pytest.mark.slow
