@@ -16,6 +16,7 @@ DURATION_MAX_S = 3650 * 86400.0
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[kKMGT]B|[KMGT]iB)")
 _BYTES_MAX = 2.0**62
 _SHOWN_CHARS = 40
+_SPARKS = "▁▂▃▄▅▆▇█"
 _MOST_DIGITS = 8
 _BYTE_UNITS = {
     "B": 1,
@@ -109,6 +110,14 @@ def format_byte_rate(bytes_per_hour: float) -> str:
 def format_count(value: float, digits: int = 3) -> str:
     """A count for people: ``987``, ``12.3 k``, ``1.20 M``."""
     return _scaled(value, (("G", 10**9), ("M", 10**6), ("k", 10**3)), "", digits).rstrip()
+
+
+def sparkline(values: Sequence[float], least_span: float = 0.0) -> str:
+    """A row of blocks, low to high over the values' own range or ``least_span``."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    span = max(high - low, least_span) or 1.0
+    top = len(_SPARKS) - 1
+    return "".join(_SPARKS[round((value - low) / span * top)] for value in values)
 
 
 def digits_apart(form: Callable[[float, int], str], values: Sequence[float]) -> int:

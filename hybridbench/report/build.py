@@ -33,6 +33,7 @@ from hybridbench.report.timeline import last_moment_s, timeline_of
 from hybridbench.report.wording import (
     BADGES,
     NO_RATE,
+    TIME_UNITS,
     amount,
     bound_text,
     clock_text,
@@ -43,11 +44,11 @@ from hybridbench.report.wording import (
     metric_title,
     per_text,
     plain_text,
+    rate_facts,
     rate_text,
 )
 from hybridbench.units import format_duration
 
-_TIME_UNITS = frozenset({"h", "min", "s"})
 _EVENTS_MAX = 200
 
 _HIGHER_IS_BETTER: Final = {
@@ -191,15 +192,15 @@ def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
 
 def _rates(verdict: Verdict, finding: Finding) -> tuple[list[str], list[str]]:
     """Rates of ``finding`` against time and events; bytes an hour may come from its fellows."""
-    by_time = [full_rate_text(rate) for rate in finding.rates if rate.per in _TIME_UNITS]
-    by_event = [full_rate_text(rate) for rate in finding.rates if rate.per not in _TIME_UNITS]
-    if not any(rate.per in _TIME_UNITS and rate.unit == Unit.BYTES for rate in finding.rates):
+    by_time = [full_rate_text(rate) for rate in finding.rates if rate.per in TIME_UNITS]
+    by_event = [full_rate_text(rate) for rate in finding.rates if rate.per not in TIME_UNITS]
+    if not any(rate.per in TIME_UNITS and rate.unit == Unit.BYTES for rate in finding.rates):
         others = (f for f in verdict.findings if f is not finding and f.verdict is finding.verdict)
         by_time += [
             f"{metric_label(other.subject)}: {full_rate_text(rate)}"
             for other in others
             for rate in other.rates
-            if rate.per in _TIME_UNITS and rate.unit == Unit.BYTES
+            if rate.per in TIME_UNITS and rate.unit == Unit.BYTES
         ][:1]
     return by_time, by_event
 
@@ -251,10 +252,7 @@ def _not_covered(verdict: Verdict) -> list[Fact]:
 
 
 def _finding_text(finding: Finding) -> FindingText:
-    facts = [
-        Fact("Growth" if rate.per in _TIME_UNITS else "Per event", full_rate_text(rate))
-        for rate in finding.rates
-    ]
+    facts = rate_facts(finding.rates)
     if finding.driver:
         facts.append(Fact("Driver", finding.driver))
     if finding.since_s is not None and math.isfinite(finding.since_s):

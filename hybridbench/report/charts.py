@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.metrics import Kind, Unit, spec_of
+from hybridbench.metrics import Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.report.decimate import per_minute
 from hybridbench.report.document import Chart, ChartGroup, Figure, Ink, Line
@@ -35,7 +35,7 @@ class Plan:
 
     key: str
     title: str
-    metrics: Mapping[str, str]
+    metrics: Mapping[str, str] = field(default_factory=dict)
     from_zero: bool = True
     wide: bool = False
     note: str = ""
@@ -127,6 +127,22 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
     return tuple(group for group in groups if group.charts)
 
 
+def level_chart(plan: Plan, lines: Sequence[Line], unit: Unit) -> Chart:
+    """The chart of ``lines``, whose values are in ``unit``."""
+    chart = Chart(
+        key=plan.key,
+        title=plan.title,
+        unit="",
+        lines=tuple(lines),
+        note=plan.note,
+        from_zero=plan.from_zero,
+        min_span=0.0 if plan.from_zero else _MEMORY_SPAN * _largest(lines),
+        wide=plan.wide,
+        figure=plan.figure,
+    )
+    return scaled(chart, unit)
+
+
 def scaled(chart: Chart, unit: Unit) -> Chart:
     """``chart``, whose lines hold values in ``unit``, in the unit that suits their size."""
     name, factor = _display_unit(unit, _largest(chart.lines))
@@ -156,19 +172,7 @@ def _chart(record: RunRecord, plan: Plan, results: Mapping[str, MetricResult]) -
             fits += _fit_lines(results[name], colour)
     if not lines:
         return None
-    span = 0.0 if plan.from_zero else _MEMORY_SPAN * _largest(lines)
-    chart = Chart(
-        key=plan.key,
-        title=plan.title,
-        unit="",
-        lines=(*lines, *fits),
-        note=plan.note,
-        from_zero=plan.from_zero,
-        min_span=span,
-        wide=plan.wide,
-        figure=plan.figure,
-    )
-    return scaled(chart, unit)
+    return level_chart(plan, (*lines, *fits), unit)
 
 
 def _fit_lines(result: MetricResult, colour: int) -> list[Line]:
@@ -273,18 +277,21 @@ def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tup
         covered = name in known or name.startswith(("pool.", "events.", "instances."))
         if spec is None or covered or spec.kind is Kind.COUNTER or not _moved(series):
             continue
-        fits = _fit_lines(results[name], 0) if name in results else []
-        chart = Chart(
-            key=f"other-{slug(name)}",
-            title=_capital(metric_title(name)),
-            unit="",
-            lines=(Line(name, series.t_s, series.value), *fits),
+        plan = Plan(
+            f"other-{slug(name)}",
+            _capital(metric_title(name)),
+            {name: name},
             from_zero=spec.unit is not Unit.BYTES,
-            min_span=_MEMORY_SPAN * float(np.abs(series.value).max()),
-            figure=Figure.MEAN if spec.kind is Kind.WINDOW else Figure.LAST,
+            figure=figure_of(spec),
         )
-        charts.append(scaled(chart, spec.unit))
+        chart = _chart(record, plan, results)
+        charts += [] if chart is None else [chart]
     return tuple(charts[:_OTHERS_MAX])
+
+
+def figure_of(spec: MetricSpec) -> Figure:
+    """A statistic of single intervals says something as a mean only."""
+    return Figure.MEAN if spec.kind is Kind.WINDOW else Figure.LAST
 
 
 def slug(name: str) -> str:

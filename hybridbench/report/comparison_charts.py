@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,21 +16,20 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
-from hybridbench.metrics import Kind, Unit, spec_of
-from hybridbench.report.charts import scaled, slug
+from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, spec_of
+from hybridbench.report.charts import Plan, figure_of, level_chart, slug
 from hybridbench.report.comparison_tables import display_name, letter
-from hybridbench.report.document import Chart, ChartGroup, Figure, Ink, Line
+from hybridbench.report.document import Chart, ChartGroup, Ink, Line
 from hybridbench.report.pool_charts import POOL_NAMES
 
 _LEVELS: Final = (
-    ("rss_anon_swap_bytes", "Private memory"),
-    ("gc_collectible_bytes", "What a full collection would free"),
+    (MEMORY, "Private memory"),
+    (COLLECTIBLE, "What a full collection would free"),
 )
 _RATES: Final = (
     ("ttft_ms_p50", "Time to first token, median"),
     ("itl_ms_p50", "Time between tokens, median"),
 )
-_MEMORY_SPAN: Final = 0.04
 
 
 def comparison_charts(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[ChartGroup, ...]:
@@ -130,19 +128,16 @@ def _overlays(comparison: Comparison, wanted: Sequence[tuple[str, str]]) -> Iter
                 lines.append(Line(label, series.t_s, series.value, colour=index))
         if not lines or spec is None:
             continue
-        memory = spec.unit is Unit.BYTES and name != "gc_collectible_bytes"
-        highest = max(float(np.nanmax(np.abs(line.value))) for line in lines)
-        chart = Chart(
-            key=f"side-{slug(name)}",
-            title=title,
-            unit="",
-            lines=tuple(lines),
-            note="Time is each version's own: the turns of the others are left out.",
+        memory = spec.unit is Unit.BYTES and name != COLLECTIBLE
+        plan = Plan(
+            f"side-{slug(name)}",
+            title,
             from_zero=not memory,
-            min_span=_MEMORY_SPAN * highest if memory else 0.0,
+            wide=memory,
+            note="Time is each version's own: the turns of the others are left out.",
+            figure=figure_of(spec),
         )
-        figure = Figure.MEAN if spec.kind is Kind.WINDOW else Figure.LAST
-        yield replace(scaled(chart, spec.unit), wide=memory, figure=figure)
+        yield level_chart(plan, lines, spec.unit)
 
 
 def _pools(comparison: Comparison) -> list[tuple[str, str]]:

@@ -21,8 +21,8 @@ from hybridbench.metrics import label_of
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
 from hybridbench.report.timeline import last_moment_s
-from hybridbench.report.wording import amount, interval_text, number, rate_text
-from hybridbench.units import format_bytes, format_duration
+from hybridbench.report.wording import amount, interval_text, level_text, rate_text
+from hybridbench.units import format_duration
 
 _ROLE: Final = {Role.PRIMARY: "answers", Role.GUARD: "guards", Role.SHOWN: "shown"}
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -69,15 +69,6 @@ def version_table(comparison: Comparison) -> Table:
     rows = tuple(_version_row(i, version) for i, version in enumerate(comparison.versions))
     columns = ("", "version", "engine files", "commit", "own verdict", "ran for")
     return Table("Versions", columns, rows)
-
-
-def level_text(value: float, unit: str) -> str:
-    """A level of a metric with its unit."""
-    if unit == "B":
-        return format_bytes(value)
-    if unit == "ratio":
-        return f"{100.0 * value:.3g} %"
-    return f"{number(float(f'{value:.4g}'))} {unit}"
 
 
 def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:

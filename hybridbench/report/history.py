@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -13,9 +14,10 @@ from hybridbench.analysis.change_points import ALPHA, FEWEST_BEFORE, FEWEST_ON_A
 from hybridbench.errors import ExitCode
 from hybridbench.history.points import Point, Quantity, Unread, Value
 from hybridbench.history.series import Series, Trend
-from hybridbench.metrics import Unit, declared
+from hybridbench.metrics import declared
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import json_text
+from hybridbench.report.charts import scaled
 from hybridbench.report.document import (
     Badge,
     Chart,
@@ -29,14 +31,13 @@ from hybridbench.report.document import (
     Table,
     Tone,
 )
-from hybridbench.report.wording import amount
+from hybridbench.report.wording import amount, level_text
 from hybridbench.thresholds import Stat
+from hybridbench.units import sparkline
 
-_SPARKS: Final = "▁▂▃▄▅▆▇█"
 _SPARKS_MOST: Final = 40
 _ROWS_MOST: Final = 30
 _WORD: Final = {True: "WORSE", False: "BETTER"}
-_SCALES: Final = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 
 
 def history_document(series: Sequence[Series], unread: Sequence[Unread], where: str) -> Document:
@@ -64,11 +65,6 @@ def history_document(series: Sequence[Series], unread: Sequence[Unread], where: 
     )
 
 
-def value_text(quantity: Quantity, value: Value) -> str:
-    """The value with its unit; a slope an hour."""
-    return _amount(quantity, value.value)
-
-
 def change_text(trend: Trend, change: Change) -> str:
     """From what to what, at which run, and how sure."""
     quantity = trend.quantity
@@ -84,16 +80,6 @@ def change_text(trend: Trend, change: Change) -> str:
         f"{_WORD[trend.is_worse(change)]}: {_amount(quantity, change.before)} → "
         f"{_amount(quantity, change.after)} since {run.run_id}{versions}{environment} ({sure})"
     )
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """The last values as a row of blocks, lowest to highest."""
-    shown = list(values)[-_SPARKS_MOST:]
-    low, high = min(shown), max(shown)
-    if high <= low:
-        return _SPARKS[0] * len(shown)
-    top = len(_SPARKS) - 1
-    return "".join(_SPARKS[round((value - low) / (high - low) * top)] for value in shown)
 
 
 def series_title(one: Series, every: Sequence[Series]) -> str:
@@ -157,8 +143,8 @@ def _tables(one: Series, every: Sequence[Series]) -> Iterable[Table]:
 
 def _row(point: Point, quantities: Sequence[Quantity]) -> tuple[str, ...]:
     values = (
-        value_text(quantity, point.values[quantity.name]) if quantity.name in point.values else ""
-        for quantity in quantities
+        _amount(one, point.values[one.name].value) if one.name in point.values else ""
+        for one in quantities
     )
     started = time.strftime("%Y-%m-%d %H:%M", time.gmtime(point.started_wall_s))
     return (started, point.version, point.verdict or "not judged", *values)
@@ -170,7 +156,7 @@ def _trend_row(trend: Trend) -> tuple[str, ...]:
     return (
         trend.quantity.name,
         str(len(trend.points)),
-        sparkline(trend.values),
+        sparkline(trend.values[-_SPARKS_MOST:]),
         said or quiet,
     )
 
@@ -213,43 +199,30 @@ def _charts(index: int, one: Series, every: Sequence[Series]) -> ChartGroup:
 def _chart(key: str, trend: Trend) -> Chart:
     quantity = trend.quantity
     found = [point.values[quantity.name] for point in trend.points]
-    largest = max(abs(one.value) for one in found)
-    factor, unit = _scale(quantity, largest)
     runs = np.arange(1.0, len(found) + 1.0)
-    value = np.array([one.value / factor for one in found])
+    value = np.array([one.value for one in found])
     lines = [Line(quantity.name, runs, value, Ink.POINTS)]
-    lower = np.array([_or_nan(one.lower) / factor for one in found])
-    upper = np.array([_or_nan(one.upper) / factor for one in found])
+    lower, upper = (
+        np.array([float("nan") if end is None else end for end in ends])
+        for ends in zip(*((one.lower, one.upper) for one in found), strict=True)
+    )
     if np.isfinite(lower).any() and quantity.stat is Stat.SLOPE:
         lines += [
             Line("lower", runs, lower, Ink.SPREAD),
             Line("upper", runs, upper, Ink.SPREAD),
         ]
     note = "; ".join(change_text(trend, change) for change in trend.changes)
-    return Chart(key, quantity.name, unit, tuple(lines), note, from_zero=False, counted="run")
-
-
-def _scale(quantity: Quantity, largest: float) -> tuple[float, str]:
-    unit = declared(quantity.metric).unit
-    per = "/h" if quantity.stat is Stat.SLOPE else ""
-    if unit is Unit.BYTES:
-        factor, name = next((s for s in _SCALES if largest >= s[0]), (1.0, "B"))
-        return factor, f"{name}{per}"
-    return 1.0, f"{unit.value}{per}"
+    chart = Chart(key, quantity.name, "", tuple(lines), note, from_zero=False, counted="run")
+    chart = scaled(chart, declared(quantity.metric).unit)
+    return replace(chart, unit=f"{chart.unit}/h") if quantity.stat is Stat.SLOPE else chart
 
 
 def _amount(quantity: Quantity, value: float) -> str:
-    unit = declared(quantity.metric).unit
-    if unit is Unit.RATIO:
-        return f"{100 * value:.3g} %"
-    if unit is Unit.PER_SECOND:
-        return f"{value:,.4g}/s" if abs(value) < 1000 else f"{value:,.0f}/s"
-    signed = quantity.stat is Stat.SLOPE
-    return amount(value, unit.value, signed=signed) + ("/h" if signed else "")
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
+    """A value with its unit; a slope an hour."""
+    unit = declared(quantity.metric).unit.value
+    if quantity.stat is Stat.SLOPE:
+        return f"{amount(value, unit, signed=True)}/h"
+    return level_text(value, unit)
 
 
 def _count(number: int, noun: str, plural: str = "") -> str:

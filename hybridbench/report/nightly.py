@@ -24,7 +24,7 @@ from hybridbench.report.document import (
     GateState,
     Table,
 )
-from hybridbench.report.wording import BADGES, full_rate_text, number, rate_text
+from hybridbench.report.wording import BADGES, number, rate_facts, rate_text
 from hybridbench.rundir.layout import NIGHTLY
 from hybridbench.units import format_duration
 
@@ -219,9 +219,7 @@ def _changes_table(run: NightlyRun) -> Table:
 
 def _finding(cell: CellResult, entry: CellFinding) -> FindingText:
     found = entry.finding
-    facts = [
-        Fact("Growth" if r.per == "h" else "Per event", full_rate_text(r)) for r in found.rates
-    ]
+    facts = rate_facts(found.rates)
     if found.driver:
         facts.append(Fact("Driver", found.driver))
     for label, text in (

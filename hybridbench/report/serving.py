@@ -41,9 +41,11 @@ def serving_table(verdict: Verdict) -> Table:
     if verdict.window_s is not None:
         start, end = (clock_text(t_s) for t_s in verdict.window_s)
         note = f"From {start} to {end}, without the pauses for checkpoints. "
-    note += "n: requests behind the row; of ITL, gaps between tokens."
+    note += "n: requests behind the row"
     if any(result.p50 is not None for result in verdict.serving):
-        note += f" Latencies are within {100 * RELATIVE_ERROR:g} %."
+        note += "; of ITL, gaps between tokens. "
+        note += f"Latencies are within {100 * RELATIVE_ERROR:g} %"
+    note += "."
     return Table("Serving", _COLUMNS, rows, _NUMERIC, note)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from hybridbench.metrics import Unit, label_of, spec_of
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import MetricResult, Rate
-from hybridbench.report.document import Badge, Tone
+from hybridbench.report.document import Badge, Fact, Tone
 from hybridbench.units import digits_apart, format_bytes
 
 _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
@@ -61,6 +61,9 @@ BADGES: Final[Mapping[str, Badge]] = {
     for word, glyph in signs.items()
 }
 
+# Of a rate: what it is against where that is no event.
+TIME_UNITS: Final = frozenset({"h", "min", "s"})
+
 # In place of a growth that too few samples were taken of.
 NO_RATE: Final = "not measured"
 
@@ -103,7 +106,7 @@ def number(value: float, digits: int = 3) -> str:
 
 def per_text(per: str) -> str:
     """How ``per`` is appended: ``/h`` for time, `` per request`` for work."""
-    return f"/{per}" if per in {"h", "s", "min"} else f" per {per}"
+    return f"/{per}" if per in TIME_UNITS else f" per {per}"
 
 
 def rate_text(rate: Rate) -> str:
@@ -128,6 +131,24 @@ def full_rate_text(rate: Rate) -> str:
     if rate.unit != Unit.BYTES:
         span = span.removesuffix(f" {rate.unit}")
     return f"{rate_text(rate)} ({share} interval {span})"
+
+
+def rate_facts(rates: Iterable[Rate]) -> list[Fact]:
+    """Each rate of a finding with its interval."""
+    return [
+        Fact("Growth" if rate.per in TIME_UNITS else "Per event", full_rate_text(rate))
+        for rate in rates
+    ]
+
+
+def level_text(value: float, unit: str) -> str:
+    """A level with its unit: ``1.44 GiB``, ``43.2 %``, ``38.0/s``."""
+    if unit == Unit.BYTES:
+        return format_bytes(value)
+    if unit == Unit.RATIO:
+        return f"{100.0 * value:.3g} %"
+    figures = number(float(f"{value:.4g}"))
+    return f"{figures}/s" if unit == Unit.PER_SECOND else f"{figures} {unit}".rstrip()
 
 
 def bound_text(result: MetricResult) -> str:

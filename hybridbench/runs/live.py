@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -20,7 +20,13 @@ from hybridbench.runs.memory_slope import Slope
 from hybridbench.runs.status import PoolLevel, RunStatus, View
 from hybridbench.safe_output import give_up, one_line
 from hybridbench.terminal import Terminal
-from hybridbench.units import format_byte_rate, format_bytes, format_count, format_duration
+from hybridbench.units import (
+    format_byte_rate,
+    format_bytes,
+    format_count,
+    format_duration,
+    sparkline,
+)
 
 _REFRESH_S = 0.25
 _HEARTBEAT_S = 30.0
@@ -30,7 +36,8 @@ _FIRST_HOUR_S = 3600.0
 _BAR = 30
 _BESIDE_BAR = 28  # columns of a row's name and number
 _KEY_FROM = 80
-_BLOCKS = "▁▂▃▄▅▆▇█"
+# A flat line must look flat: the least range that is drawn, as a share of the level.
+_LEAST_SPAN = 0.005
 
 
 def make_view(ui: str, stream: TextIO | None = None) -> View:
@@ -176,7 +183,10 @@ def picture(status: RunStatus, width: int) -> RenderableType:
     table.add_row(
         "memory",
         format_bytes(status.private_bytes),
-        sparkline(list(status.private_history)[-(width - _BESIDE_BAR) :]),
+        sparkline(
+            list(status.private_history)[-(width - _BESIDE_BAR) :],
+            _LEAST_SPAN * status.private_bytes,
+        ),
     )
     table.add_row("growth", *_growth(status.slope.fit()))
     for name, level in status.pools.items():
@@ -197,17 +207,6 @@ def picture(status: RunStatus, width: int) -> RenderableType:
         f"{format_bytes(status.collectible_bytes)} uncollected garbage",
     )
     return Group(head, bar, table)
-
-
-def sparkline(values: Iterable[float]) -> str:
-    """The history of a level, low to high over its own range."""
-    levels = list(values)
-    if not levels:
-        return ""
-    low, high = min(levels), max(levels)
-    # A flat line must look flat: half a per cent is the least range that is drawn.
-    span = max(high - low, 0.005 * high, 1.0)
-    return "".join(_BLOCKS[int((level - low) / span * (len(_BLOCKS) - 1))] for level in levels)
 
 
 def _growth(slope: Slope | None) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from hybridbench.units import (
     parse_byte_rate,
     parse_bytes,
     parse_duration_s,
+    sparkline,
 )
 
 
@@ -110,3 +111,10 @@ def test_a_small_rate_keeps_two_digits_that_mean_something() -> None:
     assert format_count(0.0129) == "0.013"
     assert digits_apart(format_count, (0.0129, 0.0114, 0.0145)) == 3
     assert format_count(0.844) == "0.84"
+
+
+def test_a_sparkline_spans_its_own_range_and_a_flat_line_looks_flat() -> None:
+    assert sparkline([]) == ""
+    assert sparkline([2.0, 2.0]) == "▁▁"
+    assert sparkline([0.0, 7.0, 3.5]) == "▁█▅"
+    assert set(sparkline([1e9, 1e9 + 1000, 1e9], 5e6)) == {"▁"}

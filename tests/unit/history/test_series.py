@@ -12,7 +12,7 @@ from hybridbench.history.series import Series, series_of
 from hybridbench.records.json_value import JsonValue
 from hybridbench.report.document import GateState, Tone
 from hybridbench.report.formats import FORMATS
-from hybridbench.report.history import history_document, history_json, sparkline
+from hybridbench.report.history import history_document, history_json
 from tests.unit.history.stores import DAY_S, MIB, add_run, verdict
 
 
@@ -118,8 +118,3 @@ def test_every_format_tells_the_first_bad_run(tmp_path: Path) -> None:
         assert "run-12" in FORMATS[name].render(document), name
     stored = json.loads(history_json([series], []))
     assert stored["series"][0]["changes"][0]["first_run"] == "run-12"
-
-
-def test_a_sparkline_runs_from_the_lowest_to_the_highest() -> None:
-    assert sparkline([0.0, 7.0, 3.5]) == "▁█▅"
-    assert sparkline([2.0, 2.0]) == "▁▁"

@@ -11,7 +11,6 @@ from hybridbench.report.comparison_tables import (
     change_text,
     comparison_tables,
     letter,
-    level_text,
     percent,
 )
 from hybridbench.report.document import Table
@@ -40,14 +39,6 @@ def test_an_interval_that_says_nothing_is_not_spelt_out() -> None:
     metric = replace(_metric(), ratio=1.1, lower=0.001, upper=900.0)
 
     assert change_text(metric) == "+10.0 % ± >100 %"
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "said"),
-    [(2**30, "B", "1.00 GiB"), (0.6123, "ratio", "61.2 %"), (1234.56, "tok/s", "1,235 tok/s")],
-)
-def test_levels_have_their_units(value: float, unit: str, said: str) -> None:
-    assert level_text(value, unit) == said
 
 
 def test_versions_are_lettered() -> None:

@@ -7,7 +7,13 @@ import math
 import pytest
 
 from hybridbench.records.verdict import Rate
-from hybridbench.report.wording import clock_text, full_rate_text, interval_text, number
+from hybridbench.report.wording import (
+    clock_text,
+    full_rate_text,
+    interval_text,
+    level_text,
+    number,
+)
 
 GIB = float(2**30)
 MIB = float(2**20)
@@ -56,3 +62,16 @@ def test_numbers_keep_three_digits_that_mean_something() -> None:
         "0.00012",
         "unknown",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "said"),
+    [
+        (2**30, "B", "1.00 GiB"),
+        (0.6123, "ratio", "61.2 %"),
+        (1234.56, "1/s", "1,235/s"),
+        (4.56, "ms", "4.56 ms"),
+    ],
+)
+def test_levels_have_their_units(value: float, unit: str, said: str) -> None:
+    assert level_text(value, unit) == said

@@ -15,7 +15,6 @@ from hybridbench.runs.live import (
     SilentView,
     make_view,
     picture,
-    sparkline,
 )
 from hybridbench.runs.status import PoolLevel, RunStatus, View
 
@@ -124,9 +123,3 @@ def test_the_picture_fits_a_small_terminal_with_growth_and_ttft(width: int, heig
     text = " ".join(stream.getvalue().split())
     assert re.search(r"growth \+36\.0 MiB/h ± \d+ KiB/h \(95 %\), private memory", text)
     assert "TTFT 17.8 ms p50; p99 141 ms" in text
-
-
-def test_a_sparkline_spans_its_own_range_and_a_flat_line_looks_flat() -> None:
-    assert sparkline([]) == ""
-    assert sparkline([0.0, 50.0, 100.0]) == "▁▄█"
-    assert set(sparkline([1e9, 1e9 + 1000, 1e9])) == {"▁"}
