@@ -18,7 +18,7 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.records.events import Segment, kind_of
 from hybridbench.records.json_value import JsonValue
 from hybridbench.report.decimate import POINTS_MAX, gaps, kept
-from hybridbench.report.document import Chart, Document, Figure, Ink, Line, Timeline
+from hybridbench.report.document import Chart, Document, Ink, Legend, Line, Timeline
 
 _TIME_STEP_S: Final = 0.1
 _STEPS: Final = 50_000.0
@@ -51,9 +51,9 @@ def chart_data(
         "counted": chart.counted,
         "fromZero": chart.from_zero,
         "minSpan": float(f"{chart.min_span:.6g}"),
-        "figure": _figure_name(chart.figure, judged),
+        "legend": _legend_text(chart.legend, judged),
         "lines": [
-            {**_line(line, shared, borders), "figure": _figure(line, chart.figure, judged)}
+            {**_line(line, shared, borders), "shown": _legend_value(line, chart.legend, judged)}
             for line in chart.lines
         ],
     }
@@ -101,20 +101,20 @@ def _judged(timeline: Timeline) -> Window | None:
     return Window(window.start_s, window.end_s, steady=True, pauses=pauses)
 
 
-def _figure_name(figure: Figure, judged: Window | None) -> str:
-    of_window = figure is Figure.MEAN and judged is not None
-    return f"{figure.value} of the judged window" if of_window else figure.value
+def _legend_text(legend: Legend, judged: Window | None) -> str:
+    of_window = legend is Legend.MEAN and judged is not None
+    return f"{legend.value} of the judged window" if of_window else legend.value
 
 
-def _figure(line: Line, figure: Figure, judged: Window | None) -> float | None:
+def _legend_value(line: Line, legend: Legend, judged: Window | None) -> float | None:
     """What the legend shows of ``line``, from all its samples."""
     keep = np.isfinite(line.value)
-    if figure is Figure.MEAN and judged is not None:
+    if legend is Legend.MEAN and judged is not None:
         keep &= judged.covers(line.t_s)
     value = line.value[keep]
     if not value.size:
         return None
-    return float(f"{value.mean() if figure is Figure.MEAN else value[-1]:.6g}")
+    return float(f"{value.mean() if legend is Legend.MEAN else value[-1]:.6g}")
 
 
 def _shared_positions(chart: Chart) -> NDArray[np.intp]:

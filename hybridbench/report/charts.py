@@ -13,7 +13,7 @@ from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.metrics import Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.report.decimate import per_minute
-from hybridbench.report.document import Chart, ChartGroup, Figure, Ink, Line
+from hybridbench.report.document import Chart, ChartGroup, Ink, Legend, Line
 from hybridbench.report.pool_charts import pool_charts
 from hybridbench.report.wording import metric_title
 from hybridbench.report.work_charts import work_charts
@@ -39,7 +39,7 @@ class Plan:
     from_zero: bool = True
     wide: bool = False
     note: str = ""
-    figure: Figure = Figure.LAST
+    legend: Legend = Legend.LAST
 
 
 _MEMORY: Final = (
@@ -74,19 +74,19 @@ _MEMORY: Final = (
     Plan("blocks", "Python blocks", {"allocated_blocks": "allocated"}, from_zero=False),
 )
 _TRAFFIC: Final = (
-    Plan("throughput", "Throughput", {"throughput_tokens_per_s": "tokens"}, figure=Figure.MEAN),
-    Plan("requests", "Requests finished", {"requests_per_s": "requests"}, figure=Figure.MEAN),
+    Plan("throughput", "Throughput", {"throughput_tokens_per_s": "tokens"}, legend=Legend.MEAN),
+    Plan("requests", "Requests finished", {"requests_per_s": "requests"}, legend=Legend.MEAN),
     Plan(
         "ttft",
         "Time to first token (TTFT), by interval",
         {"ttft_ms_p50": "p50", "ttft_ms_p99": "p99"},
-        figure=Figure.MEAN,
+        legend=Legend.MEAN,
     ),
     Plan(
         "itl",
         "Inter-token latency (ITL), by interval",
         {"itl_ms_p50": "p50", "itl_ms_p99": "p99"},
-        figure=Figure.MEAN,
+        legend=Legend.MEAN,
     ),
     Plan(
         "concurrency",
@@ -96,7 +96,7 @@ _TRAFFIC: Final = (
             "waiting_requests": "waiting",
             "max_running_requests": "most so far",
         },
-        figure=Figure.MEAN,
+        legend=Legend.MEAN,
     ),
 )
 _OBSERVER: Final = (
@@ -104,7 +104,7 @@ _OBSERVER: Final = (
         "sampler",
         "Sampler: lateness and cost of a sample",
         {"sampler_late_s": "late by", "sampler_cost_s": "cost"},
-        figure=Figure.MEAN,
+        legend=Legend.MEAN,
     ),
     Plan("harness", "Memory of the bench itself", {"harness_rss_bytes": "RSS"}, from_zero=False),
 )
@@ -138,7 +138,7 @@ def level_chart(plan: Plan, lines: Sequence[Line], unit: Unit) -> Chart:
         from_zero=plan.from_zero,
         min_span=0.0 if plan.from_zero else _MEMORY_SPAN * _largest(lines),
         wide=plan.wide,
-        figure=plan.figure,
+        legend=plan.legend,
     )
     return scaled(chart, unit)
 
@@ -238,7 +238,7 @@ def _is_driver(counter: str, drivers: Sequence[str]) -> bool:
 
 def _rate_chart(key: str, title: str, lines: Sequence[Line]) -> Chart:
     inked = tuple(replace(line, colour=colour) for colour, line in enumerate(lines))
-    return Chart(key=key, title=title, unit="per minute", lines=inked, figure=Figure.MEAN)
+    return Chart(key=key, title=title, unit="per minute", lines=inked, legend=Legend.MEAN)
 
 
 def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
@@ -262,7 +262,7 @@ def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
             tuple(lines),
             note=note,
             min_span=1.0,
-            figure=Figure.MEAN,
+            legend=Legend.MEAN,
         ),
     )
 
@@ -282,16 +282,16 @@ def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tup
             _capital(metric_title(name)),
             {name: name},
             from_zero=spec.unit is not Unit.BYTES,
-            figure=figure_of(spec),
+            legend=legend_of(spec),
         )
         chart = _chart(record, plan, results)
         charts += [] if chart is None else [chart]
     return tuple(charts[:_OTHERS_MAX])
 
 
-def figure_of(spec: MetricSpec) -> Figure:
+def legend_of(spec: MetricSpec) -> Legend:
     """A statistic of single intervals says something as a mean only."""
-    return Figure.MEAN if spec.kind is Kind.WINDOW else Figure.LAST
+    return Legend.MEAN if spec.kind is Kind.WINDOW else Legend.LAST
 
 
 def slug(name: str) -> str:

@@ -44,6 +44,7 @@ from hybridbench.report.document import (
     Tone,
 )
 from hybridbench.report.provenance import model_note, provenance_tables, started_text
+from hybridbench.report.serving import compared_serving
 from hybridbench.report.thresholds import STATE
 from hybridbench.report.timeline import last_moment_s
 from hybridbench.report.wording import BADGES, full_rate_text, without_options
@@ -104,7 +105,11 @@ def comparison_document(
         suite=f"hybridbench compare {_suite(comparison)}",
         measures=comparison_measures(comparison, verdict),
         ruling=_ruling(verdict),
-        tables=(*comparison_tables(comparison, verdict), *_ratio_tables(source.ratios)),
+        tables=(
+            *comparison_tables(comparison, verdict),
+            compared_serving(comparison.versions, interleaved=comparison.interleaved),
+            *_ratio_tables(source.ratios),
+        ),
         findings=tuple(_findings(comparison, verdict)),
         notes=(*_notes(comparison, verdict), *source.notes),
         timeline=Timeline(max(ends)),

@@ -17,7 +17,7 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
 )
 from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, spec_of
-from hybridbench.report.charts import Plan, figure_of, level_chart, slug
+from hybridbench.report.charts import Plan, legend_of, level_chart, slug
 from hybridbench.report.comparison_tables import display_name, letter
 from hybridbench.report.document import Chart, ChartGroup, Ink, Line
 from hybridbench.report.pool_charts import POOL_NAMES
@@ -135,7 +135,7 @@ def _overlays(comparison: Comparison, wanted: Sequence[tuple[str, str]]) -> Iter
             from_zero=not memory,
             wide=memory,
             note="Time is each version's own: the turns of the others are left out.",
-            figure=figure_of(spec),
+            legend=legend_of(spec),
         )
         yield level_chart(plan, lines, spec.unit)
 

@@ -107,7 +107,7 @@ class Ink(StrEnum):
     LIMIT = "limit"  # a size that cannot be passed
 
 
-class Figure(StrEnum):
+class Legend(StrEnum):
     """Which number of a line its chart's legend shows while no moment is pointed at."""
 
     LAST = "last value"
@@ -185,7 +185,7 @@ class Chart:
     min_span: float = 0.0  # smallest height of the y axis, so that noise does not look like news
     wide: bool = False
     counted: str = ""
-    figure: Figure = Figure.LAST
+    legend: Legend = Legend.LAST
 
 
 @dataclass(frozen=True)

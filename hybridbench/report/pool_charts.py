@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.report.document import Chart, Figure, Ink, Line
+from hybridbench.report.document import Chart, Ink, Legend, Line
 
 # Bottom to top: what must be zero lies at the bottom, where a loss lifts everything above it.
 _PARTS: Final = (
@@ -50,7 +50,7 @@ def _ledger(record: RunRecord, pool: str) -> tuple[Chart, ...]:
     if total is not None and len(total):
         lines.append(Line("size", t_s, _on(t_s, total), Ink.LIMIT))
     title = f"{POOL_NAMES.get(pool, pool)}: who holds them"
-    return (Chart(f"pool-{pool}", title, "slots", tuple(lines), stacked=True, figure=Figure.MEAN),)
+    return (Chart(f"pool-{pool}", title, "slots", tuple(lines), stacked=True, legend=Legend.MEAN),)
 
 
 def _losses(record: RunRecord, pool: str) -> tuple[Chart, ...]:

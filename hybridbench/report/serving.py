@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from hybridbench.analysis.comparison.records import Version
 from hybridbench.latency import RELATIVE_ERROR
 from hybridbench.metrics import Unit
 from hybridbench.records.verdict import ServingResult, Verdict
+from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Table
 from hybridbench.report.wording import clock_text, number
 
@@ -47,6 +49,39 @@ def serving_table(verdict: Verdict) -> Table:
         note += f"Latencies are within {100 * RELATIVE_ERROR:g} %"
     note += "."
     return Table("Serving", _COLUMNS, rows, _NUMERIC, note)
+
+
+def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table:
+    """What each version's own run served, side by side; without rows where nothing was measured.
+
+    Of versions that took turns only counts: their times are in the table of metrics, of blocks.
+    """
+    of_each = [{result.name: result for result in one.verdict.serving} for one in versions]
+    counts = {"errors", "aborts"}
+    rows: list[tuple[str, ...]] = []
+    for name, label in _LABELS.items():
+        found = [results.get(name) for results in of_each]
+        if not any(found) or (interleaved and name not in counts):
+            continue
+        rows.append((label, *("" if one is None else _value(one) for one in found)))
+        for share in ("p50", "p90", "p99"):
+            cells = tuple("" if one is None else _percentile(one, share) for one in found)
+            if any(cells):
+                rows.append((f"{label} {share}", *cells))
+    columns = ("", *(letter(index) for index in range(len(versions))))
+    note = "Each in its own judged window; of latencies the mean first."
+    return Table(
+        "Serving",
+        columns,
+        tuple(rows),
+        frozenset(range(1, len(columns))),
+        "" if interleaved else note,
+    )
+
+
+def _percentile(result: ServingResult, share: str) -> str:
+    value = {"p50": result.p50, "p90": result.p90, "p99": result.p99}[share]
+    return "" if value is None else _short(value)
 
 
 def _value(result: ServingResult) -> str:

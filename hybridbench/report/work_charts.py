@@ -7,7 +7,7 @@ from typing import Final
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
-from hybridbench.report.document import Chart, Figure, Line
+from hybridbench.report.document import Chart, Legend, Line
 
 # Key, title and unit of each chart, and its lines: derived quantities under short labels.
 _CHARTS: Final[Mapping[tuple[str, str, str], Mapping[str, str]]] = {
@@ -46,5 +46,5 @@ def work_charts(record: RunRecord) -> tuple[Chart, ...]:
                 values = factor * blocks.value
                 lines.append(Line(label, blocks.t_s, values, colour=len(lines)))
         if lines:
-            charts.append(Chart(key, title, unit, tuple(lines), figure=Figure.MEAN))
+            charts.append(Chart(key, title, unit, tuple(lines), legend=Legend.MEAN))
     return tuple(charts)

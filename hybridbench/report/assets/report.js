@@ -61,7 +61,7 @@
     const at = chart.counted
       ? (n) => `${chart.counted} ${digits.format(n)}`
       : (t) => clock(t) + phaseAt(t);
-    return { label: "values", value: (u, x) => (x == null ? chart.figure : at(x)) };
+    return { label: "values", value: (u, x) => (x == null ? chart.legend : at(x)) };
   }
 
   function lineSeries(line, chart, raw) {
@@ -82,7 +82,7 @@
       },
       value: (u, v, i, k) => {
         const values = raw ? raw[i - 1] : u.data[i];
-        return words(k == null ? line.figure : values[k], chart.unit);
+        return words(k == null ? line.shown : values[k], chart.unit);
       },
     };
     if (points) {

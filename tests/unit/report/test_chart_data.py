@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hybridbench.analysis.facts.window import Window
 from hybridbench.report.chart_data import chart_data, packed
-from hybridbench.report.document import Chart, Figure, Line
+from hybridbench.report.document import Chart, Legend, Line
 
 
 def lines_of(chart: Chart, borders: Sequence[float] = ()) -> list[dict[str, Any]]:
@@ -77,15 +77,15 @@ def test_a_legend_has_the_mean_of_the_judged_window_or_the_last_value_and_says_w
     t = np.arange(0.0, 100.0)
     values = np.append(t[:-1], np.nan)
     chart = Chart("c", "t", "ms", (Line("p50", t, values),))
-    mean = replace(chart, figure=Figure.MEAN)
+    mean = replace(chart, legend=Legend.MEAN)
     judged = Window(10.0, 20.0, steady=True, pauses=((12.0, 18.0),))
 
     made = [chart_data(chart), chart_data(mean, judged=judged), chart_data(mean)]
 
-    names = [one["figure"] for one in made]
+    names = [one["legend"] for one in made]
     assert names == ["last value", "mean of the judged window", "mean"]
-    figures = [one["lines"][0]["figure"] for one in json.loads(json.dumps(made))]
-    assert figures == [98.0, 15.0, 49.0]
+    shown = [one["lines"][0]["shown"] for one in json.loads(json.dumps(made))]
+    assert shown == [98.0, 15.0, 49.0]
 
 
 def test_no_line_crosses_the_border_between_two_workers() -> None:

@@ -117,6 +117,7 @@ def test_three_versions_are_told_apart_by_letters() -> None:
         "Leaks: B against A",
         "Metrics: C against A",
         "Leaks: C against A",
+        "Serving",
     ]
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from hybridbench.report.build import build_document
 from hybridbench.report.formats import FORMATS
-from hybridbench.report.serving import serving_table
+from hybridbench.report.serving import compared_serving, serving_table
 from tests.unit.report import synthetic
+from tests.unit.report.comparisons import comparison
 
 RECORD = synthetic.record_of(300.0)
 VERDICT = synthetic.leak_verdict(RECORD)
@@ -36,3 +37,20 @@ def test_every_report_of_a_run_ends_with_the_table(name: str) -> None:
 
 def test_a_run_of_which_nothing_is_known_has_no_table() -> None:
     assert serving_table(replace(VERDICT, serving=())).rows == ()
+
+
+def test_stored_runs_are_compared_in_all_rows_and_versions_that_took_turns_in_counts_only() -> None:
+    versions = comparison().versions
+    served = [
+        replace(one, verdict=replace(one.verdict, serving=VERDICT.serving)) for one in versions
+    ]
+    served[1] = replace(served[1], verdict=replace(served[1].verdict, serving=VERDICT.serving[:1]))
+
+    stored = {row[0]: row[1:] for row in compared_serving(served, interleaved=False).rows}
+    turns = compared_serving(served, interleaved=True).rows
+
+    assert stored["Requests/s"] == ("38", "38")
+    assert stored["TTFT (ms)"] == ("43.1", "")
+    assert stored["TTFT (ms) p90"] == ("63", "")
+    assert [row[0] for row in turns] == ["Errors", "Aborts"]
+    assert compared_serving(versions, interleaved=False).rows == ()
