@@ -15,6 +15,8 @@ SOAK    ?=
 SEEDS   ?= 5
 JOBS    ?= auto
 RECORDINGS ?= results/limits
+# What test-fast leaves out: heap scans, workers, other processes, measuring programs.
+NOT_FAST := sampling worker bench benchmarks test_packaging.py runs/test_defect_catalog.py
 # Images often forbid bytecode; then every process of a test compiles all it imports anew.
 test test-fast test-deep: export PYTHONDONTWRITEBYTECODE :=
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
@@ -54,9 +56,9 @@ selftest: install  ## The bench tried on itself: exact defects, a trend and heal
 test: install-test  ## The whole suite but slow, soak and gpu tests, on all cores (JOBS=1: on one)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not soak and not gpu"
 
-test-fast: install-test  ## A minute for the inner loop: what is neither a law, a scenario nor about a whole process
+test-fast: install-test  ## A minute for the inner loop: units, tidiness and the first law of the engine; nothing about a whole process
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not soak and not gpu" \
-		tests/unit tests/tidy --ignore=tests/unit/sampling --ignore=tests/unit/worker --ignore=tests/unit/test_packaging.py
+		tests/unit tests/tidy tests/laws/test_engine_equals_no_reuse.py $(addprefix --ignore=tests/unit/,$(NOT_FAST))
 
 test-deep: install-test  ## The slow and soak tests as well, compare and bisect over commits among them (an hour and more)
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not gpu"

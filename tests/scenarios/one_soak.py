@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from hybridbench.runs.plan import SoakPlan
@@ -19,6 +20,8 @@ OVERRIDES = {
     "probe.collectible_every": "1s",
     "probe.sample_every": "500ms",
 }
+# Who waits for a run to go on needs no engine at its limit.
+CALM = {"arrival": "{process: poisson, rate: 10/s, max_in_flight: 12}"}
 
 
 def short_plan(
@@ -27,10 +30,11 @@ def short_plan(
     model: str = "qwen3-next",
     defects: tuple[str, ...] = (),
     watchdog_s: float = 60.0,
+    overrides: Mapping[str, str] = OVERRIDES,
 ) -> SoakPlan:
     """The smoke profile, shortened."""
     return SoakPlan(
-        profile=load_profile("smoke").with_overrides(OVERRIDES),
+        profile=load_profile("smoke").with_overrides(overrides),
         model=model,
         store=store,
         duration_s=duration_s,
@@ -47,7 +51,7 @@ def main() -> int:
     parser.add_argument("store", type=Path)
     parser.add_argument("seconds", type=float)
     options = parser.parse_args()
-    outcome = run_soak(short_plan(options.store, options.seconds))
+    outcome = run_soak(short_plan(options.store, options.seconds, overrides={**OVERRIDES, **CALM}))
     if outcome.exit_hint is not None:
         return int(outcome.exit_hint)
     return 14 if outcome.crashed else 0

@@ -27,7 +27,10 @@ name: scenario
 duration: 20s
 least_duration: 20s
 ballast: 0
-set: {assert_coverage: "{}"}
+set:
+  assert_coverage: "{}"
+  # An engine at its limit leaves nothing to the other tests.
+  arrival: "{process: poisson, rate: 12/s, max_in_flight: 12}"
 policy: {extend: 0, rerun_invalid: false}
 cells:
   - {id: one, profile: ./brief.yaml}

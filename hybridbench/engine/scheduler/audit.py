@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from hybridbench.engine.cache.base import TreeSlots
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import FREE, REQ, SESSION, TRACK, TREE, Owner, owner_name
 from hybridbench.engine.req import Req, ReqKv
@@ -68,12 +69,13 @@ class SlotAudit:
         A balanced sum can hide one slot with two holders and one with none; this cannot.
         """
         found: list[InvariantViolation] = []
+        tree = self._pools.tree_cache.tree_slots()
         for pool in self._pools.names:
-            claims = self._claims(pool, admitted, waiting)
+            claims = self._claims(pool, tree, admitted, waiting)
             found += _aliases(pool, claims)
             found += self._against_ledger(pool, claims)
         records = self._records(admitted)
-        found += self._prefixes(records)
+        found += self._prefixes(records, tree)
         found += self._places_in_pages(records)
         found += self._locks(records)
         return found
@@ -83,7 +85,8 @@ class SlotAudit:
     ) -> tuple[int, ...]:
         """Slots of ``pool`` neither free nor claimed by anybody; the ledger is not asked."""
         known = set(self._free_slots(pool))
-        for claim in self._claims(pool, admitted, waiting):
+        tree = self._pools.tree_cache.tree_slots()
+        for claim in self._claims(pool, tree, admitted, waiting):
             known.update(claim.slots)
         return tuple(slot for slot in self._all_slots(pool) if slot not in known)
 
@@ -112,7 +115,9 @@ class SlotAudit:
         span = slice(kv.cache_protected_len, kv.kv_allocated_len, page_size)
         return self._tokens_of_pages(table[kv.req_pool_idx, span].astype(np.int64) // page_size)
 
-    def _claims(self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]) -> list[Claim]:
+    def _claims(
+        self, pool: str, tree: TreeSlots, admitted: Sequence[Req], waiting: Sequence[Req]
+    ) -> list[Claim]:
         claims = [
             Claim(f"session {slot.session_id}", SESSION, self._slots_of(pool, slot.kv))
             for slot in self._pools.sessions.idle_slots()
@@ -125,11 +130,10 @@ class SlotAudit:
             claims.append(Claim(f"request {req.rid}", REQ, slots[: len(slots) - len(tracks)]))
             if tracks:
                 claims.append(Claim(f"the track buffer of request {req.rid}", TRACK, tracks))
-        kv_indices, mamba_slots = self._pools.tree_cache.tree_slots()
         if pool == "kv":
-            claims.append(Claim("the tree", TREE, kv_indices.tolist()))
+            claims.append(Claim("the tree", TREE, tree.kv_indices.tolist()))
         elif pool == "mamba":
-            claims.append(Claim("the tree", TREE, mamba_slots))
+            claims.append(Claim("the tree", TREE, tree.mamba_slots))
         return claims
 
     def _free_slots(self, pool: str) -> Iterable[int]:
@@ -151,6 +155,9 @@ class SlotAudit:
 
     def _tokens_of_pages(self, pages: IntArray) -> list[int]:
         page_size = self._pools.page_size
+        if page_size == 1:
+            single: list[int] = pages.tolist()
+            return single
         tokens: list[int] = (pages[:, None] * page_size + np.arange(page_size)).ravel().tolist()
         return tokens
 
@@ -210,10 +217,11 @@ class SlotAudit:
                 found.append(InvariantViolation(ViolationKind.TREE, "tree", message))
         return found
 
-    def _prefixes(self, records: Sequence[tuple[str, ReqKv]]) -> list[InvariantViolation]:
+    def _prefixes(
+        self, records: Sequence[tuple[str, ReqKv]], tree: TreeSlots
+    ) -> list[InvariantViolation]:
         """The protected part of a row must be the tree's."""
-        kv_indices, _ = self._pools.tree_cache.tree_slots()
-        in_tree = set(kv_indices.tolist())
+        in_tree = set(tree.kv_indices.tolist())
         table = self._pools.req_to_token_pool.req_to_token
         found = []
         for name, kv in records:

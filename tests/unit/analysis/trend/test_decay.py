@@ -113,14 +113,15 @@ def with_rare_hits(seed: int, total: float, busier: float) -> RunRecord:
     return with_series(record, *added)
 
 
+@pytest.mark.parametrize("seeds", [4, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("total", [40.0, 80.0, 160.0, 600.0, 3000.0])
 @pytest.mark.parametrize("busier", [0.3, 1.0, 3.0])
 def test_hits_that_are_rare_are_no_decay_however_the_load_moves(
-    total: float, busier: float
+    total: float, busier: float, seeds: int
 ) -> None:
     found = [
         f
-        for seed in range(12)
+        for seed in range(seeds)
         for f in judge_decay(Facts.of(with_rare_hits(seed, total, busier))).findings
         if f.subject == "hit_rate"
     ]
