@@ -1,7 +1,10 @@
-"""Which runs may be compared with each other, and when a rate of one is above that of another.
+"""Which runs may be compared with each other: the part that both comparisons over time share.
 
-Both comparisons rest on this: a series of runs (``series``), and a nightly run with the last green
-one, which no series can stand in for after a single night.
+A series (``series``) asks when a quantity changed: it needs several runs on either side, takes one
+number of each and learns from them how far healthy runs lie apart.  A nightly run
+(``nightly/baseline``) asks what is new since one green run.  Two runs say nothing of the spread
+between runs, so that it compares findings by signature, rates by the interval that each run has
+of its own, and throughput with a ratio that the plan chooses.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from typing import Final
 
 from hybridbench.analysis.comparison.mismatches import comparable_facts, machine_class
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Rate
 
 # What an upgrade of the environment changes is shown beside the version and splits no series.
 _OF_VERSION: Final = frozenset({"interpreter", "torch", "numpy", "libc"})
@@ -35,8 +37,3 @@ def machine(manifest: Manifest) -> str:
     facts = machine_class(manifest).items()
     parts = [f"{key.removeprefix('machine.')} {value}" for key, value in facts]
     return ", ".join([*parts, f"Python {version}", f"on {device}"])
-
-
-def grew(rate: Rate, before: Rate) -> bool:
-    """Whether the interval of ``rate`` lies wholly above that of ``before``."""
-    return rate.lower > before.upper

@@ -22,7 +22,8 @@ from hybridbench.records.stored_verdict import (
 )
 from hybridbench.records.verdict import NO_MODEL
 from hybridbench.rundir.layout import VERDICT
-from hybridbench.rundir.listing import find_runs, writer_of
+from hybridbench.rundir.listing import find_runs
+from hybridbench.rundir.lock import holder_of
 from hybridbench.rundir.manifest import read_manifest
 from hybridbench.rundir.reader import read_run
 from hybridbench.thresholds import Stat
@@ -128,7 +129,7 @@ def read_points(store: Path) -> Points:
 def _point(path: Path) -> Point:
     manifest = read_manifest(path)
     judged = read_verdict_values(path / VERDICT)
-    if not judged.verdict and writer_of(path) is not None:
+    if not judged.verdict and holder_of(path) is not None:
         raise RunDirectoryError(f"{path} is being written")
     return Point(
         path=path,

@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from hybridbench.errors import ExitCode, RunDirectoryError
-from hybridbench.history.comparable import grew
 from hybridbench.nightly.stored import read_nightly_run, write_record
 from hybridbench.records.nightly import (
     AttemptFinding,
@@ -161,6 +160,11 @@ def _changes(
             yield f"{metric_label(metric)} grows faster: {_from_to(rate, before_rate)}"
     if ratio is not None:
         yield f"throughput ratio {ratio:.3f}"
+
+
+def grew(rate: Rate, before: Rate) -> bool:
+    """Whether the interval of ``rate`` lies wholly above that of ``before``."""
+    return rate.lower > before.upper
 
 
 def _same_rate(rate: Rate, finding: AttemptFinding | None) -> Rate | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Final, TypeVar
@@ -12,6 +11,7 @@ import msgspec
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.records.codec import from_json, to_json
+from hybridbench.records.json_value import json_text
 from hybridbench.records.nightly import CELL_SCHEMA, NIGHTLY_SCHEMA, CellRecord, NightlyRun
 from hybridbench.rundir.atomic import write_atomically
 
@@ -44,8 +44,7 @@ def write_record(path: Path, record: CellRecord | NightlyRun) -> None:
     Raises:
         RunDirectoryError: it cannot be written.
     """
-    text = json.dumps(to_json(record), indent=2, allow_nan=False, ensure_ascii=False)
-    write_atomically(path, text + "\n")
+    write_atomically(path, json_text(to_json(record)))
 
 
 def another_engine(one: str, other: str) -> bool:

@@ -10,7 +10,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from hybridbench.foreign import INT_MAX, INT_MIN, TIME_S_MAX, WALL_S_MAX
+from hybridbench.foreign import INT_MAX, INT_MIN, TIME_S_MAX
+from hybridbench.records.manifest import Wall
 from hybridbench.records.verdict import Finding, Rate, VerdictKind, leak_kind
 from hybridbench.units import parse_byte_rate, parse_bytes
 
@@ -18,7 +19,6 @@ CELL_SCHEMA: Final = "hybridbench.cell/1"
 NIGHTLY_SCHEMA: Final = "hybridbench.night/1"
 
 # What a clock and the rest of the bench can take.
-Wall = Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=TIME_S_MAX)]
 Int64 = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 
@@ -271,6 +271,36 @@ class NightlyRun(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     rehearsed: tuple[str, ...] = ()  # defects that were put into every soak: never a baseline
     allow_partial: bool = False  # cells that the budget left out were accepted
+
+
+class PlanHead(msgspec.Struct, frozen=True):
+    """What a list needs of a plan."""
+
+    name: str = ""
+
+
+class NightlyHead(msgspec.Struct, frozen=True):
+    """What a list needs of night.json: the rest of it is skipped unread."""
+
+    word: str = ""
+    headline: str = ""
+    exit_code: int | None = None
+    started_wall_s: Wall | None = None
+    ended_wall_s: Wall | None = None
+    plan: PlanHead = PlanHead()
+
+
+class AttemptHead(msgspec.Struct, frozen=True):
+    """When an attempt began."""
+
+    started_wall_s: Wall | None = None
+
+
+class CellHead(msgspec.Struct, frozen=True):
+    """The same of cell.json: what is known of a nightly run that was not merged."""
+
+    plan: PlanHead = PlanHead()
+    attempts: tuple[AttemptHead, ...] = ()
 
 
 def counted(cells: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from hybridbench import __version__
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes, read_json
 from hybridbench.records.codec import from_json, to_json
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.records.verdict import NO_MODEL, Verdict
 
 VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
@@ -88,8 +87,7 @@ def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue
 
 def verdict_text(verdict: Verdict, run_id: str | None) -> str:
     """The text of verdict.json."""
-    stored = verdict_to_json(verdict, run_id)
-    return json.dumps(stored, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return json_text(verdict_to_json(verdict, run_id))
 
 
 def verdict_from_json(stored: Mapping[str, JsonValue]) -> Verdict:

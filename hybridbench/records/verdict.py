@@ -115,7 +115,7 @@ class MetricResult(msgspec.Struct, frozen=True):
     rate_per_hour: Rate | None
     rate_per_request: Rate | None
     floor_per_hour: float
-    limit_per_hour: float | None = msgspec.field(name="limit_per_hour")
+    limit_per_hour: float | None = msgspec.field(name="promise_per_hour")
     model: str  # the winning shape, in words
     fit_t_s: tuple[float, ...] = ()  # for the report's chart: fitted line and its band
     fit_value: tuple[float, ...] = ()

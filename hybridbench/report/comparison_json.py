@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.records.codec import to_json
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.report.document import Document
 from hybridbench.report.write import write_document, write_failures
 from hybridbench.rundir.atomic import write_atomically
@@ -30,8 +29,7 @@ def write_comparison(
         RunDirectoryError: when ``directory`` cannot be written.
     """
     stored = comparison_to_json(comparison, verdict, document)
-    text = json.dumps(stored, indent=2, allow_nan=False, ensure_ascii=False)
-    write_atomically(directory / VERDICT, text + "\n")
+    write_atomically(directory / VERDICT, json_text(stored))
     write_failures(directory / ANALYSIS_ERRORS, verdict.failures)
     write_document(directory, document)
 

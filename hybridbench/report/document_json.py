@@ -5,19 +5,17 @@ They are in samples.jsonl, every sample of them, and would make megabytes here.
 
 from __future__ import annotations
 
-import json
 import math
 
 from hybridbench.records.codec import to_json
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.report.document import Document, Measure, Table
 from hybridbench.rundir.layout import REPORT_SCHEMA
 
 
 def render_document_json(document: Document) -> str:
     """The text of ``report --format json``."""
-    stored = document_to_json(document)
-    return json.dumps(stored, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return json_text(document_to_json(document))
 
 
 def document_to_json(document: Document) -> dict[str, JsonValue]:
@@ -55,12 +53,12 @@ def document_to_json(document: Document) -> dict[str, JsonValue]:
 
 def render_benchmark_json(document: Document) -> str:
     """Numbers for github-action-benchmark's ``customSmallerIsBetter``."""
-    rows = [
+    rows: list[JsonValue] = [
         {"name": f"{document.suite}: {m.name}", "unit": m.unit, "value": m.value, **_range(m)}
         for m in document.measures
         if m.smaller_is_better and math.isfinite(m.value)
     ]
-    return json.dumps(rows, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return json_text(rows)
 
 
 def _range(measure: Measure) -> dict[str, str]:

@@ -8,20 +8,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import (
     DOCUMENT_BYTES_MAX,
-    WALL_S_MAX,
     ForeignDataError,
     open_regular,
     read_bytes,
     read_json,
 )
 from hybridbench.records.comparison import comparison_manifest_from_json
+from hybridbench.records.nightly import CellHead, NightlyHead
 from hybridbench.records.stored_verdict import read_verdict_head
 from hybridbench.rundir.layout import (
     CELL,
@@ -128,11 +128,6 @@ def last_sample(path: Path) -> SampleLine | None:
     return None
 
 
-def writer_of(path: Path) -> int | None:
-    """The process that writes the run in ``path`` now, as far as its lock file tells."""
-    return holder_of(path)
-
-
 def _newest_first(entries: Iterable[RunSummary]) -> list[RunSummary]:
     return sorted(entries, key=lambda run: (run.started_wall_s or 0.0, run.run_id), reverse=True)
 
@@ -152,24 +147,6 @@ def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
             yield path
         elif kind is not EntryKind.COMPARISON and depth > 1:
             yield from _runs_below(path, depth - 1)
-
-
-_Wall = Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
-
-
-class _Nightly(msgspec.Struct):
-    """What a list needs of night.json; the rest of it is skipped unread."""
-
-    word: str = ""
-    headline: str = ""
-    exit_code: int | None = None
-    started_wall_s: _Wall | None = None
-    ended_wall_s: _Wall | None = None
-    plan: _Plan | None = None
-
-
-class _Plan(msgspec.Struct):
-    name: str = ""
 
 
 def _summary(kind: EntryKind, path: Path) -> RunSummary:
@@ -206,7 +183,7 @@ def _run(path: Path) -> RunSummary:
         verdict=judged.verdict or None,
         headline=judged.headline,
         exit_code=judged.exit_code,
-        writer=writer_of(path),
+        writer=holder_of(path),
     )
 
 
@@ -229,33 +206,22 @@ def _comparison(path: Path) -> RunSummary:
     )
 
 
-class _Cell(msgspec.Struct):
-    """The same of cell.json: what is known of a nightly run that was not merged."""
-
-    plan: _Plan | None = None
-    attempts: list[_Attempt] = []
-
-
-class _Attempt(msgspec.Struct):
-    started_wall_s: _Wall | None = None
-
-
 def _nightly(path: Path) -> RunSummary:
     if not (path / NIGHTLY).is_file():
         return _unmerged_nightly(path)
-    nightly = msgspec.json.decode(read_bytes(path / NIGHTLY, DOCUMENT_BYTES_MAX), type=_Nightly)
+    nightly = msgspec.json.decode(read_bytes(path / NIGHTLY, DOCUMENT_BYTES_MAX), type=NightlyHead)
     ends = (nightly.started_wall_s, nightly.ended_wall_s)
     return RunSummary(
         path=path,
         run_id=path.name,
         kind=EntryKind.NIGHTLY,
-        profile="" if nightly.plan is None else nightly.plan.name,
+        profile=nightly.plan.name,
         started_wall_s=nightly.started_wall_s,
         duration_s=None if ends[0] is None or ends[1] is None else ends[1] - ends[0],
         verdict=nightly.word or None,
         headline=nightly.headline,
         exit_code=nightly.exit_code,
-        writer=writer_of(path / CELLS),
+        writer=holder_of(path / CELLS),
     )
 
 
@@ -264,19 +230,19 @@ def _unmerged_nightly(path: Path) -> RunSummary:
     for file in sorted(path.glob(_CELL_OF_NIGHTLY)):
         # A torn cell is made again when the nightly run goes on.
         with contextlib.suppress(*_DAMAGED):
-            cells.append(msgspec.json.decode(read_bytes(file, DOCUMENT_BYTES_MAX), type=_Cell))
+            cells.append(msgspec.json.decode(read_bytes(file, DOCUMENT_BYTES_MAX), type=CellHead))
     starts = [a.started_wall_s for cell in cells for a in cell.attempts if a.started_wall_s]
     return RunSummary(
         path=path,
         run_id=path.name,
         kind=EntryKind.NIGHTLY,
-        profile=next((cell.plan.name for cell in cells if cell.plan is not None), ""),
+        profile=next((cell.plan.name for cell in cells), ""),
         started_wall_s=min(starts, default=None),
-        writer=writer_of(path / CELLS),
+        writer=holder_of(path / CELLS),
     )
 
 
 def _side_writer(path: Path) -> int | None:
     """A comparison holds the locks of its sides while it runs."""
-    writers = (writer_of(side) for side in _folders(path))
+    writers = (holder_of(side) for side in _folders(path))
     return next((writer for writer in writers if writer is not None), None)

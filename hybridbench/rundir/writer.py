@@ -15,7 +15,7 @@ from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.latency import LatencyCounts
 from hybridbench.metrics import declared
 from hybridbench.records.events import Event, event_data, kind_of
-from hybridbench.records.json_value import JsonValue, plain_mapping
+from hybridbench.records.json_value import JsonValue, json_text, plain_mapping
 from hybridbench.records.manifest import Manifest, manifest_to_json
 from hybridbench.rundir.atomic import sync_directory, write_atomically
 from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
@@ -69,8 +69,7 @@ class RunWriter:
 
     def update_manifest(self, manifest: Manifest) -> None:
         """Replace the manifest, for what is known only later (versions of the worker, the end)."""
-        text = json.dumps(manifest_to_json(manifest), indent=2, allow_nan=False)
-        write_atomically(self.run_dir / MANIFEST, text + "\n")
+        write_atomically(self.run_dir / MANIFEST, json_text(manifest_to_json(manifest)))
 
     def sample(
         self,

@@ -22,7 +22,7 @@ from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.loop import Question, SoakLoop
 from hybridbench.runs.plan import SoakPlan
-from hybridbench.runs.stopping import Extension, Stop, StopRule
+from hybridbench.runs.stopping import LOW_MEMORY, Extension, StopRule
 
 # A warm-up that has not ended by then goes over into the judged part without a `steady` event.
 _WARMUP_SHARE_MAX = 0.4
@@ -49,7 +49,7 @@ class SoakSteps:
     def __post_init__(self) -> None:
         self._recorder = self.loop.context.recorder
         self._view = self.loop.context.view
-        self._stop: Stop | None = None
+        self._stop: StoppedEarly | None = None
         self._start_s = self._checkpoint_due_s = self.loop.now_s
         self._checkpoints = 0
         self._steady_recorded = self._diagnosed = self._drained = False
@@ -152,7 +152,10 @@ class SoakSteps:
                 f"{interrupts.first.name}: finishing what runs; once more to stop at once"
             )
         # A probe forks, and a fork in want of memory is what gets processes killed.
-        self._drained = self._drain() and not (self._stop is not None and self._stop.in_alarm)
+        self._drained = self._drain() and not (
+            # The machine has no memory left for probes.
+            self._stop is not None and self._stop.reason == LOW_MEMORY
+        )
 
     def last_checkpoint(self) -> None:
         """Probe once more, and wait for the answer."""
@@ -243,8 +246,8 @@ class SoakSteps:
         if self._stop is None and self.stop_rule is not None:
             self._stop = self.stop_rule.check(self.loop.now_s)
             if self._stop is not None:
-                self._recorder.event(StoppedEarly(self._stop.word, self._stop.sentence))
-                self._view.note(f"stopping early: {self._stop.sentence}")
+                self._recorder.event(self._stop)
+                self._view.note(f"stopping early: {self._stop.text}")
         return self._stop is not None
 
     def _has_no_traffic(self) -> bool:

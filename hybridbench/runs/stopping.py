@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import msgspec
 
 from hybridbench.analysis.stopping import Look, decide, settled
-from hybridbench.records.events import Extended, ExtensionEnded
+from hybridbench.records.events import Extended, ExtensionEnded, StoppedEarly
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.interim import InterimJudge, Judge
 from hybridbench.runs.plan import SoakPlan
@@ -44,23 +44,10 @@ _DISK_LEAST = 64 * 2**20
 LOW_MEMORY, LOW_DISK = "memory-low", "disk-low"
 
 
-@dataclass(frozen=True)
-class Stop:
-    """Why a run ends before its time: ``word`` for machines, ``sentence`` for people."""
-
-    word: str  # "leak", "bounded", "exhaustion", "memory-low" or "disk-low"
-    sentence: str
-
-    @property
-    def in_alarm(self) -> bool:
-        """Whether the machine has no memory left for probes."""
-        return self.word == LOW_MEMORY
-
-
 class StopRule(Protocol):
     """What the steps of a run ask with every turn; answers at once.  A Stopper."""
 
-    def check(self, now_s: float) -> Stop | None:
+    def check(self, now_s: float) -> StoppedEarly | None:
         """Whether to end the run at the monotonic time ``now_s``."""
         ...
 
@@ -133,7 +120,7 @@ class Stopper:
         self._guard_s = 0.0
         self._look_s = watched.begin_s + _FIRST_LOOK_S
 
-    def check(self, now_s: float) -> Stop | None:
+    def check(self, now_s: float) -> StoppedEarly | None:
         """Why the run should end now, or None."""
         if now_s >= self._guard_s:
             self._guard_s = now_s + _GUARD_EVERY_S
@@ -158,21 +145,21 @@ class Stopper:
         if self._verdicts is not None:
             self._verdicts.judge.close()
 
-    def _guard(self) -> Stop | None:
+    def _guard(self) -> StoppedEarly | None:
         room = self._memory.breached()
         if room is not None:
-            return Stop(LOW_MEMORY, _low("memory", room) + ": the kernel would kill soon")
+            return StoppedEarly(LOW_MEMORY, _low("memory", room) + ": the kernel would kill soon")
         room = self._disk.breached()
         if room is not None:
-            return Stop(LOW_DISK, _low("disk space", room) + ": the evidence must fit")
+            return StoppedEarly(LOW_DISK, _low("disk space", room) + ": the evidence must fit")
         return None
 
-    def _decide(self, verdicts: InterimVerdicts) -> Stop | None:
+    def _decide(self, verdicts: InterimVerdicts) -> StoppedEarly | None:
         run_s, end_s = self._watched.run_now_s(), self._watched.end_s
         if verdicts.collect():
             reason = decide(verdicts.seen, end_s, self._steady_s)
             if reason is not None and reason.word in self._words:
-                return Stop(reason.word, reason.sentence)
+                return StoppedEarly(reason.word, reason.sentence)
         if not verdicts.judge.busy and self._look_s <= run_s < end_s:
             every_s = max(_LOOK_EVERY_S, (end_s - self._watched.begin_s) / _LOOKS_PER_RUN)
             self._look_s = run_s + every_s

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from hybridbench.history.comparable import environment, grew, machine, series_facts
+from hybridbench.history.comparable import environment, machine, series_facts
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
-from hybridbench.records.verdict import Rate
 from tests.unit.history.stores import manifest
 
 STORED = manifest("here", 0.0)
@@ -42,12 +39,3 @@ def test_a_newer_torch_is_another_environment_in_the_same_series() -> None:
 
     assert series_facts(newer) == series_facts(HERE)
     assert environment(newer) != environment(HERE)
-
-
-def test_a_rate_grew_only_if_its_whole_interval_is_above() -> None:
-    before = Rate(1.0, 0.9, 1.1, "B", "h")
-
-    assert grew(Rate(1.3, 1.2, 1.4, "B", "h"), before)
-    assert not grew(Rate(1.3, 1.05, 1.5, "B", "h"), before)
-    assert not grew(Rate(1.3, -math.inf, math.inf, "B", "h"), before)
-    assert not grew(Rate(1.3, 1.2, 1.4, "B", "h"), Rate(1.0, -math.inf, math.inf, "B", "h"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from hybridbench.nightly.baseline import green_runs
+from hybridbench.nightly.baseline import green_runs, grew
 from hybridbench.nightly.run import MergeOptions, merge_cells
 from hybridbench.nightly.stored import read_nightly_run
 from hybridbench.records.nightly import (
@@ -16,6 +17,7 @@ from hybridbench.records.nightly import (
     CellResult,
     NightlyRun,
 )
+from hybridbench.records.verdict import Rate
 from hybridbench.rundir.layout import NIGHTLY
 from tests.unit.nightly.planned_runs import (
     GROWTH,
@@ -181,3 +183,12 @@ def test_green_runs_are_kept_as_baselines_and_red_ones_are_not(tmp_path: Path) -
         "20261122-120000-test",
         "20261120-120000-test",
     ]
+
+
+def test_a_rate_grew_only_if_its_whole_interval_is_above() -> None:
+    before = Rate(1.0, 0.9, 1.1, "B", "h")
+
+    assert grew(Rate(1.3, 1.2, 1.4, "B", "h"), before)
+    assert not grew(Rate(1.3, 1.05, 1.5, "B", "h"), before)
+    assert not grew(Rate(1.3, -math.inf, math.inf, "B", "h"), before)
+    assert not grew(Rate(1.3, 1.2, 1.4, "B", "h"), Rate(1.0, -math.inf, math.inf, "B", "h"))

@@ -7,7 +7,6 @@ import pytest
 from hybridbench.records import messages as m
 from hybridbench.records.events import Checkpoint, StoppedEarly
 from hybridbench.runs.steps import SoakSteps
-from hybridbench.runs.stopping import Stop
 from hybridbench.sampling.sampler import TimedSource
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak
 
@@ -27,8 +26,8 @@ class StopsAt:
         self.word = word
         self.told_steady = 0
 
-    def check(self, now_s: float) -> Stop | None:
-        return Stop(self.word, "enough is known") if now_s >= self.at_s else None
+    def check(self, now_s: float) -> StoppedEarly | None:
+        return StoppedEarly(self.word, "enough is known") if now_s >= self.at_s else None
 
     def steady(self) -> None:
         self.told_steady += 1

@@ -8,8 +8,9 @@ from itertools import pairwise
 import pytest
 
 from hybridbench.clock import FakeClock
+from hybridbench.records.events import StoppedEarly
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
-from hybridbench.runs.stopping import Stop, Stopper, Watched
+from hybridbench.runs.stopping import Stopper, Watched
 from hybridbench.sampling.headroom import Floor, Headroom
 
 GIB = 2**30
@@ -59,7 +60,7 @@ class Setting:
     disk: Machine
     stopper: Stopper
 
-    def run(self, seconds: float) -> Stop | None:
+    def run(self, seconds: float) -> StoppedEarly | None:
         """Turn four times a second, as the loop does."""
         for _ in range(int(4 * seconds)):
             self.clock.advance(0.25)
@@ -89,7 +90,7 @@ def test_a_leak_that_stands_over_two_looks_ends_the_run() -> None:
     stop = soak.run(3000.0)
 
     assert stop is not None
-    assert (stop.word, "3 state slots" in stop.sentence) == ("leak", True)
+    assert (stop.reason, "3 state slots" in stop.text) == ("leak", True)
     assert len(soak.looks.started_s) >= 2
     # Never in the first ten minutes: a short run is worth its whole length.
     assert soak.looks.started_s[0] >= 600.0
@@ -122,9 +123,8 @@ def test_a_machine_that_gives_out_ends_the_run_whatever_was_asked(which: str, wo
     stop = soak.run(10.0)
 
     assert stop is not None
-    assert stop.word == word
-    assert "only 32.0 MiB" in stop.sentence
-    assert stop.in_alarm is (word == "memory-low")
+    assert stop.reason == word
+    assert "only 32.0 MiB" in stop.text
     assert soak.clock.monotonic_s() < 15.0
 
 
