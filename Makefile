@@ -21,7 +21,7 @@ NOT_FAST := sampling worker bench benchmarks test_packaging.py runs/test_defect_
 test test-fast test-deep: export PYTHONDONTWRITEBYTECODE :=
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak selftest test test-fast test-deep test-browser check bench limits fmt clean
+.PHONY: help install install-test soak selftest test test-fast test-deep test-browser check bench limits docs fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -46,6 +46,10 @@ $(VENV)/.installed: $(VENV)/.base pyproject.toml
 $(VENV)/.installed-test: $(VENV)/.base pyproject.toml
 	$(PIP) install -q -e '.[test,dev]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) install -q -e '.[docs]'
+	@touch $@
 
 soak: install  ## A short soak of MODEL with a report (DURATION=5m, SOAK='more options')
 	$(BIN)/hybridbench soak --model $(MODEL) --duration $(DURATION) $(SOAK)
@@ -81,6 +85,9 @@ bench: install-test  ## The benchmarks whose numbers docs/ quotes
 
 limits: install  ## The table of growth by duration, from SEEDS=5 recordings of 20 minutes a profile (3.5 hours; resumable)
 	$(BIN)/hybridbench bench limits --growth --seeds $(SEEDS) --store $(RECORDINGS)
+
+docs: $(VENV)/.installed-docs  ## Build the site of docs/ into build/site, with reference pages from the code
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 fmt: install-test  ## Format and sort what can be mended by machine
 	$(BIN)/ruff check --fix-only .
