@@ -57,6 +57,11 @@ class HybridbenchError(Exception):
         super().__init__(*sentence)
         self.code = code or self.default_code
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What to print, one for each thing that is wrong."""
+        return (str(self),)
+
 
 class SameEngineError(HybridbenchError):
     """All versions of a comparison run the same engine: nothing differs that could be compared."""

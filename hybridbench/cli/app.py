@@ -114,8 +114,9 @@ def main() -> None:
         _check_working_directory()
         app()
     except HybridbenchError as error:
-        # What a user caused is one sentence; tracebacks are for our own bugs.
-        echo(f"hybridbench: {one_line(str(error))}", err=True)
+        # What a user caused is a sentence for each fault; tracebacks are for our own bugs.
+        for sentence in error.sentences:
+            echo(f"hybridbench: {one_line(sentence)}", err=True)
         sys.exit(int(error.exit_code))
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:

@@ -9,17 +9,24 @@ from hybridbench.engine_config import EngineConfigError
 from hybridbench.setting_types import yaml_key
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
 from hybridbench.workload.settings import ProfileKeys
-from hybridbench.workload.validation import KeyFaultError, nearest
+from hybridbench.workload.validation import KeyFault, KeyFaultError, nearest
 from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 
 Fault = tuple[KeyPath, str]
 
 
 def check_consistency(profile: ProfileKeys, source: Source) -> None:
-    """Raise KeyFaultError, one sentence with place and key, on the first fault found."""
+    """Raise KeyFaultError, with a sentence for each fault of the first check that finds one.
+
+    The checks after it reckon with what it found wrong.
+    """
     for check in _CHECKS:
-        for path, complaint in check(profile):
-            raise KeyFaultError(source, path, "conflict", f"{dotted_path(path)} {complaint}")
+        faults = [
+            KeyFault(path, "conflict", f"{dotted_path(path)} {complaint}")
+            for path, complaint in check(profile)
+        ]
+        if faults:
+            raise KeyFaultError(source, faults)
 
 
 def max_prompt_tokens(profile: ProfileKeys) -> int:

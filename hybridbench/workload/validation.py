@@ -1,9 +1,10 @@
-"""From parsed YAML to a checked record; the first fault in the file becomes one sentence."""
+"""From parsed YAML to a checked record; every fault in the file becomes one sentence."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,43 +17,69 @@ T = TypeVar("T")
 JsonSchema = dict[str, Any]
 
 
-class KeyFaultError(ConfigError):
+@dataclass(frozen=True)
+class KeyFault:
     """A key that cannot be what it is.
+
+    Attributes:
+        path: of the key.
+        fault: "unknown_key", "malformed", "conflict" (with another key), or pydantic's for a type.
+        sentence: what is wrong, without the place.
+    """
+
+    path: KeyPath
+    fault: str
+    sentence: str
+
+
+class KeyFaultError(ConfigError):
+    """Keys that cannot be what they are; the attributes are those of the first.
 
     Attributes:
         place: file and line.
         key: dotted, as ``--set`` takes it.
-        fault: "unknown_key", "malformed", "conflict" (with another key), or pydantic's for a type.
+        fault: what kind of fault it is.
     """
 
-    def __init__(self, source: Source, path: KeyPath, fault: str, sentence: str) -> None:
-        self.place = source.place(path)
-        self.key = dotted_path(path)
-        self.fault = fault
-        super().__init__(full_stop(f"{self.place}: {sentence}"))
+    def __init__(self, source: Source, faults: Sequence[KeyFault]) -> None:
+        first = faults[0]
+        self.place = source.place(first.path)
+        self.key = dotted_path(first.path)
+        self.fault = first.fault
+        self._sentences = tuple(
+            full_stop(f"{source.place(fault.path)}: {fault.sentence}") for fault in faults
+        )
+        super().__init__(" ".join(self._sentences))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """One for each fault, in the order of the file."""
+        return self._sentences
 
 
 def validated(adapter: TypeAdapter[T], source: Source) -> T:
     """``source`` as what ``adapter`` describes.
 
     Raises:
-        KeyFaultError: the fault that comes first in the file: place, key path, what would be right.
+        KeyFaultError: every fault in the order of the file: place, key path, what would be right.
     """
     try:
         return adapter.validate_python(source.data)
     except ValidationError as error:
+        every = error.errors(include_url=False)
         # A misspelt key also makes the right one missing: the spelling is what to mend.
+        unknown = [_path(f) for f in every if f["type"] == "unexpected_keyword_argument"]
         faults = sorted(
-            error.errors(include_url=False),
+            (f for f in every if f["type"] != "missing" or not _misspelt(_path(f), unknown)),
             key=lambda fault: (fault["type"] == "missing", _line(fault, source)),
         )
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         schema: JsonSchema = adapter.json_schema(by_alias=True)
-        sentence = _sentence(faults[0], schema)
-        path = _path(faults[0])
-        # The values of keys that are fine stay out of the traceback as well as of the sentence.
-        code = _CODES.get(faults[0]["type"], faults[0]["type"])
-        raise KeyFaultError(source, path, code, f"{sentence}{more}") from None
+        found = [
+            KeyFault(_path(f), _CODES.get(f["type"], f["type"]), _sentence(f, schema))
+            for f in faults
+        ]
+        # The values of keys that are fine stay out of the traceback as well as of the sentences.
+        raise KeyFaultError(source, found) from None
 
 
 def nearest(name: str, choices: Sequence[str]) -> str:
@@ -66,6 +93,12 @@ def nearest(name: str, choices: Sequence[str]) -> str:
 def full_stop(sentence: str) -> str:
     """``sentence`` with one mark at its end; a question keeps its own."""
     return sentence if sentence.endswith("?") else f"{sentence}."
+
+
+def _misspelt(missing: KeyPath, unknown: Sequence[KeyPath]) -> bool:
+    """Whether an unknown key beside ``missing`` is likely meant to be it."""
+    beside = [str(path[-1]) for path in unknown if path[:-1] == missing[:-1]]
+    return bool(difflib.get_close_matches(str(missing[-1]), beside, n=1, cutoff=0.6))
 
 
 def _line(fault: ErrorDetails, source: Source) -> int:

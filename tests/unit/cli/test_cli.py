@@ -100,11 +100,13 @@ def test_a_malformed_profile_is_told_with_file_and_line(
 ) -> None:
     (tmp_path / "mine.yaml").write_text("name: mine\narrivals: {process: closed}\n", "utf-8")
 
-    message = one_sentence(hybridbench("profiles", "validate", "mine.yaml", cwd=tmp_path))
+    result = hybridbench("profiles", "validate", "mine.yaml", cwd=tmp_path)
 
-    assert "mine.yaml" in message
-    assert "line 2" in message or ":2" in message
-    assert "did you mean arrival" in message
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [
+        "hybridbench: mine.yaml:2: unknown key arrivals; did you mean arrival?",
+        "hybridbench: mine.yaml: promise is missing.",
+    ]
 
 
 def test_report_on_something_that_is_no_run_is_told_in_one_sentence(

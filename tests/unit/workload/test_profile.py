@@ -258,11 +258,22 @@ def test_sessions_bring_no_payloads() -> None:
         base("prompts: {payload: 4KiB}\nsessions: {share: 0.5}\n")
 
 
-def test_several_faults_tell_the_first_in_the_file_and_how_many_follow() -> None:
-    text = f"{BASE}output: {{tokens: 0}}\ngc: {{mode: no}}\n"
+def test_several_faults_are_a_sentence_each_in_the_order_of_the_file() -> None:
+    caught = fault_of(f"{BASE}output: {{tokens: 0}}\ngc: {{mode: no}}\nsede: 1\n")
 
-    with pytest.raises(ConfigError, match=r"^f.yaml:4: output.tokens: .* \(and 1 more\)\.$"):
-        Profile.from_yaml_text(text, "f.yaml")
+    assert [sentence.split(" ")[0] for sentence in caught.sentences] == [
+        "f.yaml:4:",
+        "f.yaml:5:",
+        "f.yaml:6:",
+    ]
+    assert caught.key == "output.tokens"
+
+
+def test_parts_that_do_not_fit_together_are_all_named() -> None:
+    caught = fault_of(f"{BASE}assert_coverage: {{no_such: 1, nor_this: 2}}\n")
+
+    assert len(caught.sentences) == 2
+    assert caught.fault == "conflict"
 
 
 def test_a_missing_key_is_named_without_a_line_of_its_own() -> None:
