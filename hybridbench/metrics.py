@@ -57,8 +57,8 @@ class MetricSpec:
     name: str
     unit: Unit
     kind: Kind
-    check: Check
     meaning: str
+    check: Check = Check.SHOWN
     higher_is_worse: bool = True
     floor_per_hour: float = 0.0
     floor_share_per_hour: float = 0.0
@@ -90,18 +90,18 @@ _COSTS = (
 def _cost(
     name: str, meaning: str, *, unit: Unit = Unit.MILLISECONDS, erratic: bool = False
 ) -> MetricSpec:
-    return MetricSpec(name, unit, Kind.QUOTIENT, Check.SHOWN, meaning, erratic=erratic)
+    return MetricSpec(name, unit, Kind.QUOTIENT, meaning, erratic=erratic)
 
 
 METRICS: tuple[MetricSpec, ...] = (
     # Memory of the worker process, from /proc.
-    MetricSpec("rss_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "resident set (VmRSS)"),
+    MetricSpec("rss_bytes", Unit.BYTES, Kind.LEVEL, "resident set (VmRSS)"),
     MetricSpec(
         "rss_anon_swap_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        Check.TREND,
         "RssAnon + VmSwap: private memory, whether or not it was swapped out",
+        check=Check.TREND,
         floor_per_hour=0.5 * _MIB,
         floor_share_per_hour=0.0002,
         label="private memory",
@@ -110,35 +110,29 @@ METRICS: tuple[MetricSpec, ...] = (
         "rest_anon_swap_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        Check.SHOWN,
         "private memory at an idle checkpoint, after the flush if there is one",
         floor_per_hour=0.5 * _MIB,
         floor_share_per_hour=0.0002,
         label="idle memory",
     ),
-    MetricSpec("pss_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "proportional set, slow clock"),
-    MetricSpec("swap_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "VmSwap of the worker"),
+    MetricSpec("pss_bytes", Unit.BYTES, Kind.LEVEL, "proportional set, slow clock"),
+    MetricSpec("swap_bytes", Unit.BYTES, Kind.LEVEL, "VmSwap of the worker"),
     MetricSpec(
         "threads",
         Unit.COUNT,
         Kind.LEVEL,
-        Check.TREND,
         "threads of the worker",
+        check=Check.TREND,
         floor_per_hour=1.0,
         label="the number of threads",
     ),
     MetricSpec(
-        "worker_cpu_s",
-        Unit.SECONDS,
-        Kind.COUNTER,
-        Check.SHOWN,
-        "processor time of all threads of the worker",
+        "worker_cpu_s", Unit.SECONDS, Kind.COUNTER, "processor time of all threads of the worker"
     ),
     MetricSpec(
         "worker_cpu_wait_s",
         Unit.SECONDS,
         Kind.COUNTER,
-        Check.SHOWN,
         "time the worker's main thread was ready to run and had no processor",
         erratic=True,
     ),
@@ -146,7 +140,6 @@ METRICS: tuple[MetricSpec, ...] = (
         "host_steal_s",
         Unit.SECONDS,
         Kind.COUNTER,
-        Check.SHOWN,
         "time the hypervisor gave to others, per processor",
         erratic=True,
     ),
@@ -154,118 +147,83 @@ METRICS: tuple[MetricSpec, ...] = (
         "open_fds",
         Unit.COUNT,
         Kind.LEVEL,
-        Check.TREND,
         "open file descriptors",
+        check=Check.TREND,
         floor_per_hour=1.0,
         label="the number of open files",
     ),
-    MetricSpec(
-        "malloc_in_use_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "mallinfo2 uordblks + hblkhd"
-    ),
-    MetricSpec(
-        "malloc_arena_bytes", Unit.BYTES, Kind.LEVEL, Check.SHOWN, "mallinfo2 arena + hblkhd"
-    ),
+    MetricSpec("malloc_in_use_bytes", Unit.BYTES, Kind.LEVEL, "mallinfo2 uordblks + hblkhd"),
+    MetricSpec("malloc_arena_bytes", Unit.BYTES, Kind.LEVEL, "mallinfo2 arena + hblkhd"),
     # The Python heap of the worker.
-    MetricSpec("allocated_blocks", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "sys.getallocatedblocks()"),
-    MetricSpec(
-        "gc_gen2_collections", Unit.COUNT, Kind.COUNTER, Check.SHOWN, "full collections so far"
-    ),
-    MetricSpec(
-        "gc_collected_objects",
-        Unit.COUNT,
-        Kind.COUNTER,
-        Check.SHOWN,
-        "objects freed by the collector",
-    ),
-    MetricSpec(
-        "gc_pause_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time the collector held the worker"
-    ),
+    MetricSpec("allocated_blocks", Unit.COUNT, Kind.LEVEL, "sys.getallocatedblocks()"),
+    MetricSpec("gc_gen2_collections", Unit.COUNT, Kind.COUNTER, "full collections so far"),
+    MetricSpec("gc_collected_objects", Unit.COUNT, Kind.COUNTER, "objects freed by the collector"),
+    MetricSpec("gc_pause_s", Unit.SECONDS, Kind.COUNTER, "time the collector held the worker"),
     MetricSpec(
         "gc_collectible_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        Check.TREND,
         "what a full collection would free now, counted in a forked child",
+        check=Check.TREND,
         floor_per_hour=0.5 * _MIB,
         label="collectible memory",
     ),
     MetricSpec(
-        "gc_collectible_objects",
-        Unit.COUNT,
-        Kind.LEVEL,
-        Check.SHOWN,
-        "objects waiting for the collector",
+        "gc_collectible_objects", Unit.COUNT, Kind.LEVEL, "objects waiting for the collector"
     ),
-    MetricSpec(
-        "gc_tracked_objects", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "objects the collector knows"
-    ),
+    MetricSpec("gc_tracked_objects", Unit.COUNT, Kind.LEVEL, "objects the collector knows"),
     # Instances of classes that die by reference count when healthy ({class} is a class name).
+    MetricSpec("instances.*.live", Unit.COUNT, Kind.LEVEL, "live instances of the class"),
     MetricSpec(
-        "instances.*.live", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "live instances of the class"
+        "instances.*.expected", Unit.COUNT, Kind.LEVEL, "instances that the engine can reach"
     ),
     MetricSpec(
-        "instances.*.expected",
-        Unit.COUNT,
-        Kind.LEVEL,
-        Check.SHOWN,
-        "instances that the engine can reach",
+        "instances.*.stray", Unit.COUNT, Kind.LEVEL, "live minus expected", check=Check.EXACT
     ),
-    MetricSpec("instances.*.stray", Unit.COUNT, Kind.LEVEL, Check.EXACT, "live minus expected"),
     MetricSpec(
         "instances.*.collectible",
         Unit.COUNT,
         Kind.LEVEL,
-        Check.EXACT,
         "stale objects that a full collection would free",
+        check=Check.EXACT,
     ),
     MetricSpec(
         "instances.*.retained",
         Unit.COUNT,
         Kind.LEVEL,
-        Check.EXACT,
         "stale objects that survive a full collection",
+        check=Check.EXACT,
     ),
     # Pools: kv (tokens), mamba (state slots), req (rows).
-    MetricSpec("pool.*.total", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "usable slots of the pool"),
-    MetricSpec(
-        "pool.*.available", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "free slots", higher_is_worse=False
-    ),
-    MetricSpec("pool.*.evictable", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "in the tree, unlocked"),
-    MetricSpec("pool.*.protected", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "in the tree, locked"),
-    MetricSpec(
-        "pool.*.in_flight", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "held by admitted requests"
-    ),
-    MetricSpec("pool.*.session_held", Unit.SLOTS, Kind.LEVEL, Check.SHOWN, "held by idle sessions"),
+    MetricSpec("pool.*.total", Unit.SLOTS, Kind.LEVEL, "usable slots of the pool"),
+    MetricSpec("pool.*.available", Unit.SLOTS, Kind.LEVEL, "free slots", higher_is_worse=False),
+    MetricSpec("pool.*.evictable", Unit.SLOTS, Kind.LEVEL, "in the tree, unlocked"),
+    MetricSpec("pool.*.protected", Unit.SLOTS, Kind.LEVEL, "in the tree, locked"),
+    MetricSpec("pool.*.in_flight", Unit.SLOTS, Kind.LEVEL, "held by admitted requests"),
+    MetricSpec("pool.*.session_held", Unit.SLOTS, Kind.LEVEL, "held by idle sessions"),
     MetricSpec(
         "pool.*.waiting_held",
         Unit.SLOTS,
         Kind.LEVEL,
-        Check.EXACT,
         "held by waiting requests: must be 0",
+        check=Check.EXACT,
     ),
     MetricSpec(
         "pool.*.residual",
         Unit.SLOTS,
         Kind.LEVEL,
-        Check.EXACT,
         "total less all known holders: must be 0",
+        check=Check.EXACT,
     ),
-    MetricSpec(
-        "container.*.len", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "entries of a registered container"
-    ),
+    MetricSpec("container.*.len", Unit.COUNT, Kind.LEVEL, "entries of a registered container"),
     # Traffic and time.
-    MetricSpec(
-        "running_requests", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "requests in the running batch"
-    ),
-    MetricSpec("waiting_requests", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "requests not admitted"),
-    MetricSpec(
-        "max_running_requests", Unit.COUNT, Kind.LEVEL, Check.SHOWN, "highest concurrency so far"
-    ),
+    MetricSpec("running_requests", Unit.COUNT, Kind.LEVEL, "requests in the running batch"),
+    MetricSpec("waiting_requests", Unit.COUNT, Kind.LEVEL, "requests not admitted"),
+    MetricSpec("max_running_requests", Unit.COUNT, Kind.LEVEL, "highest concurrency so far"),
     MetricSpec(
         "throughput_tokens_per_s",
         Unit.PER_SECOND,
         Kind.WINDOW,
-        Check.SHOWN,
         "prompt and output tokens computed a second",
         higher_is_worse=False,
     ),
@@ -273,96 +231,69 @@ METRICS: tuple[MetricSpec, ...] = (
         "requests_per_s",
         Unit.PER_SECOND,
         Kind.WINDOW,
-        Check.SHOWN,
         "requests finished a second",
         higher_is_worse=False,
     ),
-    MetricSpec(
-        "ttft_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, Check.SHOWN, "time to first token, median"
-    ),
+    MetricSpec("ttft_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, "time to first token, median"),
     MetricSpec(
         "ttft_ms_p99",
         Unit.MILLISECONDS,
         Kind.WINDOW,
-        Check.SHOWN,
         "time to first token, 99th percentile",
         erratic=True,
     ),
-    MetricSpec(
-        "itl_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, Check.SHOWN, "time between tokens, median"
-    ),
+    MetricSpec("itl_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, "inter-token latency, median"),
     MetricSpec(
         "itl_ms_p99",
         Unit.MILLISECONDS,
         Kind.WINDOW,
-        Check.SHOWN,
-        "time between tokens, 99th percentile",
+        "inter-token latency, 99th percentile",
         erratic=True,
     ),
-    MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time spent inside engine steps"),
+    MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, "time spent inside engine steps"),
     # Where the time of a step goes.  Their growth per call or per token is judged as decay.
-    MetricSpec(
-        "match_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "processor time in prefix matches"
-    ),
-    MetricSpec(
-        "insert_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "processor time in cache inserts"
-    ),
-    MetricSpec("evict_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "processor time in evictions"),
+    MetricSpec("match_s", Unit.SECONDS, Kind.COUNTER, "processor time in prefix matches"),
+    MetricSpec("insert_s", Unit.SECONDS, Kind.COUNTER, "processor time in cache inserts"),
+    MetricSpec("evict_s", Unit.SECONDS, Kind.COUNTER, "processor time in evictions"),
     MetricSpec(
         "schedule_s",
         Unit.SECONDS,
         Kind.COUNTER,
-        Check.SHOWN,
         "processor time forming batches and settling them, cache calls included",
     ),
-    MetricSpec("forward_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time in the model"),
-    MetricSpec(
-        "forward_cpu_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "processor time in the model"
-    ),
+    MetricSpec("forward_s", Unit.SECONDS, Kind.COUNTER, "time in the model"),
+    MetricSpec("forward_cpu_s", Unit.SECONDS, Kind.COUNTER, "processor time in the model"),
     # Requests that live too long, or for nobody.
     MetricSpec(
-        "oldest_request_s",
-        Unit.SECONDS,
-        Kind.LEVEL,
-        Check.SHOWN,
-        "age of the oldest request in the engine",
+        "oldest_request_s", Unit.SECONDS, Kind.LEVEL, "age of the oldest request in the engine"
     ),
     MetricSpec(
         "oldest_silence_s",
         Unit.SECONDS,
         Kind.LEVEL,
-        Check.SHOWN,
         "longest time that an admitted request has gone without a token",
     ),
     MetricSpec(
         "requests_without_client",
         Unit.COUNT,
         Kind.LEVEL,
-        Check.EXACT,
         "requests in the engine without a client and not aborted: must be 0",
+        check=Check.EXACT,
     ),
-    MetricSpec(
-        "steps_with.*",
-        Unit.COUNT,
-        Kind.COUNTER,
-        Check.SHOWN,
-        "steps in which the event counter moved",
-    ),
+    MetricSpec("steps_with.*", Unit.COUNT, Kind.COUNTER, "steps in which the event counter moved"),
     MetricSpec(
         "waiting_taken.*.*",
         Unit.SLOTS,
         Kind.COUNTER,
-        Check.SHOWN,
         "slots that waiting requests came to hold in steps in which the event counter moved",
     ),
     MetricSpec(
         "lost_taken.*.*",
         Unit.SLOTS,
         Kind.COUNTER,
-        Check.SHOWN,
         "unaccounted slots, lost in steps in which the event counter moved",
     ),
-    MetricSpec("events.*", Unit.COUNT, Kind.COUNTER, Check.DRIVER, "an engine event counter"),
+    MetricSpec("events.*", Unit.COUNT, Kind.COUNTER, "an engine event counter", check=Check.DRIVER),
     # Costs of work over a stretch; ``analysis/trend/work_cost.py`` says of which counters.
     *(_cost(name, meaning) for name, meaning in _COSTS),
     _cost("gc_full_ms", "time of a full collection", erratic=True),
@@ -374,50 +305,29 @@ METRICS: tuple[MetricSpec, ...] = (
     # What `compare` measures of a block beside the above.
     replace(_cost("cpu_ms_per_token", "processor time for each token"), kind=Kind.BLOCK),
     replace(_cost("step_ms_per_token", "time of a step for each token"), kind=Kind.BLOCK),
-    MetricSpec(
-        "peak_rss_bytes", Unit.BYTES, Kind.BLOCK, Check.SHOWN, "the largest resident set of a block"
-    ),
+    MetricSpec("peak_rss_bytes", Unit.BYTES, Kind.BLOCK, "the largest resident set of a block"),
     # The observer's own cost.
+    MetricSpec("probe_stop_s", Unit.SECONDS, Kind.COUNTER, "time probes held the engine loop"),
     MetricSpec(
-        "probe_stop_s", Unit.SECONDS, Kind.COUNTER, Check.SHOWN, "time probes held the engine loop"
-    ),
-    MetricSpec(
-        "probe_child_s",
-        Unit.SECONDS,
-        Kind.COUNTER,
-        Check.SHOWN,
-        "processor time of forked probe children",
+        "probe_child_s", Unit.SECONDS, Kind.COUNTER, "processor time of forked probe children"
     ),
     MetricSpec(
         "observer_held_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        Check.SHOWN,
         "memory of the worker that answering probes has taken and not given back",
     ),
     MetricSpec(
-        "sampler_late_s",
-        Unit.SECONDS,
-        Kind.WINDOW,
-        Check.SHOWN,
-        "how late the sample was taken",
-        erratic=True,
+        "sampler_late_s", Unit.SECONDS, Kind.WINDOW, "how late the sample was taken", erratic=True
     ),
     MetricSpec(
         "sampler_cost_s",
         Unit.SECONDS,
         Kind.WINDOW,
-        Check.SHOWN,
         "time the sample took in the parent",
         erratic=True,
     ),
-    MetricSpec(
-        "harness_rss_bytes",
-        Unit.BYTES,
-        Kind.LEVEL,
-        Check.SHOWN,
-        "resident set of the parent process",
-    ),
+    MetricSpec("harness_rss_bytes", Unit.BYTES, Kind.LEVEL, "resident set of the parent process"),
 )
 
 

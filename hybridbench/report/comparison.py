@@ -38,7 +38,6 @@ from hybridbench.report.document import (
     Fact,
     FindingText,
     Gate,
-    GateState,
     Table,
     Timeline,
     Tone,
@@ -108,7 +107,7 @@ def comparison_document(
         tables=(
             *comparison_tables(comparison, verdict),
             compared_serving(comparison.versions, interleaved=comparison.interleaved),
-            *_ratio_tables(source.ratios),
+            _ratio_table(source.ratios),
         ),
         findings=tuple(_findings(comparison, verdict)),
         notes=(*_notes(comparison, verdict), *source.notes),
@@ -121,19 +120,16 @@ def comparison_document(
 
 
 def _ratio_gate(ratio: CheckedRatio) -> Gate:
-    state = GateState.SKIPPED if ratio.result is None else STATE[ratio.result.outcome]
-    return Gate(ratio.text, f"thresholds of {ratio.version}", state, ratio.said)
+    return Gate(ratio.text, f"thresholds of {ratio.version}", STATE[_outcome(ratio)], ratio.said)
 
 
-def _ratio_tables(ratios: Sequence[CheckedRatio]) -> Iterator[Table]:
-    if not ratios:
-        return
-    undecided = ThresholdOutcome.UNDECIDED
-    outcomes = [undecided if r.result is None else r.result.outcome for r in ratios]
-    rows = ((r.version, r.text, o.value, r.said) for r, o in zip(ratios, outcomes, strict=True))
-    yield Table(
-        "Thresholds on ratios", ("version", "threshold", "outcome", "measured"), tuple(rows)
-    )
+def _ratio_table(ratios: Sequence[CheckedRatio]) -> Table:
+    rows = tuple((r.version, r.text, _outcome(r).value, r.said) for r in ratios)
+    return Table("Thresholds on ratios", ("version", "threshold", "outcome", "measured"), rows)
+
+
+def _outcome(ratio: CheckedRatio) -> ThresholdOutcome:
+    return ThresholdOutcome.UNDECIDED if ratio.result is None else ratio.result.outcome
 
 
 def _suite(comparison: Comparison) -> str:

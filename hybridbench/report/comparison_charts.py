@@ -27,8 +27,8 @@ _LEVELS: Final = (
     (COLLECTIBLE, "What a full collection would free"),
 )
 _RATES: Final = (
-    ("ttft_ms_p50", "Time to first token, median"),
-    ("itl_ms_p50", "Time between tokens, median"),
+    ("ttft_ms_p50", "Time to first token (TTFT), median"),
+    ("itl_ms_p50", "Inter-token latency (ITL), median"),
 )
 
 

@@ -22,6 +22,7 @@ from hybridbench.metrics import label_of
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison_tables import change_text, percent
 from hybridbench.report.document import Gate, GateState, Measure
+from hybridbench.report.gates import stopped_short
 from hybridbench.report.wording import full_rate_text
 
 _OUTCOME: Final = {
@@ -31,7 +32,6 @@ _OUTCOME: Final = {
     Outcome.BETTER: GateState.PASSED,
 }
 _CALL: Final = {Call.WORSE: GateState.FAILED, Call.INCONCLUSIVE: GateState.SKIPPED}
-_STOPPED: Final = {ExitCode.INTERRUPTED, ExitCode.TERMINATED}
 _SMALLER: Final = {metric.name: metric.higher_is_worse for metric in COMPARED}
 
 
@@ -40,7 +40,7 @@ def comparison_gates(
 ) -> tuple[Gate, ...]:
     """The answer, then per version every gated metric, the leaks and whether the worker lived."""
     state = _OUTCOME[verdict.outcome]
-    if code in _STOPPED and state in (GateState.PASSED, GateState.SKIPPED):
+    if stopped_short(state, code):
         state = GateState.ERROR
     gates = [Gate("answer", "comparison", state, verdict.headline)]
     for side in verdict.sides:

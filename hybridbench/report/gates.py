@@ -84,6 +84,11 @@ def gates_of(verdict: Verdict, code: ExitCode) -> tuple[Gate, ...]:
     return (_verdict_gate(verdict, code), *gates)
 
 
+def stopped_short(state: GateState, code: ExitCode) -> bool:
+    """Whether less was run than was asked for: no pass, whatever the part of it looked like."""
+    return code in _STOPPED and state in {GateState.PASSED, GateState.SKIPPED}
+
+
 def bare_headline(verdict: Verdict) -> str:
     """The headline without the verdict's word, which stands before it anyway."""
     return verdict.headline.removeprefix(f"{verdict.kind}: ")
@@ -94,8 +99,7 @@ def _verdict_gate(verdict: Verdict, code: ExitCode) -> Gate:
     judged_s = None if window is None else window[1] - window[0]
     text = f"{verdict.kind}: {bare_headline(verdict)}"
     state = _STATE[verdict.kind]
-    if code in _STOPPED and state in {GateState.PASSED, GateState.SKIPPED}:
-        # Less was run than was asked for: no pass, whatever the part of it looked like.
+    if stopped_short(state, code):
         state, text = GateState.ERROR, f"stopped by a signal before its end. {text}"
     return Gate("verdict", "run", state, text, verdict.can_rule_out, judged_s)
 

@@ -118,6 +118,7 @@ def test_three_versions_are_told_apart_by_letters() -> None:
         "Metrics: C against A",
         "Leaks: C against A",
         "Serving",
+        "Thresholds on ratios",
     ]
 
 
