@@ -157,7 +157,8 @@ def _keys(group: Mapping[str, object], prefix: str = "") -> Iterator[Sequence[ob
         yield f"`{prefix}{key}`", _type(value), default, _prose(value.get("description", ""))
 
 
-def _type(value: Mapping[str, object]) -> str:
+def _type(value: object) -> str:
+    assert isinstance(value, Mapping)
     if "$ref" in value:
         return "group"
     if "enum" in value:
@@ -167,7 +168,7 @@ def _type(value: Mapping[str, object]) -> str:
     if "const" in value:
         return f"`{value['const']}`"
     kind = value.get("type", "")
-    return " or ".join(_listed(kind)) if isinstance(kind, list) else str(kind)
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 
 def _listed(value: object) -> list[object]:
