@@ -21,7 +21,7 @@ NOT_FAST := sampling worker bench benchmarks test_packaging.py runs/test_defect_
 test test-fast test-deep: export PYTHONDONTWRITEBYTECODE :=
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak selftest test test-fast test-deep test-browser check bench limits docs fmt clean
+.PHONY: help install install-test soak selftest test test-fast test-deep test-browser check man bench limits docs fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -76,7 +76,12 @@ check: install-test  ## Format, lint, types, layers, workflows
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml docs/how-to/examples/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions action.yml
+
+man: install  ## The man page, in build/man
+	@mkdir -p build/man/man1
+	PYTHONPATH=. $(BIN)/python tools/man_page.py build/man/man1/hybridbench.1
 
 bench: install-test  ## The benchmarks whose numbers docs/ quotes
 	$(BIN)/hybridbench bench cache

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +54,35 @@ def test_data_files_travel_in_the_wheel(installed: Path, folder: str) -> None:
 
     assert source
     assert shipped >= source
+
+
+def test_the_description_renders_away_from_the_repository(installed: Path) -> None:
+    (metadata,) = installed.glob("hybridbench-*.dist-info/METADATA")
+    head, _, description = metadata.read_text(encoding="utf-8").partition("\n\n")
+
+    assert "Description-Content-Type: text/markdown" in head
+    assert "hybridbench soak" in description
+    targets = re.findall(r"\]\(([^)]*)\)", description)
+    assert all(target.startswith("https://") for target in targets)
+
+
+def test_the_steps_of_the_action_are_shell_that_parses() -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    scripts = [step["run"] for step in action["runs"]["steps"]]
+
+    assert len(scripts) == 2
+    for script in scripts:
+        # Inputs come by the environment: what somebody typed never becomes a part of the script.
+        assert "${{" not in script
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_what_the_dockerfile_copies_is_not_ignored() -> None:
+    kept = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    needed = {"hybridbench", "profiles", "pyproject.toml", "LICENSE", "constraints.txt"}
+
+    assert needed <= {line.removeprefix("!") for line in kept if line.startswith("!")}
+    assert all((ROOT / name).exists() for name in needed)
 
 
 def test_everything_in_the_profiles_folder_travels(installed: Path) -> None:
