@@ -10,10 +10,11 @@ from typing import NoReturn
 import pytest
 
 from hybridbench.errors import ConfigError, ErrorCode, RunDirectoryError
+from hybridbench.records.codec import to_json
 from hybridbench.records.messages import CensusReply, Ready
 from hybridbench.rundir.layout import make_run_dir
 from hybridbench.runs.plan import SoakPlan
-from hybridbench.runs.preview import Preview, build_preview, preview_soak
+from hybridbench.runs.preview import Preview, Resolution, build_preview, preview_soak
 from hybridbench.workload.trace_replay import TraceOptions
 from tests.unit.runs.soaks import make_plan
 
@@ -164,3 +165,11 @@ def test_a_real_worker_is_measured_and_leaves_nothing_behind(tmp_path: Path) -> 
     assert told.memory_now_bytes > 50 * MIB
     assert told.not_seen == ()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_limit_of_a_metric_keeps_its_stored_name() -> None:
+    assert to_json(Resolution("rss_anon_swap_bytes", 1.0, 2.0)) == {
+        "metric": "rss_anon_swap_bytes",
+        "smallest_per_h": 1.0,
+        "promise_per_h": 2.0,
+    }
