@@ -77,7 +77,7 @@ app.command("history")(history.history)
 app.command("prune")(prune.prune)
 
 
-def _tell_version(wanted: bool) -> None:  # typer passes the value by position
+def _print_version(wanted: bool) -> None:  # typer passes the value by position
     # In the option's own callback: the command's runs only once a sub-command is named.
     if wanted:
         echo(f"hybridbench {__version__}")
@@ -92,7 +92,7 @@ def _options(
             "--version",
             "-V",
             help="Print the version and exit.",
-            callback=_tell_version,
+            callback=_print_version,
             is_eager=True,
         ),
     ] = False,

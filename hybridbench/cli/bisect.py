@@ -74,7 +74,7 @@ def bisect(
     settings_of((f"git:{good}", f"git:{bad}"), options)
     echo(f"{len(commits) - 1} commits after {_name(commits[0])}", err=True)
     found = search.bisect(commits, _Search(commits[0], options))
-    raise typer.Exit(int(_tell(found, commits[-1])))
+    raise typer.Exit(int(_print_result(found, commits[-1])))
 
 
 class _Search:
@@ -91,16 +91,16 @@ class _Search:
         from hybridbench.compare.store import read_comparison
 
         if revision.tree == self._good.tree:
-            return _told(Tried(revision, Answer.GOOD, "no file of hybridbench differs"))
+            return _printed(Tried(revision, Answer.GOOD, "no file of hybridbench differs"))
         try:
             stored = read_comparison(self._comparison(revision))
         except (ConfigError, WorkerFailedError) as error:
-            return _told(Tried(revision, Answer.SKIPPED, str(error)))
+            return _printed(Tried(revision, Answer.SKIPPED, str(error)))
         verdict = compare(stored.comparison, stored.terms)
         if self._symptoms is None:
             self._symptoms = symptoms_of(verdict)
         answer = answer_of(stored.comparison, verdict, self._symptoms)
-        return _told(Tried(revision, answer, verdict.headline))
+        return _printed(Tried(revision, answer, verdict.headline))
 
     def _comparison(self, revision: Revision) -> Path:
         """The directory of one that is in the store already, or of a new one."""
@@ -118,12 +118,12 @@ class _Search:
         return directory
 
 
-def _told(tried: Tried) -> Tried:
+def _printed(tried: Tried) -> Tried:
     echo(f"{tried.answer.value:8} {_name(tried.revision)}: {tried.why}", err=True)
     return tried
 
 
-def _tell(found: Bisected, bad: Revision) -> ExitCode:
+def _print_result(found: Bisected, bad: Revision) -> ExitCode:
     if not found.suspects:
         echo(f"{_name(bad)} is not shown to be worse than the good commit.")
         return ExitCode.INCONCLUSIVE

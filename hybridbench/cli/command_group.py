@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,13 +16,12 @@ from typer._click.exceptions import (
     MissingParameter,
     NoArgsIsHelpError,
     NoSuchOption,
-    UsageError,
 )
+from typer._click.exceptions import UsageError as TyperUsageError
 from typer._click.formatting import HelpFormatter
 from typer.core import TyperGroup
 
-from hybridbench.errors import ExitCode
-from hybridbench.safe_output import echo, one_line
+from hybridbench.errors import ErrorCode, ExitCode, UsageError
 
 # Help sections of the top level, in order; commands of a group without sections are one list.
 SECTIONS: Mapping[str, Sequence[str]] = {
@@ -43,15 +43,18 @@ class CommandGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line; ends the process as typer does, with one sentence for an error."""
+        """Run a command line and end the process, as typer does.
+
+        Raises:
+            UsageError: a word is not understood; one sentence and a code.
+        """
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except NoArgsIsHelpError as error:
             error.show()
             sys.exit(int(ExitCode.USAGE))
-        except UsageError as error:
-            echo(sentence(error), err=True)
-            sys.exit(int(ExitCode.USAGE))
+        except TyperUsageError as error:
+            raise usage_error(error) from error
         if not standalone_mode:
             return code
         sys.exit(code if isinstance(code, int) else 0)
@@ -77,25 +80,60 @@ class CommandGroup(TyperGroup):
                     formatter.write_dl([(name, rows[name]) for name in names])
 
 
-def sentence(error: UsageError) -> str:
+# Typer has no class of its own for these: its message tells them apart.
+_BY_MESSAGE = {
+    "No such command": ErrorCode.UNKNOWN_COMMAND,
+    "Got unexpected extra": ErrorCode.EXTRA_ARGUMENT,
+    "Option ": ErrorCode.MISSING_ARGUMENT,
+    "Missing command": ErrorCode.MISSING_ARGUMENT,
+}
+_NOT_A_CHOICE = re.compile(r"(?:Value error, )?'(.*?)' is not one of (.+)", re.DOTALL)
+
+
+def usage_error(error: TyperUsageError) -> UsageError:
     """What is wrong on a command line, where, and what to do instead."""
     command = error.ctx.command_path if error.ctx is not None else "hybridbench"
+    where = command.removeprefix("hybridbench").lstrip()
+    prefix = f"{where}: " if where else ""
     see = f"'{command} -h' lists what it takes"
+    message = error.format_message().rstrip(".")
     match error:
         case NoSuchOption(option_name=name):
             near = difflib.get_close_matches(name, _options(error.ctx), n=1)
             advice = f"did you mean {near[0]}?" if near else f"{see}."
-            said = f"there is no option {name}; {advice}"
+            sentence, code = f"there is no option {name}; {advice}", ErrorCode.UNKNOWN_OPTION
         case MissingParameter():
-            said = f"{error.format_message().rstrip('.')}; {see}."
+            sentence, code = f"{_lower(message)}; {see}.", ErrorCode.MISSING_ARGUMENT
         case typer.BadParameter():
-            said = f"{error.format_message().rstrip('.')}."
+            sentence, code = _bad_value(error)
         case _:
-            said = f"{error.format_message().rstrip('.')}"
-            said = said.replace(". Did you mean", "; did you mean")
-            said = said if said.endswith("?") else f"{said}; {see}."
-    said = said.replace("Value error, ", "").replace(": Input should", ": it should")
-    return one_line(f"{command}: {said[0].lower()}{said[1:]}")
+            known = (code for start, code in _BY_MESSAGE.items() if message.startswith(start))
+            code = next(known, ErrorCode.USAGE)
+            sentence = _lower(message).replace(". Did you mean", "; did you mean")
+            sentence = sentence if sentence.endswith("?") else f"{sentence}; {see}."
+    return UsageError(f"{prefix}{sentence}", code=code)
+
+
+def _bad_value(error: typer.BadParameter) -> tuple[str, ErrorCode]:
+    from pydantic import ValidationError
+
+    from hybridbench.workload.validation import complaint
+
+    name = error.param.opts[0] if error.param is not None else "value"
+    choice = _NOT_A_CHOICE.fullmatch(error.message)
+    if choice is not None:
+        value, choices = choice[1], re.findall(r"'(.*?)'", choice[2])
+        near = difflib.get_close_matches(value, choices, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        return f"{name} {value}: choose one of {', '.join(choices)}{hint}", ErrorCode.UNKNOWN_CHOICE
+    wrong = error.message.rstrip(".")
+    if isinstance(error.__cause__, ValidationError):
+        wrong = complaint(error.__cause__.errors(include_url=False)[0])
+    return f"{name}: {wrong}.", ErrorCode.BAD_VALUE
+
+
+def _lower(text: str) -> str:
+    return f"{text[:1].lower()}{text[1:]}"
 
 
 def _options(ctx: Context | None) -> list[str]:

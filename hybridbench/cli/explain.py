@@ -83,12 +83,12 @@ def _facts(defect: Defect) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, said in _story(defect):
-        grid.add_row(Text(label), Text(said))
+    for label, text in _rows(defect):
+        grid.add_row(Text(label), Text(text))
     return grid
 
 
-def _story(defect: Defect) -> Iterator[tuple[str, str]]:
+def _rows(defect: Defect) -> Iterator[tuple[str, str]]:
     signature = defect.signature
     yield "what it does", defect.symptom
     if defect.harmed:

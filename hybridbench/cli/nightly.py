@@ -164,7 +164,7 @@ def cell(
     cells = nightly.cells
     chosen = cells[index] if index is not None else find_cell(cells, cell_id or "")
     with _signals() as child:
-        code = CellRunner(nightly, child, _say).run_cell(chosen, out)
+        code = CellRunner(nightly, child, _print_progress).run_cell(chosen, out)
     raise typer.Exit(code)
 
 
@@ -209,7 +209,7 @@ def merge(
         raise UsageError("--budget and --defect belong to --plan, which is missing.")
     options = MergeOptions(record, baseline, keep_baseline, allow_partial)
     document = merge_cells(dirs, out, options)
-    _print(document, out)
+    _print_report(document, out)
     raise typer.Exit(document.exit_code)
 
 
@@ -246,19 +246,19 @@ def run(
     _check_baselines(baseline or [])
     nightly = _planned(plan, budget, defect)
     directory = out or run_directory(Path("results") / "nightly", nightly)
-    _say(f"{directory}: {counted(len(nightly.cells))}")
+    _print_progress(f"{directory}: {counted(len(nightly.cells))}")
     if nightly.record.left_out:
-        _say(nightly.budgeted.note)
+        _print_progress(nightly.budgeted.note)
         if not allow_partial:
-            _say(PARTIAL)
+            _print_progress(PARTIAL)
     with _signals() as child:
-        stopped = CellRunner(nightly, child, _say).run_all(directory / CELLS)
+        stopped = CellRunner(nightly, child, _print_progress).run_all(directory / CELLS)
     if stopped is not None:
-        _say("interrupted; rerun the same command to resume")
+        _print_progress("interrupted; rerun the same command to resume")
         raise typer.Exit(stopped)
     options = MergeOptions(nightly.record, baseline, None, allow_partial)
     document = merge_cells([directory / CELLS], directory, options)
-    _print(document, directory)
+    _print_report(document, directory)
     raise typer.Exit(document.exit_code)
 
 
@@ -326,11 +326,11 @@ def _signals() -> Iterator[Child]:
             signal.signal(number, handler)
 
 
-def _say(text: str) -> None:
+def _print_progress(text: str) -> None:
     say(sys.stderr, f"nightly: {one_line(text)}\n")
 
 
-def _print(document: object, out: Path) -> None:
+def _print_report(document: object, out: Path) -> None:
     from hybridbench.report.console import render_console
     from hybridbench.report.document import Document
     from hybridbench.rundir.layout import REPORT_HTML

@@ -61,7 +61,7 @@ def prune(
         for decision in decisions:
             size = size_of(decision.entry.path)
             freed += size if decision.action is PruneAction.DELETE else 0
-            _say(decision, size)
+            _print_decision(decision, size)
         echo(f"{format_bytes(freed)} would be freed; nothing was deleted.")
         return
     for decision in decisions:
@@ -81,6 +81,6 @@ def prune(
         raise typer.Exit(int(ExitCode.USAGE))
 
 
-def _say(decision: PruneDecision, size_bytes: int) -> None:
+def _print_decision(decision: PruneDecision, size_bytes: int) -> None:
     path, reason = one_line(str(decision.entry.path)), one_line(decision.reason)
     echo(f"{decision.action:<6} {path}  {format_bytes(size_bytes)}  ({reason})")

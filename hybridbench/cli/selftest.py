@@ -101,24 +101,26 @@ def _list(rows: Sequence[Row]) -> None:
         echo(f"{row.expect.value:8} {row.name}: {' or '.join(row.signature.verdicts)}")
         echo(f"         {' '.join(words)}")
     at_work_s = sum(row.duration_s for row in rows)
-    said = f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic"
+    summary = f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic"
     # A defect that is caught ends on time; only what is healthy may stay open.
     more_s = sum(row.most_extend_s for row in rows if row.expect is not Expect.CAUGHT)
     if more_s:
-        said += f"; healthy rows that stay undecided go on, for {more_s / 60:.0f} minutes at most"
-    echo(said)
+        summary += (
+            f"; healthy rows that stay undecided go on, for {more_s / 60:.0f} minutes at most"
+        )
+    echo(summary)
 
 
 def _run(rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool) -> list[Outcome]:
     from hybridbench.selftest.run import SelfTest
     from hybridbench.selftest.table import line
 
-    def told(outcome: Outcome) -> None:
+    def print_line(outcome: Outcome) -> None:
         echo(line(outcome))
 
     if store is None:
         with tempfile.TemporaryDirectory(prefix="hybridbench-selftest-") as place:
-            return SelfTest(Path(place), jobs).run(rows, told)
+            return SelfTest(Path(place), jobs).run(rows, print_line)
     try:
         store.mkdir(parents=True, exist_ok=resume)
     except OSError as error:
@@ -126,7 +128,7 @@ def _run(rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool) ->
             f"--store {store}: {error.strerror}; name a directory that does not exist yet, or add "
             "--resume."
         ) from error
-    return SelfTest(store, jobs).run(rows, told)
+    return SelfTest(store, jobs).run(rows, print_line)
 
 
 def _show(outcomes: Sequence[Outcome], markdown: Path | None) -> None:

@@ -100,8 +100,8 @@ def _lines(store: Path, entries: Sequence[RunSummary]) -> Iterator[str]:
     """The same for a pipe: one line a run, whole."""
     rows = _rows(store, entries)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
-    for name, said, length, headline in rows:
-        yield f"{name:{widths[0]}}  {said:{widths[1]}}  {length:>{widths[2]}}  {headline}"
+    for name, verdict, length, headline in rows:
+        yield f"{name:{widths[0]}}  {verdict:{widths[1]}}  {length:>{widths[2]}}  {headline}"
 
 
 def _rows(store: Path, entries: Sequence[RunSummary]) -> list[tuple[str, str, str, str]]:
@@ -110,13 +110,13 @@ def _rows(store: Path, entries: Sequence[RunSummary]) -> list[tuple[str, str, st
             one_line(str(entry.path.relative_to(store))),
             one_line(answer(entry)),
             "" if entry.duration_s is None else format_duration(entry.duration_s),
-            one_line(_said(entry)),
+            one_line(_summary(entry)),
         )
         for entry in entries
     ]
 
 
-def _said(entry: RunSummary) -> str:
+def _summary(entry: RunSummary) -> str:
     if entry.problem:
         return entry.problem
     if entry.headline:

@@ -20,8 +20,8 @@ def given_thresholds(texts: Sequence[str], *, of_comparison: bool = False) -> tu
     try:
         parsed = parse_thresholds(texts)
     except ValueError as error:
-        said = f"--threshold {error}"
-        raise UsageError(said if said.endswith("?") else f"{said}.") from error
+        message = f"--threshold {error}"
+        raise UsageError(message if message.endswith("?") else f"{message}.") from error
     for threshold in parsed:
         if threshold.stat is Stat.RATIO and not of_comparison:
             raise UsageError(

@@ -126,10 +126,14 @@ def _sentence(fault: ErrorDetails, schema: JsonSchema) -> str:
         return f"{where}unknown key {path[-1]}; {nearest(str(path[-1]), keys)}"
     if kind == "missing":
         return f"{dotted} is missing"
-    return f"{dotted}: {_complaint(fault, schema)}"
+    if kind == "dataclass_type":
+        known = ", ".join(_keys(schema, path))
+        return f"{dotted}: must hold keys ({known}), not {_shown(fault['input'])}"
+    return f"{dotted}: {complaint(fault)}"
 
 
-def _complaint(fault: ErrorDetails, schema: JsonSchema) -> str:
+def complaint(fault: ErrorDetails) -> str:
+    """What is wrong with a value, as the end of a sentence that began with its name."""
     kind, value = fault["type"], fault["input"]
     context = fault.get("ctx", {})
     if kind == "value_error":
@@ -142,9 +146,6 @@ def _complaint(fault: ErrorDetails, schema: JsonSchema) -> str:
     if kind == "literal_error":
         choices = str(context["expected"]).replace("'", "")
         return f"must be {choices}, not {_shown(value)}"
-    if kind == "dataclass_type":
-        keys = ", ".join(_keys(schema, _path(fault)))
-        return f"must hold keys ({keys}), not {_shown(value)}"
     message = fault["msg"]
     return message[:1].lower() + message[1:]
 
@@ -152,6 +153,8 @@ def _complaint(fault: ErrorDetails, schema: JsonSchema) -> str:
 _CODES = {"unexpected_keyword_argument": "unknown_key", "value_error": "malformed"}
 _WANTED = {
     "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
     "float_type": "a number",
     "finite_number": "a finite number",
     "string_type": "text",

@@ -117,7 +117,7 @@ def _wrong(action: Action, code: int, out: str, err: str) -> str:
         return "a line begins like a command of a workflow"
     if code == ExitCode.USAGE:
         lines = err.splitlines()
-        usage = [line for line in lines if line.startswith(("hybridbench: ", "Error: "))]
+        usage = [line for line in lines if line.startswith("hybridbench: ")]
         if len(usage) != 1:
             return f"exit code 2 with {len(usage)} sentences: {err[-500:]}"
     return ""
