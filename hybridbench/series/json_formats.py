@@ -8,7 +8,14 @@ import numpy as np
 
 from hybridbench.errors import ConfigError
 from hybridbench.foreign import ForeignDataError, json_value
-from hybridbench.series.table import Grid, RawColumn, RawTable, TableOptions, table_of
+from hybridbench.series.table import (
+    Grid,
+    RawColumn,
+    RawTable,
+    TableOptions,
+    labels,
+    table_of,
+)
 from hybridbench.series.times import scaled
 
 _SHOWN_CHARS = 40
@@ -52,9 +59,9 @@ def json_lines(text: str, options: TableOptions) -> RawTable:
 def prometheus(document: object, options: TableOptions) -> RawTable:
     """A range export: one column for each labelled series, each with times of its own."""
     result = _result(document, options)
-    labels = [_labels(entry) for entry in result]
+    names = _names([_labels(entry) for entry in result])
     columns = []
-    for index, (entry, name) in enumerate(zip(result, _names(labels), strict=True)):
+    for index, (entry, name) in enumerate(zip(result, names, strict=True)):
         values = entry.get("values") if isinstance(entry, Mapping) else None
         if not isinstance(values, list):
             raise ConfigError(
@@ -122,16 +129,14 @@ def _labels(entry: object) -> dict[str, str]:
     return {str(k): str(v) for k, v in metric.items()} if isinstance(metric, Mapping) else {}
 
 
-def _names(labels: Sequence[Mapping[str, str]]) -> list[str]:
+def _names(series: Sequence[Mapping[str, str]]) -> list[str]:
     """The metric's name with the labels that tell the series apart."""
-    keys = sorted({key for one in labels for key in one if key != "__name__"})
-    differ = [key for key in keys if len({one.get(key) for one in labels}) > 1]
-    names = []
-    for one in labels:
-        told = ", ".join(f'{key}="{one[key]}"' for key in differ if key in one)
-        base = one.get("__name__", "value")
-        names.append(f"{base}{{{told}}}" if told else base)
-    return names
+    keys = sorted({key for one in series for key in one if key != "__name__"})
+    differ = [key for key in keys if len({one.get(key) for one in series}) > 1]
+    return [
+        one.get("__name__", "value") + labels((key, one[key]) for key in differ if key in one)
+        for one in series
+    ]
 
 
 def _pair(entry: object) -> tuple[float, float]:

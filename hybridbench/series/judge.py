@@ -28,10 +28,18 @@ from hybridbench.series.timeline import (
 )
 from hybridbench.series.times import BadTimeError, parse_moment
 from hybridbench.series.trend import ExternalSeries, JudgedSeries, TrendContext, judge_series
-from hybridbench.series.units import Meaning, Role, bare_name, is_gated, meaning_of, parse_unit
+from hybridbench.series.units import (
+    PROCESS_ID,
+    Meaning,
+    Role,
+    bare_name,
+    is_gated,
+    meaning_of,
+    parse_unit,
+    unlabelled,
+)
 from hybridbench.units import parse_duration_s
 
-_PROCESS_ID = re.compile(r"^p?pid$", re.I)
 # What a reader counts in: requests that came to their end, then requests, then tokens.
 _WORKS = tuple(
     re.compile(pattern, re.I)
@@ -220,7 +228,7 @@ class _JudgedFile:
         same = [
             c
             for c in self.file.columns
-            if folded in (c.name.casefold(), _head(c.name), bare_name(c.name).casefold())
+            if folded in (n.casefold() for n in (c.name, unlabelled(c.name), bare_name(c.name)))
         ]
         if len(same) == 1:
             return same[0]
@@ -337,12 +345,12 @@ class _JudgedFile:
         return [one for one in series if np.any(one.value > 0)]
 
     def _has_pid(self) -> bool:
-        return any(_PROCESS_ID.match(column.name) for column in self.file.columns)
+        return any(PROCESS_ID.fullmatch(column.name) for column in self.file.columns)
 
     def _known_restarts(self, works: Sequence[ExternalSeries]) -> tuple[float, ...]:
         known: set[float] = set()
         for column in self.file.columns:
-            if _PROCESS_ID.match(column.name) and not column.is_text:
+            if PROCESS_ID.fullmatch(column.name) and not column.is_text:
                 pid = self._series(column, meaning_of(column.name))
                 read = np.isfinite(pid.value)
                 known.update(changes(pid.t_s[read], pid.value[read]))
@@ -388,10 +396,6 @@ class _JudgedFile:
                 "time so, or a duration such as 10m."
             )
         return max(0.0, float(moment.t_s[0]) - self._zero_s)
-
-
-def _head(name: str) -> str:
-    return name.partition("{")[0].casefold()
 
 
 def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ from hybridbench.series.times import (
     parse_times,
     scaled,
 )
-from hybridbench.series.units import bare_name, bracket_unit
+from hybridbench.series.units import BYTE_FACTORS, PROCESS_ID, bare_name, bracket_unit
 
 _TIME_NAMES = re.compile(
     r"^#?\s*(t|time|ts|timestamp|date|datetime|elapsed|when|wall|epoch|seconds|sec|"
@@ -32,14 +32,9 @@ _NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", 
 _NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
 _WITH_UNIT = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-_CELL_UNITS = {
-    "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
-    "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40,
-    # top shortens to one letter and counts in powers of 2.
-    "k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40,
-}  # fmt: skip
+# top shortens to one letter and counts in powers of 2.
+_CELL_UNITS = {**BYTE_FACTORS, "k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
 # What a row is about, where rows of several processes or GPUs take turns.
-_PROCESS = re.compile(r"p?pid", re.I)
 _GPU = re.compile(r"index|(gpu_)?uuid|(gpu_|pci\.)bus_id|(gpu_)?serial", re.I)
 _OF_NVIDIA_SMI = re.compile(
     r"(memory|utilization|temperature|clocks|power|fan|pcie|ecc)\.[a-z._]+|used_(gpu_)?memory", re.I
@@ -153,7 +148,7 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
         name = "" if at is None else grid.names[at]
         raise ConfigError(f"{options.source}:{line}: column {name}: {error}.") from error
     table = RawTable([], notes, has_times=at is not None)
-    for group, (labels, rows) in enumerate(parts.items()):
+    for group, (label, rows) in enumerate(parts.items()):
         own = Times(times.t_s[rows], times.absolute)
         lines = [grid.lines[row] for row in rows]
         for index, name in enumerate(grid.names):
@@ -161,8 +156,14 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
                 continue
             column = _column(name, own, [columns[index][row] for row in rows], lines)
             unit = _UNITS_OF_PS.get(name, "") if grid.of_ps else ""
-            table.columns.append(replace(column, name=name + labels, group=group, usual_unit=unit))
+            table.columns.append(replace(column, name=name + label, group=group, usual_unit=unit))
     return table
+
+
+def labels(pairs: Iterable[tuple[str, str]]) -> str:
+    """What follows the name of a series to tell it from others; empty without ``pairs``."""
+    told = ", ".join(f'{key}="{value}"' for key, value in pairs)
+    return f"{{{told}}}" if told else ""
 
 
 def _keys(grid: Grid, columns: Sequence[Sequence[str]]) -> Sequence[int]:
@@ -170,7 +171,7 @@ def _keys(grid: Grid, columns: Sequence[Sequence[str]]) -> Sequence[int]:
     # Elsewhere an index counts the rows.
     of_gpus = any(_OF_NVIDIA_SMI.fullmatch(bare_name(name)) for name in grid.names)
     turns = [index for index, cells in enumerate(columns) if _takes_turns(cells)]
-    processes = [index for index in turns if _PROCESS.fullmatch(grid.names[index])]
+    processes = [index for index in turns if PROCESS_ID.fullmatch(grid.names[index])]
     gpus = [index for index in turns if of_gpus and _GPU.fullmatch(grid.names[index])]
     # One name of a GPU is enough, and a process is one of its parent's.
     return [*gpus[:1], *processes[:1]]
@@ -186,12 +187,10 @@ def _takes_turns(cells: Sequence[str]) -> bool:
 
 def _parts(grid: Grid, keys: Sequence[int]) -> Mapping[str, Sequence[int]]:
     """The rows of each process or GPU by its labels; all rows by none if there are no ``keys``."""
-    if not keys:
-        return {"": range(len(grid.rows))}
     parts: dict[str, list[int]] = {}
     for row, cells in enumerate(grid.rows):
-        told = ", ".join(f'{grid.names[index]}="{cells[index].strip()}"' for index in keys)
-        parts.setdefault(f"{{{told}}}", []).append(row)
+        label = labels((grid.names[index], cells[index].strip()) for index in keys)
+        parts.setdefault(label, []).append(row)
     return parts
 
 
@@ -205,13 +204,13 @@ def _times(
     if at is not None:
         return parse_times(columns[at], grid.names[at])
     assert options.interval_s is not None, "a table without times was refused"
-    label = {row: labels for labels, rows in parts.items() for row in rows}
+    part = {row: label for label, rows in parts.items() for row in rows}
     moment = np.zeros(len(grid.rows))
     # The next sample begins with whatever was in this one already.
     seen: set[str] = set()
     for row in range(len(grid.rows)):
-        new = label[row] in seen
-        seen = {label[row]} if new else seen | {label[row]}
+        new = part[row] in seen
+        seen = {part[row]} if new else seen | {part[row]}
         moment[row] = (moment[row - 1] if row else 0.0) + new
     return Times(options.interval_s * moment, absolute=False)
 

@@ -24,7 +24,7 @@ from hybridbench.records.events import Event, Steady
 from hybridbench.records.manifest import SERIES, Manifest, ResolvedProfile, TargetFacts
 from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.series.timeline import Falls, longest_stretch
-from hybridbench.series.units import Meaning
+from hybridbench.series.units import Meaning, unlabelled
 from hybridbench.units import format_duration
 
 _MIB = float(2**20)
@@ -248,7 +248,7 @@ def _per_work(
 
 def work_unit(name: str) -> str:
     """One unit of a counter of work: ``vllm:request_success_total`` counts request success."""
-    head = name.partition("{")[0].rpartition(":")[2]
+    head = unlabelled(name).rpartition(":")[2]
     for ending in ("_total", "_count", "_sum"):
         head = head.removesuffix(ending)
     return singular(head.removeprefix("num_").removeprefix("total_").strip()) or name

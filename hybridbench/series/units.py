@@ -30,6 +30,8 @@ _PLAIN_UNITS: Mapping[str, Unit] = {
     "1/s": Unit.PER_SECOND,
     "ratio": Unit.RATIO,
 }
+# Whose row it is; a new number is a new process.
+PROCESS_ID = re.compile(r"p?pid", re.I)
 # The kernel and all that read it (ps, /proc, psutil scripts) say kB and mean 2^10.
 _KERNEL_KB = "kb"
 _MEMORY = re.compile(
@@ -132,10 +134,14 @@ def is_gated(name: str) -> bool:
     return spec is not None and spec.check is Check.TREND
 
 
+def unlabelled(name: str) -> str:
+    """``name`` without the labels that tell it from others of that name."""
+    return name.partition("{")[0].strip()
+
+
 def bare_name(name: str) -> str:
     """``name`` without the unit in brackets and without labels: ``RSS (KB)`` is RSS."""
-    head = name.partition("{")[0]
-    return _IN_BRACKETS.sub("", head).strip()
+    return _IN_BRACKETS.sub("", unlabelled(name)).strip()
 
 
 def bracket_unit(name: str) -> str:
@@ -169,7 +175,7 @@ def _level(name: str) -> Meaning:
 
 
 def _unit_word(name: str) -> str:
-    head = name.partition("{")[0].strip()
+    head = unlabelled(name)
     for pattern in (_IN_BRACKETS, _SUFFIX, _CAMEL):
         match = pattern.search(head)
         if match is not None:

@@ -122,18 +122,15 @@ class BundledTarget:
 
     def dump_stack(self) -> None:
         # The worker registered faulthandler for this signal: it writes even while Python is stuck.
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGUSR1)
+        self._process.send_signal(signal.SIGUSR1)
 
     def freeze(self) -> None:
         """Stop the process where it is; it neither runs nor counts time until ``thaw``."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGSTOP)
+        self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let a frozen process go on."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
 
     def stderr_tail(self) -> list[str]:
         return self._stderr.tail()
