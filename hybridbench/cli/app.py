@@ -28,7 +28,7 @@ from hybridbench.cli import (
     selftest,
     soak,
 )
-from hybridbench.cli.command_group import CommandGroup
+from hybridbench.cli.command_group import CommandGroup, PanelCommand
 from hybridbench.errors import ExitCode, HybridbenchError, UsageError
 from hybridbench.safe_output import echo, escape_unencodable, give_up, one_line
 
@@ -61,7 +61,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("soak", epilog=soak.EXIT_CODES)(soak.soak)
+app.command("soak", cls=PanelCommand, epilog=soak.EXIT_CODES)(soak.soak)
 app.command("compare", epilog=compare.EXIT_CODES)(compare.compare)
 app.command("bisect", epilog=bisect.EXIT_CODES)(bisect.bisect)
 app.command("report")(report.report)

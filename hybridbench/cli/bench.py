@@ -17,7 +17,7 @@ from hybridbench.errors import ExitCode
 
 app = typer.Typer(
     cls=CommandGroup,
-    help="Benchmarks of the bundled engine, and the measured limits of short runs.",
+    help="Benchmark the bundled engine, and measure the limits of short runs.",
     no_args_is_help=True,
 )
 
@@ -28,7 +28,7 @@ Rounds = Annotated[int, typer.Option(min=1, help="Pairs measured, in alternating
 
 @app.command("engine")
 def engine(rounds: Rounds = 9) -> None:
-    """The whole engine against transformers `generate`: same weights and prompts, one thread.
+    """Measure the engine against transformers `generate`: same weights and prompts, one thread.
 
     32 requests of 64 cached + 48 new prompt tokens and 16 output tokens.
     """
@@ -48,7 +48,7 @@ def engine(rounds: Rounds = 9) -> None:
 def cache(
     turns: Annotated[int, typer.Option(min=100, help="Measured turns of each row.")] = 8000,
 ) -> None:
-    """The prefix caches alone: match, insert, evict on multi-turn conversations.
+    """Measure the prefix caches alone: match, insert, evict on multi-turn conversations.
 
     8 system prompts of 256 tokens, turns of 192, 48 conversations, 120,000 KV tokens, 200 states.
     """
@@ -75,9 +75,10 @@ def cache(
 def step(
     steps: Annotated[int, typer.Option(min=10, max=350, help="Timed decode steps a row.")] = 200,
 ) -> None:
-    """A decode step beside the model, for pools of several sizes, young and after 2,000 requests.
+    """Measure a decode step without the model, in new and used pools of several sizes.
 
-    32 requests; the last column is what checking every pool after each step adds to a step.
+    32 requests; used is after 2,000 requests.  The last column is what checking every pool adds
+    to a step.
     """
     from hybridbench.bench.step import BATCH, bench_step
 
@@ -92,7 +93,7 @@ def step(
 
 @app.command("limits")
 def limits(
-    store: Annotated[Path, typer.Option(help="Where the recordings are, or are made.")] = Path(
+    store: Annotated[Path, typer.Option(help="Directory for the recordings.")] = Path(
         "results/limits"
     ),
     seeds: Annotated[int, typer.Option(min=1, help="Recordings of each profile.")] = 5,
@@ -104,7 +105,7 @@ def limits(
 ) -> None:
     """Measure the memory limits of short runs: healthy soaks of 20 minutes, and their beginnings.
 
-    Safe to start again: recordings that are in the store are not made anew.  Twenty recordings take
+    Safe to rerun: stored recordings are reused.  Twenty recordings take
     three and a half hours, two at a time.  The tables are Markdown.
 
     Exit code 12 if the growth table breaks what docs/explanation/detection.md says of it.

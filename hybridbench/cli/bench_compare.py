@@ -46,7 +46,7 @@ def compare(
     repeat: Annotated[int, typer.Option(min=1, help="Comparisons of each kind.")] = 20,
     only: Annotated[
         Expected | None,
-        typer.Option(help="Only the row with this answer expected.", show_default=False),
+        typer.Option(help="Only the row with this expected result.", show_default=False),
     ] = None,
     model: Model = None,
     profile: ProfileName = None,
@@ -57,19 +57,20 @@ def compare(
     renew: Renew = 3,
     margin: Margin = "3%",
     ballast: Ballast = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first; it rises by one.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the first comparison; each next one adds 1.")
+    ] = 1,
     store: Annotated[
         Path | None,
-        typer.Option(help="Keep the comparisons here; default: they are removed."),
+        typer.Option(help="Directory for the comparisons.  Default: temporary."),
     ] = None,
     markdown: Annotated[
         Path | None, typer.Option(help="Also write the table to this file.")
     ] = None,
 ) -> None:
-    """Compare the engine with itself, and with itself slowed by 5 %: how often is the answer right?
+    """Count how often a comparison is right: the engine with itself, and with itself 5 % slower.
 
-    Each comparison is one of its own, processes and all.  Ctrl-C ends after the one under way, and
-    the table has what there is.
+    Each comparison starts new processes.  Ctrl-C stops after the current one and prints the table.
     """
     from hybridbench.compare import repeat as repeated
 

@@ -39,8 +39,10 @@ EXIT_CODES = (
 
 
 def bisect(
-    good: Annotated[str, typer.Option(metavar="REF", help="A commit that is as it should be.")],
-    bad: Annotated[str, typer.Option(metavar="REF", help="A later one that is worse.")],
+    good: Annotated[str, typer.Option(metavar="REF", help="A known-good commit.")],
+    bad: Annotated[
+        str, typer.Option(metavar="REF", help="A known-bad commit, later than the good one.")
+    ],
     model: Model = None,
     profile: ProfileName = None,
     max_time: MaxTime = "20m",
@@ -56,11 +58,11 @@ def bisect(
     store: Store = Path("results"),
     ui: Ui = CompareUi.AUTO,
 ) -> None:
-    """Find the first commit whose engine is slower than a good one's, or leaks where that did not.
+    """Find the first commit that made the engine slower or leak.
 
     Every step is a `hybridbench compare git:GOOD git:MIDDLE` with the same options.  Comparisons of
-    the same engines with the same settings that are in the store already are not made again, and a
-    commit that cannot be built or compared is passed over and named.
+    the same engines with the same settings in the store are reused, and a
+    commit that cannot be built or compared is skipped and named.
     """
     from hybridbench.compare import bisect as search
 

@@ -19,7 +19,7 @@ from typer._click.exceptions import (
 )
 from typer._click.exceptions import UsageError as TyperUsageError
 from typer._click.formatting import HelpFormatter
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
 
@@ -29,6 +29,23 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Read results": ("report", "diagnose", "history", "judge", "prune"),
     "Look up": ("list", "explain", "profiles"),
 }
+
+
+class PanelCommand(TyperCommand):
+    """A command with many options: its help has them by panel."""
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Arguments, then options by panel."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for one in self.get_params(ctx):
+            record = one.get_help_record(ctx)
+            if record is not None:
+                panel = one.rich_help_panel if isinstance(one, TyperOption) else None
+                panels.setdefault(panel or "Options", []).append(record)
+        panels["Options"] = panels.pop("Options")
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 class CommandGroup(TyperGroup):

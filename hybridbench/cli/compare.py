@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli.compare_options import CompareOptions, compared
-from hybridbench.cli.options import CompareUi, GcMode, ReportFormat
+from hybridbench.cli.options import CompareUi, GcMode, ReportFormat, complete_profile
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.foreign import SEED_MAX
@@ -21,19 +21,22 @@ EXIT_CODES = (
 
 Model = Annotated[
     str | None,
-    typer.Option(help="As of `soak`.  Default: the profile's (qwen3-next).", show_default=False),
+    typer.Option(
+        help="Preset or checkpoint directory, as in `soak`.  Default: the profile's (qwen3-next).",
+        show_default=False,
+    ),
 ]
 ProfileName = Annotated[
     str | None,
     typer.Option(
+        metavar="NAME|FILE",
+        autocompletion=complete_profile,
         help="A shipped profile or a YAML file.  Default: chat-churn, or the one that reaches "
         "the first defect.",
         show_default=False,
     ),
 ]
-MaxTime = Annotated[
-    str, typer.Option(help="No round begins that would end later than this after the first.")
-]
+MaxTime = Annotated[str, typer.Option(help="Time limit; no round starts that would exceed it.")]
 BlockTime = Annotated[
     str,
     typer.Option(
@@ -55,7 +58,7 @@ Rounds = Annotated[
     ),
 ]
 Margin = Annotated[
-    str, typer.Option(help="What counts as the same: a share of throughput or cost, 3% or 0.03.")
+    str, typer.Option(help="Largest difference that counts as the same: 3% or 0.03.")
 ]
 Seed = Annotated[
     int | None,
@@ -81,7 +84,7 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the profile, for all."),
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="A new process for each block, warmed up each time.")
+    bool, typer.Option("--fresh", help="Start a new, warmed-up process for each block.")
 ]
 Renew = Annotated[
     int,
@@ -95,7 +98,7 @@ Renew = Annotated[
 Allow = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow-mismatch", metavar="KEY", help="Compare though the versions differ in KEY."
+        "--allow-mismatch", metavar="KEY", help="Compare even if the versions differ in KEY."
     ),
 ]
 SameEngine = Annotated[
@@ -108,7 +111,9 @@ SameEngine = Annotated[
 ]
 Store = Annotated[Path, typer.Option(help="Directory for results.")]
 Format = Annotated[ReportFormat, typer.Option("--format", help="Format of the report.")]
-Ui = Annotated[CompareUi, typer.Option(help="plain prints a line for each round on stderr.")]
+Ui = Annotated[
+    CompareUi, typer.Option(help="Progress display. plain: a line for each round on stderr.")
+]
 
 
 def compare(
@@ -140,18 +145,20 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="METRIC.STAT<LIMIT",
-            help="What must hold (repeatable): throughput.ratio>0.97 of a version beside the "
-            "first, or rss.slope<200MiB/h of each version's run: docs/reference/thresholds.md.",
+            help="Extra thresholds (repeatable): throughput.ratio>0.97 against the first version, "
+            "rss.slope<200MiB/h for each version's own run; see docs/reference/thresholds.md.",
         ),
     ] = None,
     store: Store = Path("results"),
     format_: Format = ReportFormat.CONSOLE,
     ui: Ui = CompareUi.AUTO,
 ) -> None:
-    """Run versions of the engine side by side and say which is slower and which leaks.
+    """Compare versions of the engine side by side: which is slower, and which leaks.
+
+    Example: hybridbench compare git:v0.1.0 . --profile smoke
 
     Live versions serve blocks of the same requests, in turns of milliseconds within each block and
-    in the order AB BA AB ...; a look after 6, 12, 18 and 24 rounds ends it as soon as the
+    in the order AB BA AB ...; an interim analysis after 6, 12, 18 and 24 rounds stops early once
     throughput is decided.  Stored runs are compared as they are.
 
     The directory under --store holds the raw blocks and a run directory for each version.  Ctrl-C

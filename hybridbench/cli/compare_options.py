@@ -15,7 +15,7 @@ from hybridbench.cli.options import (
     parse_seconds,
     profile_with,
 )
-from hybridbench.errors import ExitCode, UsageError
+from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
     if not 2 <= len(versions) <= _VERSIONS_MAX:
         raise UsageError(
             f"compare takes 2 to {_VERSIONS_MAX} versions, got {len(versions)}; the first is the "
-            "baseline."
+            "baseline.",
+            code=ErrorCode.BAD_VALUE,
         )
     terms = _terms(options)
     max_time_s = parse_seconds("--max-time", options.max_time)
@@ -107,7 +108,8 @@ def _live_plan(
     if block_s < SHORTEST_BLOCK_S:
         raise UsageError(
             f"--block {options.block}: a block below {format_duration(SHORTEST_BLOCK_S)} has too "
-            "few requests to say anything; give more."
+            "few requests to say anything; give more.",
+            code=ErrorCode.BAD_VALUE,
         )
     slice_s = parse_seconds("--slice", options.slice_)
     defects = chosen_defects(defect_words(versions))
@@ -163,5 +165,8 @@ def parse_share(option: str, text: str) -> float:
     except ValueError:
         share = -1.0
     if rest.strip() or not 0.0 < share < 1.0:
-        raise UsageError(f"{option} {text}: write a share between 0 and 1, such as 3% or 0.03.")
+        raise UsageError(
+            f"{option} {text}: write a share between 0 and 1, such as 3% or 0.03.",
+            code=ErrorCode.BAD_VALUE,
+        )
     return share

@@ -1,4 +1,4 @@
-"""``hybridbench explain SLUG``: one defect; ``hybridbench list``: what there is."""
+"""``hybridbench explain SLUG``: one defect; ``hybridbench list``: all of them, and stored runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from hybridbench.defects.defect import Defect
 
-app = typer.Typer(cls=CommandGroup, help="What there is: defects and runs.", no_args_is_help=True)
+app = typer.Typer(
+    cls=CommandGroup, help="List stored runs and known defects.", no_args_is_help=True
+)
 app.command("runs")(list_stored)
 
 
@@ -36,14 +38,14 @@ def list_defects() -> None:
         ("Planted, for comparisons", PLANTED),
     ):
         parts += [Text(title, style="bold"), _overview(entries), Text()]
-    parts.append(Text("`hybridbench explain SLUG` tells more about one.", style="dim"))
+    parts.append(Text("`hybridbench explain SLUG` describes one.", style="dim"))
     Terminal().print(Group(*parts))
 
 
 def explain(
     slug: Annotated[str, typer.Argument(help="A slug from `list defects`, or a file.")],
 ) -> None:
-    """What a defect was, its impact, symptom and fix, and how to reproduce it here."""
+    """Describe a defect: cause, impact, symptoms, upstream fix, and how to reproduce it."""
     from rich.text import Text
 
     from hybridbench.defects.catalog import find_defect

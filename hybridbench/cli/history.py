@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.output import write_output
-from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.safe_output import echo, emit
 from hybridbench.units import parse_duration_s
 
@@ -54,9 +54,9 @@ def history(
         typer.Option(help="Output file; a symbolic link is followed.  Default: standard output."),
     ] = None,
 ) -> None:
-    """Stored runs by model, profile and machine: a trend for each quantity, and what changed when.
+    """Show trends of stored runs by model, profile and machine, and what changed when.
 
-    Runs are compared only where everything agrees that decides what they measure.  The exit code is
+    Runs are grouped by identical configuration.  The exit code is
     always 0; `--format junit` has a gate for each quantity.
     """
     if not store.is_dir():
@@ -109,7 +109,9 @@ def _quantities(names: list[str]) -> list[Quantity]:
         found = [q for q in QUANTITIES if q.name == name or q.name.partition(".")[0] == name]
         if not found:
             known = ", ".join(quantity.name for quantity in QUANTITIES)
-            raise UsageError(f"--metric {name}: choose one of {known}.")
+            raise UsageError(
+                f"--metric {name}: choose one of {known}.", code=ErrorCode.UNKNOWN_NAME
+            )
         chosen += [quantity for quantity in found if quantity not in chosen]
     return chosen
 
@@ -127,6 +129,7 @@ def _since(text: str | None) -> float:
             return time.time() - parse_duration_s(text)
         except ValueError as error:
             raise UsageError(
-                f"--since {text}: write a date such as 2026-11-01, or an age such as 30d."
+                f"--since {text}: write a date such as 2026-11-01, or an age such as 30d.",
+                code=ErrorCode.BAD_VALUE,
             ) from error
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.options import parse_seconds
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.safe_output import echo, emit, output_after_verdict
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ def judge(
     ] = None,
     time_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Where its name does not tell.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="Time column, if its name does not show it.", show_default=False
+        ),
     ] = None,
     interval: Annotated[
         str | None,
@@ -93,7 +95,7 @@ def judge(
         bool,
         typer.Option(
             "--never-restarted",
-            help="It was one process all along: sudden falls are a sawtooth, not restarts.",
+            help="Treat sudden drops as a sawtooth of one process, not as restarts.",
         ),
     ] = False,
     output: Annotated[
@@ -120,7 +122,7 @@ def judge(
         never_restarted=never_restarted,
     )
     if files.count("-") > 1:
-        raise UsageError("- is given twice; standard input can be read once.")
+        raise UsageError("- may appear only once: standard input.", code=ErrorCode.BAD_VALUE)
     judged = [judge_file(file, ask) for file in files]
     with output_after_verdict():
         _print(judged, output)

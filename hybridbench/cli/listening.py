@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.safe_output import echo
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ class Listener:
             ) from error
         except OverflowError as error:
             self._socket.close()
-            raise UsageError(f"--listen {port}: ports end at 65535.") from error
+            raise UsageError(
+                f"--listen {port}: ports end at 65535.", code=ErrorCode.BAD_VALUE
+            ) from error
 
     @property
     def address(self) -> str:

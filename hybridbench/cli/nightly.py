@@ -17,7 +17,7 @@ import typer
 
 from hybridbench.cli.command_group import CommandGroup
 from hybridbench.cli.output import check_directory
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.safe_output import (
     discard_dead_streams,
     echo,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=CommandGroup,
-    help="A nightly gate: plan what to run, run its cells anywhere, merge them into one verdict.",
+    help="Plan a nightly gate, run its cells anywhere, and merge them into one verdict.",
     no_args_is_help=True,
 )
 
@@ -157,10 +157,14 @@ def cell(
     nightly = _planned(plan, budget, defect)
     if (cell_id is None) == (index is None):
         raise UsageError(
-            "name the cell with either --id or --index; see `hybridbench nightly plan`."
+            "name the cell with either --id or --index; see `hybridbench nightly plan`.",
+            code=ErrorCode.OPTION_CONFLICT,
         )
     if index is not None and not 0 <= index < len(nightly.cells):
-        raise UsageError(f"--index {index}: the plan has cells 0 to {len(nightly.cells) - 1}.")
+        raise UsageError(
+            f"--index {index}: the plan has cells 0 to {len(nightly.cells) - 1}.",
+            code=ErrorCode.BAD_VALUE,
+        )
     cells = nightly.cells
     chosen = cells[index] if index is not None else find_cell(cells, cell_id or "")
     with _signals() as child:
@@ -206,7 +210,9 @@ def merge(
     _check_baselines([place for place in baseline or [] if place != keep_baseline])
     record = None if plan is None else _planned(plan, budget, defect).record
     if record is None and (budget or defect):
-        raise UsageError("--budget and --defect belong to --plan, which is missing.")
+        raise UsageError(
+            "--budget and --defect belong to --plan, which is missing.", code=ErrorCode.NEEDS_OPTION
+        )
     options = MergeOptions(record, baseline, keep_baseline, allow_partial)
     document = merge_cells(dirs, out, options)
     _print_report(document, out)
@@ -283,7 +289,8 @@ def _check_baselines(places: list[Path]) -> None:
     if missing is not None:
         raise UsageError(
             f"--baseline {missing}: there is no such directory; name a nightly run or a directory "
-            "of them, or leave the option out."
+            "of them, or leave the option out.",
+            code=ErrorCode.NOT_FOUND,
         )
 
 
@@ -293,7 +300,7 @@ def _budget_s(budget: str | None) -> float | None:
     try:
         return parse_duration_s(budget)
     except ValueError as error:
-        raise UsageError(f"--budget: {error}.") from error
+        raise UsageError(f"--budget: {error}.", code=ErrorCode.BAD_VALUE) from error
 
 
 def _repeated(budget: str | None, defects: list[str] | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -50,13 +50,23 @@ def parse_overrides(pairs: list[str], gc: str | None, ballast: int | None) -> di
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise UsageError(f"--set {pair}: write KEY=VALUE, for example pools.mamba_slots=64.")
+            raise UsageError(
+                f"--set {pair}: write KEY=VALUE, for example pools.mamba_slots=64.",
+                code=ErrorCode.BAD_VALUE,
+            )
         overrides[key] = value
     if gc is not None:
         overrides["gc.mode"] = gc
     if ballast is not None:
         overrides["ballast.objects"] = str(ballast)
     return overrides
+
+
+def complete_profile(incomplete: str) -> list[str]:
+    """Shipped profiles that begin like the word being typed, for the shell."""
+    from hybridbench.workload.catalog import list_profiles
+
+    return [name for name in list_profiles() if name.startswith(incomplete)]
 
 
 def profile_with(name: str, overrides: dict[str, str]) -> Profile:
@@ -80,4 +90,4 @@ def parse_seconds(option: str, text: str) -> float:
     try:
         return parse_duration_s(text)
     except ValueError as error:
-        raise UsageError(f"{option}: {error}.") from error
+        raise UsageError(f"{option}: {error}.", code=ErrorCode.BAD_VALUE) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 
 
 def write_output(path: Path, text: str) -> None:
@@ -26,9 +26,13 @@ def write_output(path: Path, text: str) -> None:
     except OSError:
         found = None
     if found is not None and stat.S_ISDIR(found.st_mode):
-        raise UsageError(f"--output {path}: that is a directory; name a file in it.")
+        raise UsageError(
+            f"--output {path}: that is a directory; name a file in it.", code=ErrorCode.NOT_WRITABLE
+        )
     if found is not None and stat.S_ISBLK(found.st_mode):
-        raise UsageError(f"--output {path}: that is a block device; name a file.")
+        raise UsageError(
+            f"--output {path}: that is a block device; name a file.", code=ErrorCode.NOT_WRITABLE
+        )
     if found is not None and _is_stdout(found):
         typer.echo(text, nl=False)
     elif path.is_symlink() or (found is not None and not stat.S_ISREG(found.st_mode)):
@@ -47,9 +51,13 @@ def check_place(option: str, path: Path | None) -> None:
         return
     _refuse_results(option, path)
     if path.is_dir():
-        raise UsageError(f"{option} {path}: that is a directory; name a file in it.")
+        raise UsageError(
+            f"{option} {path}: that is a directory; name a file in it.", code=ErrorCode.NOT_WRITABLE
+        )
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"{option} {path}: there is no directory {path.parent}.")
+        raise UsageError(
+            f"{option} {path}: there is no directory {path.parent}.", code=ErrorCode.NOT_FOUND
+        )
 
 
 def check_directory(option: str, path: Path | None) -> None:
@@ -64,7 +72,10 @@ def check_directory(option: str, path: Path | None) -> None:
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():
-        raise UsageError(f"{option} {path}: {place} is no directory; name another one.")
+        raise UsageError(
+            f"{option} {path}: {place} is no directory; name another one.",
+            code=ErrorCode.NOT_WRITABLE,
+        )
 
 
 def _refuse_results(option: str, path: Path) -> None:
@@ -74,12 +85,14 @@ def _refuse_results(option: str, path: Path) -> None:
     for place in (path, Path(os.path.realpath(path))):
         if place.name in {MANIFEST, SAMPLES, EVENTS}:
             raise UsageError(
-                f"{option} {path}: that is the name of a run's evidence; choose another."
+                f"{option} {path}: that is the name of a run's evidence; choose another.",
+                code=ErrorCode.NOT_WRITABLE,
             )
         if place.name in RECORDED and any((place.parent / name).exists() for name in MARKERS):
             raise UsageError(
                 f"{option} {path}: {place.name} belongs to the stored result in {place.parent}; "
-                "choose another name."
+                "choose another name.",
+                code=ErrorCode.NOT_WRITABLE,
             )
 
 
@@ -99,7 +112,9 @@ def _write_into(path: Path, text: str) -> None:
         with path.open("w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UsageError(f"--output: cannot write {path}: {error.strerror}.") from error
+        raise UsageError(
+            f"--output: cannot write {path}: {error.strerror}.", code=ErrorCode.NOT_WRITABLE
+        ) from error
 
 
 def _replace(path: Path, text: str) -> None:
@@ -108,4 +123,4 @@ def _replace(path: Path, text: str) -> None:
     try:
         write_atomically(path, text)
     except RunDirectoryError as error:
-        raise UsageError(f"--output: {error}.") from error
+        raise UsageError(f"--output: {error}.", code=error.code) from error

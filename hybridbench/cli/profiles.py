@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import typer
 
 from hybridbench.cli.command_group import CommandGroup
+from hybridbench.cli.options import complete_profile
 from hybridbench.safe_output import echo, emit
 
 app = typer.Typer(
     cls=CommandGroup,
-    help="Workload profiles: list, show, validate, schema.",
+    help="List, show and validate workload profiles.",
     no_args_is_help=True,
 )
 
@@ -28,7 +30,9 @@ def list_all() -> None:
 
 
 @app.command("show")
-def show(profile: str) -> None:
+def show(
+    profile: Annotated[str, typer.Argument(autocompletion=complete_profile)],
+) -> None:
     """Print the file of a profile (a shipped name or a path), comments and all."""
     from pathlib import Path
 
@@ -40,7 +44,9 @@ def show(profile: str) -> None:
 
 
 @app.command("validate")
-def validate(files: list[str]) -> None:
+def validate(
+    files: Annotated[list[str], typer.Argument(autocompletion=complete_profile)],
+) -> None:
     """Validate profile files; exits with code 2 on the first error."""
     from hybridbench.workload.catalog import load_profile
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.errors import ExitCode, RunDirectoryError, UsageError
+from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError, UsageError
 from hybridbench.safe_output import echo, one_line
 from hybridbench.units import format_bytes
 
@@ -26,16 +26,16 @@ def prune(
         ),
     ] = None,
     keep_days: Annotated[
-        float | None, typer.Option(min=0.0, help="Keep what started less than D days ago.")
+        float | None, typer.Option(min=0.0, help="Keep results that started less than D days ago.")
     ] = None,
     keep_failed: Annotated[
-        bool, typer.Option("--keep-failed", help="Keep everything whose verdict is not good.")
+        bool, typer.Option("--keep-failed", help="Keep everything that did not pass.")
     ] = False,
     leaks: Annotated[
         bool, typer.Option("--leaks", help="Also delete leaks; they are kept by default.")
     ] = False,
     damaged: Annotated[
-        bool, typer.Option("--damaged", help="Also delete what cannot be read.")
+        bool, typer.Option("--damaged", help="Also delete unreadable results.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")
@@ -49,7 +49,10 @@ def prune(
     holds another file.
     """
     if keep is None and keep_days is None and not keep_failed:
-        raise UsageError("prune needs a rule: --keep N, --keep-days D or --keep-failed.")
+        raise UsageError(
+            "prune needs a rule: --keep N, --keep-days D or --keep-failed.",
+            code=ErrorCode.NEEDS_OPTION,
+        )
     if not store.is_dir():
         raise RunDirectoryError(f"{store} is no directory: name the results directory with --store")
     from hybridbench.history.prune import PruneAction, Rules, decide, delete, size_of

@@ -15,7 +15,7 @@ from hybridbench.cli.render import (
     write_interim_report,
 )
 from hybridbench.cli.thresholds import given_thresholds
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 
 
 def report(
@@ -23,33 +23,32 @@ def report(
         Path,
         typer.Argument(
             metavar="DIRECTORY",
-            help="A run, also one that was killed; a comparison; a night.",
+            help="Directory of a run (killed ones too), a comparison or a nightly run.",
         ),
     ],
     format_: Annotated[
         ReportFormat | None,
         typer.Option(
             "--format",
-            help="Print it in this format, and write nothing into the directory.  "
-            "Without it the derived files are written anew and the summary is printed.",
+            help="Print in this format, and write nothing into the directory.  Without it the "
+            "derived files are rebuilt and the summary is printed.",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            help="The file to write --format into; a pipe, a terminal or the target of a symbolic "
-            "link is written into.  Default: standard output."
+            help="Output file for --format; a symbolic link is followed.  Default: standard output."
         ),
     ] = None,
     open_page: Annotated[
-        bool, typer.Option("--open", help="Show the page with the charts in your browser.")
+        bool, typer.Option("--open", help="Open the report with its charts in a browser.")
     ] = False,
     so_far: Annotated[
         bool,
         typer.Option(
             "--so-far",
-            help="Of a run that goes on: write verdict-so-far.json, report-so-far.html and "
+            help="For a run in progress: write verdict-so-far.json, report-so-far.html and "
             "report-so-far.md.  The run's own process does the same on SIGUSR1.",
         ),
     ] = False,
@@ -64,15 +63,20 @@ def report(
 ) -> None:
     """Judge stored results again; rebuild report.html, report.md, junit.xml and the verdict.
 
-    The exit code is that of the soak, the comparison or the night: the verdict's, or 130 or 143 if
+    The exit code is that of the soak, comparison or nightly run: the verdict's, or 130 or 143 if
     it was interrupted.
     """
     if so_far:
         if format_ is not None or output is not None or open_page or threshold:
-            raise UsageError("--so-far writes files of its own: leave out every other option.")
+            raise UsageError(
+                "--so-far writes files of its own: leave out every other option.",
+                code=ErrorCode.OPTION_CONFLICT,
+            )
         raise typer.Exit(write_interim_report(directory))
     if output is not None and format_ is None:
-        raise UsageError("--output FILE: say what to write into it with --format.")
+        raise UsageError(
+            "--output FILE: say what to write into it with --format.", code=ErrorCode.NEEDS_OPTION
+        )
     options = OutputOptions(format_ or ReportFormat.CONSOLE, output, open_page)
     if threshold:
         raise typer.Exit(render_with_thresholds(directory, given_thresholds(threshold), options))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -80,13 +80,15 @@ def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
         if recorded is None:
             raise UsageError(
                 f"{option} cannot be combined with --resume: the run goes on as its manifest says; "
-                "leave it out."
+                "leave it out.",
+                code=ErrorCode.OPTION_CONFLICT,
             )
         stored = recorded(manifest)
         if not _same(name, value, stored):
             raise UsageError(
                 f"{option} {_text(value)}: this run has {_text(stored)}, and --resume keeps it; "
-                "leave the option out, or start a new run."
+                "leave the option out, or start a new run.",
+                code=ErrorCode.OPTION_CONFLICT,
             )
 
 
@@ -95,7 +97,7 @@ def _same(name: str, value: object, stored: object) -> bool:
         try:
             return parse_duration_s(str(value)) == stored
         except ValueError as error:
-            raise UsageError(f"--{name}: {error}.") from error
+            raise UsageError(f"--{name}: {error}.", code=ErrorCode.BAD_VALUE) from error
     if name == "defect":
         # Files are compared by what they hold, and may be all that is named: see defect_files.
         given, recorded = (_slugs(names) for names in (value, stored))

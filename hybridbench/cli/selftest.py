@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.output import check_place
-from hybridbench.errors import ExitCode, UsageError
+from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.safe_output import echo
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def selftest(
             "--full/--quick",
             help="All defects, twins and controls, collector default and frozen, heap large and "
             "small, allocators that check owners and that do not (two to four hours; healthy rows "
-            "go on until they are CLEAN); or what arithmetic finds, one trend of memory and one "
-            "twin for each profile (minutes).",
+            "go on until they are CLEAN); or only exactly detectable defects, one memory "
+            "trend and one healthy run for each profile (minutes).",
         ),
     ] = False,
     only: Annotated[
@@ -44,14 +44,14 @@ def selftest(
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(help="Keep the runs here, in a new directory; default: they are removed."),
+        typer.Option(help="New directory for the runs.  Default: temporary."),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Go on in the directory that --store names: rows with a finished run there are "
-            "judged again from their samples, the others are run.",
+            help="Resume in the directory of --store: finished rows are judged again from their "
+            "samples, the others are run.",
         ),
     ] = False,
     markdown: Annotated[
@@ -79,7 +79,10 @@ def selftest(
         return
     check_place("--markdown", markdown)
     if resume and store is None:
-        raise UsageError("--resume: name with --store the directory in which to go on.")
+        raise UsageError(
+            "--resume: name with --store the directory in which to go on.",
+            code=ErrorCode.NEEDS_OPTION,
+        )
     outcomes = _run(rows, jobs or _jobs(full=full), store, resume=resume)
     _show(outcomes, markdown)
     if any(outcome.wrong for outcome in outcomes):

@@ -16,6 +16,7 @@ from hybridbench.cli.listening import Listener
 from hybridbench.cli.options import (
     GcMode,
     ReportFormat,
+    complete_profile,
     parse_overrides,
     parse_seconds,
     profile_with,
@@ -24,7 +25,7 @@ from hybridbench.cli.preview import print_preview
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.foreign import SEED_MAX
 from hybridbench.safe_output import echo
 from hybridbench.units import format_duration
@@ -39,6 +40,12 @@ EXIT_CODES = (
 )
 _DEFAULT_PROFILE = "chat-churn"
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+
+_WORKLOAD = "Workload"
+_ENGINE = "Engine process"
+_VERDICT = "Probes and verdict"
+_OUTPUT = "Output"
 
 
 class SoakUi(StrEnum):
@@ -94,6 +101,8 @@ def soak(
     model: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=_WORKLOAD,
+            metavar="NAME|DIR",
             help="A preset or the directory of a Hugging Face checkpoint.  qwen3-next, "
             "nemotron-h and gpt-oss on a CPU mean their tiny presets, and the run says so.  "
             "Default: the profile's (qwen3-next).",
@@ -103,6 +112,9 @@ def soak(
     profile: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=_WORKLOAD,
+            metavar="NAME|FILE",
+            autocompletion=complete_profile,
             help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: "
             "chat-churn, or with --defect the one that reaches it.",
             show_default=False,
@@ -111,6 +123,8 @@ def soak(
     duration: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=_WORKLOAD,
+            metavar="TIME",
             help="Traffic time, warm-up included: 90s, 5m, 2h.  Default: the profile's (2h).",
             show_default=False,
         ),
@@ -118,6 +132,7 @@ def soak(
     defect: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel=_ENGINE,
             metavar="SLUG",
             help="A historic defect to put back (repeatable), SLUG@200MiB/h for one that has a "
             "rate, a .py file with DEFECT, or defects-as-of:sglang-0.5.10 for those that release "
@@ -126,19 +141,44 @@ def soak(
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Replay a trace instead: Mooncake JSONL or Azure CSV."),
+        typer.Option(
+            rich_help_panel=_WORKLOAD,
+            metavar="FILE",
+            help="Replay a trace instead of the profile's traffic: Mooncake JSONL or Azure CSV.",
+        ),
     ] = None,
     length_scale: Annotated[
-        str, typer.Option(help="Factor on all lengths of the trace, at most 1: 1/32, 0.05.")
+        str,
+        typer.Option(
+            rich_help_panel=_WORKLOAD,
+            metavar="FACTOR",
+            help="Factor on all lengths of the trace, at most 1: 1/32, 0.05.",
+        ),
     ] = "1",
     speedup: Annotated[
-        str, typer.Option(help="How many times faster than recorded requests arrive.")
+        str,
+        typer.Option(
+            rich_help_panel=_WORKLOAD,
+            metavar="FACTOR",
+            help="Factor by which requests arrive faster than recorded.",
+        ),
     ] = "1",
-    device: Annotated[str, typer.Option(help="Where the tensors live: cpu, cuda, cuda:1.")] = "cpu",
-    dtype: Annotated[Dtype, typer.Option(help="Data type of weights and tensors.")] = Dtype.FLOAT32,
+    device: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_ENGINE,
+            metavar="DEVICE",
+            help="Device of the tensors: cpu, cuda, cuda:1.",
+        ),
+    ] = "cpu",
+    dtype: Annotated[
+        Dtype, typer.Option(rich_help_panel=_ENGINE, help="Data type of weights and tensors.")
+    ] = Dtype.FLOAT32,
     seed: Annotated[
         int | None,
         typer.Option(
+            rich_help_panel=_WORKLOAD,
+            metavar="N",
             min=0,
             max=SEED_MAX,
             help="Seed for weights and traffic.  Default: the profile's.",
@@ -148,16 +188,19 @@ def soak(
     gc: Annotated[
         GcMode | None,
         typer.Option(
-            help="Garbage collector of the worker.  Default: the profile's.", show_default=False
+            rich_help_panel=_ENGINE,
+            help="Garbage collector of the worker.  Default: the profile's.",
+            show_default=False,
         ),
     ] = None,
     ballast: Annotated[
         int | None,
         typer.Option(
+            rich_help_panel=_ENGINE,
+            metavar="N",
             min=0,
-            help="Long-lived Python objects in the worker; a serving process holds about a "
-            "million, and full collections wait for a quarter of them.  Default: the profile's "
-            "(1000000).",
+            help="Long-lived Python objects to allocate in the worker, so that the collector "
+            "behaves as in a real server.  Default: the profile's (1000000).",
             show_default=False,
         ),
     ] = None,
@@ -165,6 +208,7 @@ def soak(
         list[str] | None,
         typer.Option(
             "--set",
+            rich_help_panel=_WORKLOAD,
             metavar="KEY=VALUE",
             help="Override a profile key: pools.mamba_slots=64; `profiles schema` lists all.",
         ),
@@ -172,31 +216,38 @@ def soak(
     malloc: Annotated[
         MallocMode,
         typer.Option(
+            rich_help_panel=_ENGINE,
             help="pinned fixes the worker's malloc arenas and thresholds, so that varied lengths "
-            "alone do not move its RSS; system leaves them."
+            "alone do not move its RSS; system leaves them.",
         ),
     ] = MallocMode.PINNED,
     census: Annotated[
         CensusMode,
-        typer.Option(help="How garbage is counted; auto is fork, and walk on CUDA."),
+        typer.Option(
+            rich_help_panel=_VERDICT, help="Method of the heap scan; auto: fork, or walk on CUDA."
+        ),
     ] = CensusMode.AUTO,
     watchdog: Annotated[
         str,
         typer.Option(
+            rich_help_panel=_VERDICT,
+            metavar="TIME",
             help="Time without an engine step, with requests pending, after which the engine "
-            "counts as hung; 15s or more."
+            "counts as hung; 15s or more.",
         ),
     ] = "30s",
     stop: Annotated[
         StopMode,
         typer.Option(
+            rich_help_panel=_VERDICT,
             help="auto: stop on a confirmed leak, after 10 minutes or later. early: also stop once "
-            "every metric is below its limit. never: stop only if memory or disk runs out."
+            "every metric is below its limit. never: stop only if memory or disk runs out.",
         ),
     ] = StopMode.AUTO,
     extend: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=_VERDICT,
             metavar="TIME",
             help="Time by which an undecided run may exceed --duration; 0 ends it on time.  "
             "Default: --duration, at least 10m.",
@@ -206,13 +257,15 @@ def soak(
     diagnose: Annotated[
         DiagnoseMode,
         typer.Option(
+            rich_help_panel=_VERDICT,
             help="Diagnose the worker's heap at the end of the run. auto: only if the run leaks; "
-            "always; never."
+            "always; never.",
         ),
     ] = DiagnoseMode.AUTO,
     threshold: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel=_VERDICT,
             metavar="METRIC.STAT<LIMIT",
             help="Extra thresholds, in addition to the profile's (repeatable): "
             "'rss.slope<200MiB/h', 'throughput.p50>900/s'; see docs/reference/thresholds.md.",
@@ -221,6 +274,7 @@ def soak(
     on_leak: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=_VERDICT,
             metavar="hold=TIME",
             help="Keep the worker of a run that leaks alive at its end, unchanged, to inspect it "
             "with other tools: hold=2h.  Ctrl-C ends the wait.",
@@ -230,6 +284,7 @@ def soak(
     memray: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=_VERDICT,
             metavar="TIME",
             help="After a diagnosis, serve TIME more with every allocation recorded, and name the "
             "calls whose memory was not freed; needs hybridbench[memray].",
@@ -240,7 +295,7 @@ def soak(
         Path | None,
         typer.Option(
             metavar="RUN_DIR",
-            help="Go on with a run that was cut off; everything else is in its manifest.  A defect "
+            help="Resume an interrupted run; its manifest has everything else.  A defect "
             "that is a .py file must be named again by --defect.",
         ),
     ] = None,
@@ -254,12 +309,15 @@ def soak(
     format_: Annotated[
         ReportFormat,
         typer.Option(
-            "--format", help="Format of the final report; --dry-run has console and json."
+            "--format",
+            rich_help_panel=_OUTPUT,
+            help="Format of the final report; --dry-run has console and json.",
         ),
     ] = ReportFormat.CONSOLE,
     listen: Annotated[
         int | None,
         typer.Option(
+            rich_help_panel=_OUTPUT,
             metavar="PORT",
             min=0,
             help="Serve the live report on http://127.0.0.1:PORT/ while the run goes on, and its "
@@ -267,15 +325,20 @@ def soak(
             show_default=False,
         ),
     ] = None,
-    store: Annotated[Path, typer.Option(help="Directory for results.")] = Path("results"),
+    store: Annotated[
+        Path, typer.Option(rich_help_panel=_OUTPUT, metavar="DIR", help="Directory for results.")
+    ] = Path("results"),
     ui: Annotated[
         SoakUi,
         typer.Option(
-            help="Progress display. plain: a line at intervals; auto: live on a terminal."
+            rich_help_panel=_OUTPUT,
+            help="Progress display. plain: a line at intervals; auto: live on a terminal.",
         ),
     ] = SoakUi.AUTO,
 ) -> None:
     """Soak-test the engine under realistic traffic and report leaks and slowdowns.
+
+    Example: hybridbench soak --profile smoke --duration 5m --threshold 'rss.slope<200MiB/h'
 
     Per run: 240 samples (at most 10 s apart), 90 heap scans (at most 1 minute apart) and 10 idle
     checkpoints (at most 10 minutes apart).
@@ -293,11 +356,15 @@ def soak(
         code = render(run_dir, OutputOptions(format_))
         raise typer.Exit(code if hint is None else hint)
     if dry_run and format_ not in (ReportFormat.CONSOLE, ReportFormat.JSON):
-        raise UsageError(f"--dry-run --format {format_}: choose console or json.")
+        raise UsageError(
+            f"--dry-run --format {format_}: choose console or json.", code=ErrorCode.OPTION_CONFLICT
+        )
     memray_s = _memray(memray, diagnose)
     thresholds = given_thresholds(threshold or [])
     if _DEVICE.fullmatch(device) is None:
-        raise UsageError(f"--device {device}: write cpu, cuda or, of several, cuda:1.")
+        raise UsageError(
+            f"--device {device}: write cpu, cuda or, of several, cuda:1.", code=ErrorCode.BAD_VALUE
+        )
     defects = chosen_defects(defect or [])
     # Only its own profile needs what the defect sets; who names another knows what to set.
     needed = defects.needs if profile is None else {}
@@ -376,7 +443,8 @@ def _trace(path: Path | None, length_scale: str, speedup: str) -> TraceOptions |
     if path is None:
         if length_scale != "1" or speedup != "1":
             raise UsageError(
-                "--length-scale and --speedup belong to --trace FILE, which is missing."
+                "--length-scale and --speedup belong to --trace FILE, which is missing.",
+                code=ErrorCode.NEEDS_OPTION,
             )
         return None
     return TraceOptions(path, parse_length_scale(length_scale), parse_speedup(speedup))
@@ -390,7 +458,8 @@ def _duration(given: str | None, of_profile_s: float) -> float:
     if duration_s < _SHORTEST_S:
         raise UsageError(
             f"--duration {given}: nothing can be judged in less than "
-            f"{format_duration(_SHORTEST_S)}; give more."
+            f"{format_duration(_SHORTEST_S)}; give more.",
+            code=ErrorCode.BAD_VALUE,
         )
     return duration_s
 
@@ -414,7 +483,8 @@ def _watchdog(given: str) -> float:
     if watchdog_s < _WATCHDOG_LEAST_S:
         raise UsageError(
             f"--watchdog {given}: a healthy worker may be silent between two samples and while its "
-            f"heap is scanned; give {format_duration(_WATCHDOG_LEAST_S)} or more."
+            f"heap is scanned; give {format_duration(_WATCHDOG_LEAST_S)} or more.",
+            code=ErrorCode.BAD_VALUE,
         )
     return watchdog_s
 
@@ -425,7 +495,9 @@ def _hold(on_leak: str | None) -> float:
         return 0.0
     action, equals, text = on_leak.partition("=")
     if action != "hold" or not equals:
-        raise UsageError(f"--on-leak {on_leak}: write hold=TIME, for example hold=2h.")
+        raise UsageError(
+            f"--on-leak {on_leak}: write hold=TIME, for example hold=2h.", code=ErrorCode.BAD_VALUE
+        )
     return parse_seconds("--on-leak", text)
 
 
@@ -434,7 +506,9 @@ def _memray(given: str | None, diagnose: DiagnoseMode) -> float:
     if given is None:
         return 0.0
     if diagnose is DiagnoseMode.NEVER:
-        raise UsageError("--memray cannot be combined with --diagnose never.")
+        raise UsageError(
+            "--memray cannot be combined with --diagnose never.", code=ErrorCode.OPTION_CONFLICT
+        )
     from hybridbench.sampling.allocations import is_installed
 
     if not is_installed():

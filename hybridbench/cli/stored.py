@@ -33,11 +33,12 @@ class ListFormat(StrEnum):
 
 
 def list_stored(
-    store: Annotated[Path, typer.Option(help="Where the results are.")] = Path("results"),
-    model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Only under this profile.")] = None,
+    store: Annotated[Path, typer.Option(help="Results directory.")] = Path("results"),
+    model: Annotated[str | None, typer.Option(help="Only runs of this model.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Only runs under this profile.")] = None,
     verdict: Annotated[
-        str | None, typer.Option(help="Only with this answer: LEAK, CLEAN, DAMAGED, RUNNING.")
+        str | None,
+        typer.Option(help="Only results with this verdict: LEAK, CLEAN, DAMAGED, RUNNING."),
     ] = None,
     format_: Annotated[
         ListFormat, typer.Option("--format", help="Output format.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.thresholds import Stat, parse_thresholds
 
 
@@ -21,11 +21,14 @@ def given_thresholds(texts: Sequence[str], *, of_comparison: bool = False) -> tu
         parsed = parse_thresholds(texts)
     except ValueError as error:
         message = f"--threshold {error}"
-        raise UsageError(message if message.endswith("?") else f"{message}.") from error
+        raise UsageError(
+            message if message.endswith("?") else f"{message}.", code=ErrorCode.BAD_VALUE
+        ) from error
     for threshold in parsed:
         if threshold.stat is Stat.RATIO and not of_comparison:
             raise UsageError(
                 f"--threshold '{threshold.text}': a ratio compares two versions; give it to "
-                "hybridbench compare."
+                "hybridbench compare.",
+                code=ErrorCode.BAD_VALUE,
             )
     return tuple(threshold.text for threshold in parsed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import hybridbench
-from hybridbench.errors import ConfigError
+from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.validation import full_stop, nearest
 
@@ -38,7 +38,9 @@ def load_profile(name_or_path: str | Path) -> Profile:
     names = list(shipped)
     hint = nearest(text, names)
     listed = "" if hint.startswith("known") else f" (shipped are {', '.join(names)})"
-    raise ConfigError(full_stop(f"there is no profile {text!r}; {hint}{listed}"))
+    raise ConfigError(
+        full_stop(f"there is no profile {text!r}; {hint}{listed}"), code=ErrorCode.UNKNOWN_NAME
+    )
 
 
 def list_profiles() -> dict[str, Path]:

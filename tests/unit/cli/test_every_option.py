@@ -462,6 +462,16 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
     assert f"did you mean {near}?" in str(refusal(typed.split()))
 
 
+def test_the_shell_completes_shipped_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_HYBRIDBENCH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "hybridbench soak --profile chat-c")
+    monkeypatch.setenv("COMP_CWORD", "3")
+
+    result = CliRunner().invoke(app, [], prog_name="hybridbench")
+
+    assert result.output.split() == ["chat-churn"]
+
+
 def test_every_command_is_in_a_section_of_the_help_with_its_whole_summary() -> None:
     output = CliRunner().invoke(app, ["--help"]).output
 

@@ -15,7 +15,7 @@ from hybridbench.cli import results
 from hybridbench.cli.options import ReportFormat
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.clock import FakeClock
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.records.events import Steady
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.report import formats
@@ -158,9 +158,10 @@ def test_what_a_stored_result_consists_of_is_no_output(
         path = tmp_path / "innocent.json"
         path.symlink_to(run_dir / name)
 
-    with pytest.raises(UsageError, match=f"{name} belongs to the stored result"):
+    with pytest.raises(UsageError) as refused:
         render(run_dir, OutputOptions(ReportFormat.JSON, path), rebuild=False)
 
+    assert refused.value.code is ErrorCode.NOT_WRITABLE
     assert (run_dir / name).read_text() == "recorded"
 
 
@@ -170,9 +171,10 @@ def test_a_night_and_a_comparison_are_no_output_either(
 ) -> None:
     (tmp_path / name).write_text("recorded")
 
-    with pytest.raises(UsageError, match=f"{name} belongs to the stored result"):
+    with pytest.raises(UsageError) as refused:
         render(run_dir, OutputOptions(ReportFormat.JSON, tmp_path / name), rebuild=False)
 
+    assert refused.value.code is ErrorCode.NOT_WRITABLE
     assert (tmp_path / name).read_text() == "recorded"
 
 
