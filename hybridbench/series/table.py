@@ -53,6 +53,7 @@ _OF_PS_COMMAND = frozenset({"ARGS", "CMD", "COMMAND"})
 _UNITS_OF_PS = {"RSS": "KiB", "VSZ": "KiB", "SZ": "pages"}
 _READ_AS_PS = "read as the output of ps: RSS and VSZ are in KiB"
 # The kernel's own limit, on any machine.
+_PS_DIGITS_MAX = 18
 _PID_MAX = 2**22
 _EPOCH_S = 10**9
 _NUMERIC_SHARE = 0.9
@@ -256,7 +257,7 @@ def _names_of_ps(rows: Sequence[tuple[int, Sequence[str]]]) -> list[str]:
     """Names for the columns of ``ps -o rss=`` and its like; none if ``rows`` are not of that."""
     width = len(rows[0][1])
     columns = list(zip(*(row for _, row in rows if len(row) == width), strict=True))
-    if not all(cell.isdecimal() for column in columns for cell in column):
+    if not all(_is_ps_number(cell) for column in columns for cell in column):
         return []
     if width == 1:
         return ["RSS"]
@@ -269,6 +270,11 @@ def _names_of_ps(rows: Sequence[tuple[int, Sequence[str]]]) -> list[str]:
     if max(first) <= _PID_MAX and 2 * len(set(first)) <= len(first):
         return ["PID", "RSS"]
     return []
+
+
+def _is_ps_number(cell: str) -> bool:
+    # No size and no time has more digits; Python refuses to read thousands of them.
+    return cell.isdecimal() and len(cell) <= _PS_DIGITS_MAX
 
 
 def _all_rows(
