@@ -16,6 +16,8 @@ from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 T = TypeVar("T")
 JsonSchema = dict[str, Any]
 
+_FAULTS_SHOWN = 20
+
 
 @dataclass(frozen=True)
 class KeyFault:
@@ -46,9 +48,14 @@ class KeyFaultError(ConfigError):
         self.place = source.place(first.path)
         self.key = dotted_path(first.path)
         self.fault = first.fault
-        self._sentences = tuple(
-            full_stop(f"{source.place(fault.path)}: {fault.sentence}") for fault in faults
-        )
+        sentences = [
+            full_stop(f"{source.place(fault.path)}: {fault.sentence}")
+            for fault in faults[:_FAULTS_SHOWN]
+        ]
+        if len(faults) > _FAULTS_SHOWN:
+            more = len(faults) - _FAULTS_SHOWN
+            sentences.append(f"{source.place(())}: {more} more faults follow.")
+        self._sentences = tuple(dict.fromkeys(sentences))
         super().__init__(" ".join(self._sentences))
 
     @property

@@ -23,6 +23,7 @@ from hybridbench.safe_output import echo, escape_unencodable, one_line
 from tests.fuzz.corpus import DAMAGED, KINDS, SINGLE, Action
 from tests.fuzz.mutations import mutate
 
+_SENTENCES_MAX = 21
 BUDGET_S = 20.0
 # How long a pipe that nobody writes to is waited for here.
 _PATIENCE_S = 0.2
@@ -118,7 +119,8 @@ def _wrong(action: Action, code: int, out: str, err: str) -> str:
     if code == ExitCode.USAGE:
         lines = err.splitlines()
         usage = [line for line in lines if line.startswith("hybridbench: ")]
-        if len(usage) != 1:
+        # A sentence for each fault of a file, and none twice.
+        if not usage or len(set(usage)) != len(usage) or len(usage) > _SENTENCES_MAX:
             return f"exit code 2 with {len(usage)} sentences: {err[-500:]}"
     return ""
 

@@ -74,6 +74,7 @@ ANALYSES = (
     "resolution_line",
     "run_levels",
     "run_notes",
+    "serving_results",
     "validity_findings",
     "violation_findings",
     "waiting_findings",

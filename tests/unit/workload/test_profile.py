@@ -269,6 +269,13 @@ def test_several_faults_are_a_sentence_each_in_the_order_of_the_file() -> None:
     assert caught.key == "output.tokens"
 
 
+def test_of_very_many_faults_the_first_are_named_and_the_others_counted() -> None:
+    caught = fault_of(BASE + "".join(f"key{n}: 1\n" for n in range(100)))
+
+    assert len(caught.sentences) == 21
+    assert "80 more faults follow" in caught.sentences[-1]
+
+
 def test_parts_that_do_not_fit_together_are_all_named() -> None:
     caught = fault_of(f"{BASE}assert_coverage: {{no_such: 1, nor_this: 2}}\n")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from hybridbench.analysis.comparison.leaks import difference, leak_comparisons, leaks_judged
@@ -189,7 +190,7 @@ def test_an_invalid_run_neither_introduces_nor_fixes_growth() -> None:
 
 
 def test_growth_of_too_few_samples_for_a_model_is_not_compared() -> None:
-    unknown = replace(growth(0.0, 0.0, "INCONCLUSIVE"), rate_per_hour=None)
+    unknown = msgspec.structs.replace(growth(0.0, 0.0, "INCONCLUSIVE"), rate_per_hour=None)
 
     rows = leak_comparisons(_with(metrics=[unknown]), _with(metrics=[unknown]), TERMS)
 
