@@ -122,7 +122,7 @@ def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_noth
     tmp_path: Path,
 ) -> None:
     rows = [
-        {"timestamp": 40 * i, "input_length": 600, "output_length": 64, "hash_ids": [i, i + 1]}
+        {"timestamp": 60 * i, "input_length": 600, "output_length": 64, "hash_ids": [i, i + 1]}
         for i in range(100)
     ]
     trace, store = tmp_path / "bad.jsonl", tmp_path / "store"
