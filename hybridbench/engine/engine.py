@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.engine.assembly import assemble
@@ -434,12 +433,12 @@ class Engine:
         events, self._pending_events = self._pending_events, []
         front_end = self._front_end
         now_s = self._clock.monotonic_s()
-        for req in chain(outcome.admitted, outcome.produced):
-            req.last_heard_s = now_s
         for req in outcome.admitted:
+            req.last_heard_s = now_s
             events += front_end.admitted(req)
         for req in outcome.produced:
-            events += front_end.produced(req, now_s)
+            req.last_heard_s = now_s
+        events += front_end.produced(outcome.produced, now_s)
         for req in outcome.finished:
             events += front_end.ended(req, EventKind.FINISHED)
         for req in outcome.aborted:

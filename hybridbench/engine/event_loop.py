@@ -33,20 +33,17 @@ class EventLoopNormal:
 
     def run(self, outcome: StepOutcome) -> ScheduleBatch | None:
         scheduler, timings = self._scheduler, self._timings
-        started_s = timings.cpu_s()
+        began_s = timings.beside_model_s()
         scheduler.settle_aborts(outcome)
         planned = scheduler.schedule(outcome)
         batch = None if planned is None else scheduler.lay_out(planned)
-        timings.schedule_s += timings.cpu_s() - started_s
-        if batch is None:
-            return None
-        with timings.forward():
-            token_ids = self._runner.next_tokens(
-                batch.forward, [req.sampling_params for req in batch.reqs]
-            )
-        settling_s = timings.cpu_s()
-        scheduler.settle(batch, scheduler.accept(batch, token_ids), outcome)
-        timings.schedule_s += timings.cpu_s() - settling_s
+        if batch is not None:
+            params = [req.sampling_params for req in batch.reqs]
+            model_began = timings.now_s(), timings.cpu_s()
+            token_ids = self._runner.next_tokens(batch.forward, params)
+            timings.count_forward(*model_began)
+            scheduler.settle(batch, scheduler.accept(batch, token_ids), outcome)
+        timings.schedule_s += timings.beside_model_s() - began_s
         return batch
 
 
@@ -75,27 +72,26 @@ class EventLoopOverlap:
 
     def run(self, outcome: StepOutcome) -> ScheduleBatch | None:
         scheduler, timings = self._scheduler, self._timings
-        started_s = timings.cpu_s()
+        began_s = timings.beside_model_s()
         scheduler.settle_aborts(outcome)
         planned = scheduler.schedule(outcome)
         previous, self._in_flight = self._in_flight, None
         batch, tokens = self._resolve(planned, previous)
-        timings.schedule_s += timings.cpu_s() - started_s
         if batch is not None:
-            with timings.forward():
-                params = [req.sampling_params for req in batch.reqs]
-                token_ids = self._runner.next_tokens(batch.forward, params)
+            params = [req.sampling_params for req in batch.reqs]
+            model_began = timings.now_s(), timings.cpu_s()
+            token_ids = self._runner.next_tokens(batch.forward, params)
+            timings.count_forward(*model_began)
             self._in_flight = BatchInFlight(batch, token_ids)
-        settling_s = timings.cpu_s()
         scheduler.launched(batch)
         if previous is not None:
             scheduler.settle(previous.batch, tokens, outcome)
-        timings.schedule_s += timings.cpu_s() - settling_s
+        timings.schedule_s += timings.beside_model_s() - began_s
         return batch
 
     def _resolve(
         self, planned: ScheduleBatch | ChainsToCome | None, previous: BatchInFlight | None
-    ) -> tuple[ScheduleBatch | None, list[list[int]]]:
+    ) -> tuple[ScheduleBatch | None, Sequence[Sequence[int]]]:
         """What the device does between two steps: the batch, and the tokens of the one before it.
 
         The scheduler has made its decisions; it settles these tokens after the launch.

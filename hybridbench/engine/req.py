@@ -328,10 +328,13 @@ class Req(KvFields):
 
     def append_token(self, token_id: int) -> None:
         """Take the next output token and decide whether it was the last."""
-        self.output_ids.append(token_id)
-        kind = self.end_with(token_id, len(self.output_ids))
-        if kind is not None:
-            self.finished_reason = FinishReason(kind)
+        output_ids = self.output_ids
+        output_ids.append(token_id)
+        # As ``end_with``, without its call: this runs for every token.
+        if token_id in self.stop_token_ids:
+            self.finished_reason = FinishReason(FinishKind.STOP)
+        elif len(output_ids) >= self.sampling_params.max_new_tokens:
+            self.finished_reason = FinishReason(FinishKind.LENGTH)
 
     def end_with(self, token_id: int, count: int) -> FinishKind | None:
         """How the request ends if ``token_id`` is its output token number ``count``, if it does."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hybridbench.engine.events import EventKind
+from hybridbench.engine.scheduler.pools import Pools
 from tests.builders import assert_idle_and_clean
 from tests.laws.engine_script import (
     HYBRID,
@@ -36,6 +37,11 @@ class FailsOnce:
         return None if self.calls == self._k else self._healthy(*args, **kwargs)
 
 
+def decode_call(pools: Pools) -> str:
+    """The method that gives a decode step its tokens: without pages any will do."""
+    return "alloc" if pools.page_size == 1 else "alloc_decode"
+
+
 def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, FailsOnce]:
     run = ScriptedRun(script)
     pools = run.engine.pools
@@ -46,7 +52,7 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
         holder, method = {
             "rows": (pools.req_to_token_pool, "alloc"),
             "prefill tokens": (pools.token_to_kv_pool_allocator, "alloc_extend"),
-            "decode tokens": (pools.token_to_kv_pool_allocator, "alloc_decode"),
+            "decode tokens": (pools.token_to_kv_pool_allocator, decode_call(pools)),
         }[where]
     failing = FailsOnce(getattr(holder, method), k)
     setattr(holder, method, failing)

@@ -27,6 +27,7 @@ from tests.builders import (
     make_engine,
 )
 from tests.engine_programs import EngineProgram
+from tests.laws.test_engine_allocation_failures import decode_call
 
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
 QUEUE: dict[str, Any] = {
@@ -244,7 +245,7 @@ def test_any_single_failed_allocation_under_preemption_loses_nothing_and_changes
             "state slots": (pools.mamba_allocator, "alloc"),
             "rows": (pools.req_to_token_pool, "alloc"),
             "prefill tokens": (pools.token_to_kv_pool_allocator, "alloc_extend"),
-            "decode tokens": (pools.token_to_kv_pool_allocator, "alloc_decode"),
+            "decode tokens": (pools.token_to_kv_pool_allocator, decode_call(pools)),
         }[where]
         calls = 0
         real = getattr(holder, method)

@@ -18,7 +18,7 @@ from tests.laws.session_script import (
     SessionRun,
     SessionScript,
 )
-from tests.laws.test_engine_allocation_failures import FailsOnce
+from tests.laws.test_engine_allocation_failures import FailsOnce, decode_call
 
 REFERENCE = ReferenceTokens()
 
@@ -27,7 +27,9 @@ def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[Session
     run = SessionRun(script)
     pools = run.engine.pools
     holder: object = pools.token_to_kv_pool_allocator
-    method = {"prefill tokens": "alloc_extend", "decode tokens": "alloc_decode"}.get(where, "alloc")
+    method = {"prefill tokens": "alloc_extend", "decode tokens": decode_call(pools)}.get(
+        where, "alloc"
+    )
     if where == "rows":
         holder = pools.req_to_token_pool
     elif where == "state slots":

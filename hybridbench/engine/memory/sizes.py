@@ -7,6 +7,8 @@ from __future__ import annotations
 from operator import index
 from typing import SupportsIndex
 
+import numpy as np
+
 from hybridbench.engine.memory.indices import IntArray
 
 
@@ -48,5 +50,6 @@ def check_decode(ends: IntArray) -> None:
     Raises:
         AllocationSizeError: one has fewer than that token.
     """
-    if len(ends) and ends.min() < 1:
+    # Once a step: on an array of this size ``min`` takes twice the time.
+    if np.count_nonzero(ends < 1):
         raise AllocationSizeError(f"one token more cannot make {ends.tolist()}")

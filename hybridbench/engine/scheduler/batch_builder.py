@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.decode import decode_room_needed
@@ -71,21 +72,18 @@ class BatchBuilder:
         ``-1 - row`` in its place, where row is the request's in that batch.  The position follows
         all that were allocated, since the steps that write them run first.
         """
-        allocated = np.array([req.kv.kv_allocated_len for req in reqs], dtype=np.int64)
-        rows = np.array([req.kv.req_pool_idx for req in reqs], dtype=np.int64)
-        pool = self._pools.req_to_token_pool
-        # Arrays all the way: each list on the way to an allocator costs a conversion a step.
-        last_loc = pool.req_to_token[rows, allocated - 1].astype(np.int64)
-        ends = allocated + 1
-        seq_lens: list[int] = ends.tolist()
+        records = [req.kv for req in reqs]
+        allocated = np.array([kv.kv_allocated_len for kv in records], dtype=np.int64)
+        rows = np.array([kv.req_pool_idx for kv in records], dtype=np.int64)
         if not self._pools.make_kv_room(decode_room_needed(reqs, self._page_size)):
             return None
-        out_cache_loc = self._pools.token_to_kv_pool_allocator.alloc_decode(ends, last_loc)
+        out_cache_loc = self._alloc_decode(rows, allocated)
         if out_cache_loc is None:
             return None
-        pool.write((rows, allocated), out_cache_loc)
-        for req in reqs:
-            req.kv.kv_allocated_len += 1
+        self._pools.req_to_token_pool.write((rows, allocated), out_cache_loc)
+        for kv in records:
+            kv.kv_allocated_len += 1
+        seq_lens: list[int] = (allocated + 1).tolist()
         tracked = self._tracker.decode(reqs, seq_lens)
         return ForwardBatch(
             mode="decode",
@@ -100,6 +98,15 @@ class BatchBuilder:
             mamba_track_seqlens=tracked.mamba_track_seqlens,
             mamba_track_indices=tracked.mamba_track_indices,
         )
+
+    def _alloc_decode(self, rows: IntArray, allocated: IntArray) -> IntArray | None:
+        """A KV position behind the ``allocated`` ones of each row; None if there are too few."""
+        allocator = self._pools.token_to_kv_pool_allocator
+        if self._page_size == 1:
+            return allocator.alloc(len(rows))
+        # Arrays all the way: each list on the way to an allocator costs a conversion a step.
+        last_loc = self._pools.req_to_token_pool.req_to_token[rows, allocated - 1]
+        return allocator.alloc_decode(allocated + 1, last_loc.astype(np.int64))
 
     def verify(self, reqs: Sequence[Req], drafts: Sequence[Sequence[int]]) -> ForwardBatch | None:
         """KV positions for the last token of each request and the guesses that follow it.

@@ -215,7 +215,7 @@ class Scheduler:
                 self._pools.cache_unfinished_req(req)
                 self._join_running(req)
 
-    def accept(self, batch: ScheduleBatch, token_ids: Sequence[int]) -> list[list[int]]:
+    def accept(self, batch: ScheduleBatch, token_ids: Sequence[int]) -> Sequence[Sequence[int]]:
         """What each request of a batch that ran gets of its tokens: with drafts those that are
         right, whose states become the requests' here.
 
@@ -226,7 +226,7 @@ class Scheduler:
             token_ids: one per request of the batch, with drafts one for each of its new tokens.
         """
         if batch.drafts is None:
-            return [[token_id] for token_id in token_ids]
+            return list(zip(token_ids))
         tokens = self._verifier.accept(batch, token_ids)
         self._tracker.complete_verified(batch, list(map(len, tokens)))
         return tokens
@@ -245,7 +245,9 @@ class Scheduler:
         to_share = is_prefill and not self._config.enable_overlap_schedule
         if to_share or not is_prefill:
             self._tracker.complete(batch)
-        chunked_req = batch.chunked_req
+        chunked_req, produced = batch.chunked_req, outcome.produced
+        # Without overlap, room for guesses goes back at once.
+        frees_tails = self._drafts and not self._config.enable_overlap_schedule
         rows = zip(batch.reqs, batch.records, _seq_lens(batch, tokens), tokens, strict=True)
         for req, record, seq_len, new in rows:
             if req is chunked_req:
@@ -257,7 +259,11 @@ class Scheduler:
                 self._drop_late_token(req)
                 continue
             record.kv_committed_len = seq_len
-            self._take(req, new, outcome)
+            for token_id in new:
+                req.append_token(token_id)
+                produced.append(req)
+            if frees_tails:
+                self._verifier.free_tail(req)
             if req.finished_reason is not None:
                 self._finish(req, outcome)
             elif to_share:
@@ -265,14 +271,6 @@ class Scheduler:
                 self._pools.cache_unfinished_req(req)
                 self._join_running(req)
         self._end_settling(outcome)
-
-    def _take(self, req: Req, tokens: Sequence[int], outcome: StepOutcome) -> None:
-        """``req`` gets what a step gave; without overlap, room for guesses goes back at once."""
-        for token_id in tokens:
-            req.append_token(token_id)
-            outcome.produced.append(req)
-        if self._drafts and not self._config.enable_overlap_schedule:
-            self._verifier.free_tail(req)
 
     def _end_settling(self, outcome: StepOutcome) -> None:
         self._counters.output_tokens += len(outcome.produced)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter, thread_time
 
@@ -43,13 +42,14 @@ class EngineTimings:
     insert_calls: int = 0
     evict_calls: int = 0
 
-    @contextmanager
-    def forward(self) -> Iterator[None]:
-        """Count what happens within as time of the model; nothing of it if it raises."""
-        began_s, began_cpu_s = self.now_s(), self.cpu_s()
-        yield
+    def count_forward(self, began_s: float, began_cpu_s: float) -> None:
+        """The model ran since these readings of ``now_s`` and ``cpu_s``."""
         self.forward_s += self.now_s() - began_s
         self.forward_cpu_s += self.cpu_s() - began_cpu_s
+
+    def beside_model_s(self) -> float:
+        """Processor time of the engine's thread outside the model; only differences are used."""
+        return self.cpu_s() - self.forward_cpu_s
 
     def seconds(self) -> dict[str, float]:
         """The times by their metric's name."""
