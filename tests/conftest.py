@@ -8,6 +8,7 @@ import os
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
@@ -30,3 +31,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def pytest_xdist_auto_num_workers() -> int:
     """``-n auto``: one more than there are cores, as scenario tests wait more than they work."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Triton kernels run in its interpreter, but for ``pytest -m gpu``, which compiles them.
+
+    Triton reads this when it is imported, which no conftest does.
+    """
+    if config.option.markexpr != "gpu":
+        os.environ["TRITON_INTERPRET"] = "1"

@@ -1,4 +1,4 @@
-"""``hybridbench explain SLUG``: one defect; ``hybridbench list``: all of them, and stored runs."""
+"""``hybridbench explain SLUG``: one defect; ``hybridbench list``: all, runs, kernels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.command_group import CommandGroup
+from hybridbench.cli.kernels import list_kernels
 from hybridbench.cli.stored import list_stored
 
 if TYPE_CHECKING:
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from hybridbench.defects.defect import Defect
 
 app = typer.Typer(
-    cls=CommandGroup, help="List stored runs and known defects.", no_args_is_help=True
+    cls=CommandGroup, help="List stored runs, known defects and kernels.", no_args_is_help=True
 )
 app.command("runs")(list_stored)
+app.command("kernels")(list_kernels)
 
 
 @app.command("defects")

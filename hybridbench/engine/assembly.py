@@ -24,6 +24,7 @@ from hybridbench.engine.scheduler.timings import EngineTimings
 from hybridbench.engine.sessions.streaming_session import StreamingSession
 from hybridbench.engine_config import EngineConfig
 from hybridbench.errors import ConfigError
+from hybridbench.kernels.dispatch import DEVICE_TYPES, Kernels, kernels_for
 
 KVAllocator: TypeAlias = TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
 
@@ -44,21 +45,25 @@ class EngineParts:
     note: str  # one sentence about the choice of model that a run should print, or nothing
 
 
-def assemble(config: EngineConfig, model: LanguageModel | None, clock: Clock) -> EngineParts:
+def assemble(
+    config: EngineConfig, model: LanguageModel | None, clock: Clock, kernels: Kernels | None = None
+) -> EngineParts:
     """Build everything ``config`` asks for; ``model`` stands in for the one it names.
 
-    ``clock`` is what the engine's own times are taken with.
+    ``clock`` is what the engine's own times are taken with; ``kernels`` stand in for those of the
+    device.
 
     Raises:
         ConfigError: the device is missing, or the model's name, files or sizes cannot be.
     """
     dtype = _dtype_of(config.dtype)
     device = _device_of(config.device)
+    kernels = kernels or kernels_for(device)
     note = ""
     if model is None:
-        model, note = _model_of(config, dtype, device)
+        model, note = _model_of(config, dtype, device, kernels)
     _check_against_model(config, model.config)
-    mamba_pool = _mamba_pool(config, model.config, dtype, device)
+    mamba_pool = _mamba_pool(config, model.config, dtype, device, kernels)
     kv_pool = HybridLinearKVPool(
         size=config.kv_tokens,
         dtype=dtype,
@@ -68,6 +73,7 @@ def assemble(config: EngineConfig, model: LanguageModel | None, clock: Clock) ->
         full_attention_layer_ids=model.config.kv_layer_ids,
         device=device,
         mamba_pool=mamba_pool,
+        kernels=kernels,
     )
     allocator = _kv_allocator(config, kv_pool)
     rows = _rows(config, mamba_pool)
@@ -87,16 +93,21 @@ def assemble(config: EngineConfig, model: LanguageModel | None, clock: Clock) ->
 
 
 def _model_of(
-    config: EngineConfig, dtype: torch.dtype, device: torch.device
+    config: EngineConfig, dtype: torch.dtype, device: torch.device, kernels: Kernels
 ) -> tuple[LanguageModel, str]:
     resolved = resolve_model(config.model, device)
     if resolved.path is None:
-        return build_model(resolved.config, dtype, device, config.seed), resolved.note
-    return load_model(resolved.path, dtype, device).model, resolved.note
+        model = build_model(resolved.config, dtype, device, config.seed, kernels)
+        return model, resolved.note
+    return load_model(resolved.path, dtype, device, kernels).model, resolved.note
 
 
 def _mamba_pool(
-    config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype, device: torch.device
+    config: EngineConfig,
+    model_config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: Kernels,
 ) -> MambaPool | None:
     """None for a model without recurrent layers: it has no state to keep."""
     layer_ids = model_config.linear_layer_ids
@@ -110,6 +121,7 @@ def _mamba_pool(
         dtype,
         spec_state_size=config.max_running_requests,
         speculative_num_draft_tokens=config.longest_chain or None,
+        kernels=kernels,
     )
 
 
@@ -203,7 +215,22 @@ def _device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"engine: device is {name!r}; write cpu or cuda.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"engine: device is {name!r}, but this machine has no CUDA; use cpu.")
+        device = None
+    if device is None or device.type not in DEVICE_TYPES:
+        raise ConfigError(f"engine: device is {name!r}; write {' or '.join(DEVICE_TYPES)}.")
+    if device.type == "cuda":
+        _use_cuda(device)
     return device
+
+
+def _use_cuda(device: torch.device) -> None:
+    if not torch.cuda.is_available():
+        raise ConfigError(f"engine: device is '{device}', but this machine has no CUDA; use cpu.")
+    if device.index is not None:
+        if device.index >= torch.cuda.device_count():
+            raise ConfigError(
+                f"engine: device is '{device}', but this machine has "
+                f"{torch.cuda.device_count()} CUDA devices, numbered from 0."
+            )
+        # Triton launches on the current device, wherever the tensors are.
+        torch.cuda.set_device(device)

@@ -25,6 +25,7 @@ from hybridbench.engine.scheduler.scheduler import Scheduler
 from hybridbench.engine.speculative.drafter import DRAFTERS, Drafter
 from hybridbench.engine.steady import SteadyDetector, StepLoad
 from hybridbench.engine_config import EngineConfig, PauseMode
+from hybridbench.kernels.dispatch import Kernels
 
 
 class Engine:
@@ -42,10 +43,12 @@ class Engine:
         model: LanguageModel | None = None,
         on_kv_events: Callable[[list[KvEvent]], None] | None = None,
         drafter: Drafter | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         """Builds or loads the model that ``config`` names, unless ``model`` is given.
 
-        ``drafter`` stands in for the one that ``config.speculative_algorithm`` names.
+        ``drafter`` stands in for the one that ``config.speculative_algorithm`` names, and
+        ``kernels`` for those of the device.
 
         ``on_kv_events`` is told after each step which KV blocks the cache stored and removed, if
         ``config`` enables that.
@@ -58,7 +61,7 @@ class Engine:
         self.config = config
         self.counters = EngineCounters()
         self._clock = clock if clock is not None else SystemClock()
-        parts = assemble(config, model, self._clock)
+        parts = assemble(config, model, self._clock, kernels)
         self.model_config = parts.model_config
         self.pools = parts.pools
         self._runner = parts.runner

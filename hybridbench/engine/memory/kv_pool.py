@@ -15,6 +15,7 @@ from torch import Tensor
 from hybridbench.engine.memory.indices import SlotInput, as_index_tensor
 from hybridbench.engine.memory.mamba_pool import MambaHostCopy, MambaPool
 from hybridbench.engine.memory.unserved import refuse_unserved
+from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class MHATokenToKVPool:
         layer_num: int,
         device: str | torch.device,
         enable_memory_saver: bool = False,
+        *,
+        kernels: Kernels | None = None,
     ) -> None:
         refuse_unserved(enable_memory_saver=enable_memory_saver)
         self.size = size
@@ -57,14 +60,14 @@ class MHATokenToKVPool:
         self.head_dim = head_dim
         self.layer_num = layer_num
         self.device = torch.device(device)
+        self._kernels = kernels or kernels_for(self.device)
         shape = (size + page_size, head_num, head_dim)
         self.k_buffer = [self._touched(shape) for _ in range(layer_num)]
         self.v_buffer = [self._touched(shape) for _ in range(layer_num)]
 
     def set_kv_buffer(self, layer_id: int, loc: Tensor, k: Tensor, v: Tensor) -> None:
         """Store ``k`` and ``v`` [T, heads, dim] at ``loc`` [T] int64."""
-        self.k_buffer[layer_id].index_copy_(0, loc, k.to(self.dtype))
-        self.v_buffer[layer_id].index_copy_(0, loc, v.to(self.dtype))
+        self._kernels.store_kv(self.k_buffer[layer_id], self.v_buffer[layer_id], loc, k, v)
 
     def get_key_buffer(self, layer_id: int) -> Tensor:
         """The pool's own key tensor of a layer, not a copy."""
@@ -131,6 +134,7 @@ class HybridLinearKVPool:
         enable_memory_saver: bool = False,
         enable_kvcache_transpose: bool = False,
         start_layer: int | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         refuse_unserved(
             enable_memory_saver=enable_memory_saver,
@@ -153,6 +157,7 @@ class HybridLinearKVPool:
             head_dim=head_dim,
             layer_num=len(self.full_attention_layer_id_mapping),
             device=device,
+            kernels=kernels,
         )
 
     def set_kv_buffer(self, layer_id: int, loc: Tensor, k: Tensor, v: Tensor) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hybridbench.engine.memory.indices import SlotInput, as_index_tensor
 from hybridbench.engine.memory.unserved import refuse_unserved
+from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ class MambaPool:
         spec_state_size: int = 0,
         speculative_num_draft_tokens: int | None = None,
         enable_memory_saver: bool = False,
+        kernels: Kernels | None = None,
     ) -> None:
         """Allocate all slots.
 
@@ -165,12 +167,14 @@ class MambaPool:
             speculative_num_draft_tokens: tokens of each in such a step; None makes no buffers for
                 the states in between.
             enable_memory_saver: not served.
+            kernels: stand in for those of the device.
         """
         refuse_unserved(enable_memory_saver=enable_memory_saver)
         if size < 1:
             raise ValueError(f"a state pool needs at least 1 slot, not {size}")
         self.size = size
         self.device = torch.device(device)
+        self._kernels = kernels or kernels_for(self.device)
         self.dtype = dtype
         self.cache_params = cache_params
         self.mamba_map = {layer_id: row for row, layer_id in enumerate(mamba_layer_ids)}
@@ -230,11 +234,7 @@ class MambaPool:
             slots: of the requests, in the order of the batch's rows.
             accepted_steps: place in its chain of the last token that was right, 0 for the first.
         """
-        rows = self._rows(list(slots))
-        steps = self._rows(list(accepted_steps))
-        places = torch.arange(len(slots), device=self.device)
-        for blocks, drafted in zip(self._by_slot, self._drafted, strict=True):
-            blocks[rows] = drafted[steps, places]
+        self._keep_drafted(slots, accepted_steps, range(len(slots)))
 
     def track_mamba_state_after_verify(
         self, track_indices: Sequence[int], places: Sequence[int], steps_to_track: Sequence[int]
@@ -246,10 +246,7 @@ class MambaPool:
             places: the rows in the batch of the requests concerned.
             steps_to_track: place in its chain of the token after which a state is wanted.
         """
-        rows = self._rows(list(track_indices))
-        steps, chains = self._rows(list(steps_to_track)), self._rows(list(places))
-        for blocks, drafted in zip(self._by_slot, self._drafted, strict=True):
-            blocks[rows] = drafted[steps, chains]
+        self._keep_drafted(track_indices, steps_to_track, places)
 
     def copy_from(self, src: SlotInput, dst: SlotInput) -> None:
         """Overwrite the state in ``dst`` with that in ``src``; both held by the caller."""
@@ -258,9 +255,7 @@ class MambaPool:
             for raw in self._host_bytes:
                 raw[dst] = raw[src]
             return
-        src_rows, dst_rows = self._rows(src), self._rows(dst)
-        for blocks in self._by_slot:
-            blocks[dst_rows] = blocks[src_rows]
+        self._kernels.copy_states(self._by_slot, self._rows(dst), self._by_slot, self._rows(src))
 
     def clear_slots(self, idx: SlotInput) -> None:
         """Set the state in ``idx`` to zero, so that a new holder does not inherit the old one's."""
@@ -307,6 +302,15 @@ class MambaPool:
             )
             for layer_id, row in self.mamba_map.items()
         }
+
+    def _keep_drafted(
+        self, slots: Sequence[int], steps: Sequence[int], places: Sequence[int]
+    ) -> None:
+        """Make the states after ``steps`` of the chains at ``places`` those of ``slots``."""
+        chains = self._drafted[0].shape[1]
+        rows = [step * chains + place for step, place in zip(steps, places, strict=True)]
+        drafted = [states.flatten(0, 1) for states in self._drafted]
+        self._kernels.copy_states(self._by_slot, self._rows(slots), drafted, self._rows(rows))
 
     def _rows(self, indices: SlotInput) -> Tensor:
         return as_index_tensor(indices, self.device)

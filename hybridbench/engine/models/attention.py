@@ -10,7 +10,6 @@ from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.layers import Loader, Norm
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
-from hybridbench.kernels.paged_attention import decode_attention, extend_attention
 
 
 class GatedAttention:
@@ -22,6 +21,7 @@ class GatedAttention:
     def __init__(self, loader: Loader, layer_id: int, config: Qwen3NextConfig) -> None:
         prefix = f"model.layers.{layer_id}.self_attn"
         self._layer_id = layer_id
+        self._kernels = loader.kernels
         self._heads, self._key_heads = config.num_attention_heads, config.num_key_value_heads
         self._head_dim = config.head_dim
         parts = ("q_proj", "k_proj", "v_proj")
@@ -60,9 +60,9 @@ class GatedAttention:
         kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
         keys, values = kv_pool.get_kv_buffer(self._layer_id)
         if isinstance(step, ExtendStep):
-            mixed = extend_attention(q, keys, values, step.attention)
+            mixed = self._kernels.extend_attention(q, keys, values, step.attention, None)
         else:
-            mixed = decode_attention(q, keys, values, step.attention)
+            mixed = self._kernels.decode_attention(q, keys, values, step.attention, None)
         gated = mixed.view(tokens, -1).mul_(gate.sigmoid())
         return functional.linear(gated, self._out, self._out_bias)
 

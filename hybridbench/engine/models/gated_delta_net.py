@@ -18,8 +18,6 @@ from hybridbench.engine.models.step import (
     VerifyStep,
     chain_places,
 )
-from hybridbench.kernels.causal_conv1d import causal_conv1d_update, causal_conv1d_varlen
-from hybridbench.kernels.gated_delta_rule import chunk_gated_delta_rule, gated_delta_rule_update
 
 _L2_EPS = 1e-6
 
@@ -34,6 +32,7 @@ class GatedDeltaNet:
     def __init__(self, loader: Loader, layer_id: int, config: Qwen3NextConfig) -> None:
         prefix = f"model.layers.{layer_id}.linear_attn"
         self._layer_id = layer_id
+        self._kernels = loader.kernels
         self._key_heads, self._heads = config.linear_num_key_heads, config.linear_num_value_heads
         self._key_dim, self._value_dim = config.linear_key_head_dim, config.linear_value_head_dim
         self._conv_dim = config.conv_dim
@@ -64,8 +63,7 @@ class GatedDeltaNet:
             [self._conv_dim, value_width, self._heads, self._heads],
             dim=1,
         )
-        g = functional.softplus(a.to(self._precise) + self._dt_bias).mul_(self._decay)
-        beta = b.to(self._precise).sigmoid()
+        g, beta = self._kernels.gdn_gating(a, b, self._decay, self._dt_bias)
         if isinstance(step, ExtendStep):
             mixed = self._extend(qkv, g, beta, state, step)
         elif isinstance(step, DecodeStep):
@@ -83,15 +81,15 @@ class GatedDeltaNet:
     ) -> Tensor:
         """[B, conv_dim] -> [B, HV, V]; from the states in ``source`` to those in ``target``."""
         batch = qkv.shape[0]
-        mixed = causal_conv1d_update(
-            qkv, self._conv, source.conv, source.rows, (target.conv, target.rows)
+        mixed = self._kernels.causal_conv1d_update(
+            qkv, self._conv, source.conv, source.rows, (target.conv, target.rows), None
         )
         qk, v = self._split(mixed.to(self._precise))
         repeats = self._heads // self._key_heads
         # [B, 2, H, K] -> [B, HV, 2, K]: each value head beside the key head it shares.
         qk = qk.permute(0, 2, 1, 3).unsqueeze(2).expand(-1, -1, repeats, -1, -1)
         qk = qk.reshape(batch, self._heads, 2, self._key_dim)
-        return gated_delta_rule_update(
+        return self._kernels.gated_delta_rule_update(
             qk, v, g, beta, source.temporal, source.rows, (target.temporal, target.rows)
         )
 
@@ -125,8 +123,8 @@ class GatedDeltaNet:
         """[T, conv_dim] -> [T, HV, V]."""
         plan = step.chunks
         places = (-1, plan.chunk_size)
-        mixed = causal_conv1d_varlen(
-            qkv, self._conv, state.conv[0], step.slots, step.conv, step.track_slots
+        mixed = self._kernels.causal_conv1d_varlen(
+            qkv, self._conv, state.conv[0], step.slots, step.conv, step.track_slots, None
         )
         qk, v = self._split(mixed.index_select(0, plan.conv_rows).to(self._precise))
         # One row of zeros behind the tokens serves all padding.
@@ -136,7 +134,7 @@ class GatedDeltaNet:
         snapshots = None
         if step.track_slots is not None:
             snapshots = initial.new_empty(plan.snapshot_count, *initial.shape[1:])
-        output, final = chunk_gated_delta_rule(
+        output, final = self._kernels.chunk_gated_delta_rule(
             qk.view(*places, 2, self._key_heads, self._key_dim),
             v.view(*places, self._heads, self._value_dim),
             gates,

@@ -23,12 +23,11 @@ from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 from hybridbench.engine.models.layers import Loader, Norm, Rotation, rotary_frequencies
 from hybridbench.engine.models.step import verified_chains
 from hybridbench.engine.models.weights import WeightSource
-from hybridbench.kernels.moe import clamped_swiglu, experts_sorted
-from hybridbench.kernels.paged_attention import (
+from hybridbench.kernels.dispatch import Kernels, kernels_for
+from hybridbench.kernels.moe.reference import clamped_swiglu
+from hybridbench.kernels.paged_attention.reference import (
     DecodePlan,
     ExtendPlan,
-    decode_attention,
-    extend_attention,
 )
 
 
@@ -246,6 +245,7 @@ class _Attention:
     def __init__(self, loader: Loader, layer_id: int, config: GptOssConfig) -> None:
         prefix = f"model.layers.{layer_id}.self_attn"
         self._layer_id = layer_id
+        self._kernels = loader.kernels
         self._heads, self._key_heads = config.num_attention_heads, config.num_key_value_heads
         self._head_dim = config.head_dim
         self._slides = config.layer_types[layer_id] == "sliding_attention"
@@ -270,9 +270,9 @@ class _Attention:
         keys, values = kv_pool.get_kv_buffer(self._layer_id)
         plan = step.sliding if self._slides else step.full
         if isinstance(plan, ExtendPlan):
-            mixed = extend_attention(q, keys, values, plan, self._sinks)
+            mixed = self._kernels.extend_attention(q, keys, values, plan, self._sinks)
         else:
-            mixed = decode_attention(q, keys, values, plan, self._sinks)
+            mixed = self._kernels.decode_attention(q, keys, values, plan, self._sinks)
         return functional.linear(mixed.reshape(tokens, -1), self._out, self._out_bias)
 
 
@@ -280,6 +280,7 @@ class _Experts:
     """Routed experts with biases; their gates and ups are stored in turns, and kept apart here."""
 
     def __init__(self, loader: Loader, prefix: str, config: GptOssConfig) -> None:
+        self._kernels = loader.kernels
         self._top_k = config.num_experts_per_tok
         self._alpha, self._limit = config.swiglu_alpha, config.swiglu_limit
         self._precise = state_dtype(loader.dtype)
@@ -295,15 +296,15 @@ class _Experts:
     def __call__(self, x: Tensor) -> Tensor:
         """[T, h] -> [T, h]."""
         scores = functional.linear(x, self._router, self._router_bias).to(self._precise)
-        best, chosen = scores.topk(self._top_k, dim=-1)
-        return experts_sorted(
+        weights, chosen = self._kernels.route(scores, self._top_k, True)
+        return self._kernels.experts_sorted(
             x,
-            best.softmax(dim=-1).to(x.dtype),
+            weights.to(x.dtype),
             chosen,
             self._gate_up,
             self._down,
-            biases=(self._gate_up_bias, self._down_bias),
-            unit=self._unit,
+            (self._gate_up_bias, self._down_bias),
+            self._unit,
         )
 
     def _unit(self, both: Tensor) -> Tensor:
@@ -327,11 +328,12 @@ class GptOss:
         source: WeightSource,
         dtype: torch.dtype,
         device: torch.device,
+        kernels: Kernels | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
         self.device = device
-        loader = Loader(source, dtype, device)
+        loader = Loader(source, dtype, device, kernels or kernels_for(device))
         self._embedding = loader.matrix("model.embed_tokens.weight")
         self._layers = [
             _Layer(

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from hybridbench.engine.models.config import state_dtype
 from hybridbench.engine.models.weights import WeightSource
+from hybridbench.kernels.dispatch import Kernels
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Loader:
     source: WeightSource
     dtype: torch.dtype
     device: torch.device
+    kernels: Kernels
+    """What the layers compute with."""
 
     def matrix(self, *names: str) -> Tensor:
         """The rows of all ``names``, one below the other, in the model's dtype."""

@@ -19,8 +19,6 @@ from hybridbench.engine.models.step import (
     VerifyStep,
     chain_places,
 )
-from hybridbench.kernels.causal_conv1d import causal_conv1d_update, causal_conv1d_varlen
-from hybridbench.kernels.mamba2 import mamba2_chunk_scan, mamba2_state_update
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,7 @@ class Mamba2Mixer:
         projection_bias: bool,
     ) -> None:
         self._layer_id = layer_id
+        self._kernels = loader.kernels
         self._sizes = sizes
         self._time_step_min = time_step_min
         self._precise = state_dtype(loader.dtype)
@@ -110,11 +109,11 @@ class Mamba2Mixer:
     def _decode(self, xbc: Tensor, dt: Tensor, source: StateRows, target: StateRows) -> Tensor:
         """[B, conv_dim] -> [B, H, P]; from the states in ``source`` to those in ``target``."""
         into = target.conv, target.rows
-        mixed = causal_conv1d_update(
+        mixed = self._kernels.causal_conv1d_update(
             xbc, self._conv, source.conv, source.rows, into, self._conv_bias
         )
         x, bc = self._split(mixed.to(self._precise))
-        output = mamba2_state_update(
+        output = self._kernels.mamba2_state_update(
             x, dt, self._a, bc, source.temporal, source.rows, (target.temporal, target.rows)
         )
         return output.addcmul_(x, self._d)
@@ -122,7 +121,7 @@ class Mamba2Mixer:
     def _extend(self, xbc: Tensor, dt: Tensor, state: MambaState, step: ExtendStep) -> Tensor:
         """[T, conv_dim] -> [T, H, P]."""
         plan, sizes = step.chunks, self._sizes
-        mixed = causal_conv1d_varlen(
+        mixed = self._kernels.causal_conv1d_varlen(
             xbc,
             self._conv,
             state.conv[0],
@@ -139,7 +138,7 @@ class Mamba2Mixer:
         snapshots = None
         if step.track_slots is not None:
             snapshots = initial.new_empty(plan.snapshot_count, *initial.shape[1:])
-        output = mamba2_chunk_scan(
+        output = self._kernels.mamba2_chunk_scan(
             x.view(*places, sizes.heads, sizes.head_dim),
             steps.view(*places, sizes.heads),
             self._a,

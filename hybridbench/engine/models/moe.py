@@ -9,7 +9,7 @@ from torch.nn import functional
 from hybridbench.engine.models.config import state_dtype
 from hybridbench.engine.models.layers import Loader
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
-from hybridbench.kernels.moe import experts_dense, experts_sorted
+from hybridbench.kernels.moe.reference import experts_dense, swiglu
 
 # What one small product costs in overhead, in multiply-adds it could have done meanwhile.
 _CALL_MACS = 250_000
@@ -26,6 +26,7 @@ class SparseMLP:
     """
 
     def __init__(self, loader: Loader, prefix: str, config: Qwen3NextConfig) -> None:
+        self._kernels = loader.kernels
         self._experts = config.num_experts
         self._top_k = config.num_experts_per_tok
         self._normalise = config.norm_topk_prob
@@ -57,9 +58,10 @@ class SparseMLP:
         head = functional.linear(x, self._first[: self._head_rows])
         weights, chosen = self._route(head)
         shared = torch.mm(self._shared_hidden(head), self._shared_down)
-        return shared.add_(
-            experts_sorted(x, weights, chosen, self._expert_first, self._expert_down)
+        routed = self._kernels.experts_sorted(
+            x, weights, chosen, self._expert_first, self._expert_down, None, swiglu
         )
+        return shared.add_(routed)
 
     def _dense(self, x: Tensor) -> Tensor:
         """Few tokens: two products over all experts cost less than two per expert."""
@@ -77,13 +79,7 @@ class SparseMLP:
     def _route(self, head: Tensor) -> tuple[Tensor, Tensor]:
         """Routing weights [T, k] and the experts chosen [T, k]."""
         scores = head[:, : self._experts].to(self._precise)
-        best, chosen = scores.topk(self._top_k, dim=-1)
-        if self._normalise:
-            # Normalised over the chosen experts, a softmax over all is one over the chosen.
-            weights = (best - best[:, :1]).exp_()
-            weights = weights / weights.sum(dim=-1, keepdim=True)
-        else:
-            weights = scores.softmax(dim=-1).gather(1, chosen)
+        weights, chosen = self._kernels.route(scores, self._top_k, self._normalise)
         return weights.to(head.dtype), chosen
 
     def _shared_hidden(self, head: Tensor) -> Tensor:

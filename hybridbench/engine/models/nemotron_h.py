@@ -25,8 +25,7 @@ from hybridbench.engine.models.layers import Loader, Norm
 from hybridbench.engine.models.mamba2 import Mamba2Mixer, Mamba2Sizes
 from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
 from hybridbench.engine.models.weights import WeightSource
-from hybridbench.kernels.moe import experts_sorted
-from hybridbench.kernels.paged_attention import decode_attention, extend_attention
+from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 _Step: TypeAlias = ExtendStep | DecodeStep | VerifyStep
 _LETTERS: Mapping[str, LayerKind] = {
@@ -313,6 +312,7 @@ class _Attention:
 
     def __init__(self, loader: Loader, layer_id: int, prefix: str, config: NemotronHConfig) -> None:
         self._layer_id = layer_id
+        self._kernels = loader.kernels
         self._heads = config.num_attention_heads, config.num_key_value_heads
         self._head_dim = config.head_dim
         self._in = loader.matrix(*(f"{prefix}.{part}_proj.weight" for part in "qkv"))
@@ -326,9 +326,9 @@ class _Attention:
         kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
         keys, values = kv_pool.get_kv_buffer(self._layer_id)
         if isinstance(step, ExtendStep):
-            mixed = extend_attention(q, keys, values, step.attention)
+            mixed = self._kernels.extend_attention(q, keys, values, step.attention, None)
         else:
-            mixed = decode_attention(q, keys, values, step.attention)
+            mixed = self._kernels.decode_attention(q, keys, values, step.attention, None)
         return functional.linear(mixed.reshape(x.shape[0], -1), self._out)
 
 
@@ -361,6 +361,7 @@ class _Experts:
 
     def __init__(self, loader: Loader, prefix: str, config: NemotronHConfig) -> None:
         self._config = config
+        self._kernels = loader.kernels
         self._precise = state_dtype(loader.dtype)
         self._gate = loader.precise(f"{prefix}.gate.weight")
         self._correction = loader.precise(f"{prefix}.gate.e_score_correction_bias")
@@ -383,7 +384,9 @@ class _Experts:
         del step, kv_pool
         weights, chosen = self._route(x)
         inner = functional.linear(x, *self._latent[0]) if self._latent else x
-        routed = experts_sorted(inner, weights, chosen, self._up, self._down, unit=_relu2)
+        routed = self._kernels.experts_sorted(
+            inner, weights, chosen, self._up, self._down, None, _relu2
+        )
         routed = functional.linear(routed, *self._latent[1]) if self._latent else routed
         return routed + self._shared.of(x)
 
@@ -414,11 +417,12 @@ class NemotronH:
         source: WeightSource,
         dtype: torch.dtype,
         device: torch.device,
+        kernels: Kernels | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
         self.device = device
-        loader = Loader(source, dtype, device)
+        loader = Loader(source, dtype, device, kernels or kernels_for(device))
         self._embedding = loader.matrix("backbone.embeddings.weight")
         self._layers = [
             (

@@ -17,6 +17,7 @@ from hybridbench.engine.models.moe import SparseMLP
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
 from hybridbench.engine.models.weights import WeightSource
+from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,12 @@ class Qwen3Next:
         source: WeightSource,
         dtype: torch.dtype,
         device: torch.device,
+        kernels: Kernels | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
         self.device = device
-        loader = Loader(source, dtype, device)
+        loader = Loader(source, dtype, device, kernels or kernels_for(device))
         self._embedding = loader.matrix("model.embed_tokens.weight")
         self._layers = [_build_layer(loader, i, config) for i in range(config.num_hidden_layers)]
         self._norm = Norm.zero_centred(loader, "model.norm.weight", config.rms_norm_eps)

@@ -19,6 +19,7 @@ from hybridbench.engine.models.qwen3_next import Qwen3Next
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights, WeightSource
 from hybridbench.errors import ConfigError
+from hybridbench.kernels.dispatch import Kernels
 
 Model: TypeAlias = Qwen3Next | GptOss | NemotronH
 Config: TypeAlias = Qwen3NextConfig | GptOssConfig | NemotronHConfig
@@ -102,11 +103,18 @@ def read_hf_config(directory: Path) -> Config:
 
 
 def build_model(
-    config: ModelConfig, dtype: torch.dtype, device: str | torch.device, seed: int
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: str | torch.device,
+    seed: int,
+    kernels: Kernels | None = None,
 ) -> Model:
-    """A model of that shape with random weights named by ``seed``."""
+    """A model of that shape with random weights named by ``seed``.
+
+    ``kernels`` stand in for those of the device.
+    """
     target = torch.device(device)
-    return _assembled(config, RandomWeights(config, seed, target), dtype, target)
+    return _assembled(config, RandomWeights(config, seed, target), dtype, target, kernels)
 
 
 @dataclass(frozen=True)
@@ -117,8 +125,15 @@ class LoadedModel:
     unexpected_tensors: tuple[str, ...]
 
 
-def load_model(path: Path | str, dtype: torch.dtype, device: str | torch.device) -> LoadedModel:
+def load_model(
+    path: Path | str,
+    dtype: torch.dtype,
+    device: str | torch.device,
+    kernels: Kernels | None = None,
+) -> LoadedModel:
     """The model of a Hugging Face checkpoint directory.
+
+    ``kernels`` stand in for those of the device.
 
     Raises:
         ConfigError: one sentence naming the file and the key or tensor that is wrong.
@@ -126,18 +141,22 @@ def load_model(path: Path | str, dtype: torch.dtype, device: str | torch.device)
     directory, target = Path(path), torch.device(device)
     config = read_hf_config(directory)
     source = CheckpointWeights(directory, config, target)
-    return LoadedModel(_assembled(config, source, dtype, target), source.unexpected)
+    return LoadedModel(_assembled(config, source, dtype, target, kernels), source.unexpected)
 
 
 def _assembled(
-    config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device
+    config: ModelConfig,
+    source: WeightSource,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: Kernels | None,
 ) -> Model:
     match config:
         case Qwen3NextConfig():
-            return Qwen3Next(config, source, dtype, device)
+            return Qwen3Next(config, source, dtype, device, kernels)
         case GptOssConfig():
-            return GptOss(config, source, dtype, device)
+            return GptOss(config, source, dtype, device, kernels)
         case NemotronHConfig():
-            return NemotronH(config, source, dtype, device)
+            return NemotronH(config, source, dtype, device, kernels)
         case _:
             raise TypeError(f"no model is built from a {type(config).__name__}")

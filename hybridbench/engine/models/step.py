@@ -12,9 +12,9 @@ from torch import Tensor
 from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
 from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
 from hybridbench.engine.models.layers import Rotation
-from hybridbench.kernels.causal_conv1d import ConvPlan
-from hybridbench.kernels.gated_delta_rule import ChunkPlan
-from hybridbench.kernels.paged_attention import DecodePlan, ExtendPlan
+from hybridbench.kernels.causal_conv1d.reference import ConvPlan
+from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.kernels.paged_attention.reference import DecodePlan, ExtendPlan
 
 
 @dataclass(frozen=True, slots=True)

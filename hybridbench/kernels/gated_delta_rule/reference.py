@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def gated_delta_rule_reference(
@@ -39,6 +40,22 @@ def gated_delta_rule_reference(
         state += k[:, t, :, :, None] * delta[:, :, None, :]
         output[:, t] = torch.einsum("bhkv,bhk->bhv", state, q[:, t])
     return output, state
+
+
+def gdn_gating(a: Tensor, b: Tensor, decay: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The gates of new tokens.
+
+    Args:
+        a, b: [T, HV], what the input projection gives for decay and write strength.
+        decay: [HV], ``-exp(A_log)``, in the state's dtype.
+        dt_bias: [HV], in the state's dtype.
+
+    Returns:
+        The log of the decay, at most 0, and the write strength in (0, 1): [T, HV] each, in the
+        state's dtype, owned by the caller.
+    """
+    g = functional.softplus(a.to(decay.dtype) + dt_bias).mul_(decay)
+    return g, b.to(decay.dtype).sigmoid()
 
 
 def gated_delta_rule_update(

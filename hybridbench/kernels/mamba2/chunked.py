@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hybridbench.kernels.gated_delta_rule import ChunkPlan
+from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
 
 
 def mamba2_chunk_scan(

@@ -14,6 +14,25 @@ from torch import Tensor
 from torch.nn import functional
 
 
+def route(scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    """The experts of each token, and how much each of them counts.
+
+    Args:
+        scores: [T, E], logits of the router.
+        top_k: experts per token.
+        normalise: whether the weights of a token's experts add up to 1; else they are their shares
+            of a softmax over all experts.
+
+    Returns:
+        Weights [T, k] in the scores' dtype and experts [T, k] int64, the best first.
+    """
+    best, chosen = scores.topk(top_k, dim=-1)
+    if normalise:
+        # Normalised over the chosen experts, a softmax over all is one over the chosen.
+        return best.softmax(dim=-1), chosen
+    return scores.softmax(dim=-1).gather(1, chosen), chosen
+
+
 def experts_dense(gate_up: Tensor, weights: Tensor, chosen: Tensor, out: Tensor) -> None:
     """The hidden rows of all experts, weighted; those not chosen get zeros.
 

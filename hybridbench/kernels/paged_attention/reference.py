@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -37,10 +38,31 @@ class DecodeGroup:
 
 
 @dataclass(frozen=True)
-class DecodePlan:
-    """Where the keys of a decode step lie; shared by all attention layers."""
+class DecodeRows:
+    """What each query sees, as rows of a ragged list; on the device of the step, int64."""
 
-    groups: tuple[DecodeGroup, ...]
+    starts: Tensor
+    """[B]: the first of each query's slots in ``slots``."""
+    lens: Tensor
+    """[B]: so many slots it sees."""
+    slots: Tensor
+    """Slot of every position, request after request."""
+
+
+@dataclass(frozen=True)
+class DecodePlan:
+    """Where the keys of a decode step lie; shared by all attention layers.
+
+    Each implementation takes its own layout, made when it first asks.
+    """
+
+    starts: npt.NDArray[np.int64]
+    """[B], the first of each query's slots in ``kv_indices``."""
+    lens: npt.NDArray[np.int64]
+    """[B], so many slots it sees."""
+    kv_indices: npt.NDArray[np.int64]
+    dtype: torch.dtype
+    device: torch.device
 
     @classmethod
     def build(
@@ -51,7 +73,7 @@ class DecodePlan:
         device: torch.device,
         window: int | None = None,
     ) -> DecodePlan:
-        """Group requests by length.
+        """What each query sees of ``kv_indices``.
 
         Args:
             seq_lens: [B], tokens each query may see, its own included.
@@ -63,26 +85,43 @@ class DecodePlan:
         lens = np.asarray(seq_lens, dtype=np.int64)
         ends = np.cumsum(lens)
         lens = lens if window is None else np.minimum(lens, window)
-        starts = ends - lens
-        order = np.argsort(lens, kind="stable")
-        bounds = _group_bounds(lens[order].tolist())
-        groups = []
-        for begin, end in pairwise(bounds):
-            members = order[begin:end] if len(bounds) > 2 else np.arange(len(lens))
-            own = lens[members]
-            longest = int(own.max())
-            places = np.arange(longest, dtype=np.int64)
-            # Padding reads the request's own last slot: finite, whatever unused slots hold.
-            inside = np.minimum(places, own[:, None] - 1)
-            slots = torch.from_numpy(kv_indices[(starts[members][:, None] + inside).ravel()])
-            mask = None
-            if int(own.min()) < longest:
-                hidden = torch.from_numpy(places >= own[:, None]).to(device)
-                mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
-                mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None]
-            requests = torch.from_numpy(members).to(device) if len(bounds) > 2 else None
-            groups.append(DecodeGroup(requests, slots.to(device), mask, longest))
-        return cls(tuple(groups))
+        return cls(ends - lens, lens, kv_indices, dtype, device)
+
+    @cached_property
+    def rows(self) -> DecodeRows:
+        """The layout of the Triton kernel."""
+        starts, lens, slots = (
+            torch.from_numpy(indices).to(self.device)
+            for indices in (self.starts, self.lens, self.kv_indices)
+        )
+        return DecodeRows(starts, lens, slots)
+
+    @cached_property
+    def groups(self) -> tuple[DecodeGroup, ...]:
+        """The layout of the reference: requests grouped by length."""
+        order = np.argsort(self.lens, kind="stable")
+        bounds = _group_bounds(self.lens[order].tolist())
+        if len(bounds) == 2:
+            return (self._group(None),)
+        return tuple(self._group(order[begin:end]) for begin, end in pairwise(bounds))
+
+    def _group(self, members: npt.NDArray[np.int64] | None) -> DecodeGroup:
+        starts, lens = self.starts, self.lens
+        requests = None
+        if members is not None:
+            starts, lens = starts[members], lens[members]
+            requests = torch.from_numpy(members).to(self.device)
+        longest = int(lens.max())
+        places = np.arange(longest, dtype=np.int64)
+        # Padding reads the request's own last slot: finite, whatever unused slots hold.
+        inside = np.minimum(places, lens[:, None] - 1)
+        slots = torch.from_numpy(self.kv_indices[(starts[:, None] + inside).ravel()])
+        mask = None
+        if int(lens.min()) < longest:
+            hidden = torch.from_numpy(places >= lens[:, None]).to(self.device)
+            mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
+            mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None]
+        return DecodeGroup(requests, slots.to(self.device), mask, longest)
 
 
 def decode_attention(

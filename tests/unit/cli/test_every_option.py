@@ -286,6 +286,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
         },
     ),
     "list defects": ((), {}),
+    "list kernels": ((), {}),
 }
 GROUPS: Final = ("nightly", "bench", "profiles", "list")
 

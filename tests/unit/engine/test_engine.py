@@ -367,6 +367,7 @@ def test_the_largest_steps_and_the_warm_up_need_no_states() -> None:
         (EngineConfig(model="qwen3-next-tyni"), "did you mean qwen3-next-tiny"),
         (EngineConfig(dtype="float16"), "dtype is 'float16'"),
         (EngineConfig(device="toaster"), "device is 'toaster'"),
+        (EngineConfig(device="mps"), "device is 'mps'; write cpu or cuda"),
         (EngineConfig(page_size=16), "page_size is 16; set it to 1"),
         (EngineConfig(page_size=64, cache="chunk"), "page_size is 64; set it to 1"),
         (

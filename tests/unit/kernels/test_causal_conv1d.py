@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybridbench.kernels.causal_conv1d import (
+from hybridbench.kernels.causal_conv1d.reference import (
     ConvPlan,
     causal_conv1d_reference,
     causal_conv1d_update,

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.kernels.gated_delta_rule import (
-    ChunkPlan,
-    chunk_gated_delta_rule,
+from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan, chunk_gated_delta_rule
+from hybridbench.kernels.gated_delta_rule.reference import (
     gated_delta_rule_reference,
     gated_delta_rule_update,
 )

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.kernels.gated_delta_rule import ChunkPlan
-from hybridbench.kernels.mamba2 import mamba2_chunk_scan, mamba2_reference, mamba2_state_update
+from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.kernels.mamba2.chunked import mamba2_chunk_scan
+from hybridbench.kernels.mamba2.reference import mamba2_reference, mamba2_state_update
 
 CPU = torch.device("cpu")
 

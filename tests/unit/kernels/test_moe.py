@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.kernels.moe import clamped_swiglu, experts_dense, experts_sorted
+from hybridbench.kernels.moe.reference import clamped_swiglu, experts_dense, experts_sorted
 
 HIDDEN, WIDTH, EXPERTS = 6, 5, 7
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybridbench.kernels.paged_attention import (
+from hybridbench.kernels.paged_attention.reference import (
     DecodePlan,
     ExtendPlan,
     attention_reference,

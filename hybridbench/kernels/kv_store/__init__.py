@@ -1,0 +1,1 @@
+"""Keys and values of new tokens into their slots of a pool."""

@@ -1,0 +1,1 @@
+"""Whole states, all layers of them, from slot to slot."""

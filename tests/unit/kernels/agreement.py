@@ -1,0 +1,162 @@
+"""Runs a Triton kernel beside its reference and compares all that either wrote.
+
+Every tensor given to the kernel lies between canaries: NaN around numbers, -1 around indices, so
+that what is read outside spoils the result and what is written outside is seen.  Memory that the
+kernel takes for its results is full of NaN before it starts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TypeAlias
+
+import pytest
+import torch
+from torch import Tensor
+
+Device: TypeAlias = torch.device
+Placed: TypeAlias = Callable[[Device], object]
+"""An argument that is made on the device: a plan."""
+Argument: TypeAlias = (
+    "Tensor | Placed | int | float | bool | tuple[Argument, ...] | list[Argument] | None"
+)
+
+CPU = torch.device("cpu")
+CANARY = {True: float("nan"), False: -1}
+DEVICES = [
+    pytest.param("cpu", id="interpreter"),
+    pytest.param("cuda", id="gpu", marks=pytest.mark.gpu),
+]
+
+
+def device_of(name: str) -> Device:
+    """The device a case runs on; skips the test where this process cannot."""
+    interprets = os.environ.get("TRITON_INTERPRET") == "1"
+    if name == "cuda" and (interprets or not torch.cuda.is_available()):
+        pytest.skip("needs a CUDA device, and the kernels compiled: pytest -m gpu")
+    if name == "cpu" and not interprets:
+        pytest.skip("kernels are compiled in this process: pytest -m 'not gpu'")
+    return torch.device(name)
+
+
+def assert_agrees(
+    reference: Callable[..., object],
+    kernel: Callable[..., object],
+    *arguments: Argument,
+    device: Device = CPU,
+    atol: float = 1e-12,
+) -> None:
+    """Both get equal arguments; results and arguments must be equal afterwards, within ``atol``.
+
+    What the reference leaves as it was must be so bit by bit.
+    """
+    expected = _Arguments(CPU)
+    given = _Arguments(device)
+    wanted = reference(*(expected.copy(argument) for argument in arguments))
+    passed = [given.copy(argument) for argument in arguments]
+    with _poisoned_results():
+        got = kernel(*passed)
+
+    for fence in given.fences:
+        assert fence.is_whole(), "the kernel wrote outside of an argument"
+    _assert_close(got, wanted, atol)
+    for before, after, wanted_after in zip(
+        expected.originals, given.copies, expected.copies, strict=True
+    ):
+        kept = (wanted_after == before) | (wanted_after.isnan() & before.isnan())
+        moved = after.cpu()
+        same = (moved == before) | (moved.isnan() & before.isnan())
+        assert bool(same[kept].all()), "the kernel wrote where nothing was to be written"
+        _assert_close(moved, wanted_after, atol)
+
+
+def mutant(module: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
+    """The same module with one piece of its source replaced."""
+    assert module.__file__ is not None
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    assert source.count(old) == 1, f"{old!r} is in {module.__name__} {source.count(old)} times"
+    path = folder / f"mutant_{module.__name__.rpartition('.')[2]}.py"
+    path.write_text(source.replace(old, new), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    changed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(changed)
+    return changed
+
+
+@dataclass
+class _Fence:
+    """A tensor's storage with canaries before and behind it."""
+
+    buffer: Tensor
+    before: int
+    behind: int
+
+    def is_whole(self) -> bool:
+        for part in (self.buffer[: self.before], self.buffer[-self.behind :]):
+            whole = part.isnan() if part.is_floating_point() else part == CANARY[False]
+            if not bool(whole.all()):
+                return False
+        return True
+
+
+@dataclass
+class _Arguments:
+    """Copies of arguments on one device, and the fences around them."""
+
+    device: Device
+    originals: list[Tensor] = field(default_factory=list)
+    copies: list[Tensor] = field(default_factory=list)
+    fences: list[_Fence] = field(default_factory=list)
+
+    def copy(self, argument: Argument) -> object:
+        if isinstance(argument, Tensor):
+            return self._fenced(argument)
+        if isinstance(argument, tuple):
+            return tuple(self.copy(part) for part in argument)
+        if isinstance(argument, list):
+            return [self.copy(part) for part in argument]
+        return argument(self.device) if callable(argument) else argument
+
+    def _fenced(self, tensor: Tensor) -> Tensor:
+        storage = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+        # An index of -1 is to fall on a canary: two rows of it.
+        rows = 2 * (tensor.stride(0) if tensor.dim() else 1) + 64
+        canary = CANARY[tensor.is_floating_point()]
+        size = storage.numel() + 2 * rows
+        buffer = torch.full((size,), canary, dtype=tensor.dtype, device=self.device)
+        buffer[rows:-rows] = storage
+        copy = buffer.as_strided(tensor.size(), tensor.stride(), rows + tensor.storage_offset())
+        self.originals.append(tensor.clone())
+        self.copies.append(copy)
+        self.fences.append(_Fence(buffer, rows, rows))
+        return copy
+
+
+@contextmanager
+def _poisoned_results() -> Iterator[None]:
+    """Fill memory that torch hands out with NaN, or the largest integer."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def _assert_close(got: object, wanted: object, atol: float) -> None:
+    if isinstance(wanted, tuple):
+        assert isinstance(got, tuple)
+        for one, other in zip(got, wanted, strict=True):
+            _assert_close(one, other, atol)
+    elif isinstance(wanted, Tensor):
+        assert isinstance(got, Tensor)
+        torch.testing.assert_close(got.cpu(), wanted, rtol=0.0, atol=atol, equal_nan=True)
+    else:
+        assert got == wanted

@@ -1,0 +1,101 @@
+"""Attention over scattered slots in Triton, against the reference, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hybridbench.kernels.paged_attention import reference, triton_kernel
+from hybridbench.kernels.paged_attention.reference import DecodePlan
+from tests.unit.kernels.agreement import DEVICES, Argument, assert_agrees, device_of, mutant
+
+HEAD_DIM = 5
+
+
+def paged_slots(lens: Sequence[int], page_size: int) -> tuple[np.ndarray, int]:
+    """A slot for every position, in whole pages in any order, and how many slots there are."""
+    pages = [-(-length // page_size) for length in lens]
+    order = np.random.default_rng(page_size).permutation(sum(pages) + 2)[: sum(pages)] + 1
+    first = np.cumsum(pages) - pages
+    slots = [
+        order[begin + np.arange(length) // page_size] * page_size + np.arange(length) % page_size
+        for begin, length in zip(first, lens, strict=True)
+    ]
+    return np.concatenate(slots).astype(np.int64), (sum(pages) + 3) * page_size
+
+
+def pool(slots: np.ndarray, size: int, key_heads: int) -> tuple[Tensor, Tensor]:
+    """Keys and values at ``slots``; every other slot is NaN."""
+    generator = torch.Generator().manual_seed(size)
+    both = torch.full((2, size, key_heads, HEAD_DIM), float("nan"), dtype=torch.float64)
+    used = torch.from_numpy(slots)
+    both[:, used] = torch.randn(
+        2, len(slots), key_heads, HEAD_DIM, generator=generator, dtype=torch.float64
+    )
+    return both[0].clone(), both[1].clone()
+
+
+def decode_arguments(
+    lens: Sequence[int],
+    *,
+    heads: tuple[int, int] = (4, 2),
+    page_size: int = 1,
+    window: int | None = None,
+    sinks: bool = False,
+) -> list[Argument]:
+    slots, size = paged_slots(lens, page_size)
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(len(lens), heads[0], HEAD_DIM, generator=generator, dtype=torch.float64)
+    return [
+        q,
+        *pool(slots, size, heads[1]),
+        lambda device: DecodePlan.build(lens, slots, torch.float64, device, window),
+        torch.randn(heads[0], generator=generator, dtype=torch.float64) if sinks else None,
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        decode_arguments([1]),
+        decode_arguments([33, 1, 32], sinks=True),
+        decode_arguments([40, 3], heads=(3, 1), page_size=64, window=7),
+        decode_arguments([5, 70], heads=(2, 2), page_size=16, window=33, sinks=True),
+    ],
+    ids=["one-token", "sinks", "window-odd-group", "window-and-sinks"],
+)
+def test_decode_equals_the_reference(arguments: list[Argument], device: str) -> None:
+    assert_agrees(
+        reference.decode_attention,
+        triton_kernel.decode_attention,
+        *arguments,
+        device=device_of(device),
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("seen = position < length", "seen = position < length - 1"),
+        ("slots + start + position", "slots + position"),
+        ("input_precision=PRECISION) * SCALE", "input_precision=PRECISION)"),
+        ("whole = whole * shrunk", "whole = whole"),
+        ("        whole += 1.0\n", ""),
+    ],
+    ids=["mask-off-by-one", "wrong-slot", "missing-scale", "stale-sum", "sink-not-counted"],
+)
+def test_a_mutant_of_decode_is_found(old: str, new: str, tmp_path: Path) -> None:
+    changed = mutant(triton_kernel, old, new, tmp_path)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(
+            reference.decode_attention,
+            changed.decode_attention,
+            *decode_arguments([33, 2], sinks=True),
+        )
