@@ -83,13 +83,21 @@ def triton_kernels() -> Kernels:
     Raises:
         ImportError: triton is not installed.
     """
-    from hybridbench.kernels.kv_store import triton_kernel as kv_store_triton
-    from hybridbench.kernels.paged_attention import triton_kernel as paged_attention_triton
+    from hybridbench.kernels.causal_conv1d import triton_kernel as triton_conv1d
+    from hybridbench.kernels.gated_delta_rule import triton_kernel as triton_delta_rule
+    from hybridbench.kernels.kv_store import triton_kernel as triton_kv_store
+    from hybridbench.kernels.paged_attention import triton_kernel as triton_attention
+    from hybridbench.kernels.state_copy import triton_kernel as triton_state_copy
 
     return replace(
         REFERENCE,
-        store_kv=kv_store_triton.store_kv,
-        decode_attention=paged_attention_triton.decode_attention,
+        store_kv=triton_kv_store.store_kv,
+        decode_attention=triton_attention.decode_attention,
+        gdn_gating=triton_delta_rule.gdn_gating,
+        gated_delta_rule_update=triton_delta_rule.gated_delta_rule_update,
+        causal_conv1d_update=triton_conv1d.causal_conv1d_update,
+        causal_conv1d_varlen=triton_conv1d.causal_conv1d_varlen,
+        copy_states=triton_state_copy.copy_states,
     )
 
 

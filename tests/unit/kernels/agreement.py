@@ -76,6 +76,20 @@ def assert_agrees(
         _assert_close(moved, wanted_after, atol)
 
 
+def but_for_the_dump(form: Callable[..., Tensor], pool: int, slots: int) -> Callable[..., Tensor]:
+    """``form`` without what padding gives: its outputs, and row 0 of the pool.
+
+    Padded requests share that row, so what they get depends on which of them comes first.
+    """
+
+    def run(*arguments: Tensor) -> Tensor:
+        output = form(*arguments)
+        arguments[pool][0] = 0.0
+        return output[arguments[slots] != 0]
+
+    return run
+
+
 def mutant(module: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
     """The same module with one piece of its source replaced."""
     assert module.__file__ is not None
@@ -160,3 +174,16 @@ def _assert_close(got: object, wanted: object, atol: float) -> None:
         torch.testing.assert_close(got.cpu(), wanted, rtol=0.0, atol=atol, equal_nan=True)
     else:
         assert got == wanted
+
+
+def random(*shape: int) -> Tensor:
+    """Numbers that are the same for each shape, in float64."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def pool_of_layers(slots: int, shape: tuple[int, ...], read: Tensor) -> Tensor:
+    """[slots, *shape]: the second of three layers that lie slot by slot; NaN but for ``read``."""
+    layers = torch.full((slots, 3, *shape), float("nan"), dtype=torch.float64)
+    layers[read, 1] = random(len(read), *shape)
+    return layers[:, 1]
