@@ -13,6 +13,7 @@ from hybridbench.engine.memory.base_pages import NOTHING, BaseTokenToKVPoolAlloc
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.owners import REQ, Owner
 from hybridbench.engine.memory.sizes import AllocationSizeError, check_decode, checked_size
+from hybridbench.kernels.page_allocation import reference as page_allocation
 
 
 def ceil_align(length: int, page_size: int) -> int:
@@ -132,19 +133,7 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
             return None
         if extend_num_tokens == 0:
             return NOTHING.copy()
-        lengths = ends - starts
-        # For each token: its position in its request, and the place of its page among `pages`.
-        segment_start = np.cumsum(lengths) - lengths
-        position = np.arange(extend_num_tokens) + np.repeat(starts - segment_start, lengths)
-        page_base = np.cumsum(new_pages) - new_pages - first_new_page
-        place = position // page_size + np.repeat(page_base, lengths)
-        in_old_page = position < np.repeat(first_new_page * page_size, lengths)
-        continued: IntArray = position + np.repeat(last + 1 - starts, lengths)
-        if len(pages) == 0:
-            return continued
-        fresh = pages[place] * page_size + position % page_size
-        locations: IntArray = np.where(in_old_page, continued, fresh)
-        return locations
+        return page_allocation.alloc_extend(starts, ends, last, pages, page_size, extend_num_tokens)
 
     def alloc_decode(
         self, seq_lens: SlotInput, last_loc: SlotInput, owner: Owner = REQ
@@ -162,9 +151,7 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         pages = self._take_pages(int(np.count_nonzero(crosses)), owner)
         if pages is None:
             return None
-        locations = last + 1
-        locations[crosses] = pages * self.page_size
-        return locations
+        return page_allocation.alloc_decode(crosses, last, pages, self.page_size)
 
     def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
         pages = idx // self.page_size

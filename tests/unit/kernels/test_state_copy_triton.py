@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,7 @@ def test_whole_states_arrive(target_rows: list[int], source_rows: list[int], dev
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_states_move_within_one_pool(device: str) -> None:
-    def within(form: object) -> object:
-        assert callable(form)
+    def within(form: Callable[..., None]) -> Callable[..., None]:
         return lambda pool, to, of: form([pool], to, [pool], of)
 
     assert_agrees(

@@ -1,0 +1,1 @@
+"""Where new tokens go, of pages that an allocator has taken."""
