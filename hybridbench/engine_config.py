@@ -27,7 +27,7 @@ from hybridbench.setting_types import (
 )
 
 SchedulePolicyName: TypeAlias = Literal["fcfs", "lpm"]
-CacheKind: TypeAlias = Literal["radix", "chunk"]
+CacheKind: TypeAlias = Literal["radix", "unified", "chunk"]
 CheckLevel: TypeAlias = Literal["off", "idle", "busy"]
 SpeculativeAlgorithm: TypeAlias = Literal["NGRAM"]
 StateRefresh: TypeAlias = Literal["path", "used"]
@@ -98,7 +98,8 @@ class EngineSettings(ProfileGroup):
     schedule_policy: SchedulePolicyName = "fcfs"
     """"fcfs" serves in order of arrival, "lpm" the longest cached prefix first."""
     cache: CacheKind = "radix"
-    """"radix" reuses prefixes, "chunk" reuses nothing."""
+    """"radix" reuses prefixes in the tree made for the model, "unified" in one tree for all models,
+    "chunk" reuses nothing."""
     check_level: CheckLevel = "idle"
     """Which invariants a step checks: none, those of idleness, those of every step."""
     check_owners: Flag = True
@@ -179,7 +180,7 @@ class EngineConfig(EngineSettings, PoolSizes):
     @property
     def tracks_states(self) -> bool:
         """Whether requests have track buffers, if the model has states at all."""
-        return self.mamba_scheduler_strategy != "no_buffer" and self.cache == "radix"
+        return self.mamba_scheduler_strategy != "no_buffer" and self.cache != "chunk"
 
     @property
     def track_buffer_size(self) -> int:

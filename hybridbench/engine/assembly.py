@@ -12,6 +12,7 @@ from hybridbench.engine.cache.base import BasePrefixCache, CacheInitParams
 from hybridbench.engine.cache.chunk_cache import ChunkCache
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
@@ -174,6 +175,8 @@ def _prefix_cache(
     )
     if disable:
         return ChunkCache(params)
+    if config.cache == "unified":
+        return UnifiedRadixCache(params)
     if isinstance(rows, HybridReqToTokenPool):
         return MambaRadixCache(params)
     return RadixCache(params)

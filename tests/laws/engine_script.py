@@ -66,6 +66,8 @@ def paged(name: str = "pages of 16", **changes: Any) -> Script:
 
 HYBRID = hybrid()
 PAGED = paged()
+UNIFIED = hybrid("hybrid, unified tree", cache="unified")
+UNIFIED_PAGED = paged("pages of 16, unified tree", cache="unified")
 HYBRID_OVERLAP = hybrid("hybrid, overlapped", enable_overlap_schedule=True)
 PAGED_OVERLAP = paged("pages of 16, overlapped", enable_overlap_schedule=True)
 HYBRID_DRAFTS = hybrid("hybrid, drafts", drafter=HalfRightDrafter(NANO_MODEL.vocab_size))
@@ -87,6 +89,15 @@ TRACKED_PAGES = Script(
         4, mamba_slots=7, kv_tokens=112, chunked_prefill_size=16, max_running_requests=3,
         mamba_cache_chunk_size=4, mamba_track_interval=4, enable_overlap_schedule=True,
         mamba_scheduler_strategy="extra_buffer_lazy",
+    ),
+)  # fmt: skip
+UNIFIED_TRACKED = Script(
+    "track buffers, pages of 4, unified tree",
+    _prompts(list(range(1, 21)), fork_at=10),
+    lambda: make_tracking_engine(
+        4, mamba_slots=9, kv_tokens=112, chunked_prefill_size=16, max_running_requests=3,
+        mamba_cache_chunk_size=4, mamba_track_interval=4, enable_overlap_schedule=True,
+        cache="unified",
     ),
 )  # fmt: skip
 # States are saved from the middle of chains that are verified.

@@ -59,6 +59,9 @@ def attention(page_size: int, name: str, **changes: Any) -> SessionScript:
 
 HYBRID = hybrid()
 PAGED = attention(16, "pages of 16")
+# Sessions wrap the unified tree like any other.
+UNIFIED = hybrid("hybrid, unified tree", cache="unified")
+UNIFIED_PAGED = attention(16, "pages of 16, unified tree", cache="unified")
 # What runs ahead of results, of what is known, or of both.
 AHEAD: dict[str, dict[str, Any]] = {
     "overlap": {"enable_overlap_schedule": True},
@@ -87,7 +90,16 @@ TRACKED_AHEAD = SessionScript(
         mamba_cache_chunk_size=4, mamba_track_interval=4, **AHEAD["both"],
     ),
 )  # fmt: skip
-SCRIPTS = [HYBRID, PAGED, TRACKED, *HYBRID_AHEAD, *ATTENTION_AHEAD, TRACKED_AHEAD]
+SCRIPTS = [
+    HYBRID,
+    PAGED,
+    TRACKED,
+    *HYBRID_AHEAD,
+    *ATTENTION_AHEAD,
+    TRACKED_AHEAD,
+    UNIFIED,
+    UNIFIED_PAGED,
+]
 
 
 class SessionRun:

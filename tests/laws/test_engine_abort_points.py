@@ -18,6 +18,8 @@ from tests.laws.engine_script import (
     TRACKED,
     TRACKED_DRAFTS,
     TRACKED_PAGES,
+    UNIFIED,
+    UNIFIED_PAGED,
     Script,
     ScriptedRun,
 )
@@ -36,6 +38,8 @@ from tests.laws.engine_script import (
         ("abort", TRACKED),
         ("abort", TRACKED_PAGES),
         ("abort", TRACKED_DRAFTS),
+        ("abort", UNIFIED),
+        ("abort", UNIFIED_PAGED),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

@@ -20,6 +20,7 @@ from hybridbench.clock import FakeClock
 from hybridbench.engine.cache.chunk_cache import ChunkCache
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sessions.streaming_session import StreamingSession
 from hybridbench.engine_config import NewTokenRatio
@@ -41,6 +42,8 @@ DARING = NewTokenRatio(init=0.3, min=0.0, decay_steps=1)
 CACHES = {
     "RadixCache": ("radix", attention_model, RadixCache),
     "MambaRadixCache": ("radix", nano_model, MambaRadixCache),
+    "UnifiedRadixCache": ("unified", nano_model, UnifiedRadixCache),
+    "UnifiedRadixCache, attention only": ("unified", attention_model, UnifiedRadixCache),
     "ChunkCache": ("chunk", nano_model, ChunkCache),
     "ChunkCache, attention only": ("chunk", attention_model, ChunkCache),
 }
@@ -71,10 +74,14 @@ class Cell:
         return ", ".join([self.cache, f"page {self.page_size}", self.strategy, *ahead])
 
     @property
+    def recurrent(self) -> bool:
+        """Whether the model has states."""
+        return CACHES[self.cache][1] is nano_model
+
+    @property
     def refusal(self) -> str | None:
         """What the engine says to this combination; None where it is legal."""
-        recurrent = self.cache in ("MambaRadixCache", "ChunkCache")
-        if recurrent and self.page_size > 1 and self.strategy == "no_buffer":
+        if self.recurrent and self.page_size > 1 and self.strategy == "no_buffer":
             return f"page_size is {self.page_size}; set it to 1 or mamba_scheduler_strategy"
         return None
 
@@ -85,8 +92,7 @@ class Cell:
         Overlapped steps leave a position that was launched and does not count, of guesses and of
         recurrent models with every turn; in pages of several tokens it seldom begins one.
         """
-        recurrent = self.cache in ("MambaRadixCache", "ChunkCache")
-        ahead = self.overlap and (self.drafts or recurrent)
+        ahead = self.overlap and (self.drafts or self.recurrent)
         return self.sessions and ahead and self.page_size == 1
 
 
@@ -102,11 +108,12 @@ CELLS = [
     )
 ]
 LEGAL = [cell for cell in CELLS if cell.refusal is None]
-# Only the hybrid tree takes states: to the others one strategy is like another.
+# Only hybrid trees take states: to the others one strategy is like another.
 DISTINCT = [
     cell
     for cell in LEGAL
-    if cell.cache == "MambaRadixCache" or cell.strategy == first_legal_strategy(cell)
+    if cell.cache in ("MambaRadixCache", "UnifiedRadixCache")
+    or cell.strategy == first_legal_strategy(cell)
 ]
 # Every legal cell for long, and those that are engines of their own with several programs.
 LONG = [(cell, seed) for cell in LEGAL for seed in range(6000, 6005 if cell in DISTINCT else 6001)]
@@ -138,8 +145,7 @@ def make_program(cell: Cell, seed: int) -> EngineProgram:
     clock = FakeClock()
     engine = build(cell, clock)
     longest_prompt, longest_output, stretch = LENGTHS[cell.page_size]
-    attention_only = CACHES[cell.cache][1] is attention_model
-    model = attention_model() if attention_only else nano_model()
+    model = CACHES[cell.cache][1]()
     oracle = partial(make_engine, model=model, max_context_len=352)
     if cell.sessions:
         program = SessionProgram(engine, random.Random(seed), clock, longest_prompt)

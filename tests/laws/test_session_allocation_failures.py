@@ -14,6 +14,7 @@ from tests.laws.session_script import (
     PAGED,
     TRACKED,
     TRACKED_AHEAD,
+    UNIFIED,
     ReferenceTokens,
     SessionRun,
     SessionScript,
@@ -60,6 +61,8 @@ def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[Session
         ],
         (TRACKED_AHEAD, "state slots"),
         (TRACKED_AHEAD, "prefill tokens"),
+        (UNIFIED, "state slots"),
+        (UNIFIED, "prefill tokens"),
     ],
     ids=lambda value: value.name if isinstance(value, SessionScript) else value,
 )

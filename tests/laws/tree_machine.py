@@ -89,16 +89,13 @@ class TreeMachine(RuleBasedStateMachine):
         world = self.a_world()
         nodes = sorted(prefixes(world.tree.cache).items())
         if nodes:
-            node = nodes[data.draw(st.integers(0, len(nodes) - 1))][1]
-            world.tree.cache.inc_lock_ref(node)
-            world.locked.append(node)
+            world.lock(nodes[data.draw(st.integers(0, len(nodes) - 1))][1])
 
     @precondition(lambda self: self.world.locked)
     @rule(data=st.data())
     def unlock(self, data: st.DataObject) -> None:
         world = self.a_world()
-        node = world.locked.pop(data.draw(st.integers(0, len(world.locked) - 1)))
-        world.tree.cache.dec_lock_ref(node)
+        world.unlock(data.draw(st.integers(0, len(world.locked) - 1)))
 
     @invariant()
     def the_laws_hold(self) -> None:
@@ -110,8 +107,8 @@ class TreeMachine(RuleBasedStateMachine):
         if self.world is None:
             return
         world = self.world
-        for node in world.locked:
-            world.tree.cache.dec_lock_ref(node)
+        while world.locked:
+            world.unlock(0)
         for req in list(world.requests):
             world.finish(req, is_insert=False)
         assert world.tree.cache.protected_size() == 0

@@ -17,7 +17,13 @@ from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.owners import FREE, REQ, TRACK, TREE
 from hybridbench.engine.memory.req_to_token import NOT_TAKEN
-from tests.unit.engine.cache.trees import HybridTree, PagedTree, TreeReq, prefixes
+from tests.unit.engine.cache.trees import (
+    AnyHybridTree,
+    AnyPagedTree,
+    HybridTree,
+    TreeReq,
+    prefixes,
+)
 
 
 @dataclass
@@ -36,7 +42,7 @@ class NodeView:
 class TreeWorld:
     """Requests that match, compute, share, finish and vanish, and the laws that must hold."""
 
-    def __init__(self, tree: HybridTree | PagedTree) -> None:
+    def __init__(self, tree: AnyHybridTree | AnyPagedTree) -> None:
         self.tree = tree
         self.requests: list[TreeReq] = []
         self.locked: list[TreeNode] = []
@@ -56,20 +62,20 @@ class TreeWorld:
         hit = matched.cache_protected_len
         assert len(matched.device_indices) == hit
         tree.cache.inc_lock_ref(matched.last_device_node)
-        if isinstance(tree, HybridTree):
+        if isinstance(tree, AnyHybridTree):
             own = req.mamba_pool_idx is None
             self.make_state_room(own + tree.rows.track_slots_at_alloc)
         rows = tree.rows.alloc([req])
         if rows is None:
             tree.cache.dec_lock_ref(matched.last_device_node)
-            if isinstance(tree, HybridTree) and req.mamba_pool_idx is not None:
+            if isinstance(tree, AnyHybridTree) and req.mamba_pool_idx is not None:
                 tree.rows.free_mamba_cache(req)
             return False
         req.last_node = matched.last_device_node
         req.prefix_indices = matched.device_indices
         req.cache_protected_len = req.kv_committed_len = req.kv_allocated_len = hit
         tree.rows.write((rows[0], slice(0, hit)), matched.device_indices)
-        if isinstance(tree, HybridTree) and hit == 0:
+        if isinstance(tree, AnyHybridTree) and hit == 0:
             assert req.mamba_pool_idx is not None
             tree.states.clear_slots(req.mamba_pool_idx)
         self.requests.append(req)
@@ -94,13 +100,13 @@ class TreeWorld:
         for position, idx in enumerate(fresh.tolist(), start=begin):
             self._kv[idx] = self.name(req.fill_ids[: position + 1])
         req.kv_allocated_len = req.kv_committed_len = end
-        if isinstance(tree, HybridTree):
+        if isinstance(tree, AnyHybridTree):
             assert req.mamba_pool_idx is not None
             self.set_state(req.mamba_pool_idx, req.fill_ids[:end])
             self._save_state(tree, req, begin)
         return True
 
-    def _save_state(self, tree: HybridTree, req: TreeReq, begin: int) -> None:
+    def _save_state(self, tree: AnyHybridTree, req: TreeReq, begin: int) -> None:
         """Where states are tracked: save that of the last grid line that was just passed."""
         if tree.buffers is None:
             return
@@ -123,12 +129,21 @@ class TreeWorld:
         assert req.mamba_ping_pong_track_buffer is None
         self.tree.rows.free(req)
 
+    def lock(self, node: TreeNode) -> None:
+        """Lock a node without a request."""
+        self.tree.cache.inc_lock_ref(node)
+        self.locked.append(node)
+
+    def unlock(self, place: int) -> None:
+        """Give one of these locks back."""
+        self.tree.cache.dec_lock_ref(self.locked.pop(place))
+
     def set_state(self, slot: int, prefix: Sequence[int]) -> None:
-        assert isinstance(self.tree, HybridTree)
+        assert isinstance(self.tree, AnyHybridTree)
         self.tree.states.mamba_cache.temporal[:, slot] = float(self.name(prefix))
 
     def state(self, slot: int) -> int:
-        assert isinstance(self.tree, HybridTree)
+        assert isinstance(self.tree, AnyHybridTree)
         return int(self.tree.states.mamba_cache.temporal[0, slot, 0, 0, 0])
 
     def make_kv_room(self, need: int) -> None:
@@ -137,7 +152,7 @@ class TreeWorld:
             self.tree.cache.evict(EvictParams(num_tokens=short))
 
     def make_state_room(self, need: int) -> None:
-        assert isinstance(self.tree, HybridTree)
+        assert isinstance(self.tree, AnyHybridTree)
         short = need - self.tree.mamba.available_size()
         if short > 0:
             self.tree.cache.evict(EvictParams(mamba_num=short))
@@ -170,7 +185,7 @@ class TreeWorld:
             booked = {idx // tree.kv.page_size for idx in tree.kv.slots_of(owner).tolist()}
             assert booked == set(pages)
         self._check_contents()
-        if isinstance(tree, HybridTree):
+        if isinstance(tree, AnyHybridTree):
             self._check_states(tree, held.mamba_slots)
 
     def _own_pages(self, req: TreeReq) -> set[int]:
@@ -191,7 +206,7 @@ class TreeWorld:
             for offset, idx in enumerate(node.value.tolist(), start=1):
                 assert self._kv[idx] == self.name(path[: start + offset])
 
-    def _check_states(self, tree: HybridTree, in_tree: list[int]) -> None:
+    def _check_states(self, tree: AnyHybridTree, in_tree: list[int]) -> None:
         own = [req.mamba_pool_idx for req in self.requests if req.mamba_pool_idx is not None]
         assert len(own) == len(self.requests)
         free = list(tree.mamba.free_slots)
@@ -215,7 +230,9 @@ class TreeWorld:
 
     def _naive(self, params: EvictParams) -> tuple[dict[tuple[int, ...], bool], EvictResult]:
         """Which nodes are left (and whether with a state), by scanning for each victim."""
-        hybrid = isinstance(self.tree, HybridTree)
+        hybrid = isinstance(self.tree, AnyHybridTree)
+        # In a unified tree a tombstone that lost its last child waits for the turn of its KV.
+        cascades = isinstance(self.tree, HybridTree)
         views = self._views()
         tokens = states = 0
 
@@ -228,7 +245,7 @@ class TreeWorld:
             if parent is None:
                 return
             parent.children -= 1
-            if hybrid and not (parent.children or parent.has_state or parent.full_locks):
+            if cascades and not (parent.children or parent.has_state or parent.full_locks):
                 remove(view.parent)
 
         while tokens < params.num_tokens:

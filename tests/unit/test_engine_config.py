@@ -62,7 +62,7 @@ def test_an_impossible_value_is_refused_by_its_name(changes: dict[str, object], 
             {"chunked_prefill_size": 0},
             "engine: chunked_prefill_size is 0; it must be at least 1, or None.",
         ),
-        ({"cache": "tree"}, "engine: cache is 'tree'; it must be radix or chunk."),
+        ({"cache": "tree"}, "engine: cache is 'tree'; it must be radix or unified or chunk."),
         (
             {"page_size": 16, "kv_tokens": 100},
             "engine: kv_tokens 100 is not a multiple of page_size 16; 96 is.",
@@ -102,6 +102,7 @@ def test_the_size_of_a_track_buffer_follows_strategy_cache_and_overlap() -> None
     assert plain.track_buffer_size == 0
     assert tracking.track_buffer_size == 1
     assert replace(tracking, enable_overlap_schedule=True).track_buffer_size == 2
+    assert replace(tracking, cache="unified").track_buffer_size == 1
     assert replace(tracking, cache="chunk").track_buffer_size == 0
 
 

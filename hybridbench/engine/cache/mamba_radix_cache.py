@@ -57,11 +57,7 @@ class MambaRadixCache(PrefixTree):
     def __init__(self, params: CacheInitParams) -> None:
         """Raises ValueError if pages, track buffers and chunk size do not fit together."""
         super().__init__(params)
-        rows = params.req_to_token_pool
-        if not isinstance(rows, HybridReqToTokenPool):
-            raise TypeError(
-                f"a hybrid tree needs a HybridReqToTokenPool, not {type(rows).__name__}"
-            )
+        rows = hybrid_rows(params)
         if params.eviction_policy != "lru":
             raise ValueError(f"a hybrid tree evicts by lru only, not {params.eviction_policy!r}")
         self._refresh_path = params.state_refresh == "path"
@@ -71,17 +67,6 @@ class MambaRadixCache(PrefixTree):
         self._start_order()
         self.enable_mamba_extra_buffer = params.enable_mamba_extra_buffer
         self.mamba_cache_chunk_size = max(params.mamba_cache_chunk_size, params.page_size)
-        if params.page_size != 1 and not params.enable_mamba_extra_buffer:
-            raise ValueError(
-                f"a hybrid tree without track buffers needs page_size 1, not {params.page_size}"
-            )
-        if params.enable_mamba_extra_buffer != self._hybrid_rows.enable_mamba_extra_buffer:
-            raise ValueError("enable_mamba_extra_buffer must be the same for the tree and the rows")
-        if self.mamba_cache_chunk_size % params.page_size:
-            raise ValueError(
-                f"mamba_cache_chunk_size {self.mamba_cache_chunk_size} is not a multiple of "
-                f"page_size {params.page_size}"
-            )
 
     def supports_mamba(self) -> bool:
         return True
@@ -249,13 +234,13 @@ class MambaRadixCache(PrefixTree):
         nodes = self._check_structure()
         self.full_lru_list.sanity_check()
         self.mamba_lru_list.sanity_check()
-        _check_same({n.id for n in nodes}, {n.id for n in self.full_lru_list}, "full list")
+        check_same({n.id for n in nodes}, {n.id for n in self.full_lru_list}, "full list")
         with_state = {node.id for node in nodes if node.mamba_value is not None}
-        _check_same(with_state, {n.id for n in self.mamba_lru_list}, "mamba list")
+        check_same(with_state, {n.id for n in self.mamba_lru_list}, "mamba list")
         leaves = {node.id for node in nodes if not node.children and node.full_lock_ref == 0}
-        _check_same(leaves, {n.id for n in self.full_lru_list.evictable()}, "evictable leaves")
+        check_same(leaves, {n.id for n in self.full_lru_list.evictable()}, "evictable leaves")
         unlocked = {n.id for n in nodes if n.mamba_value is not None and n.mamba_lock_ref == 0}
-        _check_same(unlocked, {n.id for n in self.mamba_lru_list.evictable()}, "evictable states")
+        check_same(unlocked, {n.id for n in self.mamba_lru_list.evictable()}, "evictable states")
         for node in nodes:
             if not node.children and node.full_lock_ref == 0 and node.mamba_value is None:
                 raise CacheSanityError("a leaf without a state", [node.id])
@@ -537,6 +522,29 @@ class MambaRadixCache(PrefixTree):
         self.mamba_protected_size_ = 0
 
 
-def _check_same(walked: set[int], listed: set[int], name: str) -> None:
+def hybrid_rows(params: CacheInitParams) -> HybridReqToTokenPool:
+    """The rows of a tree that keeps states.
+
+    Raises:
+        TypeError: rows without states.
+        ValueError: pages, track buffers and chunk size do not fit together.
+    """
+    rows, page_size = params.req_to_token_pool, params.page_size
+    if not isinstance(rows, HybridReqToTokenPool):
+        raise TypeError(f"a hybrid tree needs a HybridReqToTokenPool, not {type(rows).__name__}")
+    if page_size != 1 and not params.enable_mamba_extra_buffer:
+        raise ValueError(f"a hybrid tree without track buffers needs page_size 1, not {page_size}")
+    if params.enable_mamba_extra_buffer != rows.enable_mamba_extra_buffer:
+        raise ValueError("enable_mamba_extra_buffer must be the same for the tree and the rows")
+    chunk_size = max(params.mamba_cache_chunk_size, page_size)
+    if chunk_size % page_size:
+        raise ValueError(
+            f"mamba_cache_chunk_size {chunk_size} is not a multiple of page_size {page_size}"
+        )
+    return rows
+
+
+def check_same(walked: set[int], listed: set[int], name: str) -> None:
+    """Raise CacheSanityError with the nodes that only one of the two has."""
     if walked != listed:
         raise CacheSanityError(f"{name}: not what the tree says", sorted(walked ^ listed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,6 +22,7 @@ from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
 from hybridbench.engine.memory.owners import FREE, REQ, TREE
@@ -64,8 +66,14 @@ class Buffers:
     lazy: bool = False
 
 
-class HybridTree:
-    """A MambaRadixCache over ``kv_tokens`` positions and ``mamba_slots`` states."""
+class AnyHybridTree(ABC):
+    """A hybrid tree over ``kv_tokens`` positions and ``mamba_slots`` states."""
+
+    cache: BasePrefixCache
+
+    @abstractmethod
+    def build(self, params: CacheInitParams) -> None:
+        """Make ``cache``."""
 
     def __init__(
         self,
@@ -94,7 +102,7 @@ class HybridTree:
         else:
             self.kv = PagedTokenToKVPoolAllocator(kv_tokens, page_size, torch.float32, "cpu")
         self.mamba = self.rows.mamba_allocator
-        self.cache = MambaRadixCache(
+        self.build(
             CacheInitParams(
                 self.rows,
                 self.kv,
@@ -143,15 +151,37 @@ class HybridTree:
         assert sorted(self.mamba.free_slots) == self.mamba.slots_of(FREE)
 
 
-class PagedTree:
-    """A RadixCache over pages, with a table of rows."""
+class HybridTree(AnyHybridTree):
+    """One with a MambaRadixCache."""
+
+    cache: MambaRadixCache
+
+    def build(self, params: CacheInitParams) -> None:
+        self.cache = MambaRadixCache(params)
+
+
+class UnifiedHybridTree(AnyHybridTree):
+    """One with a UnifiedRadixCache of KV and states."""
+
+    cache: UnifiedRadixCache
+
+    def build(self, params: CacheInitParams) -> None:
+        self.cache = UnifiedRadixCache(params)
+
+
+class AnyPagedTree(ABC):
+    """A tree without states over pages, with a table of rows."""
+
+    cache: BasePrefixCache
+
+    @abstractmethod
+    def build(self, params: CacheInitParams) -> None:
+        """Make ``cache``."""
 
     def __init__(self, kv_tokens: int = 64, page_size: int = 4, policy: str = "lru") -> None:
         self.rows = ReqToTokenPool(8, kv_tokens)
         self.kv = PagedTokenToKVPoolAllocator(kv_tokens, page_size, torch.float32, "cpu")
-        self.cache = RadixCache(
-            CacheInitParams(self.rows, self.kv, page_size, eviction_policy=policy)
-        )
+        self.build(CacheInitParams(self.rows, self.kv, page_size, eviction_policy=policy))
 
     def insert(self, ids: Sequence[int], prev_prefix_len: int = 0, priority: int = 0) -> int:
         value = self.kv.alloc(len(ids))
@@ -172,6 +202,24 @@ class PagedTree:
         held = self.cache.tree_slots().kv_indices.tolist()
         assert sorted(held) == self.kv.slots_of(TREE).tolist()
         assert len(set(held)) == len(held)
+
+
+class PagedTree(AnyPagedTree):
+    """One with a RadixCache."""
+
+    cache: RadixCache
+
+    def build(self, params: CacheInitParams) -> None:
+        self.cache = RadixCache(params)
+
+
+class UnifiedPagedTree(AnyPagedTree):
+    """One with a UnifiedRadixCache of KV alone."""
+
+    cache: UnifiedRadixCache
+
+    def build(self, params: CacheInitParams) -> None:
+        self.cache = UnifiedRadixCache(params)
 
 
 def prefixes(cache: BasePrefixCache) -> dict[tuple[int, ...], TreeNode]:

@@ -31,6 +31,8 @@ FIRST = list(range(1, 21))
 MAKERS: dict[str, Callable[[], Engine]] = {
     "hybrid": make_engine,
     "hybrid, no reuse": lambda: make_engine(cache="chunk"),
+    "hybrid, unified tree": lambda: make_engine(cache="unified"),
+    "pages of 16, unified tree": lambda: make_attention_engine(16, cache="unified"),
     "pages of 1": lambda: make_attention_engine(1),
     "pages of 16": lambda: make_attention_engine(16),
     "pages of 64": lambda: make_attention_engine(64, chunked_prefill_size=64),

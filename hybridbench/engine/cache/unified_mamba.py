@@ -1,0 +1,230 @@
+"""The recurrent states of a unified tree: which node has one, and which goes next.
+
+A state cannot be cut in two, so the upper half of a split has none, and a match ends at the deepest
+node that has one.  When a state is evicted inside the tree, its node stays as a tombstone; when the
+last child of a tombstone goes, the tombstone stays as well, as a leaf that only its KV's turn ends.
+
+Source: the MambaComponent of SGLang's UnifiedRadixCache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hybridbench.engine.cache.base import (
+    BasePrefixCache,
+    CacheableReq,
+    CacheEvents,
+    CacheInitParams,
+    CacheSanityError,
+    EvictParams,
+    InsertParams,
+    InsertResult,
+    MatchResult,
+)
+from hybridbench.engine.cache.lru import MambaLRUList
+from hybridbench.engine.cache.mamba_radix_cache import check_same, hybrid_rows
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.cache.unified_component import (
+    CachingReq,
+    Evicted,
+    MatchValidator,
+    TreeComponent,
+)
+from hybridbench.engine.memory.indices import as_single_index
+from hybridbench.engine.memory.owners import REQ, TRACK, TREE, Owner
+
+
+class MambaComponent(TreeComponent):
+    """States at nodes, their locks and their LRU list; the slots that requests give and get."""
+
+    def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
+        """Raises ValueError if pages, track buffers and chunk size do not fit together."""
+        self._events = events
+        self._rows = hybrid_rows(params)
+        self._pool = self._rows.mamba_pool
+        self._allocator = self._rows.mamba_allocator
+        self._page_size = params.page_size
+        self._chunk_size = max(params.mamba_cache_chunk_size, params.page_size)
+        self._tracked = params.enable_mamba_extra_buffer
+        self._refresh_path = params.state_refresh == "path"
+        self._start()
+
+    def reset(self) -> None:
+        self.lru_list.dismantle()
+        self._start()
+
+    def create_match_validator(self) -> MatchValidator:
+        return lambda node: node.mamba_value is not None
+
+    def match_result(self, result: MatchResult, walked_len: int) -> MatchResult:
+        branching = walked_len // self._chunk_size * self._chunk_size
+        if branching <= result.prefix_len:
+            return result
+        return result._replace(mamba_branching_seqlen=branching)
+
+    def finalize_match_result(
+        self, tree: BasePrefixCache, req: CacheableReq, node: TreeNode
+    ) -> bool:
+        """Copy the node's state into the request's slot, which it gets if it has none."""
+        if req.mamba_pool_idx is None:
+            slot = self._alloc_beside(tree, node)
+            if slot is None:
+                return False
+            req.mamba_pool_idx = slot
+        assert node.mamba_value is not None, f"{node} was hit without a state"
+        self._pool.copy_from(node.mamba_value, req.mamba_pool_idx)
+        self._events.cow_copies += 1
+        return True
+
+    def touch(self, path: Sequence[TreeNode]) -> None:
+        used = path if self._refresh_path else path[-1:]
+        for node in used:
+            if node.mamba_value is not None:
+                node.state_access_time = node.last_access_time
+        self.lru_list.reset_path_mru(used)
+
+    def check_insert(self, params: InsertParams) -> None:
+        total = len(params.key)
+        if params.mamba_value is not None and total % self._page_size:
+            raise ValueError(f"a state after {total} tokens is inside a page of {self._page_size}")
+
+    def commit_insert_component_data(self, node: TreeNode, params: InsertParams) -> bool:
+        if params.mamba_value is None or node.mamba_value is not None:
+            return False
+        slot = as_single_index(params.mamba_value, self._allocator.device)
+        self._allocator.transfer([slot], params.mamba_owner, TREE)
+        node.mamba_value = slot
+        node.state_access_time = node.last_access_time
+        self.lru_list.insert_mru(node)
+        self.evictable_size += 1
+        return True
+
+    def acquire_component_lock(self, node: TreeNode) -> bool:
+        if node.mamba_value is None:
+            return False
+        if node.mamba_lock_ref == 0:
+            self.evictable_size -= 1
+            self.protected_size += 1
+        node.mamba_lock_ref += 1
+        return True
+
+    def release_component_lock(self, node: TreeNode) -> None:
+        assert node.mamba_lock_ref > 0, f"the state of {node} was not locked"
+        node.mamba_lock_ref -= 1
+        if node.mamba_lock_ref == 0:
+            self.lru_list.release(node)
+            self.evictable_size += 1
+            self.protected_size -= 1
+
+    def drive_eviction(self, params: EvictParams, evicted: Evicted) -> Iterator[TreeNode]:
+        while evicted.states < params.mamba_num:
+            oldest = self.lru_list.get_lru_no_lock()
+            if oldest is None:
+                return
+            yield oldest
+
+    def evict_component(self, node: TreeNode, evicted: Evicted) -> None:
+        if node.mamba_value is None:
+            return
+        self._allocator.free([node.mamba_value], TREE)
+        self.lru_list.remove_node(node)
+        node.mamba_value = None
+        self.evictable_size -= 1
+        evicted.states += 1
+
+    def cacheable_len(self, req: CacheableReq) -> int:
+        if self._tracked:
+            return req.mamba_last_track_seqlen or 0
+        return req.kv_committed_len if req.mamba_pool_idx is not None else 0
+
+    def prepare_for_caching_req(self, tree: BasePrefixCache, caching: CachingReq) -> bool:
+        """Offer the request's own state if it ends, else a copy of it, or the last one saved.
+
+        A slot for the copy, or to replace the saved one in its track buffer, is taken first.
+        """
+        req, params = caching.req, caching.params
+        assert params is not None, f"request {req.rid} hands over nothing"
+        if not caching.finished:
+            caching.spare_slot = self._alloc(tree, TRACK if self._tracked else REQ)
+            if caching.spare_slot is None:
+                return False
+        if self._tracked:
+            buffer = req.mamba_ping_pong_track_buffer
+            assert buffer is not None, f"request {req.rid} has a saved state but no track buffer"
+            start = req.cache_protected_len
+            assert len(params.key) > start, f"request {req.rid} kept a state that the tree has"
+            params.mamba_value = buffer[self._rows.get_mamba_ping_pong_keep_idx(req)]
+            params.mamba_owner = TRACK
+        else:
+            params.mamba_value = req.mamba_pool_idx if caching.finished else caching.spare_slot
+        return True
+
+    def cleanup_after_caching_req(self, caching: CachingReq, result: InsertResult | None) -> None:
+        taken = result is not None and not result.mamba_exist
+        if caching.finished:
+            self._free_slots_of(caching.req, taken)
+        elif caching.spare_slot is not None:
+            self._use_spare(caching.req, caching.spare_slot, taken)
+
+    def sanity_check(self, nodes: Sequence[TreeNode]) -> None:
+        self.lru_list.sanity_check()
+        with_state = {node.id for node in nodes if node.mamba_value is not None}
+        check_same(with_state, {node.id for node in self.lru_list}, "mamba list")
+        unlocked = {n.id for n in nodes if n.mamba_value is not None and not n.mamba_lock_ref}
+        check_same(unlocked, {n.id for n in self.lru_list.evictable()}, "evictable states")
+        for node in nodes:
+            if node.mamba_value is None and node.mamba_lock_ref:
+                raise CacheSanityError("a lock on a state that is gone", [node.id])
+        counted = (self.evictable_size, self.protected_size)
+        if counted != (len(unlocked), len(with_state) - len(unlocked)):
+            raise CacheSanityError(
+                f"{len(unlocked)} states of {len(with_state)} are unlocked, counted are "
+                f"{counted[0]} evictable and {counted[1]} protected"
+            )
+
+    def _free_slots_of(self, req: CacheableReq, taken: bool) -> None:
+        """A request that ended keeps no slot; what the tree has taken is the tree's."""
+        if self._tracked and taken:
+            self._events.track_donations += 1
+            self._rows.free_mamba_cache(req, self._rows.get_mamba_ping_pong_keep_idx(req))
+        elif taken:
+            self._rows.forget_mamba_cache(req)
+        elif req.mamba_pool_idx is not None:
+            self._rows.free_mamba_cache(req)
+
+    def _use_spare(self, req: CacheableReq, spare: int, taken: bool) -> None:
+        """The spare slot gets what it was taken for, or is free again."""
+        if not taken:
+            self._allocator.free([spare], TRACK if self._tracked else REQ)
+        elif self._tracked:
+            self._events.track_donations += 1
+            self._rows.donate_mamba_ping_pong_slot(req, spare)
+        else:
+            assert req.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
+            self._pool.copy_from(req.mamba_pool_idx, spare)
+        if self._tracked:
+            req.mamba_last_track_seqlen = None
+
+    def _alloc_beside(self, tree: BasePrefixCache, node: TreeNode) -> int | None:
+        """One slot for REQ; making room for it never takes the state of ``node``."""
+        slots = self._allocator.alloc(1, REQ)
+        if slots is not None:
+            return slots[0]
+        lock = tree.inc_lock_ref(node)
+        slot = self._alloc(tree, REQ)
+        tree.dec_lock_ref(node, lock.to_dec_params())
+        return slot
+
+    def _alloc(self, tree: BasePrefixCache, owner: Owner) -> int | None:
+        """One slot for ``owner``, evicting a state if none is free; None if that does not help."""
+        slots = self._allocator.alloc(1, owner)
+        if slots is None:
+            tree.evict(EvictParams(mamba_num=1))
+            slots = self._allocator.alloc(1, owner)
+        return None if slots is None else slots[0]
+
+    def _start(self) -> None:
+        self.lru_list = MambaLRUList()
+        self.evictable_size = 0
+        self.protected_size = 0

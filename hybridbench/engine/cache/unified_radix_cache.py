@@ -1,0 +1,320 @@
+"""One prefix tree for every model: KV at every node, and beside it whatever components there are.
+
+A model whose layers are all attention has none, and the tree is RadixCache's equal.  Recurrent
+layers bring ``MambaComponent``; then the tree answers as MambaRadixCache does, but for one thing:
+a tombstone that lost its last child stays, until the turn of its own KV comes.  It is in no LRU
+list of states then and still in the tree, so what a removed neighbour once left in it is reachable,
+and no collector can free that (sglang#25770).
+
+A match ends where every component has what it needs.  An eviction of KV takes a leaf with all it
+has; one of another component takes a leaf as well, but inside the tree only that value.
+
+Source: SGLang's UnifiedRadixCache, as of 0.5.12; that embeds streaming sessions, which here wrap
+this tree like any other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.engine.cache.base import (
+    CacheableReq,
+    CacheInitParams,
+    DecLockRefParams,
+    DecLockRefResult,
+    EvictParams,
+    EvictResult,
+    IncLockRefResult,
+    InsertParams,
+    InsertResult,
+    MatchPrefixParams,
+    MatchResult,
+)
+from hybridbench.engine.cache.eviction_queue import make_eviction_queue
+from hybridbench.engine.cache.lru import LIST_ENDS
+from hybridbench.engine.cache.mamba_radix_cache import check_same
+from hybridbench.engine.cache.radix_key import TOKEN_BYTES, RadixKey
+from hybridbench.engine.cache.tree import PrefixTree, join
+from hybridbench.engine.cache.tree_node import TreeNode, empty_root
+from hybridbench.engine.cache.unified_component import CachingReq, Evicted, TreeComponent
+from hybridbench.engine.cache.unified_mamba import MambaComponent
+from hybridbench.engine.memory.indices import IntArray, as_index_array
+from hybridbench.engine.memory.owners import REQ, TREE
+from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+
+
+class UnifiedRadixCache(PrefixTree):
+    """Match, insert, locks, eviction and the hand-over from requests, for all components at once.
+
+    Attributes:
+        components: those that the rows ask for, in the order in which they are asked.
+        mamba: the one of recurrent states, or None.
+    """
+
+    def __init__(self, params: CacheInitParams) -> None:
+        super().__init__(params)
+        self._policy = params.eviction_policy
+        self._evictable_leaves = make_eviction_queue(self._policy)
+        hybrid = isinstance(params.req_to_token_pool, HybridReqToTokenPool)
+        self.mamba = MambaComponent(params, self.events) if hybrid else None
+        self.components: tuple[TreeComponent, ...] = (self.mamba,) if self.mamba else ()
+
+    def supports_mamba(self) -> bool:
+        return self.mamba is not None
+
+    def mamba_evictable_size(self) -> int:
+        return self.mamba.evictable_size if self.mamba else 0
+
+    def mamba_protected_size(self) -> int:
+        return self.mamba.protected_size if self.mamba else 0
+
+    def live_node_count(self) -> int:
+        return self._node_count + 1 + LIST_ENDS * len(self.components)
+
+    def reset(self) -> None:
+        for component in self.components:
+            component.reset()
+        self._dismantle_nodes()
+        self.root_node = empty_root()
+        self._node_count = 0
+        self.full_evictable_size_ = 0
+        self.full_protected_size_ = 0
+        self._evictable_leaves = make_eviction_queue(self._policy)
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        if self.disable or not params.key.raw:
+            return self._no_match()
+        result = self._match(params.key)
+        req, node = params.req, result.last_device_node
+        if req is None or node is self.root_node:
+            return result
+        if params.cow_mamba:
+            for component in self.components:
+                if not component.finalize_match_result(self, req, node):
+                    return self._no_match()
+        self.events.prefix_hits += 1
+        self.events.prefix_hit_tokens += result.prefix_len
+        return result
+
+    def insert(self, params: InsertParams) -> InsertResult:
+        """Put a prefix in, as far as it fills whole pages, with whatever components bring for it.
+
+        Raises:
+            ValueError: fewer KV indices than tokens, or a state after a token inside a page.
+        """
+        for component in self.components:
+            component.check_insert(params)
+        mamba_exist = params.mamba_value is not None
+        key = params.key.page_aligned(self.page_size)
+        total = len(key)
+        if self.disable or total == 0:
+            return InsertResult(0, 0, mamba_exist)
+        assert params.value is not None, "a unified tree keeps no prefix without KV"
+        value = as_index_array(params.value, self.req_to_token_pool.device)
+        if len(value) < total:
+            raise ValueError(f"{total} tokens, but {len(value)} KV indices")
+        path, prefix_len, split_off = self._walk(key)
+        # As in the dedicated trees: beside a component's list a split makes both halves younger.
+        below = [split_off] if split_off is not None and self.components else []
+        self._touch_path(path)
+        self._note_use(path, params)
+        self._free_duplicates(value, params.prev_prefix_len, prefix_len)
+        if prefix_len < total:
+            self._touch_path(below)
+            path.append(self._add_leaf(path, key, value[prefix_len:total].copy(), params))
+        for component in self.components:
+            if component.commit_insert_component_data(path[-1], params):
+                mamba_exist = False
+        if prefix_len == total:
+            self._touch_path(below)
+        return InsertResult(prefix_len, total, mamba_exist)
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        """Free KV first, then what is still missing of each component."""
+        self.events.evict_calls += 1
+        evicted = Evicted()
+        while evicted.tokens < params.num_tokens:
+            leaf = self._evictable_leaves.first()
+            if leaf is None:
+                break
+            self._evict_leaf(leaf, evicted)
+        for component in self.components:
+            for node in component.drive_eviction(params, evicted):
+                if node in self._evictable_leaves:
+                    self._evict_leaf(node, evicted)
+                else:
+                    self._make_tombstone(node, component, evicted)
+        if evicted.kv:
+            self.token_to_kv_pool_allocator.free(np.concatenate(evicted.kv), TREE)
+        return EvictResult(evicted.tokens, evicted.states)
+
+    def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:
+        if self.disable or node is self.root_node:
+            return IncLockRefResult(0)
+        if not node.children:
+            self._evictable_leaves.discard(node)
+        mamba_locked = self.mamba is not None and self.mamba.acquire_component_lock(node)
+        return IncLockRefResult(self._lock_path(node), mamba_locked)
+
+    def dec_lock_ref(
+        self, node: TreeNode, params: DecLockRefParams | None = None
+    ) -> DecLockRefResult:
+        if self.disable or node is self.root_node:
+            return DecLockRefResult(0)
+        mamba_locked = node.mamba_lock_ref > 0 if params is None else params.mamba_locked
+        if self.mamba is not None and mamba_locked:
+            self.mamba.release_component_lock(node)
+        delta = self._unlock_path(node)
+        if not node.children and node.full_lock_ref == 0:
+            self._evictable_leaves.add(node)
+        return DecLockRefResult(delta)
+
+    def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
+        length = self._cacheable_len(req) if is_insert and not self.disable else 0
+        caching = CachingReq(req, self._insert_params(req, length), finished=True)
+        result = self._insert_prepared(caching)
+        for component in self.components:
+            component.cleanup_after_caching_req(caching, result)
+        # Starts on a page border: the page of a partly filled end was never the tree's.
+        self._free_row_from(req, max(length, req.cache_protected_len))
+        self._give_lock_back(req)
+
+    def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
+        """Share what every component can cache, and lock the longer prefix instead."""
+        value = self._row_indices(req, req.kv_committed_len)
+        req.prefix_indices = value
+        length = 0 if self.disable else self._cacheable_len(req)
+        caching = CachingReq(req, self._insert_params(req, length, chunked), finished=False)
+        result = self._insert_prepared(caching)
+        if caching.params is None or result is None:
+            return
+        for component in self.components:
+            component.cleanup_after_caching_req(caching, result)
+        matched = self._match(caching.params.key)
+        assert matched.prefix_len == length, f"request {req.rid}: the tree lost its prefix"
+        self._move_to_tree(req, matched)
+        req.prefix_indices = np.concatenate((matched.device_indices, value[length:]))
+
+    def sanity_check(self) -> None:
+        nodes = self._check_structure()
+        leaves = {node.id for node in nodes if not node.children and node.full_lock_ref == 0}
+        check_same(leaves, {node.id for node in self._evictable_leaves}, "evictable leaves")
+        for component in self.components:
+            component.sanity_check(nodes)
+
+    def _cacheable_len(self, req: CacheableReq) -> int:
+        """The whole pages of ``req`` that every component can cache now."""
+        lengths = [component.cacheable_len(req) for component in self.components]
+        return min([req.kv_committed_len, *lengths]) // self.page_size * self.page_size
+
+    def _insert_params(
+        self, req: CacheableReq, length: int, chunked: bool = False
+    ) -> InsertParams | None:
+        """The first ``length`` tokens of ``req``, for an insert; None if there are none."""
+        if length == 0:
+            return None
+        return InsertParams(
+            self._committed_key(req, length),
+            self._row_indices(req, length),
+            prev_prefix_len=req.cache_protected_len,
+            chunked=chunked,
+        )
+
+    def _insert_prepared(self, caching: CachingReq) -> InsertResult | None:
+        """Insert what a request hands over; None if it is nothing, or a component refuses."""
+        if caching.params is None:
+            return None
+        for component in self.components:
+            if not component.prepare_for_caching_req(self, caching):
+                return None
+        return self.insert(caching.params)
+
+    def _match(self, key: RadixKey) -> MatchResult:
+        """Walk, then make what is reusable the youngest of all."""
+        path, walked_len, _ = self._walk(key.page_aligned(self.page_size))
+        used = path[: self._reusable(path)]
+        self._touch_path(used)
+        indices = join(used)
+        node = used[-1] if used else self.root_node
+        result = MatchResult(indices, node, node, None, len(indices))
+        for component in self.components:
+            result = component.match_result(result, walked_len)
+        return result
+
+    def _reusable(self, path: list[TreeNode]) -> int:
+        """How many nodes of ``path`` a match may have: up to the last that satisfies everybody."""
+        if not self.components:
+            return len(path)
+        validators = [component.create_match_validator() for component in self.components]
+        reusable = 0
+        for depth, node in enumerate(path, start=1):
+            # Everybody sees every node: a validator may count along the path.
+            answers = [is_valid(node) for is_valid in validators]
+            if all(answers):
+                reusable = depth
+        return reusable
+
+    def _touch_path(self, path: list[TreeNode]) -> None:
+        """Make a path the youngest for KV and components, each child younger than its parent."""
+        if not path:
+            return
+        self._stamp_path(path)
+        # Those above the last have children.
+        self._evictable_leaves.touch(path[-1])
+        for component in self.components:
+            component.touch(path)
+
+    def _note_use(self, path: list[TreeNode], params: InsertParams) -> None:
+        """What the eviction policies beside LRU go by."""
+        for node in path:
+            node.priority = max(node.priority, params.priority)
+            if not params.chunked:
+                node.hit_count += 1
+
+    def _add_leaf(
+        self, path: list[TreeNode], key: RadixKey, kept: IntArray, params: InsertParams
+    ) -> TreeNode:
+        self.token_to_kv_pool_allocator.transfer(kept, REQ, TREE)
+        parent = path[-1] if path else self.root_node
+        raw = key.raw[len(key.raw) - len(kept) * TOKEN_BYTES :]
+        node = self._new_node(RadixKey.from_raw(raw, key.extra_key), kept, parent)
+        node.priority = params.priority
+        node.hit_count = 0 if params.chunked else 1
+        self._evictable_leaves.discard(parent)
+        parent.children[self._child_key(parent, node.key)] = node
+        self.full_evictable_size_ += len(kept)
+        self._evictable_leaves.add(node)
+        self._note_stored(node)
+        return node
+
+    def _evict_leaf(self, leaf: TreeNode, evicted: Evicted) -> None:
+        """Evict an unlocked leaf with all that it has; a tombstone above it stays."""
+        if self.mamba is not None and leaf.is_tombstone:
+            self.events.evict_cascade += 1
+        else:
+            self.events.evict_leaf += 1
+        evicted.kv.append(leaf.value)
+        evicted.tokens += len(leaf.value)
+        self.full_evictable_size_ -= len(leaf.value)
+        self._evictable_leaves.discard(leaf)
+        for component in self.components:
+            component.evict_component(leaf, evicted)
+        parent = self._unlink_from_parent(leaf)
+        if not parent.children and parent.full_lock_ref == 0 and parent is not self.root_node:
+            self._evictable_leaves.add(parent)
+
+    def _make_tombstone(self, node: TreeNode, component: TreeComponent, evicted: Evicted) -> None:
+        """One value of an inner or locked node goes; the KV stays for the longer prefixes."""
+        self.events.evict_internal_state += 1
+        self.events.tombstones += 1
+        component.evict_component(node, evicted)
+
+    def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
+        """The upper half has a child, so it is no leaf, and KV alone; the lower keeps the rest."""
+        upper.creation_time = lower.creation_time
+        if self.components:
+            self.events.tombstones += 1
+            lower.last_access_time = self._tick()
+            self._evictable_leaves.touch(lower)
+            for component in self.components:
+                component.touch([lower])

@@ -1,0 +1,185 @@
+"""The unified tree gives the answers of the tree that was made for the model alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from hybridbench.engine.cache.base import EvictParams, InsertParams
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.cache.unified_component import Evicted
+from hybridbench.engine.cache.unified_mamba import MambaComponent
+from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
+from tests.laws.tree_machine import MANY, TreeMachine
+from tests.laws.tree_world import TreeWorld
+from tests.laws.unified_pair import CascadingHybridTree, PairWorld
+from tests.unit.engine.cache.trees import (
+    Buffers,
+    HybridTree,
+    PagedTree,
+    UnifiedHybridTree,
+    UnifiedPagedTree,
+    prefixes,
+)
+
+
+def kv_pair(page_size: int, pages: int = 40) -> PairWorld:
+    sizes = (pages * page_size, page_size)
+    return PairWorld(TreeWorld(PagedTree(*sizes)), TreeWorld(UnifiedPagedTree(*sizes)))
+
+
+def states_pair(
+    kv_tokens: int, mamba_slots: int, page_size: int = 1, buffers: Buffers | None = None
+) -> PairWorld:
+    sizes = (kv_tokens, mamba_slots, 5, page_size, buffers)
+    return PairWorld(TreeWorld(HybridTree(*sizes)), TreeWorld(CascadingHybridTree(*sizes)))
+
+
+class KvPairMachine(TreeMachine):
+    @initialize(page_size=st.sampled_from([1, 4, 16]))
+    def build(self, page_size: int) -> None:
+        self.unit = page_size
+        self.world = kv_pair(page_size)
+
+
+TestKvPairMachine = KvPairMachine.TestCase
+TestKvPairMachine.settings = settings(stateful_step_count=40)
+
+
+class StatesPairMachine(TreeMachine):
+    @initialize(kv_tokens=st.sampled_from([24, 60]), mamba_slots=st.sampled_from([3, 6, 14]))
+    def build(self, kv_tokens: int, mamba_slots: int) -> None:
+        self.world = states_pair(kv_tokens, mamba_slots)
+
+
+TestStatesPairMachine = StatesPairMachine.TestCase
+TestStatesPairMachine.settings = settings(stateful_step_count=50)
+
+
+class TrackingPairMachine(TreeMachine):
+    """With track buffers, in pages."""
+
+    @initialize(
+        pages=st.sampled_from([(1, 60), (4, 96)]),
+        mamba_slots=st.sampled_from([6, 10, 20]),
+        overlap=st.booleans(),
+        lazy=st.booleans(),
+    )
+    def build(self, pages: tuple[int, int], mamba_slots: int, overlap: bool, lazy: bool) -> None:
+        page_size, kv_tokens = pages
+        buffers = Buffers(grid=max(2, page_size), overlap=overlap, lazy=lazy)
+        self.world = states_pair(kv_tokens, mamba_slots, page_size, buffers)
+
+
+TestTrackingPairMachine = TrackingPairMachine.TestCase
+TestTrackingPairMachine.settings = settings(stateful_step_count=50)
+
+
+def play(world: PairWorld, seed: int, steps: int = 400, unit: int = 1) -> None:
+    """A random run under pressure: requests in chunks, bare locks, evictions of both kinds."""
+    rng = random.Random(seed)
+    for _ in range(steps):
+        choice = rng.random()
+        if choice < 0.35 and len(world.requests) < MANY:
+            known = rng.choice([(), *sorted(prefixes(world.tree.cache))])
+            fresh = [rng.randint(1, 2) for _ in range(rng.randint(1, 6)) for _ in range(unit)]
+            world.start([*known[: rng.randint(0, len(known)) // unit * unit], *fresh][:40])
+        elif choice < 0.6 and world.requests:
+            world.compute(rng.choice(world.requests), rng.randint(1, 4) * unit)
+        elif choice < 0.75 and world.requests:
+            world.share(rng.choice(world.requests), chunked=rng.random() < 0.5)
+        elif choice < 0.9 and world.requests:
+            world.finish(rng.choice(world.requests), is_insert=rng.random() < 0.9)
+        elif choice < 0.94:
+            world.evict(EvictParams(rng.randint(0, 6 * unit), rng.randint(0, 2)))
+        elif choice < 0.97 and len(world.locked) < MANY and world.tree.cache.node_count():
+            world.lock(rng.choice(sorted(prefixes(world.tree.cache).items()))[1])
+        elif world.locked:
+            world.unlock(rng.randrange(len(world.locked)))
+        world.check_laws()
+
+
+PAIRS: dict[str, tuple[Callable[[], PairWorld], int]] = {
+    "KV, tokens": (lambda: kv_pair(1), 1),
+    "KV, pages of 4": (lambda: kv_pair(4), 4),
+    "states": (lambda: states_pair(60, 8), 1),
+    "states, pages of 4": (lambda: states_pair(200, 13, 4, Buffers(4)), 4),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_same_operations_have_the_same_answers(pair: str) -> None:
+    build, unit = PAIRS[pair]
+    world = build()
+
+    play(world, seed=25, unit=unit)
+
+    seen = world.tree.cache.events
+    assert min(seen.prefix_hits, seen.node_splits, seen.evict_leaf) > 5, seen
+    if world.tree.cache.supports_mamba():
+        assert min(seen.cow_copies, seen.evict_internal_state, seen.evict_cascade) > 5, seen
+
+
+def _split_without_a_touch(self: UnifiedRadixCache, upper: TreeNode, lower: TreeNode) -> None:
+    """The lower half keeps its age."""
+    upper.creation_time = lower.creation_time
+    self.events.tombstones += 1
+
+
+def _states_beyond_the_request(
+    self: MambaComponent, params: EvictParams, evicted: Evicted
+) -> Iterator[TreeNode]:
+    """States that went with KV do not count."""
+    already = evicted.states
+    while evicted.states - already < params.mamba_num:
+        oldest = self.lru_list.get_lru_no_lock()
+        if oldest is None:
+            return
+        yield oldest
+
+
+def _used_one_only(self: MambaComponent, path: Sequence[TreeNode]) -> None:
+    """Only the last state of a path becomes young."""
+    for node in path[-1:]:
+        if node.mamba_value is not None:
+            node.state_access_time = node.last_access_time
+    self.lru_list.reset_path_mru(path[-1:])
+
+
+def _no_state_for_a_node_with_children(
+    self: MambaComponent, node: TreeNode, params: InsertParams
+) -> bool:
+    """A tombstone inside the tree is never revived."""
+    return not node.children and _commit(self, node, params)
+
+
+_commit = MambaComponent.commit_insert_component_data
+MISTAKES: list[tuple[type, str, Callable[..., object]]] = [
+    (UnifiedRadixCache, "_after_split", _split_without_a_touch),
+    (MambaComponent, "drive_eviction", _states_beyond_the_request),
+    (MambaComponent, "touch", _used_one_only),
+    (MambaComponent, "commit_insert_component_data", _no_state_for_a_node_with_children),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake[2].__name__)
+def test_the_law_sees_a_mistake(
+    mistake: tuple[type, str, Callable[..., object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*mistake)
+
+    with pytest.raises(AssertionError):
+        play(states_pair(60, 8), seed=25)
+
+
+def test_without_the_rule_of_the_dedicated_tree_the_law_fails() -> None:
+    sizes = (60, 8, 5)
+    world = PairWorld(TreeWorld(HybridTree(*sizes)), TreeWorld(UnifiedHybridTree(*sizes)))
+
+    with pytest.raises(AssertionError):
+        play(world, seed=25)

@@ -1,0 +1,139 @@
+"""What is the unified tree's own: leaves without a state, receipts, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybridbench.engine.cache.base import CacheInitParams, EvictParams, InsertParams
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
+from tests.unit.engine.cache.trees import (
+    Buffers,
+    HybridTree,
+    UnifiedHybridTree,
+    UnifiedPagedTree,
+)
+
+
+def insert_without_state(tree: UnifiedHybridTree, ids: list[int]) -> None:
+    value = tree.kv.alloc(len(ids))
+    assert value is not None
+    assert not tree.cache.insert(InsertParams(RadixKey(ids), value)).mamba_exist
+
+
+def test_a_tombstone_that_lost_its_last_child_waits_for_the_turn_of_its_kv() -> None:
+    tree = UnifiedHybridTree()
+    tree.insert([1, 2])
+    tree.insert([1, 2, 3])
+    tree.cache.evict(EvictParams(mamba_num=1))
+    assert tree.node([1, 2]).is_tombstone
+
+    assert tree.cache.evict(EvictParams(mamba_num=1)) == (1, 1)
+
+    left = tree.node([1, 2])
+    assert left.is_tombstone
+    assert not left.children
+    assert tree.match([1, 2]).prefix_len == 0
+    assert tree.cache.evict(EvictParams(num_tokens=1)) == (2, 0)
+    assert tree.cache.node_count() == 0
+    assert (tree.cache.events.evict_leaf, tree.cache.events.evict_cascade) == (1, 1)
+    tree.audit()
+
+
+def test_a_leaf_inserted_without_a_state_is_no_hit_until_a_state_comes() -> None:
+    tree = UnifiedHybridTree()
+    insert_without_state(tree, [1, 2, 3])
+    assert tree.match([1, 2, 3]).prefix_len == 0
+
+    assert tree.insert([1, 2, 3]) == (3, 3, False)
+
+    assert tree.match([1, 2, 3]).prefix_len == 3
+    tree.audit()
+
+
+def test_a_lock_taken_before_the_state_came_gives_only_its_own_back() -> None:
+    tree = UnifiedHybridTree()
+    insert_without_state(tree, [1, 2])
+    node = tree.node([1, 2])
+    before = tree.cache.inc_lock_ref(node)
+    tree.insert([1, 2])
+    after = tree.cache.inc_lock_ref(node)
+    assert (before.mamba_locked, after.mamba_locked) == (False, True)
+
+    tree.cache.dec_lock_ref(node, before.to_dec_params())
+
+    assert (node.full_lock_ref, node.mamba_lock_ref) == (1, 1)
+    assert tree.cache.evict(EvictParams(10, 10)) == (0, 0)
+    tree.cache.dec_lock_ref(node, after.to_dec_params())
+    assert tree.cache.evict(EvictParams(10, 10)) == (2, 1)
+    tree.audit()
+
+
+def test_a_tree_without_components_leaves_a_state_with_its_giver() -> None:
+    tree = UnifiedPagedTree(page_size=1)
+    value = tree.kv.alloc(2)
+    assert value is not None
+
+    assert tree.cache.insert(InsertParams(RadixKey([1, 2]), value, 7)).mamba_exist
+
+    assert not tree.cache.supports_mamba()
+    assert tree.cache.tree_slots().mamba_slots == []
+
+
+@pytest.mark.parametrize("policy", ["lfu", "fifo", "mru", "filo", "priority", "slru"])
+def test_kv_goes_by_the_policy_and_states_by_age(policy: str) -> None:
+    tree, plain = UnifiedHybridTree(), UnifiedPagedTree(page_size=1, policy=policy)
+    params = CacheInitParams(tree.rows, tree.kv, 1, eviction_policy=policy)
+    tree.cache = UnifiedRadixCache(params)
+    for ids in ([1, 2], [3], [4], [3, 5]):
+        tree.insert(ids)
+        plain.insert(ids)
+
+    while plain.cache.node_count():
+        went = plain.cache.evict(EvictParams(num_tokens=1)).num_tokens_evicted
+        assert tree.cache.evict(EvictParams(num_tokens=1)).num_tokens_evicted == went
+
+
+def test_what_cannot_be_inserted_is_refused_before_anything_is_taken() -> None:
+    tree = UnifiedHybridTree(kv_tokens=64, page_size=4, buffers=Buffers(4))
+    value = tree.kv.alloc(8)
+    assert value is not None
+
+    with pytest.raises(ValueError, match="inside a page of 4"):
+        tree.cache.insert(InsertParams(RadixKey([1, 2, 3, 4, 5]), value[:5], 1))
+    with pytest.raises(ValueError, match="8 tokens, but 4 KV indices"):
+        tree.cache.insert(InsertParams(RadixKey(range(8)), value[:4]))
+
+    assert tree.cache.node_count() == 0
+
+
+def test_pages_without_track_buffers_are_refused_as_by_the_dedicated_tree() -> None:
+    rows = HybridTree().rows
+    kv = UnifiedPagedTree().kv
+
+    with pytest.raises(ValueError, match="needs page_size 1"):
+        UnifiedRadixCache(CacheInitParams(rows, kv, 4))
+
+
+def test_a_disabled_tree_keeps_nothing() -> None:
+    tree = UnifiedHybridTree()
+    tree.cache = UnifiedRadixCache(CacheInitParams(tree.rows, tree.kv, 1, disable=True))
+    value = np.array([1, 2], dtype=np.int64)
+
+    assert tree.cache.insert(InsertParams(RadixKey([1, 2]), value, 1)) == (0, 0, True)
+    assert tree.match([1, 2]).prefix_len == 0
+    assert tree.cache.inc_lock_ref(tree.cache.root_node).delta == 0
+
+
+def test_a_reset_forgets_everything_of_every_component() -> None:
+    tree = UnifiedHybridTree()
+    for ids in ([1, 2], [1, 2, 3], [1, 4]):
+        tree.insert(ids)
+
+    tree.cache.reset()
+
+    assert (tree.cache.node_count(), tree.cache.evictable_size()) == (0, 0)
+    assert tree.cache.mamba_evictable_size() == 0
+    assert tree.match([1, 2]).prefix_len == 0
+    tree.cache.sanity_check()
