@@ -12,6 +12,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -28,11 +29,14 @@ from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
+
+Tree: TypeAlias = MambaRadixCache | RadixCache | UnifiedRadixCache
 
 
 @dataclass(frozen=True)
@@ -93,22 +97,27 @@ class _BenchReq:
 
 
 class TimedCache:
-    """This engine's cache with its pools: one turn of a conversation after the other on it."""
+    """This engine's cache with its pools: one turn of a conversation after the other on it.
 
-    def __init__(self, pattern: CachePattern, page_size: int) -> None:
+    Page size 1 has states and their tree, any other KV alone; ``unified`` is the tree of both.
+    """
+
+    def __init__(self, pattern: CachePattern, page_size: int, unified: bool = False) -> None:
         self.allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
-        self.cache: MambaRadixCache | RadixCache
+        self.cache: Tree
         self.rows: HybridReqToTokenPool | None = None
         if page_size == 1:
             self.allocator = TokenToKVPoolAllocator(pattern.kv_tokens, torch.float32, "cpu")
             self.rows = _hybrid_rows(pattern.mamba_slots)
-            self.cache = MambaRadixCache(CacheInitParams(self.rows, self.allocator, page_size))
+            made: type[Tree] = UnifiedRadixCache if unified else MambaRadixCache
+            self.cache = made(CacheInitParams(self.rows, self.allocator, page_size))
         else:
             self.allocator = PagedTokenToKVPoolAllocator(
                 pattern.kv_tokens, page_size, torch.float32, "cpu"
             )
             rows = ReqToTokenPool(size=1, max_context_len=1)
-            self.cache = RadixCache(CacheInitParams(rows, self.allocator, page_size))
+            made = UnifiedRadixCache if unified else RadixCache
+            self.cache = made(CacheInitParams(rows, self.allocator, page_size))
         self.block = Block()
         self._conversations = Conversations(pattern)
 
@@ -190,9 +199,10 @@ def bench_cache(
     turns: int = 8_000,
     warm_up_turns: int = 2_000,
     pattern: CachePattern | None = None,
+    unified: bool = False,
 ) -> CacheBenchRow:
     """Run the pattern: page size 1 on the hybrid tree, any other on the attention-only tree."""
-    cache = TimedCache(CachePattern() if pattern is None else pattern, page_size)
+    cache = TimedCache(CachePattern() if pattern is None else pattern, page_size, unified)
     cache.run(warm_up_turns)
     block = cache.run(turns)
     return CacheBenchRow(
@@ -224,8 +234,12 @@ def bench_eviction(
     """What one eviction costs as the tree grows; the oldest entries are internal or locked."""
     rows = []
     for nodes in node_counts:
-        for name, build in (("MambaRadixCache", _grown_hybrid), ("RadixCache", _grown_radix)):
-            cache = build(nodes)
+        for cache in (
+            _grown_hybrid(nodes, MambaRadixCache),
+            _grown_hybrid(nodes, UnifiedRadixCache),
+            _grown_radix(nodes),
+        ):
+            name = type(cache).__name__
             leaves = sum(1 for node in cache.iter_nodes() if not node.children)
             times = []
             for _ in range(min(evictions, nodes // 8)):
@@ -236,10 +250,10 @@ def bench_eviction(
     return rows
 
 
-def _grown_hybrid(nodes: int) -> MambaRadixCache:
+def _grown_hybrid(nodes: int, made: type[MambaRadixCache] | type[UnifiedRadixCache]) -> Tree:
     allocator = TokenToKVPoolAllocator(nodes, torch.float32, "cpu")
     rows = _hybrid_rows(nodes)
-    cache = MambaRadixCache(CacheInitParams(rows, allocator, 1))
+    cache = made(CacheInitParams(rows, allocator, 1))
 
     def add(key: RadixKey, prefix_len: int) -> None:
         taken = allocator.alloc(1)
@@ -264,9 +278,7 @@ def _grown_radix(nodes: int) -> RadixCache:
     return cache
 
 
-def _grow(
-    cache: MambaRadixCache | RadixCache, add: Callable[[RadixKey, int], None], nodes: int
-) -> None:
+def _grow(cache: Tree, add: Callable[[RadixKey, int], None], nodes: int) -> None:
     """Chains of eight nodes, the first quarter of them locked at the end of the chain."""
     depth = 8
     for chain in range(nodes // depth):

@@ -56,19 +56,19 @@ def cache(
 
     typer.echo("median microseconds a call, one thread")
     typer.echo(
-        f"{'cache':16} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
+        f"{'cache':17} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
         f"{'turns/s':>8} {'in cache':>8} {'hit rate':>8}"
     )
-    for page_size in (1, 16):
-        row = bench_cache(page_size, turns)
+    for page_size, unified in ((1, False), (1, True), (16, False), (16, True)):
+        row = bench_cache(page_size, turns, unified=unified)
         typer.echo(
-            f"{row.cache:16} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
+            f"{row.cache:17} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
             f"{row.evict_us:7.1f} {row.cache_us_per_turn:8.1f} {row.turns_per_s:8.0f} "
             f"{row.cache_time_share:8.0%} {row.hit_rate:8.0%}"
         )
     typer.echo("\ncost of one eviction, most old nodes internal or locked")
     for cost in bench_eviction():
-        typer.echo(f"{cost.cache:16} {cost.nodes:7} nodes {cost.evict_us:7.1f} us")
+        typer.echo(f"{cost.cache:17} {cost.nodes:7} nodes {cost.evict_us:7.1f} us")
 
 
 @app.command("step")

@@ -38,13 +38,27 @@ def test_the_same_seed_gives_the_same_counts() -> None:
     assert (first.hit_rate, first.nodes_evicted) == (second.hit_rate, second.nodes_evicted)
 
 
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_the_unified_tree_reuses_as_much_as_the_dedicated_one(page_size: int) -> None:
+    dedicated, unified = (
+        bench_cache(page_size, turns=120, warm_up_turns=40, pattern=SMALL, unified=unified)
+        for unified in (False, True)
+    )
+
+    assert unified.cache == "UnifiedRadixCache"
+    assert unified.hit_rate == dedicated.hit_rate
+    assert unified.states_evicted == dedicated.states_evicted
+
+
 def test_eviction_cost_is_measured_in_trees_of_the_sizes_asked_for() -> None:
     rows = bench_eviction((64, 128), evictions=4)
 
     assert [(row.cache, row.nodes) for row in rows] == [
         ("MambaRadixCache", 64),
+        ("UnifiedRadixCache", 64),
         ("RadixCache", 64),
         ("MambaRadixCache", 128),
+        ("UnifiedRadixCache", 128),
         ("RadixCache", 128),
     ]
     assert all(row.evictable_leaves == row.nodes // 8 for row in rows)
