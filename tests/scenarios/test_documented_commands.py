@@ -1,0 +1,190 @@
+"""The shell commands of the pages: each ends as its page says, or says when it was run by hand.
+
+A page runs in an empty directory, block by block, command by command.  Expected is exit code 0, or
+the N of a comment ``# exit code N``.  A comment of HTML before a block changes that:
+
+- ``<!-- test: slow -->``: run by ``make test-deep`` only.
+- ``<!-- run: 2026-11-23, needs Docker -->``: run by hand, on that day or ``never``; why.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import typer
+from typer.core import TyperGroup
+
+from hybridbench.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "tests" / "fixtures" / "a9932c8"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "profiles").glob("*.md")]
+MARKER = re.compile(r"^ *<!-- (?:test|run)\b.*-->$", re.MULTILINE)
+BLOCK = re.compile(
+    r"(?:^ *<!-- (?:(?P<slow>test: slow)"
+    r"|run: (?P<by_hand>(?:\d{4}-\d\d-\d\d|never), [^\n]+)) -->\n)?"
+    r"^(?P<indent> *)```sh\n(?P<body>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+INDENTED_COMMAND = re.compile(r"^ {4,}(?:hybridbench|make|python3?|git|pip|uv) .*", re.MULTILINE)
+EXIT_CODE = re.compile(r"# exit code (\d+)")
+FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A shell block of a page."""
+
+    commands: tuple[str, ...]
+    slow: bool
+    by_hand: bool
+
+
+def blocks_of(page: Path) -> list[Block]:
+    return [
+        Block(
+            commands=tuple(commands_of(match["body"])),
+            slow=bool(match["slow"]),
+            by_hand=bool(match["by_hand"]),
+        )
+        for match in BLOCK.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+def commands_of(body: str) -> Iterator[str]:
+    """The commands of a block: a line, or as many as bash needs to parse it."""
+    command = ""
+    for line in body.splitlines(keepends=True):
+        command += line
+        parsed = subprocess.run(["bash", "-n", "-c", command], capture_output=True, check=False)
+        if parsed.returncode == 0 and not command.endswith("\\\n"):
+            yield command.strip()
+            command = ""
+    assert command == "", f"bash cannot parse {command!r}"
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+BLOCKS = {name_of(page): blocks_of(page) for page in PAGES}
+FAST = [
+    name for name, blocks in BLOCKS.items() if any(not b.slow and not b.by_hand for b in blocks)
+]
+SLOW = [name for name, blocks in BLOCKS.items() if any(b.slow for b in blocks)]
+NOT_IN_MAKE_TEST = [
+    command
+    for blocks in BLOCKS.values()
+    for block in blocks
+    if block.slow or block.by_hand
+    for command in block.commands
+    if re.match(r"(\.venv/bin/)?hybridbench ", command)
+]
+
+
+def run(command: str, directory: Path) -> None:
+    expected = EXIT_CODE.search(command)
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=directory,
+        env={
+            "PATH": f"{directory / '.venv' / 'bin'}:/usr/bin:/bin",
+            "HOME": str(directory),
+            "LANG": "C.UTF-8",
+            "COLUMNS": "100",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == int(expected[1] if expected else 0), (
+        f"{command}\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """What the pages take for granted: the command, finished runs, and recorded series."""
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    shutil.copytree(STORED / "soak", tmp_path / "results" / "RUN")
+    shutil.copytree(STORED / "comparison" / "a", tmp_path / "results" / "RUN1")
+    shutil.copytree(STORED / "comparison" / "b", tmp_path / "results" / "RUN2")
+    shutil.copy(ROOT / "profiles" / "traces" / "synthetic-mooncake.jsonl", tmp_path / "trace.jsonl")
+    write_series(tmp_path)
+    return tmp_path
+
+
+def write_series(directory: Path) -> None:
+    """Two hours of a process that does not leak, in the formats that the pages judge."""
+    rss_mib = [900 + random.Random(i).gauss(0, 2) for i in range(720)]
+    rows = [f"{10 * i},{mib:.2f},{400 * i}\n" for i, mib in enumerate(rss_mib)]
+    table = "elapsed_s,rss_mib,requests_total\n" + "".join(rows)
+    (directory / "rss.csv").write_text(table)
+    (directory / "rss.csv.gz").write_bytes(gzip.compress(table.encode()))
+    (directory / "rss.txt").write_text("".join(f"{mib * 1024:.0f}\n" for mib in rss_mib))
+    values = [[1_790_000_000 + 10 * i, f"{mib * 2**20:.0f}"] for i, mib in enumerate(rss_mib)]
+    name = {"__name__": "process_resident_memory_bytes"}
+    for file in ("before.json", "after.json"):
+        (directory / file).write_text(json.dumps([{"metric": name, "values": values}]))
+    start = datetime(2026, 11, 23, tzinfo=UTC)
+    (directory / "gpus.csv").write_text(
+        "timestamp, index, memory.used [MiB]\n"
+        + "".join(
+            f"{start + timedelta(seconds=10 * i):%Y/%m/%d %H:%M:%S.000}, {gpu}, {mib:.0f} MiB\n"
+            for i, mib in enumerate(rss_mib)
+            for gpu in (0, 1)
+        )
+    )
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_commands_of_a_page_end_as_it_says(name: str, directory: Path) -> None:
+    for block in BLOCKS[name]:
+        if not block.slow and not block.by_hand:
+            for command in block.commands:
+                run(command, directory)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", SLOW)
+def test_the_slow_commands_of_a_page_end_as_it_says(name: str, directory: Path) -> None:
+    for block in BLOCKS[name]:
+        if not block.by_hand:
+            for command in block.commands:
+                run(command, directory)
+
+
+@pytest.mark.parametrize("command", NOT_IN_MAKE_TEST)
+def test_a_command_that_is_not_run_has_options_that_exist(command: str) -> None:
+    parser = typer.main.get_command(app)
+    words = shlex.split(command, comments=True)[1:]
+    words = words[: next((i for i, word in enumerate(words) if word in {">", "|"}), None)]
+    while isinstance(parser, TyperGroup):
+        parser = parser.commands[words.pop(0)]
+
+    parser.make_context("hybridbench", words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_has_its_commands_in_shell_blocks_and_its_markers_before_them(
+    page: Path,
+) -> None:
+    text = page.read_text(encoding="utf-8")
+
+    marked = [block for block in BLOCKS[name_of(page)] if block.slow or block.by_hand]
+
+    assert INDENTED_COMMAND.findall(FENCED.sub("", text)) == []
+    assert len(MARKER.findall(text)) == len(marked)
