@@ -104,8 +104,8 @@ def soak(
             rich_help_panel=_WORKLOAD,
             metavar="NAME|DIR",
             help="A preset or the directory of a Hugging Face checkpoint.  qwen3-next, "
-            "nemotron-h and gpt-oss on a CPU mean their tiny presets, and the run says so.  "
-            "Default: the profile's (qwen3-next).",
+            "nemotron-h, falcon-h1 and gpt-oss on a CPU mean their tiny presets, and the run says "
+            "so.  Default: the profile's (qwen3-next).",
             show_default=False,
         ),
     ] = None,

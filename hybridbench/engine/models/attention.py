@@ -1,15 +1,72 @@
-"""Full attention with an output gate: keys and values live in the KV pool."""
+"""Full attention, plain or with an output gate: keys and values live in the KV pool."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.models.config import ModelConfig, Shape
 from hybridbench.engine.models.layers import Loader, Norm
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
-from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
+from hybridbench.engine.models.step import ExtendStep, Step
+
+
+class Attention:
+    """Grouped-query attention, with all channels of a head rotated or none."""
+
+    def __init__(
+        self, loader: Loader, layer_id: int, prefix: str, config: ModelConfig, *, rotated: bool
+    ) -> None:
+        self._layer_id = layer_id
+        self._kernels = loader.kernels
+        self._heads = config.num_attention_heads, config.num_key_value_heads
+        self._head_dim = config.head_dim
+        self._rotated = rotated
+        parts = [f"{prefix}.{part}_proj" for part in "qkv"]
+        self._in = loader.matrix(*(f"{part}.weight" for part in parts))
+        self._out = loader.matrix(f"{prefix}.o_proj.weight")
+        self._in_bias: Tensor | None = None
+        self._out_bias: Tensor | None = None
+        if config.attention_bias:
+            self._in_bias = loader.matrix(*(f"{part}.bias" for part in parts))
+            self._out_bias = loader.matrix(f"{prefix}.o_proj.bias")
+
+    @staticmethod
+    def tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+        """Names and shapes, as checkpoints spell them below the layer's prefix."""
+        hidden = config.hidden_size
+        query, key = (
+            heads * config.head_dim
+            for heads in (config.num_attention_heads, config.num_key_value_heads)
+        )
+        for name, rows, columns in (
+            ("q_proj", query, hidden),
+            ("k_proj", key, hidden),
+            ("v_proj", key, hidden),
+            ("o_proj", hidden, query),
+        ):
+            yield f"{name}.weight", (rows, columns)
+            if config.attention_bias:
+                yield f"{name}.bias", (rows,)
+
+    def __call__(self, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
+        """[T, h] -> [T, h]; stores the new keys and values in the pool first."""
+        heads, key_heads = self._heads
+        qkv = functional.linear(x, self._in, self._in_bias).view(x.shape[0], -1, self._head_dim)
+        if self._rotated:
+            step.rotation.apply_(qkv[:, : heads + key_heads])
+        q, k, v = torch.split(qkv, [heads, key_heads, key_heads], dim=1)
+        kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
+        keys, values = kv_pool.get_kv_buffer(self._layer_id)
+        if isinstance(step, ExtendStep):
+            mixed = self._kernels.extend_attention(q, keys, values, step.attention, None)
+        else:
+            mixed = self._kernels.decode_attention(q, keys, values, step.attention, None)
+        return functional.linear(mixed.reshape(x.shape[0], -1), self._out, self._out_bias)
 
 
 class GatedAttention:
@@ -41,9 +98,7 @@ class GatedAttention:
         ).add(1.0)
         self._qk_norm = Norm.rms(scale, config.rms_norm_eps)
 
-    def __call__(
-        self, x: Tensor, step: ExtendStep | DecodeStep | VerifyStep, kv_pool: HybridLinearKVPool
-    ) -> Tensor:
+    def __call__(self, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
         """[T, h] -> [T, h]; stores the new keys and values in the pool first."""
         tokens = x.shape[0]
         head_dim, both_heads = self._head_dim, self._heads + self._key_heads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
@@ -12,7 +13,7 @@ from torch import Tensor
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams
 
 LayerKind: TypeAlias = Literal[
-    "linear_attention", "full_attention", "sliding_attention", "mlp", "moe"
+    "linear_attention", "full_attention", "sliding_attention", "hybrid", "mlp", "moe"
 ]
 Shape: TypeAlias = tuple[int, ...]
 
@@ -34,7 +35,8 @@ class ModelConfig(ABC):
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
-    num_experts_per_tok: int
+    num_experts_per_tok: int = 0
+    """0 without experts."""
     rms_norm_eps: float = 1e-6
     attention_bias: bool = False
     tie_word_embeddings: bool = False
@@ -46,9 +48,23 @@ class ModelConfig(ABC):
     def tensors(self) -> dict[str, Shape]:
         """Names and shapes of all tensors, as a checkpoint spells them, in order of depth."""
 
-    @abstractmethod
     def random_values(self, name: str, noise: Tensor) -> Tensor:
-        """Plausible values for the tensor ``name`` from standard normal ``noise``, in place."""
+        """Plausible values for the tensor ``name`` from standard normal ``noise``, in place.
+
+        Matrices scaled by their fan-in, norms off identity, decays spread.
+        """
+        if name.endswith(("norm.weight", "norm_f.weight", ".D")):
+            return noise.mul_(0.1).add_(1.0)
+        if name.endswith("A_log"):
+            return noise.mul_(0.7).add_(1.0)
+        if name.endswith("dt_bias"):
+            # Steps from a thousandth to a half, as the released models begin with.
+            return noise.sub_(3.0)
+        if name.endswith("bias"):
+            return noise.mul_(0.02)
+        if name.endswith(("embeddings.weight", "embed_tokens.weight")):
+            return noise
+        return noise.mul_(noise[0].numel() ** -0.5)
 
     def hf_fields(self) -> dict[str, object]:
         """The content of a config.json that says the same, in its newer spelling."""
@@ -78,13 +94,14 @@ class ModelConfig(ABC):
     @property
     def kv_layer_ids(self) -> tuple[int, ...]:
         """Layers that keep KV per token."""
-        keeps = {"full_attention", "sliding_attention"}
+        keeps = {"full_attention", "sliding_attention", "hybrid"}
         return tuple(i for i, kind in enumerate(self.layer_types) if kind in keeps)
 
     @property
     def linear_layer_ids(self) -> tuple[int, ...]:
         """Layers that keep one recurrent state per request."""
-        return tuple(i for i, kind in enumerate(self.layer_types) if kind == "linear_attention")
+        keeps = {"linear_attention", "hybrid"}
+        return tuple(i for i, kind in enumerate(self.layer_types) if kind in keeps)
 
     @property
     def cache_params(self) -> Mamba2CacheParams:
@@ -98,7 +115,12 @@ class ModelConfig(ABC):
 
     def state_bytes_per_slot(self, dtype: torch.dtype) -> int:
         """Bytes of one request's recurrent state over all layers."""
-        return 0
+        if not self.linear_layer_ids:
+            return 0
+        shape = self.cache_params.shape
+        temporal = math.prod(shape.temporal) * state_dtype(dtype).itemsize
+        conv = sum(math.prod(part) for part in shape.conv) * dtype.itemsize
+        return len(self.linear_layer_ids) * (temporal + conv)
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

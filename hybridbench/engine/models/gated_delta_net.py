@@ -15,6 +15,7 @@ from hybridbench.engine.models.step import (
     DecodeStep,
     ExtendStep,
     StateRows,
+    Step,
     VerifyStep,
     chain_places,
 )
@@ -51,9 +52,7 @@ class GatedDeltaNet:
         scale = torch.tensor([self._key_dim**-0.5, 1.0], dtype=self._precise, device=loader.device)
         self._qk_norm = Norm(scale.view(2, 1, 1), _L2_EPS**0.5)
 
-    def __call__(
-        self, x: Tensor, step: ExtendStep | DecodeStep | VerifyStep, kv_pool: HybridLinearKVPool
-    ) -> Tensor:
+    def __call__(self, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
         """[T, h] -> [T, h]; advances the states of the step's slots, or those of its drafts."""
         assert kv_pool.mamba_pool is not None, "a hybrid model needs a state pool"
         state = kv_pool.mamba_pool.mamba2_layer_cache(self._layer_id)

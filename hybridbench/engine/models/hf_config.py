@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,22 @@ class ConfigFields:
             raise self.error(key, f"is {value}; it must be a number above 0")
         return float(value)
 
+    def finite_numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
+        """As many numbers of either sign as ``default`` has; a list, unless it is one."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        items: list[object] = value if isinstance(value, list) else [value]
+        numbers = [
+            float(item)
+            for item in items
+            if isinstance(item, int | float) and not isinstance(item, bool)
+        ]
+        if not len(items) == len(numbers) == len(default) or not all(map(math.isfinite, numbers)):
+            count = "a number" if len(default) == 1 else f"{len(default)} numbers"
+            raise self.error(key, f"is {excerpt(value)}; it must be {count}")
+        return tuple(numbers)
+
     def flag(self, key: str, default: bool) -> bool:
         value = self.values.get(key)
         if value is None:
@@ -123,6 +140,32 @@ class ConfigFields:
         given = self.values.get(key)
         if given is not None and given != value:
             raise self.error(key, f"is {excerpt(given)}; only {value!r} is supported")
+
+    def rope(self, partial_rotary_factor: float) -> tuple[float, float]:
+        """Base of the rotary frequencies and rotated fraction, in either spelling.
+
+        Older files have both at the top level, newer ones in ``rope_parameters``; a file without a
+        fraction means ``partial_rotary_factor``.
+        """
+        parameters = self.values.get("rope_parameters") or {}
+        if not isinstance(parameters, dict):
+            raise self.error("rope_parameters", "must be an object")
+        old_scaling = self.values.get("rope_scaling")
+        scaling = old_scaling if isinstance(old_scaling, dict) else parameters
+        kind = scaling.get("rope_type", scaling.get("type", "default"))
+        if kind != "default":
+            key = "rope_scaling" if scaling is old_scaling else "rope_parameters"
+            raise self.error(
+                key, f"asks for rope_type {excerpt(kind)}; only 'default' is supported"
+            )
+        nested = ConfigFields(self.path, parameters)
+        theta = nested.number("rope_theta", self.number("rope_theta", 10_000.0))
+        factor = nested.number(
+            "partial_rotary_factor", self.number("partial_rotary_factor", partial_rotary_factor)
+        )
+        if factor > 1.0:
+            raise self.error("partial_rotary_factor", f"is {factor}; it must be at most 1")
+        return theta, factor
 
     def eos_token_ids(self) -> tuple[int, ...]:
         """generation_config.json wins where it says something, as in the library that writes it."""

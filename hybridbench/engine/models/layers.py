@@ -112,13 +112,18 @@ def rotary_frequencies(
 class DenseMLP:
     """``down(silu(gate x) * up x)``."""
 
-    def __init__(self, loader: Loader, prefix: str) -> None:
+    def __init__(self, loader: Loader, prefix: str, *, bias: bool = False) -> None:
         self._gate_up = loader.matrix(f"{prefix}.gate_proj.weight", f"{prefix}.up_proj.weight")
         self._down = loader.matrix(f"{prefix}.down_proj.weight")
         self._width = self._down.shape[1]
+        self._gate_up_bias: Tensor | None = None
+        self._down_bias: Tensor | None = None
+        if bias:
+            self._gate_up_bias = loader.matrix(f"{prefix}.gate_proj.bias", f"{prefix}.up_proj.bias")
+            self._down_bias = loader.matrix(f"{prefix}.down_proj.bias")
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, h] -> [T, h]."""
-        both = functional.linear(x, self._gate_up)
+        both = functional.linear(x, self._gate_up, self._gate_up_bias)
         hidden = functional.silu(both[:, : self._width]).mul_(both[:, self._width :])
-        return functional.linear(hidden, self._down)
+        return functional.linear(hidden, self._down, self._down_bias)

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
-from hybridbench.engine.memory.mamba_pool import MambaState
-from hybridbench.engine.models.config import state_dtype
+from hybridbench.engine.memory.mamba_pool import Mamba2StateShape, MambaState
+from hybridbench.engine.models.config import Shape, state_dtype
 from hybridbench.engine.models.layers import Loader, Norm
-from hybridbench.engine.models.step import (
-    DecodeStep,
-    ExtendStep,
-    StateRows,
-    VerifyStep,
-    chain_places,
-)
+from hybridbench.engine.models.step import DecodeStep, ExtendStep, StateRows, Step, chain_places
 
 
-@dataclass(frozen=True)
-class Mamba2Sizes:
-    """Heads that share B and C by groups, and the size of each head's state."""
+@dataclass(frozen=True, kw_only=True)
+class Mamba2Config:
+    """One layer: heads that share B and C by groups, and the size of each head's state."""
 
+    hidden_size: int
     heads: int
     head_dim: int
     groups: int
     state: int
+    conv_kernel: int
+    conv_bias: bool
+    in_bias: bool
+    out_bias: bool
+    time_steps: tuple[float, float]
+    """Shortest and longest."""
+    norm: Literal["after_gate", "before_gate"] | None
+    """Where the norm of each group is; None has no norm."""
+    rms_norm_eps: float
 
     @property
     def width(self) -> int:
@@ -40,57 +46,75 @@ class Mamba2Sizes:
         """Channels that the convolution mixes: x, B and C."""
         return self.width + 2 * self.groups * self.state
 
+    @property
+    def state_shape(self) -> Mamba2StateShape:
+        """What one slot keeps of the layer."""
+        return Mamba2StateShape.create(
+            intermediate_size=self.width,
+            n_groups=self.groups,
+            num_heads=self.heads,
+            head_dim=self.head_dim,
+            state_size=self.state,
+            conv_kernel=self.conv_kernel,
+        )
+
+    def tensors(self) -> Iterator[tuple[str, Shape]]:
+        """Names and shapes, as checkpoints spell them below the layer's prefix."""
+        rows = self.width + self.conv_dim + self.heads
+        yield "in_proj.weight", (rows, self.hidden_size)
+        if self.in_bias:
+            yield "in_proj.bias", (rows,)
+        yield "conv1d.weight", (self.conv_dim, 1, self.conv_kernel)
+        if self.conv_bias:
+            yield "conv1d.bias", (self.conv_dim,)
+        for name in ("A_log", "dt_bias", "D"):
+            yield name, (self.heads,)
+        if self.norm is not None:
+            yield "norm.weight", (self.width,)
+        yield "out_proj.weight", (self.hidden_size, self.width)
+        if self.out_bias:
+            yield "out_proj.bias", (self.hidden_size,)
+
 
 class Mamba2Mixer:
-    """One layer of Mamba2, with a norm of each group after its gate.
+    """One layer of Mamba2.
 
     Rows of the input projection: [z | x | B | C | dt].  States and steps are float32 (float64 in a
     float64 model) whatever the weights are.
     """
 
-    def __init__(  # noqa: PLR0913 - one layer's sizes, as its config names them
-        self,
-        loader: Loader,
-        layer_id: int,
-        prefix: str,
-        sizes: Mamba2Sizes,
-        eps: float,
-        time_step_min: float,
-        *,
-        conv_bias: bool,
-        projection_bias: bool,
-    ) -> None:
+    def __init__(self, loader: Loader, layer_id: int, prefix: str, config: Mamba2Config) -> None:
         self._layer_id = layer_id
         self._kernels = loader.kernels
-        self._sizes = sizes
-        self._time_step_min = time_step_min
+        self._config = config
         self._precise = state_dtype(loader.dtype)
         self._in = loader.matrix(f"{prefix}.in_proj.weight")
         self._out = loader.matrix(f"{prefix}.out_proj.weight")
-        self._in_bias = loader.matrix(f"{prefix}.in_proj.bias") if projection_bias else None
-        self._out_bias = loader.matrix(f"{prefix}.out_proj.bias") if projection_bias else None
+        self._in_bias = loader.matrix(f"{prefix}.in_proj.bias") if config.in_bias else None
+        self._out_bias = loader.matrix(f"{prefix}.out_proj.bias") if config.out_bias else None
         # [K, D]: the newest input's taps are the last row.
         self._conv = loader.matrix(f"{prefix}.conv1d.weight").squeeze(1).t().contiguous()
-        self._conv_bias = loader.matrix(f"{prefix}.conv1d.bias") if conv_bias else None
+        self._conv_bias = loader.matrix(f"{prefix}.conv1d.bias") if config.conv_bias else None
         self._a = -loader.precise(f"{prefix}.A_log").exp()
         self._dt_bias = loader.precise(f"{prefix}.dt_bias")
         self._d = loader.precise(f"{prefix}.D")[:, None]
-        scale = loader.precise(f"{prefix}.norm.weight").view(sizes.groups, -1)
-        self._norm = Norm.rms(scale, eps)
+        self._norm: Norm | None = None
+        if config.norm is not None:
+            scale = loader.precise(f"{prefix}.norm.weight").view(config.groups, -1)
+            self._norm = Norm.rms(scale, config.rms_norm_eps)
 
-    def __call__(
-        self, x: Tensor, step: ExtendStep | DecodeStep | VerifyStep, kv_pool: HybridLinearKVPool
-    ) -> Tensor:
+    def __call__(self, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
         """[T, h] -> [T, h]; advances the states of the step's slots, or those of its drafts."""
         assert kv_pool.mamba_pool is not None, "a hybrid model needs a state pool"
         state = kv_pool.mamba_pool.mamba2_layer_cache(self._layer_id)
-        sizes = self._sizes
+        config = self._config
         projected = functional.linear(x, self._in, self._in_bias)
-        z, xbc, dt = torch.split(projected, [sizes.width, sizes.conv_dim, sizes.heads], dim=1)
+        z, xbc, dt = torch.split(projected, [config.width, config.conv_dim, config.heads], dim=1)
         dt = functional.softplus(dt.to(self._precise) + self._dt_bias)
         # The released implementation bounds steps in a prefill; here in every step, so that a
         # prefix computes the same whichever way.
-        dt = dt.clamp_(min=self._time_step_min)
+        shortest, longest = config.time_steps
+        dt = dt.clamp_(min=shortest, max=longest)
         if isinstance(step, ExtendStep):
             mixed = self._extend(xbc, dt, state, step)
         elif isinstance(step, DecodeStep):
@@ -98,13 +122,22 @@ class Mamba2Mixer:
             mixed = self._decode(xbc, dt, live, live)
         else:
             drafts = kv_pool.mamba_pool.mamba2_draft_cache(self._layer_id)
-            mixed = dt.new_empty(x.shape[0], sizes.heads, sizes.head_dim)
+            mixed = dt.new_empty(x.shape[0], config.heads, config.head_dim)
             for tokens, source, target in chain_places(step, state, drafts):
                 own = xbc.index_select(0, tokens), dt.index_select(0, tokens)
                 mixed[tokens] = self._decode(*own, source, target)
-        gated = mixed.view(x.shape[0], -1).mul_(functional.silu(z.to(self._precise)))
-        normed = self._norm.precise(gated.view(x.shape[0], sizes.groups, -1))
-        return functional.linear(normed.view(gated.shape).to(x.dtype), self._out, self._out_bias)
+        gated = self._gated(mixed.view(x.shape[0], -1), functional.silu(z.to(self._precise)))
+        return functional.linear(gated.to(x.dtype), self._out, self._out_bias)
+
+    def _gated(self, mixed: Tensor, gate: Tensor) -> Tensor:
+        """[T, width] -> [T, width]; the norm, if there is one, is on either side of the gate."""
+        if self._norm is None:
+            return mixed.mul_(gate)
+        if self._config.norm == "after_gate":
+            mixed = mixed.mul_(gate)
+        normed = self._norm.precise(mixed.view(mixed.shape[0], self._config.groups, -1))
+        normed = normed.view(mixed.shape)
+        return normed if self._config.norm == "after_gate" else normed.mul_(gate)
 
     def _decode(self, xbc: Tensor, dt: Tensor, source: StateRows, target: StateRows) -> Tensor:
         """[B, conv_dim] -> [B, H, P]; from the states in ``source`` to those in ``target``."""
@@ -120,7 +153,7 @@ class Mamba2Mixer:
 
     def _extend(self, xbc: Tensor, dt: Tensor, state: MambaState, step: ExtendStep) -> Tensor:
         """[T, conv_dim] -> [T, H, P]."""
-        plan, sizes = step.chunks, self._sizes
+        plan, config = step.chunks, self._config
         mixed = self._kernels.causal_conv1d_varlen(
             xbc,
             self._conv,
@@ -139,10 +172,10 @@ class Mamba2Mixer:
         if step.track_slots is not None:
             snapshots = initial.new_empty(plan.snapshot_count, *initial.shape[1:])
         output = self._kernels.mamba2_chunk_scan(
-            x.view(*places, sizes.heads, sizes.head_dim),
-            steps.view(*places, sizes.heads),
+            x.view(*places, config.heads, config.head_dim),
+            steps.view(*places, config.heads),
             self._a,
-            bc.view(*places, 2, sizes.groups, sizes.state),
+            bc.view(*places, 2, config.groups, config.state),
             initial,
             plan,
             snapshots,
@@ -150,14 +183,14 @@ class Mamba2Mixer:
         state.temporal.index_copy_(0, step.sorted_slots, initial)
         if snapshots is not None and step.track_slots is not None:
             state.temporal.index_copy_(0, step.track_slots, snapshots)
-        output = output.reshape(-1, sizes.heads, sizes.head_dim).addcmul_(x, self._d)
+        output = output.reshape(-1, config.heads, config.head_dim).addcmul_(x, self._d)
         return output.index_select(0, plan.output_rows)
 
     def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor]:
         """[T, conv_dim] -> x [T, H, P] and B above C [T, 2, G, N]."""
-        sizes = self._sizes
-        x, bc = mixed[:, : sizes.width], mixed[:, sizes.width :]
+        config = self._config
+        x, bc = mixed[:, : config.width], mixed[:, config.width :]
         return (
-            x.reshape(-1, sizes.heads, sizes.head_dim),
-            bc.reshape(-1, 2, sizes.groups, sizes.state),
+            x.reshape(-1, config.heads, config.head_dim),
+            bc.reshape(-1, 2, config.groups, config.state),
         )

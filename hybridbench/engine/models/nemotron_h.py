@@ -7,10 +7,10 @@ Source: the released checkpoints' config.json, and the model of that name in tra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,16 +18,16 @@ from torch.nn import functional
 
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
-from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape
+from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams
+from hybridbench.engine.models.attention import Attention
 from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 from hybridbench.engine.models.layers import Loader, Norm
-from hybridbench.engine.models.mamba2 import Mamba2Mixer, Mamba2Sizes
-from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
+from hybridbench.engine.models.mamba2 import Mamba2Config, Mamba2Mixer
+from hybridbench.engine.models.step import ExtendStep, Step, plan_step
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
-_Step: TypeAlias = ExtendStep | DecodeStep | VerifyStep
 _LETTERS: Mapping[str, LayerKind] = {
     "M": "linear_attention",
     "*": "full_attention",
@@ -122,29 +122,26 @@ class NemotronHConfig(ModelConfig):
         return config
 
     @property
-    def mamba2(self) -> Mamba2Sizes:
+    def mamba2(self) -> Mamba2Config:
         """Of one recurrent layer."""
-        return Mamba2Sizes(
-            self.mamba_num_heads, self.mamba_head_dim, self.n_groups, self.ssm_state_size
+        return Mamba2Config(
+            hidden_size=self.hidden_size,
+            heads=self.mamba_num_heads,
+            head_dim=self.mamba_head_dim,
+            groups=self.n_groups,
+            state=self.ssm_state_size,
+            conv_kernel=self.conv_kernel,
+            conv_bias=self.use_conv_bias,
+            in_bias=self.use_bias,
+            out_bias=self.use_bias,
+            time_steps=(self.time_step_min, math.inf),
+            norm="after_gate",
+            rms_norm_eps=self.rms_norm_eps,
         )
 
     @property
     def cache_params(self) -> Mamba2CacheParams:
-        shape = Mamba2StateShape.create(
-            intermediate_size=self.mamba2.width,
-            n_groups=self.n_groups,
-            num_heads=self.mamba_num_heads,
-            head_dim=self.mamba_head_dim,
-            state_size=self.ssm_state_size,
-            conv_kernel=self.conv_kernel,
-        )
-        return Mamba2CacheParams(shape=shape, layers=self.linear_layer_ids)
-
-    def state_bytes_per_slot(self, dtype: torch.dtype) -> int:
-        """Bytes of one request's recurrent state over all layers."""
-        temporal = self.mamba2.width * self.ssm_state_size * state_dtype(dtype).itemsize
-        conv = self.mamba2.conv_dim * (self.conv_kernel - 1) * dtype.itemsize
-        return len(self.linear_layer_ids) * (temporal + conv)
+        return Mamba2CacheParams(shape=self.mamba2.state_shape, layers=self.linear_layer_ids)
 
     def tensors(self) -> dict[str, Shape]:
         """Experts one by one."""
@@ -152,8 +149,8 @@ class NemotronHConfig(ModelConfig):
             "backbone.embeddings.weight": (self.vocab_size, self.hidden_size)
         }
         parts: dict[LayerKind, Callable[[], Iterator[tuple[str, Shape]]]] = {
-            "linear_attention": self._mamba2,
-            "full_attention": self._attention,
+            "linear_attention": self.mamba2.tensors,
+            "full_attention": partial(Attention.tensors, self),
             "mlp": partial(self._mlp, "", self.hidden_size, self.intermediate_size, self.mlp_bias),
             "moe": self._experts,
         }
@@ -164,31 +161,6 @@ class NemotronHConfig(ModelConfig):
         shapes["backbone.norm_f.weight"] = (self.hidden_size,)
         shapes["lm_head.weight"] = (self.vocab_size, self.hidden_size)
         return shapes
-
-    def _mamba2(self) -> Iterator[tuple[str, Shape]]:
-        sizes, hidden = self.mamba2, self.hidden_size
-        rows = sizes.width + sizes.conv_dim + sizes.heads
-        yield "in_proj.weight", (rows, hidden)
-        if self.use_bias:
-            yield "in_proj.bias", (rows,)
-        yield "conv1d.weight", (sizes.conv_dim, 1, self.conv_kernel)
-        if self.use_conv_bias:
-            yield "conv1d.bias", (sizes.conv_dim,)
-        for name in ("A_log", "dt_bias", "D"):
-            yield name, (sizes.heads,)
-        yield "norm.weight", (sizes.width,)
-        yield "out_proj.weight", (hidden, sizes.width)
-        if self.use_bias:
-            yield "out_proj.bias", (hidden,)
-
-    def _attention(self) -> Iterator[tuple[str, Shape]]:
-        query, key = (
-            heads * self.head_dim for heads in (self.num_attention_heads, self.num_key_value_heads)
-        )
-        yield "q_proj.weight", (query, self.hidden_size)
-        yield "k_proj.weight", (key, self.hidden_size)
-        yield "v_proj.weight", (key, self.hidden_size)
-        yield "o_proj.weight", (self.hidden_size, query)
 
     @staticmethod
     def _mlp(prefix: str, hidden: int, width: int, bias: bool) -> Iterator[tuple[str, Shape]]:
@@ -245,21 +217,6 @@ class NemotronHConfig(ModelConfig):
             "routed_scaling_factor": self.routed_scaling_factor,
         }
 
-    def random_values(self, name: str, noise: Tensor) -> Tensor:
-        """Matrices scaled by their fan-in, norms off identity, decays spread."""
-        if name.endswith(("norm.weight", "norm_f.weight", ".D")):
-            return noise.mul_(0.1).add_(1.0)
-        if name.endswith("A_log"):
-            return noise.mul_(0.7).add_(1.0)
-        if name.endswith("dt_bias"):
-            # Steps from a thousandth to a half, as the released models begin with.
-            return noise.sub_(3.0)
-        if name.endswith("bias"):
-            return noise.mul_(0.02)
-        if name.endswith("embeddings.weight"):
-            return noise
-        return noise.mul_(noise[0].numel() ** -0.5)
-
 
 def _layers(fields: ConfigFields) -> tuple[LayerKind, ...]:
     names = fields.values.get("layers_block_type", fields.values.get("layer_types"))
@@ -307,31 +264,6 @@ def _check_sizes(fields: ConfigFields, config: NemotronHConfig) -> None:
         raise fields.error("n_group", f"is {groups}; a group needs at least 2 of {experts} experts")
 
 
-class _Attention:
-    """Grouped-query attention without positions."""
-
-    def __init__(self, loader: Loader, layer_id: int, prefix: str, config: NemotronHConfig) -> None:
-        self._layer_id = layer_id
-        self._kernels = loader.kernels
-        self._heads = config.num_attention_heads, config.num_key_value_heads
-        self._head_dim = config.head_dim
-        self._in = loader.matrix(*(f"{prefix}.{part}_proj.weight" for part in "qkv"))
-        self._out = loader.matrix(f"{prefix}.o_proj.weight")
-
-    def __call__(self, x: Tensor, step: _Step, kv_pool: HybridLinearKVPool) -> Tensor:
-        """[T, h] -> [T, h]; stores the new keys and values in the pool first."""
-        heads, key_heads = self._heads
-        qkv = functional.linear(x, self._in).view(x.shape[0], -1, self._head_dim)
-        q, k, v = torch.split(qkv, [heads, key_heads, key_heads], dim=1)
-        kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
-        keys, values = kv_pool.get_kv_buffer(self._layer_id)
-        if isinstance(step, ExtendStep):
-            mixed = self._kernels.extend_attention(q, keys, values, step.attention, None)
-        else:
-            mixed = self._kernels.decode_attention(q, keys, values, step.attention, None)
-        return functional.linear(mixed.reshape(x.shape[0], -1), self._out)
-
-
 def _relu2(x: Tensor) -> Tensor:
     return functional.relu(x, inplace=True).square_()
 
@@ -345,7 +277,7 @@ class _MLP:
         self._up_bias = loader.matrix(f"{prefix}.up_proj.bias") if bias else None
         self._down_bias = loader.matrix(f"{prefix}.down_proj.bias") if bias else None
 
-    def __call__(self, x: Tensor, step: _Step, kv_pool: HybridLinearKVPool) -> Tensor:
+    def __call__(self, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
         """[T, h] -> [T, h]; needs neither step nor pool."""
         del step, kv_pool
         return self.of(x)
@@ -379,7 +311,7 @@ class _Experts:
             if latent
         ]
 
-    def __call__(self, x: Tensor, step: _Step, kv_pool: HybridLinearKVPool) -> Tensor:
+    def __call__(self, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
         """[T, h] -> [T, h]; needs neither step nor pool."""
         del step, kv_pool
         weights, chosen = self._route(x)
@@ -443,7 +375,7 @@ class NemotronH:
         Of a verifying batch [T, vocab], after every new token; its states go to the pool's buffers
         for drafts.  Writes keys, values and states of the new tokens into the pools, by slot.
         """
-        step = self._plan(batch)
+        step = plan_step(batch, self._frequencies, self.dtype, self.config.conv_kernel)
         x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
         for norm, mixer in self._layers:
             x = x.add_(mixer(norm(x), step, kv_pool))
@@ -451,32 +383,16 @@ class NemotronH:
             x = x.index_select(0, step.last_rows)
         return functional.linear(self._norm(x), self._head)
 
-    def _plan(self, batch: ForwardBatch) -> _Step:
-        if batch.mode == "decode":
-            return DecodeStep.build(batch, self._frequencies, self.dtype)
-        if batch.mode == "verify":
-            return VerifyStep.build(batch, self._frequencies, self.dtype)
-        return ExtendStep.build(batch, self._frequencies, self.dtype, self.config.conv_kernel)
-
 
 def _mixer(
     loader: Loader, layer_id: int, config: NemotronHConfig
-) -> Mamba2Mixer | _Attention | _MLP | _Experts:
+) -> Mamba2Mixer | Attention | _MLP | _Experts:
     prefix = f"backbone.layers.{layer_id}.mixer"
     kind = config.layer_types[layer_id]
     if kind == "linear_attention":
-        return Mamba2Mixer(
-            loader,
-            layer_id,
-            prefix,
-            config.mamba2,
-            config.rms_norm_eps,
-            config.time_step_min,
-            conv_bias=config.use_conv_bias,
-            projection_bias=config.use_bias,
-        )
+        return Mamba2Mixer(loader, layer_id, prefix, config.mamba2)
     if kind == "full_attention":
-        return _Attention(loader, layer_id, prefix, config)
+        return Attention(loader, layer_id, prefix, config, rotated=False)
     if kind == "mlp":
         return _MLP(loader, prefix, bias=config.mlp_bias)
     return _Experts(loader, prefix, config)

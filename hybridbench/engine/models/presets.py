@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.models.falcon_h1 import FalconH1Config, hybrid_layers
 from hybridbench.engine.models.gpt_oss import GptOssConfig, Yarn, alternating
 from hybridbench.engine.models.nemotron_h import NemotronHConfig, pattern
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig, layer_pattern
@@ -118,6 +119,24 @@ _NEMOTRON_H = NemotronHConfig(
     max_position_embeddings=8192,
 )
 
+# Falcon-H1-7B: KV and a state in each of 44 layers.
+_FALCON_H1 = FalconH1Config(
+    vocab_size=130_048,
+    hidden_size=3072,
+    layer_types=hybrid_layers(44),
+    num_attention_heads=12,
+    num_key_value_heads=2,
+    head_dim=128,
+    intermediate_size=12_288,
+    mamba_n_heads=24,
+    mamba_d_head=128,
+    mamba_n_groups=1,
+    mamba_d_state=256,
+    rope_theta=1e11,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=262_144,
+)
+
 PRESETS: dict[str, ModelConfig] = {
     "qwen3-next-nano": _NANO,
     "qwen3-next-tiny": _TINY,
@@ -172,4 +191,17 @@ PRESETS: dict[str, ModelConfig] = {
         moe_shared_expert_intermediate_size=128,
     ),
     "nemotron-h": _NEMOTRON_H,
+    "falcon-h1-tiny": replace(
+        _FALCON_H1,
+        vocab_size=4096,
+        hidden_size=128,
+        layer_types=hybrid_layers(4),
+        num_attention_heads=4,
+        head_dim=32,
+        intermediate_size=256,
+        mamba_n_heads=4,
+        mamba_d_head=32,
+        mamba_d_state=32,
+    ),
+    "falcon-h1": _FALCON_H1,
 }

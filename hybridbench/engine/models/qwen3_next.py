@@ -15,7 +15,7 @@ from hybridbench.engine.models.gated_delta_net import GatedDeltaNet
 from hybridbench.engine.models.layers import DenseMLP, Loader, Norm, rotary_frequencies
 from hybridbench.engine.models.moe import SparseMLP
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
-from hybridbench.engine.models.step import DecodeStep, ExtendStep, VerifyStep
+from hybridbench.engine.models.step import ExtendStep, plan_step
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
@@ -59,7 +59,7 @@ class Qwen3Next:
 
         Writes keys, values and states of the new tokens into the pools, by slot.
         """
-        step = self._plan(batch)
+        step = plan_step(batch, self._frequencies, self.dtype, self.config.linear_conv_kernel_dim)
         x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
         for layer in self._layers:
             x = x.add_(layer.mixer(layer.input_norm(x), step, kv_pool))
@@ -67,15 +67,6 @@ class Qwen3Next:
         if isinstance(step, ExtendStep):
             x = x.index_select(0, step.last_rows)
         return functional.linear(self._norm(x), self._head)
-
-    def _plan(self, batch: ForwardBatch) -> ExtendStep | DecodeStep | VerifyStep:
-        if batch.mode == "decode":
-            return DecodeStep.build(batch, self._frequencies, self.dtype)
-        if batch.mode == "verify":
-            return VerifyStep.build(batch, self._frequencies, self.dtype)
-        return ExtendStep.build(
-            batch, self._frequencies, self.dtype, self.config.linear_conv_kernel_dim
-        )
 
 
 def _build_layer(loader: Loader, layer_id: int, config: Qwen3NextConfig) -> _Layer:

@@ -10,12 +10,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape
-from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
-from hybridbench.engine.models.hf_config import ConfigFields, excerpt
+from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape
+from hybridbench.engine.models.hf_config import ConfigFields
 
 
 def layer_pattern(layers: int, full_attention_interval: int = 4) -> tuple[LayerKind, ...]:
@@ -60,7 +59,7 @@ class Qwen3NextConfig(ModelConfig):
         layer_types = fields.layer_types(layers, "linear_attention", "full_attention")
         if layer_types is None:
             layer_types = layer_pattern(layers, fields.whole("full_attention_interval", 4))
-        theta, rotary_factor = _rope(fields)
+        theta, rotary_factor = fields.rope(partial_rotary_factor=0.25)
         hidden_size = fields.whole("hidden_size", 2048)
         heads = fields.whole("num_attention_heads", 16)
         config = cls(
@@ -185,32 +184,6 @@ class Qwen3NextConfig(ModelConfig):
             conv_kernel=self.linear_conv_kernel_dim,
         )
         return Mamba2CacheParams(shape=shape, layers=self.linear_layer_ids)
-
-    def state_bytes_per_slot(self, dtype: torch.dtype) -> int:
-        """Bytes of one request's recurrent state over all layers."""
-        temporal = self.linear_num_value_heads * self.linear_key_head_dim
-        temporal *= self.linear_value_head_dim * state_dtype(dtype).itemsize
-        conv = self.conv_dim * (self.linear_conv_kernel_dim - 1) * dtype.itemsize
-        return len(self.linear_layer_ids) * (temporal + conv)
-
-
-def _rope(fields: ConfigFields) -> tuple[float, float]:
-    """Base and rotated fraction."""
-    parameters = fields.values.get("rope_parameters") or {}
-    if not isinstance(parameters, dict):
-        raise fields.error("rope_parameters", "must be an object")
-    old_scaling = fields.values.get("rope_scaling")
-    scaling = old_scaling if isinstance(old_scaling, dict) else parameters
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind != "default":
-        key = "rope_scaling" if scaling is old_scaling else "rope_parameters"
-        raise fields.error(key, f"asks for rope_type {excerpt(kind)}; only 'default' is supported")
-    nested = ConfigFields(fields.path, parameters)
-    theta = nested.number("rope_theta", fields.number("rope_theta", 10_000.0))
-    factor = nested.number("partial_rotary_factor", fields.number("partial_rotary_factor", 0.25))
-    if factor > 1.0:
-        raise fields.error("partial_rotary_factor", f"is {factor}; it must be at most 1")
-    return theta, factor
 
 
 def _dense_layers(fields: ConfigFields, layers: int) -> frozenset[int]:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import torch
 
 from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.models.falcon_h1 import FalconH1, FalconH1Config
 from hybridbench.engine.models.gpt_oss import GptOss, GptOssConfig
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 from hybridbench.engine.models.nemotron_h import NemotronH, NemotronHConfig
@@ -21,14 +22,20 @@ from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights, 
 from hybridbench.errors import ConfigError
 from hybridbench.kernels.dispatch import Kernels
 
-Model: TypeAlias = Qwen3Next | GptOss | NemotronH
-Config: TypeAlias = Qwen3NextConfig | GptOssConfig | NemotronHConfig
+Model: TypeAlias = Qwen3Next | GptOss | NemotronH | FalconH1
+Config: TypeAlias = Qwen3NextConfig | GptOssConfig | NemotronHConfig | FalconH1Config
 
-_FAMILIES: tuple[type[Config], ...] = (Qwen3NextConfig, GptOssConfig, NemotronHConfig)
+_FAMILIES: tuple[type[Config], ...] = (
+    Qwen3NextConfig,
+    GptOssConfig,
+    NemotronHConfig,
+    FalconH1Config,
+)
 _CPU_STAND_INS: Mapping[str, tuple[str, str]] = {
     "qwen3-next": ("qwen3-next-tiny", "1.8 M"),
     "gpt-oss": ("gpt-oss-tiny", "1.8 M"),
     "nemotron-h": ("nemotron-h-tiny", "1.7 M"),
+    "falcon-h1": ("falcon-h1-tiny", "1.9 M"),
 }
 
 
@@ -158,5 +165,7 @@ def _assembled(
             return GptOss(config, source, dtype, device, kernels)
         case NemotronHConfig():
             return NemotronH(config, source, dtype, device, kernels)
+        case FalconH1Config():
+            return FalconH1(config, source, dtype, device, kernels)
         case _:
             raise TypeError(f"no model is built from a {type(config).__name__}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -174,6 +175,20 @@ class ExtendStep:
             chunks=chunks,
             track_slots=track_slots,
         )
+
+
+Step: TypeAlias = ExtendStep | DecodeStep | VerifyStep
+
+
+def plan_step(
+    batch: ForwardBatch, frequencies: Tensor, dtype: torch.dtype, conv_kernel: int
+) -> Step:
+    """The plans of a batch, on the device of ``frequencies``."""
+    if batch.mode == "decode":
+        return DecodeStep.build(batch, frequencies, dtype)
+    if batch.mode == "verify":
+        return VerifyStep.build(batch, frequencies, dtype)
+    return ExtendStep.build(batch, frequencies, dtype, conv_kernel)
 
 
 def _tracked(batch: ForwardBatch, device: torch.device) -> tuple[list[int] | None, Tensor | None]:

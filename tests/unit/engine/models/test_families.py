@@ -13,6 +13,7 @@ import torch
 
 from hybridbench.clock import FakeClock
 from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.models.falcon_h1 import FalconH1Config, Multipliers, hybrid_layers
 from hybridbench.engine.models.gpt_oss import GptOssConfig, alternating
 from hybridbench.engine.models.nemotron_h import NemotronHConfig, pattern
 from hybridbench.engine.models.presets import PRESETS
@@ -49,6 +50,18 @@ FAMILIES: dict[str, ModelConfig] = {
         n_routed_experts=4,
         moe_intermediate_size=8,
         moe_shared_expert_intermediate_size=8,
+    ),
+    "falcon-h1": replace(
+        cast("FalconH1Config", PRESETS["falcon-h1-tiny"]),
+        vocab_size=48,
+        hidden_size=16,
+        layer_types=hybrid_layers(2),
+        head_dim=8,
+        intermediate_size=24,
+        mamba_n_groups=2,
+        mamba_d_head=4,
+        mamba_d_state=6,
+        multipliers=Multipliers(embedding=2.0, key=0.5, ssm=(0.4, 0.5, 1.2, 0.8, 0.35)),
     ),
 }
 AHEAD = "overlap, drafts and sessions"
