@@ -244,7 +244,7 @@ def _verdict(
     kind = findings[0].verdict if findings else VerdictKind.CLEAN
     return Verdict(
         kind=kind,
-        headline=_headline(kind, findings, memory),
+        headline="" if findings else _headline(kind, memory),
         findings=tuple(findings),
         metrics=result.metrics,
         window_s=None if result.window is None else (result.window.start_s, result.window.end_s),
@@ -275,11 +275,8 @@ def _rank(finding: Finding) -> tuple[int, int, str, str]:
     return PRECEDENCE.index(finding.verdict), int(specific), finding.kind, finding.subject
 
 
-def _headline(kind: VerdictKind, findings: Sequence[Finding], memory: MetricResult | None) -> str:
-    if findings:
-        more = sum(f.verdict is kind for f in findings) - 1
-        others = f" (and {more} more finding{'s' * (more > 1)})" if more else ""
-        return f"{kind}: {findings[0].title}{others}"
+def _headline(kind: VerdictKind, memory: MetricResult | None) -> str:
+    """Of a verdict without a finding; with one, ``sentences/`` makes it of the first."""
     if memory is None:
         return f"{kind}: no finding; the worker's memory was not judged"
     length = format_duration(memory.window_s[1] - memory.window_s[0])

@@ -1,5 +1,5 @@
-"""Typed access to the JSON of a manifest or an event: the value, or the given default where it is
-missing.
+"""Typed access to the JSON of a manifest, an event or a finding: the value, or the given default
+where it is missing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,19 @@ def numbers(data: Mapping[str, JsonValue], key: str) -> dict[str, float]:
 
 def texts(data: Mapping[str, JsonValue], key: str) -> list[str]:
     """The strings of the list under ``key``; none if there is no list."""
+    return [item for item in _items(data, key) if isinstance(item, str)]
+
+
+def number_list(data: Mapping[str, JsonValue], key: str) -> list[float]:
+    """The numbers of the list under ``key``; none if there is no list."""
+    return [float(item) for item in _items(data, key) if isinstance(item, int | float)]
+
+
+def mappings(data: Mapping[str, JsonValue], key: str) -> list[Mapping[str, JsonValue]]:
+    """The objects of the list under ``key``; none if there is no list."""
+    return [item for item in _items(data, key) if isinstance(item, Mapping)]
+
+
+def _items(data: Mapping[str, JsonValue], key: str) -> Sequence[JsonValue]:
     value = data.get(key)
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return []
-    return [item for item in value if isinstance(item, str)]
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()

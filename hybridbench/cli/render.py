@@ -68,13 +68,14 @@ def render_with_thresholds(run_dir: Path, thresholds: Sequence[str], options: Ou
     from hybridbench.analysis.judge import judge
     from hybridbench.report.build import build_document
     from hybridbench.rundir.reader import read_run
+    from hybridbench.sentences.verdict import phrased
 
     record = read_run(run_dir)
     every = dict.fromkeys((*record.manifest.thresholds, *thresholds))
     record = replace(
         record, manifest=msgspec.structs.replace(record.manifest, thresholds=tuple(every))
     )
-    return _render(build_document(record, judge(record)), options, None)
+    return _render(build_document(record, phrased(judge(record))), options, None)
 
 
 def write_interim_report(run_dir: Path) -> int:
@@ -90,10 +91,11 @@ def write_interim_report(run_dir: Path) -> int:
     from hybridbench.report.write import write_so_far
     from hybridbench.rundir.layout import REPORT_HTML_SO_FAR
     from hybridbench.rundir.reader import read_run
+    from hybridbench.sentences.verdict import phrased
     from hybridbench.terminal import Terminal
 
     record = read_run(run_dir)
-    verdict = judge_so_far(record)
+    verdict = phrased(judge_so_far(record))
     write_so_far(run_dir, record, verdict)
     Terminal().print(f"{verdict.headline}\n{run_dir / REPORT_HTML_SO_FAR}", markup=False)
     return 0

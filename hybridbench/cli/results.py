@@ -40,9 +40,10 @@ def _run(run_dir: Path) -> Result:
     from hybridbench.report.build import build_document
     from hybridbench.report.write import write_run
     from hybridbench.rundir.reader import read_run
+    from hybridbench.sentences.verdict import phrased
 
     record = read_run(run_dir)
-    verdict = judge(record)
+    verdict = phrased(judge(record))
     document = build_document(record, verdict)
     return Result(document, lambda: write_run(run_dir, record, verdict, document))
 

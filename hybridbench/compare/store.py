@@ -51,6 +51,7 @@ from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import BLOCKS, COMPARISON, make_run_dir, new_run_id
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.unused import remove_unused
+from hybridbench.sentences.verdict import phrased
 from hybridbench.thresholds import parse_threshold
 
 
@@ -213,7 +214,7 @@ def read_comparison_manifest(path: Path) -> ComparisonManifest:
 
 def _version(path: Path, entry: ComparedVersion) -> Version:
     record = read_run(path / entry.run)
-    return Version(entry.name, entry.kind, record.manifest, record, judge(record))
+    return Version(entry.name, entry.kind, record.manifest, record, phrased(judge(record)))
 
 
 def _windows(versions: Sequence[Version]) -> tuple[Block, ...]:

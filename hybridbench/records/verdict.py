@@ -85,14 +85,14 @@ class Finding:
     """One thing that is wrong.
 
     ``subject`` is what leaks or contradicts itself (metric, pool, class), ``driver`` the event
-    counter that explains it (None when only time does), ``evidence`` sentences a person can check
-    against the samples.
+    counter that explains it (None when only time does), ``data`` the values that it rests on.
+    ``title``, ``cause`` and ``evidence`` are made of these by ``sentences/``: empty until then.
     """
 
     kind: str  # "instances-wait-for-collector", "waiting-holds-slots", "growth", "residual", ...
     verdict: VerdictKind
     subject: str
-    title: str  # one sentence: what, how much, since when
+    title: str = ""  # one sentence: what, how much, since when
     driver: str | None = None
     rates: tuple[Rate, ...] = ()
     cause: str = ""

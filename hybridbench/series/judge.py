@@ -118,8 +118,9 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
     from hybridbench.analysis.judge import judge
     from hybridbench.metrics import declared
     from hybridbench.rundir.reader import read_run
+    from hybridbench.sentences.verdict import phrased
 
-    verdict = judge(read_run(path))
+    verdict = phrased(judge(read_run(path)))
     rows = tuple(
         JudgedSeries(
             result.metric,

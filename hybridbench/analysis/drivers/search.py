@@ -36,7 +36,6 @@ from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.record import FloatArray, Series
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, Rate
-from hybridbench.units import digits_apart
 
 TIME = "time"
 _WORK = "finishes"  # the common measure of work: it must be beaten too, or is named itself
@@ -115,12 +114,15 @@ class Driver:
         per = singular(self.counter)
         return Rate(self.per_event, self.lower, self.upper, unit, per)
 
-    def words(self, unit: str) -> str:
-        """``+3.00 state slots per session close (2.99 to 3.01)``."""
-        digits = digits_apart(_plain, (self.per_event, self.lower, self.upper))
-        value, low, high = (_plain(v, digits) for v in (self.per_event, self.lower, self.upper))
-        per = f"{'+' * (self.per_event >= 0)}{value} {unit} per {singular(self.counter)}"
-        return f"{per}, exactly" if self.exact else f"{per} ({low} to {high})"
+    def as_data(self) -> dict[str, JsonValue]:
+        """For a finding's ``data``: how the driver is known."""
+        rivals: dict[str, JsonValue] = {"rivals": list(self.rivals)} if self.rivals else {}
+        return {
+            "driver_events": self.events,
+            "driver_share": self.covered,
+            "driver_exact": self.exact,
+            **rivals,
+        }
 
     def evidence(self) -> Iterable[str]:
         """What a person can check in the samples."""
@@ -136,23 +138,15 @@ class Driver:
             yield f"{self.counter} cannot be distinguished in this run from {names}{others}"
 
 
-def _plain(value: float, digits: int) -> str:
-    """Two places, as counts per event have, and more where they are needed."""
-    return f"{value:.{digits - 1}f}"
-
-
 def explained(finding: Finding, driver: Driver | None, unit: str) -> Finding:
     """``finding`` with what drives it: the rate per event, how that is known, and its rivals."""
     if driver is None:
         return finding
-    rivals: dict[str, JsonValue] = {"rivals": list(driver.rivals)} if driver.rivals else {}
     return replace(
         finding,
-        title=f"{finding.title}; {driver.words(unit)}",
         driver=driver.counter,
         rates=(driver.rate(unit), *finding.rates),
-        evidence=(*finding.evidence, *driver.evidence()),
-        data={**finding.data, **rivals},
+        data={**finding.data, **driver.as_data()},
     )
 
 

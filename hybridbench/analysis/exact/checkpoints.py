@@ -24,29 +24,18 @@ from hybridbench.analysis.facts.pools import (
     pool_words,
 )
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Checkpoint, EngineViolation
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, VerdictKind
-from hybridbench.units import format_duration
-
-RESIDUAL = "residual"
-NEGATIVE = "negative-residual"
-LOCKS = "locks-at-idle"
-HELD = "held-at-idle"
 
 # Without a checkpoint at the end (the worker died), samples that never came back to zero stand in
 # for it.
 _TAIL_SAMPLES = 5
 # What moves or splits the locked nodes while they are held.
 _LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
-_SLOTS_SHOWN = 10
-_OWNERS = {
-    "REQ": "a request",
-    "TREE": "the prefix tree",
-    "SESSION": "a session",
-    "TRACK": "a track buffer",
-    "HOST": "a transfer",
-    "FREE": "free in the ledger",
-}
+_SLOTS_NAMED = 10
+_CHECKPOINTS_NAMED = 5
 _LOCKED_POOL = {"full": "kv", "mamba": "mamba"}
 
 
@@ -66,7 +55,7 @@ def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
     negative = [(when, value) for when, value in at_idle if value < 0]
     if negative:
         yield _surplus(facts, pool)
-    missing, said = _missing(at_idle, t, sampled)
+    missing, seen_in = _missing(at_idle, t, sampled)
     if missing <= 0:
         return
     seen = facts.idle_readings(lambda at: at.pool(pool, "residual"))
@@ -78,38 +67,40 @@ def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
     since = min(since, float(t[lost[0]])) if lost.size else since
     hourly = rate_per_hour(t, sampled, unit)
     found = Finding(
-        kind=RESIDUAL,
+        kind=FindingCode.RESIDUAL,
         verdict=VerdictKind.LEAK,
         subject=pool_words(pool),
-        title=f"{missing:.0f} {unit} are missing: neither free nor held by anyone",
         rates=() if hourly is None else (hourly,),
-        evidence=(said, *_named(facts.record, pool)),
         since_s=since,
-        data={"pool": pool, "missing": missing},
+        data={
+            "pool": pool,
+            "missing": missing,
+            **seen_in,
+            **_missing_slots(facts.record, pool),
+            **_losing_steps(losing, driver),
+        },
     )
-    found = explained(found, driver, unit)
-    yield replace(found, evidence=(*found.evidence, *_lost_with(losing, driver)))
+    yield explained(found, driver, unit)
 
 
-def _named(record: RunRecord, pool: str) -> Iterable[str]:
-    """Which slots are missing and who had them last, by the ledger: told when all is decided."""
-    said = [
+def _missing_slots(record: RunRecord, pool: str) -> dict[str, JsonValue]:
+    """Which slots are missing and who held them last, by the engine's last report of them."""
+    reports = [
         (found, found.slots)
         for found in record.all_events(EngineViolation)
-        if found.kind == RESIDUAL and found.pool == pool and isinstance(found.slots, tuple)
+        if found.kind == FindingCode.RESIDUAL
+        and found.pool == pool
+        and isinstance(found.slots, tuple)
     ]
-    if not said:
-        return
-    last, slots = said[-1]
-    owners = last.owners or ()
-    names = [
-        f"{slot} ({_OWNERS.get(owners[i], owners[i])})" if i < len(owners) else f"{slot}"
-        for i, slot in enumerate(slots[:_SLOTS_SHOWN])
-    ]
-    count = max(len(slots), int(last.count))
-    more = f" and {count - len(names):,} more" if count > len(names) else ""
-    held = ", each with its last holder in the allocator's ledger" if owners else ""
-    yield f"missing {pool} slots{held}: {', '.join(names)}{more}"
+    if not reports:
+        return {}
+    last, slots = reports[-1]
+    holders = (last.owners or ())[:_SLOTS_NAMED]
+    return {
+        "slots": list(slots[:_SLOTS_NAMED]),
+        "slots_reported": max(len(slots), int(last.count)),
+        **({"slot_holders": list(holders)} if holders else {}),
+    }
 
 
 def _surplus(facts: Facts, pool: str) -> Finding:
@@ -120,37 +111,36 @@ def _surplus(facts: Facts, pool: str) -> Finding:
     hints = Hints(load=facts.load, idle=seen, from_zero=True)
     driver = find_driver(t, -sampled, facts.counters, hints)
     unit = pool_unit(pool)
-    said = ", ".join(f"{-reading.value:.0f}" for reading in seen[-5:])
     found = Finding(
-        kind=NEGATIVE,
+        kind=FindingCode.NEGATIVE_RESIDUAL,
         verdict=VerdictKind.INVARIANT,
         subject=pool_words(pool),
-        title=f"{seen[-1].value:.0f} {unit} have more than one holder while idle",
-        cause="a slot was freed twice, or is counted by two holders",
-        evidence=(f"residual at the last checkpoints: {said}",),
         since_s=first.t_s,
-        data={"pool": pool, "surplus": seen[-1].value},
+        data={
+            "pool": pool,
+            "surplus": seen[-1].value,
+            "at_checkpoints": [-reading.value for reading in seen[-_CHECKPOINTS_NAMED:]],
+        },
     )
     return explained(found, driver, unit)
 
 
 def _missing(
     at_idle: list[tuple[float, float]], t: FloatArray, sampled: FloatArray
-) -> tuple[float, str]:
-    """Slots that did not come back, and how that is known."""
+) -> tuple[float, dict[str, JsonValue]]:
+    """Slots that did not come back, and the readings that show it."""
     last_idle = at_idle[-1][0] if at_idle else -np.inf
     if at_idle and at_idle[-1][1] > 0:
-        values = ", ".join(f"{value:.0f}" for _, value in at_idle[-5:])
-        return at_idle[-1][1], f"residual at the last checkpoints: {values}"
+        last = [value for _, value in at_idle[-_CHECKPOINTS_NAMED:]]
+        return last[-1], {"at_checkpoints": last}
     after = sampled[t > last_idle]
     if at_idle and after.size < 2 * _TAIL_SAMPLES:
-        return 0.0, ""
+        return 0.0, {}
     tail = after[-_TAIL_SAMPLES:]
     # Without a rest the smallest of the last samples is what surely did not come back.
     if tail.size == _TAIL_SAMPLES and float(tail.min()) > 0:
-        least = float(tail.min())
-        return least, f"residual over the last {_TAIL_SAMPLES} samples: at least {least:.0f}"
-    return 0.0, ""
+        return float(tail.min()), {"last_samples": _TAIL_SAMPLES}
+    return 0.0, {}
 
 
 def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
@@ -162,11 +152,9 @@ def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
     driver = _driver(facts, f"pool.{pool}.in_flight", seen)
     unit = pool_unit(pool)
     found = Finding(
-        kind=HELD,
+        kind=FindingCode.HELD_AT_IDLE,
         verdict=VerdictKind.LEAK,
         subject=pool_words(pool),
-        title=f"{held:.0f} {unit} are held by requests that no longer exist",
-        evidence=(f"in flight at the checkpoint at {format_duration(facts.idle[-1].t_s)}",),
         since_s=facts.idle[-1].t_s,
         data={"pool": pool, "held": held},
     )
@@ -190,18 +178,19 @@ def _locks_of(component: str) -> Callable[[Checkpoint], float | None]:
 
 def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
     count = seen[-1].value
-    said = ", ".join(f"{reading.value:.0f}" for reading in seen[-5:])
     pool = _LOCKED_POOL.get(component, component)
     twice = count < 0
     found = Finding(
-        kind="negative-locks" if twice else LOCKS,
+        kind=FindingCode.NEGATIVE_LOCKS if twice else FindingCode.LOCKS_AT_IDLE,
         verdict=VerdictKind.INVARIANT if twice else VerdictKind.LEAK,
         subject=f"locks: {component}",
-        title=f"{count:.0f} {component} locks are held with no request in the engine",
-        cause="a lock was released twice" if twice else "a lock was never released",
-        evidence=(f"locks at the last checkpoints: {said}",),
         since_s=next(reading.t_s for reading in seen if reading.value),
-        data={} if twice else {"pool": pool, "locks": count},
+        data={
+            "pool": pool,
+            "component": component,
+            "locks": count,
+            "at_checkpoints": [reading.value for reading in seen[-_CHECKPOINTS_NAMED:]],
+        },
     )
     if twice:
         return found
@@ -232,12 +221,13 @@ def _driver(
     return driver
 
 
-def _lost_with(losing: LosingSteps | None, driver: Driver | None) -> Iterable[str]:
+def _losing_steps(losing: LosingSteps | None, driver: Driver | None) -> dict[str, JsonValue]:
     """Several causes, each with its share of the slots."""
-    if losing is None or (driver is not None and driver.exact):
-        return
-    for counter, share, of_all in losing.parts:
-        yield (
-            f"{share:.0%} of the slots were lost in steps in which events.{counter} moved; such "
-            f"steps are {of_all:.1%} of all"
-        )
+    if losing is None or (driver is not None and driver.exact) or not losing.parts:
+        return {}
+    return {
+        "losing_steps": [
+            {"counter": counter, "share": share, "of_steps": of_all}
+            for counter, share, of_all in losing.parts
+        ]
+    }

@@ -20,11 +20,9 @@ from hybridbench.analysis.facts.counters import EventCounters
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Checkpoint
 from hybridbench.records.verdict import Finding, Rate, VerdictKind
-from hybridbench.units import format_count
-
-KIND = "container-grows"
 
 _PREFIX, _SUFFIX = "container.", ".len"
 _UNIT = "entries"
@@ -37,6 +35,7 @@ _STAYS = 0.8  # of what was gained must be there at rest
 _FOLLOWS = 0.98  # R2 with what fills a pool, above which the two are one fill
 _FITS = 0.95  # R2 with the events that are named
 _FEWEST_ENTRIES = 3.0
+_CHECKPOINTS_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -201,23 +200,21 @@ def _finding(container: _Container, driver: Driver | None) -> Finding:
     at_idle = np.array([(reading.t_s, reading.value) for reading in container.idle]).reshape(-1, 2)
     samples = container.samples
     t, value = (samples.t_s, samples.value) if driver and len(samples) else at_idle.T
-    ends = f"{format_count(float(value[0]))} to {format_count(float(value[-1]))} {unit}"
-    if driver is None:
-        title = f"{name} was longer at each of {value.size} checkpoints: {ends}"
-        hourly: Rate | None = _between_idle(t, value, unit)
-    else:
-        title, hourly = f"{name} only grows, {ends}", rate_per_hour(t, value, unit)
-    said = "at idle checkpoints: " + ", ".join(format_count(float(v)) for v in at_idle[-5:, 1])
+    measure = _between_idle if driver is None else rate_per_hour
+    hourly = measure(t, value, unit)
     found = Finding(
-        kind=KIND,
+        kind=FindingCode.CONTAINER_GROWS,
         verdict=VerdictKind.LEAK,
         subject=f"container: {name}",
-        title=title,
         rates=() if hourly is None else (hourly,),
-        cause="entries are put in and never taken out",
-        evidence=(said,) if at_idle.size else (),
         since_s=float(t[0]),
-        data={"container": name, "last": float(value[-1])},
+        data={
+            "container": name,
+            "first": float(value[0]),
+            "last": float(value[-1]),
+            "checkpoints": len(container.idle),
+            "at_checkpoints": [float(length) for length in at_idle[-_CHECKPOINTS_NAMED:, 1]],
+        },
     )
     return explained(found, driver, unit)
 

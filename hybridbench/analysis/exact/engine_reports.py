@@ -13,22 +13,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hybridbench.analysis.exact.checkpoints import HELD, LOCKS, NEGATIVE, RESIDUAL
 from hybridbench.analysis.exact.requests import WAITING_VIOLATIONS as WAITING
 from hybridbench.analysis.exact.requests import violation_kind
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_words
 from hybridbench.analysis.record import RunRecord
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Crash, EngineLog, EngineViolation, Phase, WorkerGone
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
 # Kinds that say "something is held that should not be"; every other kind is a contradiction.
 _HELD = {
-    "residual": RESIDUAL,
-    "lock": LOCKS,
-    "locked-at-idle": LOCKS,
-    "in-flight-at-idle": HELD,
+    "residual": FindingCode.RESIDUAL,
+    "lock": FindingCode.LOCKS_AT_IDLE,
+    "locked-at-idle": FindingCode.LOCKS_AT_IDLE,
+    "in-flight-at-idle": FindingCode.HELD_AT_IDLE,
 }
 
 _CRASHES = {
@@ -88,13 +88,13 @@ def _gone(record: RunRecord) -> Crash | None:
 
 
 def _told(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding]) -> bool:
-    same = NEGATIVE if _counted_twice(kind, last) else _HELD.get(kind)
+    same = FindingCode.NEGATIVE_RESIDUAL if _counted_twice(kind, last) else _HELD.get(kind)
     return any(f.kind == same and (not pool or f.data.get("pool", pool) == pool) for f in known)
 
 
 def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]) -> Finding:
     held = kind in WAITING or (kind in _HELD and not _counted_twice(kind, events[-1]))
-    contradicted = kind == RESIDUAL and _contradicted(facts, pool, events[-1].t_s)
+    contradicted = kind == FindingCode.RESIDUAL and _contradicted(facts, pool, events[-1].t_s)
     return Finding(
         kind="false-alarm" if contradicted else f"engine-{kind}",
         verdict=VerdictKind.LEAK if held and not contradicted else VerdictKind.INVARIANT,
@@ -111,7 +111,7 @@ def _counted_twice(kind: str, violation: EngineViolation) -> bool:
 
     A report without a count is taken by its slots: the engine names those that are missing.
     """
-    if kind != RESIDUAL:
+    if kind != FindingCode.RESIDUAL:
         return False
     if violation.count:
         return violation.count < 0

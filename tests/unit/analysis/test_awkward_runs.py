@@ -29,6 +29,7 @@ from hybridbench.records.manifest import Manifest, manifest_from_json
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from hybridbench.report.build import build_document
+from hybridbench.sentences.verdict import phrased
 from hybridbench.series.timeline import counter_resets, level_falls
 from hybridbench.series.trend import ExternalSeries, TrendContext, judge_series
 from hybridbench.series.units import meaning_of
@@ -151,8 +152,9 @@ def check(family: str, seed: int) -> None:
 
     for verdict in (judge(record, guarded=False), judge_so_far(record, guarded=False)):
         assert not any(math.isnan(number) for number in numbers(verdict))
-        verdict_text(verdict, "awkward")
-        build_document(record, verdict)
+        said = phrased(verdict)
+        verdict_text(said, "awkward")
+        build_document(record, said)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -262,4 +264,4 @@ def test_a_run_of_no_or_few_samples_is_judged(samples: int, value: float) -> Non
 
     for verdict in (judge(record, guarded=False), judge_so_far(record, guarded=False)):
         assert not any(math.isnan(number) for number in numbers(verdict))
-        verdict_text(verdict, "few")
+        verdict_text(phrased(verdict), "few")

@@ -161,7 +161,6 @@ def test_a_run_that_was_judged_in_part_is_never_clean(
 
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert verdict.exit_code is ExitCode.INCONCLUSIVE
-    assert "BrokenError: on purpose" in verdict.headline or len(verdict.findings) > 1
     assert failed(verdict)
 
 

@@ -100,7 +100,7 @@ def test_counters_that_move_alike_are_all_named() -> None:
 
     assert driver is not None
     assert (driver.counter, driver.rivals) == ("node_splits", ("tombstones",))
-    assert any("tombstones" in said for said in driver.evidence())
+    assert driver.as_data()["rivals"] == ["tombstones"]
 
 
 def test_nearly_collinear_counters_cannot_be_told_apart_in_noise() -> None:
@@ -208,7 +208,7 @@ def test_rests_alone_are_enough_when_they_agree() -> None:
     driver = find_driver(np.empty(0), np.empty(0), counters, Hints(idle=seen))
 
     assert driver is not None
-    assert driver.words("state slots") == "+3.00 state slots per session close, exactly"
+    assert (driver.counter, driver.per_event, driver.exact) == ("session_closed", 3.0, True)
 
 
 def test_a_quantity_that_never_rises_has_no_driver() -> None:
@@ -217,10 +217,9 @@ def test_a_quantity_that_never_rises_has_no_driver() -> None:
     assert find_driver(T, -counts["finishes"], as_counters(T, counts)) is None
 
 
-def test_a_driver_gives_its_rate_in_words() -> None:
+def test_the_rate_of_a_driver_is_per_event_in_words() -> None:
     driver = Driver("sessions_closed", 3.0, 2.99, 3.01, 100.0, 300.0, 1.0)
 
-    assert driver.words("slots") == "+3.00 slots per session close (2.99 to 3.01)"
     assert driver.rate("slots").per == "session close"
 
 

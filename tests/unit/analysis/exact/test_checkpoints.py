@@ -58,13 +58,9 @@ def test_missing_slots_are_named_with_their_last_holder() -> None:
     (finding,) = found(with_events(residuals(0.0, 12.0), named))
     (older,) = found(with_events(residuals(0.0, 12.0), unnamed))
 
-    said = "missing mamba slots, each with its last holder in the allocator's ledger: "
-    (line,) = [e for e in finding.evidence if e.startswith("missing mamba slots")]
-    assert line.startswith(said + "3 (a request), 4 (the prefix tree), ")
-    assert line.endswith("12 (the prefix tree) and 2 more")
-    # The ledger changes nothing but this line.
-    assert (finding.title, finding.rates) == (older.title, older.rates)
-    assert any("missing mamba slots: 3, 4, " in e for e in older.evidence)
+    slots = {"slots": list(range(3, 13)), "slots_reported": 12}
+    assert finding.data == {**older.data, "slot_holders": list(owners[:10])}
+    assert older.data == {"pool": "mamba", "missing": 12.0, "at_checkpoints": [0.0, 12.0], **slots}
 
 
 def test_a_negative_residual_is_a_contradiction() -> None:
@@ -86,7 +82,8 @@ def test_the_event_that_loses_slots_is_named_with_its_integer_rate() -> None:
     (finding,) = found(lost)
 
     assert finding.driver == "sessions_closed"
-    assert "+3.00 state slots per session close" in finding.title
+    assert finding.data["driver_exact"]
+    assert (finding.rates[0].value, finding.rates[0].unit) == (3.0, "state slots")
 
 
 def test_a_dead_worker_is_judged_by_its_last_samples() -> None:

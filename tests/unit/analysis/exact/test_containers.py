@@ -71,7 +71,7 @@ def test_an_entry_for_each_rejected_request_is_a_leak_with_one_rest(run: Run) ->
     assert (finding.kind, finding.verdict) == ("container-grows", VerdictKind.LEAK)
     assert (finding.subject, finding.driver) == ("container: rids", "requests_rejected")
     assert finding.rates[0].lower <= 1.0 <= finding.rates[0].upper
-    assert "entries per rejected request" in finding.title
+    assert (finding.rates[0].unit, finding.rates[0].per) == ("entries", "rejected request")
     assert finding.rates[-1].per == "h"
 
 

@@ -38,7 +38,7 @@ def test_a_contradiction_is_an_invariant(kind: str) -> None:
     verdict = judge(with_events(healthy_record(RUN), said(kind)))
 
     assert verdict.kind is VerdictKind.INVARIANT
-    assert "as the engine puts it" in verdict.headline
+    assert verdict.findings[0].kind.startswith("engine-")
 
 
 @pytest.mark.parametrize("kind", ["residual", "lock", "locked_at_idle", "in_flight_at_idle"])
@@ -81,22 +81,14 @@ def test_what_the_arithmetic_already_says_is_not_said_twice() -> None:
     assert [f.kind for f in verdict.findings if f.verdict is VerdictKind.LEAK] == ["residual"]
 
 
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [
-        ("signal", "killed by a signal"),
-        ("hang", "watchdog"),
-        ("oom", "OOM-killed"),
-        ("exit", "exited"),
-    ],
-)
-def test_a_death_is_a_crash_with_its_last_words(reason: str, words: str) -> None:
+@pytest.mark.parametrize("reason", ["signal", "hang", "oom", "exit"])
+def test_a_death_is_a_crash_with_its_last_words(reason: str) -> None:
     event = Crash(reason=reason, detail="x", stderr_tail=("a", "b"), t_s=150.0)
 
     verdict = judge(with_events(healthy_record(RUN), event))
 
     assert verdict.kind is VerdictKind.CRASHED
-    assert words in verdict.headline
+    assert verdict.findings[0].data["reason"] == reason
     assert verdict.findings[0].evidence == ("stderr: a", "stderr: b")
 
 

@@ -49,8 +49,8 @@ def test_the_run_is_a_leak_and_its_twin_is_not(mode: str) -> None:
     verdict = judge(reference_cycles(healthy, mode))
 
     assert verdict.kind is VerdictKind.LEAK
-    assert "TreeNode" in verdict.headline
-    assert "per evicted node" in verdict.headline
+    assert verdict.findings[0].subject == "TreeNode"
+    assert verdict.findings[0].driver == "nodes_evicted"
     assert judge(healthy).kind is not VerdictKind.LEAK
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hybridbench.analysis.diagnosis import Diagnosis, diagnose
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.heap import Cycle
-from hybridbench.report.sentences.diagnosis import bug_report
+from hybridbench.sentences.diagnosis import bug_report
 from tests.unit.analysis.diagnoses import MIB, holding, ladder_record, survey
 
 

@@ -1,0 +1,116 @@
+"""Findings of idle checkpoints in words: slots and locks without a holder, or with two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hybridbench.analysis.facts.pools import pool_unit
+from hybridbench.analysis.reading import mappings, number, number_list, text, texts
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding
+from hybridbench.sentences.words import Words, driver_evidence, per_event, readings
+from hybridbench.units import format_duration
+
+_HOLDERS = {
+    "REQ": "a request",
+    "TREE": "the prefix tree",
+    "SESSION": "a session",
+    "TRACK": "a track buffer",
+    "HOST": "a transfer",
+    "FREE": "free in the ledger",
+}
+
+
+def residual(found: Finding) -> Words:
+    """Slots that nobody holds."""
+    missing, pool = number(found.data, "missing"), text(found.data, "pool")
+    if "at_checkpoints" in found.data:
+        seen = f"residual at the last checkpoints: {readings(found.data, 'at_checkpoints')}"
+    else:
+        samples = number(found.data, "last_samples")
+        seen = f"residual over the last {samples:.0f} samples: at least {missing:.0f}"
+    return Words(
+        f"{missing:.0f} {pool_unit(pool)} are missing: neither free nor held by anyone"
+        f"{per_event(found)}",
+        evidence=(
+            seen,
+            *_missing_slots(found.data, pool),
+            *driver_evidence(found),
+            *_losing_steps(found.data),
+        ),
+    )
+
+
+def negative_residual(found: Finding) -> Words:
+    """More slots in use than there are."""
+    surplus, unit = number(found.data, "surplus"), pool_unit(text(found.data, "pool"))
+    return Words(
+        f"{surplus:.0f} {unit} have more than one holder while idle{per_event(found)}",
+        cause="a slot was freed twice, or is counted by two holders",
+        evidence=(
+            f"residual at the last checkpoints: {readings(found.data, 'at_checkpoints')}",
+            *driver_evidence(found),
+        ),
+    )
+
+
+def held_at_idle(found: Finding) -> Words:
+    """Slots of requests that are gone."""
+    held, unit = number(found.data, "held"), pool_unit(text(found.data, "pool"))
+    return Words(
+        f"{held:.0f} {unit} are held by requests that no longer exist{per_event(found)}",
+        evidence=(
+            f"in flight at the checkpoint at {format_duration(found.since_s or 0.0)}",
+            *driver_evidence(found),
+        ),
+    )
+
+
+def locks_at_idle(found: Finding) -> Words:
+    """Locks that outlived their holders."""
+    count, component = number(found.data, "locks"), text(found.data, "component")
+    return Words(
+        f"{count:.0f} {component} locks are held with no request in the engine{per_event(found)}",
+        cause="a lock was never released",
+        evidence=(*_locks(found), *driver_evidence(found)),
+    )
+
+
+def negative_locks(found: Finding) -> Words:
+    """Locks that were released more often than taken."""
+    count, component = number(found.data, "locks"), text(found.data, "component")
+    return Words(
+        f"the count of {component} locks is {count:.0f} with no request in the engine",
+        cause="a lock was released twice",
+        evidence=tuple(_locks(found)),
+    )
+
+
+def _locks(found: Finding) -> Iterable[str]:
+    yield f"locks at the last checkpoints: {readings(found.data, 'at_checkpoints')}"
+
+
+def _missing_slots(data: Mapping[str, JsonValue], pool: str) -> Iterable[str]:
+    """Which slots are missing, with their last holders where the ledger knows them."""
+    slots, holders = number_list(data, "slots"), texts(data, "slot_holders")
+    if not slots:
+        return
+    names = [
+        f"{slot:.0f} ({_HOLDERS.get(holders[i], holders[i])})"
+        if i < len(holders)
+        else f"{slot:.0f}"
+        for i, slot in enumerate(slots)
+    ]
+    left = number(data, "slots_reported") - len(names)
+    more = f" and {left:,.0f} more" if left > 0 else ""
+    known = ", each with its last holder in the allocator's ledger" if holders else ""
+    yield f"missing {pool} slots{known}: {', '.join(names)}{more}"
+
+
+def _losing_steps(data: Mapping[str, JsonValue]) -> Iterable[str]:
+    """Several causes, each with its share of the slots."""
+    for row in mappings(data, "losing_steps"):
+        yield (
+            f"{number(row, 'share'):.0%} of the slots were lost in steps with "
+            f"events.{text(row, 'counter')}, which are {number(row, 'of_steps'):.1%} of all steps"
+        )

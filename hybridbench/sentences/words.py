@@ -1,0 +1,75 @@
+"""What a finding says: its title, its cause and its evidence, and the words that findings share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hybridbench.analysis.facts.counters import singular
+from hybridbench.analysis.reading import number, number_list, texts
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding
+from hybridbench.units import digits_apart
+
+_RIVALS_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Words:
+    """The sentences of one finding."""
+
+    title: str
+    cause: str = ""
+    evidence: tuple[str, ...] = ()
+
+
+def per_event(found: Finding) -> str:
+    """``; +3.00 state slots per session close (2.99 to 3.01)``; nothing without a driver."""
+    if found.driver is None:
+        return ""
+    rate = found.rates[0]
+    digits = digits_apart(_plain, (rate.value, rate.lower, rate.upper))
+    value, low, high = (_plain(end, digits) for end in (rate.value, rate.lower, rate.upper))
+    per = f"; {'+' * (rate.value >= 0)}{value} {rate.unit} per {singular(found.driver)}"
+    return f"{per}, exactly" if found.data.get("driver_exact") else f"{per} ({low} to {high})"
+
+
+def driver_evidence(found: Finding) -> Iterable[str]:
+    """How the driver is known, and the counters that explain the growth as well."""
+    if found.driver is None or "driver_events" not in found.data:
+        return
+    events = number(found.data, "driver_events")
+    if found.data.get("driver_exact"):
+        each = found.rates[0].value
+        yield f"events.{found.driver} rose by {events:,.0f}; each event added exactly {each:g}"
+    else:
+        share = number(found.data, "driver_share")
+        yield (
+            f"{share:.0%} of the growth came in intervals in which events.{found.driver} rose "
+            f"(by {events:,.0f} in all)"
+        )
+    rivals = texts(found.data, "rivals")
+    if rivals:
+        names = listed(rivals, _RIVALS_NAMED)
+        yield f"{found.driver} cannot be distinguished in this run from {names}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def times(count: float, noun: str) -> str:
+    """``1 line``, ``3 lines``."""
+    return f"{count:,.0f} {noun}{'s' * (count != 1)}"
+
+
+def readings(data: Mapping[str, JsonValue], key: str) -> str:
+    """The numbers of the list under ``key``: ``0, 3, 6``."""
+    return ", ".join(f"{value:.0f}" for value in number_list(data, key))
+
+
+def _plain(value: float, digits: int) -> str:
+    """Two places, as counts per event have, and more where they are needed."""
+    return f"{value:.{digits - 1}f}"
