@@ -93,6 +93,7 @@ def triton_kernels() -> Kernels:
         REFERENCE,
         store_kv=triton_kv_store.store_kv,
         decode_attention=triton_attention.decode_attention,
+        extend_attention=triton_attention.extend_attention,
         gdn_gating=triton_delta_rule.gdn_gating,
         gated_delta_rule_update=triton_delta_rule.gated_delta_rule_update,
         causal_conv1d_update=triton_conv1d.causal_conv1d_update,

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 _QUERY_BLOCK = 256
+QUERIES_PER_TILE = 16
+"""New tokens of one request that a Triton program serves."""
 # A decode batch is cut into groups of like length: at most this factor is gathered in vain.
 _PADDING_FACTOR = 1.5
 # ... unless the group is so small that another call costs more than its padding.
@@ -174,13 +176,31 @@ class ExtendRequest:
 
 
 @dataclass(frozen=True)
+class ExtendTiles:
+    """The queries of a prefill step in tiles of one request each; on its device, int64."""
+
+    requests: Tensor
+    """[n]: the request of each tile."""
+    begins: Tensor
+    """[n]: the first of a tile's queries, counted from the first of its request."""
+    spans: Tensor
+    """[R, 4], of each request: first query of T, queries, prefix, first slot in ``slots``."""
+    slots: Tensor
+    """Slot of every position, request after request."""
+
+
+@dataclass(frozen=True)
 class ExtendPlan:
     """Where the keys of a prefill step lie; shared by all attention layers.
 
-    With a ``window`` each query sees so many of the last tokens, its own included.
+    With a ``window`` each query sees so many of the last tokens, its own included.  Each
+    implementation takes its own layout, made when it first asks.
     """
 
-    requests: tuple[ExtendRequest, ...]
+    spans: tuple[tuple[int, int, int, int], ...]
+    """Of each request: first query of T, queries, prefix, first slot in ``kv_indices``."""
+    kv_indices: npt.NDArray[np.int64]
+    device: torch.device
     window: int | None = None
 
     @classmethod
@@ -196,15 +216,34 @@ class ExtendPlan:
 
         What of a prefix lies before the ``window`` of its first new token is left out.
         """
-        slots = torch.from_numpy(kv_indices).to(device)
-        requests = []
-        first = start = 0
+        spans = []
+        first = end = 0
         for count, prefix_len in zip(extend_lens, prefix_lens, strict=True):
-            end = start + prefix_len + count
+            end += prefix_len + count
             kept = prefix_len if window is None else min(prefix_len, window - 1)
-            requests.append(ExtendRequest(first, count, kept, slots[end - kept - count : end]))
-            first, start = first + count, end
-        return cls(tuple(requests), window)
+            spans.append((first, count, kept, end - kept - count))
+            first += count
+        return cls(tuple(spans), kv_indices, device, window)
+
+    @cached_property
+    def requests(self) -> tuple[ExtendRequest, ...]:
+        """The layout of the reference."""
+        slots = torch.from_numpy(self.kv_indices).to(self.device)
+        return tuple(
+            ExtendRequest(first, count, prefix_len, slots[start : start + prefix_len + count])
+            for first, count, prefix_len, start in self.spans
+        )
+
+    @cached_property
+    def tiles(self) -> ExtendTiles:
+        """The layout of the Triton kernel."""
+        counts = [count for _, count, _, _ in self.spans]
+        tiles = [-(-count // QUERIES_PER_TILE) for count in counts]
+        requests = np.repeat(np.arange(len(counts)), tiles)
+        firsts = np.repeat(np.cumsum(tiles) - tiles, tiles)
+        begins = (np.arange(len(requests)) - firsts) * QUERIES_PER_TILE
+        arrays = requests, begins, np.asarray(self.spans, dtype=np.int64), self.kv_indices
+        return ExtendTiles(*(torch.from_numpy(array).to(self.device) for array in arrays))
 
 
 def extend_attention(

@@ -30,6 +30,10 @@ ALL = 9
 ARGUMENTS: dict[str, tuple[list[Argument], int]] = {
     "store_kv": ([*test_kv_store_triton.arguments([8, 1], 2, 4)], ALL),
     "decode_attention": (test_paged_attention_triton.decode_arguments([40, 1], sinks=True), ALL),
+    "extend_attention": (
+        test_paged_attention_triton.extend_arguments([18], [35], window=33, sinks=True),
+        ALL,
+    ),
     "gdn_gating": (test_gated_delta_rule_triton.gating_arguments(2, 3), 2),
     "gated_delta_rule_update": (test_gated_delta_rule_triton.update_arguments([2, 1]), 0),
     "causal_conv1d_update": (test_causal_conv1d_triton.update_arguments([2], bias=True), ALL),

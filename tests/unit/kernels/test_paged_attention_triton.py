@@ -11,8 +11,15 @@ import torch
 from torch import Tensor
 
 from hybridbench.kernels.paged_attention import reference, triton_kernel
-from hybridbench.kernels.paged_attention.reference import DecodePlan
-from tests.unit.kernels.agreement import DEVICES, Argument, assert_agrees, device_of, mutant
+from hybridbench.kernels.paged_attention.reference import DecodePlan, ExtendPlan
+from tests.unit.kernels.agreement import (
+    DEVICES,
+    Argument,
+    assert_agrees,
+    device_of,
+    mutant,
+    random,
+)
 
 HEAD_DIM = 5
 
@@ -31,12 +38,8 @@ def paged_slots(lens: Sequence[int], page_size: int) -> tuple[np.ndarray, int]:
 
 def pool(slots: np.ndarray, size: int, key_heads: int) -> tuple[Tensor, Tensor]:
     """Keys and values at ``slots``; every other slot is NaN."""
-    generator = torch.Generator().manual_seed(size)
     both = torch.full((2, size, key_heads, HEAD_DIM), float("nan"), dtype=torch.float64)
-    used = torch.from_numpy(slots)
-    both[:, used] = torch.randn(
-        2, len(slots), key_heads, HEAD_DIM, generator=generator, dtype=torch.float64
-    )
+    both[:, torch.from_numpy(slots)] = random(2, len(slots), key_heads, HEAD_DIM)
     return both[0].clone(), both[1].clone()
 
 
@@ -49,13 +52,11 @@ def decode_arguments(
     sinks: bool = False,
 ) -> list[Argument]:
     slots, size = paged_slots(lens, page_size)
-    generator = torch.Generator().manual_seed(1)
-    q = torch.randn(len(lens), heads[0], HEAD_DIM, generator=generator, dtype=torch.float64)
     return [
-        q,
+        random(len(lens), heads[0], HEAD_DIM),
         *pool(slots, size, heads[1]),
         lambda device: DecodePlan.build(lens, slots, torch.float64, device, window),
-        torch.randn(heads[0], generator=generator, dtype=torch.float64) if sinks else None,
+        random(heads[0]) if sinks else None,
     ]
 
 
@@ -82,11 +83,11 @@ def test_decode_equals_the_reference(arguments: list[Argument], device: str) -> 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("seen = position < length", "seen = position < length - 1"),
-        ("slots + start + position", "slots + position"),
+        ("seen = (position < length)", "seen = (position < length - 1)"),
+        ("slot = tl.load(slots + position", "slot = tl.load(slots + position * 0"),
         ("input_precision=PRECISION) * SCALE", "input_precision=PRECISION)"),
-        ("whole = whole * shrunk", "whole = whole"),
-        ("        whole += 1.0\n", ""),
+        ("return new_peak, whole * shrunk", "return new_peak, whole"),
+        ("mask=in_group, other=0.0).to(SUM)\n        whole += 1.0", "mask=in_group).to(SUM)"),
     ],
     ids=["mask-off-by-one", "wrong-slot", "missing-scale", "stale-sum", "sink-not-counted"],
 )
@@ -98,4 +99,65 @@ def test_a_mutant_of_decode_is_found(old: str, new: str, tmp_path: Path) -> None
             reference.decode_attention,
             changed.decode_attention,
             *decode_arguments([33, 2], sinks=True),
+        )
+
+
+def extend_arguments(
+    extend_lens: Sequence[int],
+    prefix_lens: Sequence[int],
+    *,
+    heads: tuple[int, int] = (4, 2),
+    page_size: int = 1,
+    window: int | None = None,
+    sinks: bool = False,
+) -> list[Argument]:
+    lens = [prefix + new for prefix, new in zip(prefix_lens, extend_lens, strict=True)]
+    slots, size = paged_slots(lens, page_size)
+    return [
+        random(sum(extend_lens), heads[0], HEAD_DIM),
+        *pool(slots, size, heads[1]),
+        lambda device: ExtendPlan.build(extend_lens, prefix_lens, slots, device, window),
+        random(heads[0]) if sinks else None,
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        extend_arguments([1], [0]),
+        extend_arguments([5, 17, 1], [3, 0, 40], sinks=True),
+        extend_arguments([33], [0], heads=(3, 1), page_size=64, window=5),
+        extend_arguments([18, 2], [35, 1], heads=(2, 2), page_size=16, window=33, sinks=True),
+    ],
+    ids=["one-token", "ragged-sinks", "window-odd-group", "window-and-sinks"],
+)
+def test_extend_equals_the_reference(arguments: list[Argument], device: str) -> None:
+    assert_agrees(
+        reference.extend_attention,
+        triton_kernel.extend_attention,
+        *arguments,
+        device=device_of(device),
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("position[None, :] <= own[:, None]", "position[None, :] < own[:, None]"),
+        ("> own[:, None] - WINDOW", ">= own[:, None] - WINDOW"),
+        ("span + 3)", "span + 3) * 0"),
+        ("mixed * shrunk[:, None] + added", "added"),
+        ("input_precision=PRECISION) * SCALE", "input_precision=PRECISION)"),
+    ],
+    ids=["mask-off-by-one", "window-off-by-one", "wrong-slot", "stale-sum", "missing-scale"],
+)
+def test_a_mutant_of_extend_is_found(old: str, new: str, tmp_path: Path) -> None:
+    changed = mutant(triton_kernel, old, new, tmp_path)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(
+            reference.extend_attention,
+            changed.extend_attention,
+            *extend_arguments([5, 17], [3, 40], window=36),
         )
