@@ -96,6 +96,7 @@ def triton_kernels() -> Kernels:
         extend_attention=triton_attention.extend_attention,
         gdn_gating=triton_delta_rule.gdn_gating,
         gated_delta_rule_update=triton_delta_rule.gated_delta_rule_update,
+        chunk_gated_delta_rule=triton_delta_rule.chunk_gated_delta_rule,
         causal_conv1d_update=triton_conv1d.causal_conv1d_update,
         causal_conv1d_varlen=triton_conv1d.causal_conv1d_varlen,
         copy_states=triton_state_copy.copy_states,

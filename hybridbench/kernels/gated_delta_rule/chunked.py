@@ -18,7 +18,8 @@ Source: Yang et al. 2024, arXiv 2412.06464, section 3; the layout is ours.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -44,6 +45,20 @@ class Snapshots:
 
 
 @dataclass(frozen=True)
+class ChunkScan:
+    """Where the chunks of each request are; int64 tensors on the device of the step."""
+
+    starts: Tensor
+    """[J]: the first of the j-th chunks; that of the request of rank r is r behind it."""
+    counts: Tensor
+    """[R]: chunks of each request."""
+    snapshot_chunks: Tensor
+    """[R]: after which of its chunks a request's state is wanted; -1 for none."""
+    snapshot_rows: Tensor
+    """[R]: the row of the copies that gets it."""
+
+
+@dataclass(frozen=True)
 class ChunkPlan:
     """How the tokens of one ragged step are spread over N chunks of C rows, with padding."""
 
@@ -58,10 +73,36 @@ class ChunkPlan:
     output_rows: Tensor
     """[T] int64: chunk place of each token."""
     chunk_size: int
-    snapshots: Mapping[int, Snapshots] = field(default_factory=dict)
-    """By chunk index j: whose state is wanted between the j-th chunk and the next."""
-    snapshot_count: int = 0
-    """S: requests whose state is wanted."""
+    snapshot_chunks: _Integers
+    """[R], in ``order``: after which of its chunks a request's state is wanted; -1 for none."""
+    snapshot_rows: _Integers
+    """[R], in ``order``: the row of the copies that gets it."""
+
+    @property
+    def snapshot_count(self) -> int:
+        """S: requests whose state is wanted."""
+        return int(np.count_nonzero(self.snapshot_chunks >= 0))
+
+    @cached_property
+    def snapshots(self) -> Mapping[int, Snapshots]:
+        """By chunk index j: whose state is wanted between the j-th chunk and the next."""
+        after, device = self.snapshot_chunks, self.order.device
+        wanted = {j: np.flatnonzero(after == j) for j in sorted(set(after[after >= 0].tolist()))}
+        return {
+            j: Snapshots(
+                ranks=torch.from_numpy(ranks).to(device),
+                places=torch.from_numpy(self.snapshot_rows[ranks]).to(device),
+            )
+            for j, ranks in wanted.items()
+        }
+
+    @cached_property
+    def scan(self) -> ChunkScan:
+        """The layout of the Triton kernels, which go through the chunks request by request."""
+        alive = np.asarray(self.alive, dtype=np.int64)
+        counts = (alive > np.arange(alive[0])[:, None]).sum(axis=1)
+        arrays = np.cumsum(alive) - alive, counts, self.snapshot_chunks, self.snapshot_rows
+        return ChunkScan(*(torch.from_numpy(array).to(self.order.device) for array in arrays))
 
     @classmethod
     def build(
@@ -116,25 +157,10 @@ class ChunkPlan:
             gate_rows=torch.from_numpy(tokens.ravel()).to(device),
             output_rows=torch.from_numpy(places).to(device),
             chunk_size=chunk_size,
-            snapshots=_snapshots(tracked, order, lead, chunk_size, device),
-            snapshot_count=int(np.count_nonzero(tracked)),
+            # A request that is not tracked has a lead of 0, which gives -1.
+            snapshot_chunks=(tracked[order] + lead) // chunk_size - 1,
+            snapshot_rows=(np.cumsum(tracked > 0) - 1)[order],
         )
-
-
-def _snapshots(
-    tracked: _Integers, order: _Integers, lead: _Integers, chunk_size: int, device: torch.device
-) -> dict[int, Snapshots]:
-    """By chunk index: which of the sorted requests' states to copy after it, and to which place."""
-    places = np.cumsum(tracked > 0) - 1
-    after = (tracked[order] + lead) // chunk_size - 1
-    wanted = tracked[order] > 0
-    return {
-        j: Snapshots(
-            ranks=torch.from_numpy(np.flatnonzero(wanted & (after == j))).to(device),
-            places=torch.from_numpy(places[order][wanted & (after == j)]).to(device),
-        )
-        for j in sorted(set(after[wanted].tolist()))
-    }
 
 
 def chunk_gated_delta_rule(

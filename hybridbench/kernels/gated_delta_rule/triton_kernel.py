@@ -1,7 +1,8 @@
-"""The gated delta rule in Triton: gates, and the decode step in place by slot.
+"""The gated delta rule in Triton: gates, the decode step in place by slot, chunks of a prefill.
 
-Source: Yang et al. 2024, arXiv 2412.06464; fla's ``fused_recurrent_gated_delta_rule`` divides the
-work the same way, a program for some value channels of one head.
+A program has some value channels of one head of one request; a prefill keeps their state in
+registers from chunk to chunk.  Source: Yang et al. 2024, arXiv 2412.06464; the decode step divides
+the work as fla's ``fused_recurrent_gated_delta_rule`` does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
+
 _VALUES_PER_BLOCK = 32
+# The smallest side of a matrix product in Triton.
+_LEAST_BLOCK = 16
 
 
 def gdn_gating(a: Tensor, b: Tensor, decay: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,3 +136,121 @@ def _update(
     row = tl.load(rows + request)
     tl.store(target + row * target_stride + place, state, mask=in_state)
     tl.store(output + gate * VALUE_DIM + value, mixed, mask=in_value)
+
+
+def chunk_gated_delta_rule(
+    qk: Tensor,
+    v: Tensor,
+    gates: Tensor,
+    state: Tensor,
+    plan: ChunkPlan,
+    snapshots: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """See the reference."""
+    size, heads, value_dim = v.shape[1:]
+    key_heads, key_dim = qk.shape[3:]
+    assert v.stride()[2:] == (value_dim, 1), "only tokens may be apart"
+    assert v.stride(0) == size * v.stride(1), "tokens are evenly apart"
+    assert state.is_contiguous()
+    output = torch.empty(v.shape, dtype=state.dtype, device=v.device)
+    scan = plan.scan
+    _chunks[(len(scan.counts), heads, triton.cdiv(value_dim, _VALUES_PER_BLOCK))](
+        # Without snapshots the plan wants none, and the pointer is not used.
+        *(qk.contiguous(), v, gates.contiguous(), state, state if snapshots is None else snapshots),
+        *(scan.starts, scan.counts, scan.snapshot_chunks, scan.snapshot_rows, output, v.stride(1)),
+        SIZE=size,
+        HEADS=heads,
+        KEY_HEADS=key_heads,
+        KEY_DIM=key_dim,
+        VALUE_DIM=value_dim,
+        BLOCK_C=max(_LEAST_BLOCK, triton.next_power_of_2(size)),
+        BLOCK_K=max(_LEAST_BLOCK, triton.next_power_of_2(key_dim)),
+        BLOCK_V=_VALUES_PER_BLOCK,
+    )
+    return output, state
+
+
+@triton.jit
+def _chunks(
+    qk,
+    v,
+    gates,
+    states,
+    snapshots,
+    starts,
+    counts,
+    snapshot_chunks,
+    snapshot_rows,
+    output,
+    v_stride,
+    SIZE: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    rank = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    key_head = head // (HEADS // KEY_HEADS)
+    value = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
+    key = tl.arange(0, BLOCK_K)
+    row = tl.arange(0, BLOCK_C)
+    in_row, in_key, in_value = row < SIZE, key < KEY_DIM, value < VALUE_DIM
+    in_state = in_key[:, None] & in_value[None, :]
+    in_keys = in_row[:, None] & in_key[None, :]
+    in_values = in_row[:, None] & in_value[None, :]
+    place = (head * KEY_DIM + key[:, None]) * VALUE_DIM + value[None, :]
+    state_size = HEADS * KEY_DIM * VALUE_DIM
+    state = tl.load(states + rank * state_size + place, mask=in_state, other=0.0)
+
+    for chunk in range(0, tl.load(counts + rank)):
+        token = (tl.load(starts + chunk) + rank) * SIZE + row
+        gate = token * 2 * HEADS + head
+        log_decay = tl.load(gates + gate, mask=in_row, other=0.0)
+        beta = tl.load(gates + gate + HEADS, mask=in_row, other=0.0)
+        place_q = ((token * 2 * KEY_HEADS) + key_head)[:, None] * KEY_DIM + key[None, :]
+        q = tl.load(qk + place_q, mask=in_keys, other=0.0)
+        k = tl.load(qk + place_q + KEY_HEADS * KEY_DIM, mask=in_keys, other=0.0)
+        place_v = token[:, None] * v_stride + head * VALUE_DIM + value[None, :]
+        new = tl.load(v + place_v, mask=in_values, other=0.0)
+
+        total = tl.sum(log_decay, axis=0)
+        grown = tl.cumsum(log_decay, axis=0)
+        lower = row[:, None] >= row[None, :]
+        # Masked before exp, because above the diagonal the exponent is positive.
+        decay = tl.exp(tl.where(lower, grown[:, None] - grown[None, :], 0.0))
+        decay = tl.where(lower, decay, 0.0)
+        among_keys = tl.dot(k, tl.trans(k), input_precision="ieee") * decay * beta[:, None]
+        inverse = _invert_unit_lower(among_keys, SIZE, BLOCK_C)
+        known = tl.dot(k, state, input_precision="ieee") * tl.exp(grown)[:, None]
+        written = tl.dot(inverse, beta[:, None] * (new - known), input_precision="ieee")
+        attention = tl.dot(q, tl.trans(k), input_precision="ieee") * decay
+        mixed = tl.dot(q, state, input_precision="ieee") * tl.exp(grown)[:, None]
+        mixed += tl.dot(attention, written, input_precision="ieee")
+        place_o = (token * HEADS + head)[:, None] * VALUE_DIM + value[None, :]
+        tl.store(output + place_o, mixed, mask=in_values)
+
+        fading = k * tl.exp(total - grown)[:, None]
+        state = state * tl.exp(total)
+        state += tl.dot(tl.trans(fading), written, input_precision="ieee")
+        if tl.load(snapshot_chunks + rank) == chunk:
+            copy = tl.load(snapshot_rows + rank) * state_size + place
+            tl.store(snapshots + copy, state, mask=in_state)
+    tl.store(states + rank * state_size + place, state, mask=in_state)
+
+
+@triton.jit
+def _invert_unit_lower(matrix, SIZE: tl.constexpr, BLOCK_C: tl.constexpr):
+    """The inverse of ``I + strictly_lower(matrix)``, row after row."""
+    row = tl.arange(0, BLOCK_C)
+    matrix = tl.where(row[:, None] > row[None, :], matrix, 0.0)
+    inverse = tl.where(row[:, None] == row[None, :], 1.0, 0.0).to(matrix.dtype)
+    for i in range(1, SIZE):
+        is_row = (row == i)[:, None]
+        below = tl.sum(tl.where(is_row, matrix, 0.0), axis=0)
+        known = tl.sum(below[:, None] * inverse, axis=0)
+        inverse = tl.where(is_row, inverse - known[None, :], inverse)
+    return inverse

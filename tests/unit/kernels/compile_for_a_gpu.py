@@ -36,6 +36,10 @@ ARGUMENTS: dict[str, tuple[list[Argument], int]] = {
     ),
     "gdn_gating": (test_gated_delta_rule_triton.gating_arguments(2, 3), 2),
     "gated_delta_rule_update": (test_gated_delta_rule_triton.update_arguments([2, 1]), 0),
+    "chunk_gated_delta_rule": (
+        test_gated_delta_rule_triton.chunk_arguments([20, 3], track_offsets=[7, 0]),
+        0,
+    ),
     "causal_conv1d_update": (test_causal_conv1d_triton.update_arguments([2], bias=True), ALL),
     "causal_conv1d_varlen": (
         test_causal_conv1d_triton.varlen_arguments([2, 1], track_offsets=[1, 0], bias=True),

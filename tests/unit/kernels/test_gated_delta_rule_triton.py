@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from hybridbench.kernels.gated_delta_rule import reference, triton_kernel
+from hybridbench.kernels.gated_delta_rule import chunked, reference, triton_kernel
+from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
 from tests.unit.kernels.agreement import (
+    CPU,
     DEVICES,
     Argument,
     assert_agrees,
@@ -152,3 +156,90 @@ def test_a_mutant_of_the_gates_is_found(old: str, new: str, tmp_path: Path) -> N
 
     with pytest.raises(AssertionError):
         assert_agrees(reference.gdn_gating, changed.gdn_gating, *gating_arguments(4, 3))
+
+
+def plan_of(lens: Sequence[int], chunk_size: int, offsets: Sequence[int] | None) -> ChunkPlan:
+    starts = np.cumsum(lens) - np.asarray(lens)
+    return ChunkPlan.build(lens, starts, CPU, chunk_size, offsets)
+
+
+def chunk_arguments(
+    lens: Sequence[int],
+    chunk_size: int = 16,
+    *,
+    heads: tuple[int, int] = (2, 1),
+    dims: tuple[int, int] = (5, 3),
+    track_offsets: Sequence[int] | None = None,
+) -> list[Argument]:
+    """Requests with states to begin with; what pads a chunk has gates of 0."""
+    plan = plan_of(lens, chunk_size, track_offsets)
+    tokens = sum(lens)
+    places = (-1, chunk_size)
+    qk = random(tokens, 2 * heads[1], dims[0]) / dims[0] ** 0.5
+    mixed = random(tokens, heads[0] * dims[1] + 4)
+    gates = torch.stack((-random(tokens, heads[0]).exp(), random(tokens, heads[0]).sigmoid()), 1)
+    padded = torch.cat((gates, torch.zeros_like(gates[:1])))
+    snapshots = None
+    if track_offsets is not None:
+        snapshots = random(plan.snapshot_count, heads[0], *dims) * float("nan")
+    rows = mixed.index_select(0, plan.conv_rows)[:, 4:]
+    return [
+        qk.index_select(0, plan.conv_rows).view(*places, 2, heads[1], dims[0]),
+        rows.view(*places, heads[0], dims[1]),
+        padded.index_select(0, plan.gate_rows).view(*places, 2, heads[0]),
+        random(len(lens), heads[0], *dims),
+        lambda device: replace(plan, order=plan.order.to(device)),
+        snapshots,
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        chunk_arguments([1]),
+        chunk_arguments([5, 40, 16], dims=(5, 33)),
+        chunk_arguments([20, 3, 33], heads=(3, 3), track_offsets=[7, 0, 32]),
+        chunk_arguments([30, 16], chunk_size=24, track_offsets=[30, 5]),
+    ],
+    ids=["one-token", "ragged-two-blocks", "snapshots", "odd-chunks-snapshot-at-the-end"],
+)
+def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> None:
+    assert_agrees(
+        chunked.chunk_gated_delta_rule,
+        triton_kernel.chunk_gated_delta_rule,
+        *arguments,
+        device=device_of(device),
+        atol=1e-11,
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("matrix = tl.where(row[:, None] > row", "matrix = tl.where(row[:, None] >= row"),
+        ("token = (tl.load(starts + chunk) + rank)", "token = (tl.load(starts + chunk))"),
+        (" * decay * beta[:, None]", " * decay"),
+        ("state = state * tl.exp(total)", "state = state * 1.0"),
+        ("== chunk:", "== chunk + 1:"),
+        ("    tl.store(states + rank * state_size + place, state, mask=in_state)\n", ""),
+    ],
+    ids=[
+        "mask-off-by-one",
+        "wrong-chunk",
+        "missing-scale",
+        "missing-decay",
+        "late-snapshot",
+        "stale-state",
+    ],
+)
+def test_a_mutant_of_the_chunks_is_found(old: str, new: str, tmp_path: Path) -> None:
+    changed = mutant(triton_kernel, old, new, tmp_path)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(
+            chunked.chunk_gated_delta_rule,
+            changed.chunk_gated_delta_rule,
+            *chunk_arguments([20, 3], track_offsets=[7, 0]),
+            atol=1e-11,
+        )
