@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import TypeAlias
@@ -78,7 +78,7 @@ REFERENCE = Kernels(
 
 @cache
 def triton_kernels() -> Kernels:
-    """The references, replaced by Triton kernels where there are any; imports triton.
+    """The same in Triton, which this imports.
 
     Raises:
         ImportError: triton is not installed.
@@ -86,11 +86,12 @@ def triton_kernels() -> Kernels:
     from hybridbench.kernels.causal_conv1d import triton_kernel as triton_conv1d
     from hybridbench.kernels.gated_delta_rule import triton_kernel as triton_delta_rule
     from hybridbench.kernels.kv_store import triton_kernel as triton_kv_store
+    from hybridbench.kernels.mamba2 import triton_kernel as triton_mamba2
+    from hybridbench.kernels.moe import triton_kernel as triton_moe
     from hybridbench.kernels.paged_attention import triton_kernel as triton_attention
     from hybridbench.kernels.state_copy import triton_kernel as triton_state_copy
 
-    return replace(
-        REFERENCE,
+    return Kernels(
         store_kv=triton_kv_store.store_kv,
         decode_attention=triton_attention.decode_attention,
         extend_attention=triton_attention.extend_attention,
@@ -100,6 +101,10 @@ def triton_kernels() -> Kernels:
         causal_conv1d_update=triton_conv1d.causal_conv1d_update,
         causal_conv1d_varlen=triton_conv1d.causal_conv1d_varlen,
         copy_states=triton_state_copy.copy_states,
+        mamba2_state_update=triton_mamba2.mamba2_state_update,
+        mamba2_chunk_scan=triton_mamba2.mamba2_chunk_scan,
+        route=triton_moe.route,
+        experts_sorted=triton_moe.experts_sorted,
     )
 
 

@@ -69,5 +69,5 @@ def mamba2_state_update(
     target, rows = (pool, slots) if into is None else into
     target.index_copy_(0, rows, state)
     # [R*G, H/G * P, N] times [R*G, N, 1]: a group's heads read with one product.
-    rows_of_group = state.view(requests * groups, -1, size)
+    rows_of_group = state.view(requests * groups, heads // groups * head_dim, size)
     return torch.bmm(rows_of_group, read.reshape(-1, size, 1)).view(requests, heads, head_dim)

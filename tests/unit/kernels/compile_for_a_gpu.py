@@ -20,11 +20,13 @@ from tests.unit.kernels import (
     test_causal_conv1d_triton,
     test_gated_delta_rule_triton,
     test_kv_store_triton,
+    test_mamba2_triton,
+    test_moe_triton,
     test_page_allocation_triton,
     test_paged_attention_triton,
     test_state_copy_triton,
 )
-from tests.unit.kernels.agreement import CPU, Argument
+from tests.unit.kernels.agreement import CPU, Argument, random
 
 ALL = 9
 ARGUMENTS: dict[str, tuple[list[Argument], int]] = {
@@ -45,6 +47,10 @@ ARGUMENTS: dict[str, tuple[list[Argument], int]] = {
         test_causal_conv1d_triton.varlen_arguments([2, 1], track_offsets=[1, 0], bias=True),
         ALL,
     ),
+    "mamba2_state_update": (test_mamba2_triton.update_arguments([2, 1]), 0),
+    "mamba2_chunk_scan": (test_mamba2_triton.chunk_arguments([20, 3], track_offsets=[7, 0]), 0),
+    "route": ([random(2, 5), 2, True], 0),
+    "experts_sorted": (test_moe_triton.expert_arguments([[4, 0], [0, 3]], biases=True), ALL),
     "alloc_extend": ([*test_page_allocation_triton.extend_arguments(16)], ALL),
     "alloc_decode": ([*test_page_allocation_triton.decode_arguments(16)], ALL),
     "copy_states": (test_state_copy_triton.arguments([1], [2]), ALL),
