@@ -6,17 +6,22 @@ import inspect
 import subprocess
 import sys
 from dataclasses import fields, replace
+from functools import partial
+from typing import cast
 
 import pytest
 import torch
 
 from hybridbench.engine.engine import Engine
+from hybridbench.engine.models.gpt_oss import GptOss, GptOssConfig
+from hybridbench.engine.models.nemotron_h import NemotronH, NemotronHConfig
 from hybridbench.engine.models.qwen3_next import Qwen3Next
 from hybridbench.engine.models.weights import RandomWeights
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.kernels import dispatch
 from hybridbench.kernels.dispatch import REFERENCE, Kernels, kernels_for, triton_kernels
 from tests.builders import NANO_ENGINE, NANO_MODEL
+from tests.unit.engine.models.test_families import FAMILIES
 from tests.unit.kernels.agreement import CPU, DEVICES, device_of
 
 OPERATIONS = [field.name for field in fields(Kernels)]
@@ -55,16 +60,41 @@ def test_an_engine_on_a_cpu_does_not_import_triton() -> None:
     subprocess.run([sys.executable, "-c", ENGINE_ON_A_CPU], check=True, timeout=60)
 
 
-def texts(kernels: Kernels, device: torch.device) -> list[list[int]]:
-    """What an engine says after four prompts, two of which share a beginning."""
-    config = replace(NANO_ENGINE, device=str(device), mamba_scheduler_strategy="extra_buffer")
-    weights = RandomWeights(NANO_MODEL, 1, CPU)
-    model = Qwen3Next(NANO_MODEL, weights, torch.float64, device, kernels)
-    engine = Engine(config, model=model, kernels=kernels)
-    prompts = [list(range(1, 40)), [*range(1, 20), 3], [7], [5, 5, 9]]
-    return engine.generate(prompts, SamplingParams(max_new_tokens=4, ignore_eos=True))
+FAMILY_MODELS = {
+    "qwen3-next": partial(Qwen3Next, NANO_MODEL),
+    "gpt-oss": partial(GptOss, cast("GptOssConfig", FAMILIES["gpt-oss"])),
+    "nemotron-h": partial(NemotronH, cast("NemotronHConfig", FAMILIES["nemotron-h"])),
+}
+
+
+def texts(family: str, kernels: Kernels, device: torch.device) -> list[list[int]]:
+    """What an engine says after three prompts, two of which share a beginning."""
+    config = replace(
+        NANO_ENGINE,
+        device=str(device),
+        mamba_scheduler_strategy="extra_buffer",
+        mamba_cache_chunk_size=16,
+        mamba_track_interval=16,
+        page_size=16,
+    )
+    build = FAMILY_MODELS[family]
+    # One source on the CPU for both: generators of two kinds of device make different numbers.
+    weights = RandomWeights(build.args[0], 1, CPU)
+    engine = Engine(config, model=build(weights, torch.float64, device, kernels), kernels=kernels)
+    prompts = [list(range(1, 36)), [*range(1, 20), 3], [7]]
+    return engine.generate(prompts, SamplingParams(max_new_tokens=3, ignore_eos=True))
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_engine_on_triton_says_what_the_reference_says(device: str) -> None:
-    assert texts(triton_kernels(), device_of(device)) == texts(REFERENCE, CPU)
+@pytest.mark.parametrize(
+    "family",
+    [
+        "qwen3-next",
+        pytest.param("gpt-oss", marks=pytest.mark.slow),
+        pytest.param("nemotron-h", marks=pytest.mark.slow),
+    ],
+)
+def test_an_engine_on_triton_says_what_the_reference_says(family: str, device: str) -> None:
+    on_triton = texts(family, triton_kernels(), device_of(device))
+
+    assert on_triton == texts(family, REFERENCE, CPU)
