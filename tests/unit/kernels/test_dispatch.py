@@ -6,16 +6,16 @@ import inspect
 import subprocess
 import sys
 from dataclasses import fields, replace
-from functools import partial
-from typing import cast
 
 import pytest
 import torch
 
 from hybridbench.engine.engine import Engine
+from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.gpt_oss import GptOss, GptOssConfig
 from hybridbench.engine.models.nemotron_h import NemotronH, NemotronHConfig
 from hybridbench.engine.models.qwen3_next import Qwen3Next
+from hybridbench.engine.models.registry import Model
 from hybridbench.engine.models.weights import RandomWeights
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.kernels import dispatch
@@ -60,11 +60,18 @@ def test_an_engine_on_a_cpu_does_not_import_triton() -> None:
     subprocess.run([sys.executable, "-c", ENGINE_ON_A_CPU], check=True, timeout=60)
 
 
-FAMILY_MODELS = {
-    "qwen3-next": partial(Qwen3Next, NANO_MODEL),
-    "gpt-oss": partial(GptOss, cast("GptOssConfig", FAMILIES["gpt-oss"])),
-    "nemotron-h": partial(NemotronH, cast("NemotronHConfig", FAMILIES["nemotron-h"])),
-}
+CONFIGS: dict[str, ModelConfig] = {"qwen3-next": NANO_MODEL, **FAMILIES}
+
+
+def model_of(family: str, kernels: Kernels, device: torch.device) -> Model:
+    """One source of weights for all devices: generators of two kinds make different numbers."""
+    config = CONFIGS[family]
+    parts = RandomWeights(config, 1, CPU), torch.float64, device, kernels
+    if isinstance(config, GptOssConfig):
+        return GptOss(config, *parts)
+    if isinstance(config, NemotronHConfig):
+        return NemotronH(config, *parts)
+    return Qwen3Next(NANO_MODEL, *parts)
 
 
 def texts(family: str, kernels: Kernels, device: torch.device) -> list[list[int]]:
@@ -77,10 +84,8 @@ def texts(family: str, kernels: Kernels, device: torch.device) -> list[list[int]
         mamba_track_interval=16,
         page_size=16,
     )
-    build = FAMILY_MODELS[family]
-    # One source on the CPU for both: generators of two kinds of device make different numbers.
-    weights = RandomWeights(build.args[0], 1, CPU)
-    engine = Engine(config, model=build(weights, torch.float64, device, kernels), kernels=kernels)
+    model = model_of(family, kernels, device)
+    engine = Engine(config, model=model, kernels=kernels)
     prompts = [list(range(1, 36)), [*range(1, 20), 3], [7]]
     return engine.generate(prompts, SamplingParams(max_new_tokens=3, ignore_eos=True))
 
