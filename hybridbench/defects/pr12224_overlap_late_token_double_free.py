@@ -62,7 +62,7 @@ DEFECT = Defect(
         per="surplus_steps",
         counted="surplus",
     ),
-    patches=(Patch(Scheduler, "settle", _settle, fingerprint="7cf5fa1bbbae"),),
+    patches=(Patch(Scheduler, "settle", _settle, fingerprint="42d321aae86e"),),
     harmed="Servers with overlapped scheduling, which is on unless switched off.",
     cure="One side frees the late slot, the other leaves it alone.",
     overrides=(("engine.check_owners", "false"),),
