@@ -73,7 +73,7 @@ def _plan(preview: Preview) -> list[str]:
         f"{format_duration(preview.warmup_s)} (it ends with the work done), then "
         f"{format_duration(preview.judged_s)} judged",
         f"Cadence        a sample every {preview.sample_every_s:g} s, a count of garbage every "
-        f"{preview.census_every_s:.3g} s, a checkpoint every "
+        f"{preview.heap_scan_every_s:.3g} s, a checkpoint every "
         f"{format_duration(preview.checkpoint_every_s)}",
     ]
     for one in preview.resolutions:

@@ -80,7 +80,7 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-class CensusMode(StrEnum):
+class HeapScanMethod(StrEnum):
     """How the heap is scanned for garbage."""
 
     AUTO = "auto"
@@ -221,12 +221,12 @@ def soak(
             "alone do not move its RSS; system leaves them.",
         ),
     ] = MallocMode.PINNED,
-    census: Annotated[
-        CensusMode,
+    heap_scan: Annotated[
+        HeapScanMethod,
         typer.Option(
             rich_help_panel=_VERDICT, help="Method of the heap scan; auto: fork, or walk on CUDA."
         ),
-    ] = CensusMode.AUTO,
+    ] = HeapScanMethod.AUTO,
     watchdog: Annotated[
         str,
         typer.Option(
@@ -389,7 +389,7 @@ def soak(
         profile_source=source,
         malloc=malloc.value,
         ui=ui.value,
-        census=census.value,
+        heap_scan=heap_scan.value,
         watchdog_s=_watchdog(watchdog),
         stop=stop.value,
         extend_s=_extend(extend, duration_s),

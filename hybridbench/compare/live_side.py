@@ -57,7 +57,7 @@ from hybridbench.targets.bundled import BundledTarget
 
 _STOP_PATIENCE_S = 10.0
 _SAMPLE_PATIENCE_S = 10.0
-_CENSUS_PATIENCE_S = 30.0
+_SCAN_PATIENCE_S = 30.0
 _WARM_UP_LIMIT_S = 120.0
 # What has not ended by then is cut: a version that slow is measured by what it did.
 _BLOCK_TIMES_MAX = 8.0
@@ -203,7 +203,7 @@ class LiveSide:
         starvation = StarvationSource(started.ready.pid)
         loop = make_loop(self._plan, run, started.target, driver, started.ready, starvation)
         # Forks in the middle of a block would be measured as its time.
-        loop.censuses_wanted = False
+        loop.heap_scans_wanted = False
         steps = SoakSteps(self._plan, loop)
         self._worker = _Worker(started, loop, steps, driver, starvation)
         self._processes += 1
@@ -361,8 +361,8 @@ class LiveSide:
         """What follows a block and is not measured: count, probe, park."""
         loop = worker.loop
         # Still under traffic by its phase, so that the count is part of the judged time.
-        loop.post_census()
-        loop.run_until(loop.no_census_open, loop.now_s + _CENSUS_PATIENCE_S)
+        loop.post_heap_scan()
+        loop.run_until(loop.no_scan_open, loop.now_s + _SCAN_PATIENCE_S)
         worker.steps.checkpoint_at_rest(audit=False)
         self._manifest = msgspec.structs.replace(
             with_counts(self._manifest, self._traffic.counts()), workload=self._traffic.describe()

@@ -103,7 +103,7 @@ class Interpreter(OpenRecord, frozen=True):
 class Options(OpenRecord, frozen=True):
     """How the run is watched and ended."""
 
-    census: str = "auto"
+    heap_scan: str = msgspec.field(default="auto", name="census")
     watchdog_s: _Duration = 30.0
     stop: str = "never"
     extend_s: _Duration = 0.0
@@ -116,7 +116,7 @@ class Intervals(OpenRecord, frozen=True):
     """How often the run was probed."""
 
     sample_s: float | None = None
-    census_s: float | None = None
+    heap_scan_s: float | None = msgspec.field(default=None, name="census_s")
     checkpoint_s: float | None = None
 
 
@@ -134,7 +134,7 @@ class TargetFacts(OpenRecord, frozen=True):
     kind: str = "bundled"
     pid: int | None = None
     wire_version: int | None = None
-    census: str = ""
+    heap_scan: str = msgspec.field(default="", name="census")
     engine_files: int | None = None
     boot_s: float | None = None
     capabilities: tuple[str, ...] = ()

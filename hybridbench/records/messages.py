@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
+import msgspec
+
 from hybridbench.records.heap import (
     InstanceCount,
     SiteRecord,
@@ -37,8 +39,10 @@ class Start(WireMessage, frozen=True):
     gc_mode: str = "default"
     gc_thresholds: list[int] = []
     ballast_objects: int = 0
-    census: str = "auto"  # "fork", "walk", or "auto": fork unless the device forbids it
-    census_timeout_s: float = 20.0
+    # Here and below the wire keeps its first names: workers of older versions are soaked, too.
+    # "fork", "walk", or "auto": fork unless the device forbids it
+    heap_scan: str = msgspec.field(default="auto", name="census")
+    heap_scan_timeout_s: float = msgspec.field(default=20.0, name="census_timeout_s")
 
 
 # Parent to worker: traffic.
@@ -165,14 +169,14 @@ class Counters(WireMessage, frozen=True):
     probe_id: int
 
 
-class Census(WireMessage, frozen=True):
-    """Count what a full collection would free; answered by CensusReply when the child is done."""
+class ScanHeap(WireMessage, frozen=True, tag="Census"):
+    """Count what a full collection would free; answered by HeapScanReply when the child is done."""
 
     probe_id: int
 
 
 class Checkpoint(WireMessage, frozen=True):
-    """Look at everything between two steps, with a census; answered by CheckpointReply."""
+    """Look at everything between two steps, with a heap scan; answered by CheckpointReply."""
 
     probe_id: int
     index: int
@@ -188,7 +192,7 @@ class Ready(WireMessage, frozen=True):
     pid: int
     capabilities: list[str]
     metrics: list[str]
-    census: str
+    heap_scan: str = msgspec.field(name="census")
     engine_files_sha256: str
     engine_files: int
     model: str
@@ -246,8 +250,8 @@ class CountersReply(WireMessage, frozen=True):
     latencies: dict[str, dict[int, int]] = {}  # ``LatencyCounts`` since the last fresh reply
 
 
-class CensusReply(WireMessage, frozen=True):
-    """What a full collection would free now.  ``error`` is empty when the census worked."""
+class HeapScanReply(WireMessage, frozen=True, tag="CensusReply"):
+    """What a full collection would free now.  ``error`` is empty when the heap scan worked."""
 
     probe_id: int
     t_s: float
@@ -289,7 +293,7 @@ class CheckpointReply(WireMessage, frozen=True):
     waiting: int
     counters: dict[str, int]
     violations: list[ViolationRecord]
-    census: CensusReply
+    heap_scan: HeapScanReply = msgspec.field(name="census")
 
 
 class Steady(WireMessage, frozen=True):
@@ -420,7 +424,7 @@ ToWorker: TypeAlias = (
     | Reclaim
     | Shutdown
     | Counters
-    | Census
+    | ScanHeap
     | Checkpoint
     | Diagnose
     | TrackAllocations
@@ -429,7 +433,7 @@ FromWorker: TypeAlias = (
     Ready
     | StepEvents
     | CountersReply
-    | CensusReply
+    | HeapScanReply
     | CheckpointReply
     | Steady
     | Drained

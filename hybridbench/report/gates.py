@@ -49,7 +49,7 @@ _FATES: Final[Mapping[str, tuple[str, str, str]]] = {
     WAITING: (RETAINED, "collectible_most", "are left to the collector"),
     RETAINED: (WAITING, "retained_most", "survive a full gc.collect()"),
 }
-_LOCALS: Final = 2.0  # local variables of the loop may name so many at any census
+_LOCALS: Final = 2.0  # local variables of the loop may name so many at any heap scan
 
 _STATE: Final[Mapping[VerdictKind, GateState]] = {
     VerdictKind.CLEAN: GateState.PASSED,

@@ -39,7 +39,7 @@ class AllocationRecord:
         length = format_duration(self._seconds)
         loop.context.view.note(f"{length} more of traffic, with every allocation recorded")
         recorder.enter("allocations")
-        loop.censuses_wanted = loop.samples_wanted = False
+        loop.heap_scans_wanted = loop.samples_wanted = False
         finished = loop.driver.counts.finished
         if not self._is_done(str(self._path)):
             return

@@ -203,7 +203,7 @@ def picture(status: RunStatus, width: int) -> RenderableType:
     table.add_row(
         "probes",
         f"{status.probe_share:.2%}",
-        f"{status.censuses} heap scans, {status.checkpoints} checkpoints, "
+        f"{status.heap_scans} heap scans, {status.checkpoints} checkpoints, "
         f"{format_bytes(status.collectible_bytes)} uncollected garbage",
     )
     return Group(head, bar, table)

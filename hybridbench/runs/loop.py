@@ -10,8 +10,6 @@ from hybridbench.clock import Clock
 from hybridbench.latency import add_latencies
 from hybridbench.records.events import ClockJump, EngineLog, Gap, ProbeLeftOut
 from hybridbench.records.messages import (
-    Census,
-    CensusReply,
     Checkpoint,
     CheckpointReply,
     Counters,
@@ -22,10 +20,12 @@ from hybridbench.records.messages import (
     Drained,
     Fatal,
     FromWorker,
+    HeapScanReply,
     InjectedTruth,
     LogLine,
     Ready,
     Resume,
+    ScanHeap,
     Steady,
     StepEvents,
     ToWorker,
@@ -123,13 +123,13 @@ class SoakLoop:
     target: Target
     driver: Driver
     sampler: Sampler
-    census_pace: ScanPace
+    scan_pace: ScanPace
     status: RunStatus
     watchdog_s: float  # this long without a step or a word is a hang
     steady: Steady | None = None
     truth: InjectedTruth | None = None
     samples_wanted: bool = True
-    censuses_wanted: bool = True
+    heap_scans_wanted: bool = True
 
     def __post_init__(self) -> None:
         self._next_probe_id = 0
@@ -234,9 +234,9 @@ class SoakLoop:
         """The worker sent something, or could not: its silence counts from now."""
         self._heard_s = self.now_s
 
-    def no_census_open(self) -> bool:
-        """Whether every census that was asked for is answered, those of checkpoints included."""
-        return not any(q.kind in {CensusReply, CheckpointReply} for q in self._questions)
+    def no_scan_open(self) -> bool:
+        """Whether every heap scan that was asked for is answered, those of checkpoints included."""
+        return not any(q.kind in {HeapScanReply, CheckpointReply} for q in self._questions)
 
     @property
     def sample_open(self) -> bool:
@@ -247,10 +247,10 @@ class SoakLoop:
         """Ask for a checkpoint."""
         return self.post(Checkpoint(self.new_probe_id(), index, audit), CheckpointReply)
 
-    def post_census(self) -> None:
-        """Ask for a census now; ``no_census_open`` tells of its answer."""
-        self.census_pace.asked(self.now_s)
-        self.post(Census(self.new_probe_id()), CensusReply)
+    def post_heap_scan(self) -> None:
+        """Ask for a heap scan now; ``no_scan_open`` tells of its answer."""
+        self.scan_pace.asked(self.now_s)
+        self.post(ScanHeap(self.new_probe_id()), HeapScanReply)
 
     def sample_rest(self) -> None:
         """Store the worker's private memory of this moment, at which it has nothing to do."""
@@ -269,8 +269,8 @@ class SoakLoop:
             self._asked = (self._post_counters(now_s), now_s)
         elif not self.samples_wanted and now_s - self._counters_s >= _KEEPALIVE_S:
             self._post_counters(now_s)
-        if self.censuses_wanted and self.census_pace.due(now_s) and self.no_census_open():
-            self.post_census()
+        if self.heap_scans_wanted and self.scan_pace.due(now_s) and self.no_scan_open():
+            self.post_heap_scan()
 
     def _post_counters(self, now_s: float) -> int:
         probe_id = self.new_probe_id()
@@ -284,12 +284,12 @@ class SoakLoop:
                 self.driver.on_step_events(message)
             case CountersReply():
                 self._on_counters(message)
-            case CensusReply():
+            case HeapScanReply():
                 self._learn_price(message)
-                self.context.recorder.census(message)
-                self.status.saw_census(message)
+                self.context.recorder.heap_scan(message)
+                self.status.saw_heap_scan(message)
             case CheckpointReply():
-                self._learn_price(message.census)
+                self._learn_price(message.heap_scan)
                 self.context.recorder.checkpoint(message)
                 self.status.saw_checkpoint(message)
             case Violation():
@@ -308,15 +308,17 @@ class SoakLoop:
         if answered is not None:
             self._questions.remove(answered)
 
-    def _learn_price(self, census: CensusReply) -> None:
-        if census.error:
+    def _learn_price(self, heap_scan: HeapScanReply) -> None:
+        if heap_scan.error:
             return
-        pace, recorder = self.census_pace, self.context.recorder
+        pace, recorder = self.scan_pace, self.context.recorder
         before = pace.given_up
-        pace.learn(census.stop_s, census.child_s, census.stop_cpu_s)
+        pace.learn(heap_scan.stop_s, heap_scan.child_s, heap_scan.stop_cpu_s)
         if pace.given_up and not before and pace.stall_max_s is not None:
-            recorder.event(ProbeLeftOut(("gc_collectible_bytes",), census.stop_s, pace.stall_max_s))
-            said = f"{census.stop_s * 1000:.0f} ms, above probe.max_stall_ms"
+            recorder.event(
+                ProbeLeftOut(("gc_collectible_bytes",), heap_scan.stop_s, pace.stall_max_s)
+            )
+            said = f"{heap_scan.stop_s * 1000:.0f} ms, above probe.max_stall_ms"
             recorder.note(f"counting garbage held the engine for {said}: not repeated")
 
     def _on_counters(self, reply: CountersReply) -> None:
@@ -399,9 +401,9 @@ class SoakLoop:
 
 def _probe_id(message: ToWorker | FromWorker) -> int | None:
     match message:
-        case Census() | Checkpoint() | Diagnose():
+        case ScanHeap() | Checkpoint() | Diagnose():
             return message.probe_id
-        case CensusReply() | CheckpointReply() | Diagnosis():
+        case HeapScanReply() | CheckpointReply() | Diagnosis():
             return message.probe_id
         case _:
             return None
@@ -429,7 +431,7 @@ def make_loop(
         target=target,
         driver=driver,
         sampler=Sampler(sources, Beat(cadence.sample_every_s, now_s), context.clock),
-        census_pace=ScanPace(cadence.collectible_every_s, now_s, plan.stall_max_s),
+        scan_pace=ScanPace(cadence.collectible_every_s, now_s, plan.stall_max_s),
         status=status,
         watchdog_s=plan.watchdog_s,
     )

@@ -53,7 +53,7 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Mani
         malloc={"mode": plan.malloc},
         thresholds=tuple(dict.fromkeys((*plan.profile.thresholds, *plan.thresholds))),
         options=Options(
-            census=plan.census,
+            heap_scan=plan.heap_scan,
             watchdog_s=plan.watchdog_s,
             stop=plan.stop,
             extend_s=plan.extend_s,
@@ -63,7 +63,7 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Mani
         ),
         cadence=Intervals(
             sample_s=plan.cadence.sample_every_s,
-            census_s=plan.cadence.collectible_every_s,
+            heap_scan_s=plan.cadence.collectible_every_s,
             checkpoint_s=plan.cadence.checkpoint_every_s,
         ),
         limits=ProcessLimits(
@@ -116,7 +116,7 @@ def with_worker(
         target=TargetFacts(
             pid=ready.pid,
             wire_version=PROTOCOL_VERSION,
-            census=ready.census,
+            heap_scan=ready.heap_scan,
             engine_files=ready.engine_files,
             boot_s=round(ready.boot_s, 3),
             capabilities=tuple(sorted(can)),

@@ -59,7 +59,7 @@ class SoakPlan:
         defects_as_of: releases of other engines that ``defects`` were taken from, for the report.
         malloc: "pinned" fixes the worker's allocator settings, "system" leaves them.
         ui: "live", "plain" or "none"; "auto" is live on a terminal and plain elsewhere.
-        census: "fork", "walk", or "auto" for what the device allows.
+        heap_scan: "fork", "walk", or "auto" for what the device allows.
         watchdog_s: this long without an engine step, with work pending, is a hang.
         stop: "auto" ends a run early once it surely leaks, "early" also once it surely does not,
             "never" only when the machine is about to run out of memory or disk.
@@ -88,7 +88,7 @@ class SoakPlan:
     profile_source: str | None = None
     malloc: str = "pinned"
     ui: str = "auto"
-    census: str = "auto"
+    heap_scan: str = "auto"
     watchdog_s: float = WATCHDOG_S
     boot_limit_s: float = 900.0
     drain_limit_s: float = 120.0
@@ -142,7 +142,7 @@ class SoakPlan:
             gc_mode=profile.gc.mode,
             gc_thresholds=[] if thresholds is None else list(thresholds),
             ballast_objects=profile.ballast.objects,
-            census=self.census,
+            heap_scan=self.heap_scan,
         )
 
 

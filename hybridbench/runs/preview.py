@@ -1,7 +1,7 @@
 """What a soak would see, cost and be held against, before it runs: ``soak --dry-run``.
 
 All that a run does before its first request is done, in a directory that is gone afterwards: what
-the run would refuse is refused here.  The worker is asked for one census, then told to leave: what
+the run would refuse is refused here.  The worker takes one heap scan, then it is shut down: what
 the target can show and what a probe costs are then measured and not guessed.
 """
 
@@ -24,7 +24,7 @@ from hybridbench.analysis.trend.resolution import smallest_resolvable_rate
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ErrorCode, RunDirectoryError, WorkerFailedError
 from hybridbench.metrics import METRICS, Check
-from hybridbench.records.messages import Census, CensusReply, Ready, Shutdown
+from hybridbench.records.messages import HeapScanReply, Ready, ScanHeap, Shutdown
 from hybridbench.rundir.layout import WORKER_STDERR, new_run_id
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.writer import RunWriter
@@ -49,11 +49,11 @@ _FIXED_BYTES = 2 * 2**20
 _SPARE_DISK = 2.0
 # The warm-up ends with the work done, which a plan cannot know; shipped profiles need this share.
 _WARMUP_SHARE = 0.15
-_CENSUS_PATIENCE_S = 60.0
+_SCAN_PATIENCE_S = 60.0
 _STOP_PATIENCE_S = 5.0
 _TURN_S = 0.1
-# One snapshot of the heap, copied page by page while the census child walks it.
-_CENSUS_HEADROOM = 0.5
+# One snapshot of the heap, copied page by page while the heap scan child walks it.
+_SCAN_HEADROOM = 0.5
 _INCREMENTAL_GC = ((3, 14, 0), (3, 14, 4))
 _ABORTS = {"abort_queued": "queued", "abort_prefill": "prefill", "abort_decode": "decode"}
 
@@ -71,7 +71,7 @@ class Resolution(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Stall:
-    """What one census costs; measured on the worker as built, which is as small as it ever is."""
+    """What one heap scan costs, measured on the worker as built, when it is smallest."""
 
     method: str
     stop_s: float
@@ -97,7 +97,7 @@ class Preview:
     duration_s: float
     warmup_s: float
     sample_every_s: float
-    census_every_s: float
+    heap_scan_every_s: float
     checkpoint_every_s: float
     resolutions: tuple[Resolution, ...]
     disk_needed_bytes: int
@@ -116,7 +116,7 @@ class Preview:
 
 
 def preview_soak(plan: SoakPlan, clock: Clock | None = None) -> Preview:
-    """Begin a run of ``plan``, ask its worker what it shows and what a census costs, let it go.
+    """Begin a run of ``plan``, ask its worker what it shows and what a heap scan costs, let it go.
 
     Raises:
         ConfigError: the run could not start: the model, the pools or the traffic cannot be built.
@@ -139,14 +139,14 @@ def preview_soak(plan: SoakPlan, clock: Clock | None = None) -> Preview:
             workload = build_workload(plan.profile, ready.vocab_size, plan.trace, plan.traffic_seed)
             writer.update_manifest(with_worker(manifest, plan, ready, workload.describe()))
             memory_bytes = read_process_memory(ready.pid).rss_bytes
-            census = _census(target, clock)
+            heap_scan = _heap_scan(target, clock)
             target.post(Shutdown())
             target.exchange(_TURN_S)
         except WorkerLostError as lost:
             raise WorkerFailedError(f"the worker did not come up: {lost.detail}.") from lost
         finally:
             target.stop(_STOP_PATIENCE_S)
-    return build_preview(plan, ready, memory_bytes, census)
+    return build_preview(plan, ready, memory_bytes, heap_scan)
 
 
 @contextmanager
@@ -166,33 +166,37 @@ def _run_dir_for_now(store: Path, run_id: str) -> Iterator[Path]:
         yield run_dir
 
 
-def _census(target: BundledTarget, clock: Clock) -> CensusReply | None:
-    """One census of the worker at rest; None if it has none or does not answer in time."""
-    target.post(Census(1))
-    limit_s = clock.monotonic_s() + _CENSUS_PATIENCE_S
+def _heap_scan(target: BundledTarget, clock: Clock) -> HeapScanReply | None:
+    """One heap scan of the worker at rest; None if it has none or does not answer in time."""
+    target.post(ScanHeap(1))
+    limit_s = clock.monotonic_s() + _SCAN_PATIENCE_S
     while clock.monotonic_s() < limit_s:
         for message in target.exchange(_TURN_S):
-            if isinstance(message, CensusReply):
+            if isinstance(message, HeapScanReply):
                 return None if message.error else message
     return None
 
 
 def build_preview(
-    plan: SoakPlan, ready: Ready, memory_bytes: int, census: CensusReply | None
+    plan: SoakPlan, ready: Ready, memory_bytes: int, heap_scan: HeapScanReply | None
 ) -> Preview:
-    """The preview of ``plan`` by what its worker declared; ``census`` None where none worked."""
+    """The preview of ``plan`` by what its worker declared; ``heap_scan`` None where none worked."""
     cadence = plan.cadence
     warmup_s = _WARMUP_SHARE * plan.duration_s
     limit = memory_limit()
     stall = None
-    if census is not None:
+    if heap_scan is not None:
         stall = Stall(
-            census.method, census.stop_s, census.child_s, census.tracked_objects, plan.stall_max_s
+            heap_scan.method,
+            heap_scan.stop_s,
+            heap_scan.child_s,
+            heap_scan.tracked_objects,
+            plan.stall_max_s,
         )
     samples = plan.duration_s / cadence.sample_every_s
-    censuses = plan.duration_s / cadence.collectible_every_s
+    heap_scans = plan.duration_s / cadence.collectible_every_s
     checkpoints = plan.duration_s / cadence.checkpoint_every_s
-    disk = (samples + 0.2 * censuses) * _SAMPLE_BYTES + checkpoints * _CHECKPOINT_BYTES
+    disk = (samples + 0.2 * heap_scans) * _SAMPLE_BYTES + checkpoints * _CHECKPOINT_BYTES
     preview = Preview(
         title=f"{plan.model} / {plan.profile.name}",
         model_note=ready.model_note,
@@ -202,13 +206,13 @@ def build_preview(
         duration_s=plan.duration_s,
         warmup_s=warmup_s,
         sample_every_s=cadence.sample_every_s,
-        census_every_s=cadence.collectible_every_s,
+        heap_scan_every_s=cadence.collectible_every_s,
         checkpoint_every_s=cadence.checkpoint_every_s,
         resolutions=tuple(_resolutions(plan, memory_bytes, plan.duration_s - warmup_s)),
         disk_needed_bytes=_FIXED_BYTES + math.ceil(disk),
         disk_free_bytes=shutil.disk_usage(_existing(plan.store)).free,
         memory_now_bytes=memory_bytes,
-        memory_needed_bytes=round(memory_bytes * (1 + _CENSUS_HEADROOM)),
+        memory_needed_bytes=round(memory_bytes * (1 + _SCAN_HEADROOM)),
         memory_free_bytes=None if limit is None else limit.size_bytes,
         stall=stall,
         boot_s=ready.boot_s,

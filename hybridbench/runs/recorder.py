@@ -1,4 +1,4 @@
-"""From messages to the run directory: samples, censuses, checkpoints, events in the run's time."""
+"""From messages to the run directory: samples, heap scans, checkpoints, events, in run time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hybridbench.records.events import (
     Phase,
 )
 from hybridbench.records.messages import (
-    CensusReply,
     CheckpointReply,
+    HeapScanReply,
     Violation,
     ViolationRecord,
 )
@@ -60,7 +60,7 @@ class Recorder:
         self._sink = sink
         self._clock = clock
         self._start_s = start_s
-        self._last_sample_s = self._last_census_s = 0.0
+        self._last_sample_s = self._last_scan_s = 0.0
         self._counted: tuple[float, float, float] | None = None  # time, tokens, requests
         self.phase = ""
 
@@ -95,8 +95,8 @@ class Recorder:
         self._sink.sample(self._last_sample_s, self.phase, complete, latencies)
         return complete
 
-    def census(self, reply: CensusReply) -> None:
-        """Store what a census counted, as a sample of its own moment."""
+    def heap_scan(self, reply: HeapScanReply) -> None:
+        """Store what a heap scan counted, as a sample of its own moment."""
         if reply.error:
             self.note(f"a heap scan failed: {reply.error}")
             return
@@ -108,13 +108,13 @@ class Recorder:
         for name, count in reply.instances.items():
             parts = {**msgspec.structs.asdict(count), "stray": count.live - count.expected}
             values.update({f"instances.{name}.{part}": n for part, n in parts.items()})
-        self._last_census_s = max(reply.t_s - self._start_s, self._last_census_s + _TICK_S)
-        self._sink.sample(self._last_census_s, self.phase, values)
+        self._last_scan_s = max(reply.t_s - self._start_s, self._last_scan_s + _TICK_S)
+        self._sink.sample(self._last_scan_s, self.phase, values)
 
     def checkpoint(self, reply: CheckpointReply) -> None:
-        """Store a checkpoint: as an event, as a census, and what the engine's checks said."""
-        self.census(reply.census)
-        census = reply.census
+        """Store a checkpoint: as an event, as a heap scan, and what the engine's checks said."""
+        self.heap_scan(reply.heap_scan)
+        heap_scan = reply.heap_scan
         checkpoint = Checkpoint(
             index=reply.index,
             idle=reply.idle,
@@ -124,8 +124,8 @@ class Recorder:
             running=reply.running,
             waiting=reply.waiting,
             counters={**reply.counters},
-            collectible=_garbage_by_type(census),
-            instances=None if census.error else census.instances,
+            collectible=_garbage_by_type(heap_scan),
+            instances=None if heap_scan.error else heap_scan.instances,
         )
         self.at(reply.t_s, checkpoint)
         for record in reply.violations:
@@ -170,9 +170,9 @@ def _violation(
     )
 
 
-def _garbage_by_type(census: CensusReply) -> tuple[GarbageOfType, ...]:
+def _garbage_by_type(heap_scan: HeapScanReply) -> tuple[GarbageOfType, ...]:
     """The types that hold most of uncollected garbage."""
     return tuple(
         GarbageOfType(row.type_name, row.count, row.size_bytes)
-        for row in census.types[:_TYPES_RECORDED]
+        for row in heap_scan.types[:_TYPES_RECORDED]
     )

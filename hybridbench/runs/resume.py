@@ -109,7 +109,7 @@ def plan_of_manifest(manifest: Manifest, run_dir: Path) -> SoakPlan:
         trace=_trace(manifest.trace, run_dir),
         profile_source=profile.source,
         malloc=text(manifest.malloc, "mode", "pinned"),
-        census=options.census,
+        heap_scan=options.heap_scan,
         watchdog_s=options.watchdog_s,
         stop=options.stop,
         extend_s=options.extend_s,

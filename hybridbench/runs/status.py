@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hybridbench.metrics import MEMORY
-from hybridbench.records.messages import CensusReply, CheckpointReply
+from hybridbench.records.messages import CheckpointReply, HeapScanReply
 from hybridbench.runs.memory_slope import MemorySlope
 
 _HISTORY = 64
@@ -49,7 +49,7 @@ class RunStatus:
     finished: int = 0
     rejected: int = 0
     aborted: int = 0
-    censuses: int = 0
+    heap_scans: int = 0
     checkpoints: int = 0
     collectible_bytes: float = 0.0
     probe_share: float = 0.0
@@ -70,7 +70,7 @@ class RunStatus:
         """What the exact checks say up to now; trends are judged at the end."""
         if self.suspicion:
             return f"possible leak: {self.suspicion}"
-        return "nothing found so far" if self.censuses else "too early to say"
+        return "nothing found so far" if self.heap_scans else "too early to say"
 
     def saw_sample(self, values: Mapping[str, float]) -> None:
         """Take over what a sample says."""
@@ -90,13 +90,13 @@ class RunStatus:
                 pool, _, part = rest.partition(".")
                 self._saw_pool(pool, part, value)
 
-    def saw_census(self, census: CensusReply) -> None:
-        """Take over what a census says."""
-        if census.error:
+    def saw_heap_scan(self, heap_scan: HeapScanReply) -> None:
+        """Take over what a heap scan says."""
+        if heap_scan.error:
             return
-        self.censuses += 1
-        self.collectible_bytes = census.collectible_bytes
-        for name, count in census.instances.items():
+        self.heap_scans += 1
+        self.collectible_bytes = heap_scan.collectible_bytes
+        for name, count in heap_scan.instances.items():
             stray = count.live - count.expected
             if stray > 0:
                 self.suspicion = f"{stray} stale {name} objects"
@@ -104,7 +104,7 @@ class RunStatus:
     def saw_checkpoint(self, checkpoint: CheckpointReply) -> None:
         """Take over what a checkpoint says."""
         self.checkpoints += 1
-        self.saw_census(checkpoint.census)
+        self.saw_heap_scan(checkpoint.heap_scan)
         if checkpoint.violations:
             self.suspicion = checkpoint.violations[0].message
 

@@ -27,7 +27,7 @@ from hybridbench.runs.stopping import LOW_MEMORY, Extension, StopRule
 # A warm-up that has not ended by then goes over into the judged part without a `steady` event.
 _WARMUP_SHARE_MAX = 0.4
 _GOODBYE_PATIENCE_S = 10.0
-_CENSUS_PATIENCE_S = 30.0
+_SCAN_PATIENCE_S = 30.0
 _RECLAIM_PATIENCE_S = 20.0
 _FLUSH_PATIENCE_S = 10.0
 
@@ -121,7 +121,7 @@ class SoakSteps:
                 self._checkpoint_due_s += every_s
 
     def checkpoint(self, end_s: float) -> None:
-        """Drain, let it settle, probe, go on: the census counts while traffic is back."""
+        """Drain, let it settle, probe, go on: the heap scan counts while traffic is back."""
         if self._is_over() or self.loop.now_s >= end_s:
             return
         if self._drain():
@@ -129,7 +129,7 @@ class SoakSteps:
             if self.diagnosis is not None:
                 self.diagnosis.take_baseline()
         self.loop.resume()
-        self.loop.censuses_wanted = True
+        self.loop.heap_scans_wanted = True
         self._recorder.enter("resume")
         self._recorder.enter("steady")
 
@@ -194,7 +194,7 @@ class SoakSteps:
     def _drain(self) -> bool:
         """Whether the engine became idle; one that does not hangs or is far too slow."""
         self._recorder.enter("drain")
-        self.loop.censuses_wanted = False
+        self.loop.heap_scans_wanted = False
         limit_s = self.plan.drain_limit_s
         if self.loop.drain(limit_s):
             return True
@@ -222,15 +222,15 @@ class SoakSteps:
             self._recorder.note("the cache was not flushed in time")
 
     def _await_checkpoint(self, checkpoint: Question[CheckpointReply]) -> None:
-        limit_s = self.loop.now_s + _CENSUS_PATIENCE_S
+        limit_s = self.loop.now_s + _SCAN_PATIENCE_S
         self.loop.run_until(lambda: checkpoint.answer is not None, limit_s)
 
     def _settle(self) -> None:
         self._recorder.enter("idle")
         settled_s = self.loop.now_s + self.plan.profile.checkpoint.settle_s
         self.loop.run_until(lambda: False, settled_s)
-        # Only one census runs at a time, and the checkpoint's own must find the engine idle.
-        self.loop.run_until(self.loop.no_census_open, settled_s + _CENSUS_PATIENCE_S)
+        # Only one heap scan runs at a time, and the checkpoint's own must find the engine idle.
+        self.loop.run_until(self.loop.no_scan_open, settled_s + _SCAN_PATIENCE_S)
 
     def _post_checkpoint(self, *, audit: bool) -> Question[CheckpointReply]:
         self._checkpoints += 1

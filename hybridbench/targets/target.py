@@ -28,7 +28,7 @@ class Capability(StrEnum):
     CONTAINERS = "containers"
     INVARIANTS = "invariants"
     GC_COUNTERS = "gc_counters"
-    GC_CENSUS = "gc_census"
+    HEAP_SCAN = "gc_census"
     INSTANCES = "instances"
 
 
@@ -42,7 +42,7 @@ NOT_SHOWN: Mapping[Capability, str] = {
     Capability.CONTAINERS: "lengths of the engine's own tables",
     Capability.INVARIANTS: "the engine's own checks",
     Capability.GC_COUNTERS: "the collector's pauses",
-    Capability.GC_CENSUS: "uncollected garbage",
+    Capability.HEAP_SCAN: "uncollected garbage",
     Capability.INSTANCES: "objects that should have died by reference count",
 }
 

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faulthandler.enable()
     # The parent sends this when the loop hangs, to learn where.
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
-    # Python 3.12 warns of forks beside threads; the census child touches none of their locks.
+    # Python 3.12 warns of forks beside threads; the heap scan child touches none of their locks.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     try:
         return _serve(WorkerWire(socket.socket(fileno=options.fd)), started_s)

@@ -19,7 +19,6 @@ from hybridbench.records.messages import (
     Abort,
     AbortAll,
     AllocationsTracked,
-    Census,
     Checkpoint,
     CloseSession,
     ContinueGeneration,
@@ -37,6 +36,7 @@ from hybridbench.records.messages import (
     Reclaimed,
     Resume,
     Sampling,
+    ScanHeap,
     Shutdown,
     Steady,
     Submit,
@@ -56,8 +56,8 @@ from hybridbench.worker.probes import WorkerProbes, violation_records
 from hybridbench.worker.step_report import StepReport
 from hybridbench.worker.wire_reader import Inbox, LoopPulse, WireReader
 
-# While a forked census runs, an idle loop looks for its end this often.
-_CENSUS_WAIT_S = 0.02
+# While a forked heap scan runs, an idle loop looks for its end this often.
+_SCAN_WAIT_S = 0.02
 # An idle loop looks for sessions that timed out no more often than this.
 _REAP_WAIT_S = 0.05
 
@@ -142,9 +142,9 @@ class EngineLoop:
             return
 
     def _patience_s(self) -> float | None:
-        """How long an idle loop may sleep: a census or a session may come to its end by itself."""
+        """How long an idle loop may sleep: a heap scan or a session may end by itself."""
         if self._probes.pending:
-            return _CENSUS_WAIT_S
+            return _SCAN_WAIT_S
         expiry_s = self._engine.reap_sessions()
         return None if expiry_s is None else max(_REAP_WAIT_S, expiry_s)
 
@@ -171,7 +171,7 @@ class EngineLoop:
                 # A paused engine would never come to its end.
                 engine.continue_generation()
                 self._draining = isinstance(message, Drain)
-            case Census() | Checkpoint() | Diagnose():
+            case ScanHeap() | Checkpoint() | Diagnose():
                 self._probes.ask(message)
                 # At once, in the order of the messages: requests that follow in the same frame
                 # belong to the time after this probe.
@@ -223,7 +223,7 @@ class EngineLoop:
             self._wire.send(*replies)
 
     def _probe(self) -> None:
-        """Between two steps: values for the counters, censuses and checkpoints."""
+        """Between two steps: values for the counters, heap scans and checkpoints."""
         if self._snapshot.wanted:
             started_s = time.perf_counter()
             self._metrics.answer(self._snapshot.put)

@@ -1,4 +1,4 @@
-"""Probes between two steps: censuses and checkpoints, one at a time, with their price."""
+"""Probes between two steps: heap scans and checkpoints, one at a time, with their price."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
 from hybridbench.records.heap import InstanceCount
 from hybridbench.records.messages import (
-    Census,
-    CensusReply,
     Checkpoint,
     CheckpointReply,
     Diagnose,
     FromWorker,
+    HeapScanReply,
+    ScanHeap,
     ViolationRecord,
 )
 from hybridbench.sampling.heap_scan import ForkScan, HeapScan
@@ -33,25 +33,25 @@ _POLL_INTERVAL_S = 0.02
 class WorkerProbes:
     """Takes the requests in order; the engine's thread calls ``advance`` between steps.
 
-    A checkpoint is taken at once and answered when its census is done, so traffic may go on
+    A checkpoint is taken at once and answered when its heap scan is done, so traffic may go on
     meanwhile: the forked child keeps the moment.
     """
 
     def __init__(
         self,
         engine: Engine,
-        census: ForkScan | WalkScan,
+        heap_scan: ForkScan | WalkScan,
         metrics: WorkerMetrics,
         injected: InjectedCounts,
         diagnosis: WorkerDiagnosis | None = None,
     ) -> None:
         self._engine = engine
-        self._census = census
+        self._heap_scan = heap_scan
         self._metrics = metrics
         self._injected = injected
         self._diagnosis = diagnosis or WorkerDiagnosis(engine, metrics, None)
-        self._requests: deque[Census | Checkpoint] = deque()
-        self._current: Census | CheckpointReply | None = None
+        self._requests: deque[ScanHeap | Checkpoint] = deque()
+        self._current: ScanHeap | CheckpointReply | None = None
         self._started_s = 0.0
         self._stop_s = self._stop_cpu_s = 0.0
         self._polled_s = 0.0
@@ -61,8 +61,8 @@ class WorkerProbes:
         """Whether anything is asked for or under way."""
         return self._current is not None or bool(self._requests) or self._diagnosis.pending
 
-    def ask(self, request: Census | Checkpoint | Diagnose) -> None:
-        """Queue a probe.  A diagnosis does not wait for the censuses, nor they for it."""
+    def ask(self, request: ScanHeap | Checkpoint | Diagnose) -> None:
+        """Queue a probe.  A diagnosis does not wait for the heap scans, nor they for it."""
         if isinstance(request, Diagnose):
             self._diagnosis.ask(request)
         else:
@@ -80,20 +80,20 @@ class WorkerProbes:
 
     def close(self) -> None:
         """Drop what is under way."""
-        self._census.close()
+        self._heap_scan.close()
 
-    def _start(self, request: Census | Checkpoint) -> list[FromWorker]:
+    def _start(self, request: ScanHeap | Checkpoint) -> list[FromWorker]:
         began_s = time.perf_counter()
-        # What a checkpoint reads itself comes first: the census then sees the very same state.
-        current = request if isinstance(request, Census) else self._state(request)
+        # What a checkpoint reads itself comes first: the heap scan then sees the very same state.
+        current = request if isinstance(request, ScanHeap) else self._state(request)
         self._started_s = current.t_s if isinstance(current, CheckpointReply) else time.monotonic()
         self._current = current
         began_cpu_s = time.thread_time()
         try:
-            self._stop_s = self._census.start()
+            self._stop_s = self._heap_scan.start()
             self._stop_cpu_s = time.thread_time() - began_cpu_s
         except OSError as error:
-            return self._answer(HeapScan(method=self._census.method, error=f"no fork: {error}"))
+            return self._answer(HeapScan(method=self._heap_scan.method, error=f"no fork: {error}"))
         finally:
             self._metrics.probe_stop_s += time.perf_counter() - began_s
         self._polled_s = self._started_s
@@ -105,7 +105,7 @@ class WorkerProbes:
             return []
         self._polled_s = now_s
         began_s = time.perf_counter()
-        report = self._census.poll()
+        report = self._heap_scan.poll()
         replies = [] if report is None else self._answer(report)
         self._metrics.probe_stop_s += time.perf_counter() - began_s
         return replies
@@ -114,10 +114,10 @@ class WorkerProbes:
         current, self._current = self._current, None
         assert current is not None
         self._metrics.probe_child_s += report.child_s
-        reply = self._census_reply(current.probe_id, report)
-        if isinstance(current, Census):
+        reply = self._scan_reply(current.probe_id, report)
+        if isinstance(current, ScanHeap):
             return [reply]
-        return [msgspec.structs.replace(current, census=reply)]
+        return [msgspec.structs.replace(current, heap_scan=reply)]
 
     def _state(self, request: Checkpoint) -> CheckpointReply:
         engine = self._engine
@@ -146,11 +146,11 @@ class WorkerProbes:
             waiting=engine.waiting_requests,
             counters=self._metrics.counters(),
             violations=violation_records(found, engine.last_owner),
-            census=_NO_CENSUS,
+            heap_scan=_NO_SCAN,
         )
 
-    def _census_reply(self, probe_id: int, report: HeapScan) -> CensusReply:
-        return CensusReply(
+    def _scan_reply(self, probe_id: int, report: HeapScan) -> HeapScanReply:
+        return HeapScanReply(
             probe_id=probe_id,
             t_s=self._started_s,
             method=report.method,
@@ -188,6 +188,6 @@ def violation_records(
     return list(records.values())
 
 
-_NO_CENSUS = CensusReply(
+_NO_SCAN = HeapScanReply(
     probe_id=0, t_s=0.0, method="none", error="not taken", stop_s=0.0, child_s=0.0
 )

@@ -64,16 +64,16 @@ def build_loop(
     touched = touch_largest_shapes(engine)
     ballast = Ballast(start.ballast_objects)
     set_gc_after_warmup(start.gc_mode)
-    census = _census(start, engine, wire)
+    heap_scan = _heap_scan(start, engine, wire)
     metrics = WorkerMetrics(engine, GcMonitor(), malloc_reader(), touched)
     roots: list[object] = []
-    scope = _survey_scope(census, roots, ballast)
+    scope = _survey_scope(heap_scan, roots, ballast)
     injected = InjectedCounts(engine, defects)
     diagnosis = WorkerDiagnosis(engine, metrics, scope)
-    probes = WorkerProbes(engine, census, metrics, injected, diagnosis)
+    probes = WorkerProbes(engine, heap_scan, metrics, injected, diagnosis)
     loop = EngineLoop(engine, wire, probes, metrics, ballast, injected)
     roots.append(loop)
-    wire.send(_ready(start, engine, census.method, malloc, time.monotonic() - started_s))
+    wire.send(_ready(start, engine, heap_scan.method, malloc, time.monotonic() - started_s))
     return loop
 
 
@@ -93,8 +93,8 @@ def engine_config(start: Start) -> EngineConfig:
         raise ConfigError(f"engine: {error}.") from error
 
 
-def _census(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan | WalkScan:
-    method = start.census
+def _heap_scan(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan | WalkScan:
+    method = start.heap_scan
     if method == "auto":
         # CUDA does not survive a fork; the child would have to avoid every tensor of the device.
         method = "fork" if start.engine.get("device", "cpu") == "cpu" else "walk"
@@ -107,26 +107,26 @@ def _census(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan | WalkSc
         engine.reference_counted_classes,
         excluded,
         close_in_child=(wire.fileno(),),
-        timeout_s=start.census_timeout_s,
+        timeout_s=start.heap_scan_timeout_s,
     )
 
 
 def _survey_scope(
-    census: ForkScan | WalkScan, roots: Sequence[object], ballast: Ballast
+    heap_scan: ForkScan | WalkScan, roots: Sequence[object], ballast: Ballast
 ) -> SurveyScope | None:
     """What a survey walks: everything below ``roots``, which may be filled later."""
-    if isinstance(census, WalkScan):
+    if isinstance(heap_scan, WalkScan):
         return None
     return SurveyScope(
         roots=lambda: roots,
         ballast=ballast.held,
-        excluded=census.excluded,
-        close_in_child=census.close_in_child,
+        excluded=heap_scan.excluded,
+        close_in_child=heap_scan.close_in_child,
     )
 
 
 def _ready(
-    start: Start, engine: Engine, census: str, malloc: dict[str, Scalar], boot_s: float
+    start: Start, engine: Engine, heap_scan: str, malloc: dict[str, Scalar], boot_s: float
 ) -> Ready:
     config = engine.config
     resolved = resolve_model(config.model, config.device)
@@ -136,7 +136,7 @@ def _ready(
         pid=os.getpid(),
         capabilities=[str(capability) for capability in Capability],
         metrics=list(DECLARED_FAMILIES),
-        census=census,
+        heap_scan=heap_scan,
         engine_files_sha256=digest,
         engine_files=files,
         model=resolved.name,

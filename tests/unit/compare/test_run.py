@@ -27,9 +27,9 @@ from hybridbench.runs.loop import WorkerLostError
 from hybridbench.workload.catalog import load_profile
 
 READY = Ready(
-    pid=1, capabilities=[], metrics=[], census="fork", engine_files_sha256="f" * 64, engine_files=9,
-    model="tiny", model_note="", pools={}, versions={}, gc={}, malloc={}, max_prompt_tokens=9,
-    vocab_size=9, boot_s=1.0,
+    pid=1, capabilities=[], metrics=[], heap_scan="fork", engine_files_sha256="f" * 64,
+    engine_files=9, model="tiny", model_note="", pools={}, versions={}, gc={}, malloc={},
+    max_prompt_tokens=9, vocab_size=9, boot_s=1.0,
 )  # fmt: skip
 BLOCK_S = 10.0
 

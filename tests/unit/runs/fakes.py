@@ -21,8 +21,8 @@ from hybridbench.workload.actions import Action, WaitUntil
 SAMPLING = m.Sampling(max_new_tokens=2)
 
 
-def census_reply(probe_id: int, t_s: float, **changes: object) -> m.CensusReply:
-    """A census with nothing found, unless changed."""
+def scan_reply(probe_id: int, t_s: float, **changes: object) -> m.HeapScanReply:
+    """A heap scan with nothing found, unless changed."""
     values: dict[str, object] = {
         "probe_id": probe_id,
         "t_s": t_s,
@@ -32,7 +32,7 @@ def census_reply(probe_id: int, t_s: float, **changes: object) -> m.CensusReply:
         "child_s": 0.2,
         "tracked_objects": 1000,
     }
-    return m.CensusReply(**{**values, **changes})  # type: ignore[arg-type]
+    return m.HeapScanReply(**{**values, **changes})  # type: ignore[arg-type]
 
 
 class FakeTarget:
@@ -71,8 +71,8 @@ class FakeTarget:
                 self._draining = True
             case m.Counters():
                 self._replies.append(self._counters(message))
-            case m.Census():
-                self._replies.append(census_reply(message.probe_id, self.clock.monotonic_s()))
+            case m.ScanHeap():
+                self._replies.append(scan_reply(message.probe_id, self.clock.monotonic_s()))
             case m.Checkpoint():
                 self._replies.append(self._checkpoint(message))
             case m.Flush():
@@ -167,7 +167,7 @@ class FakeTarget:
             waiting=0,
             counters={"finishes": self._finished},
             violations=[],
-            census=census_reply(message.probe_id, now_s),
+            heap_scan=scan_reply(message.probe_id, now_s),
         )
 
 

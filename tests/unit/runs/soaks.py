@@ -65,7 +65,7 @@ def make_soak(
         target=target,
         driver=Driver(workload, target),
         sampler=Sampler(list(sources), Beat(1.0, now_s), clock),
-        census_pace=ScanPace(4.0, now_s),
+        scan_pace=ScanPace(4.0, now_s),
         status=RunStatus("fake", "", plan.duration_s),
         watchdog_s=30.0,
     )

@@ -8,7 +8,7 @@ from hybridbench.clock import FakeClock
 from hybridbench.records import messages as m
 from hybridbench.records.events import ClockJump, EngineLog, EngineViolation, Gap, ProbeLeftOut
 from hybridbench.runs.loop import WorkerLostError
-from tests.unit.runs.fakes import census_reply
+from tests.unit.runs.fakes import scan_reply
 from tests.unit.runs.soaks import FakeSoak, make_soak
 
 
@@ -43,34 +43,34 @@ def test_a_law_that_is_broken_with_every_step_does_not_fill_the_disk() -> None:
     assert len(soak.sink.all_events(EngineViolation)) == 100
 
 
-def test_no_second_census_is_asked_for_while_one_is_open() -> None:
+def test_no_second_heap_scan_is_asked_for_while_one_is_open() -> None:
     soak = make_soak()
     soak.target.silent = True
     turn(soak, turns=20)
     soak.clock.advance(20.0)
     turn(soak, turns=20)
-    assert soak.target.count(m.Census) == 1
-    assert not soak.loop.no_census_open()
+    assert soak.target.count(m.ScanHeap) == 1
+    assert not soak.loop.no_scan_open()
 
     soak.target.silent = False
     turn(soak, turns=40)
-    assert soak.target.count(m.Census) >= 2
+    assert soak.target.count(m.ScanHeap) >= 2
 
 
-def test_an_expensive_census_is_asked_for_more_seldom() -> None:
+def test_an_expensive_heap_scan_is_asked_for_more_seldom() -> None:
     soak = make_soak()
-    turn(soak, census_reply(99, 500.0, stop_s=0.6, child_s=0.5))
+    turn(soak, scan_reply(99, 500.0, stop_s=0.6, child_s=0.5))
 
-    assert soak.loop.census_pace.interval_s == pytest.approx(100.0, rel=0.8)
-    assert soak.loop.census_pace.interval_s > 20
+    assert soak.loop.scan_pace.interval_s == pytest.approx(100.0, rel=0.8)
+    assert soak.loop.scan_pace.interval_s > 20
 
 
-def test_a_census_that_only_waited_for_a_processor_is_asked_for_as_often() -> None:
+def test_a_heap_scan_that_only_waited_for_a_processor_is_asked_for_as_often() -> None:
     soak, other = make_soak(), make_soak()
-    turn(soak, census_reply(99, 500.0, stop_s=0.6, stop_cpu_s=0.003))
+    turn(soak, scan_reply(99, 500.0, stop_s=0.6, stop_cpu_s=0.003))
     turn(other)
 
-    assert soak.loop.census_pace.interval_s == other.loop.census_pace.interval_s
+    assert soak.loop.scan_pace.interval_s == other.loop.scan_pace.interval_s
 
 
 def test_a_reply_that_comes_after_its_sample_was_closed_is_dropped() -> None:
@@ -105,15 +105,15 @@ def test_a_loop_that_stood_still_reports_the_gap() -> None:
     assert gaps[0].seconds == pytest.approx(42.0, abs=2.0)
 
 
-def test_a_census_that_holds_the_engine_beyond_its_budget_is_given_up_once_and_told() -> None:
+def test_a_heap_scan_that_holds_the_engine_beyond_its_budget_is_given_up_once_and_told() -> None:
     soak = make_soak()
-    soak.loop.census_pace.stall_max_s = 0.1
+    soak.loop.scan_pace.stall_max_s = 0.1
     for probe_id in range(1, 5):
-        turn(soak, census_reply(probe_id, 501.0 + probe_id, stop_s=0.5))
+        turn(soak, scan_reply(probe_id, 501.0 + probe_id, stop_s=0.5))
 
     (told,) = soak.sink.all_events(ProbeLeftOut)
     assert told.metrics == ("gc_collectible_bytes",)
-    assert soak.loop.census_pace.given_up
+    assert soak.loop.scan_pace.given_up
 
 
 def test_a_report_is_written_once_for_a_signal_and_the_run_goes_on() -> None:

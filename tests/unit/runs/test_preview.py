@@ -11,7 +11,7 @@ import pytest
 
 from hybridbench.errors import ConfigError, ErrorCode, RunDirectoryError
 from hybridbench.records.codec import to_json
-from hybridbench.records.messages import CensusReply, Ready
+from hybridbench.records.messages import HeapScanReply, Ready
 from hybridbench.rundir.layout import make_run_dir
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.preview import Preview, Resolution, build_preview, preview_soak
@@ -26,7 +26,7 @@ def ready(capabilities: tuple[str, ...] = ("traffic", "gc_census")) -> Ready:
         pid=1,
         capabilities=list(capabilities),
         metrics=["rss_bytes", "events.*"],
-        census="fork",
+        heap_scan="fork",
         engine_files_sha256="",
         engine_files=1,
         model="qwen3-next-tiny",
@@ -41,12 +41,12 @@ def ready(capabilities: tuple[str, ...] = ("traffic", "gc_census")) -> Ready:
     )
 
 
-def census(stop_s: float) -> CensusReply:
-    return CensusReply(probe_id=1, t_s=0.0, method="fork", error="", stop_s=stop_s, child_s=1.0)
+def heap_scan(stop_s: float) -> HeapScanReply:
+    return HeapScanReply(probe_id=1, t_s=0.0, method="fork", error="", stop_s=stop_s, child_s=1.0)
 
 
 def preview(plan: SoakPlan, stop_s: float = 0.05, memory_bytes: int = 400 * MIB) -> Preview:
-    return build_preview(plan, ready(), memory_bytes, census(stop_s))
+    return build_preview(plan, ready(), memory_bytes, heap_scan(stop_s))
 
 
 def test_a_longer_run_resolves_less_and_writes_more(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_a_target_cannot_show_is_said() -> None:
 
 
 @pytest.mark.parametrize(("budget", "left_out"), [("20", True), ("100", False), ("null", False)])
-def test_a_census_above_its_budget_is_announced_as_left_out(budget: str, left_out: bool) -> None:
+def test_a_heap_scan_above_its_budget_is_announced_as_left_out(budget: str, left_out: bool) -> None:
     plan = make_plan(settings={"probe.max_stall_ms": budget})
 
     told = preview(plan, stop_s=0.05)
@@ -90,7 +90,7 @@ def test_a_run_too_short_to_have_a_limit_is_warned_of() -> None:
     assert sum("no limit is measured" in text for text in warnings) == 2
 
 
-def test_a_census_that_does_not_work_is_warned_of() -> None:
+def test_a_heap_scan_that_does_not_work_is_warned_of() -> None:
     told = build_preview(make_plan(), ready(), 400 * MIB, None)
 
     assert told.stall is None

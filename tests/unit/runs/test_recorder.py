@@ -8,7 +8,7 @@ from hybridbench.records import messages as m
 from hybridbench.records.events import Checkpoint, EngineViolation, Note, Phase, event_data
 from hybridbench.records.heap import InstanceCount, TypeCount
 from hybridbench.runs.recorder import Recorder
-from tests.unit.runs.fakes import FakeSink, census_reply
+from tests.unit.runs.fakes import FakeSink, scan_reply
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_scan_that_arrives_after_a_later_sample_has_the_time_of_its_fork(
     recorder: Recorder, sink: FakeSink
 ) -> None:
     recorder.sample(1005.0, {"rss_bytes": 1.0})
-    recorder.census(census_reply(1, 1004.0))
+    recorder.heap_scan(scan_reply(1, 1004.0))
     recorder.sample(1006.0, {"rss_bytes": 2.0})
 
     assert [t_s for t_s, _, _ in sink.samples] == [5.0, 4.0, 6.0]
@@ -50,7 +50,7 @@ def test_a_scan_that_arrives_after_a_later_sample_has_the_time_of_its_fork(
 def test_times_rise_among_samples_and_among_scans(recorder: Recorder, sink: FakeSink) -> None:
     for _ in range(2):
         recorder.sample(1005.0, {"rss_bytes": 1.0})
-        recorder.census(census_reply(1, 1004.0))
+        recorder.heap_scan(scan_reply(1, 1004.0))
 
     times = [t_s for t_s, _, _ in sink.samples]
     assert times == pytest.approx([5.0, 4.0, 5.0, 4.0], abs=0.001)
@@ -66,16 +66,16 @@ def test_latencies_are_stored_with_the_sample_that_ends_their_interval(
     assert sink.latencies == [(5.0, {"ttft": {301: 2}})]
 
 
-def test_a_census_becomes_declared_metrics(recorder: Recorder, sink: FakeSink) -> None:
-    reply = census_reply(
+def test_a_heap_scan_becomes_declared_metrics(recorder: Recorder, sink: FakeSink) -> None:
+    reply = scan_reply(
         1,
         1001.0,
         collectible_objects=9,
         collectible_bytes=900,
         instances={"TreeNode": InstanceCount(live=12, expected=5, collectible=4, retained=3)},
     )
-    recorder.census(reply)
-    recorder.census(reply)
+    recorder.heap_scan(reply)
+    recorder.heap_scan(reply)
 
     _, _, values = sink.samples[1]
     for name in values:
@@ -87,8 +87,10 @@ def test_a_census_becomes_declared_metrics(recorder: Recorder, sink: FakeSink) -
     assert "probe_child_s" not in values, "the worker counts that, all its children together"
 
 
-def test_a_census_that_failed_is_a_note_and_no_numbers(recorder: Recorder, sink: FakeSink) -> None:
-    recorder.census(census_reply(1, 1001.0, error="the child ended with status -11"))
+def test_a_heap_scan_that_failed_is_a_note_and_no_numbers(
+    recorder: Recorder, sink: FakeSink
+) -> None:
+    recorder.heap_scan(scan_reply(1, 1001.0, error="the child ended with status -11"))
 
     assert sink.samples == []
     assert [note.text for note in sink.all_events(Note)] == [
@@ -96,10 +98,10 @@ def test_a_census_that_failed_is_a_note_and_no_numbers(recorder: Recorder, sink:
     ]
 
 
-def test_a_checkpoint_is_an_event_a_census_and_what_the_checks_said(
+def test_a_checkpoint_is_an_event_a_heap_scan_and_what_the_checks_said(
     recorder: Recorder, sink: FakeSink
 ) -> None:
-    census = census_reply(
+    heap_scan = scan_reply(
         2,
         1003.0,
         types=[TypeCount("TreeNode", 4, 400)],
@@ -119,7 +121,7 @@ def test_a_checkpoint_is_an_event_a_census_and_what_the_checks_said(
             waiting=0,
             counters={"finishes": 8},
             violations=[found],
-            census=census,
+            heap_scan=heap_scan,
         )
     )
 

@@ -4,7 +4,7 @@ import pytest
 
 from hybridbench.records.heap import InstanceCount
 from hybridbench.runs.status import RunStatus
-from tests.unit.runs.fakes import census_reply
+from tests.unit.runs.fakes import scan_reply
 
 
 def make_status() -> RunStatus:
@@ -58,9 +58,9 @@ def test_exact_findings_show_at_once() -> None:
     waiting = make_status()
     waiting.saw_sample({"pool.mamba.waiting_held": 2.0})
     strays = make_status()
-    strays.saw_census(census_reply(1, 0.0))
+    strays.saw_heap_scan(scan_reply(1, 0.0))
     assert strays.so_far == "nothing found so far"
-    strays.saw_census(census_reply(1, 0.0, instances={"TreeNode": InstanceCount(9, 4, 5, 0)}))
+    strays.saw_heap_scan(scan_reply(1, 0.0, instances={"TreeNode": InstanceCount(9, 4, 5, 0)}))
 
     assert waiting.so_far == "possible leak: waiting requests hold 2 slots of the mamba pool"
     assert strays.so_far.startswith("possible leak: 5 stale TreeNode")

@@ -42,7 +42,7 @@ def test_a_run_warms_up_until_steady_then_looks_at_checkpoints_and_ends_on_time(
     assert soak.target.count(m.Shutdown) == 1
 
 
-def test_samples_and_censuses_keep_their_cadence_and_their_times_rise() -> None:
+def test_samples_and_heap_scans_keep_their_cadence_and_their_times_rise() -> None:
     soak = make_soak(make_plan(duration_s=100.0))
     soak.target.steady_at_s = soak.clock.monotonic_s() + 10.0
     soak.steps.run()

@@ -28,7 +28,7 @@ def test_an_interval_of_nothing_is_refused() -> None:
         Beat(0.0, 0.0)
 
 
-def test_a_cheap_census_keeps_its_planned_pace() -> None:
+def test_a_cheap_heap_scan_keeps_its_planned_pace() -> None:
     pace = ScanPace(planned_s=2.0, next_s=0.0)
     pace.asked(0.0)
     pace.learn(stop_s=0.005, child_s=0.3)
@@ -79,7 +79,7 @@ def test_one_outlier_does_not_set_the_pace_for_good() -> None:
     assert pace.interval_s == pytest.approx(2.0, rel=0.05)
 
 
-def test_two_stops_in_a_row_above_the_budget_end_the_censuses_and_one_does_not() -> None:
+def test_two_stops_in_a_row_above_the_budget_end_the_heap_scans_and_one_does_not() -> None:
     pace = ScanPace(planned_s=2.0, next_s=0.0, stall_max_s=0.1)
     for stop_s in (0.05, 0.3, 0.05, 0.3):
         pace.learn(stop_s, 0.1)

@@ -1,4 +1,4 @@
-"""Sizes where a census of a whole process would say too little: shares, samples, order."""
+"""Sizes where a heap scan of a whole process would say too little: shares, samples, order."""
 
 from __future__ import annotations
 

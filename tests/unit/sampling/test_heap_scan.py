@@ -1,4 +1,4 @@
-"""The forked census: it counts exactly, sizes truly, and touches nothing."""
+"""The forked heap scan: it counts exactly, sizes truly, and touches nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def no_nodes() -> Mapping[str, tuple[type, int]]:
     return {"Node": (Node, 0)}
 
 
-def census(**settings: object) -> HeapScan:
+def heap_scan(**settings: object) -> HeapScan:
     taker = ForkScan(no_nodes, timeout_s=PATIENCE_S, **settings)  # type: ignore[arg-type]
     assert taker.start() > 0.0
     report = taker.wait(PATIENCE_S)
@@ -48,7 +48,7 @@ def test_counts_are_exact_and_the_evidence_stays_for_the_parents_own_collection(
     with undisturbed():
         for _ in range(150):
             drop_pair()
-        first, second = census(), census()
+        first, second = heap_scan(), heap_scan()
         gc.enable()
         found = gc.collect()
 
@@ -81,7 +81,7 @@ def test_frozen_objects_are_seen() -> None:
         gc.freeze()
         nodes.clear()
         del left, right
-        report = census()
+        report = heap_scan()
         gc.unfreeze()
 
     assert report.instances["Node"].collectible == 20
@@ -100,7 +100,7 @@ def test_finalizers_of_garbage_do_not_act_on_the_world(tmp_path: Path) -> None:
 
     with undisturbed():
         folder = Path(Acting().folder.name)
-        report = census()
+        report = heap_scan()
         survived, acted = folder.is_dir(), called.exists()
         with pytest.warns(ResourceWarning, match="Implicitly cleaning up"):
             gc.collect()
@@ -120,7 +120,7 @@ def test_callbacks_of_finalizers_that_hold_the_last_reference_do_not_run_either(
         node.other = node
         weakref.finalize(node, seen.append, "gone")
         del node
-        assert census().instances["Node"].collectible == 1
+        assert heap_scan().instances["Node"].collectible == 1
         assert not seen
         gc.collect()
     assert list(seen) == ["gone"]
@@ -146,7 +146,7 @@ def test_bytes_are_those_of_the_payload(
     with undisturbed():
         for _ in range(pairs):
             drop_pair(make())
-        report = census()
+        report = heap_scan()
 
     assert report.exact_bytes
     assert report.collectible_bytes >= bytes_of(report, kind) >= 0
@@ -160,7 +160,7 @@ def test_a_payload_that_is_alive_elsewhere_is_not_counted_as_garbage() -> None:
     with undisturbed():
         for _ in range(20):
             drop_pair((alive[:4], tensor[:4], words))
-        report = census()
+        report = heap_scan()
         keeping = (alive, tensor, words)
 
     # Twenty views share the array with its live name: 20 of 21 parts of it at most.
@@ -176,7 +176,7 @@ def test_memory_that_is_not_in_the_child_does_no_harm_unless_it_is_read() -> Non
     try:
         with undisturbed():
             drop_pair(pool[10:20])
-            healthy = census(excluded=excluded)
+            healthy = heap_scan(excluded=excluded)
 
             def reads_the_pool() -> Mapping[str, tuple[type, int]]:
                 return {"Node": (Node, int(pool[4 * 2**20]))}

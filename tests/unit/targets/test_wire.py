@@ -32,7 +32,7 @@ from hybridbench.targets.wire import (
     reader_to_worker,
 )
 
-CENSUS = m.CensusReply(
+HEAP_SCAN = m.HeapScanReply(
     probe_id=3,
     t_s=12.5,
     method="fork",
@@ -66,7 +66,7 @@ TO_WORKER: list[m.ToWorker] = [
     m.TrackAllocations("results/run/allocations.bin"),
     m.Shutdown(),
     m.Counters(1),
-    m.Census(2),
+    m.ScanHeap(2),
     m.Checkpoint(3, 1, True),
     m.Diagnose(4, ["rest", "survey"], {"Engine > list": (3, 400)}, {"list": 3}),
 ]
@@ -75,7 +75,7 @@ FROM_WORKER: list[m.FromWorker] = [
         pid=1,
         capabilities=["pools"],
         metrics=["pool.*"],
-        census="fork",
+        heap_scan="fork",
         engine_files_sha256="ab",
         engine_files=3,
         model="tiny",
@@ -98,7 +98,7 @@ FROM_WORKER: list[m.FromWorker] = [
         aborted=[],
     ),
     m.CountersReply(1, 2.0, True, True, 0.01, 5, {"rss_bytes": 1.0}),
-    CENSUS,
+    HEAP_SCAN,
     m.CheckpointReply(
         probe_id=4,
         index=0,
@@ -111,7 +111,7 @@ FROM_WORKER: list[m.FromWorker] = [
         waiting=0,
         counters={"steps": 3},
         violations=[VIOLATION],
-        census=CENSUS,
+        heap_scan=HEAP_SCAN,
     ),
     m.Steady(4.0, "evicting"),
     m.Drained(5.0),

@@ -210,10 +210,10 @@ def test_a_checkpoint_is_the_state_before_the_requests_that_follow_it() -> None:
     assert reply.violations == []
     assert reply.locks == {"full": 0, "mamba": 0}
     assert reply.pools["req"]["available"] == 4
-    assert reply.census.error == ""
-    assert reply.census.stop_cpu_s is not None
-    assert reply.census.stop_cpu_s > 0.0
-    nodes = reply.census.instances["TreeNode"]
+    assert reply.heap_scan.error == ""
+    assert reply.heap_scan.stop_cpu_s is not None
+    assert reply.heap_scan.stop_cpu_s > 0.0
+    nodes = reply.heap_scan.instances["TreeNode"]
     assert nodes.live >= nodes.expected > 0
 
 

@@ -22,12 +22,12 @@ def teeth(t: FloatArray, per_s: float, kept_per_tooth: float) -> FloatArray:
 
 
 def seen(kept_per_tooth: float) -> Floors | None:
-    censuses = np.arange(3.0, 600.0, 4.0)
+    heap_scans = np.arange(3.0, 600.0, 4.0)
     samples = np.arange(0.0, 600.0, 1.0)
     collections = Series("gc_gen2_collections", samples, np.floor(samples / PERIOD_S))
     record = RunRecord(Manifest(), {"gc_gen2_collections": collections}, ())
-    garbage = teeth(censuses, 0.4 * MIB, kept_per_tooth)
-    return floors_after_collections(record, Window(50.0, 600.0, True), censuses, garbage)
+    garbage = teeth(heap_scans, 0.4 * MIB, kept_per_tooth)
+    return floors_after_collections(record, Window(50.0, 600.0, True), heap_scans, garbage)
 
 
 def test_a_sawtooth_that_falls_back_to_the_same_has_floors_that_do_not_rise() -> None:
