@@ -219,10 +219,7 @@ def _chunks(
 
         total = tl.sum(log_decay, axis=0)
         grown = tl.cumsum(log_decay, axis=0)
-        lower = row[:, None] >= row[None, :]
-        # Masked before exp, because above the diagonal the exponent is positive.
-        decay = tl.exp(tl.where(lower, grown[:, None] - grown[None, :], 0.0))
-        decay = tl.where(lower, decay, 0.0)
+        decay = _decay_within(grown, row)
         among_keys = tl.dot(k, tl.trans(k), input_precision="ieee") * decay * beta[:, None]
         inverse = _invert_unit_lower(among_keys, SIZE, BLOCK_C)
         known = tl.dot(k, state, input_precision="ieee") * tl.exp(grown)[:, None]
@@ -240,6 +237,15 @@ def _chunks(
             copy = tl.load(snapshot_rows + rank) * state_size + place
             tl.store(snapshots + copy, state, mask=in_state)
     tl.store(states + rank * state_size + place, state, mask=in_state)
+
+
+@triton.jit
+def _decay_within(grown, row):
+    """[C, C], lower triangular: what the state of token j has faded to at token i."""
+    lower = row[:, None] >= row[None, :]
+    # Masked before exp, because above the diagonal the exponent is positive.
+    decay = tl.exp(tl.where(lower, grown[:, None] - grown[None, :], 0.0))
+    return tl.where(lower, decay, 0.0)
 
 
 @triton.jit

@@ -49,6 +49,8 @@ def kinds_of(path: Path) -> Iterator[str]:
                 yield kind.value
             elif isinstance(kind, ast.Name) and kind.id in known:
                 yield known[kind.id]
+            elif isinstance(kind, ast.Attribute) and kind.attr in FindingCode.__members__:
+                yield FindingCode[kind.attr]
     yield from REASON.findall(text)
 
 
