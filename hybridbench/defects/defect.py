@@ -104,6 +104,7 @@ class Defect:
         source: where it was reported: "sglang#25770".
         symptom: how it shows, in one sentence.
         profile: a shipped profile that reaches the path.
+        also_on: further ones, of other caches with the same fault; the self-test tries each.
         signature: what must be reported.
         patches: the methods replaced; a control may need none.
         harmed: who was hurt by it and how much, as reported.
@@ -129,6 +130,7 @@ class Defect:
     cure: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     overrides: tuple[tuple[str, str], ...] = ()
+    also_on: tuple[str, ...] = ()
     model: str = ""
     truth: Truth = field(default_factory=Truth)
     corrupts: bool = False

@@ -4,7 +4,8 @@ Removal mends the neighbours and leaves the node's own two pointers.  A parent w
 evicted while its child was the next younger entry then points at that child for good; when the
 child goes as a leaf and the tombstone after it, the two form a cycle, and every node evicted later
 hangs from it in a chain.  While such a parent is still in the tree the chain is even reachable, and
-a full collection frees nothing of it.
+a full collection frees nothing of it.  A unified tree is full of such parents: there a tombstone
+stays when its last child has gone, until the turn of its KV.
 
 Present in sglang 0.5.9 to 0.5.12.post1, fixed in 0.5.13 (merged 2026-05-21).  Reported rate:
 +3.7 GB/h of scheduler RSS on Qwen3-Next.
@@ -82,6 +83,7 @@ DEFECT = Defect(
     symptom="RSS of the scheduler grows while all pools balance: evicted tree nodes wait for a "
     "full collection, or hang from tombstones that are still in the tree.",
     profile="chat-churn",
+    also_on=("unified-mix",),
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("instances-retained", "instances-wait-for-collector"),

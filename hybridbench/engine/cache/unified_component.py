@@ -9,9 +9,8 @@ Source: the TreeComponent of SGLang's UnifiedRadixCache, whose names the methods
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from hybridbench.engine.cache.base import (
     BasePrefixCache,
@@ -23,9 +22,6 @@ from hybridbench.engine.cache.base import (
 )
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.indices import IntArray
-
-# Asked for each node of one path, from the top: may a match end here?
-MatchValidator: TypeAlias = Callable[[TreeNode], bool]
 
 
 @dataclass(slots=True)
@@ -69,8 +65,8 @@ class TreeComponent(ABC):
         """Forget all nodes, which are dismantled after this."""
 
     @abstractmethod
-    def create_match_validator(self) -> MatchValidator:
-        """What says, for each node of one path, whether a match may end there."""
+    def match_end(self, path: Sequence[TreeNode], end: int) -> int:
+        """How many of the first ``end`` nodes of a path a match may have at most."""
 
     @abstractmethod
     def match_result(self, result: MatchResult, walked_len: int) -> MatchResult:

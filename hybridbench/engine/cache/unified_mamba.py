@@ -25,12 +25,7 @@ from hybridbench.engine.cache.base import (
 from hybridbench.engine.cache.lru import MambaLRUList
 from hybridbench.engine.cache.mamba_radix_cache import check_same, hybrid_rows
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.cache.unified_component import (
-    CachingReq,
-    Evicted,
-    MatchValidator,
-    TreeComponent,
-)
+from hybridbench.engine.cache.unified_component import CachingReq, Evicted, TreeComponent
 from hybridbench.engine.memory.indices import as_single_index
 from hybridbench.engine.memory.owners import REQ, TRACK, TREE, Owner
 
@@ -54,8 +49,10 @@ class MambaComponent(TreeComponent):
         self.lru_list.dismantle()
         self._start()
 
-    def create_match_validator(self) -> MatchValidator:
-        return lambda node: node.mamba_value is not None
+    def match_end(self, path: Sequence[TreeNode], end: int) -> int:
+        while end and path[end - 1].mamba_value is None:
+            end -= 1
+        return end
 
     def match_result(self, result: MatchResult, walked_len: int) -> MatchResult:
         branching = walked_len // self._chunk_size * self._chunk_size

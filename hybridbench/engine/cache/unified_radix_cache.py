@@ -243,16 +243,13 @@ class UnifiedRadixCache(PrefixTree):
 
     def _reusable(self, path: list[TreeNode]) -> int:
         """How many nodes of ``path`` a match may have: up to the last that satisfies everybody."""
-        if not self.components:
-            return len(path)
-        validators = [component.create_match_validator() for component in self.components]
-        reusable = 0
-        for depth, node in enumerate(path, start=1):
-            # Everybody sees every node: a validator may count along the path.
-            answers = [is_valid(node) for is_valid in validators]
-            if all(answers):
-                reusable = depth
-        return reusable
+        end, before = len(path), -1
+        # Who agreed to one end may not agree to a shorter one, so all are asked again.
+        while end != before:
+            before = end
+            for component in self.components:
+                end = component.match_end(path, end)
+        return end
 
     def _touch_path(self, path: list[TreeNode]) -> None:
         """Make a path the youngest for KV and components, each child younger than its parent."""

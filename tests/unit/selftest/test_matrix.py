@@ -78,11 +78,27 @@ def test_full_has_all_and_what_the_heap_decides_under_every_collector_and_heap()
     rows = full_matrix(KNOWN)
 
     assert set(KNOWN) <= {row.defect for row in rows}
-    cycles = [(r.gc, r.ballast) for r in only(rows, ["lru-reference-cycle"])]
+    cycles = [
+        (r.gc, r.ballast) for r in only(rows, ["lru-reference-cycle"]) if r.profile == "chat-churn"
+    ]
     assert sorted(cycles, key=str) == sorted(
         [(gc, b) for gc in ("default", "freeze-after-warmup") for b in (None, 0)], key=str
     )
     assert len({row.name for row in rows}) == len(rows)
+
+
+def test_full_has_a_defect_of_several_caches_on_the_profile_of_each() -> None:
+    rows = full_matrix(KNOWN)
+
+    [unified] = [
+        row
+        for row in only(rows, ["unified-mix", "lru-reference-cycle"])
+        if row.profile == "unified-mix" and row.expect is Expect.CAUGHT
+    ]
+    assert unified.name == "lru-reference-cycle, unified-mix"
+    assert load_profile(unified.profile).engine.cache == "unified"
+    twins = [row.name for row in rows if row.profile == "unified-mix" and row.defect is None]
+    assert twins == ["unified-mix twin"]
 
 
 def test_full_tries_every_defect_with_allocators_that_check_owners_and_with_others() -> None:

@@ -99,6 +99,23 @@ def test_the_historic_cycle_is_named_with_its_attributes() -> None:
     assert left_behind > 0.8 * engine.counters.nodes_evicted * 60 / 70
 
 
+def test_what_hangs_from_a_unified_tree_is_no_garbage_and_is_named_with_its_attribute() -> None:
+    with injected(DEFECT):
+        engine = make_engine(cache="unified", mamba_slots=30, kv_tokens=2000)
+        diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine]))
+        chat(engine, 10)
+        before = survey(diagnosis)
+        evicted = engine.counters.nodes_evicted
+        chat(engine, 120, seed=4)
+        found = survey(diagnosis, before)
+
+    [hanging] = [row for row in found.retained if row.dragged]
+    assert (hanging.type_name, hanging.holder) == ("TreeNode", "TreeNode.mamba_prev")
+    assert hanging.count > 0.8 * (engine.counters.nodes_evicted - evicted) > 100
+    garbage = {row.type_name.rpartition(".")[2]: row.count for row in found.garbage_types}
+    assert garbage.get("TreeNode", 0) < 0.1 * hanging.count
+
+
 def test_a_list_that_nobody_reads_is_named_with_its_owner() -> None:
     engine = small_engine()
     engine.__class__ = Recording

@@ -11,7 +11,7 @@ import pytest
 from hybridbench.engine.cache.base import EvictParams
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
 from hybridbench.engine.cache.tree_node import TreeNode
-from tests.unit.engine.cache.trees import HybridTree
+from tests.unit.engine.cache.trees import AnyHybridTree, HybridTree, UnifiedHybridTree
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +40,13 @@ def stale_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MambaLRUList, "_remove_node", keep_mamba)
 
 
-def stray_nodes(tree: HybridTree) -> int:
+def stray_nodes(tree: AnyHybridTree) -> int:
     """Live node objects that are neither in the tree nor ends of its lists."""
     live = sum(1 for thing in gc.get_objects() if type(thing) is TreeNode)
     return live - tree.cache.live_node_count()
 
 
-def chat(tree: HybridTree, turns: int, seed: int = 1) -> None:
+def chat(tree: AnyHybridTree, turns: int, seed: int = 1) -> None:
     """Conversations that grow by two tokens a turn, with states running short before KV does."""
     rng = random.Random(seed)
     prompts = [[1, 2, 3, 4], [1, 2, 5, 6]]
@@ -66,8 +66,11 @@ def chat(tree: HybridTree, turns: int, seed: int = 1) -> None:
         tree.insert(ids)
 
 
-def test_healthy_eviction_leaves_no_node_alive_and_nothing_to_collect() -> None:
-    tree = HybridTree(kv_tokens=120, mamba_slots=9)
+@pytest.mark.parametrize("kind", [HybridTree, UnifiedHybridTree])
+def test_healthy_eviction_leaves_no_node_alive_and_nothing_to_collect(
+    kind: type[AnyHybridTree],
+) -> None:
+    tree = kind(kv_tokens=120, mamba_slots=9)
 
     chat(tree, turns=400)
 
@@ -88,6 +91,52 @@ def test_kept_pointers_strand_nearly_every_evicted_node(stale_pointers: None) ->
     assert stray_nodes(tree) > 0.95 * evicted
     # The pools balance all the same: only the host's memory can show this.
     tree.audit()
+
+
+def long_chats(tree: AnyHybridTree, turns: int, seed: int = 1) -> None:
+    """Many conversations, each turn of a random one: few states for the KV of all of them."""
+    rng = random.Random(seed)
+    open_chats = [[chat_id] for chat_id in range(1000, 1048)]
+    for turn in range(turns):
+        place = rng.randrange(len(open_chats))
+        if len(open_chats[place]) > 20:
+            open_chats[place] = [2000 + turn]
+        ids = open_chats[place] = [*open_chats[place], *(rng.randrange(100) for _ in range(2))]
+        tree.cache.evict(
+            EvictParams(
+                num_tokens=max(0, len(ids) - tree.kv.available_size()),
+                mamba_num=max(0, 1 - tree.mamba.available_size()),
+            )
+        )
+        tree.insert(ids)
+
+
+def test_in_a_unified_tree_the_chains_hang_from_living_tombstones_and_survive_a_collection(
+    stale_pointers: None,
+) -> None:
+    tree = UnifiedHybridTree(kv_tokens=800, mamba_slots=100)
+    long_chats(tree, turns=1200)
+    evicted = tree.cache.events.nodes_removed
+    assert evicted > 800
+    assert stray_nodes(tree) > 0.95 * evicted
+
+    gc.collect()
+
+    assert stray_nodes(tree) > 0.8 * evicted
+    # Only when the tombstones go are the chains garbage.
+    tree.cache.reset()
+    gc.collect()
+    assert stray_nodes(tree) == 0
+
+
+def test_the_same_chats_leave_the_dedicated_tree_with_garbage_alone(stale_pointers: None) -> None:
+    tree = HybridTree(kv_tokens=800, mamba_slots=100)
+    long_chats(tree, turns=1200)
+    assert stray_nodes(tree) > 0.95 * tree.cache.events.nodes_removed
+
+    gc.collect()
+
+    assert stray_nodes(tree) < 0.1 * tree.cache.events.nodes_removed
 
 
 def test_kept_pointers_without_a_tombstone_and_its_child_strand_nothing(
