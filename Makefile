@@ -54,7 +54,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 soak: install  ## A short soak of MODEL with a report (DURATION=5m, SOAK='more options')
 	$(BIN)/hybridbench soak --model $(MODEL) --duration $(DURATION) $(SOAK)
 
-selftest: install  ## The bench tried on itself: exact defects, a trend and healthy twins (28 minutes of traffic, three soaks at a time on two cores)
+selftest: install  ## The bench tried on itself: exact defects, a trend and healthy twins (29 minutes of traffic, three soaks at a time on two cores)
 	$(BIN)/hybridbench selftest --quick
 
 test: install-test  ## The whole suite but slow, soak and gpu tests, on all cores (JOBS=1: on one)

@@ -124,7 +124,7 @@ class MambaComponent(TreeComponent):
     def evict_component(self, node: TreeNode, evicted: Evicted) -> None:
         if node.mamba_value is None:
             return
-        self._allocator.free([node.mamba_value], TREE)
+        self._free_slot(node.mamba_value)
         self.lru_list.remove_node(node)
         node.mamba_value = None
         self.evictable_size -= 1
@@ -179,6 +179,10 @@ class MambaComponent(TreeComponent):
                 f"{len(unlocked)} states of {len(with_state)} are unlocked, counted are "
                 f"{counted[0]} evictable and {counted[1]} protected"
             )
+
+    def _free_slot(self, slot: int) -> None:
+        """A slot of the tree goes back."""
+        self._allocator.free([slot], TREE)
 
     def _free_slots_of(self, req: CacheableReq, taken: bool) -> None:
         """A request that ended keeps no slot; what the tree has taken is the tree's."""

@@ -1,0 +1,44 @@
+"""sglang#27256: one cache still frees its state slots to the pool, which gives none out any more.
+
+The refactoring took the free list out of the pool of states and made an allocator of it.  Every
+caller had to follow.  The review found the paths of one cache that had not: what it evicts goes to
+the list of the old object, and nobody allocates from that.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.cache.unified_mamba import MambaComponent
+
+TRUTH = Truth()
+
+
+def _free_slot(self: MambaComponent, slot: int) -> None:
+    """To the free list that the pool had before there was an allocator."""
+    TRUTH.add("slots_dropped")
+
+
+DEFECT = Defect(
+    slug="half-migrated-allocator",
+    source="sglang#27256",
+    symptom="Each state that the unified tree evicts is lost to the pool, while requests and "
+    "sessions give theirs back.",
+    profile="chat-churn",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("residual",),
+        subject="mamba",
+        event="evicted state",
+        # A state goes with a leaf or alone: no one counter is the driver, but the count is exact.
+        rate="1 state slot per evicted state, until the pool is empty",
+        harm="slots_dropped",
+        counted="missing",
+    ),
+    patches=(Patch(MambaComponent, "_free_slot", _free_slot, fingerprint="9e2f4552d9cd"),),
+    harmed="Found in review of the refactoring; the released version had all callers follow.",
+    cure="Every caller frees to the allocator that it allocates from.",
+    # Enough states for the loss to be seen growing; those of the profile are gone in a second.
+    overrides=(("engine.cache", "unified"), ("pools.mamba_slots", "2048")),
+    truth=TRUTH,
+)
