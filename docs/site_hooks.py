@@ -116,11 +116,11 @@ def _profile_keys() -> Iterator[str]:
         "# Profile keys\n\nOverride a key on the command line with `--set GROUP.KEY=VALUE`. "
         "`hybridbench profiles schema` prints the JSON Schema."
     )
-    yield from _table(("key", "type", "default", "meaning"), _keys(schema))
+    yield from _table(("key", "type", "default", "meaning"), _keys(schema, groups))
     for name, key in _groups(schema):
         group = groups[name]
-        yield f"\n## {key}\n\n{_prose(group.get('description', ''))}"
-        yield from _table(("key", "type", "default", "meaning"), _keys(group, f"{key}."))
+        yield f"\n## {key}\n\n{_prose(group['description'])}"
+        yield from _table(("key", "type", "default", "meaning"), _keys(group, groups, f"{key}."))
 
 
 def _prose(docstring: str) -> str:
@@ -144,7 +144,9 @@ def _groups(schema: Mapping[str, object]) -> Iterator[tuple[str, str]]:
                 waiting[:0] = [(f"{key}.{word}", field) for word, field in inner]
 
 
-def _keys(group: Mapping[str, object], prefix: str = "") -> Iterator[Sequence[object]]:
+def _keys(
+    group: Mapping[str, object], groups: Mapping[str, Mapping[str, str]], prefix: str = ""
+) -> Iterator[Sequence[object]]:
     properties, required = group.get("properties", {}), group.get("required", [])
     assert isinstance(properties, dict)
     assert isinstance(required, list)
@@ -154,7 +156,9 @@ def _keys(group: Mapping[str, object], prefix: str = "") -> Iterator[Sequence[ob
             default = "required"
         elif "$ref" in value:
             default = "see below"
-        yield f"`{prefix}{key}`", _type(value), default, _prose(value.get("description", ""))
+        # A key that holds a group means what the group means.
+        described = groups[value["$ref"].rsplit("/")[-1]] if "$ref" in value else value
+        yield f"`{prefix}{key}`", _type(value), default, _prose(described["description"])
 
 
 def _type(value: object) -> str:
@@ -192,7 +196,7 @@ def _findings() -> Iterator[str]:
         "[Verdicts](../explanation/verdicts.md) and [long runs](../how-to/long-runs.md) explain "
         "them. An engine's own checks may add kinds, `engine-NAME`."
     )
-    yield from _table(("kind", "constant"), ((f"`{c.value}`", f"`{c.name}`") for c in FindingCode))
+    yield from _table(("kind", "meaning"), ((f"`{c.value}`", c.meaning) for c in FindingCode))
 
 
 def _exit_codes() -> Iterator[str]:

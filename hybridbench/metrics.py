@@ -95,12 +95,12 @@ def _cost(
 
 METRICS: tuple[MetricSpec, ...] = (
     # Memory of the worker process, from /proc.
-    MetricSpec("rss_bytes", Unit.BYTES, Kind.LEVEL, "resident set (VmRSS)"),
+    MetricSpec("rss_bytes", Unit.BYTES, Kind.LEVEL, "resident memory of the worker (VmRSS)"),
     MetricSpec(
         "rss_anon_swap_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        "RssAnon + VmSwap: private memory, whether or not it was swapped out",
+        "private memory of the worker, in RAM (RssAnon) or swapped out (VmSwap)",
         check=Check.TREND,
         floor_per_hour=0.5 * _MIB,
         floor_share_per_hour=0.0002,
@@ -110,18 +110,25 @@ METRICS: tuple[MetricSpec, ...] = (
         "rest_anon_swap_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        "private memory at an idle checkpoint, after the flush if there is one",
+        "private memory at an idle checkpoint, with an empty cache if the profile flushes it",
         floor_per_hour=0.5 * _MIB,
         floor_share_per_hour=0.0002,
         label="idle memory",
     ),
-    MetricSpec("pss_bytes", Unit.BYTES, Kind.LEVEL, "proportional set, slow clock"),
-    MetricSpec("swap_bytes", Unit.BYTES, Kind.LEVEL, "VmSwap of the worker"),
+    MetricSpec(
+        "pss_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "proportional set size (PSS): shared pages are divided among their processes",
+    ),
+    MetricSpec(
+        "swap_bytes", Unit.BYTES, Kind.LEVEL, "memory of the worker that is swapped out (VmSwap)"
+    ),
     MetricSpec(
         "threads",
         Unit.COUNT,
         Kind.LEVEL,
-        "threads of the worker",
+        "number of threads of the worker",
         check=Check.TREND,
         floor_per_hour=1.0,
         label="the number of threads",
@@ -140,45 +147,81 @@ METRICS: tuple[MetricSpec, ...] = (
         "host_steal_s",
         Unit.SECONDS,
         Kind.COUNTER,
-        "time the hypervisor gave to others, per processor",
+        "time per processor that the hypervisor gave to other machines",
         erratic=True,
     ),
     MetricSpec(
         "open_fds",
         Unit.COUNT,
         Kind.LEVEL,
-        "open file descriptors",
+        "open file descriptors of the worker",
         check=Check.TREND,
         floor_per_hour=1.0,
         label="the number of open files",
     ),
-    MetricSpec("malloc_in_use_bytes", Unit.BYTES, Kind.LEVEL, "mallinfo2 uordblks + hblkhd"),
-    MetricSpec("malloc_arena_bytes", Unit.BYTES, Kind.LEVEL, "mallinfo2 arena + hblkhd"),
+    MetricSpec(
+        "malloc_in_use_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "bytes that the worker has allocated from malloc (mallinfo2: uordblks + hblkhd)",
+    ),
+    MetricSpec(
+        "malloc_arena_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "bytes that malloc has taken from the kernel (mallinfo2: arena + hblkhd)",
+    ),
     # The Python heap of the worker.
-    MetricSpec("allocated_blocks", Unit.COUNT, Kind.LEVEL, "sys.getallocatedblocks()"),
-    MetricSpec("gc_gen2_collections", Unit.COUNT, Kind.COUNTER, "full collections so far"),
-    MetricSpec("gc_collected_objects", Unit.COUNT, Kind.COUNTER, "objects freed by the collector"),
-    MetricSpec("gc_pause_s", Unit.SECONDS, Kind.COUNTER, "time the collector held the worker"),
+    MetricSpec(
+        "allocated_blocks",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "blocks that Python's allocator has handed out (sys.getallocatedblocks)",
+    ),
+    MetricSpec(
+        "gc_gen2_collections",
+        Unit.COUNT,
+        Kind.COUNTER,
+        "full garbage collections since the start of the worker",
+    ),
+    MetricSpec(
+        "gc_collected_objects", Unit.COUNT, Kind.COUNTER, "objects freed by the garbage collector"
+    ),
+    MetricSpec(
+        "gc_pause_s",
+        Unit.SECONDS,
+        Kind.COUNTER,
+        "time that the worker spent in garbage collections",
+    ),
     MetricSpec(
         "gc_collectible_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        "what a full collection would free now, counted in a forked child",
+        "memory that a full garbage collection would free now, counted in a forked child",
         check=Check.TREND,
         floor_per_hour=0.5 * _MIB,
         label="collectible memory",
     ),
     MetricSpec(
-        "gc_collectible_objects", Unit.COUNT, Kind.LEVEL, "objects waiting for the collector"
+        "gc_collectible_objects",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "unreachable objects that only a full garbage collection would free",
     ),
-    MetricSpec("gc_tracked_objects", Unit.COUNT, Kind.LEVEL, "objects the collector knows"),
+    MetricSpec(
+        "gc_tracked_objects", Unit.COUNT, Kind.LEVEL, "objects that the garbage collector tracks"
+    ),
     # Instances of classes that die by reference count when healthy ({class} is a class name).
     MetricSpec("instances.*.live", Unit.COUNT, Kind.LEVEL, "live instances of the class"),
     MetricSpec(
         "instances.*.expected", Unit.COUNT, Kind.LEVEL, "instances that the engine can reach"
     ),
     MetricSpec(
-        "instances.*.stray", Unit.COUNT, Kind.LEVEL, "live minus expected", check=Check.EXACT
+        "instances.*.stray",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "stale objects of the class: live ones that the engine cannot reach",
+        check=Check.EXACT,
     ),
     MetricSpec(
         "instances.*.collectible",
@@ -195,62 +238,79 @@ METRICS: tuple[MetricSpec, ...] = (
         check=Check.EXACT,
     ),
     # Pools: kv (tokens), mamba (state slots), req (rows).
-    MetricSpec("pool.*.total", Unit.SLOTS, Kind.LEVEL, "usable slots of the pool"),
-    MetricSpec("pool.*.available", Unit.SLOTS, Kind.LEVEL, "free slots", higher_is_worse=False),
-    MetricSpec("pool.*.evictable", Unit.SLOTS, Kind.LEVEL, "in the tree, unlocked"),
-    MetricSpec("pool.*.protected", Unit.SLOTS, Kind.LEVEL, "in the tree, locked"),
-    MetricSpec("pool.*.in_flight", Unit.SLOTS, Kind.LEVEL, "held by admitted requests"),
-    MetricSpec("pool.*.session_held", Unit.SLOTS, Kind.LEVEL, "held by idle sessions"),
+    MetricSpec("pool.*.total", Unit.SLOTS, Kind.LEVEL, "all usable slots of the pool"),
+    MetricSpec(
+        "pool.*.available", Unit.SLOTS, Kind.LEVEL, "free slots of the pool", higher_is_worse=False
+    ),
+    MetricSpec(
+        "pool.*.evictable",
+        Unit.SLOTS,
+        Kind.LEVEL,
+        "slots of unlocked nodes of the tree, free for eviction",
+    ),
+    MetricSpec("pool.*.protected", Unit.SLOTS, Kind.LEVEL, "slots of locked nodes of the tree"),
+    MetricSpec("pool.*.in_flight", Unit.SLOTS, Kind.LEVEL, "slots held by admitted requests"),
+    MetricSpec("pool.*.session_held", Unit.SLOTS, Kind.LEVEL, "slots held by idle sessions"),
     MetricSpec(
         "pool.*.waiting_held",
         Unit.SLOTS,
         Kind.LEVEL,
-        "held by waiting requests: must be 0",
+        "slots held by waiting requests; must be 0",
         check=Check.EXACT,
     ),
     MetricSpec(
         "pool.*.residual",
         Unit.SLOTS,
         Kind.LEVEL,
-        "total less all known holders: must be 0",
+        "unaccounted slots: all slots less those of all known holders; must be 0",
         check=Check.EXACT,
     ),
-    MetricSpec("container.*.len", Unit.COUNT, Kind.LEVEL, "entries of a registered container"),
+    MetricSpec(
+        "container.*.len",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "entries of a container that the engine registered",
+    ),
     # Traffic and time.
     MetricSpec("running_requests", Unit.COUNT, Kind.LEVEL, "requests in the running batch"),
-    MetricSpec("waiting_requests", Unit.COUNT, Kind.LEVEL, "requests not admitted"),
-    MetricSpec("max_running_requests", Unit.COUNT, Kind.LEVEL, "highest concurrency so far"),
+    MetricSpec("waiting_requests", Unit.COUNT, Kind.LEVEL, "requests that wait for admission"),
+    MetricSpec(
+        "max_running_requests",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "largest running batch since the start of the worker",
+    ),
     MetricSpec(
         "throughput_tokens_per_s",
         Unit.PER_SECOND,
         Kind.WINDOW,
-        "prompt and output tokens computed a second",
+        "prompt and output tokens computed per second",
         higher_is_worse=False,
     ),
     MetricSpec(
         "requests_per_s",
         Unit.PER_SECOND,
         Kind.WINDOW,
-        "requests finished a second",
+        "requests finished per second",
         higher_is_worse=False,
     ),
-    MetricSpec("ttft_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, "time to first token, median"),
+    MetricSpec("ttft_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, "median time to first token (TTFT)"),
     MetricSpec(
         "ttft_ms_p99",
         Unit.MILLISECONDS,
         Kind.WINDOW,
-        "time to first token, 99th percentile",
+        "99th percentile of the time to first token (TTFT)",
         erratic=True,
     ),
-    MetricSpec("itl_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, "inter-token latency, median"),
+    MetricSpec("itl_ms_p50", Unit.MILLISECONDS, Kind.WINDOW, "median inter-token latency (ITL)"),
     MetricSpec(
         "itl_ms_p99",
         Unit.MILLISECONDS,
         Kind.WINDOW,
-        "inter-token latency, 99th percentile",
+        "99th percentile of the inter-token latency (ITL)",
         erratic=True,
     ),
-    MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, "time spent inside engine steps"),
+    MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, "time spent in engine steps"),
     # Where the time of a step goes.  Their growth per call or per token is judged as decay.
     MetricSpec("match_s", Unit.SECONDS, Kind.COUNTER, "processor time in prefix matches"),
     MetricSpec("insert_s", Unit.SECONDS, Kind.COUNTER, "processor time in cache inserts"),
@@ -259,10 +319,15 @@ METRICS: tuple[MetricSpec, ...] = (
         "schedule_s",
         Unit.SECONDS,
         Kind.COUNTER,
-        "processor time forming batches and settling them, cache calls included",
+        "processor time to form batches and process their results, cache calls included",
     ),
-    MetricSpec("forward_s", Unit.SECONDS, Kind.COUNTER, "time in the model"),
-    MetricSpec("forward_cpu_s", Unit.SECONDS, Kind.COUNTER, "processor time in the model"),
+    MetricSpec("forward_s", Unit.SECONDS, Kind.COUNTER, "time in the forward pass of the model"),
+    MetricSpec(
+        "forward_cpu_s",
+        Unit.SECONDS,
+        Kind.COUNTER,
+        "processor time in the forward pass of the model",
+    ),
     # Requests that live too long, or for nobody.
     MetricSpec(
         "oldest_request_s", Unit.SECONDS, Kind.LEVEL, "age of the oldest request in the engine"
@@ -271,29 +336,37 @@ METRICS: tuple[MetricSpec, ...] = (
         "oldest_silence_s",
         Unit.SECONDS,
         Kind.LEVEL,
-        "longest time that an admitted request has gone without a token",
+        "longest time since an admitted request got its last token",
     ),
     MetricSpec(
         "requests_without_client",
         Unit.COUNT,
         Kind.LEVEL,
-        "requests in the engine without a client and not aborted: must be 0",
+        "requests whose client has left and that were not aborted; must be 0",
         check=Check.EXACT,
     ),
-    MetricSpec("steps_with.*", Unit.COUNT, Kind.COUNTER, "steps in which the event counter moved"),
+    MetricSpec(
+        "steps_with.*", Unit.COUNT, Kind.COUNTER, "engine steps in which the event occurred"
+    ),
     MetricSpec(
         "waiting_taken.*.*",
         Unit.SLOTS,
         Kind.COUNTER,
-        "slots that waiting requests came to hold in steps in which the event counter moved",
+        "slots taken by waiting requests in steps in which the event occurred",
     ),
     MetricSpec(
         "lost_taken.*.*",
         Unit.SLOTS,
         Kind.COUNTER,
-        "unaccounted slots, lost in steps in which the event counter moved",
+        "slots that became unaccounted in steps in which the event occurred",
     ),
-    MetricSpec("events.*", Unit.COUNT, Kind.COUNTER, "an engine event counter", check=Check.DRIVER),
+    MetricSpec(
+        "events.*",
+        Unit.COUNT,
+        Kind.COUNTER,
+        "count of an engine event, such as finishes or evictions",
+        check=Check.DRIVER,
+    ),
     # Costs of work over a stretch; ``analysis/trend/work_cost.py`` says of which counters.
     *(_cost(name, meaning) for name, meaning in _COSTS),
     _cost("gc_full_ms", "time of a full collection", erratic=True),
@@ -303,31 +376,39 @@ METRICS: tuple[MetricSpec, ...] = (
         higher_is_worse=False,
     ),
     # What `compare` measures of a block beside the above.
-    replace(_cost("cpu_ms_per_token", "processor time for each token"), kind=Kind.BLOCK),
-    replace(_cost("step_ms_per_token", "time of a step for each token"), kind=Kind.BLOCK),
-    MetricSpec("peak_rss_bytes", Unit.BYTES, Kind.BLOCK, "the largest resident set of a block"),
-    # The observer's own cost.
-    MetricSpec("probe_stop_s", Unit.SECONDS, Kind.COUNTER, "time probes held the engine loop"),
-    MetricSpec(
-        "probe_child_s", Unit.SECONDS, Kind.COUNTER, "processor time of forked probe children"
+    replace(_cost("cpu_ms_per_token", "processor time for each token of a block"), kind=Kind.BLOCK),
+    replace(
+        _cost("step_ms_per_token", "time of a step for each token of a block"), kind=Kind.BLOCK
     ),
+    MetricSpec("peak_rss_bytes", Unit.BYTES, Kind.BLOCK, "largest resident memory during a block"),
+    # The observer's own cost.
+    MetricSpec(
+        "probe_stop_s", Unit.SECONDS, Kind.COUNTER, "time that probes stopped the engine loop"
+    ),
+    MetricSpec("probe_child_s", Unit.SECONDS, Kind.COUNTER, "processor time of forked heap scans"),
     MetricSpec(
         "observer_held_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        "memory of the worker that answering probes has taken and not given back",
+        "private memory of the worker that probes have taken and not released",
     ),
     MetricSpec(
-        "sampler_late_s", Unit.SECONDS, Kind.WINDOW, "how late the sample was taken", erratic=True
+        "sampler_late_s",
+        Unit.SECONDS,
+        Kind.WINDOW,
+        "delay of the sample against its schedule",
+        erratic=True,
     ),
     MetricSpec(
         "sampler_cost_s",
         Unit.SECONDS,
         Kind.WINDOW,
-        "time the sample took in the parent",
+        "time that the parent needed for the sample",
         erratic=True,
     ),
-    MetricSpec("harness_rss_bytes", Unit.BYTES, Kind.LEVEL, "resident set of the parent process"),
+    MetricSpec(
+        "harness_rss_bytes", Unit.BYTES, Kind.LEVEL, "resident memory of the parent process"
+    ),
 )
 
 

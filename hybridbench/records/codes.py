@@ -1,4 +1,4 @@
-"""The codes of findings: stable names for programs, whatever a version says about them in words."""
+"""The codes of findings: stable names for programs, and what each means in one sentence."""
 
 from __future__ import annotations
 
@@ -12,63 +12,138 @@ class FindingCode(StrEnum):
     ``engine-`` and the engine's word for it.
     """
 
+    meaning: str
+
+    def __new__(cls, code: str, meaning: str) -> FindingCode:
+        """``meaning`` is one sentence for a reader of a report."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
     # Held at an idle checkpoint, or held by who should hold nothing.
-    RESIDUAL = "residual"
-    NEGATIVE_RESIDUAL = "negative-residual"
-    LOCKS_AT_IDLE = "locks-at-idle"
-    NEGATIVE_LOCKS = "negative-locks"
-    HELD_AT_IDLE = "held-at-idle"
-    WAITING_HOLDS_SLOTS = "waiting-holds-slots"
-    RUNNING_WITHOUT_CLIENT = "running-without-client"
-    REQUEST_TOO_OLD = "request-too-old"
+    RESIDUAL = "residual", "Slots of a pool are neither free nor held by anyone."
+    NEGATIVE_RESIDUAL = (
+        "negative-residual",
+        "More slots are free or held than the pool has: one was freed twice or has two holders.",
+    )
+    LOCKS_AT_IDLE = "locks-at-idle", "Tree nodes are still locked with no request in the engine."
+    NEGATIVE_LOCKS = "negative-locks", "Tree nodes were unlocked more often than locked."
+    HELD_AT_IDLE = "held-at-idle", "Slots are charged to requests that no longer exist."
+    WAITING_HOLDS_SLOTS = (
+        "waiting-holds-slots",
+        "Requests that only wait for admission hold slots between two steps.",
+    )
+    RUNNING_WITHOUT_CLIENT = (
+        "running-without-client",
+        "Requests keep running although their client has left.",
+    )
+    REQUEST_TOO_OLD = (
+        "request-too-old",
+        "A request does not end while all others of its age have ended.",
+    )
     # Objects of the engine.
-    INSTANCES_WAIT_FOR_COLLECTOR = "instances-wait-for-collector"
-    INSTANCES_RETAINED = "instances-retained"
-    CONTAINER_GROWS = "container-grows"
+    INSTANCES_WAIT_FOR_COLLECTOR = (
+        "instances-wait-for-collector",
+        "Removed objects stay alive in reference cycles until the garbage collector runs.",
+    )
+    INSTANCES_RETAINED = (
+        "instances-retained",
+        "Removed objects are still referenced: a full garbage collection does not free them.",
+    )
+    CONTAINER_GROWS = "container-grows", "A list or table of the engine only grows."
     # Counts that cannot be.
-    NEGATIVE_COUNT = "negative-count"
-    MORE_FREE_THAN_EXIST = "more-free-than-exist"
-    UNREADABLE = "unreadable"
+    NEGATIVE_COUNT = "negative-count", "A count fell below zero."
+    MORE_FREE_THAN_EXIST = "more-free-than-exist", "A pool has more free slots than it has slots."
+    UNREADABLE = (
+        "unreadable",
+        "A series has infinite values or values that no machine can have; they were left out.",
+    )
     # Trends and levels.
-    GROWTH = "growth"
-    OBSERVER_GROWS = "observer-grows"
-    DECAY = "decay"
-    BELOW_THRESHOLD = "below-threshold"
-    THRESHOLD = "threshold"
-    UNDECIDED = "undecided"
+    GROWTH = "growth", "A gated metric grows faster than the limit allows, and does not slow down."
+    OBSERVER_GROWS = "observer-grows", "The worker's memory grows by answering probes."
+    DECAY = "decay", "A unit of work became more expensive during the run, or the hit rate fell."
+    BELOW_THRESHOLD = (
+        "below-threshold",
+        "The hit rate or the cost of an eviction is worse than the profile's limit all along.",
+    )
+    THRESHOLD = "threshold", "A threshold of the user or the profile was missed or not decided."
+    UNDECIDED = "undecided", "The run does not decide whether a gated metric grows."
     # What the engine itself reported.
-    CRASH = "crash"
-    FALSE_ALARM = "false-alarm"
-    ENGINE_SAID = "engine-said"
-    ENGINE_RESIDUAL = "engine-residual"
-    ENGINE_WAITING_HELD = "engine-waiting-held"
-    ENGINE_IN_FLIGHT_AT_IDLE = "engine-in-flight-at-idle"
-    ENGINE_LOCKED_AT_IDLE = "engine-locked-at-idle"
-    ENGINE_ALIAS = "engine-alias"
-    ENGINE_LEDGER = "engine-ledger"
-    ENGINE_TREE = "engine-tree"
-    ENGINE_OWNERSHIP = "engine-ownership"
-    ENGINE_UNKNOWN = "engine-unknown"
+    CRASH = "crash", "The worker exited, was killed, or hung."
+    FALSE_ALARM = (
+        "false-alarm",
+        "A check of the engine reported missing slots that were not missing.",
+    )
+    ENGINE_SAID = (
+        "engine-said",
+        "The engine's log reports a leak, a double free, a hang or memory exhaustion.",
+    )
+    ENGINE_RESIDUAL = "engine-residual", "A check of the engine found slots without a holder."
+    ENGINE_WAITING_HELD = (
+        "engine-waiting-held",
+        "A check of the engine found slots held by waiting requests.",
+    )
+    ENGINE_IN_FLIGHT_AT_IDLE = (
+        "engine-in-flight-at-idle",
+        "A check of the idle engine found slots held by requests.",
+    )
+    ENGINE_LOCKED_AT_IDLE = (
+        "engine-locked-at-idle",
+        "A check of the idle engine found locked tree nodes.",
+    )
+    ENGINE_ALIAS = "engine-alias", "A check of the engine found a slot with two holders."
+    ENGINE_LEDGER = (
+        "engine-ledger",
+        "The records of a holder and of the allocator disagree about who holds a slot.",
+    )
+    ENGINE_TREE = "engine-tree", "A check of the engine found the prefix tree inconsistent."
+    ENGINE_OWNERSHIP = (
+        "engine-ownership",
+        "An allocator refused a free or a transfer by someone who does not hold the slot.",
+    )
+    ENGINE_UNKNOWN = (
+        "engine-unknown",
+        "A check of the engine failed that this version does not know.",
+    )
     # The run proves nothing, or less than it was to prove.
-    TOO_FEW_SAMPLES = "too-few-samples"
-    COVERAGE = "coverage"
-    GAPS = "gaps"
-    SAMPLER_LATE = "sampler-late"
-    SWAPPING = "swapping"
-    DISK_FULL = "disk-full"
-    WORKER_SILENT = "worker-silent"
-    CLOCK_JUMP = "clock-jump"
-    STARVED = "starved"
-    PROBE_STALL = "probe-stall"
-    METRIC_MISSING = "metric-missing"
-    WORKLOAD_FAILED = "workload-failed"
-    STOPPED_EARLY = "stopped-early"
-    INTERRUPTED = "interrupted"
-    ANALYSIS_FAILED = "analysis-failed"
+    TOO_FEW_SAMPLES = "too-few-samples", "The run has fewer than 10 samples."
+    COVERAGE = (
+        "coverage",
+        "Events that the profile requires did not occur often enough to test their path.",
+    )
+    GAPS = "gaps", "Samples are missing for a tenth of the judged window."
+    SAMPLER_LATE = "sampler-late", "Samples were taken late for a tenth of the judged window."
+    SWAPPING = "swapping", "The machine swapped out part of the worker during the judged window."
+    DISK_FULL = "disk-full", "A write to the run directory failed; earlier data is complete."
+    WORKER_SILENT = "worker-silent", "The worker sent no counters for a tenth of the judged window."
+    CLOCK_JUMP = (
+        "clock-jump",
+        "The wall clock deviated from the monotonic clock: the machine was suspended or its clock "
+        "was set.",
+    )
+    STARVED = "starved", "The worker waited for a processor for most of the judged window."
+    PROBE_STALL = (
+        "probe-stall",
+        "Heap scans and checkpoints stopped the engine for a tenth of the judged window.",
+    )
+    METRIC_MISSING = (
+        "metric-missing",
+        "A gated metric that the target declared was absent for three minutes.",
+    )
+    WORKLOAD_FAILED = "workload-failed", "The trace could not be read to its end."
+    STOPPED_EARLY = (
+        "stopped-early",
+        "The run ended before its planned time because memory or disk ran out.",
+    )
+    INTERRUPTED = "interrupted", "The run was interrupted; the result is partial."
+    ANALYSIS_FAILED = (
+        "analysis-failed",
+        "A part of the analysis failed because of a bug in hybridbench; the other parts count.",
+    )
 
 
 def finding_code(kind: str) -> FindingCode | None:
     """The code of a stored finding; None for one that only a later version knows."""
-    if kind in set(FindingCode):
-        return FindingCode(kind)
-    return FindingCode.ENGINE_UNKNOWN if kind.startswith("engine-") else None
+    unknown = FindingCode.ENGINE_UNKNOWN if kind.startswith("engine-") else None
+    return next((code for code in FindingCode if code == kind), unknown)

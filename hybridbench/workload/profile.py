@@ -131,8 +131,10 @@ class Profile(ProfileKeys):
 
 def profile_json_schema() -> dict[str, object]:
     """The JSON Schema of a profile file, for editors and other tools."""
-    schema: dict[str, object] = _adapter().json_schema(by_alias=True, mode="validation")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    # The descriptions are the strings below the fields, in the class that declares them.
+    keys = TypeAdapter(ProfileKeys).json_schema(by_alias=True, mode="validation")
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **keys}
+    return {**schema, "title": "Profile"}
 
 
 def _auto(given_s: float | None, share_s: float, least_s: float, most_s: float) -> float:

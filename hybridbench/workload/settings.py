@@ -1,6 +1,7 @@
 """The groups of keys of a profile, each one frozen record; units are in the names, not in the keys.
 
-A YAML key is the field's name without its unit: ``checkpoint.every`` is ``Checkpoint.every_s``.
+A YAML key is the field's name without its unit: ``checkpoint.every`` is ``Checkpoint.every_s``.  A
+string below a field is its description in the schema and in the reference.
 """
 
 from __future__ import annotations
@@ -31,240 +32,268 @@ from hybridbench.workload.fields import (
 DEFAULT_DURATION_S: Final = 7200.0
 DEFAULT_MODEL: Final = "qwen3-next"
 
-SETTINGS: Final = ConfigDict(extra="forbid", alias_generator=yaml_key, validate_default=True)
+SETTINGS: Final = ConfigDict(
+    extra="forbid",
+    alias_generator=yaml_key,
+    validate_default=True,
+    use_attribute_docstrings=True,
+)
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Warmup:
-    """Traffic before the judged part, by work done: time-based warm-ups depend on the machine."""
+    """Traffic before the judged window."""
 
     requests: CountOrZero = 500
+    """Finished requests that end the warm-up; a number of requests does not depend on the speed of
+    the machine."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Checkpoint:
-    """Quiescent points: drain, wait ``settle_s``, take the exact measures, go on.
-
-    ``flush`` drops the cache before the measures, so that each rest is compared with the last at
-    the same load: none.  ``idle_s`` stays idle that much longer, sampling, and measures again: what
-    grows without work shows there.
-    """
+    """Idle checkpoints: drain, wait, take the exact measurements, resume."""
 
     every_s: AutoDurationS = None
+    """Time between two checkpoints; `auto` follows the duration of the run."""
     settle_s: DurationS = 1.0
+    """Wait between the drain and the measurements."""
     idle_s: DurationS = 0.0
+    """Further idle time with sampling, then a second measurement: shows what grows without work."""
     flush: Flag = False
+    """Empty the cache first, so that idle memory is comparable between checkpoints; it is then
+    judged as a trend."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Bursts:
-    """The first ``length_s`` of every ``every_s`` have ``factor`` times the load."""
+    """Periods of higher load."""
 
     every_s: DurationS
+    """Time from the start of one burst to the start of the next."""
     length_s: DurationS
+    """Duration of a burst."""
     factor: Amount = 2.0
+    """Load during a burst, as a multiple of the normal load."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Ramp:
-    """Load that rises evenly from the share ``start`` to all of it in the first ``over_s``."""
+    """Load that rises evenly at the start of the run."""
 
     start: Share = 0.1
+    """Share of the full load at the start."""
     over_s: DurationS
+    """Time until the full load is reached."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Arrival:
-    """When requests come.
-
-    ``closed`` keeps ``concurrency`` requests in flight; ``poisson`` draws ``rate`` a second and
-    drops what comes while ``max_in_flight`` are unfinished, so that a slow machine stays bounded.
-    """
+    """When requests are sent."""
 
     process: Literal["closed", "poisson"] = "closed"
+    """`closed` keeps `concurrency` requests in flight; `poisson` sends `rate` requests a second at
+    random times."""
     concurrency: Count | None = None
+    """Requests in flight of a closed loop."""
     rate_per_s: PerSecond | None = None
+    """Mean rate of Poisson arrivals, such as `40/s` or `90/min`."""
     max_in_flight: Count = 64
+    """Poisson arrivals are dropped, and counted, while this number of requests is unfinished."""
     bursts: Bursts | None = None
+    """Periods of higher load; null has none."""
     ramp: Ramp | None = None
+    """Load that rises at the start; null has none."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Prompts:
-    """What is asked: a shared system prompt, drawn by ``reuse``, and the user's own tokens.
-
-    ``long`` is the share of turns that bring ``long_tokens`` of user input (a pasted document).
-    ``warm`` is the share of conversations that open with the system prompt alone, so that the tree
-    holds a state exactly at its end; the first conversation on each prompt then always does.
-    ``payload_bytes`` comes with each prompt, as image features would: ``payload_repeat`` of the
-    requests bring one of a few that were sent before, all others one of their own.
-    """
+    """What a prompt consists of: a shared system prompt and the user's own tokens."""
 
     families: Count = 16
+    """Number of shared system prompts."""
     system_tokens: Tokens = TokenRange(32, 160)
+    """Length of a system prompt, in tokens."""
     user_tokens: Tokens = TokenRange(16, 64)
+    """New tokens of the user in each turn."""
     reuse: ZipfExponent = "zipf(1.1)"  # type: ignore[assignment]  # parsed like a key of the file
+    """Distribution of conversations over the system prompts: `zipf(EXPONENT)` or `uniform`."""
     long: Share = 0.0
+    """Share of turns with `long_tokens` of user input, such as a pasted document."""
     long_tokens: Tokens = TokenRange(384, 640)
+    """New tokens of the user in a long turn."""
     warm: Share = 0.0
+    """Share of conversations that open with the system prompt alone, so that the tree holds a state
+    exactly at its end; the first conversation on each system prompt then always does."""
     payload_bytes: SizeBytes = 0
+    """Features sent with each prompt, as for an image; 0 sends none."""
     payload_repeat: Share = 0.0
+    """Share of requests that send one of eight earlier payloads again; others send their own."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Conversations:
-    """Chains of turns; each prompt is all that was said before plus new user tokens.
-
-    ``open`` conversations are under way at once.  ``branch`` is the share of new ones that begin
-    with the first turns of another; ``edit`` the share of turns that go back to a random point of
-    their own past and ask again from there, which splits a node of the tree.
-    """
+    """Chains of turns; each prompt is the conversation so far plus new user tokens."""
 
     turns: Tokens = TokenRange(1, 1)
+    """Number of turns of a conversation."""
     open: Count = 48
+    """Conversations in progress at once."""
     branch: Share = 0.0
+    """Share of new conversations that begin with the first turns of another one."""
     edit: Share = 0.0
+    """Share of turns that go back to a random point of their own conversation and continue from
+    there, which splits a node of the tree."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Sessions:
-    """Conversations that are held in a streaming session: each turn sends only what is new.
-
-    ``share`` of the conversations are; those neither branch nor go back.  Clients think for
-    ``think_s`` between two turns, and keep the session open for ``hold_s`` after the last one; both
-    are drawn from half to one and a half times that.  Of the sessions ``close_busy`` are closed
-    while their last turn is answered, and ``abandon`` never, so that they time out: after
-    ``timeout_s`` without a turn, None is for ever.  ``overlong`` of the turns are too long and are
-    rejected.  ``at_rest`` says whether sessions are closed before each checkpoint; only then do
-    locks in the tree say something there.
-    """
+    """Conversations in a streaming session of the engine: each turn sends only what is new."""
 
     share: Share = 0.0
+    """Share of conversations held in a session; these neither branch nor go back."""
     think_s: DurationS = 0.0
+    """Mean time between two turns, drawn from half to one and a half times this."""
     hold_s: DurationS = 0.0
+    """Mean time from the last turn to the close, drawn in the same way."""
     close_busy: Share = 0.0
+    """Share of sessions closed during the decode of their last turn."""
     abandon: Share = 0.0
+    """Share of sessions that are never closed and time out."""
     timeout_s: DurationS | None = None
+    """Time without a turn after which the engine closes a session; null sets no limit."""
     overlong: Share = 0.0
+    """Share of turns that are too long and are rejected."""
     at_rest: Literal["open", "closed"] = "open"
+    """Whether sessions are closed before each checkpoint; only then are locks in the tree checked
+    there."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Output:
-    """How much is answered, in tokens."""
+    """What a request generates."""
 
     tokens: Tokens = TokenRange(4, 24)
+    """Output tokens of a request."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class SamplingSettings:
-    """How tokens are chosen.
-
-    ``greedy`` is the share of requests at temperature 0; ``stop`` the share that bring
-    ``stop_ids`` random stop tokens.  All others run to their full length.  ``top_k`` null is all.
-    """
+    """How tokens are sampled."""
 
     temperature: Amount = 1.0
+    """Temperature of the requests that are not greedy."""
     top_k: Count | None = None
+    """Sample from the k most likely tokens; null from all."""
     top_p: Share = 1.0
+    """Sample from the most likely tokens with this total probability."""
     greedy: Share = 0.5
+    """Share of requests at temperature 0."""
     stop: Share = 0.0
+    """Share of requests with stop tokens; all others run to their full length."""
     stop_ids: Count = 64
+    """Number of random stop tokens of such a request."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Aborts:
-    """Shares of requests that are aborted while queued, in prefill or in decode, or whose client
-    leaves in decode without a word.  One aborted in prefill is always a long one, as a short one
-    would be through before the abort arrives.
-
-    ``queue_timeout_s`` is how long any client waits for admission before it aborts; None: for ever.
-    """
+    """Requests that their client aborts or abandons."""
 
     queued: Share = 0.0
+    """Share of requests aborted in the waiting queue."""
     prefill: Share = 0.0
+    """Share of requests aborted during prefill; these have a long prompt, because a short one would
+    finish before the abort arrives."""
     decode: Share = 0.0
+    """Share of requests aborted during decode."""
     disconnect: Share = 0.0
+    """Share of requests whose client disconnects during decode without an abort."""
     queue_timeout_s: DurationS | None = None
+    """How long a client waits for admission before it aborts; null waits for ever."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class PriorityShare:
-    """The share of requests that bring this priority; what all leave over brings none."""
+    """A priority and how many requests have it; the remaining requests have none."""
 
     value: Annotated[int, Strict()]
+    """The priority."""
     share: Share
+    """Share of requests with this priority."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Controls:
-    """What an operator does meanwhile, in traffic time; None never does it.
-
-    A pause lasts ``pause_for_s``; its mode is what becomes of the requests: ``retract`` sends those
-    that run back to the queue, ``in_place`` keeps them as they are, ``abort`` ends all.
-    """
+    """Actions of an operator during the run, in traffic time, so that a checkpoint delays them."""
 
     pause_every_s: DurationS | None = None
+    """Time between two pauses of the engine; null never pauses it."""
     pause_for_s: DurationS = 0.2
+    """Duration of a pause."""
     pause_mode: Literal["abort", "retract", "in_place"] = "retract"
+    """What a pause does with running requests: `retract` returns them to the queue, `in_place`
+    keeps them, `abort` ends all requests."""
     abort_all_every_s: DurationS | None = None
+    """Time between two aborts of all requests; null never does it."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class BadInput:
-    """Shares of requests the engine must refuse or cut: ``overlong`` asks for a refusal,
-    ``truncate`` for a cut, ``duplicate_ids`` repeats the id of a request in flight.
-    """
+    """Requests that the engine must reject or truncate."""
 
     overlong: Share = 0.0
+    """Share of requests that are too long and must be rejected."""
     truncate: Share = 0.0
+    """Share of requests that are too long and must be truncated."""
     duplicate_ids: Share = 0.0
+    """Share of requests that repeat the id of a request in flight."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Ballast:
-    """Long-lived Python objects in the worker; the collector waits for a quarter of them."""
+    """Long-lived Python objects in the worker; fewer make full collections more frequent."""
 
     objects: Objects = 1_000_000
+    """Number of objects."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class GcSettings:
-    """The worker's garbage collector; None leaves the interpreter's thresholds."""
+    """The garbage collector of the worker."""
 
     mode: Literal["default", "freeze-after-warmup"] = "default"
+    """`freeze-after-warmup` calls `gc.freeze` at the end of the warm-up."""
     thresholds: tuple[CountOrZero, CountOrZero, CountOrZero] | None = None
+    """Thresholds for `gc.set_threshold`; null keeps the interpreter's."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Probe:
-    """How often to sample and to count what the collector would free; None follows the duration.
-
-    A count that holds the engine for longer than ``max_stall_ms`` is not repeated under traffic;
-    None sets no limit.  A fork takes tens of milliseconds, a reference walk some seconds.
-    """
+    """How often the run is measured."""
 
     sample_every_s: AutoDurationS = None
+    """Time between two samples; `auto` follows the duration of the run."""
     collectible_every_s: AutoDurationS = None
+    """Time between two heap scans; `auto` follows the duration of the run."""
     max_stall_ms: Amount | None = 5000.0
+    """If two heap scans in a row stop the engine for longer, they are not repeated under traffic;
+    null sets no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Limits:
-    """What CLEAN means for a run of ``from_s`` and longer: growth below these rates.
-
-    A rate that is None has no limit at this length: the metric stays undecided, and a soak extends
-    itself to a length that has one.  Limits are measured: ``hybridbench bench limits``.
-
-    A profile for work that decays also limits the least share of prompt tokens that the cache
-    serves (``hit_rate``), or the most that an eviction takes (``evict_ms``).
-    """
+    """What CLEAN requires of a run of `from` and longer: growth below these rates."""
 
     from_s: DurationS = 0.0
+    """Shortest run that these limits apply to."""
     rss_bytes_per_h: BytesPerHour | None = None
+    """Largest growth of private memory, such as `200MiB/h`; without a limit the metric is
+    undecided, and the soak extends itself to a length that has one."""
     collectible_bytes_per_h: BytesPerHour | None = None
+    """Largest growth of collectible memory."""
     hit_rate: Share | None = None
+    """Smallest share of prompt tokens served by the cache."""
     evict_ms: Amount | None = None
+    """Largest processor time of an eviction, in milliseconds."""
 
     def by_metric(self) -> dict[str, float]:
         """The limits that there are, by the names of what they limit; rates are per hour."""
@@ -288,13 +317,18 @@ class CallerChoices(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class ProfileKeys:
-    """All keys of a profile; ``model`` is a preset or a checkpoint directory."""
+    """All keys of a profile."""
 
     name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    """Name of the profile, part of the names of its runs."""
     description: str = ""
+    """What the profile is for; `hybridbench profiles list` prints it."""
     model: Annotated[str, StringConstraints(strict=True, min_length=1)] = DEFAULT_MODEL
+    """A preset or a checkpoint directory; `--model` takes precedence."""
     seed: Seed = 1
+    """Seed for weights and traffic; `--seed` takes precedence."""
     duration_s: DurationS = DEFAULT_DURATION_S
+    """Planned length of the traffic; `--duration` takes precedence."""
     warmup: Warmup = Warmup()
     checkpoint: Checkpoint = Checkpoint()
     pools: PoolSizes = PoolSizes()
@@ -306,15 +340,19 @@ class ProfileKeys:
     output: Output = Output()
     sampling: SamplingSettings = SamplingSettings()
     priorities: tuple[PriorityShare, ...] = ()
+    """Priorities and the share of requests with each; needs `engine.enable_priority_scheduling`."""
     aborts: Aborts = Aborts()
     controls: Controls = Controls()
     bad_input: BadInput = BadInput()
     assert_coverage: Mapping[str, CoverageFloor] = Field(default_factory=dict)
+    """Counters and the least count of each, such as `>5/min`; a run that stays below is INVALID."""
     ballast: Ballast = Ballast()
     gc: GcSettings = GcSettings()
     probe: Probe = Probe()
     limits: tuple[Limits, ...] = Field(alias="promise")
+    """Limits of CLEAN; the entry with the largest `from` that the run reaches applies."""
     thresholds: tuple[ThresholdText, ...] = ()
+    """Additional limits of every run, such as `rss.slope<200MiB/h`."""
 
     def engine_config(self, **chosen: Unpack[CallerChoices]) -> EngineConfig:
         """The engine that the profile asks for, with what the command line says of it.

@@ -15,6 +15,7 @@ from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import METRICS
 from hybridbench.records.codes import FindingCode
+from hybridbench.workload.profile import profile_json_schema
 
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
@@ -77,3 +78,24 @@ def test_the_navigation_has_every_page_once() -> None:
 )  # fmt: skip
 def test_a_generated_page_names_everything(page: str, names: list[str]) -> None:
     assert [name for name in names if name not in REFERENCE[page]] == []
+
+
+def undescribed(schema: dict[str, object]) -> list[str]:
+    """The keys of a profile that have no description; a key that holds a group has the group's."""
+    groups = schema["$defs"]
+    assert isinstance(groups, dict)
+    return [
+        f"{name}.{key}"
+        for name, group in {"profile": schema, **groups}.items()
+        for key, value in group["properties"].items()
+        if not (value.get("description") or groups[value["$ref"].rsplit("/")[-1]]["description"])
+    ]
+
+
+def test_every_profile_key_metric_and_finding_has_a_plain_description() -> None:
+    meanings = [metric.meaning for metric in METRICS] + [code.meaning for code in FindingCode]
+
+    assert undescribed(profile_json_schema()) == []
+    assert [meaning for meaning in meanings if len(meaning.split()) < 3] == []
+    assert all(code.meaning.endswith(".") for code in FindingCode)
+    assert len(set(meanings)) == len(meanings)
