@@ -27,7 +27,7 @@ from hybridbench.setting_types import (
 )
 
 SchedulePolicyName: TypeAlias = Literal["fcfs", "lpm"]
-CacheKind: TypeAlias = Literal["radix", "unified", "chunk"]
+CacheKind: TypeAlias = Literal["auto", "radix", "unified", "chunk", "swa", "swa_chunk"]
 CheckLevel: TypeAlias = Literal["off", "idle", "busy"]
 SpeculativeAlgorithm: TypeAlias = Literal["NGRAM"]
 StateRefresh: TypeAlias = Literal["path", "used"]
@@ -79,6 +79,9 @@ class PoolSizes(ProfileGroup):
     page_size: Count = 1
     """KV tokens that are given out and shared together; a model with recurrent layers needs a
     ``mamba_scheduler_strategy`` with track buffers for more than 1."""
+    swa_full_tokens_ratio: Share = 0.8
+    """Size of the pool for sliding layers, as a share of ``kv_tokens``; only where the cache keeps
+    their KV within the windows."""
     mamba_slots: Count = 160
     """State slots; a model without recurrent layers has none, whatever is given."""
     max_context_len: _TwoOrMore = 2048
@@ -97,9 +100,11 @@ class EngineSettings(ProfileGroup):
     """Tokens of all prompts of one prefill step, the first one excepted."""
     schedule_policy: SchedulePolicyName = "fcfs"
     """"fcfs" serves in order of arrival, "lpm" the longest cached prefix first."""
-    cache: CacheKind = "radix"
+    cache: CacheKind = "auto"
     """"radix" reuses prefixes in the tree made for the model, "unified" in one tree for all models,
-    "chunk" reuses nothing."""
+    "chunk" reuses nothing.  "swa" and "swa_chunk" are "radix" and "chunk" for a model with sliding
+    windows, and keep KV of its sliding layers within the windows only.  "auto" is "swa" for such a
+    model and "radix" for others."""
     check_level: CheckLevel = "idle"
     """Which invariants a step checks: none, those of idleness, those of every step."""
     check_owners: Flag = True
@@ -181,6 +186,17 @@ class EngineConfig(EngineSettings, PoolSizes):
     def tracks_states(self) -> bool:
         """Whether requests have track buffers, if the model has states at all."""
         return self.mamba_scheduler_strategy != "no_buffer" and self.cache != "chunk"
+
+    @property
+    def keeps_windows_only(self) -> bool:
+        """Whether KV of sliding layers is kept within their windows, in a pool of its own."""
+        return self.cache in {"swa", "swa_chunk"}
+
+    @property
+    def swa_tokens(self) -> int:
+        """KV tokens of the pool for sliding layers: whole pages, one at least."""
+        pages = int(self.kv_tokens * self.swa_full_tokens_ratio) // self.page_size
+        return max(1, pages) * self.page_size
 
     @property
     def track_buffer_size(self) -> int:

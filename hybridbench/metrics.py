@@ -237,7 +237,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "stale objects that survive a full collection",
         check=Check.EXACT,
     ),
-    # Pools: kv (tokens), mamba (state slots), req (rows).
+    # Pools: kv (tokens), swa (tokens in sliding windows), mamba (state slots), req (rows).
     MetricSpec("pool.*.total", Unit.SLOTS, Kind.LEVEL, "all usable slots of the pool"),
     MetricSpec(
         "pool.*.available", Unit.SLOTS, Kind.LEVEL, "free slots of the pool", higher_is_worse=False

@@ -49,6 +49,7 @@ ALIASES: Mapping[str, str] = {
     "throughput": "throughput_tokens_per_s",
     "requests": "requests_per_s",
     "pool.kv.free": "pool.kv.available",
+    "pool.swa.free": "pool.swa.available",
     "pool.mamba.free": "pool.mamba.available",
     "pool.req.free": "pool.req.available",
 }
@@ -57,7 +58,7 @@ ALIASES: Mapping[str, str] = {
 _LATENCIES: Mapping[str, Mapping[str, str]] = {
     name: {"p50": f"{name}_ms_p50", "p99": f"{name}_ms_p99"} for name in ("ttft", "itl")
 }
-_POOLS = ("kv", "mamba", "req")
+_POOLS = ("kv", "swa", "mamba", "req")
 _TWO_PART = {"slope.lower": Stat.SLOPE_LOWER, "slope.upper": Stat.SLOPE_UPPER}
 _PER_HOUR = {"h": 1.0, "min": 60.0, "s": 3600.0, "d": 1.0 / 24.0}
 _OPERATOR = re.compile(r"<=|>=|<|>")

@@ -12,6 +12,7 @@ from hybridbench.clock import Clock, FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 from hybridbench.engine.model_runner import LanguageModel
+from hybridbench.engine.models.gpt_oss import GptOssConfig
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.registry import Model, build_model
 from hybridbench.engine.req import Req
@@ -43,6 +44,20 @@ NANO_MODEL = Qwen3NextConfig(
 # The same block without recurrent layers.
 ATTENTION_MODEL = replace(NANO_MODEL, layer_types=("full_attention", "full_attention"))
 
+# By turns a window of eight tokens and all of them, with experts and sinks.
+WINDOW_MODEL = GptOssConfig(
+    vocab_size=48,
+    hidden_size=16,
+    layer_types=("sliding_attention", "full_attention"),
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    sliding_window=8,
+    num_local_experts=2,
+    num_experts_per_tok=1,
+    intermediate_size=8,
+)
+
 NANO_ENGINE = EngineConfig(
     model="nano",
     dtype="float64",
@@ -69,6 +84,12 @@ def attention_model() -> Model:
     return build_model(ATTENTION_MODEL, torch.float64, "cpu", seed=1)
 
 
+@cache
+def window_model() -> Model:
+    """One model with sliding windows for all tests."""
+    return build_model(WINDOW_MODEL, torch.float64, "cpu", seed=1)
+
+
 def make_engine(
     *,
     clock: Clock | None = None,
@@ -93,6 +114,17 @@ def make_attention_engine(page_size: int = 1, **changes: Any) -> Engine:
     """The same with an attention-only model, whose KV comes in pages of any size."""
     sizes = {"chunked_prefill_size": max(32, page_size), "kv_tokens": max(256, 8 * page_size)}
     model = DigestModel(ATTENTION_MODEL)
+    return make_engine(model=model, page_size=page_size, **{**sizes, **changes})
+
+
+def make_window_engine(page_size: int = 1, **changes: Any) -> Engine:
+    """The same with sliding windows, whose KV is in two pools."""
+    sizes = {
+        "chunked_prefill_size": max(32, page_size),
+        "kv_tokens": max(256, 8 * page_size),
+        "swa_full_tokens_ratio": 0.6,
+    }
+    model = DigestModel(WINDOW_MODEL)
     return make_engine(model=model, page_size=page_size, **{**sizes, **changes})
 
 

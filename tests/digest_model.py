@@ -6,6 +6,7 @@ real model's choice often survives that.  And it costs a tenth: a step is a few 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
+from hybridbench.engine.memory.swa_pool import SWAKVPool
 from hybridbench.engine.models.config import ModelConfig
 
 Words: TypeAlias = NDArray[np.uint64]
@@ -32,7 +34,8 @@ class DigestModel:
     """Keys, values and states are numbers below 2^52, which pools of float64 keep exactly.
 
     The layers are those of ``config``: an attention layer digests the keys and values of all
-    positions, a recurrent one adds each new token to its state, and its convolution looks at the
+    positions, one with a window those of the last, a recurrent one adds each new token to its
+    state, and its convolution looks at the
     token before.
     """
 
@@ -48,7 +51,8 @@ class DigestModel:
                 assert kv_pool.mamba_pool is not None
                 x = _recur(x, layer_id, batch, layout, kv_pool.mamba_pool)
             else:
-                x = _attend(x, layer_id, batch, layout, kv_pool)
+                window = self.config.sliding_window if kind == "sliding_attention" else None
+                x = _attend(x, batch, layout, _LayerKv.of(kv_pool, layer_id, window))
         rows = slice(None) if batch.mode == "verify" else layout.last
         return self._logits(x[rows], batch.input_ids[rows])
 
@@ -87,19 +91,34 @@ class _Layout(NamedTuple):
         )
 
 
-def _attend(
-    x: Words, layer_id: int, batch: ForwardBatch, layout: _Layout, kv_pool: HybridLinearKVPool
-) -> Words:
-    """[T] -> [T]: with the digest of all positions up to each token's own."""
-    keys, values = (_floats(buffer)[:, 0, 0] for buffer in kv_pool.get_kv_buffer(layer_id))
-    keys[batch.out_cache_loc], values[batch.out_cache_loc] = x, _mixed(x)
-    positions = np.arange(len(batch.kv_indices)) - np.repeat(layout.starts, batch.seq_lens)
-    read = _words(keys[batch.kv_indices]) + _mixed(_words(values[batch.kv_indices]))
+class _LayerKv(NamedTuple):
+    """What an attention layer has at which location, and how many positions a token sees."""
+
+    keys: NDArray[np.float64]
+    values: NDArray[np.float64]
+    window: int | None
+    to_row: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, kv_pool: HybridLinearKVPool, layer_id: int, window: int | None) -> _LayerKv:
+        keys, values = (_floats(buffer)[:, 0, 0] for buffer in kv_pool.get_kv_buffer(layer_id))
+        if window is not None and isinstance(kv_pool, SWAKVPool):
+            return cls(keys, values, window, kv_pool.translate_loc_from_full_to_swa)
+        return cls(keys, values, window, lambda locations: locations)
+
+
+def _attend(x: Words, batch: ForwardBatch, layout: _Layout, kv: _LayerKv) -> Words:
+    """[T] -> [T]: with the digest of the positions that each token sees, its own included."""
+    new_rows, rows = kv.to_row(batch.out_cache_loc), kv.to_row(batch.kv_indices)
+    kv.keys[new_rows], kv.values[new_rows] = x, _mixed(x)
+    positions = np.arange(len(rows)) - np.repeat(layout.starts, batch.seq_lens)
+    read = _words(kv.keys[rows]) + _mixed(_words(kv.values[rows]))
     read = _mixed(read + positions.astype(np.uint64) * _ODD)
-    totals = np.cumsum(read, dtype=np.uint64)
-    before = (totals - read)[layout.starts]
-    new = layout.starts[layout.request] + batch.positions
-    return _mixed(x + totals[new] - before[layout.request])
+    totals = np.concatenate(([np.uint64(0)], np.cumsum(read, dtype=np.uint64)))
+    seen = batch.positions + 1
+    end = layout.starts[layout.request] + seen
+    # What lies before the window cancels out, whatever the rows of it have by now.
+    return _mixed(x + totals[end] - totals[end - np.minimum(seen, kv.window or seen)])
 
 
 def _recur(x: Words, layer_id: int, batch: ForwardBatch, layout: _Layout, pool: MambaPool) -> Words:

@@ -20,6 +20,7 @@ import torch
 from hybridbench.bench.cache_pattern import Block, CachePattern, Conversations
 from hybridbench.engine.cache.base import (
     CacheInitParams,
+    DecLockRefParams,
     EvictParams,
     InsertParams,
     MatchPrefixParams,
@@ -90,10 +91,12 @@ class _BenchReq:
         self.output_ids: Sequence[int] = ()
         self.fill_ids: Sequence[int] = ()
         self.last_node: TreeNode | None = None
+        self.lock_receipt: DecLockRefParams | None = None
         self.prefix_indices: IntArray = np.empty(0, dtype=np.int64)
         self.cache_protected_len = 0
         self.kv_committed_len = 0
         self.kv_allocated_len = 0
+        self.swa_evicted_seqlen = 0
 
 
 class TimedCache:

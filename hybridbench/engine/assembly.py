@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
 
 from hybridbench.clock import Clock
 from hybridbench.engine.cache.base import BasePrefixCache, CacheInitParams
-from hybridbench.engine.cache.chunk_cache import ChunkCache
+from hybridbench.engine.cache.chunk_cache import ChunkCache, SWAChunkCache
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
+from hybridbench.engine.memory.swa_pool import SWAKVPool
 from hybridbench.engine.model_runner import LanguageModel, ModelRunner
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import build_model, load_model, resolve_model
@@ -63,22 +66,14 @@ def assemble(
     note = ""
     if model is None:
         model, note = _model_of(config, dtype, device, kernels)
+    if config.cache == "auto":
+        config = replace(config, cache="swa" if model.config.swa_layer_ids else "radix")
     _check_against_model(config, model.config)
     mamba_pool = _mamba_pool(config, model.config, dtype, device, kernels)
-    kv_pool = HybridLinearKVPool(
-        size=config.kv_tokens,
-        dtype=dtype,
-        page_size=config.page_size,
-        head_num=model.config.num_key_value_heads,
-        head_dim=model.config.head_dim,
-        full_attention_layer_ids=model.config.kv_layer_ids,
-        device=device,
-        mamba_pool=mamba_pool,
-        kernels=kernels,
-    )
+    kv_pool = _kv_pool(config, model.config, mamba_pool, dtype, kernels)
     allocator = _kv_allocator(config, kv_pool)
     rows = _rows(config, mamba_pool)
-    tree_cache = _prefix_cache(config, rows, allocator)
+    tree_cache = _prefix_cache(config, model.config, rows, allocator)
     return EngineParts(
         model_config=model.config,
         pools=Pools(
@@ -86,6 +81,7 @@ def assemble(
             allocator,
             tree_cache,
             StreamingSession(tree_cache),
+            model.config.sliding_window if tree_cache.supports_swa() else 0,
             EngineTimings(clock.monotonic_s, clock.thread_cpu_s),
         ),
         runner=ModelRunner(model, kv_pool),
@@ -126,8 +122,53 @@ def _mamba_pool(
     )
 
 
+def _kv_pool(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    mamba_pool: MambaPool | None,
+    dtype: torch.dtype,
+    kernels: Kernels,
+) -> HybridLinearKVPool:
+    heads, head_dim = model_config.num_key_value_heads, model_config.head_dim
+    layers, windows = model_config.kv_layer_ids, model_config.swa_layer_ids
+    if config.keeps_windows_only:
+        return SWAKVPool(
+            config.kv_tokens,
+            config.swa_tokens,
+            config.page_size,
+            dtype,
+            heads,
+            head_dim,
+            swa_attention_layer_ids=windows,
+            full_attention_layer_ids=[layer for layer in layers if layer not in windows],
+            device=config.device,
+            kernels=kernels,
+        )
+    return HybridLinearKVPool(
+        config.kv_tokens,
+        dtype,
+        config.page_size,
+        heads,
+        head_dim,
+        full_attention_layer_ids=layers,
+        device=config.device,
+        mamba_pool=mamba_pool,
+        kernels=kernels,
+    )
+
+
 def _kv_allocator(config: EngineConfig, kv_pool: HybridLinearKVPool) -> KVAllocator:
     # Indices are host numbers wherever the tensors live; the model moves them once per step.
+    if isinstance(kv_pool, SWAKVPool):
+        return SWATokenToKVPoolAllocator(
+            config.kv_tokens,
+            config.swa_tokens,
+            config.page_size,
+            kv_pool.dtype,
+            "cpu",
+            kv_pool,
+            check_owners=config.check_owners,
+        )
     if config.page_size == 1:
         return TokenToKVPoolAllocator(
             config.kv_tokens, kv_pool.dtype, "cpu", kv_pool, check_owners=config.check_owners
@@ -160,9 +201,12 @@ def _rows(config: EngineConfig, mamba_pool: MambaPool | None) -> ReqToTokenPool:
 
 
 def _prefix_cache(
-    config: EngineConfig, rows: ReqToTokenPool, allocator: KVAllocator
+    config: EngineConfig,
+    model_config: ModelConfig,
+    rows: ReqToTokenPool,
+    allocator: KVAllocator,
 ) -> BasePrefixCache:
-    disable = config.cache == "chunk"
+    disable = config.cache in {"chunk", "swa_chunk"}
     params = CacheInitParams(
         rows,
         allocator,
@@ -172,7 +216,10 @@ def _prefix_cache(
         enable_kv_cache_events=config.enable_kv_cache_events,
         enable_mamba_extra_buffer=config.tracks_states,
         mamba_cache_chunk_size=config.cache_chunk_size,
+        sliding_window_size=model_config.sliding_window,
     )
+    if config.keeps_windows_only:
+        return SWAChunkCache(params) if disable else SWARadixCache(params)
     if disable:
         return ChunkCache(params)
     if config.cache == "unified":
@@ -185,6 +232,8 @@ def _prefix_cache(
 def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> None:
     if model_config.linear_layer_ids:
         _check_states(config)
+    if config.keeps_windows_only:
+        _check_windows(config, model_config)
     if config.max_context_len > model_config.max_position_embeddings:
         raise ConfigError(
             f"engine: max_context_len is {config.max_context_len}; the model knows "
@@ -204,6 +253,23 @@ def _check_states(config: EngineConfig) -> None:
         raise ConfigError(
             f"engine: mamba_slots is {config.mamba_slots}; one request that hits needs {least} "
             f"with mamba_scheduler_strategy {config.mamba_scheduler_strategy}."
+        )
+
+
+def _check_windows(config: EngineConfig, model_config: ModelConfig) -> None:
+    if not model_config.swa_layer_ids:
+        raise ConfigError(
+            f"engine: cache is {config.cache!r}, but this model has no sliding windows; "
+            f'use "radix" or "chunk".'
+        )
+    # A chunk, the window before it, which the tree locks in whole nodes, and two broken pages.
+    chunk = config.chunked_prefill_size or config.max_request_len
+    peak = 2 * chunk + model_config.sliding_window + max(1, config.longest_chain)
+    least = min(peak, config.max_request_len) + 2 * config.page_size
+    if config.swa_tokens < least:
+        raise ConfigError(
+            f"engine: swa_full_tokens_ratio {config.swa_full_tokens_ratio} leaves "
+            f"{config.swa_tokens} KV tokens for sliding layers; one request needs {least}."
         )
 
 

@@ -42,6 +42,9 @@ class EngineCounters:
     evict_internal_state: int = 0
     evict_leaf: int = 0
     evict_cascade: int = 0
+    swa_tombstones: int = 0  # nodes of which the window pool has nothing any more, or never had
+    swa_releases: int = 0  # requests that left positions behind their window, once for each step
+    swa_released_tokens: int = 0
     nodes_evicted: int = 0  # leaves and cascaded parents
     states_tracked: int = 0  # copies of states saved for the tree by prefill and decode steps
     track_donations: int = 0  # those the tree took over

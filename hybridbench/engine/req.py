@@ -10,6 +10,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from hybridbench.engine.cache.base import DecLockRefParams
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.sampling_params import SamplingParams
@@ -53,6 +54,9 @@ class ReqKv:
     ``cache_protected_len`` is whole pages, and what follows ``kv_allocated_len`` in its page is the
     request's as well.
 
+    Of what the request holds itself the window pool has only what follows ``swa_evicted_seqlen``
+    (0 without sliding windows); the full pool has all.
+
     With track buffers ``mamba_ping_pong_track_buffer`` names the slots that copies of the state are
     saved in (-1 for one that is not taken), and ``mamba_last_track_seqlen`` the length that the
     last complete copy belongs to, None as long as there is none.
@@ -61,10 +65,11 @@ class ReqKv:
     req_pool_idx: int | None = None
     mamba_pool_idx: int | None = None
     last_node: TreeNode | None = None
-    is_locked: bool = False  # last_node is locked for this request
+    lock_receipt: DecLockRefParams | None = None  # last_node is locked for this request
     cache_protected_len: int = 0
     kv_committed_len: int = 0
     kv_allocated_len: int = 0
+    swa_evicted_seqlen: int = 0
     mamba_ping_pong_track_buffer: list[int] | None = None
     mamba_next_track_idx: int = 0
     mamba_last_track_seqlen: int | None = None
@@ -83,6 +88,11 @@ class ReqKv:
             and self.last_node is None
             and self.kv_allocated_len == 0
         )
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether ``last_node`` is locked for the holder of this record."""
+        return self.lock_receipt is not None
 
     @property
     def row(self) -> int:
@@ -114,6 +124,15 @@ class ReqKv:
     def held_len(self, page_size: int) -> int:
         """The same in whole pages: what is left of its last page is the request's, too."""
         return ceil_align(self.kv_allocated_len, page_size) - self.cache_protected_len
+
+    def swa_held_len(self, page_size: int) -> int:
+        """The same of the window pool."""
+        return ceil_align(self.kv_allocated_len, page_size) - self.swa_held_from
+
+    @property
+    def swa_held_from(self) -> int:
+        """The first position whose KV in the window pool is the request's own."""
+        return max(self.cache_protected_len, self.swa_evicted_seqlen)
 
 
 class KvFields:
@@ -174,6 +193,14 @@ class KvFields:
         self.kv.last_node = node
 
     @property
+    def lock_receipt(self) -> DecLockRefParams | None:
+        return self.kv.lock_receipt
+
+    @lock_receipt.setter
+    def lock_receipt(self, receipt: DecLockRefParams | None) -> None:
+        self.kv.lock_receipt = receipt
+
+    @property
     def prefix_indices(self) -> npt.NDArray[np.int64]:
         return self.kv.prefix_indices
 
@@ -204,6 +231,14 @@ class KvFields:
     @kv_allocated_len.setter
     def kv_allocated_len(self, length: int) -> None:
         self.kv.kv_allocated_len = length
+
+    @property
+    def swa_evicted_seqlen(self) -> int:
+        return self.kv.swa_evicted_seqlen
+
+    @swa_evicted_seqlen.setter
+    def swa_evicted_seqlen(self, length: int) -> None:
+        self.kv.swa_evicted_seqlen = length
 
 
 class Req(KvFields):

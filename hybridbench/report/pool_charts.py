@@ -22,7 +22,12 @@ _PARTS: Final = (
 )
 _MUST_BE_ZERO: Final = ("residual", "waiting_held")
 
-POOL_NAMES: Final = {"kv": "KV tokens", "mamba": "Recurrent state slots", "req": "Request rows"}
+POOL_NAMES: Final = {
+    "kv": "KV tokens",
+    "swa": "KV tokens in sliding windows",
+    "mamba": "Recurrent state slots",
+    "req": "Request rows",
+}
 
 
 def pool_charts(record: RunRecord) -> tuple[Chart, ...]:

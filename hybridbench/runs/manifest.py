@@ -28,7 +28,7 @@ from hybridbench.runs.plan import SoakPlan
 from hybridbench.sampling.headroom import memory_limit
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.targets.wire import PROTOCOL_VERSION
-from hybridbench.workload.coverage import OF_STATES
+from hybridbench.workload.coverage import OF_STATES, OF_WINDOWS
 
 
 def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Manifest:
@@ -94,14 +94,20 @@ def with_worker(
     """``manifest`` completed with what the worker declared and the traffic it will get."""
     can = set(ready.capabilities)
     floors = manifest.profile.assert_coverage
-    unreachable = set() if "mamba" in ready.pools else OF_STATES & floors.keys()
+    without_states = set() if "mamba" in ready.pools else OF_STATES & floors.keys()
+    without_windows = set() if "swa" in ready.pools else OF_WINDOWS & floors.keys()
+    unreachable = without_states | without_windows
     kept = {name: floor for name, floor in floors.items() if name not in unreachable}
     missing = [text for name, text in NOT_SHOWN.items() if name not in can]
-    if unreachable:
-        missing.append(
-            f"{', '.join(sorted(unreachable))}: {ready.model} keeps no recurrent states, so the "
-            "profile's floors on them do not apply"
-        )
+    for names, kept_none in (
+        (without_states, "no recurrent states"),
+        (without_windows, "no KV in sliding windows"),
+    ):
+        if names:
+            missing.append(
+                f"{', '.join(sorted(names))}: {ready.model} keeps {kept_none}, so the "
+                "profile's floors on them do not apply"
+            )
     return replace(
         manifest,
         profile=replace(manifest.profile, assert_coverage=kept),

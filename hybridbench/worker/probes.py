@@ -138,7 +138,7 @@ class WorkerProbes:
             pools={name: pool.as_dict() for name, pool in stats.items()},
             locks={
                 name: stats[pool].protected
-                for name, pool in (("full", "kv"), ("mamba", "mamba"))
+                for name, pool in (("full", "kv"), ("swa", "swa"), ("mamba", "mamba"))
                 if pool in stats
             },
             containers=engine.containers(),

@@ -93,10 +93,12 @@ class StepWatch:
 
     def _held(self, kv: ReqKv) -> dict[str, int]:
         """Slots by pool that a waiting request's record names; only pools with any."""
+        pools = self._engine.pools
         held = {
             "mamba": kv.state_slots_held,
             "req": int(kv.req_pool_idx is not None),
-            "kv": kv.held_len(self._engine.pools.page_size),
+            "kv": kv.held_len(pools.page_size),
+            "swa": kv.swa_held_len(pools.page_size) if pools.swa_allocator is not None else 0,
         }
         return {pool: slots for pool, slots in held.items() if slots}
 

@@ -19,7 +19,8 @@ COVERAGE_COUNTERS: Final = (
     "queue_limit_aborts", "queue_timeouts", "preemptions", "pauses", "refusals", "prefill_chunks",
     "prefix_hits", "prefix_hit_tokens", "prompt_tokens", "kv_blocks_stored", "match_calls",
     "evict_calls", "cow_copies", "node_splits", "tombstones", "evict_internal_state",
-    "evict_leaf", "evict_cascade", "nodes_evicted", "retracts", "retract_retries",
+    "evict_leaf", "evict_cascade", "nodes_evicted", "swa_tombstones",
+    "swa_releases", "swa_released_tokens", "retracts", "retract_retries",
     "session_opens", "session_closes", "session_deferred_closes", "session_timeouts",
     "session_turns", "session_rejected_turns", "session_restores", "session_restored_tokens",
     "session_retracts", "session_retries", "session_tail_frees", "session_abort_queued",
@@ -36,6 +37,9 @@ OF_STATES: Final = frozenset(
         "track_donations",
     }
 )  # fmt: skip
+
+# And what only happens to sliding windows: not to a cache that keeps KV of all positions.
+OF_WINDOWS: Final = frozenset({"swa_tombstones", "swa_releases", "swa_released_tokens"})
 
 _FLOOR = re.compile(r"(>=?)\s*(\d+(?:\.\d+)?)(?:\s*/\s*(min|s))?")
 _NOT_A_FLOOR: Final = "write '>5/min' (grows with the run), '>=20' (any run) or {min: 20}"

@@ -52,7 +52,7 @@ def test_the_record_names_the_track_slots_still_when_its_session_is_gone() -> No
     assert record.mamba_pool_idx is None
     assert len(record.track_slots) == 2
     missing = set(range(1, 65)) - set(engine.pools.mamba_allocator.free_slots)
-    _, in_tree = engine.pools.tree_cache.tree_slots()
+    in_tree = engine.pools.tree_cache.tree_slots().mamba_slots
     assert missing - set(in_tree) == set(record.track_slots)
 
 

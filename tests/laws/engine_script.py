@@ -15,6 +15,7 @@ from tests.builders import (
     make_attention_engine,
     make_engine,
     make_tracking_engine,
+    make_window_engine,
 )
 from tests.drafters import HalfRightDrafter
 
@@ -72,6 +73,23 @@ HYBRID_OVERLAP = hybrid("hybrid, overlapped", enable_overlap_schedule=True)
 PAGED_OVERLAP = paged("pages of 16, overlapped", enable_overlap_schedule=True)
 HYBRID_DRAFTS = hybrid("hybrid, drafts", drafter=HalfRightDrafter(NANO_MODEL.vocab_size))
 PAGED_DRAFTS = paged("pages of 16, drafts", drafter=HalfRightDrafter(NANO_MODEL.vocab_size))
+# Windows of 8 tokens, whose pool hardly suffices for two requests.
+WINDOWS = Script(
+    "windows",
+    _prompts(list(range(1, 45)), fork_at=20),
+    lambda: make_window_engine(
+        kv_tokens=130, swa_full_tokens_ratio=0.5, chunked_prefill_size=16, max_running_requests=3,
+        enable_overlap_schedule=True,
+    ),
+)  # fmt: skip
+WINDOWS_PAGED = Script(
+    "windows, pages of 4",
+    _prompts(list(range(1, 45)), fork_at=20),
+    lambda: make_window_engine(
+        4, kv_tokens=140, swa_full_tokens_ratio=0.5, chunked_prefill_size=16,
+        max_running_requests=3, drafter=HalfRightDrafter(NANO_MODEL.vocab_size),
+    ),
+)  # fmt: skip
 # States are saved every few tokens, in prefill and in decode, in buffers of two.
 TRACKED = Script(
     "track buffers",

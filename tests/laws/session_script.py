@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.builders import (
     make_attention_engine,
     make_engine,
     make_tracking_engine,
+    make_window_engine,
 )
 from tests.drafters import HalfRightDrafter
 
@@ -32,11 +34,11 @@ PLAIN = {"p0": [*range(1, 13), 20, 21], "p1": [22, 23, 24]}
 
 @dataclass(frozen=True)
 class SessionScript:
-    """Who serves the run."""
+    """Who serves the run, and what makes an engine with the same model."""
 
     name: str
     make_engine: Callable[[], Engine]
-    attention_only: bool = False
+    reference: Callable[..., Engine] = make_engine
 
 
 def hybrid(name: str = "hybrid", **changes: Any) -> SessionScript:
@@ -53,7 +55,9 @@ def attention(page_size: int, name: str, **changes: Any) -> SessionScript:
         "max_running_requests": 4,
     }
     return SessionScript(
-        name, lambda: make_attention_engine(page_size, **sizes, **changes), attention_only=True
+        name,
+        lambda: make_attention_engine(page_size, **sizes, **changes),
+        reference=make_attention_engine,
     )
 
 
@@ -90,6 +94,17 @@ TRACKED_AHEAD = SessionScript(
         mamba_cache_chunk_size=4, mamba_track_interval=4, **AHEAD["both"],
     ),
 )  # fmt: skip
+WINDOWS_AHEAD = [
+    SessionScript(
+        f"windows, pages of {page_size}, {name}",
+        partial(
+            make_window_engine, page_size, kv_tokens=208, swa_full_tokens_ratio=0.5,
+            chunked_prefill_size=16, max_running_requests=4, **AHEAD[name],
+        ),
+        reference=make_window_engine,
+    )
+    for page_size, name in ((1, "overlap"), (4, "both"))
+]  # fmt: skip
 SCRIPTS = [
     HYBRID,
     PAGED,
@@ -99,6 +114,7 @@ SCRIPTS = [
     TRACKED_AHEAD,
     UNIFIED,
     UNIFIED_PAGED,
+    *WINDOWS_AHEAD,
 ]
 
 
@@ -174,28 +190,22 @@ class SessionRun:
             self.said[name] = [*self.prompts[rid], *output]
 
 
-def make_reference(script: SessionScript) -> Engine:
-    """An engine with the script's model that reuses nothing and lacks nothing."""
-    if script.attention_only:
-        return make_attention_engine(1, cache="chunk", check_level="off")
-    return make_engine(cache="chunk", check_level="off")
-
-
 class ReferenceTokens:
     """What an engine without reuse says to a prompt; each prompt is asked once of either model."""
 
     def __init__(self) -> None:
-        self._known: dict[bool, dict[tuple[int, ...], list[int]]] = {}
+        self._known: dict[Callable[..., Engine], dict[tuple[int, ...], list[int]]] = {}
 
     def check(self, script: SessionScript, run: SessionRun) -> None:
         """Every answer of ``run``, cut short or not, against the whole conversation's."""
-        known = self._known.setdefault(script.attention_only, {})
+        known = self._known.setdefault(script.reference, {})
         for rid, prompt in run.prompts.items():
             if rid not in run.outputs:
                 continue
             key = tuple(prompt)
             if key not in known:
-                known[key] = make_reference(script).generate([prompt], PARAMS)[0]
+                reference = script.reference(cache="chunk", check_level="off")
+                known[key] = reference.generate([prompt], PARAMS)[0]
             output = run.outputs[rid]
             assert output == known[key][: len(output)], (rid, prompt)
             assert run.ends[rid] is not EventKind.FINISHED or len(output) == len(known[key])

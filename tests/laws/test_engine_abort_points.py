@@ -20,6 +20,8 @@ from tests.laws.engine_script import (
     TRACKED_PAGES,
     UNIFIED,
     UNIFIED_PAGED,
+    WINDOWS,
+    WINDOWS_PAGED,
     Script,
     ScriptedRun,
 )
@@ -35,6 +37,8 @@ from tests.laws.engine_script import (
         ("abort", PAGED_OVERLAP),
         ("abort", HYBRID_DRAFTS),
         ("abort", PAGED_DRAFTS),
+        ("abort", WINDOWS),
+        ("abort", WINDOWS_PAGED),
         ("abort", TRACKED),
         ("abort", TRACKED_PAGES),
         ("abort", TRACKED_DRAFTS),

@@ -22,6 +22,8 @@ from tests.laws.engine_script import (
     UNIFIED,
     UNIFIED_PAGED,
     UNIFIED_TRACKED,
+    WINDOWS,
+    WINDOWS_PAGED,
     Script,
     ScriptedRun,
 )
@@ -81,6 +83,9 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
         # Chains are allocated as prefills are; a step whose chains fail decodes plainly.
         (HYBRID_DRAFTS, "prefill tokens"),
         (PAGED_DRAFTS, "prefill tokens"),
+        (WINDOWS, "prefill tokens"),
+        (WINDOWS, "decode tokens"),
+        (WINDOWS_PAGED, "prefill tokens"),
         (TRACKED, "state slots"),
         (TRACKED, "rows"),
         (TRACKED_DRAFTS, "state slots"),

@@ -56,8 +56,8 @@ def test_the_sums_say_what_a_walk_over_every_holder_says(name: str) -> None:
         program.step()
         admitted = engine.scheduler.admitted()
         busy_steps += len(admitted) > 1
-        kv_indices, states = pools.tree_cache.tree_slots()
-        in_tree = {"kv": len(kv_indices), "mamba": len(states), "req": 0}
+        held = pools.tree_cache.tree_slots()
+        in_tree = {"kv": len(held.kv_indices), "mamba": len(held.mamba_slots), "req": 0}
         for pool, stats in engine.pool_stats().items():
             walked = sum(len(audit.req_slots(pool, req)) for req in admitted)
             assert stats.in_flight == stats.uncached == walked, (pool, stats)

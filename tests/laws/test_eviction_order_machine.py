@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hybridbench.engine.cache.base import DecLockRefParams
+from hybridbench.engine.cache.base import DecLockRefParams, EvictResult
 from hybridbench.engine.cache.tree_node import TreeNode
 from tests.laws.eviction_model import EvictionModel, Prefix
 from tests.unit.engine.cache.trees import HybridTree, prefixes
@@ -52,10 +52,12 @@ class TreeBesideModel:
             self.model.unlock(prefix, params.mamba_locked)
 
     def evict_full(self, num_tokens: int) -> None:
-        assert self.tree.cache.evict_full(num_tokens) == self.model.evict_full(num_tokens)
+        evicted = EvictResult(*self.model.evict_full(num_tokens))
+        assert self.tree.cache.evict_full(num_tokens) == evicted
 
     def evict_mamba(self, mamba_num: int) -> None:
-        assert self.tree.cache.evict_mamba(mamba_num) == self.model.evict_mamba(mamba_num)
+        evicted = EvictResult(*self.model.evict_mamba(mamba_num))
+        assert self.tree.cache.evict_mamba(mamba_num) == evicted
 
     def prefix_of(self, node: TreeNode) -> Prefix:
         return next(ids for ids, found in prefixes(self.tree.cache).items() if found is node)

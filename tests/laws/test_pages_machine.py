@@ -161,7 +161,7 @@ class PageMachine(RuleBasedStateMachine):
             assert booked == set(pages)
             assert self.allocator.held(owner) == len(pages) * self.page_size
         assert sorted(seen) == list(range(1, self.pages + 1))
-        assert self.allocator.available_size() == len(free) * self.page_size
+        assert self.allocator.full_available_size() == len(free) * self.page_size
         assert self.allocator.held(FREE) == len(free) * self.page_size
         assert self.allocator.held(RESERVED) == len(self.pending) * self.page_size
 

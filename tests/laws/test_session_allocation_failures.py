@@ -15,6 +15,7 @@ from tests.laws.session_script import (
     TRACKED,
     TRACKED_AHEAD,
     UNIFIED,
+    WINDOWS_AHEAD,
     ReferenceTokens,
     SessionRun,
     SessionScript,
@@ -63,6 +64,7 @@ def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[Session
         (TRACKED_AHEAD, "prefill tokens"),
         (UNIFIED, "state slots"),
         (UNIFIED, "prefill tokens"),
+        *product(WINDOWS_AHEAD, ["prefill tokens"]),
     ],
     ids=lambda value: value.name if isinstance(value, SessionScript) else value,
 )

@@ -17,7 +17,12 @@ import pytest
 
 from hybridbench.clock import FakeClock
 from hybridbench.engine_config import NewTokenRatio
-from tests.builders import make_attention_engine, make_engine, make_tracking_engine
+from tests.builders import (
+    make_attention_engine,
+    make_engine,
+    make_tracking_engine,
+    make_window_engine,
+)
 from tests.session_programs import SessionProgram
 
 # Bets that requests stop early, so that decoding runs out of room now and then.
@@ -239,6 +244,30 @@ def test_sessions_keep_to_it_with_track_buffers(page_size: int, buffer: str, see
         programs, 400, least=2 * seeds, events=(
             "session_turns", "session_restores", "session_closes", "cow_copies", "track_donations",
         ),
+    )  # fmt: skip
+
+
+@several_seeds
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_sessions_keep_to_it_with_windows(page_size: int, seeds: int) -> None:
+    def program(ahead: str, seed: int) -> SessionProgram:
+        clock = FakeClock()
+        engine = make_window_engine(
+            page_size, clock=clock, kv_tokens=24 * max(8, page_size), new_token_ratio=DARING,
+            swa_full_tokens_ratio=0.5, **AHEAD.get(ahead, {}),
+        )  # fmt: skip
+        program = SessionProgram(engine, random.Random(seed), clock, longest_prompt=90)
+        program._make_oracle = make_window_engine
+        return program
+
+    run_all(
+        (
+            (f"{ahead}, seed {seed}", program(ahead, seed))
+            for seed in range(MOST_SEEDS)
+            for ahead in ("neither", "both")
+        ),
+        400, least=2 * seeds, push_back_share=0.02,
+        events=(*TURNS_AHEAD, "session_closes", "swa_releases", "swa_tombstones"),
     )  # fmt: skip
 
 

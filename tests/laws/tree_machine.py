@@ -87,9 +87,9 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def lock(self, data: st.DataObject) -> None:
         world = self.a_world()
-        nodes = sorted(prefixes(world.tree.cache).items())
+        nodes = world.lockable()
         if nodes:
-            world.lock(nodes[data.draw(st.integers(0, len(nodes) - 1))][1])
+            world.lock(nodes[data.draw(st.integers(0, len(nodes) - 1))])
 
     @precondition(lambda self: self.world.locked)
     @rule(data=st.data())
@@ -113,7 +113,10 @@ class TreeMachine(RuleBasedStateMachine):
             world.finish(req, is_insert=False)
         assert world.tree.cache.protected_size() == 0
         assert world.tree.cache.mamba_protected_size() == 0
+        assert world.tree.cache.swa_protected_size() == 0
         world.evict(EvictParams(10**6, 10**6))
         world.check_laws()
         assert world.tree.cache.node_count() == 0
-        assert world.tree.kv.available_size() == world.tree.kv.num_pages * world.tree.kv.page_size
+        assert (
+            world.tree.kv.full_available_size() == world.tree.kv.num_pages * world.tree.kv.page_size
+        )

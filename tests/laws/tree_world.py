@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.engine.cache.base import EvictParams, EvictResult, MatchPrefixParams
+from hybridbench.engine.cache.base import (
+    DecLockRefParams,
+    EvictParams,
+    EvictResult,
+    MatchPrefixParams,
+)
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.owners import FREE, REQ, TRACK, TREE
@@ -22,8 +27,18 @@ from tests.unit.engine.cache.trees import (
     AnyPagedTree,
     HybridTree,
     TreeReq,
+    WindowTree,
     prefixes,
 )
+
+
+@dataclass
+class Part:
+    """What of a node ages apart from its KV: a state, or the KV of it that the window pool has."""
+
+    is_there: bool
+    size: int
+    locks: int
 
 
 @dataclass
@@ -34,18 +49,17 @@ class NodeView:
     tokens: int
     children: int
     parent: tuple[int, ...]
-    has_state: bool
     full_locks: int
-    mamba_locks: int
+    part: Part
 
 
 class TreeWorld:
     """Requests that match, compute, share, finish and vanish, and the laws that must hold."""
 
-    def __init__(self, tree: AnyHybridTree | AnyPagedTree) -> None:
+    def __init__(self, tree: AnyHybridTree | AnyPagedTree | WindowTree) -> None:
         self.tree = tree
         self.requests: list[TreeReq] = []
-        self.locked: list[TreeNode] = []
+        self.locked: list[tuple[TreeNode, DecLockRefParams]] = []
         self._names: dict[tuple[int, ...], int] = {}
         self._kv = np.zeros(tree.kv.size + tree.kv.page_size, dtype=np.int64)
 
@@ -61,17 +75,17 @@ class TreeWorld:
         matched = tree.cache.match_prefix(MatchPrefixParams(key, cow_mamba=True, req=req))
         hit = matched.cache_protected_len
         assert len(matched.device_indices) == hit
-        tree.cache.inc_lock_ref(matched.last_device_node)
+        lock = tree.cache.inc_lock_ref(matched.last_device_node).to_dec_params()
         if isinstance(tree, AnyHybridTree):
             own = req.mamba_pool_idx is None
             self.make_state_room(own + tree.rows.track_slots_at_alloc)
         rows = tree.rows.alloc([req])
         if rows is None:
-            tree.cache.dec_lock_ref(matched.last_device_node)
+            tree.cache.dec_lock_ref(matched.last_device_node, lock)
             if isinstance(tree, AnyHybridTree) and req.mamba_pool_idx is not None:
                 tree.rows.free_mamba_cache(req)
             return False
-        req.last_node = matched.last_device_node
+        req.last_node, req.lock_receipt = matched.last_device_node, lock
         req.prefix_indices = matched.device_indices
         req.cache_protected_len = req.kv_committed_len = req.kv_allocated_len = hit
         tree.rows.write((rows[0], slice(0, hit)), matched.device_indices)
@@ -129,15 +143,6 @@ class TreeWorld:
         assert req.mamba_ping_pong_track_buffer is None
         self.tree.rows.free(req)
 
-    def lock(self, node: TreeNode) -> None:
-        """Lock a node without a request."""
-        self.tree.cache.inc_lock_ref(node)
-        self.locked.append(node)
-
-    def unlock(self, place: int) -> None:
-        """Give one of these locks back."""
-        self.tree.cache.dec_lock_ref(self.locked.pop(place))
-
     def set_state(self, slot: int, prefix: Sequence[int]) -> None:
         assert isinstance(self.tree, AnyHybridTree)
         self.tree.states.mamba_cache.temporal[:, slot] = float(self.name(prefix))
@@ -145,6 +150,17 @@ class TreeWorld:
     def state(self, slot: int) -> int:
         assert isinstance(self.tree, AnyHybridTree)
         return int(self.tree.states.mamba_cache.temporal[0, slot, 0, 0, 0])
+
+    def lockable(self) -> list[TreeNode]:
+        """The nodes that a match can end at, by their prefixes."""
+        return [node for _, node in sorted(prefixes(self.tree.cache).items())]
+
+    def lock(self, node: TreeNode) -> None:
+        """A lock without a request."""
+        self.locked.append((node, self.tree.cache.inc_lock_ref(node).to_dec_params()))
+
+    def unlock(self, number: int) -> None:
+        self.tree.cache.dec_lock_ref(*self.locked.pop(number))
 
     def make_kv_room(self, need: int) -> None:
         short = need - self.tree.kv.available_size()
@@ -163,10 +179,7 @@ class TreeWorld:
 
         evicted = self.tree.cache.evict(params)
 
-        left = {
-            prefix: node.mamba_value is not None
-            for prefix, node in prefixes(self.tree.cache).items()
-        }
+        left = {prefix: view.part.is_there for prefix, view in self._views().items()}
         assert left == expected
         assert evicted == result
         return evicted
@@ -229,23 +242,23 @@ class TreeWorld:
                 assert self.state(node.mamba_value) == self.name(path)
 
     def _naive(self, params: EvictParams) -> tuple[dict[tuple[int, ...], bool], EvictResult]:
-        """Which nodes are left (and whether with a state), by scanning for each victim."""
-        hybrid = isinstance(self.tree, AnyHybridTree)
+        """Which nodes are left (and whether with their part), by scanning for each victim."""
+        ages_apart = not isinstance(self.tree, AnyPagedTree)
         # In a unified tree a tombstone that lost its last child waits for the turn of its KV.
-        cascades = isinstance(self.tree, HybridTree)
+        cascades = isinstance(self.tree, HybridTree | WindowTree)
         views = self._views()
-        tokens = states = 0
+        tokens = parts = 0
 
         def remove(path: tuple[int, ...]) -> None:
-            nonlocal tokens, states
+            nonlocal tokens, parts
             view = views.pop(path)
             tokens += view.tokens
-            states += view.has_state
+            parts += view.part.size if view.part.is_there else 0
             parent = views.get(view.parent)
             if parent is None:
                 return
             parent.children -= 1
-            if cascades and not (parent.children or parent.has_state or parent.full_locks):
+            if cascades and not (parent.children or parent.part.is_there or parent.full_locks):
                 remove(view.parent)
 
         while tokens < params.num_tokens:
@@ -253,17 +266,23 @@ class TreeWorld:
             if not leaves:
                 break
             remove(min(leaves, key=lambda path: views[path].time))
-        while hybrid and states < params.mamba_num:
-            unlocked = [p for p, v in views.items() if v.has_state and not v.mamba_locks]
+        while ages_apart and parts < self._parts_wanted(params):
+            unlocked = [p for p, v in views.items() if v.part.is_there and not v.part.locks]
             if not unlocked:
                 break
             path = min(unlocked, key=lambda path: views[path].time)
             if views[path].children or views[path].full_locks:
-                views[path].has_state = False
-                states += 1
+                views[path].part.is_there = False
+                parts += views[path].part.size
             else:
                 remove(path)
-        return {p: v.has_state for p, v in views.items()}, EvictResult(tokens, states)
+        return {p: v.part.is_there for p, v in views.items()}, self._result(tokens, parts)
+
+    def _parts_wanted(self, params: EvictParams) -> int:
+        return params.mamba_num
+
+    def _result(self, tokens: int, parts: int) -> EvictResult:
+        return EvictResult(tokens, parts)
 
     def _views(self) -> dict[tuple[int, ...], NodeView]:
         return {
@@ -272,9 +291,11 @@ class TreeWorld:
                 tokens=len(node.value),
                 children=len(node.children),
                 parent=path[: len(path) - len(node.value)],
-                has_state=node.mamba_value is not None,
                 full_locks=node.full_lock_ref,
-                mamba_locks=node.mamba_lock_ref,
+                part=self._part(node),
             )
             for path, node in prefixes(self.tree.cache).items()
         }
+
+    def _part(self, node: TreeNode) -> Part:
+        return Part(node.mamba_value is not None, 1, node.mamba_lock_ref)

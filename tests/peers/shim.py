@@ -17,6 +17,7 @@ from hybridbench.engine.cache import mamba_radix_cache, radix_cache
 from hybridbench.engine.cache.base import (
     BasePrefixCache,
     CacheInitParams,
+    DecLockRefParams,
     EvictParams,
     EvictResult,
     InsertParams,
@@ -72,6 +73,8 @@ class Req:
     mamba_next_track_idx: int = 0
     mamba_last_track_seqlen: int | None = None
     last_node: TreeNode | None = None
+    lock_receipt: DecLockRefParams | None = None
+    swa_evicted_seqlen: int = 0
     cache_protected_len: int = 0
     kv_committed_len: int = 0
     kv_allocated_len: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hybridbench.engine.cache.base import CacheInitParams
+from hybridbench.engine.cache.base import CacheInitParams, DecLockRefParams
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.memory.owners import FREE
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator
@@ -149,7 +149,7 @@ def test_a_release_frees_the_row_and_what_is_not_the_trees_and_unlocks_the_rest(
     world = World(page_size=16)
     req = world.first_turn(committed=40, allocated=40)
     world.cache.inc_lock_ref(world.cache.root_node)
-    req.kv.is_locked = True
+    req.kv.lock_receipt = DecLockRefParams()
     world.cache.cache_unfinished_req(req)
     assert world.cache.protected_size() == req.cache_protected_len == 32
     world.finished(req)

@@ -62,7 +62,11 @@ def test_an_impossible_value_is_refused_by_its_name(changes: dict[str, object], 
             {"chunked_prefill_size": 0},
             "engine: chunked_prefill_size is 0; it must be at least 1, or None.",
         ),
-        ({"cache": "tree"}, "engine: cache is 'tree'; it must be radix or unified or chunk."),
+        (
+            {"cache": "tree"},
+            "engine: cache is 'tree'; it must be auto or radix or unified or chunk or swa or "
+            "swa_chunk.",
+        ),
         (
             {"page_size": 16, "kv_tokens": 100},
             "engine: kv_tokens 100 is not a multiple of page_size 16; 96 is.",

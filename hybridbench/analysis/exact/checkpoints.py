@@ -36,7 +36,7 @@ _TAIL_SAMPLES = 5
 _LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
 _SLOTS_NAMED = 10
 _CHECKPOINTS_NAMED = 5
-_LOCKED_POOL = {"full": "kv", "mamba": "mamba"}
+_LOCKED_POOL = {"full": "kv", "swa": "swa", "mamba": "mamba"}
 
 
 def checkpoint_findings(facts: Facts) -> list[Finding]:

@@ -45,7 +45,10 @@ class CacheableReq(RowHolder, Protocol):
         last_node: node whose lock the request holds.  ``cache_unfinished_req`` moves the lock and
             sets it; ``cache_finished_req`` gives the lock back and sets None.
         prefix_indices: KV indices of the prefix that is in the tree (or already computed).
+        lock_receipt: what gives that lock back; None without one.
         cache_protected_len: positions held by that lock, not by the request.
+        swa_evicted_seqlen: positions before this have left the window of all sliding layers; of
+            the request's own among them only the full pool has KV.
         kv_committed_len: positions whose KV is final.
         kv_allocated_len: positions that have a KV index.
     """
@@ -60,8 +63,10 @@ class CacheableReq(RowHolder, Protocol):
     def fill_ids(self) -> Sequence[int]: ...
 
     last_node: TreeNode | None
+    lock_receipt: DecLockRefParams | None
     prefix_indices: IntArray
     cache_protected_len: int
+    swa_evicted_seqlen: int
     kv_committed_len: int
     kv_allocated_len: int
 
@@ -74,6 +79,7 @@ class CacheInitParams:
     all nodes on the way, "used" only the one that is read.  ``enable_mamba_extra_buffer`` has a
     hybrid tree take states from the track buffers of requests; the rows must have such buffers.
     ``mamba_cache_chunk_size`` is the grid of lengths at which a prefill can save a state.
+    ``sliding_window_size`` is how many tokens a query of a sliding layer sees, its own included.
     ``is_eagle`` and ``enable_metrics`` are known and refused.
     """
 
@@ -88,6 +94,7 @@ class CacheInitParams:
     enable_kv_cache_events: bool = False
     enable_mamba_extra_buffer: bool = False
     mamba_cache_chunk_size: int = 64
+    sliding_window_size: int = 0
 
     def __post_init__(self) -> None:
         refuse_unserved(is_eagle=self.is_eagle, enable_metrics=self.enable_metrics)
@@ -142,6 +149,7 @@ class InsertParams:
         mamba_value: state slot after the last token, alone or as the one entry of a list, array
             or tensor; a hybrid tree needs one.
         prev_prefix_len: positions that were the tree's before and are not freed as duplicates.
+        swa_evicted_seqlen: positions before this come without their part in the window pool.
         chunked: the request is between two chunks of its prefill.
         priority: for the eviction policy of that name.
         mamba_owner: who gives the state slot: REQ, or TRACK for one of a track buffer.
@@ -151,6 +159,7 @@ class InsertParams:
     value: SlotInput | None = None
     mamba_value: SlotInput | None = None
     prev_prefix_len: int = 0
+    swa_evicted_seqlen: int = 0
     chunked: bool = False
     priority: int = 0
     mamba_owner: Owner = REQ
@@ -172,10 +181,11 @@ class InsertResult(NamedTuple):
 
 @dataclass(slots=True)
 class EvictParams:
-    """Make free at least so many KV tokens, and so many state slots."""
+    """Make free at least so many KV tokens, state slots, and tokens of the window pool."""
 
     num_tokens: int = 0
     mamba_num: int = 0
+    swa_num_tokens: int = 0
 
 
 class EvictResult(NamedTuple):
@@ -183,12 +193,20 @@ class EvictResult(NamedTuple):
 
     num_tokens_evicted: int = 0
     mamba_num_evicted: int = 0
+    swa_num_tokens_evicted: int = 0
 
 
 class DecLockRefParams(NamedTuple):
-    """What the lock had counted; without it the node's present state decides."""
+    """The receipt of a lock.
 
-    mamba_locked: bool
+    Attributes:
+        mamba_locked: whether the node had a state to lock.
+        swa_locked_len: tokens up to the node's end whose window part is locked; they stay the same
+            tokens when nodes among them are cut.
+    """
+
+    mamba_locked: bool = False
+    swa_locked_len: int = 0
 
 
 class IncLockRefResult(NamedTuple):
@@ -196,15 +214,16 @@ class IncLockRefResult(NamedTuple):
 
     Attributes:
         delta: KV tokens that can no longer be evicted, as a negative number.
-        mamba_locked: whether the node had a state to lock.
+        mamba_locked, swa_locked_len: as in the receipt.
     """
 
     delta: int
     mamba_locked: bool = False
+    swa_locked_len: int = 0
 
     def to_dec_params(self) -> DecLockRefParams:
         """What ``dec_lock_ref`` wants in order to undo exactly this."""
-        return DecLockRefParams(self.mamba_locked)
+        return DecLockRefParams(self.mamba_locked, self.swa_locked_len)
 
 
 class DecLockRefResult(NamedTuple):
@@ -230,6 +249,7 @@ class CacheEvents:
     evict_internal_state: int = 0
     evict_leaf: int = 0
     evict_cascade: int = 0
+    swa_tombstones: int = 0
     nodes_created: int = 0
     nodes_removed: int = 0
     evict_calls: int = 0
@@ -241,10 +261,14 @@ class CacheEvents:
 
 
 class TreeSlots(NamedTuple):
-    """What the tree's own nodes say it holds, found by walking them."""
+    """What the tree's own nodes say it holds, found by walking them.
+
+    ``swa_indices`` are locations in the window pool.
+    """
 
     kv_indices: IntArray
     mamba_slots: list[int]
+    swa_indices: IntArray
 
 
 @dataclass
@@ -311,7 +335,19 @@ class BasePrefixCache(ABC):
     def dec_lock_ref(
         self, node: TreeNode, params: DecLockRefParams | None = None
     ) -> DecLockRefResult:
-        """Undo one ``inc_lock_ref`` of the same node."""
+        """Undo one ``inc_lock_ref`` of the same node, by its receipt.
+
+        Without a receipt the node's present state decides; a tree with windows must have it.
+        """
+
+    def dec_swa_lock_only(self, node: TreeNode, receipt: DecLockRefParams) -> DecLockRefParams:
+        """Unlock the window part alone, which nobody behind the lock reads any more.
+
+        Returns:
+            The receipt of what is still locked.
+        """
+        del node
+        return receipt
 
     @abstractmethod
     def tree_slots(self) -> TreeSlots:
@@ -363,12 +399,28 @@ class BasePrefixCache(ABC):
         """State slots under a lock."""
         return 0
 
+    def swa_evictable_size(self) -> int:
+        """Tokens of the window pool that ``evict`` could free."""
+        return 0
+
+    def swa_protected_size(self) -> int:
+        """Tokens of the window pool under a lock."""
+        return 0
+
     def total_size(self) -> int:
         """KV tokens in the tree."""
         return self.full_evictable_size() + self.full_protected_size()
 
     def session_held_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
         """KV tokens that sessions hold between turns: none without sessions."""
+        del active_pool_idxs
+        return 0
+
+    def session_held_full_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
+        return self.session_held_tokens(active_pool_idxs)
+
+    def session_held_swa_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
+        """Tokens of the window pool that sessions hold between turns: none without sessions."""
         del active_pool_idxs
         return 0
 
@@ -384,6 +436,10 @@ class BasePrefixCache(ABC):
 
     def supports_mamba(self) -> bool:
         """Whether recurrent states are kept, too."""
+        return False
+
+    def supports_swa(self) -> bool:
+        """Whether KV of sliding layers is kept within their windows only."""
         return False
 
     def is_chunk_cache(self) -> bool:
@@ -408,6 +464,11 @@ class BasePrefixCache(ABC):
     def available_and_evictable_str(self) -> str:
         """One line on what is evictable and protected, for messages."""
         kv = f"full: evictable {self.full_evictable_size()}, protected {self.full_protected_size()}"
+        if self.supports_swa():
+            kv = (
+                f"{kv}; swa: evictable {self.swa_evictable_size()}, "
+                f"protected {self.swa_protected_size()}"
+            )
         if not self.supports_mamba():
             return kv
         return (

@@ -29,6 +29,7 @@ from hybridbench.engine.cache.base import (
 from hybridbench.engine.cache.kv_events import KvEventRecorder
 from hybridbench.engine.cache.tree_node import TreeNode, empty_root
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 
 
 class ChunkCache(BasePrefixCache):
@@ -66,7 +67,7 @@ class ChunkCache(BasePrefixCache):
         rows = self.req_to_token_pool
         if req.mamba_pool_idx is not None and isinstance(rows, HybridReqToTokenPool):
             rows.free_mamba_cache(req)
-        req.last_node = None
+        req.last_node = req.lock_receipt = None
 
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
         """The next chunk continues where this one ended; nobody else can."""
@@ -91,7 +92,7 @@ class ChunkCache(BasePrefixCache):
         return DecLockRefResult(0)
 
     def tree_slots(self) -> TreeSlots:
-        return TreeSlots(no_indices(), [])
+        return TreeSlots(no_indices(), [], no_indices())
 
     def iter_nodes(self) -> Iterator[TreeNode]:
         return iter(())
@@ -103,4 +104,20 @@ class ChunkCache(BasePrefixCache):
         """Nothing that could contradict itself."""
 
     def is_chunk_cache(self) -> bool:
+        return True
+
+
+class SWAChunkCache(ChunkCache):
+    """The same for a model with sliding windows, whose KV is in two pools.
+
+    What its requests leave behind their windows goes back while they run.
+    """
+
+    def __init__(self, params: CacheInitParams) -> None:
+        super().__init__(params)
+        allocator = params.token_to_kv_pool_allocator
+        if not isinstance(allocator, SWATokenToKVPoolAllocator):
+            raise TypeError(f"windows need two pools, not {type(allocator).__name__}")
+
+    def supports_swa(self) -> bool:
         return True

@@ -196,7 +196,7 @@ class MambaRadixCache(PrefixTree):
     def evict(self, params: EvictParams) -> EvictResult:
         """Free at least ``num_tokens`` KV tokens, then what is still missing of ``mamba_num``."""
         self.events.evict_calls += 1
-        tokens, states = self.evict_full(params.num_tokens)
+        tokens, states, _ = self.evict_full(params.num_tokens)
         if params.mamba_num > states:
             more = self.evict_mamba(params.mamba_num - states)
             return EvictResult(tokens + more.num_tokens_evicted, states + more.mamba_num_evicted)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from hybridbench.engine.cache.base import (
-    CacheableReq,
     CacheInitParams,
     CacheSanityError,
     DecLockRefParams,
@@ -22,7 +21,6 @@ from hybridbench.engine.cache.base import (
     InsertParams,
     InsertResult,
     KVAllocator,
-    MatchPrefixParams,
     MatchResult,
 )
 from hybridbench.engine.cache.eviction_queue import make_eviction_queue
@@ -78,15 +76,6 @@ class RadixCache(PrefixTree):
 
     def live_node_count(self) -> int:
         return self._node_count + 1
-
-    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
-        if self.disable or not params.key.raw:
-            return self._no_match()
-        result = self._match(params.key)
-        if params.req is not None and len(result.device_indices):
-            self.events.prefix_hits += 1
-            self.events.prefix_hit_tokens += len(result.device_indices)
-        return result
 
     def insert(self, params: InsertParams) -> InsertResult:
         """Put a prefix in, as far as it fills whole pages; the rest stays the caller's.
@@ -146,36 +135,6 @@ class RadixCache(PrefixTree):
         if not node.children and node.full_lock_ref == 0:
             self._evictable_leaves.add(node)
         return DecLockRefResult(delta)
-
-    def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
-        kept = req.cache_protected_len
-        if is_insert and not self.disable:
-            inserted = self.insert(
-                InsertParams(
-                    self._committed_key(req),
-                    self._row_indices(req, req.kv_committed_len),
-                    prev_prefix_len=kept,
-                )
-            )
-            kept = max(kept, inserted.total_len)
-        # Starts on a page border: the page of a partly filled end was never the tree's.
-        self._free_row_from(req, kept)
-        self._give_lock_back(req)
-
-    def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
-        """Share the whole pages computed so far, and lock the longer prefix instead."""
-        value = self._row_indices(req, req.kv_committed_len)
-        req.prefix_indices = value
-        key = self._committed_key(req).page_aligned(self.page_size)
-        if self.disable or not key.raw:
-            return
-        start = req.cache_protected_len
-        self.insert(InsertParams(key, value, prev_prefix_len=start, chunked=chunked))
-        matched = self._match(key)
-        indices = matched.device_indices
-        assert len(indices) == len(key), f"request {req.rid}: the tree lost its prefix"
-        self._move_to_tree(req, matched)
-        req.prefix_indices = np.concatenate((indices, value[len(indices) :]))
 
     def sanity_check(self) -> None:
         nodes = self._check_structure()

@@ -1,4 +1,4 @@
-"""What both prefix trees share: walking down a key, splitting, walking all nodes, table rows.
+"""What the prefix trees share: walking down a key, splitting, walking all nodes, table rows.
 
 Nodes are numbered and accesses counted per tree; an access count is unique, so that the order of
 any two nodes is never in doubt.
@@ -19,6 +19,8 @@ from hybridbench.engine.cache.base import (
     CacheEvents,
     CacheInitParams,
     CacheSanityError,
+    InsertParams,
+    MatchPrefixParams,
     MatchResult,
     TreeSlots,
     no_indices,
@@ -86,7 +88,8 @@ class PrefixTree(BasePrefixCache):
             values.append(node.value)
             if node.mamba_value is not None:
                 states.append(node.mamba_value)
-        return TreeSlots(np.concatenate(values) if values else no_indices(), states)
+        kv_indices = np.concatenate(values) if values else no_indices()
+        return TreeSlots(kv_indices, states, no_indices())
 
     def pretty_print(self) -> str:
         lines = [
@@ -98,6 +101,58 @@ class PrefixTree(BasePrefixCache):
             lines.append(f"{'  ' * depth}{node!r} {node.key!r}")
             stack.extend((child, depth + 1) for child in node.children.values())
         return "\n".join(lines)
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        if self.disable or not params.key.raw:
+            return self._no_match()
+        result = self._match(params.key)
+        if params.req is not None and len(result.device_indices):
+            self.events.prefix_hits += 1
+            self.events.prefix_hit_tokens += len(result.device_indices)
+        return result
+
+    def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
+        kept = req.cache_protected_len
+        if is_insert and not self.disable:
+            inserted = self.insert(
+                InsertParams(
+                    self._committed_key(req),
+                    self._row_indices(req, req.kv_committed_len),
+                    prev_prefix_len=kept,
+                    swa_evicted_seqlen=req.swa_evicted_seqlen,
+                )
+            )
+            kept = max(kept, inserted.total_len)
+        # Starts on a page border: the page of a partly filled end was never the tree's.
+        self._free_row_from(req, kept)
+        self._give_lock_back(req)
+
+    def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
+        """Share the whole pages computed so far, and lock the longer prefix instead."""
+        value = self._row_indices(req, req.kv_committed_len)
+        req.prefix_indices = value
+        key = self._committed_key(req).page_aligned(self.page_size)
+        if self.disable or not key.raw:
+            return
+        start = req.cache_protected_len
+        self.insert(
+            InsertParams(
+                key,
+                value,
+                prev_prefix_len=start,
+                swa_evicted_seqlen=req.swa_evicted_seqlen,
+                chunked=chunked,
+            )
+        )
+        matched = self._match(key)
+        indices = matched.device_indices
+        assert len(indices) == len(key), f"request {req.rid}: the tree lost its prefix"
+        self._move_to_tree(req, matched)
+        req.prefix_indices = np.concatenate((indices, value[len(indices) :]))
+
+    @abstractmethod
+    def _match(self, key: RadixKey) -> MatchResult:
+        """What of ``key`` is reusable, made the youngest of all."""
 
     @abstractmethod
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
@@ -261,15 +316,15 @@ class PrefixTree(BasePrefixCache):
         self.req_to_token_pool.write(
             (req.req_pool_idx, slice(start, len(indices))), indices[start:]
         )
-        self.inc_lock_ref(node)
+        lock = self.inc_lock_ref(node)
         self._give_lock_back(req)
-        req.last_node = node
+        req.last_node, req.lock_receipt = node, lock.to_dec_params()
         req.cache_protected_len = len(indices)
 
     def _give_lock_back(self, req: CacheableReq) -> None:
         if req.last_node is not None:
-            self.dec_lock_ref(req.last_node)
-            req.last_node = None
+            self.dec_lock_ref(req.last_node, req.lock_receipt)
+            req.last_node = req.lock_receipt = None
 
     def _check_structure(self) -> list[TreeNode]:
         """Walk the tree; raise CacheSanityError where parents, keys, values or locks disagree."""

@@ -34,8 +34,12 @@ class TreeNode:
         hit_count: inserts that passed through or ended here.
         priority: largest priority of those inserts.
         hash_value: with KV cache events, the chained hash of each page of the key; else None.
-        full_prev, full_next, mamba_prev, mamba_next: neighbours in the two LRU lists, towards the
-            young and the old end, or in the rings beside them; None outside of the list.
+        swa_tombstone: in a tree with sliding windows, whether the window pool has nothing of this
+            node any more; longer prefixes can still share its KV in the full pool.
+        swa_lock_ref: requests that read its KV in the window pool.
+        full_prev, full_next, mamba_prev, mamba_next, swa_prev, swa_next: neighbours in the LRU
+            lists, towards the young and the old end, or in the rings beside them; None outside of
+            the list.
     """
 
     # __weakref__ so that tests and tools can watch a node die without keeping it alive.
@@ -58,6 +62,10 @@ class TreeNode:
         "parent",
         "priority",
         "state_access_time",
+        "swa_lock_ref",
+        "swa_next",
+        "swa_prev",
+        "swa_tombstone",
         "value",
     )
 
@@ -65,6 +73,8 @@ class TreeNode:
     full_next: TreeNode
     mamba_prev: TreeNode
     mamba_next: TreeNode
+    swa_prev: TreeNode
+    swa_next: TreeNode
 
     def __init__(
         self,
@@ -81,6 +91,8 @@ class TreeNode:
         self.mamba_value: int | None = None
         self.full_lock_ref = 0
         self.mamba_lock_ref = 0
+        self.swa_tombstone = False
+        self.swa_lock_ref = 0
         self.last_access_time = 0
         self.state_access_time = 0
         self.creation_time = 0
@@ -92,6 +104,8 @@ class TreeNode:
         self.full_next = None  # type: ignore[assignment]
         self.mamba_prev = None  # type: ignore[assignment]
         self.mamba_next = None  # type: ignore[assignment]
+        self.swa_prev = None  # type: ignore[assignment]
+        self.swa_next = None  # type: ignore[assignment]
 
     @property
     def lock_ref(self) -> int:

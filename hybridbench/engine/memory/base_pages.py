@@ -129,6 +129,10 @@ class BaseTokenToKVPoolAllocator:
         """Tokens that can be allocated; frees held back by an open group are not among them."""
         return (len(self._free) + self._released_count) * self.page_size
 
+    def full_available_size(self) -> int:
+        """The same of the full pool alone, where layers with a window have one of their own."""
+        return (len(self._free) + self._released_count) * self.page_size
+
     def held(self, owner: Owner) -> int:
         """Tokens that ``owner`` holds (whole pages); FREE means those that can be allocated."""
         return self._ledger.held(owner) * self.page_size
@@ -232,7 +236,7 @@ class BaseTokenToKVPoolAllocator:
     def debug_print(self) -> str:
         """One line about the state of the allocator."""
         return (
-            f"#available {self.available_size()}, #pages free {len(self._free)}, "
+            f"#available {self.full_available_size()}, #pages free {len(self._free)}, "
             f"#pages to merge {self._released_count}, #pages in group "
             f"{sum(len(pages) for pages in self._group)}, of {self.num_pages}"
         )
@@ -291,8 +295,13 @@ class BaseTokenToKVPoolAllocator:
         return tokens
 
     def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
-        """The distinct pages of ``idx``, after the check that ``giver`` holds all of them."""
-        raise NotImplementedError
+        """The pages of ``idx``, after the check that ``giver`` holds all of them, each once.
+
+        Of single tokens none may be named twice.
+        """
+        self._ledger.check(action, idx, giver)
+        self._ledger.check_distinct(action, idx)
+        return idx
 
     def _refuse_in_group(self, action: str) -> None:
         if not self.is_not_in_free_group:

@@ -162,19 +162,23 @@ class HybridLinearKVPool:
 
     def set_kv_buffer(self, layer_id: int, loc: Tensor, k: Tensor, v: Tensor) -> None:
         """Store ``k`` and ``v`` [T, heads, dim] of model layer ``layer_id`` at ``loc`` [T]."""
-        self.full_kv_pool.set_kv_buffer(self._transfer_full_attention_id(layer_id), loc, k, v)
+        pool, local = self._pool_of(layer_id)
+        pool.set_kv_buffer(local, loc, k, v)
 
     def get_key_buffer(self, layer_id: int) -> Tensor:
         """The pool's own key tensor of a model layer."""
-        return self.full_kv_pool.get_key_buffer(self._transfer_full_attention_id(layer_id))
+        pool, local = self._pool_of(layer_id)
+        return pool.get_key_buffer(local)
 
     def get_value_buffer(self, layer_id: int) -> Tensor:
         """The pool's own value tensor of a model layer."""
-        return self.full_kv_pool.get_value_buffer(self._transfer_full_attention_id(layer_id))
+        pool, local = self._pool_of(layer_id)
+        return pool.get_value_buffer(local)
 
     def get_kv_buffer(self, layer_id: int) -> tuple[Tensor, Tensor]:
         """Keys and values of a model layer, not copies."""
-        return self.full_kv_pool.get_kv_buffer(self._transfer_full_attention_id(layer_id))
+        pool, local = self._pool_of(layer_id)
+        return pool.get_kv_buffer(local)
 
     def get_kv_size_bytes(self) -> tuple[int, int]:
         """Bytes of all keys and of all values."""
@@ -208,6 +212,10 @@ class HybridLinearKVPool:
         if self.mamba_pool is None:
             raise ValueError("this KV pool was built without a state pool")
         return self.mamba_pool
+
+    def _pool_of(self, layer_id: int) -> tuple[MHATokenToKVPool, int]:
+        """The pool that has the KV of a model layer, and the layer's number there."""
+        return self.full_kv_pool, self._transfer_full_attention_id(layer_id)
 
     def _transfer_full_attention_id(self, layer_id: int) -> int:
         try:

@@ -71,11 +71,6 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         check_decode(ends)
         return self._take_pages(len(ends), owner)
 
-    def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
-        self._ledger.check(action, idx, giver)
-        self._ledger.check_distinct(action, idx)
-        return idx
-
 
 class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
     """Whole pages of ``page_size`` tokens: pages 1 to size // page_size.
@@ -154,6 +149,8 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         return page_allocation.alloc_decode(crosses, last, pages, self.page_size)
 
     def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
+        if self.page_size == 1:
+            return super()._pages_of(action, idx, giver)
         pages = idx // self.page_size
         if len(pages) > 1:
             # Neighbours mostly share a page: dropping equal neighbours leaves few to look at.

@@ -43,6 +43,8 @@ class ModelConfig(ABC):
     eos_token_ids: tuple[int, ...] = ()
     """Tokens that end a text; from config.json and generation_config.json."""
     max_position_embeddings: int = 262_144
+    sliding_window: int = 0
+    """Tokens that a query of a sliding layer sees, its own included; 0 without such layers."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Shape]:
@@ -96,6 +98,12 @@ class ModelConfig(ABC):
         """Layers that keep KV per token."""
         keeps = {"full_attention", "sliding_attention", "hybrid"}
         return tuple(i for i, kind in enumerate(self.layer_types) if kind in keeps)
+
+    @property
+    def swa_layer_ids(self) -> tuple[int, ...]:
+        """Those of them that read no further back than the sliding window."""
+        kinds = enumerate(self.layer_types)
+        return tuple(i for i, kind in kinds if kind == "sliding_attention")
 
     @property
     def linear_layer_ids(self) -> tuple[int, ...]:

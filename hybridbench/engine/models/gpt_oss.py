@@ -1,6 +1,6 @@
 """gpt-oss: attention with sinks, by turns over a sliding window and over everything, and experts.
 
-The KV pool keeps the positions of all layers; those a window has left behind are not read again.
+What a window has left behind is not read again: a pool of two (``SWAKVPool``) keeps nothing of it.
 
 Source: the released checkpoints' config.json, and the model of that name in transformers.
 """
@@ -8,7 +8,7 @@ Source: the released checkpoints' config.json, and the model of that name in tra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.memory.swa_pool import SWAKVPool
 from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 from hybridbench.engine.models.layers import Loader, Norm, Rotation, rotary_frequencies
@@ -79,7 +80,6 @@ class GptOssConfig(ModelConfig):
     intermediate_size: int
     num_local_experts: int
     sliding_window: int = 128
-    """Tokens that a query of a sliding layer sees, its own included."""
     rope_theta: float = 150_000.0
     yarn: Yarn | None = None
     """None leaves the rotary frequencies as they are."""
@@ -231,8 +231,10 @@ class _Step:
     """What all layers of one step share."""
 
     rotation: Rotation
-    out_cache_loc: Tensor
-    """[T] int64."""
+    full_loc: Tensor
+    """[T] int64: where the new tokens are stored in layers that see all."""
+    sliding_loc: Tensor
+    """[T] int64: and in layers that see a window."""
     last_rows: Tensor | None
     """[B] int64, the rows whose logits are wanted; None for all."""
     full: DecodePlan | ExtendPlan
@@ -266,9 +268,9 @@ class _Attention:
         qkv = qkv.view(tokens, self._heads + 2 * self._key_heads, self._head_dim)
         step.rotation.apply_(qkv[:, : self._heads + self._key_heads])
         q, k, v = torch.split(qkv, [self._heads, self._key_heads, self._key_heads], dim=1)
-        kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
+        plan, loc = (step.sliding, step.sliding_loc) if self._slides else (step.full, step.full_loc)
+        kv_pool.set_kv_buffer(self._layer_id, loc, k, v)
         keys, values = kv_pool.get_kv_buffer(self._layer_id)
-        plan = step.sliding if self._slides else step.full
         if isinstance(plan, ExtendPlan):
             mixed = self._kernels.extend_attention(q, keys, values, plan, self._sinks)
         else:
@@ -359,7 +361,7 @@ class GptOss:
         Of a verifying batch [T, vocab], after every new token.  Writes keys and values of the new
         tokens into the pool, by slot.
         """
-        step = self._plan(batch)
+        step = self._plan(batch, kv_pool)
         x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
         for layer in self._layers:
             x = x.add_(layer.mixer(layer.input_norm(x), step, kv_pool))
@@ -368,8 +370,9 @@ class GptOss:
             x = x.index_select(0, step.last_rows)
         return functional.linear(self._norm(x), self._head)
 
-    def _plan(self, batch: ForwardBatch) -> _Step:
+    def _plan(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> _Step:
         device, window = self.device, self.config.sliding_window
+        in_window = _window_locations(kv_pool)
         full: DecodePlan | ExtendPlan
         sliding: DecodePlan | ExtendPlan
         last_rows = None
@@ -377,21 +380,29 @@ class GptOss:
             lens = batch.extend_lens, batch.prefix_lens
             last_rows = torch.from_numpy(np.cumsum(batch.extend_lens) - 1).to(device)
             full = ExtendPlan.build(*lens, batch.kv_indices, device)
-            sliding = ExtendPlan.build(*lens, batch.kv_indices, device, window)
+            sliding = ExtendPlan.build(*lens, in_window(batch.kv_indices), device, window)
         else:
             seen, kv_indices = batch.seq_lens, batch.kv_indices
             if batch.mode == "verify":
                 seen, kv_indices = verified_chains(batch)
             full = DecodePlan.build(seen, kv_indices, self.dtype, device)
-            sliding = DecodePlan.build(seen, kv_indices, self.dtype, device, window)
+            sliding = DecodePlan.build(seen, in_window(kv_indices), self.dtype, device, window)
         positions = torch.from_numpy(batch.positions).to(device)
         return _Step(
             rotation=Rotation.build(positions, self._frequencies, self.dtype, self._rotation_scale),
-            out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
+            full_loc=torch.from_numpy(batch.out_cache_loc).to(device),
+            sliding_loc=torch.from_numpy(in_window(batch.out_cache_loc)).to(device),
             last_rows=last_rows,
             full=full,
             sliding=sliding,
         )
+
+
+def _window_locations(kv_pool: HybridLinearKVPool) -> Callable[[IndexArray], IndexArray]:
+    """Where sliding layers have what full layers have at given locations."""
+    if isinstance(kv_pool, SWAKVPool):
+        return kv_pool.translate_loc_from_full_to_swa
+    return lambda locations: locations
 
 
 def _norm(loader: Loader, name: str, config: GptOssConfig) -> Norm:

@@ -5,6 +5,7 @@ Slow (it walks pools and tree) and exact: for tests, checkpoints, and to name wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,8 +13,10 @@ from enum import StrEnum
 import numpy as np
 
 from hybridbench.engine.cache.base import TreeSlots
+from hybridbench.engine.memory.base_pages import BaseTokenToKVPoolAllocator
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import FREE, REQ, SESSION, TRACK, TREE, Owner, owner_name
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.scheduler.pools import Pools
 
@@ -96,7 +99,7 @@ class SlotAudit:
             return owner_name(self._pools.mamba_allocator.owner_of(slot))
         if pool == "req":
             return owner_name(self._pools.req_to_token_pool.rows.owner_of(slot))
-        return owner_name(self._pools.token_to_kv_pool_allocator.owner_of(slot))
+        return owner_name(self._kv_allocator(pool).owner_of(slot))
 
     def req_slots(self, pool: str, req: Req) -> list[int]:
         """What the record of ``req`` says it must give back; of KV, the tokens of whole pages."""
@@ -111,9 +114,13 @@ class SlotAudit:
         if pool == "req":
             return [kv.req_pool_idx]
         table, page_size = self._pools.req_to_token_pool.req_to_token, self._pools.page_size
+        own_from = kv.swa_held_from if pool == "swa" else kv.cache_protected_len
         # One position of each page, since what the request does not fill is its own as well.
-        span = slice(kv.cache_protected_len, kv.kv_allocated_len, page_size)
-        return self._tokens_of_pages(table[kv.req_pool_idx, span].astype(np.int64) // page_size)
+        span = slice(own_from, kv.kv_allocated_len, page_size)
+        locations = table[kv.req_pool_idx, span].astype(np.int64)
+        if pool == "swa":
+            locations = self._swa_allocator().translate_loc_from_full_to_swa(locations)
+        return self._tokens_of_pages(locations // page_size)
 
     def _claims(
         self, pool: str, tree: TreeSlots, admitted: Sequence[Req], waiting: Sequence[Req]
@@ -132,6 +139,8 @@ class SlotAudit:
                 claims.append(Claim(f"the track buffer of request {req.rid}", TRACK, tracks))
         if pool == "kv":
             claims.append(Claim("the tree", TREE, tree.kv_indices.tolist()))
+        elif pool == "swa":
+            claims.append(Claim("the tree", TREE, tree.swa_indices.tolist()))
         elif pool == "mamba":
             claims.append(Claim("the tree", TREE, tree.mamba_slots))
         return claims
@@ -141,7 +150,7 @@ class SlotAudit:
             return self._pools.mamba_allocator.free_slots
         if pool == "req":
             return self._pools.req_to_token_pool.free_slots
-        allocator = self._pools.token_to_kv_pool_allocator
+        allocator = self._kv_allocator(pool)
         pages = np.concatenate((allocator.free_pages, allocator.release_pages))
         return self._tokens_of_pages(pages)
 
@@ -150,8 +159,19 @@ class SlotAudit:
             return range(1, self._pools.mamba_allocator.size + 1)
         if pool == "req":
             return range(1, self._pools.req_to_token_pool.size + 1)
-        allocator, page_size = self._pools.token_to_kv_pool_allocator, self._pools.page_size
+        allocator, page_size = self._kv_allocator(pool), self._pools.page_size
         return range(page_size, (allocator.num_pages + 1) * page_size)
+
+    def _kv_allocator(self, pool: str) -> BaseTokenToKVPoolAllocator:
+        """The account of "kv" or of "swa"."""
+        if pool == "swa":
+            return self._swa_allocator().swa_attn_allocator
+        return self._pools.token_to_kv_pool_allocator
+
+    def _swa_allocator(self) -> SWATokenToKVPoolAllocator:
+        allocator = self._pools.swa_allocator
+        assert allocator is not None, "there is one KV pool only"
+        return allocator
 
     def _tokens_of_pages(self, pages: IntArray) -> list[int]:
         page_size = self._pools.page_size
@@ -166,7 +186,7 @@ class SlotAudit:
             return self._pools.mamba_allocator.slots_of(owner)
         if pool == "req":
             return self._pools.req_to_token_pool.rows.slots_of(owner)
-        slots: list[int] = self._pools.token_to_kv_pool_allocator.slots_of(owner).tolist()
+        slots: list[int] = self._kv_allocator(pool).slots_of(owner).tolist()
         return slots
 
     def _against_ledger(self, pool: str, claims: Sequence[Claim]) -> list[InvariantViolation]:
@@ -199,20 +219,28 @@ class SlotAudit:
         return [(name, kv) for name, kv in records if kv.req_pool_idx is not None]
 
     def _locks(self, records: Sequence[tuple[str, ReqKv]]) -> list[InvariantViolation]:
-        """Each node has as many locks on its KV as there are holders of a lock at or below it."""
+        """Each node has as many locks on its KV as there are holders of a lock at or below it.
+
+        Of locks in the window pool only those count whose receipt reaches that far.
+        """
         tree = self._pools.tree_cache
-        wanted: dict[int, int] = {}
+        full: Counter[int] = Counter()
+        swa: Counter[int] = Counter()
         for _, kv in records:
-            node = kv.last_node if kv.is_locked else None
+            node = None if kv.lock_receipt is None else kv.last_node
+            left = 0 if kv.lock_receipt is None else kv.lock_receipt.swa_locked_len
             while node is not None and node is not tree.root_node:
-                wanted[node.id] = wanted.get(node.id, 0) + 1
+                full[node.id] += 1
+                swa[node.id] += left > 0
+                left -= len(node.value)
                 node = node.parent
         found = []
         for node in tree.iter_nodes():
-            if node.full_lock_ref != wanted.get(node.id, 0):
+            there, held = (node.full_lock_ref, node.swa_lock_ref), (full[node.id], swa[node.id])
+            if there != held:
                 message = (
-                    f"tree: node {node.id} has {node.full_lock_ref} locks, and "
-                    f"{wanted.get(node.id, 0)} are held"
+                    f"tree: node {node.id} has {there[0]} locks, {there[1]} in the window pool; "
+                    f"{held[0]} and {held[1]} are held"
                 )
                 found.append(InvariantViolation(ViolationKind.TREE, "tree", message))
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
 
@@ -13,7 +14,7 @@ from hybridbench.engine.scheduler.pools import Pools
 class PoolStats:
     """One pool: ``total`` is the usable size (slot 0 is outside it); the rest should add up to it.
 
-    ``kv`` counts tokens in whole pages, ``mamba`` state slots, ``req`` request rows.  What a
+    ``kv`` and ``swa`` count tokens in whole pages, ``mamba`` state slots, ``req`` rows.  What a
     request holds counts for it alone: the prefix that it reads is the tree's, and protected there.
     """
 
@@ -77,6 +78,9 @@ class PoolStatsObserver:
         holding = [req for req in waiting if not req.kv.is_empty]
         lent = self.active_pool_idxs(admitted)
         stats = {"kv": self._kv(admitted, holding, lent)}
+        swa = self._pools.swa_allocator
+        if swa is not None:
+            stats["swa"] = self._swa(swa, admitted, holding, lent)
         if self._pools.has_states:
             stats["mamba"] = self._mamba(admitted, holding, lent)
         stats["req"] = self._rows(admitted, holding, lent)
@@ -97,12 +101,31 @@ class PoolStatsObserver:
         page_size = allocator.page_size
         return PoolStats(
             total=allocator.size,
-            available=allocator.available_size(),
+            available=allocator.full_available_size(),
             evictable=tree.full_evictable_size(),
             protected=tree.full_protected_size(),
             in_flight=sum(req.kv.held_len(page_size) for req in admitted),
-            session_held=sessions.session_held_tokens(lent),
+            session_held=sessions.session_held_full_tokens(lent),
             waiting_held=sum(req.kv.held_len(page_size) for req in holding),
+        )
+
+    def _swa(
+        self,
+        allocator: SWATokenToKVPoolAllocator,
+        admitted: Sequence[Req],
+        holding: Sequence[Req],
+        lent: set[int],
+    ) -> PoolStats:
+        tree, sessions = self._pools.tree_cache, self._pools.sessions
+        page_size = allocator.page_size
+        return PoolStats(
+            total=allocator.swa_attn_allocator.size,
+            available=allocator.swa_available_size(),
+            evictable=tree.swa_evictable_size(),
+            protected=tree.swa_protected_size(),
+            in_flight=sum(req.kv.swa_held_len(page_size) for req in admitted),
+            session_held=sessions.session_held_swa_tokens(lent),
+            waiting_held=sum(req.kv.swa_held_len(page_size) for req in holding),
         )
 
     def _mamba(self, admitted: Sequence[Req], holding: Sequence[Req], lent: set[int]) -> PoolStats:

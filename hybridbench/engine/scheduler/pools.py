@@ -14,10 +14,11 @@ from hybridbench.engine.cache.base import (
 )
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.memory.mamba_pool import MambaPool
-from hybridbench.engine.memory.owners import TREE
+from hybridbench.engine.memory.owners import FREE, TREE, Owner
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.slots import MambaSlotAllocator
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.timings import EngineTimings
 from hybridbench.engine.sessions.streaming_session import StreamingSession
@@ -30,7 +31,7 @@ class _Account(Protocol):
     @property
     def objections(self) -> int: ...
 
-    def available_size(self) -> int: ...
+    def held(self, owner: Owner) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,16 @@ class Pools:
 
     What a request asks of a cache goes through ``sessions``; room is the tree's own matter.
     With a ``HybridReqToTokenPool`` there are state slots too.  An attention-only model has none and
-    needs none: its requests want 0 of them, and there is room for 0.
+    needs none: its requests want 0 of them, and there is room for 0.  With a
+    ``SWATokenToKVPoolAllocator`` there is a second KV pool, for layers that see
+    ``sliding_window_size`` tokens; each KV token is given out in both: "KV room" is that of both.
     """
 
     req_to_token_pool: ReqToTokenPool
     token_to_kv_pool_allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
     tree_cache: BasePrefixCache
     sessions: StreamingSession
+    sliding_window_size: int = 0
     timings: EngineTimings = field(default_factory=EngineTimings)
 
     @property
@@ -66,8 +70,15 @@ class Pools:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The pools there are: "kv", "mamba" only with state slots, "req"."""
-        return ("kv", "mamba", "req") if self.has_states else ("kv", "req")
+        """The pools there are: "kv", "swa" only with windows, "mamba" with state slots, "req"."""
+        swa = ("swa",) if self.swa_allocator is not None else ()
+        return ("kv", *swa, "mamba", "req") if self.has_states else ("kv", *swa, "req")
+
+    @property
+    def swa_allocator(self) -> SWATokenToKVPoolAllocator | None:
+        """The allocator of both KV pools, if there are two."""
+        allocator = self.token_to_kv_pool_allocator
+        return allocator if isinstance(allocator, SWATokenToKVPoolAllocator) else None
 
     @property
     def mamba_allocator(self) -> MambaSlotAllocator:
@@ -85,7 +96,7 @@ class Pools:
 
     def used(self) -> tuple[int, ...]:
         """Slots of each pool that are not free, in the order of ``names``."""
-        return tuple(account.size - account.available_size() for account in self._accounts())
+        return tuple(account.size - account.held(FREE) for account in self._accounts())
 
     def objections(self) -> dict[str, int]:
         """Slots of each pool that the account would have refused, in an engine that only counts."""
@@ -102,11 +113,23 @@ class Pools:
         """Request rows that nobody holds."""
         return self.req_to_token_pool.available_size()
 
+    def full_room(self) -> int:
+        """KV tokens that are free or can be made free in the pool that keeps all positions."""
+        allocator = self.token_to_kv_pool_allocator
+        return allocator.full_available_size() + self.tree_cache.full_evictable_size()
+
+    def swa_room(self) -> int:
+        """The same in the window pool; 0 without one."""
+        allocator = self.swa_allocator
+        if allocator is None:
+            return 0
+        return allocator.swa_available_size() + self.tree_cache.swa_evictable_size()
+
     def kv_room(self) -> int:
-        """KV tokens that are free or can be made free."""
-        return (
-            self.token_to_kv_pool_allocator.available_size() + self.tree_cache.full_evictable_size()
-        )
+        """KV tokens that can be allocated now, evictions included."""
+        if self.swa_allocator is None:
+            return self.full_room()
+        return min(self.full_room(), self.swa_room())
 
     def mamba_room(self) -> int:
         """State slots that are free, reserved by an open group, or can be made free."""
@@ -138,10 +161,10 @@ class Pools:
         Through the allocators, slot by slot, rather than by clearing them: a slot that was lost
         must not come back unnoticed.
         """
-        kv_indices, mamba_slots = self.tree_cache.tree_slots()
-        self.token_to_kv_pool_allocator.free(kv_indices, TREE)
+        held = self.tree_cache.tree_slots()
+        self.token_to_kv_pool_allocator.free(held.kv_indices, TREE)
         if self.has_states:
-            self.mamba_allocator.free(mamba_slots, TREE)
+            self.mamba_allocator.free(held.mamba_slots, TREE)
         self.tree_cache.reset()
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
@@ -180,6 +203,7 @@ class Pools:
         counters.evict_internal_state = events.evict_internal_state
         counters.evict_leaf = events.evict_leaf
         counters.evict_cascade = events.evict_cascade
+        counters.swa_tombstones = events.swa_tombstones
         counters.kv_blocks_stored = events.blocks_stored
         counters.track_donations = events.track_donations
         counters.nodes_evicted = events.evict_leaf + events.evict_cascade
@@ -187,10 +211,12 @@ class Pools:
 
     def make_kv_room(self, need_size: int) -> bool:
         """Evict until ``need_size`` KV tokens are free; False if they cannot be."""
-        allocator = self.token_to_kv_pool_allocator
-        missing = need_size - allocator.available_size()
-        if missing > 0:
-            self._evict(EvictParams(num_tokens=missing))
+        allocator, swa = self.token_to_kv_pool_allocator, self.swa_allocator
+        if allocator.available_size() < need_size:
+            # Of each pool what it lacks, and no more.
+            missing = max(0, need_size - allocator.full_available_size())
+            swa_missing = 0 if swa is None else max(0, need_size - swa.swa_available_size())
+            self._evict(EvictParams(num_tokens=missing, swa_num_tokens=swa_missing))
         return allocator.available_size() >= need_size
 
     def make_mamba_room(self, need_size: int) -> bool:
@@ -216,14 +242,20 @@ class Pools:
         return rows
 
     def _accounts(self) -> tuple[_Account, ...]:
-        kv, rows = self.token_to_kv_pool_allocator, self.req_to_token_pool.rows
-        return (kv, self.mamba_allocator, rows) if self.has_states else (kv, rows)
+        accounts: list[_Account] = [self.token_to_kv_pool_allocator]
+        if self.swa_allocator is not None:
+            accounts.append(self.swa_allocator.swa_attn_allocator)
+        if self.has_states:
+            accounts.append(self.mamba_allocator)
+        return (*accounts, self.req_to_token_pool.rows)
 
 
 def no_room_message(req: Req, pools: Pools) -> str:
     """What ``req`` needs and what there is, for the client of a request that is given up."""
     need = len(req.origin_input_ids) + req.sampling_params.max_new_tokens
-    wanted, room = f"{need} KV tokens", f"{pools.kv_room()}"
+    wanted, room = f"{need} KV tokens", f"{pools.full_room()}"
+    if pools.swa_allocator is not None:
+        room = f"{room} ({pools.swa_room()} in the window pool)"
     if pools.has_states:
         slots = pools.state_slots_wanted(req)
         wanted = f"{wanted}, {slots} state slot{'s' if slots > 1 else ''}"

@@ -71,12 +71,16 @@ class _Forecast:
         self._states_missing = pools.state_slots_wanted(req) - adder.rem_mamba_slots()
         self._need = adder.kv_need(req, self.prefix_len)
         self._room = adder.rem_total_tokens()
+        self._swa_missing = adder.swa_need(req, self.prefix_len) - adder.rem_swa_tokens()
         self._unlocked: dict[TreeNode, int] = {}
 
     def without(self, victim: Req) -> None:
         """Take ``victim`` out."""
         self._states_missing -= victim.kv.state_slots_held
         self._room += victim.kv.held_len(self._page_size) + self._adder.kv_expected(victim)
+        # The windows that it locks in the tree would be more room; whether, admission will see.
+        self._swa_missing -= victim.kv.swa_held_len(self._page_size)
+        self._swa_missing -= self._adder.swa_expected(victim)
         if not victim.kv.is_locked:
             return
         for node in _path(victim.kv.last_node):
@@ -91,7 +95,16 @@ class _Forecast:
             for node in self._own
             if node.full_lock_ref == self._unlocked.get(node, 0)
         )
-        return self._need < self._room - to_lock and self._states_missing <= 0
+        # Of the window pool no more than these either.
+        swa_fits = self._swa_missing + self._swa_to_lock() <= 0
+        return self._need < self._room - to_lock and swa_fits and self._states_missing <= 0
+
+    def _swa_to_lock(self) -> int:
+        return sum(
+            len(node.value)
+            for node in self._own
+            if not node.swa_tombstone and node.swa_lock_ref == 0
+        )
 
 
 def _reusable(pools: Pools, req: Req) -> tuple[int, list[TreeNode]]:

@@ -45,9 +45,10 @@ class PrefillLimits:
 class PrefillAdder:
     """Adds requests to one prefill step while the budgets last.
 
-    Budgets: ``rem_total_tokens`` KV room for prompts and expected outputs, ``rem_mamba_slots``
-    state slots, ``rem_rows`` request rows, ``rem_input_tokens`` and ``rem_chunk_tokens`` work of
-    this step.  SGLang leaves the state slots out and asserts when they run dry.
+    Budgets: ``rem_total_tokens`` KV room for prompts and expected outputs, ``rem_swa_tokens`` room
+    for chunks and windows, ``rem_mamba_slots`` state slots, ``rem_rows`` request rows,
+    ``rem_input_tokens`` and ``rem_chunk_tokens`` work of this step.  SGLang leaves the state slots
+    out and asserts when they run dry.
 
     All tokens are counted in whole pages: a request's prefix is whole pages, so what it computes
     begins a page, and the page it ends in is nobody else's.
@@ -74,6 +75,7 @@ class PrefillAdder:
         self._new_token_ratio = new_token_ratio
         # KV that running requests are still expected to fill, and what this step promises.
         self._kv_promised: float = sum(map(self.kv_expected, running))
+        self._swa_promised = sum(map(self.swa_expected, running))
         self._slots_promised = 0
         self._rows_promised = 0
         self.can_run_list: list[Req] = []
@@ -83,7 +85,11 @@ class PrefillAdder:
 
     def rem_total_tokens(self) -> float:
         """KV tokens left for prompts and outputs of further requests."""
-        return self._pools.kv_room() - self._kv_promised
+        return self._pools.full_room() - self._kv_promised
+
+    def rem_swa_tokens(self) -> int:
+        """KV tokens left in the window pool for further requests."""
+        return self._pools.swa_room() - self._swa_promised
 
     def rem_mamba_slots(self) -> int:
         """State slots left for further requests."""
@@ -107,9 +113,22 @@ class PrefillAdder:
         """KV tokens that ``req`` needs for the prompt behind its prefix and for its outputs."""
         return self._kv_need(req, len(req.fill_ids) - prefix_len)
 
+    def swa_need(self, req: Req, prefix_len: int) -> int:
+        """The most of the window pool that ``req`` needs at a time for the same; 0 without one.
+
+        That is its window and what a step adds to it; between two chunks the tree locks the window
+        for it in whole nodes, which are at most a chunk longer.
+        """
+        prompt_len = len(req.fill_ids) - prefix_len
+        all_of_it = prompt_len + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS)
+        chunk = self._limits.rem_chunk_tokens
+        at_once = prompt_len if chunk is None else min(prompt_len, 2 * chunk)
+        return self._swa_in_pages(min(all_of_it, at_once + self._swa_peak))
+
     def forget_running(self, req: Req) -> None:
         """``req`` is about to leave the running batch: nothing is kept free for it any more."""
         self._kv_promised -= self.kv_expected(req)
+        self._swa_promised -= self.swa_expected(req)
         self.sent_back += 1
 
     def add_chunked_req(self, req: Req) -> bool:
@@ -205,6 +224,7 @@ class PrefillAdder:
         """Ask after locking: what the lock protects is no longer evictable."""
         return (
             self._kv_need(req, prompt_len) < self.rem_total_tokens()
+            and self.swa_need(req, len(req.fill_ids) - prompt_len) <= self.rem_swa_tokens()
             and self._pools.state_slots_wanted(req) <= self.rem_mamba_slots()
             and self._pools.rows_wanted(req) <= self.rem_rows()
         )
@@ -252,6 +272,20 @@ class PrefillAdder:
         rest_of_page = -req.kv_allocated_len % self._page_size
         return self._in_pages(max(0, math.ceil(tokens) - rest_of_page))
 
+    def swa_expected(self, req: Req) -> int:
+        """What a running request may take yet in the window pool; less as its window is full."""
+        held = req.kv.swa_held_len(self._page_size)
+        tokens = min(req.remaining_new_tokens, self._swa_peak - held)
+        return self._swa_in_pages(max(0, tokens))
+
+    @property
+    def _swa_peak(self) -> int:
+        """The window, a step, and a broken page at either end."""
+        return self._pools.sliding_window_size + self._decode_tokens + 2 * self._page_size
+
+    def _swa_in_pages(self, tokens: int) -> int:
+        return 0 if self._pools.swa_allocator is None else self._in_pages(tokens)
+
     def _in_pages(self, tokens: int) -> int:
         return ceil_align(tokens, self._page_size)
 
@@ -261,6 +295,7 @@ class PrefillAdder:
         if extend_input_len < prompt_len:
             self.new_chunked_req = req
         self._kv_promised += self._kv_need(req, prompt_len)
+        self._swa_promised += self.swa_need(req, len(req.fill_ids) - prompt_len)
         charged = self._in_pages(extend_input_len)
         self._rem_input_tokens -= charged
         if self._rem_chunk_tokens is not None:
@@ -269,7 +304,7 @@ class PrefillAdder:
 
     def _budget_state(self) -> AddReqResult:
         # Not the rows: who is next may bring one.
-        if self.rem_total_tokens() <= 0 or self.rem_mamba_slots() < 0:
+        if self.rem_total_tokens() <= 0 or min(self.rem_mamba_slots(), self.rem_swa_tokens()) < 0:
             return AddReqResult.NO_TOKEN
         if self._rem_input_tokens <= 0 or self._rem_chunk_tokens == 0:
             return AddReqResult.OTHER
@@ -280,12 +315,11 @@ class PrefillAdder:
         kv = req.kv
         if kv.is_locked or kv.last_node is None:
             return False
-        self._pools.tree_cache.inc_lock_ref(kv.last_node)
-        kv.is_locked = True
+        kv.lock_receipt = self._pools.tree_cache.inc_lock_ref(kv.last_node).to_dec_params()
         return True
 
     def _unlock(self, req: Req, locked: bool) -> None:
         """Undo ``_lock``, which said ``locked``."""
         if locked and req.kv.last_node is not None:
-            self._pools.tree_cache.dec_lock_ref(req.kv.last_node)
-            req.kv.is_locked = False
+            self._pools.tree_cache.dec_lock_ref(req.kv.last_node, req.kv.lock_receipt)
+            req.kv.lock_receipt = None

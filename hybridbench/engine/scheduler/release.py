@@ -68,7 +68,7 @@ class RequestRelease:
         can: they may share their first page with committed ones.
         """
         self._pools.cache_finished_req(req, is_insert=is_insert)
-        req.kv.is_locked = False
+        req.kv.lock_receipt = None
 
     def _give_back_row(self, req: Req) -> None:
         self._pools.req_to_token_pool.free(req)
@@ -77,8 +77,8 @@ class RequestRelease:
         """Take back the lock of a request that was admitted but never got a row."""
         kv = req.kv
         if kv.is_locked and kv.last_node is not None:
-            self._pools.tree_cache.dec_lock_ref(kv.last_node)
-        kv.is_locked = False
+            self._pools.tree_cache.dec_lock_ref(kv.last_node, kv.lock_receipt)
+        kv.lock_receipt = None
 
     def _forget(self, req: Req) -> None:
         """A fresh record: whatever still had a holder's number in it would otherwise look held.

@@ -25,6 +25,7 @@ from hybridbench.engine.scheduler.schedule_batch import ChainsToCome, ScheduleBa
 from hybridbench.engine.scheduler.tracking import StateTracker, TrackLimits
 from hybridbench.engine.scheduler.verify import DraftVerifier
 from hybridbench.engine.scheduler.waiting import WaitingRules
+from hybridbench.engine.scheduler.window import WindowRelease
 from hybridbench.engine.sessions.session_controller import AbortStage, SessionController
 from hybridbench.engine.speculative.drafter import Drafter
 from hybridbench.engine_config import EngineConfig
@@ -59,6 +60,7 @@ class Scheduler:
         self._pools = pools
         self._counters = counters
         self._release = RequestRelease(pools)
+        self._window = WindowRelease(pools, counters)
         self._rules = WaitingRules(config, pools.timings.now_s)
         self._preemption = Preemption(config, self._rules, pools)
         # A refusal is not repeated until a request leaves the running batch.
@@ -177,6 +179,7 @@ class Scheduler:
         """The next step's batch: a prefill if there is one, or else one token for all; or None."""
         if self.is_paused:
             return None
+        self._window.release(self.admitted())
         batch = self._next_prefill(outcome)
         return batch if batch is not None else self._next_decode(outcome)
 

@@ -71,6 +71,9 @@ class CacheAround(BasePrefixCache):
     ) -> DecLockRefResult:
         return self.inner.dec_lock_ref(node, params)
 
+    def dec_swa_lock_only(self, node: TreeNode, receipt: DecLockRefParams) -> DecLockRefParams:
+        return self.inner.dec_swa_lock_only(node, receipt)
+
     def tree_slots(self) -> TreeSlots:
         return self.inner.tree_slots()
 
@@ -107,11 +110,23 @@ class CacheAround(BasePrefixCache):
     def mamba_protected_size(self) -> int:
         return self.inner.mamba_protected_size()
 
+    def swa_evictable_size(self) -> int:
+        return self.inner.swa_evictable_size()
+
+    def swa_protected_size(self) -> int:
+        return self.inner.swa_protected_size()
+
     def total_size(self) -> int:
         return self.inner.total_size()
 
     def session_held_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
         return self.inner.session_held_tokens(active_pool_idxs)
+
+    def session_held_full_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
+        return self.session_held_tokens(active_pool_idxs)
+
+    def session_held_swa_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
+        return self.inner.session_held_swa_tokens(active_pool_idxs)
 
     def session_held_mamba_slots(self, active_pool_idxs: set[int] | None = None) -> int:
         return self.inner.session_held_mamba_slots(active_pool_idxs)
@@ -121,6 +136,9 @@ class CacheAround(BasePrefixCache):
 
     def supports_mamba(self) -> bool:
         return self.inner.supports_mamba()
+
+    def supports_swa(self) -> bool:
+        return self.inner.supports_swa()
 
     def is_chunk_cache(self) -> bool:
         return self.inner.is_chunk_cache()

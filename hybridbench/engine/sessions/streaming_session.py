@@ -165,6 +165,12 @@ class StreamingSession(CacheAround):
         page_size = self.page_size
         return sum(kv.held_len(page_size) for kv in self._held(active_pool_idxs))
 
+    def session_held_swa_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
+        if not self.supports_swa():
+            return 0
+        page_size = self.page_size
+        return sum(kv.swa_held_len(page_size) for kv in self._held(active_pool_idxs))
+
     def session_held_mamba_slots(self, active_pool_idxs: set[int] | None = None) -> int:
         return sum(kv.state_slots_held for kv in self._held(active_pool_idxs))
 
@@ -275,7 +281,7 @@ class StreamingSession(CacheAround):
         """The lock that the first turn took, and that the session has held since."""
         kv = slot.kv
         if kv.is_locked and kv.last_node is not None:
-            self.inner.dec_lock_ref(kv.last_node)
+            self.inner.dec_lock_ref(kv.last_node, kv.lock_receipt)
 
     def _hand_over(self, kv: ReqKv, giver: Owner, taker: Owner) -> None:
         """Tell the ledgers who holds all of ``kv`` from now on."""

@@ -160,8 +160,8 @@ SENTENCES = {
     "duration: 1:30": "f.yaml:4: duration: 1:30 is ambiguous; write 90s, 1h30m or 1.5h.",
     "pools:\n  kv_tokens: 8MiB": "f.yaml:5: pools.kv_tokens: must be a whole number, not '8MiB'.",
     "pools: 5": (
-        "f.yaml:4: pools: must hold keys (kv_tokens, page_size, mamba_slots, "
-        "max_context_len), not 5."
+        "f.yaml:4: pools: must hold keys (kv_tokens, page_size, swa_full_tokens_ratio, "
+        "mamba_slots, max_context_len), not 5."
     ),
     "gc: {mode: frozen}": (
         "f.yaml:4: gc.mode: must be default or freeze-after-warmup, not 'frozen'."

@@ -10,6 +10,7 @@ import pytest
 from hybridbench.engine.cache.base import (
     CacheInitParams,
     EvictParams,
+    EvictResult,
     InsertParams,
     MatchPrefixParams,
 )
@@ -263,7 +264,7 @@ def test_the_chunk_cache_reuses_nothing_and_frees_everything() -> None:
 
     assert (tree.kv.held(REQ), tree.mamba.held(REQ)) == (0, 0)
     assert len(cache.match_prefix(MatchPrefixParams(RadixKey([1, 2]))).device_indices) == 0
-    assert cache.evict(EvictParams(num_tokens=5, mamba_num=5)) == (0, 0)
+    assert cache.evict(EvictParams(num_tokens=5, mamba_num=5)) == EvictResult(0, 0)
     assert cache.insert(InsertParams(RadixKey([1]), [1], 1)) == (0, 0, True)
     assert cache.pretty_print() == ""
     assert (cache.is_chunk_cache(), cache.is_tree_cache(), cache.node_count()) == (True, False, 0)

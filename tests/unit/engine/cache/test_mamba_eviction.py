@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from hybridbench.engine.cache.base import CacheSanityError, EvictParams
+from hybridbench.engine.cache.base import CacheSanityError, EvictParams, EvictResult
 from tests.unit.engine.cache.trees import HybridTree, prefixes, state_order
 
 
@@ -21,7 +21,7 @@ def test_kv_is_evicted_leaf_by_leaf_oldest_first() -> None:
 
     result = tree.cache.evict(EvictParams(num_tokens=3))
 
-    assert result == (4, 2)
+    assert result == EvictResult(4, 2)
     assert set(prefixes(tree.cache)) == {(1, 2)}
     assert tree.cache.events.evict_leaf == 2
     tree.audit()
@@ -34,7 +34,7 @@ def test_the_oldest_state_inside_the_tree_goes_and_its_kv_stays() -> None:
 
     result = tree.cache.evict(EvictParams(mamba_num=1))
 
-    assert result == (0, 1)
+    assert result == EvictResult(0, 1)
     assert tree.node([1, 2]).is_tombstone
     assert tree.cache.total_size() == 3
     assert tree.match([1, 2, 3]).device_indices.tolist() == [1, 2, 5]
@@ -49,7 +49,7 @@ def test_the_state_of_a_leaf_goes_with_the_whole_leaf() -> None:
     tree.insert([1, 2])
     tree.insert([3])
 
-    assert tree.cache.evict(EvictParams(mamba_num=1)) == (2, 1)
+    assert tree.cache.evict(EvictParams(mamba_num=1)) == EvictResult(2, 1)
 
     assert set(prefixes(tree.cache)) == {(3,)}
     tree.audit()
@@ -63,7 +63,7 @@ def test_tombstones_left_without_children_go_with_the_last_of_them() -> None:
     tree.cache.evict(EvictParams(mamba_num=2))
     assert state_order(tree) == [(3,)]
 
-    assert tree.cache.evict(EvictParams(num_tokens=1)) == (3, 1)
+    assert tree.cache.evict(EvictParams(num_tokens=1)) == EvictResult(3, 1)
 
     assert tree.cache.node_count() == 0
     assert (tree.cache.events.evict_leaf, tree.cache.events.evict_cascade) == (1, 2)
@@ -82,7 +82,7 @@ def test_a_cascade_stops_at_a_node_with_a_state() -> None:
     assert tree.cache.events.evict_cascade == 1
     tree.audit()
     # And that node is a leaf now, which can be evicted in its turn.
-    assert tree.cache.evict(EvictParams(num_tokens=1)) == (1, 1)
+    assert tree.cache.evict(EvictParams(num_tokens=1)) == EvictResult(1, 1)
 
 
 def test_a_cascade_stops_at_a_locked_tombstone_which_goes_when_unlocked() -> None:
@@ -92,7 +92,7 @@ def test_a_cascade_stops_at_a_locked_tombstone_which_goes_when_unlocked() -> Non
     tombstone = tree.node([1, 2])
     tree.cache.inc_lock_ref(tombstone)
 
-    assert tree.cache.evict(EvictParams(num_tokens=9)) == (1, 1)
+    assert tree.cache.evict(EvictParams(num_tokens=9)) == EvictResult(1, 1)
     assert set(prefixes(tree.cache)) == {(1, 2)}
     tree.cache.sanity_check()
 
@@ -111,7 +111,7 @@ def test_locked_nodes_are_passed_over_by_both_evictions() -> None:
     tree.cache.evict(EvictParams(mamba_num=1))
 
     assert set(prefixes(tree.cache)) == {(1, 2)}
-    assert tree.cache.evict(EvictParams(num_tokens=9, mamba_num=9)) == (0, 0)
+    assert tree.cache.evict(EvictParams(num_tokens=9, mamba_num=9)) == EvictResult(0, 0)
     tree.audit()
 
 
@@ -124,7 +124,7 @@ def test_a_locked_leaf_whose_state_is_not_locked_loses_only_the_state() -> None:
     tree.cache.evict(EvictParams(num_tokens=1))
     tree.insert([1, 2])
 
-    assert tree.cache.evict(EvictParams(mamba_num=1)) == (0, 1)
+    assert tree.cache.evict(EvictParams(mamba_num=1)) == EvictResult(0, 1)
 
     assert tree.node([1, 2]) is tombstone
     tree.cache.dec_lock_ref(tombstone, early.to_dec_params())
@@ -138,10 +138,10 @@ def test_a_lock_below_protects_kv_above_but_not_the_state_above() -> None:
     tree.insert([1, 2, 3])
     tree.cache.inc_lock_ref(tree.node([1, 2, 3]))
 
-    assert tree.cache.evict(EvictParams(mamba_num=9)) == (0, 1)
+    assert tree.cache.evict(EvictParams(mamba_num=9)) == EvictResult(0, 1)
 
     assert tree.node([1, 2]).is_tombstone
-    assert tree.cache.evict(EvictParams(num_tokens=9)) == (0, 0)
+    assert tree.cache.evict(EvictParams(num_tokens=9)) == EvictResult(0, 0)
     tree.audit()
 
 
@@ -167,7 +167,7 @@ def test_states_freed_along_with_kv_count_towards_those_asked_for() -> None:
     for ids in ([1, 2], [3, 4], [5, 6]):
         tree.insert(ids)
 
-    assert tree.cache.evict(EvictParams(num_tokens=3, mamba_num=2)) == (4, 2)
+    assert tree.cache.evict(EvictParams(num_tokens=3, mamba_num=2)) == EvictResult(4, 2)
 
     assert tree.cache.node_count() == 1
 
@@ -175,7 +175,7 @@ def test_states_freed_along_with_kv_count_towards_those_asked_for() -> None:
 def test_evicting_from_an_empty_tree_frees_nothing() -> None:
     tree = HybridTree()
 
-    assert tree.cache.evict(EvictParams(num_tokens=5, mamba_num=5)) == (0, 0)
+    assert tree.cache.evict(EvictParams(num_tokens=5, mamba_num=5)) == EvictResult(0, 0)
     assert tree.cache.events.evict_calls == 1
 
 

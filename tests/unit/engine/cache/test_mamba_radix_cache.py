@@ -248,7 +248,7 @@ def test_a_lock_covers_the_kv_of_the_path_and_the_state_of_the_node() -> None:
 
     locked = tree.cache.inc_lock_ref(tree.node([1, 2, 3]))
 
-    assert locked == (-3, True)
+    assert (locked.delta, locked.mamba_locked) == (-3, True)
     assert (tree.cache.full_evictable_size(), tree.cache.full_protected_size()) == (0, 3)
     assert (tree.cache.mamba_evictable_size(), tree.cache.mamba_protected_size()) == (1, 1)
     assert tree.node([1, 2]).full_lock_ref == 1

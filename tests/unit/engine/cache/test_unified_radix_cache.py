@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.engine.cache.base import CacheInitParams, EvictParams, InsertParams
+from hybridbench.engine.cache.base import CacheInitParams, EvictParams, EvictResult, InsertParams
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from tests.unit.engine.cache.trees import (
@@ -29,13 +29,13 @@ def test_a_tombstone_that_lost_its_last_child_waits_for_the_turn_of_its_kv() -> 
     tree.cache.evict(EvictParams(mamba_num=1))
     assert tree.node([1, 2]).is_tombstone
 
-    assert tree.cache.evict(EvictParams(mamba_num=1)) == (1, 1)
+    assert tree.cache.evict(EvictParams(mamba_num=1)) == EvictResult(1, 1)
 
     left = tree.node([1, 2])
     assert left.is_tombstone
     assert not left.children
     assert tree.match([1, 2]).prefix_len == 0
-    assert tree.cache.evict(EvictParams(num_tokens=1)) == (2, 0)
+    assert tree.cache.evict(EvictParams(num_tokens=1)) == EvictResult(2, 0)
     assert tree.cache.node_count() == 0
     assert (tree.cache.events.evict_leaf, tree.cache.events.evict_cascade) == (1, 1)
     tree.audit()
@@ -64,9 +64,9 @@ def test_a_lock_taken_before_the_state_came_gives_only_its_own_back() -> None:
     tree.cache.dec_lock_ref(node, before.to_dec_params())
 
     assert (node.full_lock_ref, node.mamba_lock_ref) == (1, 1)
-    assert tree.cache.evict(EvictParams(10, 10)) == (0, 0)
+    assert tree.cache.evict(EvictParams(10, 10)) == EvictResult(0, 0)
     tree.cache.dec_lock_ref(node, after.to_dec_params())
-    assert tree.cache.evict(EvictParams(10, 10)) == (2, 1)
+    assert tree.cache.evict(EvictParams(10, 10)) == EvictResult(2, 1)
     tree.audit()
 
 

@@ -13,6 +13,7 @@ import torch
 from hybridbench.engine.cache.base import (
     BasePrefixCache,
     CacheInitParams,
+    DecLockRefParams,
     InsertParams,
     InsertResult,
     MatchPrefixParams,
@@ -21,6 +22,7 @@ from hybridbench.engine.cache.base import (
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.memory.indices import IntArray
@@ -28,6 +30,7 @@ from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateS
 from hybridbench.engine.memory.owners import FREE, REQ, TREE
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 
 STATE_SHAPE = Mamba2StateShape.gated_delta_net(
     num_k_heads=1, num_v_heads=1, head_k_dim=1, head_v_dim=1, conv_kernel=2
@@ -47,6 +50,8 @@ class TreeReq:
     mamba_next_track_idx: int = 0
     mamba_last_track_seqlen: int | None = None
     last_node: TreeNode | None = None
+    lock_receipt: DecLockRefParams | None = None
+    swa_evicted_seqlen: int = 0
     prefix_indices: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     cache_protected_len: int = 0
     kv_committed_len: int = 0
@@ -220,6 +225,51 @@ class UnifiedPagedTree(AnyPagedTree):
 
     def build(self, params: CacheInitParams) -> None:
         self.cache = UnifiedRadixCache(params)
+
+
+class WindowTree:
+    """A SWARadixCache over two pools, with a table of rows."""
+
+    def __init__(
+        self, kv_tokens: int = 64, swa_tokens: int = 32, page_size: int = 1, window: int = 4
+    ) -> None:
+        self.window = window
+        self.rows = ReqToTokenPool(8, kv_tokens)
+        self.kv = SWATokenToKVPoolAllocator(kv_tokens, swa_tokens, page_size, torch.float32, "cpu")
+        self.cache = SWARadixCache(
+            CacheInitParams(self.rows, self.kv, page_size, sliding_window_size=window)
+        )
+
+    def insert(
+        self, ids: Sequence[int], prev_prefix_len: int = 0, swa_evicted_seqlen: int = 0
+    ) -> InsertResult:
+        """Insert freshly taken positions, of which the first have left the window pool."""
+        value = self.kv.alloc(len(ids))
+        assert value is not None
+        if prev_prefix_len:
+            self.kv.free(value[:prev_prefix_len])
+        self.kv.free_swa(value[prev_prefix_len:swa_evicted_seqlen])
+        params = InsertParams(
+            RadixKey(ids),
+            value,
+            prev_prefix_len=prev_prefix_len,
+            swa_evicted_seqlen=swa_evicted_seqlen,
+        )
+        return self.cache.insert(params)
+
+    def match(self, ids: Sequence[int]) -> MatchResult:
+        return self.cache.match_prefix(MatchPrefixParams(RadixKey(ids)))
+
+    def node(self, ids: Sequence[int]) -> TreeNode:
+        return find(self.cache, ids)
+
+    def audit(self) -> None:
+        """The tree's own word against the ledgers of both pools."""
+        self.cache.sanity_check()
+        held = self.cache.tree_slots()
+        assert sorted(held.kv_indices.tolist()) == self.kv.slots_of(TREE).tolist()
+        swa = self.kv.swa_attn_allocator
+        assert sorted(held.swa_indices.tolist()) == swa.slots_of(TREE).tolist()
 
 
 def prefixes(cache: BasePrefixCache) -> dict[tuple[int, ...], TreeNode]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hybridbench.engine.cache.base import MatchPrefixParams
+from hybridbench.engine.cache.base import DecLockRefParams, MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.req import Req
@@ -105,7 +105,7 @@ def test_a_request_that_only_matched_gives_back_its_slot_and_its_lock() -> None:
     match = engine.pools.tree_cache.match_prefix(MatchPrefixParams(key, cow_mamba=True, req=req))
     req.kv.last_node = match.last_device_node
     engine.pools.tree_cache.inc_lock_ref(match.last_device_node)
-    req.kv.is_locked = True
+    req.kv.lock_receipt = DecLockRefParams()
     assert req.kv.mamba_pool_idx is not None
 
     RequestRelease(engine.pools).release(req, is_insert=False)

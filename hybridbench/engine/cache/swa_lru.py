@@ -1,0 +1,91 @@
+"""The LRU list of a tree with sliding windows: the order in which KV leaves the window pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hybridbench.engine.cache.base import CacheSanityError
+from hybridbench.engine.cache.tree_node import TreeNode
+
+
+class SWALRUList:
+    """Every node that has KV in the window pool, the youngest at the head; no tombstones.
+
+    Locked nodes keep their place, and an eviction walks past them: they are few, since a request
+    locks one window.  Linked through the nodes, like the lists of ``lru.py`` and for their reason.
+    """
+
+    def __init__(self) -> None:
+        self._members: set[int] = set()
+        self.head, self.tail = TreeNode(-1), TreeNode(-2)
+        self.head.swa_next = self.tail
+        self.tail.swa_prev = self.head
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[TreeNode]:
+        """The members from old to young."""
+        node = self.tail.swa_prev
+        while node is not self.head:
+            yield node
+            node = node.swa_prev
+
+    def get_lru_no_lock(self) -> TreeNode | None:
+        """The oldest member whose KV in the window pool has no lock."""
+        return next((node for node in self if not node.swa_lock_ref), None)
+
+    def insert_mru(self, node: TreeNode) -> None:
+        """Put a node that was not a member at the young end."""
+        assert node.id not in self._members, f"{node} is in the swa list already"
+        self._members.add(node.id)
+        self._add_node(node)
+
+    def remove_node(self, node: TreeNode) -> None:
+        """Take a member out."""
+        assert node.id in self._members, f"{node} is not in the swa list"
+        self._members.remove(node.id)
+        self._remove_node(node)
+
+    def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
+        """Move the members on a path, given from the top, to the young end, the last one last."""
+        for node in path:
+            if not node.swa_tombstone:
+                node.swa_prev.swa_next = node.swa_next
+                node.swa_next.swa_prev = node.swa_prev
+                self._add_node(node)
+
+    def dismantle(self) -> None:
+        """Unlink everything, so that nothing stays alive through the list."""
+        for node in list(self):
+            self.remove_node(node)
+        self.head.swa_next = self.tail.swa_prev = None  # type: ignore[assignment]
+
+    def sanity_check(self) -> None:
+        """Raise CacheSanityError unless pointers, members and access times agree."""
+        listed = list(self)
+        if {node.id for node in listed} != self._members:
+            raise CacheSanityError("swa list: members and links differ", sorted(self._members))
+        older = self.tail
+        for node in listed:
+            if node.swa_next is not older or older.swa_prev is not node:
+                raise CacheSanityError("swa list: neighbours disagree", [node.id])
+            if older is not self.tail and older.last_access_time >= node.last_access_time:
+                raise CacheSanityError("swa list: out of order", [older.id, node.id])
+            if node.swa_tombstone:
+                raise CacheSanityError("swa list: a tombstone is in it", [node.id])
+            older = node
+
+    def _add_node(self, node: TreeNode) -> None:
+        first = self.head.swa_next
+        node.swa_prev = self.head
+        node.swa_next = first
+        first.swa_prev = node
+        self.head.swa_next = node
+
+    def _remove_node(self, node: TreeNode) -> None:
+        node.swa_prev.swa_next = node.swa_next
+        node.swa_next.swa_prev = node.swa_prev
+        # A removed node that still names its neighbours keeps them alive, and they theirs.
+        node.swa_prev = None  # type: ignore[assignment]
+        node.swa_next = None  # type: ignore[assignment]

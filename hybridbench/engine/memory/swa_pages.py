@@ -1,0 +1,164 @@
+"""The allocator of KV positions in two pools: every position, and those within a sliding window.
+
+A page of the full pool has at most one page of the window pool, which may be given back first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hybridbench.engine.memory.base_pages import AllocatorState
+from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
+from hybridbench.engine.memory.owners import REQ, Owner
+from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator
+from hybridbench.engine.memory.swa_pool import SWAKVPool, swa_locations
+
+
+@dataclass(frozen=True)
+class SWAAllocatorState(AllocatorState):
+    """The same of both pools, and which page belongs to which."""
+
+    swa: AllocatorState
+    page_to_swa: IntArray
+
+
+class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
+    """Itself the account of the full pool; that of the window pool is ``swa_attn_allocator``.
+
+    ``alloc`` and its variants take pages of both pools or of neither, and answer with full
+    locations.  ``free`` and ``transfer`` take the window pages along that are still there.  So a
+    window page always has the holder of its full page.
+    """
+
+    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
+        self,
+        size: int,
+        size_swa: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: str | torch.device,
+        kvcache: SWAKVPool | None = None,
+        need_sort: bool = False,
+        *,
+        check_owners: bool = True,
+    ) -> None:
+        super().__init__(
+            size, page_size, dtype, device, kvcache, need_sort, check_owners=check_owners
+        )
+        self.swa_attn_allocator = PagedTokenToKVPoolAllocator(
+            size_swa, page_size, dtype, device, need_sort=need_sort, check_owners=check_owners
+        )
+        # By full page; 0, the dump, where the window pool has none.
+        self._page_to_swa: IntArray = np.zeros(self.num_pages + 1, dtype=np.int64)
+        if kvcache is not None:
+            kvcache.register_mapping(self._page_to_swa)
+
+    def swa_available_size(self) -> int:
+        """Tokens that the window pool has free."""
+        return self.swa_attn_allocator.available_size()
+
+    def available_size(self) -> int:
+        """Tokens that can be allocated, since each wants a place in both pools."""
+        return min(self.full_available_size(), self.swa_available_size())
+
+    def translate_loc_from_full_to_swa(self, idx: SlotInput) -> IntArray:
+        """Locations in the window pool; in the dump (below ``page_size``) where there is none."""
+        full = as_index_array(idx, self.device)
+        return swa_locations(self._page_to_swa, full, self.page_size)
+
+    def free(self, idx: SlotInput, owner: Owner = REQ) -> None:
+        """Give back the pages of ``idx`` in both pools, each once.
+
+        Raises:
+            OwnershipError: one is not ``owner``'s; nothing was freed.
+        """
+        super().free(idx, owner)
+        self.free_swa(idx, owner)
+
+    def free_swa(self, idx: SlotInput, owner: Owner = REQ) -> None:
+        """Give back the pages of ``idx`` in the window pool alone, as far as it has them.
+
+        Raises:
+            OwnershipError: one is not ``owner``'s; nothing was freed.
+        """
+        pages, swa_pages = self._mapped(idx)
+        self.swa_attn_allocator.free(swa_pages * self.page_size, owner)
+        # A mapping that stays would free the page under its next holder (sglang#27586).
+        self._page_to_swa[pages] = 0
+
+    def transfer(self, idx: SlotInput, giver: Owner, taker: Owner) -> None:
+        super().transfer(idx, giver, taker)
+        _, swa_pages = self._mapped(idx)
+        self.swa_attn_allocator.transfer(swa_pages * self.page_size, giver, taker)
+
+    def move_swa(self, source: SlotInput, target: SlotInput, giver: Owner, taker: Owner) -> None:
+        """The window pages of ``source`` become ``target``'s, which has none, and ``taker``'s.
+
+        Both are whole pages with the same tokens: the KV stays where it is.
+
+        Raises:
+            OwnershipError: one is not ``giver``'s; nothing was changed.
+        """
+        pages, swa_pages = self._mapped(source)
+        targets = as_index_array(target, self.device)[:: self.page_size] // self.page_size
+        assert len(targets) == len(pages), "each page moves to one of its own"
+        assert not self._page_to_swa[targets].any(), "a target has a window page already"
+        self.swa_attn_allocator.transfer(swa_pages * self.page_size, giver, taker)
+        self._page_to_swa[pages] = 0
+        self._page_to_swa[targets] = swa_pages
+
+    def free_group_begin(self) -> None:
+        super().free_group_begin()
+        self.swa_attn_allocator.free_group_begin()
+
+    def free_group_end(self) -> None:
+        super().free_group_end()
+        self.swa_attn_allocator.free_group_end()
+
+    def clear(self) -> None:
+        super().clear()
+        self.swa_attn_allocator.clear()
+        self._page_to_swa[:] = 0
+
+    def backup_state(self) -> SWAAllocatorState:
+        full = super().backup_state()
+        return SWAAllocatorState(
+            full.free_pages,
+            full.release_pages,
+            full.owners,
+            swa=self.swa_attn_allocator.backup_state(),
+            page_to_swa=self._page_to_swa.copy(),
+        )
+
+    def restore_state(self, state: AllocatorState) -> None:
+        assert isinstance(state, SWAAllocatorState), "a state of another kind of allocator"
+        super().restore_state(state)
+        self.swa_attn_allocator.restore_state(state.swa)
+        self._page_to_swa[:] = state.page_to_swa
+
+    def debug_print(self) -> str:
+        return f"full: {super().debug_print()}; swa: {self.swa_attn_allocator.debug_print()}"
+
+    def _take_pages(self, count: int, owner: Owner) -> IntArray | None:
+        if count * self.page_size > self.swa_available_size():
+            return None
+        pages = super()._take_pages(count, owner)
+        if pages is not None:
+            swa_pages = self.swa_attn_allocator._take_pages(count, owner)
+            assert swa_pages is not None, "there were enough just now"
+            self._page_to_swa[pages] = swa_pages
+        return pages
+
+    def _mapped(self, idx: SlotInput) -> tuple[IntArray, IntArray]:
+        """The full pages of ``idx`` that have a window page, and those, each once."""
+        pages = as_index_array(idx, self.device) // self.page_size
+        if self.page_size > 1:
+            pages = pages[np.flatnonzero(np.diff(pages, prepend=-1))]
+        # An allocator that refuses nothing may be given any number.
+        pages = pages[(pages > 0) & (pages <= self.num_pages)]
+        swa_pages = self._page_to_swa[pages]
+        mapped = swa_pages > 0
+        return pages[mapped], swa_pages[mapped]

@@ -1,0 +1,134 @@
+"""KV of a model with sliding windows: one pool for its full layers, a smaller one for the others.
+
+Both are indexed by full locations; of a location that its window has left behind the smaller pool
+keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
+from hybridbench.engine.memory.kv_pool import (
+    HybridHostCopy,
+    HybridLinearKVPool,
+    KVHostCopy,
+    MHATokenToKVPool,
+)
+from hybridbench.kernels.dispatch import Kernels
+
+
+class SWAKVPool(HybridLinearKVPool):
+    """Layers are named by their number in the model, as in the pool of a hybrid model.
+
+    A step translates its locations once, with ``translate_loc_from_full_to_swa``, and gives layers
+    with a window what came out; SGLang's pool translates in ``set_kv_buffer``, for each layer.
+
+    Attributes:
+        full_kv_pool: every position, of the layers that see all.
+        swa_kv_pool: ``size_swa`` positions, of the layers that see a window.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the field's signature, so its callers fit
+        self,
+        size: int,
+        size_swa: int,
+        page_size: int,
+        dtype: torch.dtype,
+        head_num: int,
+        head_dim: int,
+        swa_attention_layer_ids: Sequence[int],
+        full_attention_layer_ids: Sequence[int],
+        device: str | torch.device,
+        *,
+        enable_memory_saver: bool = False,
+        enable_kvcache_transpose: bool = False,
+        kernels: Kernels | None = None,
+    ) -> None:
+        super().__init__(
+            size,
+            dtype,
+            page_size,
+            head_num,
+            head_dim,
+            full_attention_layer_ids,
+            device,
+            mamba_pool=None,
+            enable_memory_saver=enable_memory_saver,
+            enable_kvcache_transpose=enable_kvcache_transpose,
+            kernels=kernels,
+        )
+        self.size_swa = size_swa
+        self.swa_attention_layer_id_mapping = {
+            layer_id: local for local, layer_id in enumerate(swa_attention_layer_ids)
+        }
+        self.swa_kv_pool = MHATokenToKVPool(
+            size=size_swa,
+            page_size=page_size,
+            dtype=dtype,
+            head_num=head_num,
+            head_dim=head_dim,
+            layer_num=len(self.swa_attention_layer_id_mapping),
+            device=device,
+            kernels=kernels,
+        )
+        self._page_to_swa: IntArray = np.zeros(size // page_size + 1, dtype=np.int64)
+
+    def register_mapping(self, page_to_swa: IntArray) -> None:
+        """Read locations through ``page_to_swa`` from now on: it stays the allocator's."""
+        self._page_to_swa = page_to_swa
+
+    def translate_loc_from_full_to_swa(self, loc: SlotInput) -> IntArray:
+        """Rows of the window pool for full locations; the dump where it has none."""
+        full = as_index_array(loc, self.device)
+        return swa_locations(self._page_to_swa, full, self.page_size)
+
+    def get_kv_size_bytes(self) -> tuple[int, int]:
+        """Bytes of all keys and of all values, of both pools."""
+        full, swa = self.full_kv_pool.get_kv_size_bytes(), self.swa_kv_pool.get_kv_size_bytes()
+        return full[0] + swa[0], full[1] + swa[1]
+
+    def move_kv_cache(self, tgt_loc: SlotInput, src_loc: SlotInput) -> None:
+        """Copy ``src_loc`` to ``tgt_loc`` in every layer that has both."""
+        self.full_kv_pool.move_kv_cache(tgt_loc, src_loc)
+        self.swa_kv_pool.move_kv_cache(
+            self.translate_loc_from_full_to_swa(tgt_loc),
+            self.translate_loc_from_full_to_swa(src_loc),
+        )
+
+    def get_cpu_copy(
+        self, indices: SlotInput, mamba_indices: SlotInput | None = None
+    ) -> HybridHostCopy:
+        """A host copy of KV, full layers first; the caller owns it."""
+        assert mamba_indices is None, "a model with sliding windows has no states"
+        full = self.full_kv_pool.get_cpu_copy(indices)
+        swa = self.swa_kv_pool.get_cpu_copy(self.translate_loc_from_full_to_swa(indices))
+        return HybridHostCopy(KVHostCopy(full.keys + swa.keys, full.values + swa.values), None)
+
+    def load_cpu_copy(
+        self,
+        copy: HybridHostCopy,
+        indices: SlotInput,
+        mamba_indices: SlotInput | None = None,
+    ) -> None:
+        """Write a host copy back; what of ``indices`` has no window part is left out."""
+        assert mamba_indices is None, "a model with sliding windows has no states"
+        (keys, values), layers = (copy.kv.keys, copy.kv.values), self.full_kv_pool.layer_num
+        self.full_kv_pool.load_cpu_copy(KVHostCopy(keys[:layers], values[:layers]), indices)
+        self.swa_kv_pool.load_cpu_copy(
+            KVHostCopy(keys[layers:], values[layers:]),
+            self.translate_loc_from_full_to_swa(indices),
+        )
+
+    def _pool_of(self, layer_id: int) -> tuple[MHATokenToKVPool, int]:
+        local = self.swa_attention_layer_id_mapping.get(layer_id)
+        return super()._pool_of(layer_id) if local is None else (self.swa_kv_pool, local)
+
+
+def swa_locations(page_to_swa: IntArray, loc: IntArray, page_size: int) -> IntArray:
+    """Window locations of full ones; below ``page_size``, in the dump, where there is none."""
+    locations: IntArray = page_to_swa[loc // page_size] * page_size + loc % page_size
+    return locations

@@ -1,0 +1,65 @@
+"""What running requests hold in the window pool behind their windows goes back between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.req import Req, ReqKv
+from hybridbench.engine.scheduler.pools import Pools
+
+
+class WindowRelease:
+    """Frees the window part of positions that no step of their request will read again.
+
+    Costs nothing where the model has no sliding windows, or keeps the KV of all positions.
+    """
+
+    def __init__(self, pools: Pools, counters: EngineCounters) -> None:
+        self._pools = pools
+        self._counters = counters
+
+    def release(self, reqs: Sequence[Req]) -> None:
+        """Give back what ``reqs`` have left behind since this was last called.
+
+        Of what they share the tree gets its window part back as well, once all they still read of
+        it is their own.  Steps in flight read no further back than this frees.
+        """
+        allocator = self._pools.swa_allocator
+        if allocator is None:
+            return
+        behind = [self._leave_behind(req.kv) for req in reqs]
+        freed = [positions for positions in behind if len(positions)]
+        if freed:
+            allocator.free_swa(np.concatenate(freed))
+            self._counters.swa_releases += len(freed)
+            self._counters.swa_released_tokens += sum(map(len, freed))
+
+    def _leave_behind(self, kv: ReqKv) -> IntArray:
+        """Move ``swa_evicted_seqlen`` on; the locations of own positions that it passes."""
+        start, end = kv.swa_held_from, self._window_start(kv.kv_committed_len)
+        if end >= kv.cache_protected_len:
+            self._unlock_window(kv)
+        kv.swa_evicted_seqlen = max(kv.swa_evicted_seqlen, end)
+        row = self._pools.req_to_token_pool.req_to_token[kv.row]
+        behind: IntArray = row[start:end].astype(np.int64)
+        return behind
+
+    def _window_start(self, committed_len: int) -> int:
+        """The first position that is still wanted, in whole pages.
+
+        A retracted turn computes its last token again, and the tree takes whole pages: who goes on
+        from either reads a window that ends a token, or a page, before ``committed_len``.
+        """
+        page_size = self._pools.page_size
+        wanted = committed_len - self._pools.sliding_window_size - (page_size - 1)
+        return max(0, wanted // page_size * page_size)
+
+    def _unlock_window(self, kv: ReqKv) -> None:
+        """The window is the request's own by now: the tree may evict what it locked there."""
+        receipt, node = kv.lock_receipt, kv.last_node
+        if receipt is not None and node is not None and receipt.swa_locked_len:
+            kv.lock_receipt = self._pools.tree_cache.dec_swa_lock_only(node, receipt)

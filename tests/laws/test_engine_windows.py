@@ -1,0 +1,147 @@
+"""Sliding windows in two KV pools: releasing what a window left behind changes no token.
+
+The law of test_engine_equals_no_reuse.py for a model whose sliding layers lose the KV behind their
+window while requests run, and in the tree before the rest goes.  The oracle keeps all of it.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
+from hybridbench.engine.req import ReqKv
+from hybridbench.engine.scheduler.window import WindowRelease
+from hybridbench.engine_config import NewTokenRatio
+from tests.builders import assert_idle_and_clean, make_engine, make_window_engine, window_model
+from tests.drafters import HalfRightDrafter
+from tests.engine_programs import EngineProgram, run_against_oracle
+from tests.laws.engine_machine import EngineMachine
+
+# Bets that requests stop early, so that decoding runs out of room now and then.
+DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
+# Longest prompt, longest output and stretch; outputs many windows long.
+LENGTHS = {1: (48, 40, 1), 16: (120, 90, 2), 64: (250, 150, 4)}
+SQUEEZES: dict[str, dict[str, Any]] = {
+    "both pools bind": {"swa_full_tokens_ratio": 0.5},
+    "the window pool binds": {"swa_full_tokens_ratio": 0.36, "chunks": 1},
+    "the full pool binds": {"swa_full_tokens_ratio": 1.0, "new_token_ratio": DARING},
+    "overlap": {"enable_overlap_schedule": True, "swa_full_tokens_ratio": 0.5},
+    "drafts": {"drafter": HalfRightDrafter(48), "swa_full_tokens_ratio": 0.5},
+    "no reuse": {"cache": "swa_chunk", "swa_full_tokens_ratio": 0.5},
+    "priorities": {"enable_priority_scheduling": True, "swa_full_tokens_ratio": 0.4},
+}
+
+
+def make_program(page_size: int, name: str, seed: int) -> EngineProgram:
+    longest_prompt, longest_output, stretch = LENGTHS[page_size]
+    changes = dict(SQUEEZES[name])
+    sizes = {
+        "max_context_len": 416,
+        "max_prefill_tokens": 256,
+        "max_running_requests": 10,
+        "chunked_prefill_size": changes.pop("chunks", 2) * max(16, page_size),
+        "kv_tokens": {1: 200, 16: 26 * 16, 64: 20 * 64}[page_size],
+    }
+    program = EngineProgram(
+        make_window_engine(page_size, **sizes, **changes),
+        random.Random(seed),
+        longest_prompt=longest_prompt,
+        longest_output=longest_output,
+        stretch=stretch,
+        make_oracle=partial(make_window_engine, max_context_len=416),
+    )
+    if name == "priorities":
+        program.priorities = (0, 20)
+    return program
+
+
+WANTED = {
+    "prefix_hits": 50, "node_splits": 20, "evict_leaf": 100, "evict_cascade": 20, "retracts": 5,
+    "swa_tombstones": 100, "swa_releases": 300, "prefill_chunks": 20, "abort_decode": 5,
+    "drafts_accepted": 20, "surplus_steps": 20, "preemptions": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page_size", [1, 16, pytest.param(64, marks=pytest.mark.slow)])
+def test_every_program_gives_the_tokens_of_the_engine_that_keeps_all(page_size: int) -> None:
+    def flush(program: EngineProgram) -> None:
+        assert program.engine.flush_cache()
+        assert_idle_and_clean(program.engine)
+
+    programs = [
+        (f"page size {page_size}, {name}", make_program(page_size, name, seed))
+        for seed, name in enumerate(SQUEEZES)
+    ]
+    seen = run_against_oracle(programs, 400, flush)
+
+    for event, count in WANTED.items():
+        assert seen[event] >= count, (event, seen)
+    assert seen["cow_copies"] == seen["tombstones"] == 0
+
+
+def test_gpt_oss_gives_the_same_tokens_in_float64() -> None:
+    engine = make_engine(
+        model=window_model(), kv_tokens=200, swa_full_tokens_ratio=0.5, chunked_prefill_size=32,
+    )  # fmt: skip
+    program = EngineProgram(
+        engine, random.Random(1), longest_output=30,
+        make_oracle=partial(make_engine, model=window_model()),
+    )  # fmt: skip
+
+    program.run(150)
+
+    program.compare_with_oracle()
+    assert isinstance(engine.pools.tree_cache, SWARadixCache)
+    assert engine.counters.swa_releases > 50
+    assert engine.counters.prefix_hits > 5
+
+
+@pytest.mark.parametrize("cache", ["swa", "swa_chunk"])
+def test_the_law_sees_a_window_that_is_released_a_token_too_early(
+    cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy = WindowRelease._leave_behind
+
+    def early(self: WindowRelease, kv: ReqKv) -> Any:
+        kv.kv_committed_len += 2
+        behind = healthy(self, kv)
+        kv.kv_committed_len -= 2
+        return behind
+
+    program = make_program(1, "overlap", seed=3)
+    program.engine = make_window_engine(cache=cache)
+    monkeypatch.setattr(WindowRelease, "_leave_behind", early)
+    program.run(300)
+
+    with pytest.raises(AssertionError):
+        program.compare_with_oracle()
+
+
+class WindowEngineMachine(EngineMachine):
+    """Traffic of Hypothesis' choosing; on failure it shrinks to the few actions that matter."""
+
+    @initialize(squeeze=st.sampled_from(sorted(SQUEEZES)), seed=st.integers(0, 2**16))
+    def build(self, squeeze: str, seed: int) -> None:
+        self.program = make_program(seed % 2 * 15 + 1, squeeze, seed)
+
+
+TestWindowEngineMachine = WindowEngineMachine.TestCase
+TestWindowEngineMachine.settings = settings(max_examples=10, stateful_step_count=25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3000, 3028))
+def test_long_programs_give_the_tokens_of_the_engine_that_keeps_all(seed: int) -> None:
+    name = list(SQUEEZES)[seed % len(SQUEEZES)]
+    program = make_program((1, 16, 64)[seed % 3], name, seed)
+
+    program.run(2000)
+
+    program.compare_with_oracle()
