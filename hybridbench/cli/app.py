@@ -28,7 +28,7 @@ from hybridbench.cli import (
     selftest,
     soak,
 )
-from hybridbench.cli.command_group import CommandGroup, PanelCommand
+from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.errors import ExitCode, HybridbenchError, UsageError
 from hybridbench.safe_output import echo, escape_unencodable, give_up, one_line
 
@@ -60,21 +60,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Every option can also be set by a variable such as HYBRIDBENCH_SOAK_DURATION, or in "
+    "hybridbench.toml; see docs/reference/settings.md.",
 )
-app.command("soak", cls=PanelCommand, epilog=soak.EXIT_CODES)(soak.soak)
-app.command("compare", epilog=compare.EXIT_CODES)(compare.compare)
-app.command("bisect", epilog=bisect.EXIT_CODES)(bisect.bisect)
-app.command("report")(report.report)
-app.command("diagnose")(diagnose.diagnose)
-app.command("judge", epilog=judge.EXIT_CODES)(judge.judge)
-app.command("selftest")(selftest.selftest)
+app.command("soak", cls=Command, epilog=soak.EXIT_CODES)(soak.soak)
+app.command("compare", cls=Command, epilog=compare.EXIT_CODES)(compare.compare)
+app.command("bisect", cls=Command, epilog=bisect.EXIT_CODES)(bisect.bisect)
+app.command("report", cls=Command)(report.report)
+app.command("diagnose", cls=Command)(diagnose.diagnose)
+app.command("judge", cls=Command, epilog=judge.EXIT_CODES)(judge.judge)
+app.command("selftest", cls=Command)(selftest.selftest)
 app.add_typer(nightly.app, name="nightly")
 app.add_typer(bench.app, name="bench")
 app.add_typer(profiles.app, name="profiles")
-app.command("explain")(explain.explain)
+app.command("explain", cls=Command)(explain.explain)
 app.add_typer(explain.app, name="list")
-app.command("history")(history.history)
-app.command("prune")(prune.prune)
+app.command("history", cls=Command)(history.history)
+app.command("prune", cls=Command)(prune.prune)
 
 
 def _print_version(wanted: bool) -> None:  # typer passes the value by position

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli import bench_compare
-from hybridbench.cli.command_group import CommandGroup
+from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.errors import ExitCode
 
 app = typer.Typer(
@@ -21,12 +21,12 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-app.command("compare")(bench_compare.compare)
+app.command("compare", cls=Command)(bench_compare.compare)
 
 Rounds = Annotated[int, typer.Option(min=1, help="Pairs measured, in alternating order.")]
 
 
-@app.command("engine")
+@app.command("engine", cls=Command)
 def engine(rounds: Rounds = 9) -> None:
     """Measure the engine against transformers `generate`: same weights and prompts, one thread.
 
@@ -44,7 +44,7 @@ def engine(rounds: Rounds = 9) -> None:
     typer.echo(f"same tokens     {100 * result.same_tokens:.1f} % (float32, greedy)")
 
 
-@app.command("cache")
+@app.command("cache", cls=Command)
 def cache(
     turns: Annotated[int, typer.Option(min=100, help="Measured turns of each row.")] = 8000,
 ) -> None:
@@ -71,7 +71,7 @@ def cache(
         typer.echo(f"{cost.cache:17} {cost.nodes:7} nodes {cost.evict_us:7.1f} us")
 
 
-@app.command("step")
+@app.command("step", cls=Command)
 def step(
     steps: Annotated[int, typer.Option(min=10, max=350, help="Timed decode steps a row.")] = 200,
 ) -> None:
@@ -91,7 +91,7 @@ def step(
         )
 
 
-@app.command("limits")
+@app.command("limits", cls=Command)
 def limits(
     store: Annotated[Path, typer.Option(help="Directory for the recordings.")] = Path(
         "results/limits"

@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-# typer's own click; it exports these classes under no public name.
+# No public way: typer has a click of its own, whose classes typer.core takes and raises, and
+# exports none of these.
 from typer._click.core import Context
 from typer._click.exceptions import (
     MissingParameter,
@@ -21,6 +22,7 @@ from typer._click.exceptions import UsageError as TyperUsageError
 from typer._click.formatting import HelpFormatter
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from hybridbench.cli.user_settings import load_settings, origin_of, origin_of_named
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
 
 # Help sections of the top level, in order; commands of a group without sections are one list.
@@ -31,21 +33,44 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 }
 
 
-class PanelCommand(TyperCommand):
-    """A command with many options: its help has them by panel."""
+class Command(TyperCommand):
+    """A command: options by panel in its help, and set by more than the command line."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Help and the shell's completion need no settings, and work beside a wrong file."""
+        if not ctx.resilient_parsing and not set(args) & set(ctx.help_option_names):
+            load_settings(ctx)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Context) -> Any:
+        """Run it; what is wrong with an option says where that is set.
+
+        Raises:
+            UsageError: as the command raises it, with the variable or the file's key in front.
+        """
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            origin = origin_of_named(ctx, str(error))
+            if origin is None:
+                raise
+            raise UsageError(f"{origin}: {error}", code=error.code) from error
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Arguments, then options by panel."""
-        panels: dict[str, list[tuple[str, str]]] = {}
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         for one in self.get_params(ctx):
             record = one.get_help_record(ctx)
             if record is not None:
-                panel = one.rich_help_panel if isinstance(one, TyperOption) else None
-                panels.setdefault(panel or "Options", []).append(record)
+                if isinstance(one, TyperOption):
+                    panels.setdefault(one.rich_help_panel or "Options", []).append(record)
+                else:
+                    panels["Arguments"].append(record)
         panels["Options"] = panels.pop("Options")
         for title, rows in panels.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 class CommandGroup(TyperGroup):
@@ -111,7 +136,10 @@ def usage_error(error: TyperUsageError) -> UsageError:
     """What is wrong on a command line, where, and what to do instead."""
     command = error.ctx.command_path if error.ctx is not None else "hybridbench"
     where = command.removeprefix("hybridbench").lstrip()
-    prefix = f"{where}: " if where else ""
+    origin = None
+    if isinstance(error, typer.BadParameter):
+        origin = origin_of(error.ctx, error.param)
+    prefix = f"{where}: " if where and origin is None else ""
     see = f"'{command} -h' lists what it takes"
     message = error.format_message().rstrip(".")
     match error:
@@ -122,7 +150,7 @@ def usage_error(error: TyperUsageError) -> UsageError:
         case MissingParameter():
             sentence, code = f"{_lower(message)}; {see}.", ErrorCode.MISSING_ARGUMENT
         case typer.BadParameter():
-            sentence, code = _bad_value(error)
+            sentence, code = _bad_value(error, origin)
         case _:
             known = (code for start, code in _BY_MESSAGE.items() if message.startswith(start))
             code = next(known, ErrorCode.USAGE)
@@ -131,12 +159,12 @@ def usage_error(error: TyperUsageError) -> UsageError:
     return UsageError(f"{prefix}{sentence}", code=code)
 
 
-def _bad_value(error: typer.BadParameter) -> tuple[str, ErrorCode]:
+def _bad_value(error: typer.BadParameter, origin: str | None) -> tuple[str, ErrorCode]:
     from pydantic import ValidationError
 
     from hybridbench.workload.validation import complaint
 
-    name = error.param.opts[0] if error.param is not None else "value"
+    name = origin or (error.param.opts[0] if error.param is not None else "value")
     choice = _NOT_A_CHOICE.fullmatch(error.message)
     if choice is not None:
         value, choices = choice[1], re.findall(r"'(.*?)'", choice[2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from hybridbench.cli.options import (
     parse_seconds,
     profile_with,
 )
+from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.units import format_duration
 
@@ -74,7 +74,7 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
         with resolved_sides(versions) as sides:
             stored = StoredPlan(
                 sides, options.store, terms, frozenset(options.allowed), max_time_s,
-                options.thresholds, str(options.ui), ("hybridbench", *sys.argv[1:]),
+                options.thresholds, str(options.ui), typed_command(),
             )  # fmt: skip
             outcome = compare_stored(stored)
         return outcome.directory, outcome.exit_hint
@@ -137,7 +137,7 @@ def _live_plan(
             same_engine=options.same_engine,
             profile_source=source,
             ui=str(CompareUi.PLAIN if options.ui is CompareUi.AUTO else options.ui),
-            command=("hybridbench", *sys.argv[1:]),
+            command=typed_command(),
         )
 
     return make

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.command_group import CommandGroup
+from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.kernels import list_kernels
 from hybridbench.cli.stored import list_stored
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 app = typer.Typer(
     cls=CommandGroup, help="List stored runs, known defects and kernels.", no_args_is_help=True
 )
-app.command("runs")(list_stored)
-app.command("kernels")(list_kernels)
+app.command("runs", cls=Command)(list_stored)
+app.command("kernels", cls=Command)(list_kernels)
 
 
-@app.command("defects")
+@app.command("defects", cls=Command)
 def list_defects() -> None:
     """List historic defects, controls and planted costs, each with its source and symptom."""
     from rich.console import Group

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.command_group import CommandGroup
+from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.output import check_directory
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.safe_output import (
@@ -86,7 +86,7 @@ _AllowPartial = Annotated[
 ]
 
 
-@app.command("plan")
+@app.command("plan", cls=Command)
 def plan(
     plan: _Plan,
     output: Annotated[
@@ -129,7 +129,7 @@ def plan(
         emit(text)
 
 
-@app.command("cell", epilog=EXIT_CODES)
+@app.command("cell", cls=Command, epilog=EXIT_CODES)
 def cell(
     plan: _Plan,
     out: Annotated[
@@ -172,7 +172,7 @@ def cell(
     raise typer.Exit(code)
 
 
-@app.command("merge", epilog=EXIT_CODES)
+@app.command("merge", cls=Command, epilog=EXIT_CODES)
 def merge(
     dirs: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Directories that hold cells.")
@@ -219,7 +219,7 @@ def merge(
     raise typer.Exit(document.exit_code)
 
 
-@app.command("run", epilog=EXIT_CODES)
+@app.command("run", cls=Command, epilog=EXIT_CODES)
 def run(
     plan: _Plan,
     budget: _Budget = None,
@@ -268,7 +268,7 @@ def run(
     raise typer.Exit(document.exit_code)
 
 
-@app.command("schema")
+@app.command("schema", cls=Command)
 def schema() -> None:
     """Print the JSON Schema of a plan, for editors."""
     from hybridbench.nightly.plan import plan_json_schema

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hybridbench.cli.command_group import CommandGroup
+from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.options import complete_profile
 from hybridbench.safe_output import echo, emit
 
@@ -18,7 +18,7 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_all() -> None:
     """List the shipped profiles."""
     from hybridbench.workload.catalog import DEFAULT_PROFILE, list_profiles, load_profile
@@ -29,7 +29,7 @@ def list_all() -> None:
     echo("\n* is the default of `hybridbench soak`")
 
 
-@app.command("show")
+@app.command("show", cls=Command)
 def show(
     profile: Annotated[str, typer.Argument(autocompletion=complete_profile)],
 ) -> None:
@@ -43,7 +43,7 @@ def show(
     echo(path.read_text(encoding="utf-8"), nl=False)
 
 
-@app.command("validate")
+@app.command("validate", cls=Command)
 def validate(
     files: Annotated[list[str], typer.Argument(autocompletion=complete_profile)],
 ) -> None:
@@ -55,7 +55,7 @@ def validate(
         echo(f"{name}: valid")
 
 
-@app.command("schema")
+@app.command("schema", cls=Command)
 def schema() -> None:
     """Print the JSON Schema of a profile, for editors."""
     from hybridbench.workload.profile import profile_json_schema

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.units import parse_duration_s
 
@@ -60,7 +60,7 @@ def resume(run_dir: Path, given: Mapping[str, object], hold_s: float) -> tuple[P
             diagnose=str(diagnose) if diagnose is not None else None,
             hold_s=hold_s if "on_leak" in given else None,
             defects=_texts(given.get("defect")),
-            command=("hybridbench", *sys.argv[1:]),
+            command=typed_command(),
         )
     )
     return outcome.run_dir, None if outcome.exit_hint is None else int(outcome.exit_hint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +24,7 @@ from hybridbench.cli.preview import print_preview
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.thresholds import given_thresholds
+from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.foreign import SEED_MAX
 from hybridbench.safe_output import echo
@@ -397,7 +397,7 @@ def soak(
         hold_s=hold_s,
         memray_s=memray_s,
         thresholds=thresholds,
-        command=("hybridbench", *sys.argv[1:]),
+        command=typed_command(),
     )
     if dry_run:
         with _listener(listen):

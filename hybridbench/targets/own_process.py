@@ -15,12 +15,18 @@ import hybridbench
 # lies there under the name of one of our modules would be run in its place.
 SAFE_PATH: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
 
+# A child gets what it is to do from its command line alone: while this is set, a command takes no
+# option from another variable or from a file of its working directory.
+NO_USER_SETTINGS = "HYBRIDBENCH_NO_SETTINGS"
+
 
 def own_command(command: Sequence[str], settings: Mapping[str, str] | None = None) -> list[str]:
     """``command``, a Python of ours, so that it imports what this process does and nothing of the
-    working directory; with ``settings`` on top of the caller's environment.
+    working directory, and takes no option from there; with ``settings`` on top of the caller's
+    environment.
     """
-    return with_environment({**SAFE_PATH, "PYTHONPATH": import_path(), **(settings or {})}, command)
+    ours = {**SAFE_PATH, NO_USER_SETTINGS: "1", "PYTHONPATH": import_path()}
+    return with_environment({**ours, **(settings or {})}, command)
 
 
 def import_path() -> str:

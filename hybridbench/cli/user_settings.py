@@ -1,0 +1,201 @@
+"""Options that the environment or a file sets: below the command line, above the default."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# typer's own click: see command_group.py.
+from typer._click.core import Command, Context, Parameter
+from typer._click.globals import get_current_context
+from typer.core import TyperGroup, TyperOption
+
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.targets.own_process import NO_USER_SETTINGS
+
+_PREFIX = "HYBRIDBENCH"
+_OWN_FILE, _PROJECT_FILE = Path("hybridbench.toml"), Path("pyproject.toml")
+_KEPT = "hybridbench.user_settings"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value as it would be typed, or several of an option that repeats, and where it is set."""
+
+    value: str | bool | list[str]
+    origin: str
+
+
+def load_settings(context: Context) -> None:
+    """Let the command of ``context`` take its options from the environment, then from a file.
+
+    Raises:
+        ConfigError: the file is no TOML, names what does not exist, or has a value of a wrong kind.
+        UsageError: a variable cannot be split into words.
+    """
+    if os.environ.get(NO_USER_SETTINGS):
+        return
+    settings = {**_of_file(context), **_of_environment(context)}
+    context.default_map = {name: setting.value for name, setting in settings.items()}
+    context.meta[_KEPT] = settings
+
+
+def origin_of(context: Context | None, parameter: Parameter | None) -> str | None:
+    """Where the value of ``parameter`` is set; None for the command line and defaults."""
+    if context is None or parameter is None:
+        return None
+    source = context.get_parameter_source(parameter.name)
+    if source is None or source.name != "DEFAULT_MAP":
+        return None
+    settings: Mapping[str, Setting] = context.meta[_KEPT]
+    return settings[parameter.name].origin
+
+
+def origin_of_named(context: Context, sentence: str) -> str | None:
+    """Where the first option that ``sentence`` names is set, if not on the command line."""
+    by_option = {name: one for one in context.command.params for name in one.opts}
+    for word in re.findall(r"--[a-z-]+", sentence):
+        origin = origin_of(context, by_option.get(word))
+        if origin is not None:
+            return origin
+    return None
+
+
+def typed_command() -> tuple[str, ...]:
+    """The command line that was typed, with what the environment and the file add to it."""
+    typed = sys.argv[1:]
+    context = get_current_context(silent=True)
+    if context is None:
+        return ("hybridbench", *typed)
+    depth = len(_path(context))
+    added = [
+        word
+        for parameter in context.command.params
+        if origin_of(context, parameter) is not None
+        for word in _words(parameter, context.params[parameter.name])
+    ]
+    return ("hybridbench", *typed[:depth], *added, *typed[depth:])
+
+
+def _words(parameter: Parameter, value: object) -> list[str]:
+    option = option_name(parameter)
+    if isinstance(value, bool):
+        return [option] if value else parameter.secondary_opts[:1]
+    values = value if isinstance(value, list | tuple) else [value]
+    return [word for one in values for word in (option, str(one))]
+
+
+def option_name(parameter: Parameter) -> str:
+    """The long name of an option."""
+    return next(name for name in parameter.opts if name.startswith("--"))
+
+
+def _path(context: Context) -> list[str]:
+    """The words of the command below ``hybridbench``."""
+    if context.parent is None:
+        return []
+    return [*_path(context.parent), context.info_name or ""]
+
+
+def _settable(command: Command) -> dict[str, TyperOption]:
+    """Options by the key that sets them: their long name without its dashes."""
+    return {
+        option_name(one).removeprefix("--"): one
+        for one in command.params
+        if isinstance(one, TyperOption)
+    }
+
+
+def _of_environment(context: Context) -> dict[str, Setting]:
+    found = {}
+    for key, option in _settable(context.command).items():
+        name = "_".join((_PREFIX, *_path(context), key)).replace("-", "_").upper()
+        text = os.environ.get(name)
+        if text:
+            found[option.name] = Setting(_split(name, text) if option.multiple else text, name)
+    return found
+
+
+def _split(name: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{name}: {text} cannot be split into words: {error}.", code=ErrorCode.BAD_VALUE
+        ) from error
+
+
+def _of_file(context: Context) -> dict[str, Setting]:
+    path, prefix = _OWN_FILE, ""
+    table = _read(path)
+    if table is None:
+        path, prefix = _PROJECT_FILE, "tool.hybridbench."
+        tools = (_read(path) or {}).get("tool")
+        table = tools.get("hybridbench") if isinstance(tools, dict) else None
+    if table is None:
+        return {}
+    # Every table is checked, not only that of the command: a misspelt one would be without effect.
+    every = _settings(f"{path}: {prefix}", table, context.find_root().command)
+    return {
+        option.name: setting for command, option, setting in every if command is context.command
+    }
+
+
+def _read(path: Path) -> dict[str, object] | None:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}.", code=ErrorCode.NOT_READABLE
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: no valid TOML: {error}.", code=ErrorCode.DAMAGED) from error
+
+
+def _settings(
+    place: str, table: object, command: Command
+) -> Iterator[tuple[Command, TyperOption, Setting]]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{place.rstrip('.: ')}: write a table.", code=ErrorCode.BAD_VALUE)
+    for key, value in table.items():
+        if isinstance(command, TyperGroup):
+            below = command.commands.get(key)
+            if below is None:
+                raise _unknown(place, key, command.commands, "no command")
+            yield from _settings(f"{place}{key}.", value, below)
+            continue
+        options = _settable(command)
+        option = options.get(key.replace("_", "-"))
+        if option is None:
+            raise _unknown(place, key, options, "no option")
+        yield command, option, Setting(_typed(f"{place}{key}", value, option), f"{place}{key}")
+
+
+def _unknown(place: str, key: str, known: Mapping[str, object], what: str) -> ConfigError:
+    near = difflib.get_close_matches(key, known, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}."
+    return ConfigError(f"{place}{key}: {what}; {advice}", code=ErrorCode.UNKNOWN_NAME)
+
+
+def _typed(place: str, value: object, option: TyperOption) -> str | bool | list[str]:
+    """``value`` as the command line would have it; numbers and dates are written out."""
+    scalar = not isinstance(value, bool | list | dict)
+    if option.is_flag and isinstance(value, bool):
+        return value
+    if option.multiple and isinstance(value, list):
+        if not any(isinstance(one, bool | list | dict) for one in value):
+            return [str(one) for one in value]
+    elif scalar and not option.is_flag and not option.multiple:
+        return str(value)
+    wanted = "true or false" if option.is_flag else "an array" if option.multiple else "one value"
+    raise ConfigError(f"{place}: write {wanted}.", code=ErrorCode.BAD_VALUE)
