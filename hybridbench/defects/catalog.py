@@ -46,6 +46,7 @@ from hybridbench.defects.pr26941_session_pingpong_dangling import (
 from hybridbench.defects.pr27024_deferred_close_orphan import DEFECT as DEFERRED_CLOSE_ORPHAN
 from hybridbench.defects.pr27256_half_migrated_allocator import DEFECT as HALF_MIGRATED_ALLOCATOR
 from hybridbench.defects.pr27256_mamba_group_abandon import DEFECT as MAMBA_GROUP_ABANDON
+from hybridbench.defects.pr27586_swa_stale_mapping import DEFECT as SWA_STALE_MAPPING
 from hybridbench.defects.pr28380_rid_state_orphan import DEFECT as RID_STATE_ORPHAN
 from hybridbench.defects.pr31616_spec_tail_unrecorded import DEFECT as SPEC_TAIL_UNRECORDED
 from hybridbench.defects.pr31648_whole_chain_lru_refresh import DEFECT as WHOLE_CHAIN_LRU_REFRESH
@@ -68,6 +69,7 @@ DEFECTS: tuple[Defect, ...] = (
     MAMBA_MAP_UNDERSIZED,
     MAMBA_GROUP_ABANDON,
     HALF_MIGRATED_ALLOCATOR,
+    SWA_STALE_MAPPING,
     MAMBA_QUEUED_ABORT,
     RETRACT_PAGE_PAD,
     OVERLAP_LATE_TOKEN_DOUBLE_FREE,

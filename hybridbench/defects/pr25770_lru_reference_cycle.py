@@ -19,6 +19,7 @@ from weakref import ref
 from hybridbench.defects.defect import Defect, Patch, Signature
 from hybridbench.defects.truth import Truth
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
+from hybridbench.engine.cache.swa_lru import SWALRUList
 from hybridbench.engine.cache.tree import PrefixTree
 from hybridbench.engine.cache.tree_node import TreeNode
 
@@ -77,13 +78,19 @@ def _remove_node_from_mamba(self: MambaLRUList, node: TreeNode) -> None:
     node.mamba_next.mamba_prev = node.mamba_prev
 
 
+def _remove_node_from_swa(self: SWALRUList, node: TreeNode) -> None:
+    """Before #25770: the neighbours are mended, the node's own pointers stay."""
+    node.swa_prev.swa_next = node.swa_next
+    node.swa_next.swa_prev = node.swa_prev
+
+
 DEFECT = Defect(
     slug="lru-reference-cycle",
     source="sglang#25770",
     symptom="RSS of the scheduler grows while all pools balance: evicted tree nodes wait for a "
     "full collection, or hang from tombstones that are still in the tree.",
     profile="chat-churn",
-    also_on=("unified-mix",),
+    also_on=("unified-mix", "swa-churn"),
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("instances-retained", "instances-wait-for-collector"),
@@ -99,6 +106,7 @@ DEFECT = Defect(
     patches=(
         Patch(FullLRUList, "_remove_node", _remove_node_from_full, fingerprint="eb67f7f61912"),
         Patch(MambaLRUList, "_remove_node", _remove_node_from_mamba, fingerprint="eb20f4f6c668"),
+        Patch(SWALRUList, "_remove_node", _remove_node_from_swa, fingerprint="9dc665d9c575"),
         Patch(PrefixTree, "_unlink_from_parent", _unlink_from_parent, fingerprint="2c5263c2c8a3"),
     ),
     harmed="Qwen3-Next under steady traffic: scheduler RSS +3.7 GB/h, 17,270 nodes in cycles.",

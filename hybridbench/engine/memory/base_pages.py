@@ -64,6 +64,7 @@ class BaseTokenToKVPoolAllocator:
         self.dtype = dtype
         self.device = torch.device(device)
         self.need_sort = need_sort
+        self.check_owners = check_owners
         self._kvcache = kvcache
         what = "KV tokens" if page_size == 1 else f"KV pages (of {page_size} tokens)"
         self._ledger = (OwnerLedger if check_owners else SilentLedger)(self.num_pages, what)

@@ -105,7 +105,8 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         pages, swa_pages = self._mapped(source)
         targets = as_index_array(target, self.device)[:: self.page_size] // self.page_size
         assert len(targets) == len(pages), "each page moves to one of its own"
-        assert not self._page_to_swa[targets].any(), "a target has a window page already"
+        if self.check_owners:
+            assert not self._page_to_swa[targets].any(), "a target has a window page already"
         self.swa_attn_allocator.transfer(swa_pages * self.page_size, giver, taker)
         self._page_to_swa[pages] = 0
         self._page_to_swa[targets] = swa_pages

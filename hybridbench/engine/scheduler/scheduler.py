@@ -60,7 +60,8 @@ class Scheduler:
         self._pools = pools
         self._counters = counters
         self._release = RequestRelease(pools)
-        self._window = WindowRelease(pools, counters)
+        swa = pools.swa_allocator
+        self._window = None if swa is None else WindowRelease(pools, swa, counters)
         self._rules = WaitingRules(config, pools.timings.now_s)
         self._preemption = Preemption(config, self._rules, pools)
         # A refusal is not repeated until a request leaves the running batch.
@@ -179,7 +180,8 @@ class Scheduler:
         """The next step's batch: a prefill if there is one, or else one token for all; or None."""
         if self.is_paused:
             return None
-        self._window.release(self.admitted())
+        if self._window is not None:
+            self._window.release(self.admitted())
         batch = self._next_prefill(outcome)
         return batch if batch is not None else self._next_decode(outcome)
 

@@ -8,18 +8,19 @@ import numpy as np
 
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.scheduler.pools import Pools
 
 
 class WindowRelease:
-    """Frees the window part of positions that no step of their request will read again.
+    """Frees the window part of positions that no step of their request will read again."""
 
-    Costs nothing where the model has no sliding windows, or keeps the KV of all positions.
-    """
-
-    def __init__(self, pools: Pools, counters: EngineCounters) -> None:
+    def __init__(
+        self, pools: Pools, allocator: SWATokenToKVPoolAllocator, counters: EngineCounters
+    ) -> None:
         self._pools = pools
+        self._allocator = allocator
         self._counters = counters
 
     def release(self, reqs: Sequence[Req]) -> None:
@@ -28,13 +29,10 @@ class WindowRelease:
         Of what they share the tree gets its window part back as well, once all they still read of
         it is their own.  Steps in flight read no further back than this frees.
         """
-        allocator = self._pools.swa_allocator
-        if allocator is None:
-            return
         behind = [self._leave_behind(req.kv) for req in reqs]
         freed = [positions for positions in behind if len(positions)]
         if freed:
-            allocator.free_swa(np.concatenate(freed))
+            self._allocator.free_swa(np.concatenate(freed))
             self._counters.swa_releases += len(freed)
             self._counters.swa_released_tokens += sum(map(len, freed))
 

@@ -10,8 +10,14 @@ import pytest
 
 from hybridbench.engine.cache.base import EvictParams
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
+from hybridbench.engine.cache.swa_lru import SWALRUList
 from hybridbench.engine.cache.tree_node import TreeNode
-from tests.unit.engine.cache.trees import AnyHybridTree, HybridTree, UnifiedHybridTree
+from tests.unit.engine.cache.trees import (
+    AnyHybridTree,
+    HybridTree,
+    UnifiedHybridTree,
+    WindowTree,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +42,16 @@ def stale_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
         node.mamba_prev.mamba_next = node.mamba_next
         node.mamba_next.mamba_prev = node.mamba_prev
 
+    def keep_swa(self: SWALRUList, node: TreeNode) -> None:
+        node.swa_prev.swa_next = node.swa_next
+        node.swa_next.swa_prev = node.swa_prev
+
+    monkeypatch.setattr(SWALRUList, "_remove_node", keep_swa)
     monkeypatch.setattr(FullLRUList, "_remove_node", keep_full)
     monkeypatch.setattr(MambaLRUList, "_remove_node", keep_mamba)
 
 
-def stray_nodes(tree: AnyHybridTree) -> int:
+def stray_nodes(tree: AnyHybridTree | WindowTree) -> int:
     """Live node objects that are neither in the tree nor ends of its lists."""
     live = sum(1 for thing in gc.get_objects() if type(thing) is TreeNode)
     return live - tree.cache.live_node_count()
@@ -90,6 +101,42 @@ def test_kept_pointers_strand_nearly_every_evicted_node(stale_pointers: None) ->
     assert evicted > 300
     assert stray_nodes(tree) > 0.95 * evicted
     # The pools balance all the same: only the host's memory can show this.
+    tree.audit()
+
+
+def chat_in_windows(turns: int) -> WindowTree:
+    """Conversations as in ``chat``; the window pool runs short long before the full one."""
+    tree = WindowTree(kv_tokens=120, swa_tokens=40, window=3)
+    rng = random.Random(1)
+    open_chats = [[start, start + 1] for start in range(0, 40, 10)]
+    for _ in range(turns):
+        place = rng.randrange(4)
+        if len(open_chats[place]) > 14:
+            open_chats[place] = [rng.randrange(100, 10**6), 1]
+        ids = open_chats[place] = [*open_chats[place], *(rng.randrange(100) for _ in range(2))]
+        tree.cache.evict(
+            EvictParams(
+                num_tokens=max(0, len(ids) - tree.kv.full_available_size()),
+                swa_num_tokens=max(0, len(ids) - tree.kv.swa_available_size()),
+            )
+        )
+        tree.insert(ids)
+    return tree
+
+
+def test_healthy_eviction_from_windows_leaves_no_node_alive() -> None:
+    tree = chat_in_windows(turns=400)
+
+    assert tree.cache.events.nodes_removed > 300
+    assert tree.cache.events.swa_tombstones > 200
+    assert stray_nodes(tree) == 0
+    tree.audit()
+
+
+def test_kept_pointers_of_the_window_list_strand_evicted_nodes(stale_pointers: None) -> None:
+    tree = chat_in_windows(turns=400)
+
+    assert stray_nodes(tree) > 0.9 * tree.cache.events.nodes_removed > 300
     tree.audit()
 
 

@@ -1,0 +1,105 @@
+"""sglang#27586: a window page that was given back is still where its full page points.
+
+KV of sliding layers goes back when the window has passed it, that of full layers stays.  The entry
+of the mapping from full to window pages was not cleared with it.  When the full page goes, its
+window page is given back once more: it is in the free list twice, or another request is using it.
+
+Put back in an engine whose allocators refuse nothing, as theirs did.  See also sglang#25805.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
+from hybridbench.engine.memory.owners import REQ, Owner
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
+
+TRUTH = Truth()
+_healthy_take_pages = SWATokenToKVPoolAllocator._take_pages
+_healthy_move_swa = SWATokenToKVPoolAllocator.move_swa
+
+
+class StaleEntries:
+    """The window page that each full page still names although it was given back."""
+
+    def __init__(self) -> None:
+        self._swa_page_of: dict[int, int] = {}
+
+    def freed(self, pages: IntArray, swa_pages: IntArray) -> None:
+        """Window pages go by the entries of ``pages``: counts those that had gone before."""
+        again = 0
+        for page, swa_page in zip(pages.tolist(), swa_pages.tolist(), strict=True):
+            again += self._swa_page_of.get(page) == swa_page
+            self._swa_page_of[page] = swa_page
+        TRUTH.add("pages_freed_twice", again)
+
+    def written(self, pages: IntArray) -> None:
+        """The entries of ``pages`` were written anew."""
+        for page in pages.tolist():
+            self._swa_page_of.pop(page, None)
+
+    def clear(self) -> None:
+        """Forget the pages of an engine that is gone."""
+        self._swa_page_of.clear()
+
+
+_STALE = StaleEntries()
+
+
+def _free_swa(self: SWATokenToKVPoolAllocator, idx: SlotInput, owner: Owner = REQ) -> None:
+    """Before #27586 the mapping stayed as it was."""
+    pages, swa_pages = self._mapped(idx)
+    _STALE.freed(pages, swa_pages)
+    self.swa_attn_allocator.free(swa_pages * self.page_size, owner)
+
+
+def _take_pages(self: SWATokenToKVPoolAllocator, count: int, owner: Owner) -> IntArray | None:
+    """The same; notes which entries are no longer stale."""
+    pages = _healthy_take_pages(self, count, owner)
+    if pages is not None:
+        _STALE.written(pages)
+    return pages
+
+
+def _move_swa(
+    self: SWATokenToKVPoolAllocator,
+    source: SlotInput,
+    target: SlotInput,
+    giver: Owner,
+    taker: Owner,
+) -> None:
+    """The same; notes which entries are no longer stale."""
+    _healthy_move_swa(self, source, target, giver, taker)
+    for moved in (source, target):
+        _STALE.written(as_index_array(moved, self.device) // self.page_size)
+
+
+DEFECT = Defect(
+    slug="swa-stale-mapping",
+    source="sglang#27586",
+    symptom="More of the window pool is available than there is: pages that left their window are "
+    "freed again with their full pages, and later two requests write to one.",
+    profile="swa-churn",
+    signature=Signature(
+        verdicts=("INVARIANT",),
+        kinds=("negative-residual",),
+        subject="swa",
+        event="full page freed after its window page",
+        rate="1 window page more than there is, for each",
+        harm="pages_freed_twice",
+        counted="surplus",
+        # Thousands of pages by then.
+        quick_s=20.0,
+    ),
+    patches=(
+        Patch(SWATokenToKVPoolAllocator, "free_swa", _free_swa, fingerprint="75508d73613e"),
+        Patch(SWATokenToKVPoolAllocator, "move_swa", _move_swa, fingerprint="af7544c9741c"),
+        Patch(SWATokenToKVPoolAllocator, "_take_pages", _take_pages, fingerprint="7831578e36d7"),
+    ),
+    harmed="Models with sliding windows under churn: a crash after some 2,000 requests.",
+    cure="The mapping is cleared with the page that it names.",
+    overrides=(("engine.check_owners", "false"),),
+    truth=TRUTH,
+    corrupts=True,
+)
