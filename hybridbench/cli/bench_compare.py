@@ -23,7 +23,7 @@ from hybridbench.cli.compare import (
     SliceTime,
 )
 from hybridbench.cli.compare_options import CompareOptions, compared
-from hybridbench.cli.options import CompareUi
+from hybridbench.cli.options import CompareUi, Panel
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode
 from hybridbench.safe_output import echo
@@ -43,7 +43,12 @@ _ROWS = ((".", ".", Expected.SAME), (".", "defect:slow-step", Expected.SLOWER))
 
 
 def compare(
-    repeat: Annotated[int, typer.Option(min=1, help="Comparisons of each kind.")] = 20,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=Panel.ROUNDS, metavar="N", min=1, help="Comparisons of each kind."
+        ),
+    ] = 20,
     only: Annotated[
         Expected | None,
         typer.Option(help="Only the row with this expected result.", show_default=False),
@@ -58,17 +63,32 @@ def compare(
     margin: Margin = "3%",
     ballast: Ballast = 0,
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the first comparison; each next one adds 1.")
+        int,
+        typer.Option(
+            rich_help_panel=Panel.WORKLOAD,
+            metavar="N",
+            min=0,
+            help="Seed of the first comparison; each next one adds 1.",
+        ),
     ] = 1,
     store: Annotated[
         Path | None,
-        typer.Option(help="Directory for the comparisons.  Default: temporary."),
+        typer.Option(
+            rich_help_panel=Panel.OUTPUT,
+            metavar="DIR",
+            help="Directory for the comparisons.  Default: temporary.",
+        ),
     ] = None,
     markdown: Annotated[
-        Path | None, typer.Option(help="Also write the table to this file.")
+        Path | None,
+        typer.Option(
+            rich_help_panel=Panel.OUTPUT, metavar="FILE", help="Also write the table to this file."
+        ),
     ] = None,
 ) -> None:
     """Count how often a comparison is right: the engine with itself, and with itself 5 % slower.
+
+    Example: hybridbench bench compare --repeat 5 --profile smoke
 
     Each comparison starts new processes.  Ctrl-C stops after the current one and prints the table.
     """

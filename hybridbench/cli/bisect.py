@@ -60,6 +60,8 @@ def bisect(
 ) -> None:
     """Find the first commit that made the engine slower or leak.
 
+    Example: hybridbench bisect --good v0.1.0 --bad HEAD --profile smoke
+
     Every step is a `hybridbench compare git:GOOD git:MIDDLE` with the same options.  Comparisons of
     the same engines with the same settings in the store are reused, and a
     commit that cannot be built or compared is skipped and named.

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli.compare_options import CompareOptions, compared
-from hybridbench.cli.options import CompareUi, GcMode, ReportFormat, complete_profile
+from hybridbench.cli.completion import complete_model, complete_profile
+from hybridbench.cli.options import CompareUi, GcMode, Panel, ReportFormat
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.foreign import SEED_MAX
@@ -22,6 +23,9 @@ EXIT_CODES = (
 Model = Annotated[
     str | None,
     typer.Option(
+        rich_help_panel=Panel.WORKLOAD,
+        metavar="NAME|DIR",
+        autocompletion=complete_model,
         help="Preset or checkpoint directory, as in `soak`.  Default: the profile's (qwen3-next).",
         show_default=False,
     ),
@@ -29,6 +33,7 @@ Model = Annotated[
 ProfileName = Annotated[
     str | None,
     typer.Option(
+        rich_help_panel=Panel.WORKLOAD,
         metavar="NAME|FILE",
         autocompletion=complete_profile,
         help="A shipped profile or a YAML file.  Default: chat-churn, or the one that reaches "
@@ -36,17 +41,29 @@ ProfileName = Annotated[
         show_default=False,
     ),
 ]
-MaxTime = Annotated[str, typer.Option(help="Time limit; no round starts that would exceed it.")]
+MaxTime = Annotated[
+    str,
+    typer.Option(
+        rich_help_panel=Panel.ROUNDS,
+        metavar="TIME",
+        help="Time limit; no round starts that would exceed it.",
+    ),
+]
 BlockTime = Annotated[
     str,
     typer.Option(
-        "--block", help="Duration of a block of the first version; fixes its number of requests."
+        "--block",
+        rich_help_panel=Panel.ROUNDS,
+        metavar="TIME",
+        help="Duration of a block of the first version; fixes its number of requests.",
     ),
 ]
 SliceTime = Annotated[
     str,
     typer.Option(
         "--slice",
+        rich_help_panel=Panel.ROUNDS,
+        metavar="TIME",
         help="Time slice per version within a block, the others paused, to average out machine "
         "noise.  0: alternate whole blocks (always used for open-loop arrivals).",
     ),
@@ -54,15 +71,26 @@ SliceTime = Annotated[
 Rounds = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Maximum number of rounds of one block each.  Default: 24.", show_default=False
+        rich_help_panel=Panel.ROUNDS,
+        metavar="N",
+        min=1,
+        help="Maximum number of rounds of one block each.  Default: 24.",
+        show_default=False,
     ),
 ]
 Margin = Annotated[
-    str, typer.Option(help="Largest difference that counts as the same: 3% or 0.03.")
+    str,
+    typer.Option(
+        rich_help_panel=Panel.VERDICT,
+        metavar="SHARE",
+        help="Largest difference that counts as the same: 3% or 0.03.",
+    ),
 ]
 Seed = Annotated[
     int | None,
     typer.Option(
+        rich_help_panel=Panel.WORKLOAD,
+        metavar="N",
         min=0,
         max=SEED_MAX,
         help="Seed for weights and traffic.  Default: the profile's.",
@@ -70,25 +98,42 @@ Seed = Annotated[
     ),
 ]
 Gc = Annotated[
-    GcMode | None, typer.Option(help="Garbage collector of the workers.", show_default=False)
+    GcMode | None,
+    typer.Option(
+        rich_help_panel=Panel.ENGINE, help="Garbage collector of the workers.", show_default=False
+    ),
 ]
 Ballast = Annotated[
     int | None,
     typer.Option(
-        min=0, help="Long-lived Python objects in each worker.  Default: the profile's.",
+        rich_help_panel=Panel.ENGINE,
+        metavar="N",
+        min=0,
+        help="Long-lived Python objects in each worker.  Default: the profile's.",
         show_default=False,
     ),
-]  # fmt: skip
+]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the profile, for all."),
+    typer.Option(
+        "--set",
+        rich_help_panel=Panel.WORKLOAD,
+        metavar="KEY=VALUE",
+        help="Override a key of the profile, for all.",
+    ),
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Start a new, warmed-up process for each block.")
+    bool,
+    typer.Option(
+        "--fresh",
+        rich_help_panel=Panel.ENGINE,
+        help="Start a new, warmed-up process for each block.",
+    ),
 ]
 Renew = Annotated[
     int,
     typer.Option(
+        rich_help_panel=Panel.ENGINE,
         min=0,
         metavar="ROUNDS",
         help="Start a new, warmed-up process for each version after this number of rounds, to "
@@ -98,21 +143,34 @@ Renew = Annotated[
 Allow = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow-mismatch", metavar="KEY", help="Compare even if the versions differ in KEY."
+        "--allow-mismatch",
+        rich_help_panel=Panel.VERDICT,
+        metavar="KEY",
+        help="Compare even if the versions differ in KEY.",
     ),
 ]
 SameEngine = Annotated[
     bool,
     typer.Option(
         "--same-engine",
+        rich_help_panel=Panel.VERDICT,
         help="Compare even if all versions run the same engine files. Without it, compare reports "
         "that and exits with code 0. Implied if all versions are spelled the same (compare . .).",
     ),
 ]
-Store = Annotated[Path, typer.Option(help="Directory for results.")]
-Format = Annotated[ReportFormat, typer.Option("--format", help="Format of the report.")]
+Store = Annotated[
+    Path, typer.Option(rich_help_panel=Panel.OUTPUT, metavar="DIR", help="Directory for results.")
+]
+Format = Annotated[
+    ReportFormat,
+    typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Format of the report."),
+]
 Ui = Annotated[
-    CompareUi, typer.Option(help="Progress display. plain: a line for each round on stderr.")
+    CompareUi,
+    typer.Option(
+        rich_help_panel=Panel.OUTPUT,
+        help="Progress display. plain: a line for each round on stderr.",
+    ),
 ]
 
 
@@ -144,6 +202,7 @@ def compare(
     threshold: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel=Panel.VERDICT,
             metavar="METRIC.STAT<LIMIT",
             help="Extra thresholds (repeatable): throughput.ratio>0.97 against the first version, "
             "rss.slope<200MiB/h for each version's own run; see docs/reference/thresholds.md.",

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from hybridbench.cli.completion import complete_result
+
 
 def diagnose(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: Annotated[Path, typer.Argument(autocompletion=complete_result, help="A run directory.")],
 ) -> None:
     """Print what the growth of a stored run consists of, as a paragraph for a bug report.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
+from hybridbench.cli.completion import complete_defect
 from hybridbench.cli.kernels import list_kernels
 from hybridbench.cli.stored import list_stored
 
@@ -45,7 +46,12 @@ def list_defects() -> None:
 
 
 def explain(
-    slug: Annotated[str, typer.Argument(help="A slug from `list defects`, or a file.")],
+    slug: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=complete_defect, help="A slug from `list defects`, or a file."
+        ),
+    ],
 ) -> None:
     """Describe a defect: cause, impact, symptoms, upstream fix, and how to reproduce it."""
     from rich.text import Text

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.completion import complete_model, complete_profile
+from hybridbench.cli.options import Panel
 from hybridbench.cli.output import write_output
 from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.safe_output import echo, emit
@@ -31,30 +33,62 @@ class HistoryFormat(StrEnum):
 
 def history(
     store: Annotated[
-        Path, typer.Option(help="Results directory; nightly runs in it are read as well.")
+        Path,
+        typer.Option(
+            rich_help_panel=Panel.RUNS,
+            metavar="DIR",
+            help="Results directory; nightly runs in it are read as well.",
+        ),
     ] = Path("results"),
-    model: Annotated[str | None, typer.Option(help="Only runs of this model.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Only runs under this profile.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=Panel.RUNS,
+            metavar="NAME",
+            autocompletion=complete_model,
+            help="Only runs of this model.",
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=Panel.RUNS,
+            metavar="NAME",
+            autocompletion=complete_profile,
+            help="Only runs under this profile.",
+        ),
+    ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel=Panel.RUNS,
             metavar="NAME",
             help="Only these quantities (repeatable): rss, throughput.mean, ttft, hit_rate.",
         ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only runs since a date or age: 2026-11-01, 30d."),
+        typer.Option(
+            rich_help_panel=Panel.RUNS,
+            metavar="TIME",
+            help="Only runs since a date or age: 2026-11-01, 30d.",
+        ),
     ] = None,
     format_: Annotated[
-        HistoryFormat, typer.Option("--format", help="Output format.")
+        HistoryFormat, typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Output format.")
     ] = HistoryFormat.CONSOLE,
     output: Annotated[
         Path | None,
-        typer.Option(help="Output file; a symbolic link is followed.  Default: standard output."),
+        typer.Option(
+            rich_help_panel=Panel.OUTPUT,
+            metavar="FILE",
+            help="Output file; a symbolic link is followed.  Default: standard output.",
+        ),
     ] = None,
 ) -> None:
     """Show trends of stored runs by model, profile and machine, and what changed when.
+
+    Example: hybridbench history --profile chat-churn --metric rss --since 30d
 
     Runs are grouped by identical configuration.  The exit code is
     always 0; `--format junit` has a gate for each quantity.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.options import parse_seconds
+from hybridbench.cli.options import Panel, parse_seconds
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.safe_output import echo, emit, output_after_verdict
 
@@ -39,6 +39,7 @@ def judge(
     metric: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel=Panel.COLUMNS,
             metavar="NAME[:UNIT]",
             help="A column to judge (repeatable).  Default: every level.  Units: bytes, KiB, MB, "
             "pages, count, s, ms, 1/s, ratio.",
@@ -47,6 +48,7 @@ def judge(
     work_column: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel=Panel.COLUMNS,
             metavar="NAME",
             help="A cumulative counter (requests, tokens) that growth may follow (repeatable).  "
             "Default: columns that look like one.",
@@ -55,12 +57,18 @@ def judge(
     unit: Annotated[
         str | None,
         typer.Option(
-            "--unit", "-u", help="Unit of columns whose header has none.", show_default=False
+            "--unit",
+            "-u",
+            rich_help_panel=Panel.COLUMNS,
+            metavar="UNIT",
+            help="Unit of columns whose header has none.",
+            show_default=False,
         ),
     ] = None,
     threshold: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel=Panel.VERDICT,
             metavar="NAME<RATE",
             help="How much a column may worsen: 'rss<200MiB/h', 'fds<1/h' (repeatable).",
         ),
@@ -68,6 +76,7 @@ def judge(
     steady_at: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=Panel.VERDICT,
             metavar="TIME",
             help="When warm-up ended: a duration from the start (10m) or a time as in the file.",
             show_default=False,
@@ -75,17 +84,25 @@ def judge(
     ] = None,
     lower_is_worse: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A column that must not fall (repeatable)."),
+        typer.Option(
+            rich_help_panel=Panel.COLUMNS,
+            metavar="NAME",
+            help="A column that must not fall (repeatable).",
+        ),
     ] = None,
     time_column: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Time column, if its name does not show it.", show_default=False
+            rich_help_panel=Panel.COLUMNS,
+            metavar="NAME",
+            help="Time column, if its name does not show it.",
+            show_default=False,
         ),
     ] = None,
     interval: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=Panel.COLUMNS,
             metavar="TIME",
             help="Time between two samples of a file without times: 10s.",
             show_default=False,
@@ -95,14 +112,17 @@ def judge(
         bool,
         typer.Option(
             "--never-restarted",
+            rich_help_panel=Panel.VERDICT,
             help="Treat sudden drops as a sawtooth of one process, not as restarts.",
         ),
     ] = False,
     output: Annotated[
-        JudgeFormat, typer.Option("--format", help="Output format.")
+        JudgeFormat, typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Output format.")
     ] = JudgeFormat.CONSOLE,
 ) -> None:
     """Judge recorded series: CSV, JSON lines, Prometheus, psrecord, mprof, nvidia-smi, ps, runs.
+
+    Example: hybridbench judge rss.csv --threshold 'rss<200MiB/h'
 
     Each column gets a rate with its interval, a bound, and a verdict; the worst one is the exit
     code.  Nothing is started and no engine is loaded.

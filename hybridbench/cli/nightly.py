@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
+from hybridbench.cli.completion import complete_defect
+from hybridbench.cli.options import Panel
 from hybridbench.cli.output import check_directory
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.safe_output import (
@@ -61,6 +63,7 @@ _Plan = Annotated[
 _Budget = Annotated[
     str | None,
     typer.Option(
+        rich_help_panel=Panel.PLAN,
         metavar="TIME",
         help="Time budget, such as 30m: shortens cells down to the length that still decides, then "
         "leaves cells out.  Default: the plan's.",
@@ -70,6 +73,8 @@ _Budget = Annotated[
 _Defect = Annotated[
     list[str] | None,
     typer.Option(
+        rich_help_panel=Panel.PLAN,
+        autocompletion=complete_defect,
         metavar="SLUG",
         help="Rehearse a regression: add this defect to every soak (repeatable).  Cells keep their "
         "ids, so that the last green run is still their baseline.",
@@ -81,6 +86,7 @@ _AllowPartial = Annotated[
     bool,
     typer.Option(
         "--allow-partial",
+        rich_help_panel=Panel.VERDICT,
         help="Pass even if the budget left cells out; otherwise the exit code is 13.",
     ),
 ]
@@ -90,19 +96,33 @@ _AllowPartial = Annotated[
 def plan(
     plan: _Plan,
     output: Annotated[
-        PlanFormat, typer.Option("--format", help="Output format.")
+        PlanFormat, typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Output format.")
     ] = PlanFormat.CONSOLE,
     budget: _Budget = None,
     defect: _Defect = None,
     out: Annotated[
         str,
-        typer.Option(help="For slurm and k8s: directory of nightly runs, shared by all machines."),
+        typer.Option(
+            rich_help_panel=Panel.OUTPUT,
+            metavar="DIR",
+            help="For slurm and k8s: directory of nightly runs, shared by all machines.",
+        ),
     ] = "",
     image: Annotated[
-        str, typer.Option(help="For k8s: an image with hybridbench in it.")
+        str,
+        typer.Option(
+            rich_help_panel=Panel.OUTPUT,
+            metavar="IMAGE",
+            help="For k8s: an image with hybridbench in it.",
+        ),
     ] = "hybridbench:latest",
     claim: Annotated[
-        str, typer.Option(help="For k8s: the volume claim to mount at /nights.")
+        str,
+        typer.Option(
+            rich_help_panel=Panel.OUTPUT,
+            metavar="NAME",
+            help="For k8s: the volume claim to mount at /nights.",
+        ),
     ] = "hybridbench-nights",
     allow_partial: Annotated[
         bool,
@@ -112,6 +132,8 @@ def plan(
     ] = False,
 ) -> None:
     """Print the cells of a plan, for people or for an engine that fans them out.
+
+    Example: hybridbench nightly plan nightly --format k8s
 
     github is a matrix for `strategy.matrix`, slurm an array script, k8s an Indexed Job.
     """
@@ -133,7 +155,10 @@ def plan(
 def cell(
     plan: _Plan,
     out: Annotated[
-        Path, typer.Option(help="Results directory; the cell gets a directory of its own in it.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Results directory; the cell gets a directory of its own in it."
+        ),
     ],
     cell_id: Annotated[
         str | None, typer.Option("--id", help="Which cell, by name.", show_default=False)
@@ -177,10 +202,12 @@ def merge(
     dirs: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Directories that hold cells.")
     ],
-    out: Annotated[Path, typer.Option(help="Directory for the merged report.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the merged report.")],
     plan: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=Panel.PLAN,
+            metavar="PLAN",
             help="Plan to take waivers and policy from.  Default: as the cells carry them.",
             show_default=False,
         ),
@@ -190,6 +217,8 @@ def merge(
     baseline: Annotated[
         list[Path] | None,
         typer.Option(
+            rich_help_panel=Panel.VERDICT,
+            metavar="DIR",
             help="Nightly run, or a directory of them, to compare with: the newest green one.  "
             "Default: those beside --out.",
             show_default=False,
@@ -197,11 +226,18 @@ def merge(
     ] = None,
     keep_baseline: Annotated[
         Path | None,
-        typer.Option(help="Directory in which to store this run for --baseline, if it is green."),
+        typer.Option(
+            rich_help_panel=Panel.VERDICT,
+            metavar="DIR",
+            help="Directory in which to store this run for --baseline, if it is green.",
+        ),
     ] = None,
     allow_partial: _AllowPartial = False,
 ) -> None:
-    """Merge cells into one report and one exit code; a lost cell is MISSING and never a pass."""
+    """Merge cells into one report and one exit code; a lost cell is MISSING and never a pass.
+
+    Example: hybridbench nightly merge cells --out night --baseline last-night
+    """
     from hybridbench.nightly.run import MergeOptions, merge_cells
 
     check_directory("--out", out)
@@ -226,6 +262,7 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
+            metavar="DIR",
             help="Directory of the run.  Default: a new one under results/nightly, or the last one "
             "there if it was cut off.",
             show_default=False,
@@ -233,7 +270,11 @@ def run(
     ] = None,
     baseline: Annotated[
         list[Path] | None,
-        typer.Option(help="Same as in merge.  Default: the runs beside --out.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Same as in merge.  Default: the runs beside --out.",
+            show_default=False,
+        ),
     ] = None,
     defect: _Defect = None,
     allow_partial: _AllowPartial = False,

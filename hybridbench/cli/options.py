@@ -12,6 +12,22 @@ if TYPE_CHECKING:
     from hybridbench.workload.profile import Profile
 
 
+class Panel(StrEnum):
+    """Under which title `--help` has an option."""
+
+    WORKLOAD = "Workload"
+    ENGINE = "Engine process"
+    PROBES = "Probes and verdict"
+    ROUNDS = "Rounds"
+    PLAN = "Plan"
+    ROWS = "Rows"
+    COLUMNS = "Columns"
+    RUNS = "Runs"
+    RULES = "What is kept"
+    VERDICT = "Verdict"
+    OUTPUT = "Output"
+
+
 class GcMode(StrEnum):
     """Garbage collector of a worker."""
 
@@ -60,13 +76,6 @@ def parse_overrides(pairs: list[str], gc: str | None, ballast: int | None) -> di
     if ballast is not None:
         overrides["ballast.objects"] = str(ballast)
     return overrides
-
-
-def complete_profile(incomplete: str) -> list[str]:
-    """Shipped profiles that begin like the word being typed, for the shell."""
-    from hybridbench.workload.catalog import list_profiles
-
-    return [name for name in list_profiles() if name.startswith(incomplete)]
 
 
 def profile_with(name: str, overrides: dict[str, str]) -> Profile:

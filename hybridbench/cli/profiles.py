@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
-from hybridbench.cli.options import complete_profile
+from hybridbench.cli.completion import complete_profile
 from hybridbench.safe_output import echo, emit
 
 app = typer.Typer(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.options import Panel
 from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError, UsageError
 from hybridbench.safe_output import echo, one_line
 from hybridbench.units import format_bytes
@@ -20,29 +21,52 @@ def prune(
     keep: Annotated[
         int | None,
         typer.Option(
+            rich_help_panel=Panel.RULES,
+            metavar="N",
             min=0,
             help="Keep the newest N of each model, profile and setting that decides what a run "
             "measures; runs with a defect count separately.",
         ),
     ] = None,
     keep_days: Annotated[
-        float | None, typer.Option(min=0.0, help="Keep results that started less than D days ago.")
+        float | None,
+        typer.Option(
+            rich_help_panel=Panel.RULES,
+            metavar="D",
+            min=0.0,
+            help="Keep results that started less than D days ago.",
+        ),
     ] = None,
     keep_failed: Annotated[
-        bool, typer.Option("--keep-failed", help="Keep everything that did not pass.")
+        bool,
+        typer.Option(
+            "--keep-failed", rich_help_panel=Panel.RULES, help="Keep everything that did not pass."
+        ),
     ] = False,
     leaks: Annotated[
-        bool, typer.Option("--leaks", help="Also delete leaks; they are kept by default.")
+        bool,
+        typer.Option(
+            "--leaks",
+            rich_help_panel=Panel.RULES,
+            help="Also delete leaks; they are kept by default.",
+        ),
     ] = False,
     damaged: Annotated[
-        bool, typer.Option("--damaged", help="Also delete unreadable results.")
+        bool,
+        typer.Option(
+            "--damaged", rich_help_panel=Panel.RULES, help="Also delete unreadable results."
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")
     ] = False,
-    store: Annotated[Path, typer.Option(help="Results directory.")] = Path("results"),
+    store: Annotated[
+        Path, typer.Option(rich_help_panel=Panel.RUNS, metavar="DIR", help="Results directory.")
+    ] = Path("results"),
 ) -> None:
     """Delete runs, comparisons and nightly runs that no rule keeps; give one rule or more.
+
+    Example: hybridbench prune --keep 5 --keep-days 30 --dry-run
 
     What is being written, leaks, what cannot be read, and the last green run of each plan are kept.
     Only directories that are results of hybridbench by their content are touched, and none that

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hybridbench.cli.completion import complete_result
 from hybridbench.cli.options import ReportFormat
 from hybridbench.cli.render import (
     OutputOptions,
@@ -22,6 +23,7 @@ def report(
     directory: Annotated[
         Path,
         typer.Argument(
+            autocompletion=complete_result,
             metavar="DIRECTORY",
             help="Directory of a run (killed ones too), a comparison or a nightly run.",
         ),
@@ -38,7 +40,9 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Output file for --format; a symbolic link is followed.  Default: standard output."
+            metavar="FILE",
+            help="Output file for --format; a symbolic link is followed.  Default: standard "
+            "output.",
         ),
     ] = None,
     open_page: Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybridbench.cli.options import Panel
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.safe_output import echo
@@ -25,6 +26,7 @@ def selftest(
         bool,
         typer.Option(
             "--full/--quick",
+            rich_help_panel=Panel.ROWS,
             help="All defects, twins and controls, collector default and frozen, heap large and "
             "small, allocators that check owners and that do not (two to four hours; healthy rows "
             "go on until they are CLEAN); or only exactly detectable defects, one memory "
@@ -33,18 +35,27 @@ def selftest(
     ] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only the rows of this defect, control or profile."),
+        typer.Option(
+            rich_help_panel=Panel.ROWS,
+            metavar="NAME",
+            help="Only the rows of this defect, control or profile.",
+        ),
     ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             min=1,
             help="Soaks at a time; default: one for each core, with --quick three for two cores.",
         ),
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(help="New directory for the runs.  Default: temporary."),
+        typer.Option(
+            rich_help_panel=Panel.OUTPUT,
+            metavar="DIR",
+            help="New directory for the runs.  Default: temporary.",
+        ),
     ] = None,
     resume: Annotated[
         bool,
@@ -55,13 +66,18 @@ def selftest(
         ),
     ] = False,
     markdown: Annotated[
-        Path | None, typer.Option(help="Also write the table to this file.")
+        Path | None,
+        typer.Option(
+            rich_help_panel=Panel.OUTPUT, metavar="FILE", help="Also write the table to this file."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the rows with their commands; run nothing.")
     ] = False,
 ) -> None:
     """Test hybridbench itself on injected defects; prints a line for each row as it ends.
+
+    Example: hybridbench selftest --only lru-reference-cycle
 
     Every row declares the expected verdict, subject and driver.  The rates that are found are
     compared with the counts of the defect itself, which the analysis cannot see.  Exits with code 0

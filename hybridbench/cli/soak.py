@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.chosen_defects import chosen_defects
+from hybridbench.cli.completion import (
+    complete_defect,
+    complete_model,
+    complete_profile,
+    complete_result,
+)
 from hybridbench.cli.listening import Listener
 from hybridbench.cli.options import (
     GcMode,
+    Panel,
     ReportFormat,
-    complete_profile,
     parse_overrides,
     parse_seconds,
     profile_with,
@@ -40,12 +46,6 @@ EXIT_CODES = (
 )
 _DEFAULT_PROFILE = "chat-churn"
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
-
-
-_WORKLOAD = "Workload"
-_ENGINE = "Engine process"
-_VERDICT = "Probes and verdict"
-_OUTPUT = "Output"
 
 
 class SoakUi(StrEnum):
@@ -101,7 +101,8 @@ def soak(
     model: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_WORKLOAD,
+            autocompletion=complete_model,
+            rich_help_panel=Panel.WORKLOAD,
             metavar="NAME|DIR",
             help="A preset or the directory of a Hugging Face checkpoint.  qwen3-next, "
             "nemotron-h, falcon-h1 and gpt-oss on a CPU mean their tiny presets, and the run says "
@@ -112,7 +113,7 @@ def soak(
     profile: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=Panel.WORKLOAD,
             metavar="NAME|FILE",
             autocompletion=complete_profile,
             help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: "
@@ -123,7 +124,7 @@ def soak(
     duration: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=Panel.WORKLOAD,
             metavar="TIME",
             help="Traffic time, warm-up included: 90s, 5m, 2h.  Default: the profile's (2h).",
             show_default=False,
@@ -132,7 +133,8 @@ def soak(
     defect: Annotated[
         list[str] | None,
         typer.Option(
-            rich_help_panel=_ENGINE,
+            autocompletion=complete_defect,
+            rich_help_panel=Panel.ENGINE,
             metavar="SLUG",
             help="A historic defect to put back (repeatable), SLUG@200MiB/h for one that has a "
             "rate, a .py file with DEFECT, or defects-as-of:sglang-0.5.10 for those that release "
@@ -142,7 +144,7 @@ def soak(
     trace: Annotated[
         Path | None,
         typer.Option(
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=Panel.WORKLOAD,
             metavar="FILE",
             help="Replay a trace instead of the profile's traffic: Mooncake JSONL or Azure CSV.",
         ),
@@ -150,7 +152,7 @@ def soak(
     length_scale: Annotated[
         str,
         typer.Option(
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=Panel.WORKLOAD,
             metavar="FACTOR",
             help="Factor on all lengths of the trace, at most 1: 1/32, 0.05.",
         ),
@@ -158,7 +160,7 @@ def soak(
     speedup: Annotated[
         str,
         typer.Option(
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=Panel.WORKLOAD,
             metavar="FACTOR",
             help="Factor by which requests arrive faster than recorded.",
         ),
@@ -166,18 +168,18 @@ def soak(
     device: Annotated[
         str,
         typer.Option(
-            rich_help_panel=_ENGINE,
+            rich_help_panel=Panel.ENGINE,
             metavar="DEVICE",
             help="Device of the tensors: cpu, cuda, cuda:1.",
         ),
     ] = "cpu",
     dtype: Annotated[
-        Dtype, typer.Option(rich_help_panel=_ENGINE, help="Data type of weights and tensors.")
+        Dtype, typer.Option(rich_help_panel=Panel.ENGINE, help="Data type of weights and tensors.")
     ] = Dtype.FLOAT32,
     seed: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=Panel.WORKLOAD,
             metavar="N",
             min=0,
             max=SEED_MAX,
@@ -188,7 +190,7 @@ def soak(
     gc: Annotated[
         GcMode | None,
         typer.Option(
-            rich_help_panel=_ENGINE,
+            rich_help_panel=Panel.ENGINE,
             help="Garbage collector of the worker.  Default: the profile's.",
             show_default=False,
         ),
@@ -196,7 +198,7 @@ def soak(
     ballast: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=_ENGINE,
+            rich_help_panel=Panel.ENGINE,
             metavar="N",
             min=0,
             help="Long-lived Python objects to allocate in the worker, so that the collector "
@@ -208,7 +210,7 @@ def soak(
         list[str] | None,
         typer.Option(
             "--set",
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=Panel.WORKLOAD,
             metavar="KEY=VALUE",
             help="Override a profile key: pools.mamba_slots=64; `profiles schema` lists all.",
         ),
@@ -216,7 +218,7 @@ def soak(
     malloc: Annotated[
         MallocMode,
         typer.Option(
-            rich_help_panel=_ENGINE,
+            rich_help_panel=Panel.ENGINE,
             help="pinned fixes the worker's malloc arenas and thresholds, so that varied lengths "
             "alone do not move its RSS; system leaves them.",
         ),
@@ -224,13 +226,14 @@ def soak(
     heap_scan: Annotated[
         HeapScanMethod,
         typer.Option(
-            rich_help_panel=_VERDICT, help="Method of the heap scan; auto: fork, or walk on CUDA."
+            rich_help_panel=Panel.PROBES,
+            help="Method of the heap scan; auto: fork, or walk on CUDA.",
         ),
     ] = HeapScanMethod.AUTO,
     watchdog: Annotated[
         str,
         typer.Option(
-            rich_help_panel=_VERDICT,
+            rich_help_panel=Panel.PROBES,
             metavar="TIME",
             help="Time without an engine step, with requests pending, after which the engine "
             "counts as hung; 15s or more.",
@@ -239,7 +242,7 @@ def soak(
     stop: Annotated[
         StopMode,
         typer.Option(
-            rich_help_panel=_VERDICT,
+            rich_help_panel=Panel.PROBES,
             help="auto: stop on a confirmed leak, after 10 minutes or later. early: also stop once "
             "every metric is below its limit. never: stop only if memory or disk runs out.",
         ),
@@ -247,7 +250,7 @@ def soak(
     extend: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_VERDICT,
+            rich_help_panel=Panel.PROBES,
             metavar="TIME",
             help="Time by which an undecided run may exceed --duration; 0 ends it on time.  "
             "Default: --duration, at least 10m.",
@@ -257,7 +260,7 @@ def soak(
     diagnose: Annotated[
         DiagnoseMode,
         typer.Option(
-            rich_help_panel=_VERDICT,
+            rich_help_panel=Panel.PROBES,
             help="Diagnose the worker's heap at the end of the run. auto: only if the run leaks; "
             "always; never.",
         ),
@@ -265,7 +268,7 @@ def soak(
     threshold: Annotated[
         list[str] | None,
         typer.Option(
-            rich_help_panel=_VERDICT,
+            rich_help_panel=Panel.PROBES,
             metavar="METRIC.STAT<LIMIT",
             help="Extra thresholds, in addition to the profile's (repeatable): "
             "'rss.slope<200MiB/h', 'throughput.p50>900/s'; see docs/reference/thresholds.md.",
@@ -274,7 +277,7 @@ def soak(
     on_leak: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_VERDICT,
+            rich_help_panel=Panel.PROBES,
             metavar="hold=TIME",
             help="Keep the worker of a run that leaks alive at its end, unchanged, to inspect it "
             "with other tools: hold=2h.  Ctrl-C ends the wait.",
@@ -284,7 +287,7 @@ def soak(
     memray: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_VERDICT,
+            rich_help_panel=Panel.PROBES,
             metavar="TIME",
             help="After a diagnosis, serve TIME more with every allocation recorded, and name the "
             "calls whose memory was not freed; needs hybridbench[memray].",
@@ -294,6 +297,7 @@ def soak(
     resume: Annotated[
         Path | None,
         typer.Option(
+            autocompletion=complete_result,
             metavar="RUN_DIR",
             help="Resume an interrupted run; its manifest has everything else.  A defect "
             "that is a .py file must be named again by --defect.",
@@ -310,14 +314,14 @@ def soak(
         ReportFormat,
         typer.Option(
             "--format",
-            rich_help_panel=_OUTPUT,
+            rich_help_panel=Panel.OUTPUT,
             help="Format of the final report; --dry-run has console and json.",
         ),
     ] = ReportFormat.CONSOLE,
     listen: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=_OUTPUT,
+            rich_help_panel=Panel.OUTPUT,
             metavar="PORT",
             min=0,
             help="Serve the live report on http://127.0.0.1:PORT/ while the run goes on, and its "
@@ -326,12 +330,13 @@ def soak(
         ),
     ] = None,
     store: Annotated[
-        Path, typer.Option(rich_help_panel=_OUTPUT, metavar="DIR", help="Directory for results.")
+        Path,
+        typer.Option(rich_help_panel=Panel.OUTPUT, metavar="DIR", help="Directory for results."),
     ] = Path("results"),
     ui: Annotated[
         SoakUi,
         typer.Option(
-            rich_help_panel=_OUTPUT,
+            rich_help_panel=Panel.OUTPUT,
             help="Progress display. plain: a line at intervals; auto: live on a terminal.",
         ),
     ] = SoakUi.AUTO,

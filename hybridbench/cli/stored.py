@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from hybridbench.cli.completion import complete_model, complete_profile
 from hybridbench.errors import RunDirectoryError
 from hybridbench.records.codec import by_name
 from hybridbench.records.json_value import json_text
@@ -33,9 +34,21 @@ class ListFormat(StrEnum):
 
 
 def list_stored(
-    store: Annotated[Path, typer.Option(help="Results directory.")] = Path("results"),
-    model: Annotated[str | None, typer.Option(help="Only runs of this model.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Only runs under this profile.")] = None,
+    store: Annotated[Path, typer.Option(metavar="DIR", help="Results directory.")] = Path(
+        "results"
+    ),
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=complete_model, help="Only runs of this model."
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=complete_profile, help="Only runs under this profile."
+        ),
+    ] = None,
     verdict: Annotated[
         str | None,
         typer.Option(help="Only results with this verdict: LEAK, CLEAN, DAMAGED, RUNNING."),

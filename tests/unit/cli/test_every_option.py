@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 import pytest
 import typer
+from typer.core import TyperOption
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
@@ -463,14 +464,15 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
     assert f"did you mean {near}?" in str(refusal(typed.split()))
 
 
-def test_the_shell_completes_shipped_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_HYBRIDBENCH_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "hybridbench soak --profile chat-c")
-    monkeypatch.setenv("COMP_CWORD", "3")
+def test_a_command_with_many_options_has_them_in_panels_and_an_example() -> None:
+    tree = dict(commands(typer.main.get_command(app)))
 
-    result = CliRunner().invoke(app, [], prog_name="hybridbench")
-
-    assert result.output.split() == ["chat-churn"]
+    for name, table in COMMANDS.items():
+        if sum(option.startswith("-") for option in table[1]) > 6:
+            one = tree[name]
+            options = [each for each in one.params if isinstance(each, TyperOption)]
+            assert len({each.rich_help_panel for each in options} - {None}) > 1, name
+            assert f"Example: hybridbench {name} " in one.help, name
 
 
 def test_every_command_is_in_a_section_of_the_help_with_its_whole_summary() -> None:
