@@ -1,4 +1,4 @@
-"""``hybridbench explain SLUG``: one defect; ``hybridbench list``: all, runs, kernels."""
+"""``hybridbench explain SLUG``: one defect; ``hybridbench list``: all, runs, models, kernels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_defect
 from hybridbench.cli.kernels import list_kernels
+from hybridbench.cli.models import list_models
 from hybridbench.cli.stored import list_stored
 
 if TYPE_CHECKING:
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
     from hybridbench.defects.defect import Defect
 
 app = typer.Typer(
-    cls=CommandGroup, help="List stored runs, known defects and kernels.", no_args_is_help=True
+    cls=CommandGroup,
+    help="List stored runs, known defects, models and kernels.",
+    no_args_is_help=True,
 )
 app.command("runs", cls=Command)(list_stored)
+app.command("models", cls=Command)(list_models)
 app.command("kernels", cls=Command)(list_kernels)
 
 

@@ -60,8 +60,8 @@ def assemble(
     Raises:
         ConfigError: the device is missing, or the model's name, files or sizes cannot be.
     """
-    dtype = _dtype_of(config.dtype)
-    device = _device_of(config.device)
+    dtype = dtype_of(config.dtype)
+    device = device_of(config.device)
     kernels = kernels or kernels_for(device)
     note = ""
     if model is None:
@@ -273,14 +273,16 @@ def _check_windows(config: EngineConfig, model_config: ModelConfig) -> None:
         )
 
 
-def _dtype_of(name: str) -> torch.dtype:
+def dtype_of(name: str) -> torch.dtype:
+    """The data type of weights, KV and activations that a configuration names."""
     dtype = _DTYPES.get(name)
     if dtype is None:
         raise ConfigError(f"engine: dtype is {name!r}; it must be one of {', '.join(_DTYPES)}.")
     return dtype
 
 
-def _device_of(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device that a configuration names; a CUDA device becomes the current one."""
     try:
         device = torch.device(name)
     except RuntimeError:

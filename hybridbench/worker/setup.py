@@ -38,6 +38,7 @@ from hybridbench.targets.wire import WorkerWire
 from hybridbench.worker.diagnosis import WorkerDiagnosis
 from hybridbench.worker.engine_loop import EngineLoop
 from hybridbench.worker.first_touch import touch_largest_shapes
+from hybridbench.worker.free_memory import fit_pools
 from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import DECLARED_FAMILIES, WorkerMetrics
 from hybridbench.worker.pool_memory import pool_ranges
@@ -60,7 +61,8 @@ def build_loop(
     # Before the engine exists: objects that bound a method earlier would keep the healthy one.
     defects = [find_defect(name) for name in start.defects]
     apply_defects(defects)
-    engine = Engine(engine_config(start))
+    config, pools_note = fit_pools(engine_config(start))
+    engine = Engine(config)
     touched = touch_largest_shapes(engine)
     ballast = Ballast(start.ballast_objects)
     set_gc_after_warmup(start.gc_mode)
@@ -73,7 +75,8 @@ def build_loop(
     probes = WorkerProbes(engine, heap_scan, metrics, injected, diagnosis)
     loop = EngineLoop(engine, wire, probes, metrics, ballast, injected)
     roots.append(loop)
-    wire.send(_ready(start, engine, heap_scan.method, malloc, time.monotonic() - started_s))
+    boot_s = time.monotonic() - started_s
+    wire.send(_ready(start, engine, heap_scan.method, malloc, pools_note, boot_s))
     return loop
 
 
@@ -126,7 +129,12 @@ def _survey_scope(
 
 
 def _ready(
-    start: Start, engine: Engine, heap_scan: str, malloc: dict[str, Scalar], boot_s: float
+    start: Start,
+    engine: Engine,
+    heap_scan: str,
+    malloc: dict[str, Scalar],
+    pools_note: str,
+    boot_s: float,
 ) -> Ready:
     config = engine.config
     resolved = resolve_model(config.model, config.device)
@@ -140,7 +148,7 @@ def _ready(
         engine_files_sha256=digest,
         engine_files=files,
         model=resolved.name,
-        model_note=resolved.note or _model_note(config),
+        model_note="; ".join(filter(None, (resolved.note or _model_note(config), pools_note))),
         pools={name: stats.total for name, stats in engine.pool_stats().items()},
         versions={
             "hybridbench": __version__,

@@ -171,6 +171,9 @@ PRESETS: dict[str, ModelConfig] = {
         num_experts_per_tok=2,
         intermediate_size=32,
     ),
+    "gpt-oss-1b": replace(
+        _GPT_OSS, vocab_size=32_768, layer_types=alternating(6), num_local_experts=4
+    ),
     "gpt-oss": _GPT_OSS,
     # All four kinds of layer, experts among them as in Nemotron 3.
     "nemotron-h-tiny": replace(
@@ -190,6 +193,12 @@ PRESETS: dict[str, ModelConfig] = {
         moe_intermediate_size=64,
         moe_shared_expert_intermediate_size=128,
     ),
+    "nemotron-h-1b": replace(
+        _NEMOTRON_H,
+        vocab_size=32_768,
+        layer_types=pattern("M-M-M*M-M-M"),
+        intermediate_size=4096,
+    ),
     "nemotron-h": _NEMOTRON_H,
     "falcon-h1-tiny": replace(
         _FALCON_H1,
@@ -202,6 +211,9 @@ PRESETS: dict[str, ModelConfig] = {
         mamba_n_heads=4,
         mamba_d_head=32,
         mamba_d_state=32,
+    ),
+    "falcon-h1-1b": replace(
+        _FALCON_H1, vocab_size=32_768, layer_types=hybrid_layers(10), intermediate_size=3072
     ),
     "falcon-h1": _FALCON_H1,
 }

@@ -288,6 +288,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     ),
     "list defects": ((), {}),
     "list kernels": ((), {}),
+    "list models": ((), {"--format": takes("json", "pdf")}),
 }
 GROUPS: Final = ("nightly", "bench", "profiles", "list")
 

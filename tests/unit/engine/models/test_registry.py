@@ -52,6 +52,11 @@ def test_unknown_name_lists_the_presets_and_the_nearest() -> None:
         ("qwen3-next-2b", 2250, 18.4 * 1024, 6144, torch.bfloat16),
         ("qwen3-next-4b", 3900, 36.8 * 1024, 12288, torch.bfloat16),
         ("qwen3-next", 79_700, 73.7 * 1024, 24576, torch.bfloat16),
+        ("gpt-oss-1b", 946, 0, 12288, torch.bfloat16),
+        ("nemotron-h-1b", 1100, 24.4 * 1024, 4096, torch.bfloat16),
+        ("nemotron-h", 8100, 97.4 * 1024, 16384, torch.bfloat16),
+        ("falcon-h1-1b", 894, 30.2 * 1024, 10240, torch.bfloat16),
+        ("falcon-h1", 7586, 132.9 * 1024, 45056, torch.bfloat16),
     ],
 )
 def test_presets_have_the_sizes_that_are_promised(

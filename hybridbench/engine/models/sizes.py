@@ -1,0 +1,90 @@
+"""What a model and its pools take, and how much of it fits into the memory that is free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from hybridbench.engine.models.config import ModelConfig
+from hybridbench.engine.models.presets import PRESETS
+from hybridbench.engine_config import EngineConfig
+from hybridbench.errors import ConfigError
+from hybridbench.units import format_bytes
+
+# The rest is for activations, for Python, and for what a run is there to find.
+MEMORY_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """Of one model in one data type."""
+
+    parameters: int
+    weight_bytes: int
+    state_bytes_per_slot: int
+    """0 without recurrent layers."""
+    kv_bytes_per_token: int
+
+    @classmethod
+    def of(cls, config: ModelConfig, dtype: torch.dtype = torch.float32) -> ModelSizes:
+        parameters = sum(map(math.prod, config.tensors().values()))
+        return cls(
+            parameters=parameters,
+            weight_bytes=parameters * dtype.itemsize,
+            state_bytes_per_slot=config.state_bytes_per_slot(dtype),
+            kv_bytes_per_token=config.kv_bytes_per_token(dtype),
+        )
+
+    def room_beside_weights(self, free_bytes: int) -> int:
+        """Bytes that pools may have."""
+        return max(0, int(free_bytes * MEMORY_SHARE) - self.weight_bytes)
+
+
+def pools_that_fit(config: EngineConfig, sizes: ModelSizes, free_bytes: int) -> EngineConfig | None:
+    """``config`` with both pools reduced by one ratio, if there is not room for all of them.
+
+    The KV pool keeps what one request of full length needs.  None where not even that fits beside
+    the states of one request that hits.
+    """
+    state, kv = sizes.state_bytes_per_slot, sizes.kv_bytes_per_token
+    # The dump slot, and the states of a step that keeps them apart.
+    apart = 1 + config.longest_chain * config.max_running_requests
+    room = sizes.room_beside_weights(free_bytes) - apart * state
+    wanted = config.mamba_slots * state + config.kv_tokens * kv
+    if wanted <= room:
+        return config
+    page = config.page_size
+    least_tokens = min(config.kv_tokens, page * (1 + math.ceil(config.max_context_len / page)))
+    tokens = max(least_tokens, int(config.kv_tokens * room / wanted) // page * page)
+    slots = config.mamba_slots
+    if state:
+        slots = min(slots, (room - tokens * kv) // state)
+    if tokens * kv + slots * state > room or slots < config.least_mamba_slots:
+        return None
+    return replace(config, mamba_slots=slots, kv_tokens=tokens)
+
+
+def fit_to_memory(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, free_bytes: int
+) -> EngineConfig:
+    """``config`` with pools that fit beside the model's weights.
+
+    Raises:
+        ConfigError: not even the smallest do; says which preset would fit.
+    """
+    sizes = ModelSizes.of(model, dtype)
+    fitting = pools_that_fit(config, sizes, free_bytes)
+    if fitting is not None:
+        return fitting
+    others = {name: ModelSizes.of(preset, dtype) for name, preset in PRESETS.items()}
+    smaller = [name for name, other in others.items() if pools_that_fit(config, other, free_bytes)]
+    largest = max(smaller, key=lambda name: others[name].parameters, default=None)
+    raise ConfigError(
+        f"engine: {config.model} does not fit: its weights take "
+        f"{format_bytes(sizes.weight_bytes)} and each state slot "
+        f"{format_bytes(sizes.state_bytes_per_slot)}, but {format_bytes(free_bytes)} are free, of "
+        f"which {MEMORY_SHARE:.0%} may be used; "
+        f"{largest or 'no preset'} would fit."
+    )

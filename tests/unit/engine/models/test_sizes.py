@@ -1,0 +1,112 @@
+"""Pools beside weights in the memory that is free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hybridbench.engine.models.presets import PRESETS
+from hybridbench.engine.models.sizes import (
+    MEMORY_SHARE,
+    ModelSizes,
+    fit_to_memory,
+    pools_that_fit,
+)
+from hybridbench.engine_config import EngineConfig
+from hybridbench.errors import ConfigError
+
+GIB = 2**30
+CONFIG = EngineConfig(model="qwen3-next-1b")
+SIZES = ModelSizes.of(PRESETS["qwen3-next-1b"], torch.bfloat16)
+
+
+def weighed(config: EngineConfig, sizes: ModelSizes) -> int:
+    """Bytes of the weights and both pools."""
+    states = (config.mamba_slots + 1) * sizes.state_bytes_per_slot
+    return sizes.weight_bytes + states + config.kv_tokens * sizes.kv_bytes_per_token
+
+
+@pytest.mark.parametrize("whole", ["qwen3-next", "nemotron-h", "falcon-h1", "gpt-oss"])
+def test_presets_of_a_few_billion_have_the_states_and_kv_of_the_released_layers(
+    whole: str,
+) -> None:
+    released = PRESETS[whole]
+    parts = [p for name, p in PRESETS.items() if name.startswith(whole) and name.endswith("b")]
+
+    assert parts
+    for part in parts:
+        assert part.num_key_value_heads * part.head_dim == (
+            released.num_key_value_heads * released.head_dim
+        )
+        if released.linear_layer_ids:
+            assert part.cache_params.shape == released.cache_params.shape
+
+
+def test_pools_stay_as_they_are_where_there_is_room() -> None:
+    assert pools_that_fit(CONFIG, SIZES, 8 * GIB) is CONFIG
+
+
+@pytest.mark.parametrize("free_gib", [2.5, 3, 3.5, 4])
+def test_pools_fill_the_room_beside_the_weights_and_no_more(free_gib: float) -> None:
+    free_bytes = int(free_gib * GIB)
+
+    fitting = pools_that_fit(CONFIG, SIZES, free_bytes)
+
+    assert fitting is not None
+    assert CONFIG.least_mamba_slots <= fitting.mamba_slots < CONFIG.mamba_slots
+    assert CONFIG.max_context_len < fitting.kv_tokens < CONFIG.kv_tokens
+    unused = MEMORY_SHARE * free_bytes - weighed(fitting, SIZES)
+    assert 0 <= unused <= 2 * SIZES.state_bytes_per_slot
+    assert fitting.max_request_len == CONFIG.max_request_len
+
+
+def test_kv_is_reduced_by_whole_pages() -> None:
+    paged = replace(CONFIG, page_size=64, mamba_scheduler_strategy="extra_buffer")
+
+    # A configuration with a partial page would be refused.
+    fitting = pools_that_fit(paged, SIZES, 3 * GIB)
+
+    assert fitting is not None
+    assert fitting.kv_tokens < paged.kv_tokens
+
+
+def test_states_of_overlapped_steps_take_room_as_well() -> None:
+    overlapped = replace(CONFIG, enable_overlap_schedule=True)
+
+    plain, fitting = (pools_that_fit(c, SIZES, 3 * GIB) for c in (CONFIG, overlapped))
+
+    assert plain is not None
+    assert fitting is not None
+    assert plain.mamba_slots - fitting.mamba_slots == pytest.approx(32, abs=2)
+
+
+def test_a_model_without_states_has_all_the_room_for_kv() -> None:
+    config = replace(CONFIG, model="gpt-oss-1b", kv_tokens=2**20)
+    sizes = ModelSizes.of(PRESETS["gpt-oss-1b"], torch.bfloat16)
+
+    fitting = pools_that_fit(config, sizes, 4 * GIB)
+
+    assert fitting is not None
+    room = sizes.room_beside_weights(4 * GIB) // sizes.kv_bytes_per_token
+    assert room - 1 <= fitting.kv_tokens <= room
+    assert fitting.mamba_slots == config.mamba_slots
+
+
+@pytest.mark.parametrize(
+    ("name", "free_gib", "fits"),
+    [
+        ("qwen3-next", 16, "qwen3-next-4b"),
+        ("qwen3-next-4b", 8, "qwen3-next-2b"),
+        ("qwen3-next-1b", 0.25, "qwen3-next-small"),
+        ("falcon-h1", 0.0, "no preset"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_largest_preset_that_would(
+    name: str, free_gib: float, fits: str
+) -> None:
+    config = replace(CONFIG, model=name)
+
+    with pytest.raises(ConfigError, match=f"{name} does not fit: .*; {fits} would fit"):
+        fit_to_memory(config, PRESETS[name], torch.bfloat16, int(free_gib * GIB))
