@@ -9,7 +9,7 @@ import typer
 
 from hybridbench.cli.compare_options import CompareOptions, compared
 from hybridbench.cli.completion import complete_model, complete_profile
-from hybridbench.cli.options import CompareUi, GcMode, Panel, ReportFormat
+from hybridbench.cli.options import CompareUi, GcMode, Panel, Quiet, ReportFormat
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.foreign import SEED_MAX
@@ -211,6 +211,7 @@ def compare(
     store: Store = Path("results"),
     format_: Format = ReportFormat.CONSOLE,
     ui: Ui = CompareUi.AUTO,
+    quiet: Quiet = False,
 ) -> None:
     """Compare versions of the engine side by side: which is slower, and which leaks.
 
@@ -228,8 +229,9 @@ def compare(
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),
         renew_every=1 if fresh else renew,
         allowed=tuple(allow_mismatch or ()), same_engine=same_engine,
-        thresholds=given_thresholds(threshold or [], of_comparison=True), store=store, ui=ui,
+        thresholds=given_thresholds(threshold or [], of_comparison=True), store=store,
+        ui=CompareUi.NONE if quiet else ui,
     )  # fmt: skip
     directory, hint = compared(versions, options)
-    code = render(directory, OutputOptions(format_))
+    code = render(directory, OutputOptions(format_, quiet=quiet))
     raise typer.Exit(int(hint or code))

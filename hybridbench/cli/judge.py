@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.options import Panel, parse_seconds
+from hybridbench.cli.options import Panel, Quiet, parse_seconds
+from hybridbench.cli.render import print_console
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.safe_output import echo, emit, output_after_verdict
 
@@ -119,6 +120,7 @@ def judge(
     output: Annotated[
         JudgeFormat, typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Output format.")
     ] = JudgeFormat.CONSOLE,
+    quiet: Quiet = False,
 ) -> None:
     """Judge recorded series: CSV, JSON lines, Prometheus, psrecord, mprof, nvidia-smi, ps, runs.
 
@@ -145,7 +147,7 @@ def judge(
         raise UsageError("- may appear only once: standard input.", code=ErrorCode.BAD_VALUE)
     judged = [judge_file(file, ask) for file in files]
     with output_after_verdict():
-        _print(judged, output)
+        _print(judged, output, quiet=quiet)
     for file in judged:
         for failure in file.failures:
             echo(f"{file.source}: {failure.trace}", err=True)
@@ -154,7 +156,7 @@ def judge(
     raise typer.Exit(int(EXIT_CODE[worst([file.kind for file in judged])]))
 
 
-def _print(judged: list[FileVerdict], output: JudgeFormat) -> None:
+def _print(judged: list[FileVerdict], output: JudgeFormat, *, quiet: bool) -> None:
     from hybridbench.report.external_series import series_document, series_json
 
     if output is JudgeFormat.JSON:
@@ -164,7 +166,4 @@ def _print(judged: list[FileVerdict], output: JudgeFormat) -> None:
 
         echo(render_markdown(series_document(judged)), nl=False)
     else:
-        from hybridbench.report.console import render_console
-        from hybridbench.terminal import Terminal
-
-        Terminal().print(render_console(series_document(judged)))
+        print_console(series_document(judged), quiet=quiet)

@@ -17,8 +17,9 @@ import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_defect
-from hybridbench.cli.options import Panel
+from hybridbench.cli.options import Panel, Quiet
 from hybridbench.cli.output import check_directory
+from hybridbench.cli.render import print_console
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.safe_output import (
     discard_dead_streams,
@@ -33,6 +34,7 @@ from hybridbench.units import parse_duration_s
 if TYPE_CHECKING:
     from hybridbench.nightly.child import Child
     from hybridbench.nightly.planned import PlannedRun
+    from hybridbench.report.document import Document
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -251,7 +253,7 @@ def merge(
         )
     options = MergeOptions(record, baseline, keep_baseline, allow_partial)
     document = merge_cells(dirs, out, options)
-    _print_report(document, out)
+    _print_report(document, out, quiet=False)
     raise typer.Exit(document.exit_code)
 
 
@@ -278,8 +280,11 @@ def run(
     ] = None,
     defect: _Defect = None,
     allow_partial: _AllowPartial = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run all cells of a plan one after another on this machine, and merge them.
+
+    Example: hybridbench nightly run nightly --budget 30m --allow-partial
 
     If it is killed, rerun the same command to resume, unless the engine's files have changed since:
     then a new run begins.
@@ -293,19 +298,20 @@ def run(
     _check_baselines(baseline or [])
     nightly = _planned(plan, budget, defect)
     directory = out or run_directory(Path("results") / "nightly", nightly)
-    _print_progress(f"{directory}: {counted(len(nightly.cells))}")
+    progress = _say_nothing if quiet else _print_progress
+    progress(f"{directory}: {counted(len(nightly.cells))}")
     if nightly.record.left_out:
-        _print_progress(nightly.budgeted.note)
+        progress(nightly.budgeted.note)
         if not allow_partial:
-            _print_progress(PARTIAL)
+            progress(PARTIAL)
     with _signals() as child:
-        stopped = CellRunner(nightly, child, _print_progress).run_all(directory / CELLS)
+        stopped = CellRunner(nightly, child, progress).run_all(directory / CELLS)
     if stopped is not None:
         _print_progress("interrupted; rerun the same command to resume")
         raise typer.Exit(stopped)
     options = MergeOptions(nightly.record, baseline, None, allow_partial)
     document = merge_cells([directory / CELLS], directory, options)
-    _print_report(document, directory)
+    _print_report(document, directory, quiet=quiet)
     raise typer.Exit(document.exit_code)
 
 
@@ -378,12 +384,12 @@ def _print_progress(text: str) -> None:
     say(sys.stderr, f"nightly: {one_line(text)}\n")
 
 
-def _print_report(document: object, out: Path) -> None:
-    from hybridbench.report.console import render_console
-    from hybridbench.report.document import Document
-    from hybridbench.rundir.layout import REPORT_HTML
-    from hybridbench.terminal import Terminal
+def _say_nothing(text: str) -> None:
+    del text
 
-    assert isinstance(document, Document)
+
+def _print_report(document: Document, out: Path, *, quiet: bool) -> None:
+    from hybridbench.rundir.layout import REPORT_HTML
+
     with output_after_verdict():
-        Terminal().print(render_console(document, out / REPORT_HTML))
+        print_console(document, out / REPORT_HTML, quiet=quiet)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.units import parse_duration_s
@@ -54,6 +56,17 @@ class ReportFormat(StrEnum):
     GITHUB_SUMMARY = "github-summary"
     GITHUB_ANNOTATIONS = "github-annotations"
     BENCHMARK_JSON = "benchmark-json"
+
+
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        rich_help_panel=Panel.OUTPUT,
+        help="Print no progress, and of a console report only the verdict and its findings.",
+    ),
+]
 
 
 def parse_overrides(pairs: list[str], gc: str | None, ballast: int | None) -> dict[str, str]:

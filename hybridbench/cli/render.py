@@ -30,6 +30,7 @@ class OutputOptions:
     format: ReportFormat = ReportFormat.CONSOLE
     output: Path | None = None  # None: standard output
     open_page: bool = False
+    quiet: bool = False  # on the console the verdict and its findings alone
 
 
 def render(
@@ -123,10 +124,7 @@ def _render(document: Document, options: OutputOptions, page: Path | None) -> in
 
 def _print(document: Document, options: OutputOptions, page: Path | None) -> None:
     if options.format is ReportFormat.CONSOLE and options.output is None:
-        from hybridbench.report.console import render_console
-        from hybridbench.terminal import Terminal
-
-        Terminal().print(render_console(document, page))
+        print_console(document, page, quiet=options.quiet)
         return
     from hybridbench.report.formats import FORMATS
 
@@ -137,6 +135,14 @@ def _print(document: Document, options: OutputOptions, page: Path | None) -> Non
         echo(text, nl=False)
     else:
         emit(text)
+
+
+def print_console(document: Document, page: Path | None = None, *, quiet: bool) -> None:
+    """The summary of ``document``, with where its page is; or, quiet, its verdict and findings."""
+    from hybridbench.report.console import render_brief, render_console
+    from hybridbench.terminal import Terminal
+
+    Terminal().print(render_brief(document) if quiet else render_console(document, page))
 
 
 def _open(document: Document, page: Path | None) -> None:

@@ -74,6 +74,15 @@ def selftest(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the rows with their commands; run nothing.")
     ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet",
+            "-q",
+            rich_help_panel=Panel.OUTPUT,
+            help="Print only the rows that are wrong, and the summary.",
+        ),
+    ] = False,
 ) -> None:
     """Test hybridbench itself on injected defects; prints a line for each row as it ends.
 
@@ -99,7 +108,7 @@ def selftest(
             "--resume: name with --store the directory in which to go on.",
             code=ErrorCode.NEEDS_OPTION,
         )
-    outcomes = _run(rows, jobs or _jobs(full=full), store, resume=resume)
+    outcomes = _run(rows, jobs or _jobs(full=full), store, resume=resume, quiet=quiet)
     _show(outcomes, markdown)
     if any(outcome.wrong for outcome in outcomes):
         raise typer.Exit(int(ExitCode.INTERNAL))
@@ -130,12 +139,15 @@ def _list(rows: Sequence[Row]) -> None:
     echo(summary)
 
 
-def _run(rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool) -> list[Outcome]:
+def _run(
+    rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool, quiet: bool
+) -> list[Outcome]:
     from hybridbench.selftest.run import SelfTest
     from hybridbench.selftest.table import line
 
     def print_line(outcome: Outcome) -> None:
-        echo(line(outcome))
+        if outcome.wrong or not quiet:
+            echo(line(outcome))
 
     if store is None:
         with tempfile.TemporaryDirectory(prefix="hybridbench-selftest-") as place:

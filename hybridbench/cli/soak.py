@@ -21,6 +21,7 @@ from hybridbench.cli.listening import Listener
 from hybridbench.cli.options import (
     GcMode,
     Panel,
+    Quiet,
     ReportFormat,
     parse_overrides,
     parse_seconds,
@@ -340,6 +341,7 @@ def soak(
             help="Progress display. plain: a line at intervals; auto: live on a terminal.",
         ),
     ] = SoakUi.AUTO,
+    quiet: Quiet = False,
 ) -> None:
     """Soak-test the engine under realistic traffic and report leaks and slowdowns.
 
@@ -353,12 +355,15 @@ def soak(
     further; a second signal stops at once.
     """
     hold_s = _hold(on_leak)
+    shown = OutputOptions(format_, quiet=quiet)
+    ui = SoakUi.NONE if quiet else ui
     if resume is not None:
         with _listener(listen) as listener:
             if listener is not None:
                 listener.start(resume)
-            run_dir, hint = resume_run(resume, _given(context), hold_s)
-        code = render(run_dir, OutputOptions(format_))
+            given = _given(context) | ({"ui": ui} if quiet else {})
+            run_dir, hint = resume_run(resume, given, hold_s)
+        code = render(run_dir, shown)
         raise typer.Exit(code if hint is None else hint)
     if dry_run and format_ not in (ReportFormat.CONSOLE, ReportFormat.JSON):
         raise UsageError(
@@ -409,7 +414,7 @@ def soak(
             print_preview(plan, format_)
     else:
         check_trace(replay, whole=False)
-        _run(plan, OutputOptions(format_), listen)
+        _run(plan, shown, listen)
 
 
 def _run(plan: SoakPlan, options: OutputOptions, listen: int | None) -> None:

@@ -116,6 +116,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--listen": takes("0", "99999999"),
             "--store": takes("results", f"{CSV}/below"),
             "--ui": takes("none", "fancy"),
+            "--quiet": FLAG,
         },
     ),
     "compare": (
@@ -128,6 +129,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--same-engine": FLAG,
             "--threshold": takes("throughput.ratio>0.97", "throughput.ratio>"),
             "--format": takes("json", "pdf"),
+            "--quiet": FLAG,
         },
     ),
     "bisect": (
@@ -160,6 +162,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--interval": Case(("10s", UNTIMED), ("soon", UNTIMED)),
             "--never-restarted": FLAG,
             "--format": takes("json", "pdf"),
+            "--quiet": FLAG,
         },
     ),
     "selftest": (
@@ -172,6 +175,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--resume": Case(beside=("--store", "results")),
             "--markdown": takes("table.md", "absent/table.md"),
             "--dry-run": FLAG,
+            "--quiet": FLAG,
         },
     ),
     "explain": (("slow-step",), {"slug": takes("slow-step", "no-such-slug")}),
@@ -245,6 +249,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--baseline": takes("results", "absent"),
             "--defect": DEFECT,
             "--allow-partial": FLAG,
+            "--quiet": FLAG,
         },
     ),
     "nightly schema": ((), {}),

@@ -49,6 +49,18 @@ def test_judging_loads_no_torch_and_exits_with_the_worst_verdict(tmp_path: Path)
     assert "CLEAN" in alone.stdout
 
 
+def test_quiet_has_the_verdict_and_leaves_out_the_rest(tmp_path: Path) -> None:
+    series = tmp_path / "leak.csv"
+    series.write_text(table(3e5), encoding="utf-8")
+
+    whole = run("judge", str(series), "--steady-at", "10m")
+    quiet = run("judge", str(series), "--steady-at", "10m", "-q")
+
+    assert quiet.returncode == whole.returncode == 10
+    assert "LEAK" in quiet.stdout
+    assert len(quiet.stdout.splitlines()) < len(whole.stdout.splitlines())
+
+
 def test_a_wrong_name_is_one_sentence_and_exit_code_two() -> None:
     wrong = run("judge", "-", "--metric", "rss_mb", text=table(0))
 
