@@ -51,6 +51,7 @@ class ErrorCode(StrEnum):
     NOT_EMPTY = "not-empty"
     DAMAGED = "damaged"
     OTHER_VERSION = "other-version"
+    MISMATCH = "mismatch"  # results or versions that do not belong together
     NOTHING_TO_RESUME = "nothing-to-resume"
     # Of workers.
     WORKER_NOT_STARTED = "worker-not-started"

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from hybridbench.analysis.comparison.records import Change, Comparison, ComparisonVerdict, Outcome
 from hybridbench.compare.store import read_comparison_manifest
 from hybridbench.compare.worktree import Revision, find_revision, git
-from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.records.comparison import FINISHED
 from hybridbench.records.verdict import VerdictKind, leak_kind
 from hybridbench.rundir.layout import COMPARISON
@@ -61,7 +61,8 @@ def commits_between(good: str, bad: str, root: Path | None = None) -> list[Revis
     if not commits:
         raise UsageError(
             f"--good {good} --bad {bad}: the bad commit does not come after the good one; "
-            f"`git log {good}..{bad}` must list something."
+            f"`git log {good}..{bad}` must list something.",
+            code=ErrorCode.BAD_VALUE,
         )
     return [first, *(find_revision(commit, first.root) for commit in commits[:-1]), last]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hybridbench
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.targets.bundled import (
     FORMER_WORKER_MODULE,
     WORKER_MODULE,
@@ -61,7 +61,8 @@ def find_interpreter(path: str) -> Interpreter:
     executable = (given / "bin" / "python" if given.is_dir() else given).absolute()
     if not executable.is_file():
         raise UsageError(
-            f"python:{path}: no interpreter; name one, or an environment with bin/python in it."
+            f"python:{path}: no interpreter; name one, or an environment with bin/python in it.",
+            code=ErrorCode.NOT_FOUND,
         )
     version, word, told = _ask(executable, "", path)
     if word == "found":

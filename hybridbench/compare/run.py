@@ -24,7 +24,7 @@ from hybridbench.compare.live_side import BlockDone, CompareContext, LiveSide
 from hybridbench.compare.plan import ComparePlan, order_of
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
-from hybridbench.errors import ExitCode, SameEngineError, UsageError
+from hybridbench.errors import ErrorCode, ExitCode, SameEngineError, UsageError
 from hybridbench.records.comparison import ComparedVersion, ComparisonManifest
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.messages import Ready
@@ -123,7 +123,8 @@ def refuse_mismatches(versions: Sequence[tuple[str, str, Manifest]], allowed: Se
         if found:
             raise UsageError(
                 f"{base_name} and {name} cannot be compared, they differ in {refusal(found)}; "
-                "make them equal, or give --allow-mismatch KEY for each that may differ."
+                "make them equal, or give --allow-mismatch KEY for each that may differ.",
+                code=ErrorCode.MISMATCH,
             )
 
 

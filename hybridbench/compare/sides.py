@@ -10,7 +10,7 @@ from typing import Final
 
 from hybridbench.compare.interpreters import find_interpreter
 from hybridbench.compare.worktree import find_revision, worktree
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.records.comparison import ComparedVersion, Origin
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.runs.defect_catalog import AS_OF, described_defects
@@ -101,7 +101,7 @@ def _check(name: str) -> None:
     elif name.startswith((_DEFECT, AS_OF)):
         _with_defects(name)
     elif not is_stored(name):
-        raise UsageError(f"{name}: {_what_it_is(name)}; {_ALLOWED}.")
+        raise UsageError(f"{name}: {_what_it_is(name)}; {_ALLOWED}.", code=ErrorCode.UNKNOWN_NAME)
 
 
 def _what_it_is(name: str) -> str:

@@ -28,6 +28,7 @@ from hybridbench.analysis.judge import judge
 from hybridbench.clock import Clock
 from hybridbench.errors import (
     ConfigError,
+    ErrorCode,
     RunDirectoryError,
     SameEngineError,
     UsageError,
@@ -78,7 +79,9 @@ class ComparisonWriter:
         try:
             self._file = path.open("ab", buffering=0)
         except OSError as error:
-            raise RunDirectoryError(f"cannot open {path}: {error.strerror}") from error
+            raise RunDirectoryError(
+                f"cannot open {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
+            ) from error
 
     def store(self, manifest: ComparisonManifest) -> None:
         """What is known of the comparison now."""
@@ -106,7 +109,8 @@ class ComparisonWriter:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise RunDirectoryError(
-                f"cannot write {self.directory / BLOCKS}: {error.strerror}"
+                f"cannot write {self.directory / BLOCKS}: {error.strerror}",
+                code=ErrorCode.NOT_WRITABLE,
             ) from error
 
     def close(self) -> None:
@@ -165,7 +169,9 @@ def read_comparison(path: Path) -> StoredComparison:
     manifest = read_comparison_manifest(path)
     versions = tuple(_version(path, entry) for entry in manifest.versions)
     if len(versions) < 2:
-        raise RunDirectoryError(f"{path / COMPARISON} names fewer than two versions")
+        raise RunDirectoryError(
+            f"{path / COMPARISON} names fewer than two versions", code=ErrorCode.DAMAGED
+        )
     blocks = _blocks(path / BLOCKS) if manifest.interleaved else _windows(versions)
     default = ComparisonTerms()
     try:
@@ -176,7 +182,9 @@ def read_comparison(path: Path) -> StoredComparison:
         for threshold in manifest.thresholds:
             parse_threshold(threshold)
     except ValueError as error:
-        raise RunDirectoryError(f"{path / COMPARISON} is damaged: {error}") from error
+        raise RunDirectoryError(
+            f"{path / COMPARISON} is damaged: {error}", code=ErrorCode.DAMAGED
+        ) from error
     comparison = Comparison(
         versions,
         blocks,
@@ -198,16 +206,21 @@ def read_comparison_manifest(path: Path) -> ComparisonManifest:
     try:
         stored = read_json(file, DOCUMENT_BYTES_MAX)
     except FileNotFoundError as error:
-        raise RunDirectoryError(f"{path} is not a comparison: it has no {COMPARISON}") from error
+        raise RunDirectoryError(
+            f"{path} is not a comparison: it has no {COMPARISON}", code=ErrorCode.NOT_FOUND
+        ) from error
     except ForeignDataError as error:
-        raise RunDirectoryError(f"{file} {error}") from error
+        raise RunDirectoryError(f"{file} {error}", code=ErrorCode.NOT_READABLE) from error
     except OSError as error:
-        raise RunDirectoryError(f"cannot read {file}: {error.strerror}") from error
+        raise RunDirectoryError(
+            f"cannot read {file}: {error.strerror}", code=ErrorCode.NOT_READABLE
+        ) from error
     schema = stored.get("schema") if isinstance(stored, dict) else None
     if not isinstance(stored, dict) or schema != COMPARISON_SCHEMA:
         raise RunDirectoryError(
             f"{file} has schema {schema!r}, and this hybridbench reads {COMPARISON_SCHEMA!r} only: "
-            "read it with the version that wrote it"
+            "read it with the version that wrote it",
+            code=ErrorCode.OTHER_VERSION,
         )
     return comparison_manifest_from_json(stored)
 
@@ -232,9 +245,11 @@ def _blocks(path: Path) -> tuple[Block, ...]:
     except FileNotFoundError:
         return ()
     except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}") from error
+        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.NOT_READABLE) from error
     except OSError as error:
-        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+        raise RunDirectoryError(
+            f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
+        ) from error
     return tuple(block for line in lines if (block := _block(line)) is not None)
 
 

@@ -15,7 +15,7 @@ from hybridbench.compare.plan import of_one_run
 from hybridbench.compare.run import CompareOutcome, refuse_mismatches
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
-from hybridbench.errors import ExitCode, UsageError
+from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.records.comparison import ComparedVersion, ComparisonManifest
 from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.manifest import read_manifest
@@ -59,7 +59,8 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
         raise UsageError(
             f"{stored[0][0].name} was planned for {format_duration(like.duration_s)}, and a live "
             f"version beside it runs as long: give --max-time {format_duration(like.duration_s)} "
-            "or compare stored runs only."
+            "or compare stored runs only.",
+            code=ErrorCode.NEEDS_OPTION,
         )
     manifest = ComparisonManifest(
         command=plan.command,

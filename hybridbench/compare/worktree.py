@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hybridbench
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.targets.bundled import FORMER_WORKER_MODULE, WORKER_MODULE
 
 _PACKAGE = "hybridbench"
@@ -49,7 +49,8 @@ def find_revision(ref: str, root: Path | None = None) -> Revision:
     roots = [root] if root is not None else _candidates()
     if not roots:
         raise UsageError(
-            f"git:{ref}: there is no git repository of hybridbench here; run this in a checkout."
+            f"git:{ref}: there is no git repository of hybridbench here; run this in a checkout.",
+            code=ErrorCode.NOT_FOUND,
         )
     for place in roots:
         commit = git(place, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
@@ -63,13 +64,16 @@ def find_revision(ref: str, root: Path | None = None) -> Revision:
         if not modules:
             raise UsageError(
                 f"git:{ref}: {commit[:10]} is from before there was an engine worker; compare with "
-                "a later revision."
+                "a later revision.",
+                code=ErrorCode.OTHER_VERSION,
             )
         subject = git(place, "log", "-1", "--format=%s", commit) or ""
         tree = git(place, "rev-parse", f"{commit}:{_PACKAGE}") or ""
         return Revision(place, commit, subject, tree, modules[0])
     raise UsageError(
-        f"git:{ref}: no such revision; `git rev-parse {ref}` must name a commit of this repository."
+        f"git:{ref}: no such revision; `git rev-parse {ref}` must name a commit of this "
+        "repository.",
+        code=ErrorCode.NOT_FOUND,
     )
 
 

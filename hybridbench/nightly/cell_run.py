@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from hybridbench.clock import Clock
-from hybridbench.errors import ExitCode, RunDirectoryError
+from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError
 from hybridbench.nightly.attempts import (
     Progress,
     Stored,
@@ -96,12 +96,14 @@ class CellRun:
         if (record.plan.hash, record.id) != (plan.hash, self.planned.id):
             raise RunDirectoryError(
                 f"{path} is cell {record.id} of plan {record.plan.name} {record.plan.hash}, not "
-                f"{self.planned.id} of {plan.name} {plan.hash}: choose another --out"
+                f"{self.planned.id} of {plan.name} {plan.hash}: choose another --out",
+                code=ErrorCode.MISMATCH,
             )
         if any(a.verdict for a in record.attempts) and another_engine(record.engine, engine):
             raise RunDirectoryError(
                 f"{path} was produced by engine {record.engine[:12]}, and the engine's files have "
-                f"changed since (now {engine[:12]}): choose another --out"
+                f"changed since (now {engine[:12]}): choose another --out",
+                code=ErrorCode.MISMATCH,
             )
         # Waivers may have changed since; they are no part of what runs.
         return msgspec.structs.replace(record, plan=plan, cell=self.planned.cell, engine=engine)

@@ -15,7 +15,7 @@ import msgspec
 
 from hybridbench.analysis.comparison.records import DEFAULT_LOOKS
 from hybridbench.compare.plan import BLOCK_S
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.nightly.plan import (
     CompareEntry,
     LoadedPlan,
@@ -105,7 +105,9 @@ def find_cell(cells: Sequence[PlannedCell], cell_id: str) -> PlannedCell:
         if cell.id == cell_id:
             return cell
     hint = nearest(cell_id, [cell.id for cell in cells])
-    raise UsageError(full_stop(f"--id {cell_id}: the plan has no such cell; {hint}"))
+    raise UsageError(
+        full_stop(f"--id {cell_id}: the plan has no such cell; {hint}"), code=ErrorCode.UNKNOWN_NAME
+    )
 
 
 def plan_hash(plan: Plan, cells: Iterable[PlannedCell]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ExitCode, RunDirectoryError
+from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError
 from hybridbench.nightly.baseline import GreenRun, against
 from hybridbench.nightly.policy import Rules, expired, missing, result
 from hybridbench.nightly.stored import another_engine, read_cell
@@ -63,12 +63,14 @@ def find_cells(places: Sequence[Path]) -> Found:
         if other.plan.hash != record.plan.hash:
             raise RunDirectoryError(
                 f"{path} is of plan {record.plan.name} {record.plan.hash}, and other cells are of "
-                f"{other.plan.name} {other.plan.hash}: merge the cells of one nightly run"
+                f"{other.plan.name} {other.plan.hash}: merge the cells of one nightly run",
+                code=ErrorCode.MISMATCH,
             )
         if another_engine(other.engine, record.engine):
             raise RunDirectoryError(
                 f"{path} is of engine {record.engine[:12]}, and {other.id} is of "
-                f"{other.engine[:12]}: merge the cells of one engine"
+                f"{other.engine[:12]}: merge the cells of one engine",
+                code=ErrorCode.MISMATCH,
             )
         before = cells.get(record.id)
         if before is not None:
@@ -125,7 +127,8 @@ def plan_of(found: Found, places: Sequence[Path]) -> PlanRecord:
     names = ", ".join(str(place) for place in places)
     raise RunDirectoryError(
         f"{names}: no {CELL} is in there; name the directories that `hybridbench nightly cell "
-        "--out` wrote, or --plan to have every cell reported as MISSING"
+        "--out` wrote, or --plan to have every cell reported as MISSING",
+        code=ErrorCode.NOT_FOUND,
     )
 
 
@@ -138,7 +141,9 @@ def _rehearsed(cells: Sequence[CellResult]) -> tuple[str, ...]:
 def _cell_files(places: Sequence[Path]) -> Iterable[Path]:
     for place in places:
         if not place.is_dir():
-            raise RunDirectoryError(f"{place}: there is no such directory; nothing was merged")
+            raise RunDirectoryError(
+                f"{place}: there is no such directory; nothing was merged", code=ErrorCode.NOT_FOUND
+            )
         yield from sorted(place.rglob(CELL))
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, Strict, StringConstraints, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from hybridbench.errors import ConfigError
+from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.records.nightly import parse_max_rate
 from hybridbench.setting_types import Count, CountOrZero, DurationS, Flag, Share
 from hybridbench.thresholds import Stat, parse_threshold
@@ -193,7 +193,10 @@ def load_plan(name_or_path: str | Path) -> LoadedPlan:
         shipped = list_plans()
         if str(name_or_path) not in shipped:
             hint = nearest(str(name_or_path), list(shipped))
-            raise ConfigError(full_stop(f"{name_or_path}: there is no such plan; {hint}"))
+            raise ConfigError(
+                full_stop(f"{name_or_path}: there is no such plan; {hint}"),
+                code=ErrorCode.NOT_FOUND,
+            )
         path = shipped[str(name_or_path)]
     source = read_yaml(path, "plan")
     _refuse_reruns_at_length(source)

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.nightly.cells import PlannedCell, expand, plan_hash
 from hybridbench.nightly.false_alarms import FalseAlarms, expected_false_alarms
 from hybridbench.nightly.plan import LoadedPlan, load_plan
@@ -104,7 +104,8 @@ def within(cells: Sequence[PlannedCell], budget_s: float | None) -> Budgeted:
         enough_s = math.ceil((cells[0].least_s + OVERHEAD_S) / (1 - _RESERVE))
         raise UsageError(
             f"budget {format_duration(budget_s)}: not even the first cell fits, {cells[0].id} of "
-            f"{format_duration(cells[0].least_s)}; give {format_duration(enough_s)} or more."
+            f"{format_duration(cells[0].least_s)}; give {format_duration(enough_s)} or more.",
+            code=ErrorCode.BAD_VALUE,
         )
     share = _scale(kept, usable_s - OVERHEAD_S * len(kept))
     shortened = tuple(cell.lasting(_shortened_s(cell, share)) for cell in kept)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybridbench.clock import Clock, SystemClock
-from hybridbench.errors import ExitCode, RunDirectoryError
+from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError
 from hybridbench.nightly.baseline import green_runs, keep_green_run
 from hybridbench.nightly.cell_run import CellRun
 from hybridbench.nightly.cells import PlannedCell
@@ -131,7 +131,8 @@ def merge_cells(places: Sequence[Path], out: Path, options: MergeOptions) -> Doc
         raise RunDirectoryError(
             f"the cells are of plan {strangers[0].plan.name} {strangers[0].plan.hash}, and --plan "
             f"is {plan.name} {plan.hash}: give the plan, --budget and --defect that they were run "
-            "with"
+            "with",
+            code=ErrorCode.MISMATCH,
         )
     beside = [out.resolve().parent] if options.baselines is None else options.baselines
     earlier = green_runs(beside, but=out)

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.json_value import json_text
@@ -56,17 +56,20 @@ def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
     try:
         data = read_bytes(path, DOCUMENT_BYTES_MAX)
     except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}") from error
+        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.NOT_READABLE) from error
     except OSError as error:
-        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+        raise RunDirectoryError(
+            f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
+        ) from error
     try:
         stored = msgspec.json.decode(_LOST_CELL.sub(b'"cell": null', data), type=dict)
         if stored.get("schema") != schema:
             raise RunDirectoryError(
                 f"{path} has schema {stored.get('schema')!r}, and this hybridbench reads "
-                f"{schema!r} only: read it with the version that wrote it"
+                f"{schema!r} only: read it with the version that wrote it",
+                code=ErrorCode.OTHER_VERSION,
             )
         return from_json(stored, kind)
     except (msgspec.DecodeError, RecursionError) as error:
         said = str(error).partition("\n")[0]
-        raise RunDirectoryError(f"{path} is damaged: {said}") from error
+        raise RunDirectoryError(f"{path} is damaged: {said}", code=ErrorCode.DAMAGED) from error

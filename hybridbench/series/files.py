@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foreign import (
     GIB,
     LINE_BYTES_MAX,
@@ -72,7 +72,8 @@ def read_series(
     if interval_s is not None and table.has_times:
         raise UsageError(
             f"--interval {format_duration(interval_s)}: {source} has times of its own; leave it "
-            "out."
+            "out.",
+            code=ErrorCode.OPTION_CONFLICT,
         )
     for column in table.columns:
         _refuse_far_times(column, source)
@@ -111,7 +112,10 @@ def _table(source: str, text: str, options: TableOptions) -> RawTable:
 
 def _bytes(path: str, source: str) -> bytes:
     if path != STDIN and Path(path).is_dir():
-        raise ConfigError(f"{source}: is a directory without manifest.json: not a run; give files.")
+        raise ConfigError(
+            f"{source}: is a directory without manifest.json: not a run; give files.",
+            code=ErrorCode.NOT_FOUND,
+        )
     try:
         if path == STDIN:
             data = read_stream(sys.stdin.buffer, _BYTES_MAX)
@@ -121,14 +125,17 @@ def _bytes(path: str, source: str) -> bytes:
     except ForeignDataError as error:
         raise ConfigError(f"{source}: {error}; keep the columns that matter.") from error
     except FileNotFoundError as error:
-        raise ConfigError(f"{source}: no such file.") from error
+        raise ConfigError(f"{source}: no such file.", code=ErrorCode.NOT_FOUND) from error
     except EOFError as error:
         raise ConfigError(
             f"{source}: the compressed file is cut short; unpack what there is with "
-            "`gzip -dc FILE | hybridbench judge -`."
+            "`gzip -dc FILE | hybridbench judge -`.",
+            code=ErrorCode.DAMAGED,
         ) from error
     except OSError as error:
-        raise ConfigError(f"{source}: cannot be read: {error.strerror or error}.") from error
+        raise ConfigError(
+            f"{source}: cannot be read: {error.strerror or error}.", code=ErrorCode.NOT_READABLE
+        ) from error
 
 
 def _refuse_far_times(column: RawColumn, source: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.metrics import Unit
 from hybridbench.records.verdict import PRECEDENCE, Failure, Finding, VerdictKind
 from hybridbench.rundir.layout import MANIFEST
@@ -113,7 +113,8 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
     if options != JudgeOptions():
         raise UsageError(
             f"{path}: is a run, judged by its own profile; give {path}/samples.jsonl to judge "
-            "chosen columns."
+            "chosen columns.",
+            code=ErrorCode.OPTION_CONFLICT,
         )
     from hybridbench.analysis.judge import judge
     from hybridbench.metrics import declared
@@ -242,7 +243,10 @@ class _JudgedFile:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         there = ", ".join(names[:_NAMES_MAX]) + (", ..." if len(names) > _NAMES_MAX else "")
         hint = f"did you mean {near[0]}?" if near else f"there are {there}."
-        raise UsageError(f"{option} {name}: {self.file.source} has no such column; {hint}")
+        raise UsageError(
+            f"{option} {name}: {self.file.source} has no such column; {hint}",
+            code=ErrorCode.UNKNOWN_NAME,
+        )
 
     def _thresholds(self) -> dict[str, Threshold]:
         parsed = [parse_threshold(text) for text in self.options.thresholds]
@@ -257,7 +261,8 @@ class _JudgedFile:
         if not chosen:
             raise UsageError(
                 f"{self.file.source}: no column looks like a level that could leak; there are "
-                f"{', '.join(self.file.names()[:_NAMES_MAX])}: choose with --metric NAME."
+                f"{', '.join(self.file.names()[:_NAMES_MAX])}: choose with --metric NAME.",
+                code=ErrorCode.NEEDS_OPTION,
             )
         for entry in chosen:
             self._refuse_text(entry.column)
@@ -388,13 +393,15 @@ class _JudgedFile:
         except BadTimeError as error:
             raise UsageError(
                 f"--steady-at {text}: neither a duration (10m) nor a time; write one as the file "
-                "does."
+                "does.",
+                code=ErrorCode.BAD_VALUE,
             ) from error
         if moment.absolute != self._absolute:
             counts = "dates" if self._absolute else "seconds from its start"
             raise UsageError(
                 f"--steady-at {text}: {self.file.source} tells its times as {counts}; write the "
-                "time so, or a duration such as 10m."
+                "time so, or a duration such as 10m.",
+                code=ErrorCode.BAD_VALUE,
             )
         return max(0.0, float(moment.t_s[0]) - self._zero_s)
 
@@ -422,4 +429,4 @@ def _unit(option: str, text: str, unit: str) -> Meaning:
     try:
         return parse_unit(unit)
     except ValueError as error:
-        raise UsageError(f"{option} {text}: {error}.") from error
+        raise UsageError(f"{option} {text}: {error}.", code=ErrorCode.BAD_VALUE) from error

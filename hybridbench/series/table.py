@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
-from hybridbench.errors import ConfigError
+from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.series.times import (
     BadTimeError,
     Times,
@@ -354,7 +354,8 @@ def _time_index(grid: Grid, options: TableOptions) -> int | None:
                 return index
         raise ConfigError(
             f"{options.source}: --time-column {options.time_column}: no such column; there are "
-            f"{', '.join(names)}."
+            f"{', '.join(names)}.",
+            code=ErrorCode.UNKNOWN_NAME,
         )
     named = [index for index, name in enumerate(names) if _TIME_NAMES.match(name)]
     dated = [i for i, cell in enumerate(grid.rows[0]) if looks_like_time(cell)]
@@ -366,7 +367,8 @@ def _time_index(grid: Grid, options: TableOptions) -> int | None:
         return None
     raise ConfigError(
         f"{options.source}:{grid.lines[0]}: no column is a time; there are {', '.join(names)}: "
-        "name one with --time-column, or give the time between two samples with --interval 10s."
+        "name one with --time-column, or give the time between two samples with --interval 10s.",
+        code=ErrorCode.NEEDS_OPTION,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.metrics import Unit
 from hybridbench.series.units import Meaning
 from hybridbench.units import parse_bytes
@@ -34,7 +34,10 @@ def parse_threshold(text: str) -> Threshold:
     name, less, limit = text.partition("<")
     amount, slash, per = limit.removeprefix("=").strip().rpartition("/")
     if not less or not name.strip() or not slash or per.strip() not in _PER_HOUR:
-        raise UsageError(f"--threshold {text}: not a threshold; {_FORM} (per h, min, s or d).")
+        raise UsageError(
+            f"--threshold {text}: not a threshold; {_FORM} (per h, min, s or d).",
+            code=ErrorCode.BAD_VALUE,
+        )
     return Threshold(text, name.strip(), amount.strip(), per.strip())
 
 
@@ -47,7 +50,8 @@ def per_hour(threshold: Threshold, meaning: Meaning) -> float:
     match = _NUMBER.fullmatch(threshold.amount)
     if match is None:
         raise UsageError(
-            f"--threshold {threshold.text}: {threshold.amount!r} is no amount; {_FORM}."
+            f"--threshold {threshold.text}: {threshold.amount!r} is no amount; {_FORM}.",
+            code=ErrorCode.BAD_VALUE,
         )
     number, unit = match.groups()
     factor = _PER_HOUR[threshold.per]
@@ -55,10 +59,14 @@ def per_hour(threshold: Threshold, meaning: Meaning) -> float:
         try:
             return parse_bytes(threshold.amount) * factor
         except ValueError as error:
-            raise UsageError(f"--threshold {threshold.text}: {error}.") from error
+            raise UsageError(
+                f"--threshold {threshold.text}: {error}.", code=ErrorCode.BAD_VALUE
+            ) from error
     if unit and unit != meaning.unit.value:
         raise UsageError(
             f"--threshold {threshold.text}: {threshold.name} is not known to be in {unit}; give "
-            f"it a unit with --metric '{threshold.name}:{unit}', or write {number}/{threshold.per}."
+            f"it a unit with --metric '{threshold.name}:{unit}', or write "
+            f"{number}/{threshold.per}.",
+            code=ErrorCode.BAD_VALUE,
         )
     return float(number) * factor

@@ -28,7 +28,10 @@ def load_profile(name_or_path: str | Path) -> Profile:
     if isinstance(name_or_path, Path) or looks_like_path:
         path = Path(text)
         if not path.exists():
-            raise ConfigError(f"{text}: there is no such file; shipped are {_shipped_names()}.")
+            raise ConfigError(
+                f"{text}: there is no such file; shipped are {_shipped_names()}.",
+                code=ErrorCode.NOT_FOUND,
+            )
         return Profile.from_yaml(path)
     shipped = list_profiles()
     if text in shipped:

@@ -12,7 +12,7 @@ from typing import Final, cast
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from hybridbench.errors import ConfigError
+from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.workload.consistency import check_consistency, max_prompt_tokens
 from hybridbench.workload.settings import SETTINGS, Limits, ProfileKeys
 from hybridbench.workload.validation import validated
@@ -162,13 +162,18 @@ def _set(data: dict[str, object], dotted: str, value: object, setting: str) -> N
             below = here[step] = {}
         if not isinstance(below, dict | list):
             path = ".".join(str(part) for part in parents[: index + 1])
-            raise ConfigError(f"{setting}: {path} has no keys of its own.")
+            raise ConfigError(
+                f"{setting}: {path} has no keys of its own.", code=ErrorCode.UNKNOWN_NAME
+            )
         here = below
     if isinstance(here, dict):
         here[last] = value
     elif isinstance(here, list):
         if not isinstance(last, int) or not 0 <= last < len(here):
-            raise ConfigError(f"{setting}: that list has entries 0 to {len(here) - 1}.")
+            raise ConfigError(
+                f"{setting}: that list has entries 0 to {len(here) - 1}.",
+                code=ErrorCode.UNKNOWN_NAME,
+            )
         here[last] = value
 
 

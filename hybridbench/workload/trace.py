@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, TextIO
 
-from hybridbench.errors import ConfigError
+from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.foreign import LINE_BYTES_MAX, MIB, ForeignDataError, json_value, open_regular
 
 BLOCK_TOKENS: Final = 512  # tokens per hash id in a Mooncake trace
@@ -83,10 +83,14 @@ class TraceFile:
         try:
             return io.TextIOWrapper(open_regular(self.path), encoding="utf-8-sig", newline="")
         except ForeignDataError as error:
-            raise ConfigError(f"{self.path}: the trace {error}; give a file.") from error
+            raise ConfigError(
+                f"{self.path}: the trace {error}; give a file.", code=ErrorCode.NOT_READABLE
+            ) from error
         except OSError as error:
             reason = error.strerror or "unreadable"
-            raise ConfigError(f"{self.path}: the trace cannot be read: {reason}.") from error
+            raise ConfigError(
+                f"{self.path}: the trace cannot be read: {reason}.", code=ErrorCode.NOT_READABLE
+            ) from error
 
     def _recognise(self) -> TraceFormat:
         with self._open() as lines:

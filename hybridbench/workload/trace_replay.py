@@ -15,7 +15,7 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import Action, WaitUntil
@@ -50,7 +50,10 @@ def parse_length_scale(text: str) -> Fraction:
     except ZeroDivisionError:
         scale = Fraction(0)
     if not 0 < scale <= 1:
-        raise UsageError(f"--length-scale {text} is not a scale; write 1/32 or 0.05, at most 1.")
+        raise UsageError(
+            f"--length-scale {text} is not a scale; write 1/32 or 0.05, at most 1.",
+            code=ErrorCode.BAD_VALUE,
+        )
     return scale
 
 
@@ -65,7 +68,9 @@ def parse_speedup(text: str) -> float:
     except ValueError:
         speedup = 0.0
     if not 0 < speedup < _MAX_SPEEDUP:
-        raise UsageError(f"--speedup {text} is not a speed-up; write 20, more than 0.")
+        raise UsageError(
+            f"--speedup {text} is not a speed-up; write 20, more than 0.", code=ErrorCode.BAD_VALUE
+        )
     return speedup
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import yaml
 from yaml.constructor import ConstructorError
 
-from hybridbench.errors import ConfigError
+from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.foreign import DEPTH_MAX, INT_MAX, INT_MIN, KIB, ForeignDataError, read_text
 
 KeyPath = tuple[str | int, ...]
@@ -48,10 +48,14 @@ def read_yaml(path: Path, what: str = "profile") -> Source:
     try:
         text = read_text(path, _BYTES_MAX)
     except ForeignDataError as error:
-        raise ConfigError(f"{path}: {error}; a {what} is a file of YAML.") from error
+        raise ConfigError(
+            f"{path}: {error}; a {what} is a file of YAML.", code=ErrorCode.NOT_READABLE
+        ) from error
     except OSError as error:
         reason = error.strerror or "unreadable"
-        raise ConfigError(f"{path}: the {what} cannot be read: {reason}.") from error
+        raise ConfigError(
+            f"{path}: the {what} cannot be read: {reason}.", code=ErrorCode.NOT_READABLE
+        ) from error
     return parse_yaml(text, str(path), what)
 
 

@@ -29,7 +29,7 @@ from hybridbench.compare.bisect import (
 )
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.worktree import Revision
-from hybridbench.errors import UsageError
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.records.comparison import COMPARISON_SCHEMA
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Verdict, VerdictKind
@@ -103,8 +103,9 @@ def test_a_bad_commit_that_comes_before_the_good_one_is_refused(tmp_path: Path) 
     commit(root, WORKER, "later")
     run(root, "branch", "elsewhere", "HEAD~1")
 
-    with pytest.raises(UsageError, match="does not come after the good one"):
+    with pytest.raises(UsageError) as refused:
         commits_between("HEAD", "elsewhere", root)
+    assert refused.value.code is ErrorCode.BAD_VALUE
 
 
 def stored(store: Path, name: str, **changes: object) -> Path:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from hybridbench.clock import FakeClock
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.nightly import cell_run
 from hybridbench.nightly.attempts import Progress, Stored
 from hybridbench.nightly.cell_run import CellRun
@@ -116,8 +116,9 @@ def test_a_cell_of_another_plan_is_refused_and_left_alone(tmp_path: Path) -> Non
     place = store(finished(other, "one", attempt()), tmp_path / "cells") / "cell.json"
     before = place.read_bytes()
 
-    with pytest.raises(RunDirectoryError, match="choose another --out"):
+    with pytest.raises(RunDirectoryError) as refused:
         runner(tmp_path, ScriptedChild()).run()
+    assert refused.value.code is ErrorCode.MISMATCH
     assert place.read_bytes() == before
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.nightly.merge import find_cells, merged
 from hybridbench.nightly.run import MergeOptions, merge_cells
 from hybridbench.nightly.stored import read_cell, read_nightly_run
@@ -178,10 +178,12 @@ def test_cells_of_two_plans_are_refused(tmp_path: Path) -> None:
     other = planned_run(tmp_path, PLAN.replace("30m", "45m"))
     store(finished(other, "two", CLEAN), tmp_path / "b")
 
-    with pytest.raises(RunDirectoryError, match="merge the cells of one nightly run"):
+    with pytest.raises(RunDirectoryError) as refused:
         find_cells([tmp_path / "a", tmp_path / "b"])
-    with pytest.raises(RunDirectoryError, match="give the plan, --budget and --defect"):
+    assert refused.value.code is ErrorCode.MISMATCH
+    with pytest.raises(RunDirectoryError) as refused:
         merge_cells([tmp_path / "a"], tmp_path / "night", MergeOptions(other.record, []))
+    assert refused.value.code is ErrorCode.MISMATCH
 
 
 def test_cells_of_two_engines_are_refused(tmp_path: Path) -> None:
@@ -190,16 +192,18 @@ def test_cells_of_two_engines_are_refused(tmp_path: Path) -> None:
         cell = msgspec.structs.replace(finished(planned, name, CLEAN), engine=f"engine {name}")
         store(cell, tmp_path / "cells")
 
-    with pytest.raises(RunDirectoryError, match="merge the cells of one engine"):
+    with pytest.raises(RunDirectoryError) as refused:
         merge_cells([tmp_path / "cells"], tmp_path / "out", MergeOptions(planned.record))
+    assert refused.value.code is ErrorCode.MISMATCH
     assert not (tmp_path / "out").exists()
 
 
 def test_no_cell_at_all_needs_a_plan(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(RunDirectoryError, match=r"no cell.json is in there"):
+    with pytest.raises(RunDirectoryError) as refused:
         merge_cells([tmp_path / "empty"], tmp_path / "night", MergeOptions())
+    assert refused.value.code is ErrorCode.NOT_FOUND
     options = MergeOptions(planned_run(tmp_path).record)
     told = merge_cells([tmp_path / "empty"], tmp_path / "night", options)
     assert told.exit_code == 16

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.series.files import SeriesFile, read_series
 
 MIB = 2.0**20
@@ -94,8 +94,9 @@ def test_a_heading_in_the_middle_and_a_torn_end_are_told(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not a run"):
+    with pytest.raises(ConfigError) as refused:
         read_series(str(tmp_path))
+    assert refused.value.code is ErrorCode.NOT_FOUND
 
 
 NVIDIA_SMI = (
