@@ -147,7 +147,8 @@ def soak(
         typer.Option(
             rich_help_panel=Panel.WORKLOAD,
             metavar="FILE",
-            help="Replay a trace instead of the profile's traffic: Mooncake JSONL or Azure CSV.",
+            help="Replay a trace instead of the profile's traffic: Mooncake, Qwen-Bailian, "
+            "Azure or BurstGPT.",
         ),
     ] = None,
     length_scale: Annotated[

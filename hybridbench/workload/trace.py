@@ -1,8 +1,9 @@
-"""Recorded traffic as a stream of rows: Mooncake JSONL and Azure CSV, read line by line.
+"""Recorded traffic as a stream of rows: JSONL and CSV of four published datasets, line by line.
 
-Both carry lengths and times, no text.  Mooncake also says which 512-token blocks are equal: one
-hash id per block, and equal ids at equal positions are a shared prefix.
-Source: Mooncake (FAST 2025) and the Azure LLM inference dataset 2023, their published formats.
+All carry lengths and times, no text.  Mooncake and Qwen-Bailian also say which blocks of tokens are
+equal: one hash id per block, and equal ids at equal positions are a shared prefix.
+Source: the published formats of Mooncake (FAST 2025), the anonymised Qwen-Bailian usage traces, the
+Azure LLM inference datasets 2023 and 2024, and BurstGPT.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -21,9 +22,13 @@ from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.foreign import LINE_BYTES_MAX, MIB, ForeignDataError, json_value, open_regular
 
 BLOCK_TOKENS: Final = 512  # tokens per hash id in a Mooncake trace
+_BAILIAN_BLOCK_TOKENS: Final = 16
+# When, how long the prompt, how long the answer.
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_BURSTGPT_COLUMNS: Final = ("Timestamp", "Request tokens", "Response tokens")
 # Two thousand times the longest context that is served.
 _TOKENS_MAX: Final = 2**31 - 1
+_MOMENT: Final = re.compile(r"([^.]*?)(?:\.(\d+))?([+-]\d\d:\d\d|Z)?", re.ASCII)
 _WHOLE: Final = re.compile(r"-?\d{1,18}")
 _SHOWN_CHARS: Final = 60
 _MOONCAKE_KEYS: Final = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -33,18 +38,30 @@ class TraceFormat(StrEnum):
     """The formats we read."""
 
     MOONCAKE = "mooncake-jsonl"
+    BAILIAN = "bailian-jsonl"
     AZURE = "azure-csv"
+    BURSTGPT = "burstgpt-csv"
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether rows say which of their tokens are those of other rows."""
+        return self in {TraceFormat.MOONCAKE, TraceFormat.BAILIAN}
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One recorded request: seconds after the first row, lengths in tokens, unscaled."""
+    """One recorded request: seconds after the first row, lengths in tokens, unscaled.
+
+    Each of ``hash_ids`` stands for ``block_tokens`` tokens of the prompt; there may be none for a
+    last block that is not full.
+    """
 
     line: int
     arrival_s: float
     input_length: int
     output_length: int
     hash_ids: tuple[int, ...]
+    block_tokens: int = BLOCK_TOKENS
 
 
 class TraceFile:
@@ -71,8 +88,7 @@ class TraceFile:
         latest_s = 0.0
         empty = True
         with self._open() as lines:
-            raw = self._azure(lines) if self.format is TraceFormat.AZURE else self._mooncake(lines)
-            for row in raw:
+            for row in self._rows_of(lines):
                 empty = False
                 latest_s = max(latest_s, row.arrival_s)
                 yield row if row.arrival_s == latest_s else _at(row, latest_s)
@@ -99,55 +115,82 @@ class TraceFile:
             except UnicodeDecodeError as error:
                 raise ConfigError(f"{self.path}: not a text file; {_FORMATS}.") from error
         if first.startswith("{"):
-            return TraceFormat.MOONCAKE
-        if first.strip().split(",")[:1] == ["TIMESTAMP"]:
-            return TraceFormat.AZURE
+            return TraceFormat.BAILIAN if '"chat_id"' in first else TraceFormat.MOONCAKE
+        for columns, found in _TABLES.items():
+            if first.strip().split(",")[:1] == [columns[0]]:
+                return found
         what = "the trace is empty" if not first.strip() else "this is no trace we know"
         raise ConfigError(f"{self.path}:1: {what}; {_FORMATS}.")
 
-    def _mooncake(self, lines: TextIO) -> Iterator[TraceRow]:
-        zero_ms: float | None = None
+    def _rows_of(self, lines: TextIO) -> Iterator[TraceRow]:
+        match self.format:
+            case TraceFormat.MOONCAKE:
+                return self._blocks(lines, BLOCK_TOKENS, 1000.0, whole_blocks=False)
+            case TraceFormat.BAILIAN:
+                return self._blocks(lines, _BAILIAN_BLOCK_TOKENS, 1.0, whole_blocks=True)
+            case TraceFormat.AZURE:
+                return self._table(lines, _AZURE_COLUMNS, _moment)
+            case TraceFormat.BURSTGPT:
+                return self._table(lines, _BURSTGPT_COLUMNS, _seconds)
+
+    def _blocks(
+        self, lines: TextIO, block_tokens: int, per_second: float, *, whole_blocks: bool
+    ) -> Iterator[TraceRow]:
+        """Rows of JSONL; with ``whole_blocks`` the ids may leave out a last block not full."""
+        zero: float | None = None
         for number, line in _numbered(lines, self.path):
             if not line.strip():
                 continue
             place = f"{self.path}:{number}"
             record = _json_record(line, place)
-            time_ms = _number(record["timestamp"], "timestamp", place)
+            time = _number(record["timestamp"], "timestamp", place)
             input_length = _length(record["input_length"], "input_length", place, least=1)
             output_length = _length(record["output_length"], "output_length", place, least=0)
-            hash_ids = _hash_ids(record["hash_ids"], input_length, place)
-            zero_ms = time_ms if zero_ms is None else zero_ms
-            arrival_s = (time_ms - zero_ms) / 1000.0
-            yield TraceRow(number, arrival_s, input_length, output_length, hash_ids)
+            hash_ids = _hash_ids(record["hash_ids"], place)
+            blocks = -(-input_length // block_tokens)
+            full = input_length // block_tokens if whole_blocks else blocks
+            if len(hash_ids) not in {full, blocks}:
+                raise ConfigError(
+                    f"{place}: {len(hash_ids)} hash_ids for {input_length} tokens; "
+                    f"one per {block_tokens} makes {blocks}."
+                )
+            zero = time if zero is None else zero
+            arrival_s = (time - zero) / per_second
+            yield TraceRow(number, arrival_s, input_length, output_length, hash_ids, block_tokens)
 
-    def _azure(self, lines: TextIO) -> Iterator[TraceRow]:
-        zero: datetime | None = None
+    def _table(
+        self, lines: TextIO, names: tuple[str, str, str], seconds: Callable[[str, str], float]
+    ) -> Iterator[TraceRow]:
+        """Rows of a CSV, whose columns may come in any order."""
+        zero: float | None = None
         columns: list[int] = []
         for number, line in _numbered(lines, self.path):
             place = f"{self.path}:{number}"
             cells = _cells(line, place)
             if number == 1:
-                columns = _columns(cells, place)
+                columns = _columns(cells, names, place)
             elif cells:
                 if len(cells) <= max(columns):
-                    raise ConfigError(
-                        f"{place}: {len(cells)} cells; a row has {', '.join(_AZURE_COLUMNS)}."
-                    )
-                time, context, generated = (cells[column] for column in columns)
-                stamp = _timestamp(time, place)
-                zero = stamp if zero is None else zero
-                yield TraceRow(
-                    number,
-                    (stamp - zero).total_seconds(),
-                    _length(_whole(context), "ContextTokens", place, least=1),
-                    _length(_whole(generated), "GeneratedTokens", place, least=0),
-                    (),
-                )
+                    raise ConfigError(f"{place}: {len(cells)} cells; a row has {', '.join(names)}.")
+                time, prompt, answer = (cells[column] for column in columns)
+                arrival = seconds(time, place)
+                zero = arrival if zero is None else zero
+                # Requests that failed are recorded by BurstGPT with neither prompt nor answer.
+                least = 0 if self.format is TraceFormat.BURSTGPT else 1
+                input_length = _length(_whole(prompt), names[1], place, least=least)
+                output_length = _length(_whole(answer), names[2], place, least=0)
+                if input_length:
+                    yield TraceRow(number, arrival - zero, input_length, output_length, ())
 
 
+_TABLES: Final = {
+    _AZURE_COLUMNS: TraceFormat.AZURE,
+    _BURSTGPT_COLUMNS: TraceFormat.BURSTGPT,
+}
 _FORMATS: Final = (
-    "write Mooncake JSONL (one object a line) or Azure CSV "
-    "(TIMESTAMP,ContextTokens,GeneratedTokens)"
+    "write JSONL of Mooncake or Qwen-Bailian (one object a line), Azure CSV "
+    "(TIMESTAMP,ContextTokens,GeneratedTokens) or BurstGPT CSV "
+    "(Timestamp,Request tokens,Response tokens)"
 )
 
 
@@ -170,7 +213,7 @@ def _numbered(lines: TextIO, path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _at(row: TraceRow, arrival_s: float) -> TraceRow:
-    return TraceRow(row.line, arrival_s, row.input_length, row.output_length, row.hash_ids)
+    return replace(row, arrival_s=arrival_s)
 
 
 def _cells(line: str, place: str) -> list[str]:
@@ -211,24 +254,18 @@ def _length(value: object, name: str, place: str, *, least: int) -> int:
     return value
 
 
-def _hash_ids(value: object, input_length: int, place: str) -> tuple[int, ...]:
+def _hash_ids(value: object, place: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(item) is int for item in value):
         raise ConfigError(f"{place}: hash_ids must be a list of whole numbers.")
-    blocks = -(-input_length // BLOCK_TOKENS)
-    if len(value) != blocks:
-        raise ConfigError(
-            f"{place}: {len(value)} hash_ids for {input_length} tokens; "
-            f"one per {BLOCK_TOKENS} makes {blocks}."
-        )
     return tuple(value)
 
 
-def _columns(cells: list[str], place: str) -> list[int]:
-    names = [cell.strip() for cell in cells]
-    for name in _AZURE_COLUMNS:
-        if name not in names:
+def _columns(cells: list[str], names: tuple[str, ...], place: str) -> list[int]:
+    found = [cell.strip() for cell in cells]
+    for name in names:
+        if name not in found:
             raise ConfigError(f"{place}: column {name} is missing; {_FORMATS}.")
-    return [names.index(name) for name in _AZURE_COLUMNS]
+    return [found.index(name) for name in names]
 
 
 def _whole(text: str) -> object:
@@ -241,14 +278,24 @@ def _excerpt(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
-def _timestamp(text: str, place: str) -> datetime:
-    # Seven decimals in the published files, one more than Python reads in every version.
-    head, _, fraction = text.strip().partition(".")
+def _seconds(text: str, place: str) -> float:
     try:
-        stamp = datetime.fromisoformat(head)
-        micros = int(fraction[:6].ljust(6, "0")) if fraction else 0
-        return stamp.replace(microsecond=micros, tzinfo=stamp.tzinfo or UTC)
+        value: object = float(text)
+    except ValueError:
+        value = text
+    return _number(value, "Timestamp", place)
+
+
+def _moment(text: str, place: str) -> float:
+    """Seconds of a date and time."""
+    # Seven decimals in the files of 2023, one more than Python reads in every version.
+    found = _MOMENT.fullmatch(text.strip())
+    head, fraction, offset = found.groups(default="") if found else ("", "", "")
+    try:
+        stamp = datetime.fromisoformat(head + offset)
     except ValueError as error:
         raise ConfigError(
             f"{place}: TIMESTAMP is {_excerpt(text)}; write 2023-11-16 18:17:03.9799600."
         ) from error
+    stamp = stamp.replace(microsecond=int(fraction[:6].ljust(6, "0")))
+    return stamp.replace(tzinfo=stamp.tzinfo or UTC).timestamp()

@@ -22,7 +22,7 @@ from hybridbench.workload.actions import Action, WaitUntil
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.rng_streams import stream, token_block
 from hybridbench.workload.scenario import SamplingDraws
-from hybridbench.workload.trace import BLOCK_TOKENS, TraceFile, TraceFormat, TraceRow
+from hybridbench.workload.trace import TraceFile, TraceRow
 from hybridbench.workload.traffic_clock import TrafficClock
 
 
@@ -109,11 +109,15 @@ class TraceTokens:
         for position, hash_id in enumerate(row.hash_ids):
             # A boundary depends on the position alone, so that equal prefixes stay equal when a
             # scaled block is no whole number of tokens.
-            end = max(1, int((position + 1) * BLOCK_TOKENS * self._scale))
+            end = max(1, int((position + 1) * row.block_tokens * self._scale))
             size = end - len(tokens)
             tokens += token_block(self._seed, self._vocab_size, size, "block", lap, hash_id)
             if len(tokens) >= length:
                 break
+        if len(tokens) < length:
+            # The end of the prompt has no id: nobody shares it.
+            rest = length - len(tokens)
+            tokens += token_block(self._seed, self._vocab_size, rest, "row", lap, row.line)
         return tokens[:length]
 
 
@@ -212,7 +216,7 @@ class TraceReplay:
             "kind": "trace",
             "path": str(self._options.path),
             "format": self._file.format.value,
-            "shares_prefixes": self._file.format is TraceFormat.MOONCAKE,
+            "shares_prefixes": self._file.format.shares_prefixes,
             "length_scale": str(self._options.length_scale),
             "speedup": self._options.speedup,
             "at_the_end": "begins again with fresh tokens",
@@ -287,7 +291,7 @@ def shared_prefix_tokens(rows: Iterator[TraceRow], length_scale: Fraction) -> tu
         keys = list(accumulate(row.hash_ids, lambda key, hash_id: hash((key, hash_id)), initial=0))
         known = sum(1 for _ in takewhile(seen.__contains__, keys[1:]))
         seen.update(keys[1:])
-        shared += min(length, int(known * BLOCK_TOKENS * length_scale))
+        shared += min(length, int(known * row.block_tokens * length_scale))
         total += length
     return shared, total
 

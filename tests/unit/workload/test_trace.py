@@ -48,6 +48,70 @@ def test_azure_rows_are_read_without_prefix_structure(tmp_path: Path, mark: str)
     ]
 
 
+BAILIAN = {
+    "chat_id": 159, "parent_chat_id": -1, "timestamp": 61.114, "input_length": 40,
+    "output_length": 132, "type": "text", "turn": 1, "hash_ids": [7, 8, 9],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ids", [[7, 8, 9], [7, 8]])
+def test_bailian_rows_have_seconds_and_blocks_of_16_tokens(tmp_path: Path, ids: list[int]) -> None:
+    later = {**BAILIAN, "chat_id": 160, "parent_chat_id": 159, "timestamp": 62.614, "turn": 2}
+    rows = [{**row, "hash_ids": ids} for row in (BAILIAN, later)]
+
+    trace = TraceFile(mooncake(tmp_path / "t.jsonl", *rows))
+
+    assert trace.format is TraceFormat.BAILIAN
+    assert trace.format.shares_prefixes
+    assert list(trace.rows()) == [
+        TraceRow(1, 0.0, 40, 132, tuple(ids), 16),
+        TraceRow(2, pytest.approx(1.5), 40, 132, tuple(ids), 16),  # type: ignore[arg-type]
+    ]
+
+
+def test_a_bailian_row_with_too_few_ids_is_refused(tmp_path: Path) -> None:
+    trace = TraceFile(mooncake(tmp_path / "t.jsonl", {**BAILIAN, "hash_ids": [7]}))
+
+    with pytest.raises(ConfigError, match="1 hash_ids for 40 tokens; one per 16 makes 3"):
+        list(trace.rows())
+
+
+def test_burstgpt_rows_are_read_and_requests_that_failed_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,"
+        "Log Type\n5,1,2.5,ChatGPT,472,18,490,Conversation log\n"
+        "6,,1,GPT-4,0,0,0,API log\n45.5,,1,GPT-4,1087,0,1087,API log\n"
+    )
+
+    trace = TraceFile(path)
+
+    assert trace.format is TraceFormat.BURSTGPT
+    assert not trace.format.shares_prefixes
+    assert list(trace.rows()) == [TraceRow(2, 0.0, 472, 18, ()), TraceRow(4, 40.5, 1087, 0, ())]
+
+
+def test_a_burstgpt_time_that_is_no_number_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("Timestamp,Request tokens,Response tokens\nnoon,1,1\n")
+
+    with pytest.raises(ConfigError, match=r"t\.csv:2: Timestamp is 'noon'; it must be a number"):
+        list(TraceFile(path).rows())
+
+
+@pytest.mark.parametrize("offset", ["", "+00:00", "+05:30", "Z"])
+def test_azure_times_may_have_a_zone_as_in_the_files_of_2024(tmp_path: Path, offset: str) -> None:
+    path = tmp_path / "t.csv"
+    times = [f"2024-05-12 00:00:0{second}{offset}" for second in ("0.001163", "1", "2.501163")]
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"{time},9,1\n" for time in times)
+    )
+
+    arrivals = [row.arrival_s for row in TraceFile(path).rows()]
+
+    assert arrivals == pytest.approx([0.0, 0.998837, 2.5])
+
+
 def test_columns_of_a_csv_may_come_in_another_order(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(
@@ -164,8 +228,9 @@ def test_a_csv_of_other_columns_names_the_missing_one(tmp_path: Path) -> None:
 
 def test_a_trace_of_no_known_format_is_one_sentence(tmp_path: Path) -> None:
     formats = (
-        "write Mooncake JSONL (one object a line) or Azure CSV "
-        "(TIMESTAMP,ContextTokens,GeneratedTokens)."
+        "write JSONL of Mooncake or Qwen-Bailian (one object a line), Azure CSV "
+        "(TIMESTAMP,ContextTokens,GeneratedTokens) or BurstGPT CSV "
+        "(Timestamp,Request tokens,Response tokens)."
     )
     for content, complaint in (
         (b"", f":1: the trace is empty; {formats}"),

@@ -347,3 +347,17 @@ def test_scales_and_speedups_are_read_as_people_write_them() -> None:
     assert parse_length_scale("1/32") == Fraction(1, 32)
     assert parse_length_scale(" 0.05 ") == Fraction(1, 20)
     assert parse_speedup("20") == parse_speedup("20x") == 20.0
+
+
+@pytest.mark.parametrize("scale", [Fraction(1), Fraction(1, 3)])
+def test_small_blocks_are_shared_and_an_end_without_an_id_is_not(scale: Fraction) -> None:
+    tokens = TraceTokens(3, 10**6, scale)
+    rows = [TraceRow(line, 0.0, 40, 1, (7, 8), block_tokens=16) for line in (1, 2)]
+
+    first, second = (tokens.prompt(row, 0, 1000) for row in rows)
+
+    shared = int(32 * scale)
+    assert len(first) == len(second) == int(40 * scale)
+    assert first[:shared] == second[:shared]
+    assert all(a != b for a, b in zip(first[shared:], second[shared:], strict=True))
+    assert shared_prefix_tokens(iter(rows), scale) == (shared, 2 * int(40 * scale))
