@@ -226,7 +226,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class DiagnosisText:
-    """What the resting worker held and gave back; ``paragraph`` is for a bug report."""
+    """What the idle worker held and gave back; ``paragraph`` is for a bug report."""
 
     paragraph: str
     split: Table

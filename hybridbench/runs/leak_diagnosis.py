@@ -70,7 +70,7 @@ class LeakDiagnosis:
         loop = self._loop
         loop.samples_wanted = False
         loop.context.view.note(
-            "asking the resting worker what it holds and what it would give back"
+            "diagnosing the idle worker: what its heap holds, and what it would give back"
         )
         unharmed = loop.ask(self._request(_HARMLESS_STAGES), Diagnosis, _PATIENCE_S)
         if leaks:

@@ -68,7 +68,7 @@ def _growth(found: Diagnosis) -> str:
     else:
         moved = f"grew by {format_bytes(found.growth_bytes)}"
     return (
-        f"Over {length}{''.join(events[:1])} the resting worker's private memory {moved}, "
+        f"Over {length}{''.join(events[:1])} the idle worker's private memory {moved}, "
         f"to {format_bytes(found.rest_bytes)}."
     )
 

@@ -23,7 +23,7 @@ def test_the_paragraph_names_class_cycle_call_and_shares() -> None:
     said = bug_report(diagnosed(record))
 
     assert said.startswith(
-        "Over 30m and 17,270 evicted nodes the resting worker's private memory grew by 62.0 MiB"
+        "Over 30m and 17,270 evicted nodes the idle worker's private memory grew by 62.0 MiB"
     )
     assert "97% of the growth is 17,270 objects (60.0 MiB)" in said
     assert "TreeNode.mamba_next -> TreeNode.parent -> TreeNode" in said
