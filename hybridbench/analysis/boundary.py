@@ -11,9 +11,8 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.verdict import Failure, Finding, VerdictKind
-
-KIND = "analysis-failed"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,13 +61,10 @@ def failure_findings(failures: Iterable[Failure]) -> list[Finding]:
     first = {failure.part: failure for failure in reversed(list(failures))}
     return [
         Finding(
-            kind=KIND,
+            kind=FindingCode.ANALYSIS_FAILED,
             verdict=VerdictKind.INCONCLUSIVE,
             subject=failure.part,
-            title=f"the analysis of {failure.part} failed ({failure.said}): what it would have "
-            "found is not known",
-            cause="a defect of hybridbench, not of the engine",
-            evidence=("the other analyses are complete",),
+            data={"error": failure.said},
         )
         for failure in sorted(first.values(), key=lambda failure: failure.part)
     ]

@@ -45,19 +45,21 @@ from hybridbench.analysis.trend.metric_trend import (
     judge_trend,
     with_q_values,
 )
-from hybridbench.analysis.trend.resolution import resolution_line
+from hybridbench.analysis.trend.resolution import smallest_leak_called
 from hybridbench.metrics import MEMORY
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import ExtensionEnded, Interrupted, StoppedEarly
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     PRECEDENCE,
     RETAINED,
     WAITING,
     Finding,
     MetricResult,
+    Unphrased,
     Verdict,
     VerdictKind,
 )
-from hybridbench.units import format_byte_rate, format_duration
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
 # Of the planned time: no trend is called a leak in the live view before (detection.md,
@@ -200,12 +202,10 @@ def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
     """What a run that ended early leaves open."""
     stopped = facts.last.last_event(StoppedEarly)
     if stopped is not None and stopped.reason in _GAVE_OUT:
-        said = f"stopped before the planned end: {stopped.text}"
-        yield Finding("stopped-early", VerdictKind.INCONCLUSIVE, "run", said, since_s=stopped.t_s)
+        yield replace(_open(FindingCode.STOPPED_EARLY, message=stopped.text), since_s=stopped.t_s)
     missing = facts.coverage.missing
     if missing and facts.last.last_event(Interrupted) is not None:
-        said = "interrupted before the traffic had covered: " + ", ".join(missing)
-        yield Finding("interrupted", VerdictKind.INCONCLUSIVE, "coverage", said)
+        yield replace(_open(FindingCode.INTERRUPTED, missing=list(missing)), subject="coverage")
     if window is None:
         yield _no_window()
 
@@ -216,16 +216,15 @@ def _once_clean(facts: Facts, results: Sequence[MetricResult]) -> Iterable[Findi
     if ended is None or ended.settled:
         return
     if all(result.outcome == "CLEAN" for result in results):
-        said = (
-            "the extension ended before two interim analyses at clearly different data agreed; "
-            "run it for longer"
-        )
-        yield Finding("undecided", VerdictKind.INCONCLUSIVE, "run", said, since_s=ended.t_s)
+        yield replace(_open(FindingCode.UNDECIDED, open="extension"), since_s=ended.t_s)
 
 
 def _no_window() -> Finding:
-    said = "the run ended before anything could be judged"
-    return Finding("undecided", VerdictKind.INCONCLUSIVE, "run", said)
+    return _open(FindingCode.UNDECIDED, open="no-window")
+
+
+def _open(code: FindingCode, **data: JsonValue) -> Finding:
+    return Finding(code, VerdictKind.INCONCLUSIVE, "run", data=data)
 
 
 def _verdict(
@@ -236,25 +235,23 @@ def _verdict(
     if memory is not None and facts.parts:
         memory = msgspec.structs.replace(memory, window_s=(0.0, result.judged_s))
     steady = result.window is not None and result.window.steady
-    unknown = "What this run rules out is not known."
-    can_rule_out = boundary.value("the resolution", unknown, resolution_line, memory, steady=steady)
+    smallest = boundary.value("the resolution", None, smallest_leak_called, memory)
     missing = boundary.value("what was not seen", (), not_seen, facts)
     serving = boundary.value("what was served", (), serving_results, facts)
     findings = sorted([*findings, *failure_findings(boundary.failures)], key=_rank)
     kind = findings[0].verdict if findings else VerdictKind.CLEAN
     return Verdict(
         kind=kind,
-        headline="" if findings else _headline(kind, memory),
+        headline="",
         findings=tuple(findings),
         metrics=result.metrics,
         window_s=None if result.window is None else (result.window.start_s, result.window.end_s),
-        can_rule_out=can_rule_out,
+        can_rule_out="",
         coverage=facts.coverage.table,
-        not_seen=missing,
-        notes=result.notes,
         decay=result.decay,
         serving=serving,
         failures=boundary.failures,
+        unphrased=Unphrased(result.notes, missing, memory, steady, smallest),
     )
 
 
@@ -273,14 +270,3 @@ _NAMES_A_MECHANISM = (
 def _rank(finding: Finding) -> tuple[int, int, str, str]:
     specific = finding.kind not in _NAMES_A_MECHANISM
     return PRECEDENCE.index(finding.verdict), int(specific), finding.kind, finding.subject
-
-
-def _headline(kind: VerdictKind, memory: MetricResult | None) -> str:
-    """Of a verdict without a finding; with one, ``sentences/`` makes it of the first."""
-    if memory is None:
-        return f"{kind}: no finding; the worker's memory was not judged"
-    length = format_duration(memory.window_s[1] - memory.window_s[0])
-    if memory.rate_per_hour is None:
-        return f"{kind}: no finding in {length}; too few samples to bound memory growth"
-    bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
-    return f"{kind}: no finding in {length}; memory grows by no more than {bound} (95 %)"

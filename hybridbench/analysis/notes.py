@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.trend.metric_trend import probes_left_out
+from hybridbench.analysis.trend.metric_trend import LEAK_WITHOUT_STEADY_S, probes_left_out
 from hybridbench.metrics import METRICS, Check
+from hybridbench.records.codes import NoteCode
 from hybridbench.records.events import (
     Checkpoint,
     DiskFull,
@@ -18,33 +19,29 @@ from hybridbench.records.events import (
     Reclaim,
     StoppedEarly,
     WorkloadFailed,
+    kind_of,
 )
-from hybridbench.units import format_bytes, format_duration
-
-_CAUSES = {DiskFull: "the disk was full", WorkloadFailed: "the workload failed"}
+from hybridbench.records.verdict import Note
 
 
-def run_notes(facts: Facts) -> Iterable[str]:
-    """One sentence each."""
+def run_notes(facts: Facts) -> Iterable[Note]:
+    """How the run went, and what that leaves open."""
     record = facts.record
     yield from _how_it_ended(facts)
     yield from _extended(facts)
     if facts.window is not None and not facts.window.steady:
-        yield (
-            "no steady event was seen: warm-up may lie in the judged window, and no trend under "
-            "45m is a leak"
-        )
+        yield Note(NoteCode.NO_STEADY_EVENT, {"leak_from_s": LEAK_WITHOUT_STEADY_S})
     if not facts.idle:
-        yield "no idle checkpoint was taken: missing slots are judged from samples alone"
+        yield Note(NoteCode.NO_CHECKPOINT)
     busy = len(record.all_events(Checkpoint)) - len(facts.idle)
     if busy:
-        yield f"{busy} checkpoint{'s' * (busy > 1)} ignored: requests were in flight"
+        yield Note(NoteCode.BUSY_CHECKPOINTS, {"checkpoints": busy})
     yield from _reclaimed(record)
     yield from _measurement_overhead(record)
 
 
 def not_seen(facts: Facts) -> tuple[str, ...]:
-    """The gating metrics without a single sample, with what they would have shown."""
+    """The gating metrics without a single sample."""
     given_up = probes_left_out(facts.record)
     series = facts.record.series
     sampled = [name for name, one in series.items() if len(one) and name not in given_up]
@@ -58,66 +55,71 @@ def not_seen(facts: Facts) -> tuple[str, ...]:
         else:
             shown = spec.name in sampled
         if not shown and not (facts.idle and spec.name.startswith("pool.")):
-            missing.append(f"{spec.name}: {spec.meaning}")
+            missing.append(spec.name)
     return tuple(missing)
 
 
-def _how_it_ended(facts: Facts) -> Iterable[str]:
+def _how_it_ended(facts: Facts) -> Iterable[Note]:
     record = facts.record
     if record.manifest.defects_as_of:
-        names = " and ".join(record.manifest.defects_as_of)
-        yield f"this is the bundled engine with defects that {names} had, not that release"
+        yield Note(NoteCode.DEFECTS_AS_OF, {"releases": list(record.manifest.defects_as_of)})
     stopped = record.last_event(StoppedEarly)
     if stopped is not None:
-        yield f"stopped early, after {format_duration(stopped.t_s)}: {stopped.text}"
+        yield Note(NoteCode.STOPPED_EARLY, {"at_s": stopped.t_s, "message": stopped.text})
     failed = record.last_event(WorkloadFailed)
     if failed is not None:
-        why = failed.text.rstrip(".")
-        yield f"no request was sent after {format_duration(failed.t_s)}: {why}"
+        message = failed.text.rstrip(".")
+        yield Note(NoteCode.WORKLOAD_FAILED, {"at_s": failed.t_s, "message": message})
     interrupted = record.last_event(Interrupted)
     if interrupted is not None:
-        yield f"interrupted after {format_duration(interrupted.t_s)}; partial results"
+        yield Note(NoteCode.INTERRUPTED, {"at_s": interrupted.t_s})
     elif facts.ended_early and facts.coverage.missing:
-        known = [cause for kind, cause in _CAUSES.items() if record.last_event(kind) is not None]
-        cause = known[0] if known else "the worker died"
-        yield f"{cause} before the traffic had covered: {', '.join(facts.coverage.missing)}"
+        cuts = [record.last_event(kind) for kind in (DiskFull, WorkloadFailed)]
+        cut_by = next((kind_of(cut) for cut in cuts if cut is not None), "")
+        missing = list(facts.coverage.missing)
+        yield Note(NoteCode.NOT_COVERED, {"cut_by": cut_by, "missing": missing})
 
 
-def _extended(facts: Facts) -> Iterable[str]:
+def _extended(facts: Facts) -> Iterable[Note]:
     """That the run went on beyond its planned time, and why."""
     began = facts.record.last_event(Extended)
     if began is None:
         return
     ended = facts.last.last_event(ExtensionEnded)
-    by = "" if ended is None else f" by {format_duration(ended.t_s - began.t_s)}"
-    allowed = format_duration(began.limit_s)
-    planned = format_duration(planned_s(facts.record))
-    yield (
-        f"extended{by} (at most {allowed}) beyond the planned {planned}, "
-        f"as the verdict was open: {began.text}"
+    yield Note(
+        NoteCode.EXTENDED,
+        {
+            "limit_s": began.limit_s,
+            "planned_s": planned_s(facts.record),
+            "message": began.text,
+            **({} if ended is None else {"by_s": ended.t_s - began.t_s}),
+        },
     )
 
 
-def _reclaimed(record: RunRecord) -> Iterable[str]:
-    """What the worker gave back at the end: cache and slack are no leak, garbage is its own."""
+def _reclaimed(record: RunRecord) -> Iterable[Note]:
     given = record.last_event(Reclaim)
     if given is None:
         return
-    rest, trimmed = given.at_rest_bytes, given.after_trim_bytes
-    flushed, collected = given.after_flush_bytes, given.after_collect_bytes
-    yield (
-        f"of {format_bytes(rest)} held while idle, malloc_trim released "
-        f"{format_bytes(rest - trimmed)}, flushing the cache {format_bytes(trimmed - flushed)}, "
-        f"a full collection {format_bytes(flushed - collected)}"
+    trimmed, flushed = given.after_trim_bytes, given.after_flush_bytes
+    yield Note(
+        NoteCode.RECLAIMED,
+        {
+            "at_rest_bytes": given.at_rest_bytes,
+            "trimmed_bytes": given.at_rest_bytes - trimmed,
+            "flushed_bytes": trimmed - flushed,
+            "collected_bytes": flushed - given.after_collect_bytes,
+        },
     )
 
 
-def _measurement_overhead(record: RunRecord) -> Iterable[str]:
+def _measurement_overhead(record: RunRecord) -> Iterable[Note]:
     stopped = record.series.get("probe_stop_s")
     if stopped is None or len(stopped) < 2:
         return
     elapsed_s = float(stopped.t_s[-1] - stopped.t_s[0])
     share = float(stopped.value[-1] - stopped.value[0]) / max(elapsed_s, 1e-9)
     scans = record.series.get("gc_collectible_objects")
-    count = 0 if scans is None else len(scans)
-    yield f"measurement overhead: {share:.2%} of engine-loop time ({count} heap scans)"
+    yield Note(
+        NoteCode.OVERHEAD, {"share": share, "heap_scans": 0 if scans is None else len(scans)}
+    )

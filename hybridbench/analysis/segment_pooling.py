@@ -14,18 +14,21 @@ import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.reading import number_list
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.metrics import Unit
+from hybridbench.records.codes import NoteCode
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
     MetricResult,
+    Note,
     Rate,
     VerdictKind,
     leak_kind,
 )
-from hybridbench.units import format_duration
 
 _Z95 = 1.959964
 # One-sided, as for a trend in one segment.
@@ -43,7 +46,7 @@ class SegmentResult:
     window: Window | None
     metrics: tuple[MetricResult, ...]
     findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     decay: tuple[DecayResult, ...] = ()
     pooled_s: float | None = None  # of several segments: how much of the window was judged
 
@@ -219,8 +222,7 @@ def _kept(part: SegmentResult, index: int, *, any_proves: bool) -> Iterable[Find
         void = finding.verdict in (VerdictKind.INVALID, VerdictKind.INCONCLUSIVE)
         if void and any_proves:
             continue
-        where = f"in segment {index + 1}"
-        yield replace(finding, evidence=(*finding.evidence, where))
+        yield replace(finding, data={**finding.data, "segments": [index + 1]})
 
 
 def _once(findings: Sequence[Finding]) -> Iterable[Finding]:
@@ -232,8 +234,8 @@ def _once(findings: Sequence[Finding]) -> Iterable[Finding]:
         )
     for same in by_key.values():
         strongest = max(same, key=lambda finding: (len(finding.rates), finding.since_s or 0.0))
-        others = [f"{f.evidence[-1]} as well: {f.title}" for f in same if f is not strongest]
-        yield replace(strongest, evidence=(*strongest.evidence, *others))
+        segments = [number for f in same for number in number_list(f.data, "segments")]
+        yield replace(strongest, data={**strongest.data, "segments": segments})
 
 
 def _with_pooled_rate(
@@ -256,18 +258,15 @@ def _window(proving: Sequence[SegmentResult]) -> Window | None:
     return Window(windows[0].start_s, windows[-1].end_s, all(window.steady for window in windows))
 
 
-def _notes(parts: Sequence[SegmentResult]) -> Iterable[str]:
-    judged = []
-    for index, part in enumerate(parts):
-        if part.window is not None:
-            start, end = format_duration(part.window.start_s), format_duration(part.window.end_s)
-            judged.append(f"segment {index + 1} from {start} to {end}")
-    if judged:
-        yield "judged: " + ", ".join(judged)
-    else:
-        yield "no segment was long enough to be judged"
-    for index, part in enumerate(parts):
+def _notes(parts: Sequence[SegmentResult]) -> Iterable[Note]:
+    windows: list[JsonValue] = [
+        {"segment": number, "start_s": part.window.start_s, "end_s": part.window.end_s}
+        for number, part in enumerate(parts, start=1)
+        if part.window is not None
+    ]
+    yield Note(NoteCode.SEGMENTS_JUDGED, {"windows": windows})
+    for number, part in enumerate(parts, start=1):
         for finding in part.findings:
             if finding.verdict is VerdictKind.INVALID:
-                yield f"segment {index + 1} is not conclusive by itself: {finding.title}"
-        yield from (f"segment {index + 1}: {note}" for note in part.notes)
+                yield Note(NoteCode.SEGMENT_INVALID, segment=number, finding=finding)
+        yield from (replace(note, segment=number) for note in part.notes)

@@ -29,6 +29,8 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
 from hybridbench.metrics import Kind, Unit, declared
+from hybridbench.records.codes import FindingCode
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
@@ -99,8 +101,10 @@ def check_thresholds(
             threshold = parse_threshold(text)
         except ValueError as error:
             # A later version may know it: what cannot be checked must not pass.
-            said = f"the threshold {error}, and is not checked"
-            findings.append(Finding("threshold", VerdictKind.INCONCLUSIVE, text, said))
+            unknown = {"threshold": text, "error": str(error)}
+            findings.append(
+                Finding(FindingCode.THRESHOLD, VerdictKind.INCONCLUSIVE, text, data=unknown)
+            )
             continue
         result = _judged(_Run(facts, metrics, decay), threshold)
         results.append(result)
@@ -279,14 +283,15 @@ def _finding(
     if result.outcome in (ThresholdOutcome.MET, ThresholdOutcome.NOT_GATED):
         return
     missed = result.outcome is ThresholdOutcome.MISSED
-    title, kind = result.said, VerdictKind.DEGRADED if missed else VerdictKind.INCONCLUSIVE
+    kind = VerdictKind.DEGRADED if missed else VerdictKind.INCONCLUSIVE
     needed_s = result.needed_s
+    settling: dict[str, JsonValue] = {}
     if missed and _is_growth_of_memory(threshold) and window is not None:
         shortest = LEAK_AFTER_STEADY_S if window.steady else LEAK_WITHOUT_STEADY_S
         if window.duration_s < shortest:
             # As for every trend: an allocator that settles looks like this.
             kind, needed_s = VerdictKind.INCONCLUSIVE, shortest
-            title += f", but in less than {format_duration(shortest)} growth may be settling"
+            settling = {"settling_s": shortest}
         elif threshold.stat is Stat.SLOPE:
             kind = VerdictKind.LEAK
     rates: tuple[Rate, ...] = ()
@@ -296,15 +301,18 @@ def _finding(
         upper = math.inf if result.upper is None else result.upper
         rates = (Rate(result.value, lower, upper, result.unit, per),)
     yield Finding(
-        kind="threshold",
+        kind=FindingCode.THRESHOLD,
         verdict=kind,
         subject=threshold.metric,
-        title=title,
         driver=threshold.per if threshold.per not in ("", HOUR) else None,
         rates=rates,
-        evidence=(f"the user's threshold: {threshold.text}",),
         since_s=None if window is None else window.start_s,
-        data={"threshold": threshold.text, "needed_s": needed_s},
+        data={
+            "threshold": threshold.text,
+            "measured": result.said,
+            "needed_s": needed_s,
+            **settling,
+        },
     )
 
 

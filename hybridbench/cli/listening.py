@@ -19,7 +19,7 @@ _BACKLOG = 16
 
 
 class Listener:
-    """A port that is taken before the run starts, and the server on it while the run goes on.
+    """A port that is taken before the run starts, and the server on it during the run.
 
     Args:
         port: on the loopback interface; 0 for any that is free.

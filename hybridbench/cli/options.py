@@ -38,7 +38,7 @@ class GcMode(StrEnum):
 
 
 class CompareUi(StrEnum):
-    """What a comparison prints while it goes on."""
+    """What a comparison prints while it runs."""
 
     AUTO = "auto"
     PLAIN = "plain"

@@ -79,8 +79,8 @@ def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
         recorded = _STORED.get(name)
         if recorded is None:
             raise UsageError(
-                f"{option} cannot be combined with --resume: the run goes on as its manifest says; "
-                "leave it out.",
+                f"{option} cannot be combined with --resume: the manifest decides how the run "
+                "continues; leave it out.",
                 code=ErrorCode.OPTION_CONFLICT,
             )
         stored = recorded(manifest)

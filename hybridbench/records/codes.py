@@ -143,6 +143,25 @@ class FindingCode(StrEnum):
     )
 
 
+class NoteCode(StrEnum):
+    """What a run's notes are about."""
+
+    DEFECTS_AS_OF = "defects-as-of"
+    STOPPED_EARLY = "stopped-early"
+    WORKLOAD_FAILED = "workload-failed"
+    INTERRUPTED = "interrupted"
+    NOT_COVERED = "not-covered"
+    EXTENDED = "extended"
+    NO_STEADY_EVENT = "no-steady-event"
+    NO_CHECKPOINT = "no-checkpoint"
+    BUSY_CHECKPOINTS = "busy-checkpoints"
+    RECLAIMED = "reclaimed"
+    OVERHEAD = "overhead"
+    MACHINE_SLOWER = "machine-slower"
+    SEGMENTS_JUDGED = "segments-judged"
+    SEGMENT_INVALID = "segment-invalid"
+
+
 def finding_code(kind: str) -> FindingCode | None:
     """The code of a stored finding; None for one that only a later version knows."""
     unknown = FindingCode.ENGINE_UNKNOWN if kind.startswith("engine-") else None

@@ -72,7 +72,7 @@ def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue
     """``verdict`` as schema ``hybridbench.verdict/1`` wants it."""
     fields = to_json(verdict)
     # A failure is a finding as well; its traceback has a file of its own.
-    del fields["failures"]
+    del fields["failures"], fields["unphrased"]
     metrics = [{**to_json(result), "unit": result.unit} for result in verdict.metrics]
     return {
         "schema": VERDICT_SCHEMA,

@@ -12,6 +12,7 @@ import msgspec
 
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import spec_of
+from hybridbench.records.codes import NoteCode
 from hybridbench.records.json_value import JsonValue
 
 
@@ -217,6 +218,30 @@ class ThresholdResult:
 
 
 @dataclass(frozen=True)
+class Note:
+    """What a reader must know beside the findings, before ``sentences/`` makes a text of it.
+
+    ``segment`` counts from 1; None for the whole run.  ``finding`` is what the note is about.
+    """
+
+    code: NoteCode
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
+    segment: int | None = None
+    finding: Finding | None = None
+
+
+@dataclass(frozen=True)
+class Unphrased:
+    """What ``sentences/`` makes the texts of a verdict from, beside its findings."""
+
+    notes: tuple[Note, ...]
+    not_seen: tuple[str, ...]  # metrics
+    memory: MetricResult | None  # of private memory, over all that was judged
+    steady: bool
+    smallest_leak: float | None  # bytes an hour; a smaller one would not be called
+
+
+@dataclass(frozen=True)
 class Failure:
     """A part of the analysis that raised instead of answering: a defect of the bench itself."""
 
@@ -230,7 +255,9 @@ class Verdict:
     """The answer of a run with everything it rests on."""
 
     kind: VerdictKind
-    headline: str  # one sentence a person reads first
+    # One sentence a person reads first.  ``sentences/`` makes it, and the texts of
+    # ``can_rule_out``, ``not_seen`` and ``notes``: until then they are empty.
+    headline: str
     findings: tuple[Finding, ...]
     metrics: tuple[MetricResult, ...]
     window_s: tuple[float, float] | None  # the judged steady window
@@ -244,7 +271,9 @@ class Verdict:
     thresholds: tuple[ThresholdResult, ...] = ()
     levels: tuple[LevelResult, ...] = ()
     serving: tuple[ServingResult, ...] = ()
-    failures: tuple[Failure, ...] = ()  # each is a finding as well; not stored in verdict.json
+    # Not stored in verdict.json: each failure is a finding as well, and texts are made of the rest.
+    failures: tuple[Failure, ...] = ()
+    unphrased: Unphrased | None = None
 
     @property
     def exit_code(self) -> ExitCode:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hybridbench.analysis.boundary import KIND as ANALYSIS_FAILED
 from hybridbench.analysis.facts.counters import singular
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.document import Fact
@@ -60,7 +60,7 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "wrong from the start, so no trend will show where it comes from.",
     "workload-failed": "Correct the {subject} at the place named above, then repeat the run, or go "
     "on with it by --resume; --dry-run checks a whole trace first.",
-    ANALYSIS_FAILED: "Report it with analysis-errors.txt of this run; a version that mends it can "
+    "analysis-failed": "Report it with analysis-errors.txt of this run; a fixed version can "
     "judge the stored samples again with `hybridbench report`.",
     "unreadable": "Find what wrote these samples: the series are named in the evidence, and the "
     "engine's counters and the sampler are the ones to ask.",
@@ -69,11 +69,11 @@ _BY_FINDING: Final[Mapping[str, str]] = {
 }
 
 # What a longer run does not decide.
-_NOT_BY_TIME = (ANALYSIS_FAILED, "unreadable")
+_NOT_BY_TIME = (FindingCode.ANALYSIS_FAILED, FindingCode.UNREADABLE)
 
 # The same where the finding knows the event: then the search begins there.
 _BY_DRIVEN_FINDING: Final[Mapping[str, str]] = {
-    "residual": "Start with the {event} handler: it acquires {subject} and never releases it; "
+    "residual": "Start with the {event} handler: it takes {subject} and never gives them back; "
     "verdict.json names the checkpoint at which the loss appears.",
     "container-grows": "Start with the {event} handler: it adds entries to {subject} and never "
     "removes them.",
@@ -105,7 +105,9 @@ def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
     text = _BY_VERDICT[verdict.kind]
     if first is not None and first.driver is not None and first.kind in _BY_DRIVEN_FINDING:
         event = singular(first.driver)
-        text = _BY_DRIVEN_FINDING[first.kind].format(subject=first.subject, event=event)
+        # Without the pool before them: "state slots".
+        subject = first.subject.rpartition(": ")[2]
+        text = _BY_DRIVEN_FINDING[first.kind].format(subject=subject, event=event)
     elif first is not None and first.kind in _BY_FINDING:
         text = _BY_FINDING[first.kind].format(subject=first.subject)
     again = "" if verdict.kind is VerdictKind.CLEAN else command_text(command)

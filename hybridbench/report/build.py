@@ -97,7 +97,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
 
 
 def build_so_far(record: RunRecord, verdict: Verdict) -> Document:
-    """The report of a run that goes on: what it says is not its last word."""
+    """The report of a run in progress; its verdict may still change."""
     document = build_document(record, verdict)
     answer = tuple(fact for fact in document.answer if fact.label != NEXT)
     return replace(document, so_far=True, answer=answer, gates=(), measures=())

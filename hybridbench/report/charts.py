@@ -56,22 +56,22 @@ _MEMORY: Final = (
     ),
     Plan(
         "collectible-bytes",
-        "What a full collection would free",
+        "Collectible memory",
         {"gc_collectible_bytes": "collectible"},
-        note="Counted in a forked child, so that looking frees nothing.",
+        note="What a full collection would free, counted in a forked child.",
     ),
     Plan(
         "collectible-objects",
-        "Objects waiting for the collector",
-        {"gc_collectible_objects": "collectible objects"},
+        "Collectible objects",
+        {"gc_collectible_objects": "collectible"},
     ),
     Plan(
         "malloc",
-        "Allocator",
-        {"malloc_in_use_bytes": "in use", "malloc_arena_bytes": "taken from the system"},
+        "C allocator",
+        {"malloc_in_use_bytes": "in use", "malloc_arena_bytes": "obtained from the kernel"},
         from_zero=False,
     ),
-    Plan("blocks", "Python blocks", {"allocated_blocks": "allocated"}, from_zero=False),
+    Plan("blocks", "Python memory blocks", {"allocated_blocks": "allocated"}, from_zero=False),
 )
 _TRAFFIC: Final = (
     Plan("throughput", "Throughput", {"throughput_tokens_per_s": "tokens"}, legend=Legend.MEAN),
@@ -116,14 +116,16 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
     drivers = [finding.driver for finding in verdict.findings if finding.driver]
     groups = [
         ChartGroup("Memory", _planned(record, _MEMORY, results)),
-        ChartGroup("Objects that should be dead", _stray_charts(record)),
+        ChartGroup("Objects outside the engine", _stray_charts(record)),
         ChartGroup("Pools", pool_charts(record)),
         ChartGroup("Traffic", _planned(record, _TRAFFIC, results)),
-        ChartGroup("What work costs", work_charts(record)),
+        ChartGroup("Cost of work", work_charts(record)),
         ChartGroup("Events", _event_charts(record, drivers)),
-        ChartGroup("The observer", _planned(record, _OBSERVER, results) + _share_chart(record)),
+        ChartGroup(
+            "Measurement overhead", _planned(record, _OBSERVER, results) + _share_chart(record)
+        ),
     ]
-    groups.append(ChartGroup("Everything else that moved", _other_charts(record, results)))
+    groups.append(ChartGroup("Other metrics that changed", _other_charts(record, results)))
     return tuple(group for group in groups if group.charts)
 
 
@@ -199,11 +201,13 @@ def _stray_charts(record: RunRecord) -> tuple[Chart, ...]:
     charts = []
     for name in classes:
         metrics = {
-            f"instances.{name}.stray": "live, but not in the engine",
-            f"instances.{name}.collectible": "of these, a collection would free",
-            f"instances.{name}.retained": "of these, survive a collection",
+            f"instances.{name}.stray": "alive",
+            f"instances.{name}.collectible": "freed by a full collection",
+            f"instances.{name}.retained": "surviving it",
         }
-        chart = _chart(record, Plan(f"stray-{slug(name)}", f"{name} outside", metrics), {})
+        chart = _chart(
+            record, Plan(f"stray-{slug(name)}", f"{name} outside the engine", metrics), {}
+        )
         if chart is not None:
             charts.append(chart)
     charts.sort(key=lambda chart: (-_largest(chart.lines), chart.title))
@@ -223,7 +227,7 @@ def _event_charts(record: RunRecord, drivers: Sequence[str]) -> tuple[Chart, ...
     rest = [line for line in lines if line not in named]
     charts = []
     if named:
-        charts.append(_rate_chart("drivers", "What drives the findings", named))
+        charts.append(_rate_chart("drivers", "Drivers of the findings", named))
     for index in range(_RATE_CHARTS_MAX):
         part = rest[index * _LINES_PER_RATE_CHART : (index + 1) * _LINES_PER_RATE_CHART]
         if part:
@@ -253,7 +257,7 @@ def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
     if not lines:
         return ()
     title = "Time taken from the engine loop"
-    note = "The observer should stay under 1 %."
+    note = "Should stay under 1 %."
     return (
         Chart(
             "share",

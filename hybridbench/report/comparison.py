@@ -1,4 +1,4 @@
-"""A judged comparison as a document: the answer first, then what changed, then how it was made."""
+"""A judged comparison as a document: the result first, then what changed, then how it was made."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.errors import ExitCode
 from hybridbench.records.verdict import Finding, ThresholdOutcome
+from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
 from hybridbench.report.comparison_tables import (
@@ -56,15 +57,15 @@ _BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
     Outcome.BETTER: ("△", Tone.GOOD),
 }
 _MEANING: Final[Mapping[Outcome, str]] = {
-    Outcome.REGRESSION: "A version is worse than the first one: slower beyond the margin, leaking "
-    "what did not leak, or dead.",
-    Outcome.INCONCLUSIVE: "Not decided: the interval of what the answer rests on reaches over the "
-    "edge of the margin, or a finding could not be compared.",
-    Outcome.SAME: "What the answer rests on lies within the margin, no guard is worse, and no "
+    Outcome.REGRESSION: "A version is worse than the baseline A: slower beyond the margin, with a "
+    "new leak, or crashed.",
+    Outcome.INCONCLUSIVE: "Not decided: the interval of the primary metric crosses the margin, or "
+    "a finding could not be compared.",
+    Outcome.SAME: "The primary metric lies within the margin, no guardrail is worse, and no "
     "finding is new.",
     Outcome.BETTER: "Nothing is worse, and a version is faster beyond the margin or leaks less.",
 }
-_ROOM: Final = 1.3  # of the time that so many rounds took so far
+_ROOM: Final = 1.3  # of the time that as many rounds took so far
 _TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
 
 
@@ -161,7 +162,7 @@ def _answer(
         who = f"{letter(side.version)}: " if several else ""
         primary = side.primary()
         if primary is not None:
-            yield Fact("How fast", who + _metric_sentence(primary, verdict))
+            yield Fact("Speed", who + _metric_sentence(primary, verdict))
         for row in side.leaks:
             if row.change in _TOLD:
                 yield Fact(f"Leak {row.change.value.lower()}", who + _leak_sentence(row))
@@ -196,31 +197,31 @@ def _next_step(comparison: Comparison, verdict: ComparisonVerdict, command: Sequ
     if verdict.outcome is Outcome.INCONCLUSIVE:
         return _more_rounds(comparison, worst, command)
     if verdict.outcome is not Outcome.REGRESSION:
-        return Fact("What to do", "Nothing is worse; keep this as the record of it.")
+        return Fact(NEXT, "No regression found.")
     if base.kind == "git" and other.kind in ("git", "tree"):
         bad = other.name.removeprefix("git:") if other.kind == "git" else "HEAD"
         command = ("hybridbench", "bisect", "--good", base.name.removeprefix("git:"), "--bad", bad)
-        return Fact("What to do", "Find the commit that did it.", shlex.join(command))
+        return Fact(NEXT, "Find the commit that caused it.", shlex.join(command))
     if any(row.change in (Change.INTRODUCED, Change.WORSE) for row in worst.leaks):
         return Fact(
-            "What to do",
+            NEXT,
             f"Open the run of {letter(worst.version)} beside this report: its findings name the "
             "mechanism and the event that drives it.",
         )
-    return Fact("What to do", "Compare the charts of what work costs in the two runs.")
+    return Fact(NEXT, "Compare the charts under Cost of work in the reports of the two runs.")
 
 
 def _more_rounds(comparison: Comparison, side: SideComparison, command: Sequence[str]) -> Fact:
     primary = side.primary()
     if primary is None or primary.pairs_needed is None:
         return Fact(
-            "What to do",
-            "Look at the reasons in the tables; quieter machines and longer blocks narrow the "
+            NEXT,
+            "See the reasons in the tables; a quieter machine or longer blocks narrow the "
             "intervals.",
         )
     versions = comparison.versions
     if any(version.kind == "run" for version in versions):
-        return Fact("What to do", "Stored runs say no more than this: compare live versions.")
+        return Fact(NEXT, "Stored runs cannot decide more: compare live versions.")
     rounds = primary.pairs + primary.pairs_needed
     begun = sorted(block.started_s for block in comparison.blocks)
     per_round_s = (begun[-1] - begun[0]) / max(1.0, len(begun) / len(versions) - 1.0)
@@ -228,7 +229,7 @@ def _more_rounds(comparison: Comparison, side: SideComparison, command: Sequence
     names = [version.name for version in versions]
     given = without_options(command or ["hybridbench", "compare", *names], "--rounds", "--max-time")
     longer = [*given, "--rounds", str(rounds), "--max-time", f"{minutes}m"]
-    return Fact("What to do", "Compare for longer.", shlex.join(longer))
+    return Fact(NEXT, "Compare for longer.", shlex.join(longer))
 
 
 def _ruling(verdict: ComparisonVerdict) -> str:
@@ -238,8 +239,8 @@ def _ruling(verdict: ComparisonVerdict) -> str:
     widest = max(primary, key=lambda m: m.upper / m.lower)
     half = 50.0 * (widest.upper - widest.lower)
     return (
-        f"{widest.pairs} rounds tell {widest.label} apart to within ±{half:.2g} %; the margin is "
-        f"{100.0 * verdict.terms.margin:.3g} %."
+        f"{widest.pairs} rounds resolve {widest.label} to ±{half:.2g} % (margin: "
+        f"{100.0 * verdict.terms.margin:.3g} %)."
     )
 
 
@@ -306,7 +307,7 @@ def _sureness(side: SideComparison, verdict: ComparisonVerdict) -> Iterator[str]
         return f"{50.0 * (1.0 - metric.confidence):.2g} %"
 
     yield (
-        f"the call on {primary.label} is wrong in at most {wrong(primary)} of comparisons, that on "
-        f"each of the {len(guards)} guards in {wrong(guards[0])}"
+        f"the result for {primary.label} is wrong in at most {wrong(primary)} of comparisons, each "
+        f"of the {len(guards)} guardrails in {wrong(guards[0])}"
         f" (all of them together {100.0 * verdict.terms.alpha:.3g} %)"
     )

@@ -24,7 +24,7 @@ from hybridbench.report.pool_charts import POOL_NAMES
 
 _LEVELS: Final = (
     (MEMORY, "Private memory"),
-    (COLLECTIBLE, "What a full collection would free"),
+    (COLLECTIBLE, "Collectible memory"),
 )
 _RATES: Final = (
     ("ttft_ms_p50", "Time to first token (TTFT), median"),
@@ -37,7 +37,7 @@ def comparison_charts(comparison: Comparison, verdict: ComparisonVerdict) -> tup
     groups = []
     if comparison.interleaved:
         ratios = [c for side in verdict.sides for c in _ratio_charts(comparison.blocks, side)]
-        groups.append(ChartGroup("Ratio of every round", tuple(ratios)))
+        groups.append(ChartGroup("Ratio in each round", tuple(ratios)))
         groups.append(ChartGroup("Blocks", tuple(_block_charts(comparison, verdict))))
     groups.append(ChartGroup("Memory side by side", tuple(_overlays(comparison, _LEVELS))))
     groups.append(
@@ -97,7 +97,7 @@ def _ratio_chart(
 
 
 def _block_charts(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[Chart]:
-    """What each version did in each round, for the metric that the answer rests on."""
+    """What each version did in each round, for the primary metric."""
     primary = next((m for s in verdict.sides if (m := s.primary()) is not None), None)
     if primary is None:
         return
@@ -112,7 +112,7 @@ def _block_charts(comparison: Comparison, verdict: ComparisonVerdict) -> Iterato
             y = np.array([b.values[primary.metric] for b in mine])
             lines.append(Line(f"{letter(index)} {display_name(version)}", x, y, colour=index))
     if lines:
-        title = f"{primary.label[:1].upper()}{primary.label[1:]} of every block"
+        title = f"{primary.label[:1].upper()}{primary.label[1:]} of each block"
         yield Chart("blocks", title, primary.unit, tuple(lines), from_zero=False, counted="round")
 
 
@@ -134,7 +134,7 @@ def _overlays(comparison: Comparison, wanted: Sequence[tuple[str, str]]) -> Iter
             title,
             from_zero=not memory,
             wide=memory,
-            note="Time is each version's own: the turns of the others are left out.",
+            note="Time of each version itself, without the slices of the others.",
             legend=legend_of(spec),
         )
         yield level_chart(plan, lines, spec.unit)

@@ -38,7 +38,7 @@ _SMALLER: Final = {metric.name: metric.higher_is_worse for metric in COMPARED}
 def comparison_gates(
     comparison: Comparison, verdict: ComparisonVerdict, code: ExitCode
 ) -> tuple[Gate, ...]:
-    """The answer, then per version every gated metric, the leaks and whether the worker lived."""
+    """The result, then per version every gated metric, the leaks and whether the worker lived."""
     state = _OUTCOME[verdict.outcome]
     if stopped_short(state, code):
         state = GateState.ERROR

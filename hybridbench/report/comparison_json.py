@@ -37,7 +37,7 @@ def write_comparison(
 def comparison_to_json(
     comparison: Comparison, verdict: ComparisonVerdict, document: Document
 ) -> dict[str, JsonValue]:
-    """The answer for programs; ratios are of the later version to the first."""
+    """The result for programs; ratios are of the later version to the first."""
     return {
         "schema": COMPARISON_VERDICT_SCHEMA,
         "tool": {"name": "hybridbench", "version": __version__},

@@ -24,7 +24,11 @@ from hybridbench.report.timeline import last_moment_s
 from hybridbench.report.wording import amount, interval_text, level_text, rate_text
 from hybridbench.units import format_duration
 
-_ROLE: Final = {Role.PRIMARY: "answers", Role.GUARD: "guards", Role.SHOWN: "shown"}
+_ROLE: Final = {
+    Role.PRIMARY: "primary",
+    Role.GUARD: "guardrail",
+    Role.SHOWN: "informational",
+}
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HASH: Final = 12
 
@@ -73,7 +77,7 @@ def version_table(comparison: Comparison) -> Table:
 
 def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:
     other = letter(side.version)
-    columns = ("metric", "change", "call", "A", other, "robust", "role")
+    columns = ("metric", "change", "result", "A", other, "Hodges-Lehmann", "role")
     rows = tuple(
         (
             m.label,
@@ -102,12 +106,16 @@ def _metric_note(side: SideComparison, verdict: ComparisonVerdict) -> str:
     wider = [m for m in side.metrics if m.role is Role.GUARD and m.margin > verdict.terms.margin]
     if wider:
         most = max(m.margin for m in wider)
-        margin += f" (guards up to {100.0 * most:.3g} %)"
+        margin += f" (guardrails: up to {100.0 * most:.3g} %)"
     if primary is None:
         return f"{margin}."
-    kind = "adjusted for every look" if verdict.interleaved else "with an allowance between runs"
+    kind = (
+        "adjusted for interim analyses"
+        if verdict.interleaved
+        else "widened by the variation between runs"
+    )
     blocks = f"{primary.pairs} pairs" if verdict.interleaved else f"{primary.pairs} windows a run"
-    sure = f"{100.0 * primary.confidence:.3g} % for the answer, {kind}"
+    sure = f"{100.0 * primary.confidence:.3g} % for {primary.label}, {kind}"
     return f"{margin}. {blocks[:1].upper()}{blocks[1:]}. Intervals: {sure}."
 
 

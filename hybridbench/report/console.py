@@ -1,4 +1,4 @@
-"""The summary at the end of a run on a terminal: the answer first, whole at 80 columns.
+"""The summary at the end of a run on a terminal: the verdict first, whole at 80 columns.
 
 Rich leaves out colours where NO_COLOR is set; nothing here is said by a colour alone.
 """
@@ -25,7 +25,15 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hybridbench.report.document import DiagnosisText, Document, Fact, FindingText, Table, Tone
+from hybridbench.report.document import (
+    DETECTION_LIMIT,
+    DiagnosisText,
+    Document,
+    Fact,
+    FindingText,
+    Table,
+    Tone,
+)
 from hybridbench.report.wording import BADGES, metric_label
 from hybridbench.safe_output import one_line
 
@@ -72,7 +80,7 @@ def _panel(document: Document) -> RenderableType:
     if document.answer:
         body += [_shown(), _facts(document.answer)]
     if document.ruling:
-        body += [_shown(), _shown(document.ruling)]
+        body += [_shown(), _shown(f"{DETECTION_LIMIT}: {document.ruling}")]
     return Panel(
         Group(*body),
         title=_shown(f" {document.badge.glyph} {document.badge.word} ", style=f"bold {style}"),

@@ -29,7 +29,7 @@ from hybridbench.sentences.diagnosis import bug_report, part_detail
 from hybridbench.units import format_duration
 
 _RUNG_WORDS = {
-    "rest": "settled, nothing done",
+    "rest": "idle, nothing released",
     "trim": "malloc_trim",
     "collect": "gc.collect, malloc_trim",
     "flush": "flush_cache, gc.collect, malloc_trim",
@@ -38,7 +38,7 @@ _RUNG_WORDS = {
 
 
 def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
-    """The section of the report; None for a run that climbed no ladder."""
+    """The section of the report; None for a run without a diagnosis."""
     found = diagnose(record)
     if found is None:
         return None
@@ -141,8 +141,8 @@ def _holding(row: Holding) -> _Holding:
 
 
 def stored_evidence(record: RunRecord) -> list[str]:
-    """Of a run whose worker was never asked: what its samples say, and how to learn the rest."""
-    lines = ["The worker of this run was not asked what it held, and it is gone."]
+    """Of a run without a diagnosis: what its samples show, and how to get the rest."""
+    lines = ["This run recorded no diagnosis, and its worker process has ended."]
     garbage = record.series.get("gc_collectible_bytes")
     if garbage is not None and len(garbage):
         lines.append(
@@ -158,13 +158,13 @@ def stored_evidence(record: RunRecord) -> list[str]:
         rest, trimmed = given.at_rest_bytes, given.after_trim_bytes
         flushed, collected = given.after_flush_bytes, given.after_collect_bytes
         lines.append(
-            f"At the end malloc_trim gave back {amount(rest - trimmed, 'B')}, flushing the cache "
+            f"At the end malloc_trim released {amount(rest - trimmed, 'B')}, flushing the cache "
             f"{amount(trimmed - flushed, 'B')}, a full collection "
             f"{amount(flushed - collected, 'B')}."
         )
     command = command_text(record.manifest.command)
     again = f"{command} --diagnose always" if command else "hybridbench soak ... --diagnose always"
-    lines += ["Who holds what and which cycles there are takes one more run:", f"  {again}"]
+    lines += ["To see holders and reference cycles, run again with a diagnosis:", f"  {again}"]
     return lines
 
 
@@ -183,7 +183,7 @@ def _split_table(found: Diagnosis) -> Table:
         rows = tuple((row[0], row[1], "", row[3]) for row in rows)
     said = f"explained {found.explained:.0%}" if found.explained is not None else "too little"
     note = (
-        f"Growth of resting private memory from {clock_text(found.from_s)} to "
+        f"Growth of idle private memory from {clock_text(found.from_s)} to "
         f"{clock_text(found.to_s)}: {amount(found.growth_bytes, 'B', signed=True)}; {said}."
     )
     return Table(
@@ -201,8 +201,8 @@ def _rungs_table(rungs: Iterable[RungRow]) -> Table:
         )
         for row in rungs
     )
-    columns = ("after", "private memory", "gave back", "at the baseline")
-    return Table("What the worker gave back", columns, rows, frozenset({1, 2, 3}))
+    columns = ("after", "private memory", "released", "at the baseline")
+    return Table("Memory released by step", columns, rows, frozenset({1, 2, 3}))
 
 
 def _holders_table(holdings: Iterable[Holding]) -> Table:
@@ -216,7 +216,7 @@ def _holders_table(holdings: Iterable[Holding]) -> Table:
         for row in holdings
     )
     columns = ("class", "more", "bytes", "held by")
-    return Table("Held, and not held at the baseline", columns, rows, frozenset({1, 2}))
+    return Table("Held objects that the baseline did not have", columns, rows, frozenset({1, 2}))
 
 
 def _calls_table(found: Allocations | None) -> Table:
@@ -231,7 +231,7 @@ def _calls_table(found: Allocations | None) -> Table:
             f"a flush; for every stack: memray flamegraph --leaks {ALLOCATIONS}"
         )
     columns = ("bytes", "blocks", "allocated in, called by")
-    return Table("Allocated and never given back", columns, rows, frozenset({0, 1}), note)
+    return Table("Allocated and never freed", columns, rows, frozenset({0, 1}), note)
 
 
 def _held_how(row: Holding) -> str:

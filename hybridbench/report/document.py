@@ -37,7 +37,7 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True)
 class Badge:
-    """An answer in one word, told by its shape too: the colour only helps."""
+    """A verdict in one word, with a shape of its own: colour is not needed."""
 
     word: str
     glyph: str
@@ -67,7 +67,7 @@ class Gate:
     text: str  # one sentence, with the rate and its interval where there is one
     detail: str = ""  # lines of evidence
     measured_s: float | None = None  # the length of what was judged
-    minor: bool = False  # the answer stands whether this is decided or not
+    minor: bool = False  # the verdict does not depend on this gate
 
 
 _STATE_WORDS: Final = {
@@ -87,7 +87,7 @@ def tally(gates: Sequence[Gate]) -> str:
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of the answer for machines that keep it night by night."""
+    """One number of the verdict, for programs that plot it over nightly runs."""
 
     name: str  # unique in a document and the same every night
     value: float
@@ -140,6 +140,8 @@ class Table:
     links: tuple[str, ...] = ()  # one a row, or none: where its first cell leads, a relative path
 
 
+# The label of ``Document.ruling`` in every format.
+DETECTION_LIMIT: Final = "Detection limit"
 NO_TABLE = Table("", (), ())
 
 
@@ -258,7 +260,7 @@ class Document:
     suite: str = "hybridbench"  # what was tested, the same every night: model and profile
     measures: tuple[Measure, ...] = ()
     ruling: str = ""  # what this length can and cannot rule out
-    tables: tuple[Table, ...] = ()  # right after the answer
+    tables: tuple[Table, ...] = ()  # right after the verdict
     findings: tuple[FindingText, ...] = ()
     bounds: Table = NO_TABLE
     coverage: Table = NO_TABLE
@@ -272,5 +274,5 @@ class Document:
     profile_text: str = ""
     tool_version: str = __version__
     diagnosis: DiagnosisText | None = None
-    so_far: bool = False  # of a run that goes on: no last word, and no exit code yet
+    so_far: bool = False  # of a run in progress: the verdict may change, no exit code yet
     data_file: str = "verdict.json"  # what beside the page holds all of it for machines

@@ -123,7 +123,7 @@ def _as_moved(rate: Rate, row: JudgedSeries) -> Rate:
 
 
 def _in_words(rate: Rate, row: JudgedSeries) -> Rate:
-    """Without a unit where the column told none, or only counts."""
+    """Without a unit where the column has none, or only counts."""
     bare = not row.unit_known or rate.unit == Unit.COUNT.value
     return _as_moved(replace(rate, unit="") if bare else rate, row)
 

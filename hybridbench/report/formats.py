@@ -1,4 +1,4 @@
-"""The formats that every document can be told in: one table for all commands."""
+"""The formats of every document: one table for all commands."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from hybridbench.report.thresholds import has_threshold_gate, threshold_gates
 from hybridbench.report.wording import NO_RATE, full_rate_text, metric_label, plain_text
 from hybridbench.units import format_count, format_duration
 
-# What each kind of finding is the answer to.  Growth and decay are asked of every metric by name.
+# What each kind of finding decides.  Growth and decay are asked of every metric by name.
 QUESTIONS: Final[Mapping[str, str]] = {
     "residual": "no slot stays taken at an idle checkpoint",
     "held-at-idle": "nothing is held while no request is in the engine",
@@ -106,7 +106,7 @@ def _verdict_gate(verdict: Verdict, code: ExitCode) -> Gate:
 
 def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
     by_name = {result.metric for result in verdict.metrics} | {d.name for d in verdict.decay}
-    # What is not decided is told by the metric's own gate and by the verdict's.
+    # What is not decided is in the metric's own gate and by the verdict's.
     decided = [f for f in verdict.findings if f.verdict is not VerdictKind.INCONCLUSIVE]
     others = [
         finding
@@ -137,11 +137,11 @@ def _other_fate(kind: str, findings: Iterable[Finding]) -> Gate | None:
     """
     if kind not in _FATES:
         return None
-    told, key, said = _FATES[kind]
+    reported_as, key, said = _FATES[kind]
     for finding in findings:
         count = finding.data.get(key)
-        if finding.kind == told and isinstance(count, int | float) and count > _LOCALS:
-            text = f"{format_count(count)} {finding.subject} objects {said} (see {told})"
+        if finding.kind == reported_as and isinstance(count, int | float) and count > _LOCALS:
+            text = f"{format_count(count)} {finding.subject} objects {said} (see {reported_as})"
             return Gate(kind, "findings", _STATE[finding.verdict], text, _lines([finding]))
     return None
 

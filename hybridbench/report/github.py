@@ -35,9 +35,9 @@ def render_summary(document: Document, max_bytes: int = SUMMARY_MAX_BYTES) -> st
 
 
 def render_annotations(document: Document) -> str:
-    """Workflow commands: the answer first, then what did not pass, at most ten of a level.
+    """Workflow commands: the verdict first, then what did not pass, at most ten of a level.
 
-    What was not decided is no warning where the answer stands all the same.
+    What was not decided is no warning where the verdict does not depend on it.
     """
     first = _verdict_gate(document)
     others = [gate for gate in document.gates if gate is not first and _is_told(gate)]
@@ -53,7 +53,7 @@ def render_annotations(document: Document) -> str:
 
 
 def _verdict_gate(document: Document) -> Gate:
-    """The gate that repeats the answer, or one made of it."""
+    """The gate that repeats the verdict, or one made of it."""
     if document.gates and document.gates[0].name in _ANSWERS:
         return document.gates[0]
     state = GateState.PASSED if document.exit_code == 0 else GateState.FAILED

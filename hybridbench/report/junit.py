@@ -52,11 +52,11 @@ def _add_case(suite: ET.Element, classname: str, gate: Gate) -> None:
     if element is None:
         ET.SubElement(case, "system-out").text = _xml(gate.text)
         return
-    told = {"message": _xml(gate.text)}
+    outcome = {"message": _xml(gate.text)}
     if element != "skipped":
-        told["type"] = _xml(gate.group)
+        outcome["type"] = _xml(gate.group)
     # Some readers show the message only, some the body only.
-    ET.SubElement(case, element, told).text = _xml(f"{gate.text}\n{gate.detail}".strip())
+    ET.SubElement(case, element, outcome).text = _xml(f"{gate.text}\n{gate.detail}".strip())
 
 
 def _counts(gates: Sequence[Gate], name: str) -> dict[str, str]:

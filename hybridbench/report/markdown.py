@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import quote
 
-from hybridbench.report.document import Document, Fact, FindingText, Table
+from hybridbench.report.document import DETECTION_LIMIT, Document, Fact, FindingText, Table
 
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#~])")
 # A step summary over 1 MiB is dropped whole, so that endless evidence ends here.
@@ -30,14 +30,14 @@ def markdown_lines(document: Document) -> list[list[str]]:
 def _answer(doc: Document) -> Iterator[str]:
     yield f"# {doc.badge.glyph} {doc.badge.word}: {markdown_text(doc.headline)}"
     yield ""
-    end = "so far; the run goes on" if doc.so_far else f"exit code {doc.exit_code}"
+    end = "so far; run in progress" if doc.so_far else f"exit code {doc.exit_code}"
     yield f"{markdown_text(doc.subtitle)} · {end}"
     yield ""
     yield markdown_text(doc.meaning)
     yield ""
     yield from _facts(doc.answer)
     if doc.ruling:
-        yield f"> {markdown_text(doc.ruling)}"
+        yield f"> **{DETECTION_LIMIT}**: {markdown_text(doc.ruling)}"
         yield ""
 
 
@@ -87,7 +87,7 @@ def _diagnosis(doc: Document) -> Iterator[str]:
 
 
 def _numbers(doc: Document) -> Iterator[str]:
-    yield from _section("Bounds", doc.bounds)
+    yield from _section(doc.bounds.title, doc.bounds)
     yield from _section("Coverage", doc.coverage)
     for title, texts in (("What could not be seen", doc.not_seen), ("Notes", doc.notes)):
         if texts:

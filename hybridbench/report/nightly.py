@@ -34,16 +34,16 @@ _GATE: Final = {
     CellState.NEUTRAL: GateState.SKIPPED,
     CellState.MISSING: GateState.ERROR,
 }
-# There is no answer of the engine's in these.
+# These are no verdicts on the engine.
 _NO_ANSWER: Final = ("CRASHED", "INVALID", "MISSING")
 _PARTIAL: Final = (
-    "No cell failed, but the budget left cells of the plan out, and this run says nothing of them; "
+    "No cell failed, but the budget left out cells of the plan, which were not tested; "
     "--allow-partial accepts that."
 )
 NOWHERE: Final[Mapping[str, str]] = {}
 _MEANING: Final = {
-    "PASS": "Every cell came to a verdict, and none failed.",
-    "FAIL": "A cell failed or came to no verdict; the exit code is that of the worst.",
+    "PASS": "Every cell has a verdict, and none failed.",
+    "FAIL": "A cell failed or has no verdict; the exit code is that of the worst cell.",
     "INCONCLUSIVE": "No cell failed, and none was decided: this run is INCONCLUSIVE.",
 }
 
@@ -149,8 +149,8 @@ def _gates(run: NightlyRun) -> Iterator[Gate]:
 def _cells_table(run: NightlyRun, pages: Mapping[str, str]) -> Table:
     left_out = tuple((name, "left out", "", "", "", "", "") for name in run.plan.left_out)
     rows = (*(_cell_row(cell) for cell in run.cells), *left_out)
-    columns = ("cell", "", "verdict", "judged", "runs", "tokens/s", "of last green")
-    note = "A cell that came to no verdict is MISSING and never a pass."
+    columns = ("cell", "", "verdict", "judged", "runs", "tokens/s", "vs last green")
+    note = "A cell without a verdict is MISSING, which is never a pass."
     links = (*(pages.get(cell.id, "") for cell in run.cells), *("" for _ in left_out))
     return _filled(Table("Cells", columns, rows, frozenset({3, 4, 5, 6}), note, links=links))
 
@@ -196,14 +196,14 @@ def _findings_table(run: NightlyRun) -> Table:
         for gone in cell.gone
     ]
     columns = ("cell", "", "kind", "subject", "rate", "since the last green run", "waiver")
-    return _filled(Table("Found, by cell", columns, tuple(rows)))
+    return _filled(Table("Findings by cell", columns, tuple(rows)))
 
 
 def _changes_table(run: NightlyRun) -> Table:
     rows = []
     for cell in run.cells:
         if cell.baseline:
-            said = "; ".join(cell.changes) or "nothing grew"
+            said = "; ".join(cell.changes) or "no growth"
             rows.append((cell.id, cell.baseline, said))
     alone = len(run.cells) - len(rows)
     note = f"Without a green run to compare with: {counted(alone)}. " if alone else ""

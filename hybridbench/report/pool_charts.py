@@ -27,11 +27,12 @@ POOL_NAMES: Final = {
     "swa": "KV tokens in sliding windows",
     "mamba": "Recurrent state slots",
     "req": "Request rows",
+    "host_kv": "KV tokens on the host",
 }
 
 
 def pool_charts(record: RunRecord) -> tuple[Chart, ...]:
-    """Two charts a pool: the ledger, and the slots that must be zero at rest."""
+    """Two charts a pool: the ledger, and the slots that must be zero while idle."""
     pools = {
         match[1] for name in record.series if (match := re.fullmatch(r"pool\.(\w+)\.\w+", name))
     }
@@ -54,7 +55,7 @@ def _ledger(record: RunRecord, pool: str) -> tuple[Chart, ...]:
     total = record.series.get(f"pool.{pool}.total")
     if total is not None and len(total):
         lines.append(Line("size", t_s, _on(t_s, total), Ink.LIMIT))
-    title = f"{POOL_NAMES.get(pool, pool)}: who holds them"
+    title = f"{POOL_NAMES.get(pool, pool)} by holder"
     return (Chart(f"pool-{pool}", title, "slots", tuple(lines), stacked=True, legend=Legend.MEAN),)
 
 
@@ -66,8 +67,8 @@ def _losses(record: RunRecord, pool: str) -> tuple[Chart, ...]:
     )
     if not lines:
         return ()
-    title = f"{POOL_NAMES.get(pool, pool)}: slots that must come back"
-    note = "Zero at every idle checkpoint in a sound engine."
+    title = f"{POOL_NAMES.get(pool, pool)}, lost or held while idle"
+    note = "Zero at every idle checkpoint of a healthy engine."
     return (Chart(f"pool-{pool}-losses", title, "slots", lines, note=note, min_span=4.0),)
 
 

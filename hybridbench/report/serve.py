@@ -1,4 +1,4 @@
-"""The live report of a run that goes on, over HTTP on the loopback interface.
+"""The live report of a run in progress, over HTTP on the loopback interface.
 
 ``python -m hybridbench.report.serve RUN_DIR DESCRIPTOR`` answers on a listening socket that it
 inherits.  It is a process of its own at low priority, reads nothing but the files of the run, and
@@ -121,8 +121,8 @@ def make_server(run: LiveRun, listening: socket.socket) -> ThreadingHTTPServer:
             try:
                 self._send(HTTPStatus.OK, answer())
             except (HybridbenchError, OSError) as error:
-                told = Answer("text/plain", f"Nothing to see yet: {error}\n")
-                self._send(HTTPStatus.SERVICE_UNAVAILABLE, told)
+                not_yet = Answer("text/plain", f"Nothing to see yet: {error}\n")
+                self._send(HTTPStatus.SERVICE_UNAVAILABLE, not_yet)
 
         def _send(self, status: HTTPStatus, answer: Answer) -> None:
             body = answer.text.encode()

@@ -24,17 +24,18 @@ _LABELS: Final[Mapping[str, str]] = {
     "aborts": "Aborts",
     "hit_rate": "Cache hit rate",
 }
-_COLUMNS: Final = ("", "mean or total", "p50", "p90", "p99", "n")
-_NUMERIC: Final = frozenset({1, 2, 3, 4, 5})
+_SHARES: Final = ("p50", "p90", "p99")
 
 
 def serving_table(verdict: Verdict) -> Table:
     """A row for each thing that was measured; without rows where nothing was."""
+    timed = any(result.p50 is not None for result in verdict.serving)
+    shares = _SHARES if timed else ()
     rows = tuple(
         (
             _LABELS.get(result.name, result.name),
             _value(result),
-            *("" if p is None else _short(p) for p in (result.p50, result.p90, result.p99)),
+            *(_percentile(result, share) for share in shares),
             f"{result.count:,}",
         )
         for result in verdict.serving
@@ -43,12 +44,13 @@ def serving_table(verdict: Verdict) -> Table:
     if verdict.window_s is not None:
         start, end = (clock_text(t_s) for t_s in verdict.window_s)
         note = f"From {start} to {end}, without the pauses for checkpoints. "
-    note += "n: requests behind the row"
-    if any(result.p50 is not None for result in verdict.serving):
-        note += "; of ITL, gaps between tokens. "
+    note += "n: number of requests"
+    if timed:
+        note += ", for ITL of gaps between tokens. "
         note += f"Latencies are within {100 * RELATIVE_ERROR:g} %"
     note += "."
-    return Table("Serving", _COLUMNS, rows, _NUMERIC, note)
+    columns = ("", "mean or total", *shares, "n")
+    return Table("Serving", columns, rows, frozenset(range(1, len(columns))), note)
 
 
 def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table:
@@ -64,12 +66,12 @@ def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table
         if not any(found) or (interleaved and name not in counts):
             continue
         rows.append((label, *("" if one is None else _value(one) for one in found)))
-        for share in ("p50", "p90", "p99"):
+        for share in _SHARES:
             cells = tuple("" if one is None else _percentile(one, share) for one in found)
             if any(cells):
                 rows.append((f"{label} {share}", *cells))
     columns = ("", *(letter(index) for index in range(len(versions))))
-    note = "Each in its own judged window; of latencies the mean first."
+    note = "Each version in its own judged window; the first row of a latency is its mean."
     return Table(
         "Serving",
         columns,

@@ -1,4 +1,4 @@
-"""Thresholds told: one gate and one row each, and their numbers in verdict.json."""
+"""Thresholds reported: one gate and one row each, and their numbers in verdict.json."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def threshold_gates(verdict: Verdict) -> list[Gate]:
 
 
 def has_threshold_gate(verdict: Verdict, finding: Finding) -> bool:
-    """Whether ``finding`` is told by the gate of its threshold already."""
+    """Whether ``finding`` is in the gate of its threshold already."""
     return finding.kind == "threshold" and finding.data.get("threshold") in {
         result.text for result in verdict.thresholds
     }

@@ -87,7 +87,9 @@ def amount(value: float, unit: str, *, signed: bool = False, digits: int = 3) ->
     size = abs(value) if abs(value) > _TINY else 0.0
     if unit == Unit.BYTES:
         return sign + format_bytes(size, digits)
-    return f"{sign}{number(size, digits)} {unit}".rstrip()
+    # A plain count is of what its metric names.
+    counted = "" if unit == Unit.COUNT else unit
+    return f"{sign}{number(size, digits)} {counted}".rstrip()
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -156,7 +158,9 @@ def bound_text(result: MetricResult) -> str:
     rate = result.rate_per_hour
     if rate is None or not math.isfinite(rate.upper):
         return ""
-    upper = amount(max(0.0, rate.upper), rate.unit)
+    if rate.upper <= _TINY:
+        return f"no growth ({100 * rate.confidence:.4g} %)"
+    upper = amount(rate.upper, rate.unit)
     return f"no growth above {upper}{per_text(rate.per)} ({100 * rate.confidence:.4g} %)"
 
 
@@ -174,7 +178,7 @@ def metric_title(name: str) -> str:
 
 def metric_label(name: str) -> str:
     """A gated metric in two words."""
-    label = label_of(name)
+    label = label_of(name).removeprefix("the number of ")
     return (label if label != name else name.removesuffix("_bytes").replace("_", " ")).capitalize()
 
 

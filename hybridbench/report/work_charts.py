@@ -23,6 +23,7 @@ _CHARTS: Final[Mapping[tuple[str, str, str], Mapping[str, str]]] = {
     ("schedule-ms", "Processor time to form and settle a batch", "ms"): {
         "schedule_ms": "cache calls left out"
     },
+    ("check-ms", "Processor time of the engine's own checks", "ms"): {"check_ms": "per step"},
     ("token-ms", "Time for each token", "ms"): {"token_ms": "whole step", "forward_ms": "model"},
 }
 _PERCENT: Final = 100.0

@@ -91,7 +91,7 @@ def write_document(directory: Path, document: Document) -> None:
 
 
 def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:
-    """The evidence of a run that goes on, in files of their own names.
+    """The evidence of a run in progress, in files of their own names.
 
     Raises:
         RunDirectoryError: when ``run_dir`` cannot be written.

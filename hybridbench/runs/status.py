@@ -99,7 +99,7 @@ class RunStatus:
         for name, count in heap_scan.instances.items():
             stray = count.live - count.expected
             if stray > 0:
-                self.suspicion = f"{stray} stale {name} objects"
+                self.suspicion = f"{stray} removed {name} objects are still alive"
 
     def saw_checkpoint(self, checkpoint: CheckpointReply) -> None:
         """Take over what a checkpoint says."""

@@ -234,7 +234,7 @@ def instance_counts(
 
 
 def _disarmed(kinds: Counter[type]) -> list[object]:
-    """Take the teeth out of finalizers: garbage that the child finds must not act on the world.
+    """Make finalizers do nothing: garbage that the child finds must not act on the world.
 
     Returns what the registry of ``weakref.finalize`` held.  A finalizer that is called and finds
     itself gone from there does nothing; its arguments must stay alive all the same.  Finalizers

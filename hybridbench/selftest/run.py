@@ -31,7 +31,7 @@ _PATIENCE_S = 600.0
 # In a comparison's directory each version has one of its own: the second has the defect.
 _WITH_DEFECT = "b"
 
-Told = Callable[[Outcome], None]
+OnOutcome = Callable[[Outcome], None]
 
 
 class SelfTest:
@@ -50,8 +50,8 @@ class SelfTest:
         self._running: set[BackgroundProcess] = set()
         self._stopped = False
 
-    def run(self, rows: Sequence[Row], told: Told) -> list[Outcome]:
-        """All rows; ``told`` hears of each as it ends, the result keeps their order."""
+    def run(self, rows: Sequence[Row], on_outcome: OnOutcome) -> list[Outcome]:
+        """All rows; ``on_outcome`` gets each as it ends, the result keeps their order."""
         outcomes: dict[int, Outcome] = {}
         with ThreadPoolExecutor(max_workers=self._jobs) as pool:
             # Controls first: others wait for what they tell.  Then the longest, or the last one
@@ -73,7 +73,7 @@ class SelfTest:
                 for future in as_completed(futures):
                     outcome = future.result()
                     outcomes[futures[future]] = outcome
-                    told(outcome)
+                    on_outcome(outcome)
             except BaseException:
                 self.stop()
                 raise

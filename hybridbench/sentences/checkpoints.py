@@ -28,9 +28,9 @@ def residual(found: Finding) -> Words:
         seen = f"residual at the last checkpoints: {readings(found.data, 'at_checkpoints')}"
     else:
         samples = number(found.data, "last_samples")
-        seen = f"residual over the last {samples:.0f} samples: at least {missing:.0f}"
+        seen = f"residual over the last {samples:,.0f} samples: at least {missing:,.0f}"
     return Words(
-        f"{missing:.0f} {pool_unit(pool)} are missing: neither free nor held by anyone"
+        f"{missing:,.0f} {pool_unit(pool)} are missing: neither free nor held by anyone"
         f"{per_event(found)}",
         evidence=(
             seen,
@@ -45,7 +45,7 @@ def negative_residual(found: Finding) -> Words:
     """More slots in use than there are."""
     surplus, unit = number(found.data, "surplus"), pool_unit(text(found.data, "pool"))
     return Words(
-        f"{surplus:.0f} {unit} have more than one holder while idle{per_event(found)}",
+        f"{surplus:,.0f} {unit} have more than one holder while idle{per_event(found)}",
         cause="a slot was freed twice, or is counted by two holders",
         evidence=(
             f"residual at the last checkpoints: {readings(found.data, 'at_checkpoints')}",
@@ -58,7 +58,7 @@ def held_at_idle(found: Finding) -> Words:
     """Slots of requests that are gone."""
     held, unit = number(found.data, "held"), pool_unit(text(found.data, "pool"))
     return Words(
-        f"{held:.0f} {unit} are held by requests that no longer exist{per_event(found)}",
+        f"{held:,.0f} {unit} are held by requests that no longer exist{per_event(found)}",
         evidence=(
             f"in flight at the checkpoint at {format_duration(found.since_s or 0.0)}",
             *driver_evidence(found),
@@ -70,7 +70,7 @@ def locks_at_idle(found: Finding) -> Words:
     """Locks that outlived their holders."""
     count, component = number(found.data, "locks"), text(found.data, "component")
     return Words(
-        f"{count:.0f} {component} locks are held with no request in the engine{per_event(found)}",
+        f"{count:,.0f} {component} locks are held with no request in the engine{per_event(found)}",
         cause="a lock was never released",
         evidence=(*_locks(found), *driver_evidence(found)),
     )
@@ -80,7 +80,7 @@ def negative_locks(found: Finding) -> Words:
     """Locks that were released more often than taken."""
     count, component = number(found.data, "locks"), text(found.data, "component")
     return Words(
-        f"the count of {component} locks is {count:.0f} with no request in the engine",
+        f"the count of {component} locks is {count:,.0f} with no request in the engine",
         cause="a lock was released twice",
         evidence=tuple(_locks(found)),
     )

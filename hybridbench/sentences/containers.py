@@ -13,7 +13,7 @@ def container_grows(found: Finding) -> Words:
     name, data = text(found.data, "container"), found.data
     first, last = (format_count(number(data, key)) for key in ("first", "last"))
     if found.driver is None:
-        grows = f"{name} was longer at each of {number(data, 'checkpoints'):.0f} checkpoints"
+        grows = f"{name} was longer at each of {number(data, 'checkpoints'):,.0f} checkpoints"
     else:
         grows = f"{name} only grows"
     at_idle = ", ".join(map(format_count, number_list(data, "at_checkpoints")))

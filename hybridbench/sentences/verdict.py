@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from hybridbench.analysis.reading import number_list
+from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
 from hybridbench.records.codes import FindingCode
-from hybridbench.records.verdict import Finding, Verdict, VerdictKind
-from hybridbench.sentences import checkpoints, containers
+from hybridbench.records.verdict import (
+    Finding,
+    MetricResult,
+    Note,
+    Unphrased,
+    Verdict,
+    VerdictKind,
+)
+from hybridbench.sentences import (
+    checkpoints,
+    containers,
+    counts,
+    engine_reports,
+    instances,
+    requests,
+    run,
+    trend,
+)
+from hybridbench.sentences.notes import not_seen_text, note_text
 from hybridbench.sentences.words import Words
+from hybridbench.units import format_byte_rate, format_duration
 
 _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
     FindingCode.RESIDUAL: checkpoints.residual,
@@ -17,31 +37,120 @@ _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
     FindingCode.HELD_AT_IDLE: checkpoints.held_at_idle,
     FindingCode.LOCKS_AT_IDLE: checkpoints.locks_at_idle,
     FindingCode.NEGATIVE_LOCKS: checkpoints.negative_locks,
+    FindingCode.WAITING_HOLDS_SLOTS: requests.waiting_holds_slots,
+    FindingCode.RUNNING_WITHOUT_CLIENT: requests.running_without_client,
+    FindingCode.REQUEST_TOO_OLD: requests.request_too_old,
+    FindingCode.INSTANCES_WAIT_FOR_COLLECTOR: instances.instances,
+    FindingCode.INSTANCES_RETAINED: instances.instances,
     FindingCode.CONTAINER_GROWS: containers.container_grows,
+    FindingCode.NEGATIVE_COUNT: counts.negative_count,
+    FindingCode.MORE_FREE_THAN_EXIST: counts.more_free_than_exist,
+    FindingCode.UNREADABLE: run.unreadable,
+    FindingCode.TOO_FEW_SAMPLES: run.too_few_samples,
+    FindingCode.COVERAGE: run.coverage,
+    FindingCode.GAPS: run.gaps,
+    FindingCode.SAMPLER_LATE: run.sampler_late,
+    FindingCode.SWAPPING: run.swapping,
+    FindingCode.DISK_FULL: run.disk_full,
+    FindingCode.WORKER_SILENT: run.worker_silent,
+    FindingCode.CLOCK_JUMP: run.clock_jump,
+    FindingCode.STARVED: run.starved,
+    FindingCode.PROBE_STALL: run.probe_stall,
+    FindingCode.METRIC_MISSING: run.metric_missing,
+    FindingCode.WORKLOAD_FAILED: run.workload_failed,
+    FindingCode.STOPPED_EARLY: run.stopped_early,
+    FindingCode.INTERRUPTED: run.interrupted,
+    FindingCode.ANALYSIS_FAILED: run.analysis_failed,
+    FindingCode.GROWTH: trend.growth,
+    FindingCode.UNDECIDED: trend.undecided,
+    FindingCode.OBSERVER_GROWS: trend.observer_grows,
+    FindingCode.DECAY: trend.decay,
+    FindingCode.BELOW_THRESHOLD: trend.below_threshold,
+    FindingCode.THRESHOLD: trend.threshold,
+    FindingCode.CRASH: engine_reports.crash,
+    FindingCode.FALSE_ALARM: engine_reports.false_alarm,
+    FindingCode.ENGINE_SAID: engine_reports.log,
 }
 
 
 def phrased(verdict: Verdict) -> Verdict:
-    """``verdict`` with a title, a cause and evidence for each finding, and its headline."""
+    """``verdict`` in sentences; a stored one has them, and is left as it is."""
+    unphrased = verdict.unphrased
+    if unphrased is None:
+        return verdict
     findings = tuple(phrased_finding(finding) for finding in verdict.findings)
-    headline = verdict.headline or _headline(verdict.kind, findings)
-    return replace(verdict, findings=findings, headline=headline)
+    return replace(
+        verdict,
+        findings=findings,
+        headline=f"{verdict.kind}: {_headline(verdict.kind, findings, unphrased.memory)}",
+        can_rule_out=can_rule_out(unphrased),
+        not_seen=tuple(not_seen_text(metric) for metric in unphrased.not_seen),
+        notes=tuple(_note(note) for note in unphrased.notes),
+        unphrased=None,
+    )
+
+
+def _note(note: Note) -> str:
+    if note.finding is None:
+        return note_text(note)
+    return note_text(replace(note, data={"title": phrased_finding(note.finding).title}))
 
 
 def phrased_finding(finding: Finding) -> Finding:
     """``finding`` in words; one that has them, as a stored one does, is left as it is."""
     if finding.title:
         return finding
-    words = _SENTENCES[finding.kind](finding)
+    # A check of the engine's own may have any name.
+    words = _SENTENCES.get(finding.kind, engine_reports.violation)(finding)
     return replace(
         finding,
         title=words.title,
         cause=words.cause,
-        evidence=(*words.evidence, *finding.evidence),
+        evidence=(*trend.reused_memory(finding.data), *words.evidence, *_segments(finding)),
     )
 
 
-def _headline(kind: VerdictKind, findings: Sequence[Finding]) -> str:
-    more = sum(finding.verdict is kind for finding in findings) - 1
-    others = f" (and {more} more finding{'s' * (more > 1)})" if more else ""
-    return f"{kind}: {findings[0].title}{others}"
+def _segments(finding: Finding) -> Iterable[str]:
+    """In which segments of a resumed run it was found."""
+    seen = number_list(finding.data, "segments")
+    if seen:
+        names = " and ".join(f"{segment:.0f}" for segment in seen)
+        yield f"in segment{'s' * (len(seen) > 1)} {names}"
+
+
+def _headline(kind: VerdictKind, findings: Sequence[Finding], memory: MetricResult | None) -> str:
+    if findings:
+        more = sum(finding.verdict is kind for finding in findings) - 1
+        others = f" (and {more} more {kind} finding{'s' * (more > 1)})" if more else ""
+        return f"{findings[0].title}{others}"
+    if memory is None:
+        return "no finding; the worker's memory was not judged"
+    length = format_duration(memory.window_s[1] - memory.window_s[0])
+    if memory.rate_per_hour is None:
+        return f"no finding in {length}; too few samples to bound memory growth"
+    bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
+    return f"no finding in {length}; memory grows by no more than {bound} (95 %)"
+
+
+def can_rule_out(run: Unphrased) -> str:
+    """What the run's memory rules out, and the smallest leak that it would have called."""
+    memory = run.memory
+    if memory is None:
+        return "This run has no judged window of memory samples: it rules nothing out."
+    length_s = memory.window_s[1] - memory.window_s[0]
+    length, rate = format_duration(length_s), memory.rate_per_hour
+    if rate is None:
+        return f"{length} of steady state: too few memory samples, so no growth is ruled out."
+    value, lower, upper = (format_byte_rate(end) for end in (rate.value, rate.lower, rate.upper))
+    if memory.outcome == "LEAK":
+        return f"{length} judged: memory grows by {value} [{lower}, {upper}]."
+    upper = format_byte_rate(max(rate.upper, 0.0))
+    said = f"{length} judged: growth above {upper} is ruled out (95 %)"
+    shortest = LEAK_AFTER_STEADY_S if run.steady else LEAK_WITHOUT_STEADY_S
+    if length_s < shortest:
+        seen = " of steady state" if run.steady else ", as no steady event was seen"
+        return f"{said}; a trend is called a leak only after {format_duration(shortest)}{seen}."
+    if run.smallest_leak is None:
+        return f"{said}; from which rate on growth is called a leak is not known."
+    called = format_byte_rate(run.smallest_leak)
+    return f"{said}; steady growth is called a leak from about {called} on."

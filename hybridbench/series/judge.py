@@ -40,7 +40,7 @@ from hybridbench.series.units import (
 )
 from hybridbench.units import parse_duration_s
 
-# What a reader counts in: requests that came to their end, then requests, then tokens.
+# What a reader counts in: finished requests, then requests, then tokens.
 _WORKS = tuple(
     re.compile(pattern, re.I)
     for pattern in (r"finish|success|complet", r"request|iteration|calls", r"tokens?", r"")
@@ -63,7 +63,7 @@ class JudgeOptions:
         lower_is_worse: columns that must not fall.
         time_column: the one with the times, where its name does not say so.
         interval_s: between two samples of a file without times.
-        never_restarted: falls are teeth of a saw, whatever they look like.
+        never_restarted: every fall is part of a sawtooth, whatever it looks like.
     """
 
     metrics: Sequence[str] = ()

@@ -74,7 +74,7 @@ class TableOptions:
 class RawColumn:
     """One column as it was written: times in the file's order, numbers in the file's unit.
 
-    ``in_bytes`` says that the cells told their unit and were converted; ``usual_unit`` is what the
+    ``in_bytes`` says that the cells had a unit and were converted; ``usual_unit`` is what the
     program that wrote it counts in, where nothing else tells; ``text_at`` is the line and cell of
     the first thing that is no number, where there was one.
     """
@@ -163,8 +163,8 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
 
 def labels(pairs: Iterable[tuple[str, str]]) -> str:
     """What follows the name of a series to tell it from others; empty without ``pairs``."""
-    told = ", ".join(f'{key}="{value}"' for key, value in pairs)
-    return f"{{{told}}}" if told else ""
+    labels = ", ".join(f'{key}="{value}"' for key, value in pairs)
+    return f"{{{labels}}}" if labels else ""
 
 
 def _keys(grid: Grid, columns: Sequence[Sequence[str]]) -> Sequence[int]:
@@ -403,7 +403,7 @@ def _column(name: str, times: Times, cells: Sequence[str], lines: Sequence[int])
 
 
 def _number(text: str, heading_unit: str = "") -> tuple[float, bool] | None:
-    """The number in a cell, and whether it told bytes: ``12.3MiB / 2GiB`` is 12.3 * 2^20.
+    """The number in a cell, and whether it was in bytes: ``12.3MiB / 2GiB`` is 12.3 * 2^20.
 
     A unit that its heading has as well (``heading_unit``, in lower case) says nothing new.
     """

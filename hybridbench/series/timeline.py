@@ -39,7 +39,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Falls:
-    """Where a level fell to a fraction; ``certain`` ones are restarts, the rest may be teeth."""
+    """Where a level fell to a fraction: ``certain`` restarts, and others, perhaps a sawtooth."""
 
     certain_s: tuple[float, ...] = ()
     possible_s: tuple[float, ...] = ()
@@ -118,7 +118,7 @@ def level_falls(
             continue
         (certain if silent else possible).append(float(t_s[i]))
     if len(possible) == 1:
-        # One fall is a restart: a sawtooth has more teeth than one.
+        # One fall is a restart: a sawtooth falls more than once.
         return Falls(tuple(sorted([*certain, *possible])))
     return Falls(tuple(sorted(certain)), tuple(possible))
 

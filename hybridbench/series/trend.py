@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from hybridbench.analysis.boundary import KIND as ANALYSIS_FAILED
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
@@ -128,7 +127,7 @@ def _failed(series: ExternalSeries, failure: Failure) -> JudgedSeries:
     result = MetricResult(
         metric=series.name,
         outcome="INCONCLUSIVE",
-        reason=f"{ANALYSIS_FAILED}: {failure.said}; a defect of hybridbench, please report it",
+        reason=f"analysis-failed: {failure.said}; a defect of hybridbench, please report it",
         window_s=span,
         rate_per_hour=Rate(0.0, -np.inf, np.inf, series.meaning.unit.value, "h"),
         rate_per_request=None,

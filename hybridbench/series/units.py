@@ -76,7 +76,7 @@ class Role(StrEnum):
 class Meaning:
     """What a column measures.
 
-    ``factor`` turns its values into ``unit``; ``known`` is False where no unit was told, and
+    ``factor`` turns its values into ``unit``; ``known`` is False for an unknown unit, and
     ``unit`` is then a count of whatever the column counts.
     """
 
@@ -168,8 +168,8 @@ def _level(name: str) -> Meaning:
     note = ""
     if _MEMORY.search(name):
         note = (
-            f"the unit of {name} is not told: its rates are in its own unit; --metric "
-            f"'{name}:KiB' gives it one"
+            f"the unit of {name} is unknown: its rates have no unit; set it with --metric "
+            f"'{name}:KiB'"
         )
     return Meaning(Role.LEVEL, Unit.COUNT, known=False, note=note)
 

@@ -179,7 +179,8 @@ def test_a_revision_runs_its_own_engine_and_leaves_no_tree(tmp_path: Path) -> No
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
 
-    done = compare(tmp_path / "store", f"git:{head}", ".", "--rounds", "1", temporary=place)
+    options = ("--rounds", "1", "--same-engine")
+    done = compare(tmp_path / "store", f"git:{head}", ".", *options, temporary=place)
 
     versions = facts_of(only_directory(tmp_path / "store"))["versions"]
     assert isinstance(versions, list)

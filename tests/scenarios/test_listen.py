@@ -52,7 +52,7 @@ def test_a_run_can_be_watched_until_it_ends(tmp_path: Path) -> None:
         soak.wait()
 
     assert "hybridbench_run_seconds" in metrics
-    assert "so far; the run goes on" in page
+    assert "so far; run in progress" in page
     assert soak.returncode == 130
     assert '"schema": "hybridbench.report/1"' in out
     with pytest.raises(urllib.error.URLError, match="refused"):

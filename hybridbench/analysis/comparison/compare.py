@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridbench.analysis.boundary import Boundary, failure_findings
+from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.comparison.answer import answer_of, overall
 from hybridbench.analysis.comparison.leaks import leak_comparisons
 from hybridbench.analysis.comparison.metrics import (
@@ -144,7 +144,8 @@ def look(
         open_loop=open_loop,
     )
     if found is None:
-        return Look(False, failure_findings(boundary.failures)[0].title)
+        failure = boundary.failures[0]
+        return Look(False, f"the analysis of {failure.part} failed ({failure.said})")
     if len(found) < versions - 1:
         return Look(False, "no two rounds are complete")
     undecided = [m for m in found if m.call is Call.INCONCLUSIVE]

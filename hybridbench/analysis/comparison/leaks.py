@@ -102,7 +102,7 @@ def within_the_whole(
         if whole is None or not exceeds(grown, whole):
             yield row
             continue
-        said = part_and_whole(grown, whole)
+        said = part_and_whole(grown, max(whole.upper, 0.0))
         reason = f"{row.reason}; {said}" if row.reason else said
         yield replace(row, bytes_per_hour=None, reason=reason)
 

@@ -124,19 +124,6 @@ class Driver:
             **rivals,
         }
 
-    def evidence(self) -> Iterable[str]:
-        """What a person can check in the samples."""
-        moved = f"events.{self.counter} moved by {self.events:,.0f}"
-        if self.exact:
-            yield f"{moved}, and each event came with {self.per_event:g} more"
-        else:
-            yield f"{self.covered:.0%} of the rises came when {moved}"
-        if self.rivals:
-            names = ", ".join(self.rivals[:4])
-            more = len(self.rivals) - 4
-            others = f" and {more} more" if more > 0 else ""
-            yield f"{self.counter} cannot be distinguished in this run from {names}{others}"
-
 
 def explained(finding: Finding, driver: Driver | None, unit: str) -> Finding:
     """``finding`` with what drives it: the rate per event, how that is known, and its rivals."""

@@ -21,7 +21,6 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Crash, EngineLog, EngineViolation, Phase, WorkerGone
 from hybridbench.records.verdict import Finding, VerdictKind
-from hybridbench.units import format_duration
 
 # Kinds that say "something is held that should not be"; every other kind is a contradiction.
 _HELD = {
@@ -31,18 +30,10 @@ _HELD = {
     "in-flight-at-idle": FindingCode.HELD_AT_IDLE,
 }
 
-_CRASHES = {
-    "exit": "the worker exited",
-    "signal": "the worker was killed by a signal",
-    "hang": "the worker made no step until the watchdog ended it",
-    "oom": "the worker was OOM-killed",
-}
 _STDERR_LINES = 5
 
-ENGINE_SAID = "engine-said"
-
 _LINE_CHARS = 2000  # of a line that are looked at
-_QUOTED_CHARS = 160
+_QUOTED_CHARS = 160  # behind a match that may deny it
 _QUOTES = 3
 
 
@@ -64,18 +55,17 @@ def crash_findings(record: RunRecord) -> list[Finding]:
     crash = record.last_event(Crash) or _gone(record)
     if crash is None:
         return []
-    tail = crash.stderr_lines[-_STDERR_LINES:]
-    how = _CRASHES.get(crash.reason, "the worker ended")
-    detail = f": {crash.detail}" if crash.detail else ""
     return [
         Finding(
-            kind="crash",
+            kind=FindingCode.CRASH,
             verdict=VerdictKind.CRASHED,
             subject="worker",
-            title=f"{how} after {format_duration(crash.t_s)}{detail}",
-            evidence=tuple(f"stderr: {line}" for line in tail),
             since_s=crash.t_s,
-            data={"reason": crash.reason},
+            data={
+                "reason": crash.reason,
+                "detail": crash.detail or "",
+                "stderr": list(crash.stderr_lines[-_STDERR_LINES:]),
+            },
         )
     ]
 
@@ -96,13 +86,18 @@ def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]
     held = kind in WAITING or (kind in _HELD and not _counted_twice(kind, events[-1]))
     contradicted = kind == FindingCode.RESIDUAL and _contradicted(facts, pool, events[-1].t_s)
     return Finding(
-        kind="false-alarm" if contradicted else f"engine-{kind}",
+        kind=FindingCode.FALSE_ALARM if contradicted else f"engine-{kind}",
         verdict=VerdictKind.LEAK if held and not contradicted else VerdictKind.INVARIANT,
         subject=pool_words(pool) if pool else "engine",
-        title=_title(kind, events, contradicted=contradicted),
-        evidence=tuple(_quotes(events)),
         since_s=events[0].t_s,
-        data={"kind": kind, "pool": pool, "count": len(events)},
+        data={
+            "kind": kind,
+            "pool": pool,
+            "count": len(events),
+            "message": kind if events[0].message is None else events[0].message,
+            "last_slots": events[-1].slots_named,
+            "last_s": events[-1].t_s,
+        },
     )
 
 
@@ -124,24 +119,6 @@ def _contradicted(facts: Facts, pool: str, after_s: float) -> bool:
     """
     later = [at for at in facts.idle if at.t_s >= after_s and at.pools.get(pool)]
     return bool(later) and later[0].pool(pool, "residual") == 0
-
-
-def _title(kind: str, events: list[EngineViolation], *, contradicted: bool) -> str:
-    if contradicted:
-        return (
-            "the engine's check reported missing slots, but the next checkpoint accounts for all "
-            f"({len(events)} time{'s' * (len(events) > 1)})"
-        )
-    first = events[0].message
-    return f"the engine's own check ({kind}): {kind if first is None else first}"
-
-
-def _quotes(events: list[EngineViolation]) -> Iterable[str]:
-    first, last = events[0], events[-1]
-    yield f"{len(events)} time{'s' * (len(events) > 1)}, first at {format_duration(first.t_s)}"
-    slots = last.slots_named
-    if slots:
-        yield f"{slots:.0f} slots in the last report, at {format_duration(last.t_s)}"
 
 
 class Trouble(StrEnum):
@@ -284,29 +261,16 @@ def _log_finding(words: Trouble, sayings: Sequence[_Message], verdict: VerdictKi
     first = min(sayings, key=lambda saying: saying.first_s)
     count = sum(saying.count for saying in sayings)
     last_s = max(saying.last_s for saying in sayings)
+    others = (saying.line for saying in sayings[1 : 1 + _QUOTES])
     return Finding(
-        kind=ENGINE_SAID,
+        kind=FindingCode.ENGINE_SAID,
         verdict=verdict,
         subject="engine",
-        title=f"the engine's log speaks of {_ARTICLE[words]}: {_quoted(first.line)}",
-        evidence=(
-            f"{count} line{'s' * (count > 1)}, first at {format_duration(first.first_s)}, last "
-            f"at {format_duration(last_s)}",
-            *(f"log: {_quoted(saying.line)}" for saying in sayings[1 : 1 + _QUOTES]),
-        ),
         since_s=first.first_s,
-        data={"words": words.value, "count": count},
+        data={
+            "words": words.value,
+            "count": count,
+            "lines": [line[:_LINE_CHARS] for line in (first.line, *others)],
+            "last_s": last_s,
+        },
     )
-
-
-_ARTICLE = {
-    Trouble.LEAK: "a leak",
-    Trouble.DOUBLE_FREE: "memory freed twice",
-    Trouble.WATCHDOG: "a hang",
-    Trouble.OUT_OF_MEMORY: "the end of its memory",
-}
-
-
-def _quoted(line: str) -> str:
-    bare = re.sub(r"\s+", " ", line)
-    return f'"{bare[:_QUOTED_CHARS]}{"..." * (len(bare) > _QUOTED_CHARS)}"'

@@ -27,14 +27,14 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import COLLECTIBLE, COLLECTIONS
 from hybridbench.records.events import Checkpoint
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import RETAINED, WAITING, Finding, Rate, VerdictKind
-from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 
 # Heap scans run between two steps, when no removal is under way; one local variable of the loop may
 # still name the object that was removed last, and another the one it hung from.
-_TOLERANCE = 2.0
+TOLERANCE = 2.0
 _MIN_PROBES = 2
 _WAVERS = 0.4  # of the changes are falls
 # What ends the life of an instance, likeliest first.
@@ -100,7 +100,7 @@ def _scans(record: RunRecord, name: str) -> _Scans:
 
 
 def _judge(facts: Facts, scans: _Scans) -> Finding | None:
-    seen = scans.stray > _TOLERANCE
+    seen = scans.stray > TOLERANCE
     if int(seen.sum()) < _MIN_PROBES:
         return None
     first = int(np.argmax(seen))
@@ -113,84 +113,50 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
     per_event = None if driver is None else _per_event(driver, facts.counters, scans, probes)
     if per_event is None:
         driver, found = None, None
-    fate = _fate(scans, seen)
-    most = float(np.max(scans.stray))
     return Finding(
-        kind=WAITING if fate.waits else RETAINED,
+        kind=WAITING if _waits(scans, seen) else RETAINED,
         verdict=VerdictKind.LEAK,
         subject=scans.name,
-        title=(
-            f"up to {format_count(most)} {scans.name} objects that should have died by reference "
-            f"count were found outside the engine: {fate.said()}{_per(per_event)}"
-        ),
         driver=driver,
         rates=tuple(_rates(facts, scans, probes, per_event, driver)),
-        cause=fate.cause(),
-        evidence=(
-            *_evidence(facts.record, scans, seen, probes, fate),
-            *(found.evidence() if found is not None else ()),
-        ),
         since_s=float(scans.t_s[first]),
         data={
             "probes": int(scans.t_s.size),
             "probes_with_strays": int(seen.sum()),
-            "most": most,
+            "most": float(np.max(scans.stray)),
             "last": float(scans.stray[-1]),
-            "retained_most": fate.retained,
-            "collectible_most": fate.collectible,
+            "retained_most": _most(scans.retained[seen]),
+            "retained_measured": bool(np.any(np.isfinite(scans.retained))),
+            "collectible_most": _most(scans.collectible[seen]),
+            "unit": scans.unit,
+            **_collections(facts.record, probes),
+            **({} if found is None else found.as_data()),
         },
     )
 
 
-def _per(rate: Rate | None) -> str:
-    if rate is None:
-        return ""
-    ends = (rate.value, rate.lower, rate.upper)
-    value, lower, upper = (format_count(end, digits_apart(format_count, ends)) for end in ends)
-    return f"; {value} [{lower}, {upper}] {rate.unit} per {rate.per}"
+def _waits(scans: _Scans, seen: NDArray[np.bool_]) -> bool:
+    """Whether most wait for a full collection; the others survive one.
 
-
-@dataclass(frozen=True)
-class _Fate:
-    """What a full collection would do to the instances: free some, leave others (the most of each).
-
-    ``waits`` says which of the two most instances do.
+    By the probes that found strays; where none tried a collection, by what it could free.
     """
-
-    waits: bool
-    collectible: float
-    retained: float
-
-    def said(self) -> str:
-        """How many survive a collection, and how many wait for it."""
-        kept = f"{format_count(self.retained)} survive a full gc.collect()"
-        freed = f"{format_count(self.collectible)} wait for the garbage collector"
-        if self.retained <= _TOLERANCE:
-            return freed if self.waits else "held from outside the engine"
-        if self.collectible <= _TOLERANCE:
-            return kept
-        return f"{freed}, {kept}" if self.waits else f"{kept}, {freed}"
-
-    def cause(self) -> str:
-        if self.collectible <= _TOLERANCE:
-            return "something still refers to objects that the engine has removed"
-        if self.waits:
-            return "removed objects still refer to each other: only a full collection frees them"
-        return (
-            "removed objects still refer to each other and to objects in use: some form cycles, "
-            "which only a full collection frees, and most hang from objects still in use, which "
-            "nothing frees"
-        )
-
-
-def _fate(scans: _Scans, seen: NDArray[np.bool_]) -> _Fate:
-    """By the probes that found strays; where none tried a collection, by what it could free."""
     collectible, retained = scans.collectible[seen], scans.retained[seen]
     tried = np.isfinite(collectible) & np.isfinite(retained)
     # Without a probe that tried both, both sums are 0.
     waits = float(collectible[tried].sum()) >= float(retained[tried].sum())
-    waits = waits and _most(collectible) > _TOLERANCE
-    return _Fate(waits, _most(collectible), _most(retained))
+    return waits and _most(collectible) > TOLERANCE
+
+
+def _collections(record: RunRecord, probes: Probes) -> dict[str, JsonValue]:
+    """Full collections of the run, the stretches between them, and the most that one would free."""
+    found: dict[str, JsonValue] = {}
+    collected, size = record.series.get(COLLECTIONS), record.series.get(COLLECTIBLE)
+    if collected is not None and len(collected):
+        found["collections"] = float(collected.value[-1] - collected.value[0])
+        found["stretches"] = len(probes.stretches())
+    if size is not None and len(size):
+        found["collectible_bytes_most"] = float(np.nanmax(size.value))
+    return found
 
 
 def _likely(scans: _Scans, counters: EventCounters) -> str | None:
@@ -234,7 +200,7 @@ def _rates(
     size = facts.record.series.get(COLLECTIBLE)
     # Only what a collection would free is weighed: where most strays would stay, those bytes are
     # the smaller part, and the growth of the process tells more.
-    if size is not None and _most(scans.collectible) > max(_TOLERANCE, _most(scans.retained)):
+    if size is not None and _most(scans.collectible) > max(TOLERANCE, _most(scans.retained)):
         after = size.between(float(probes.t_s[0]), float(probes.t_s[-1]))
         weighed = make_probes(after.t_s, after.value, facts.record.series.get(COLLECTIONS))
         if driver is not None:
@@ -242,33 +208,6 @@ def _rates(
             rates.append(production_rate(weighed, at, "B", singular(driver)))
         rates.append(production_rate(weighed, weighed.t_s / 3600.0, "B", "h"))
     return (rate for rate in rates if rate is not None)
-
-
-def _evidence(
-    record: RunRecord, scans: _Scans, seen: NDArray[np.bool_], probes: Probes, fate: _Fate
-) -> Iterable[str]:
-    yield (
-        f"stale objects in {int(seen.sum())} of {scans.t_s.size} heap scans, first at "
-        f"{format_duration(float(scans.t_s[int(np.argmax(seen))]))}, "
-        f"{format_count(float(scans.stray[-1]))} in the last"
-    )
-    if fate.retained > _TOLERANCE:
-        yield f"up to {format_count(fate.retained)} {scans.unit} survive even a full collection"
-        if fate.collectible > _TOLERANCE:
-            yield f"up to {format_count(fate.collectible)} {scans.unit} are freed by one"
-    elif np.any(np.isfinite(scans.retained)):
-        yield "a full collection would free them all: none is held from outside"
-    runs = probes.stretches()
-    collected = record.series.get(COLLECTIONS)
-    if collected is not None and len(collected):
-        count = float(collected.value[-1] - collected.value[0])
-        yield (
-            f"{format_count(count)} full collections during the run; rates are from {len(runs)} "
-            f"stretch{'es' * (len(runs) != 1)} between them"
-        )
-    size = record.series.get(COLLECTIBLE)
-    if size is not None and len(size):
-        yield f"collectible memory reached {format_bytes(float(np.nanmax(size.value)))}"
 
 
 def _most(values: FloatArray) -> float:

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from hybridbench.analysis.drivers.steps import StepDriver, find_rise_driver, find_step_driver
-from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import (
     all_readings,
@@ -23,11 +22,10 @@ from hybridbench.analysis.facts.pools import (
     pool_words,
 )
 from hybridbench.analysis.record import FloatArray, Series
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Checkpoint, EngineViolation
 from hybridbench.records.verdict import Finding, Rate, VerdictKind
-from hybridbench.units import format_count, format_duration
 
-WAITING_HOLDS = "waiting-holds-slots"
 WAITING_VIOLATIONS = ("waiting-holds", "waiting-held")
 
 # One sample may have been taken while an admission was being decided; two may not.
@@ -35,9 +33,6 @@ _MIN_SAMPLES = 2
 _RATE_FROM = 0.05  # slots per event
 # What makes a request wait with something in hand, likeliest first.
 _CAUSES_OF_WAITING = ("refus", "reject", "retract", "abort")
-
-WITHOUT_CLIENT = "running-without-client"
-TOO_OLD = "request-too-old"
 
 _CLIENTS = "requests_without_client"
 _CAUSES_OF_LEAVING = ("disconnect", "abort")
@@ -79,17 +74,12 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
     since = min(times + [e.t_s for e in (*resting, *said)])
     unit = pool_unit(pool)
     most, mean = _most_and_mean(held, resting, pool)
-    after = f"; each was taken upon a {singular(driver.counter)}" if driver else ""
-    held_words = f"up to {most:.0f}, {mean:.1f} on average" if most else "by the engine's own check"
     return Finding(
-        kind=WAITING_HOLDS,
+        kind=FindingCode.WAITING_HOLDS_SLOTS,
         verdict=VerdictKind.LEAK,
         subject=pool_words(pool),
-        title=f"waiting requests hold {unit} between steps ({held_words}){after}",
         driver=driver.counter if driver else None,
         rates=_rates_of_waiting(driver, unit),
-        cause="a slot taken while a request was being admitted stays with it after it was put back",
-        evidence=tuple(_evidence_of_waiting(t, held, resting, said, driver)),
         since_s=since,
         data={
             "pool": pool,
@@ -97,7 +87,11 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
             "mean": mean,
             "samples": int(held.size),
             "samples_holding": int(holding.sum()),
+            "checkpoints_holding": len(resting),
             "violations": len(said),
+            **({"first_sample_s": times[0]} if times else {}),
+            **({"violation": said[0].message or ""} if said else {}),
+            **({} if driver is None else driver.as_data()),
         },
     )
 
@@ -125,41 +119,11 @@ def _rates_of_waiting(driver: StepDriver | None, unit: str) -> tuple[Rate, ...]:
     return (driver.rate(unit),) if known and driver is not None else ()
 
 
-def _evidence_of_waiting(
-    t: FloatArray,
-    held: FloatArray,
-    resting: list[Checkpoint],
-    said: list[EngineViolation],
-    driver: StepDriver | None,
-) -> Iterable[str]:
-    holding = held > 0
-    if holding.any():
-        yield (
-            f"{int(holding.sum())} of {held.size} samples show slots in the hands of waiting "
-            f"requests, first at {format_duration(float(t[holding][0]))}"
-        )
-    if driver is not None and driver.base_rate is not None:
-        yield (
-            f"{driver.covered:.0%} of the {driver.rise:.0f} slots were taken in steps in which "
-            f"events.{driver.counter} moved ({driver.events:.0f} events); such steps are "
-            f"{driver.base_rate:.0%} of all"
-        )
-    elif driver is not None:
-        yield (
-            f"{driver.covered:.0%} of the rises came when events.{driver.counter} moved "
-            f"({driver.rise:.0f} slots seen to go, {driver.events:.0f} events)"
-        )
-    if resting:
-        yield f"still held at {len(resting)} checkpoint{'s' * (len(resting) > 1)}"
-    if said:
-        yield f"the engine's own check, {len(said)} times: {said[0].message or ''}"
-
-
 def liveness_findings(facts: Facts) -> list[Finding]:
     """Requests without a client, and at most one finding on a request that does not end."""
     findings = list(_without_client(facts))
     for name in _TURNOVERS:
-        if not any(finding.kind == TOO_OLD for finding in findings):
+        if not any(finding.kind == FindingCode.REQUEST_TOO_OLD for finding in findings):
             findings.extend(_too_old(facts, name))
     return findings
 
@@ -172,26 +136,22 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
     driver = find_rise_driver(t, count, facts.counters, _CAUSES_OF_LEAVING)
     first = float(t[seen][0])
     spent_s = float(np.trapezoid(count, t))
-    upon = f", seen to begin upon a {singular(driver.counter)}" if driver is not None else ""
     yield Finding(
-        kind=WITHOUT_CLIENT,
+        kind=FindingCode.RUNNING_WITHOUT_CLIENT,
         verdict=VerdictKind.LEAK,
         subject="requests without a client",
-        title=(
-            f"up to {count.max():.0f} requests ran on for which no client waits "
-            f"({float(count[t >= first].mean()):.1f} on average){upon}"
-        ),
         driver=driver.counter if driver is not None else None,
         # At least: some came and went between two samples.
         rates=() if driver is None else (driver.rate("requests"),),
-        cause="the disconnect did not reach the request: it decodes to its limit for no client",
-        evidence=(
-            f"in {int(seen.sum())} of {t.size} readings, first at {format_duration(first)}",
-            f"{format_count(spent_s)} request-seconds of rows, slots and steps were spent on them",
-            *_moved(driver),
-        ),
         since_s=first,
-        data={"most": float(count.max()), "request_seconds": spent_s},
+        data={
+            "most": float(count.max()),
+            "mean": float(count[t >= first].mean()),
+            "request_seconds": spent_s,
+            "readings": int(t.size),
+            "readings_with": int(seen.sum()),
+            **({} if driver is None else driver.as_data()),
+        },
     )
 
 
@@ -201,14 +161,6 @@ def _longest_run(seen: list[bool]) -> int:
         now = now + 1 if holds else 0
         longest = max(longest, now)
     return longest
-
-
-def _moved(driver: StepDriver | None) -> Iterable[str]:
-    if driver is not None:
-        yield (
-            f"{driver.covered:.0%} of the rises came when events.{driver.counter} moved "
-            f"({driver.events:.0f} events)"
-        )
 
 
 def _too_old(facts: Facts, name: str) -> Iterable[Finding]:
@@ -226,23 +178,18 @@ def _too_old(facts: Facts, name: str) -> Iterable[Finding]:
     turnovers = served / max(population, 1.0)
     if lived_s < max(_LEAST_AGE_S, _TIMES_USUAL * usual_s) or turnovers < _TURNOVERS[name]:
         return
-    silent = name == "oldest_silence_s"
-    what = "has had no token for" if silent else "has been in the engine for"
     yield Finding(
-        kind=TOO_OLD,
+        kind=FindingCode.REQUEST_TOO_OLD,
         verdict=VerdictKind.LEAK,
         subject="oldest request",
-        title=(
-            f"a request {what} {format_duration(lived_s)}, while {format_count(served)} others "
-            "finished"
-        ),
-        cause="its completion was lost: what it holds stays taken" if silent else "",
-        evidence=(
-            f"the others of its time were served {turnovers:.0f} times over",
-            f"no request before it came to more than {format_duration(usual_s)}",
-        ),
         since_s=max(0.0, born_s),
-        data={"age_s": lived_s, "finished_meanwhile": served},
+        data={
+            "metric": name,
+            "age_s": lived_s,
+            "finished_meanwhile": served,
+            "turnovers": turnovers,
+            "usual_s": usual_s,
+        },
     )
 
 

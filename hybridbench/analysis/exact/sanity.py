@@ -13,15 +13,11 @@ import numpy as np
 from hybridbench.analysis.facts.pools import (
     all_readings,
     pool_names,
-    pool_unit,
     pool_words,
 )
 from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.verdict import Finding, VerdictKind
-from hybridbench.units import format_duration
-
-NEGATIVE = "negative-count"
-TOO_MANY = "more-free-than-exist"
 
 _PARTS = ("available", "evictable", "protected", "in_flight", "session_held", "waiting_held")
 
@@ -46,16 +42,17 @@ def _negative(
     t, value = readings
     below = np.flatnonzero(value < 0)
     if below.size:
-        first = float(t[below[0]])
         yield Finding(
-            kind=NEGATIVE,
+            kind=FindingCode.NEGATIVE_COUNT,
             verdict=VerdictKind.INVARIANT,
             subject=subject,
-            title=f"{part.replace('_', ' ')} is {value.min():.0f}: a count fell below zero",
-            cause="something was given back, or taken off the count, twice",
-            evidence=(f"in {below.size} of {t.size} readings, first at {format_duration(first)}",),
-            since_s=first,
-            data={"least": float(value.min()), "looks": int(below.size)},
+            since_s=float(t[below[0]]),
+            data={
+                "part": part,
+                "least": float(value.min()),
+                "looks": int(below.size),
+                "readings": int(t.size),
+            },
         )
 
 
@@ -67,17 +64,17 @@ def _too_many(record: RunRecord, pool: str) -> Iterable[Finding]:
     more = free - np.interp(t, total_t, total)
     over = np.flatnonzero(more > 0)
     if over.size:
-        first = float(t[over[0]])
-        unit = pool_unit(pool)
         yield Finding(
-            kind=TOO_MANY,
+            kind=FindingCode.MORE_FREE_THAN_EXIST,
             verdict=VerdictKind.INVARIANT,
             subject=pool_words(pool),
-            title=f"{more.max():.0f} more {unit} are free than the pool has",
-            cause="a slot was freed twice, and stands in the free list twice",
-            evidence=(f"in {over.size} of {t.size} readings, first at {format_duration(first)}",),
-            since_s=first,
-            data={"pool": pool, "most": float(more.max())},
+            since_s=float(t[over[0]]),
+            data={
+                "pool": pool,
+                "most": float(more.max()),
+                "looks": int(over.size),
+                "readings": int(t.size),
+            },
         )
 
 

@@ -17,9 +17,10 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import MEMORY, METRICS, Check
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut, WorkloadFailed
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, VerdictKind
-from hybridbench.units import format_bytes, format_duration
 
 _STANDS = (
     VerdictKind.LEAK,
@@ -36,8 +37,6 @@ _LATE_TIMES = 3.0
 _LATE_LEAST_S = 2.0
 _SWAP_SHARE = 0.01  # of the process's memory
 _SWAP_LEAST = 16 * 2.0**20
-
-Reason = tuple[str, str, str]
 
 STEPS = "events.finishes"
 
@@ -58,20 +57,19 @@ _MISSED_AFTER_S = 180.0
 def validity_findings(facts: Facts) -> list[Finding]:
     """Everything that makes the run prove nothing, one finding each."""
     record, window = facts.record, facts.window
-    reasons: list[tuple[str, str, str]] = [*_disk_full(record)]
+    found = [*_disk_full(record)]
     if window is not None:
-        reasons.extend(_interference(record, window))
+        found.extend(_interference(record, window))
     if facts.ended_early:
-        return _invalid(reasons)
+        return found
     series = record.series.get(MEMORY)
     if series is None or len(series) < _FEWEST_SAMPLES:
         count = 0 if series is None else len(series)
-        said = f"only {count} samples of the worker's memory were taken; raise the duration"
-        reasons.append(("too-few-samples", MEMORY, said))
+        found.append(_invalid(FindingCode.TOO_FEW_SAMPLES, MEMORY, samples=count))
     elif window is not None:
         t, value = window.samples(series)
-        reasons.extend(_sampling_reasons(record, window, t, value))
-    return [*coverage_findings(facts), *_invalid(reasons)]
+        found.extend(_sampling_findings(record, window, t, value))
+    return [*coverage_findings(facts), *found]
 
 
 def coverage_findings(facts: Facts) -> list[Finding]:
@@ -79,10 +77,7 @@ def coverage_findings(facts: Facts) -> list[Finding]:
     short.
     """
     missing = () if facts.ended_early else facts.coverage.missing
-    if not missing:
-        return []
-    said = "the traffic never took the paths that this profile is for: " + ", ".join(missing)
-    return _invalid([("coverage", "coverage", said)])
+    return [_invalid(FindingCode.COVERAGE, "coverage", missing=list(missing))] if missing else []
 
 
 def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
@@ -97,46 +92,39 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     stands = any(finding.verdict in _STANDS for finding in others)
     kind = VerdictKind.INCONCLUSIVE if stands else VerdictKind.INVALID
     manifest = facts.record.manifest
-    planned_s = manifest.planned_duration_s
-    of_planned = f" (planned traffic: {format_duration(planned_s)})" if planned_s else ""
-    said = event.text.rstrip(".")
-    title = f"no request was sent after {format_duration(event.t_s)}{of_planned}: {said}"
     subject = "workload" if manifest.trace is None else "trace"
-    return [Finding("workload-failed", kind, subject, title, since_s=event.t_s)]
+    message, planned_s = event.text.rstrip("."), manifest.planned_duration_s
+    data: dict[str, JsonValue] = {"message": message, "planned_s": planned_s}
+    return [Finding(FindingCode.WORKLOAD_FAILED, kind, subject, since_s=event.t_s, data=data)]
 
 
-def _invalid(reasons: Iterable[tuple[str, str, str]]) -> list[Finding]:
-    return [Finding(kind, VerdictKind.INVALID, subject, said) for kind, subject, said in reasons]
+def _invalid(code: FindingCode, subject: str, **data: JsonValue) -> Finding:
+    return Finding(code, VerdictKind.INVALID, subject, data=data)
 
 
-def _sampling_reasons(
+def _sampling_findings(
     record: RunRecord, window: Window, t: FloatArray, value: FloatArray
-) -> list[tuple[str, str, str]]:
-    reasons: list[tuple[str, str, str]] = []
+) -> Iterable[Finding]:
     if t.size < 2:
-        return reasons
+        return
     usual = float(np.median(np.diff(t)))
     gaps = _missing_s(record, window, t, usual)
     if gaps > _GAP_SHARE * window.duration_s:
-        judged = format_duration(window.duration_s)
-        said = f"{format_duration(gaps)} of the {judged} judged have no samples"
-        reasons.append(("gaps", "sampler", said))
+        judged_s = window.duration_s
+        yield _invalid(FindingCode.GAPS, "sampler", missing_s=gaps, judged_s=judged_s)
     late = record.series.get("sampler_late_s")
     if late is not None:
         _, lateness = window.samples(late)
         limit = max(_LATE_LEAST_S, _LATE_TIMES * usual)
         share = float(np.mean(lateness > limit)) if lateness.size else 0.0
         if share > _LATE_SHARE:
-            said = f"{share:.0%} of the samples were more than {format_duration(limit)} late"
-            reasons.append(("sampler-late", "sampler", said))
+            yield _invalid(FindingCode.SAMPLER_LATE, "sampler", share=share, limit_s=limit)
     swap = record.series.get("swap_bytes")
     if swap is not None:
         _, swapped = window.samples(swap)
         rise = float(np.max(swapped) - swapped[0]) if swapped.size else 0.0
         if rise > max(_SWAP_LEAST, _SWAP_SHARE * float(np.median(value))):
-            said = f"the host swapped {format_bytes(rise)} of the worker out while it was judged"
-            reasons.append(("swapping", "host", said))
-    return reasons
+            yield _invalid(FindingCode.SWAPPING, "host", swapped_bytes=rise)
 
 
 def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -> float:
@@ -153,8 +141,8 @@ def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -
     return max(float(silent[silent > limit].sum()), told)
 
 
-def _interference(record: RunRecord, window: Window) -> Iterable[Reason]:
-    """Every reason that lies outside the engine."""
+def _interference(record: RunRecord, window: Window) -> Iterable[Finding]:
+    """Everything that lies outside the engine."""
     yield from _worker_silent(record, window)
     yield from _clock(record, window)
     yield from _starved(record, window)
@@ -162,14 +150,14 @@ def _interference(record: RunRecord, window: Window) -> Iterable[Reason]:
     yield from _missing_metrics(record, window)
 
 
-def _disk_full(record: RunRecord) -> Iterable[Reason]:
+def _disk_full(record: RunRecord) -> Iterable[Finding]:
     """The disk refused a write: what came afterwards is nowhere."""
     full = record.last_event(DiskFull)
     if full is not None:
-        yield "disk-full", "disk", f"the run could not be written to its end: {full.text}"
+        yield _invalid(FindingCode.DISK_FULL, "disk", message=full.text)
 
 
-def _worker_silent(record: RunRecord, window: Window) -> Iterable[Reason]:
+def _worker_silent(record: RunRecord, window: Window) -> Iterable[Finding]:
     """The kernel's numbers went on while the worker's own did not: it was stopped."""
     told, seen = record.series.get(STEPS), record.series.get("rss_bytes")
     if told is None or seen is None:
@@ -185,16 +173,11 @@ def _worker_silent(record: RunRecord, window: Window) -> Iterable[Reason]:
         if after - before > limit and ((samples > before) & (samples < after)).sum() > 1
     )
     if silent > _SILENT_SHARE * window.duration_s:
-        judged = format_duration(window.duration_s)
-        yield (
-            "worker-silent",
-            "worker",
-            f"the worker said nothing for {format_duration(silent)} of the {judged} judged, as if "
-            "it had been stopped",
-        )
+        judged_s = window.duration_s
+        yield _invalid(FindingCode.WORKER_SILENT, "worker", silent_s=silent, judged_s=judged_s)
 
 
-def _clock(record: RunRecord, window: Window) -> Iterable[Reason]:
+def _clock(record: RunRecord, window: Window) -> Iterable[Finding]:
     jumps = [
         abs(jump.seconds)
         for jump in record.all_events(ClockJump)
@@ -202,37 +185,23 @@ def _clock(record: RunRecord, window: Window) -> Iterable[Reason]:
     ]
     jumped = sum(jumps)
     if jumped > max(_CLOCK_LEAST_S, _CLOCK_SHARE * window.duration_s):
-        yield (
-            "clock-jump",
-            "host",
-            f"the wall clock jumped by {format_duration(jumped)} against the steady one: the "
-            "machine was suspended, or its clock was set, while the run was judged",
-        )
+        yield _invalid(FindingCode.CLOCK_JUMP, "host", jumped_s=jumped)
 
 
-def _starved(record: RunRecord, window: Window) -> Iterable[Reason]:
-    limits = {
-        "worker_cpu_wait_s": (_WAITING_SHARE, "the worker waited for a processor"),
-        "host_steal_s": (_STEAL_SHARE, "the hypervisor gave its processors to others"),
-    }
-    for name, (limit, said) in limits.items():
+def _starved(record: RunRecord, window: Window) -> Iterable[Finding]:
+    for name, limit in (("worker_cpu_wait_s", _WAITING_SHARE), ("host_steal_s", _STEAL_SHARE)):
         share = share_of_time(record.series.get(name), window)
         if share > limit:
-            yield "starved", "host", f"{said} for {share:.0%} of the time"
+            yield _invalid(FindingCode.STARVED, "host", metric=name, share=share)
 
 
-def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Reason]:
+def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Finding]:
     share = share_of_time(record.series.get("probe_stop_s"), window)
     if share > _PROBE_SHARE:
-        yield (
-            "probe-stall",
-            "probe",
-            f"heap scans and checkpoints stopped the engine for {share:.0%} of the time; raise "
-            "probe.collectible_every, or lower the ballast",
-        )
+        yield _invalid(FindingCode.PROBE_STALL, "probe", share=share)
 
 
-def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Reason]:
+def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Finding]:
     """Gated metrics that the target declares, and that never came."""
     if window.duration_s < _MISSED_AFTER_S:
         return
@@ -244,7 +213,7 @@ def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Reason]:
     for name in sorted(gated & {str(item) for item in declared} - left_out):
         series = record.series.get(name)
         if series is None or not len(series):
-            yield "metric-missing", name, f"{name} was declared by the target and never came"
+            yield _invalid(FindingCode.METRIC_MISSING, name)
 
 
 def share_of_time(series: Series | None, window: Window) -> float:

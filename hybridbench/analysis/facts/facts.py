@@ -22,7 +22,6 @@ from hybridbench.records.events import (
     WorkloadFailed,
 )
 from hybridbench.records.json_value import JsonValue
-from hybridbench.units import format_count
 
 _UNKNOWN = EventCounters({})
 _CUTS = (Crash, WorkerGone, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
@@ -33,10 +32,11 @@ class Coverage:
     """What the profile asserts that a run must have exercised, and what it did.
 
     The table has every counter that moved; ``required`` is None where nothing is asserted.
+    ``missing`` has the counters that came to less.
     """
 
     table: Mapping[str, JsonValue]
-    missing: tuple[str, ...]
+    missing: tuple[Mapping[str, JsonValue], ...]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def coverage(record: RunRecord, counted: Sequence[EventCounters]) -> Coverage:
         if name not in required and totals[name] > 0:
             table[name] = {"required": None, "seen": totals[name], "met": True}
     missing = tuple(
-        f"{name} {format_count(totals[name])} of {format_count(need)}"
+        {"counter": name, "seen": totals[name], "required": need}
         for name, need in required.items()
         if totals[name] < need
     )

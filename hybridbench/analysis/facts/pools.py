@@ -15,6 +15,7 @@ _WORDS: Mapping[str, str] = {
     "kv": "KV tokens",
     "swa": "KV tokens in sliding windows",
     "req": "request rows",
+    "host_kv": "KV tokens on the host",
     "tree": "tree nodes",
 }
 

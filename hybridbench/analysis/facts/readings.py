@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.codes import FindingCode
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, VerdictKind
-from hybridbench.units import format_count
 
 # Bytes, nanoseconds or events: no process gets there.
 LARGEST = 1e30
 # Smaller than this is 0: nothing measured resolves it beside what it is a part of.
 SMALLEST = 1e-30
-
-_NAMED = 3
 
 
 def are_readings(value: FloatArray) -> NDArray[np.bool_]:
@@ -66,16 +65,5 @@ def beyond_findings(beyond: Mapping[str, int]) -> list[Finding]:
     """At most one: what was left out could have been anything."""
     if not beyond:
         return []
-    names = list(beyond)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    shown = ", ".join(names[:_NAMED]) + more
-    return [
-        Finding(
-            kind="unreadable",
-            verdict=VerdictKind.INCONCLUSIVE,
-            subject="samples",
-            title=f"{format_count(sum(beyond.values()))} samples of {shown} are beyond "
-            f"{LARGEST:g}, which nothing measured can be: left out",
-            evidence=tuple(f"{name}: {n} samples" for name, n in beyond.items()),
-        )
-    ]
+    data: dict[str, JsonValue] = {"samples": dict(beyond), "largest": LARGEST}
+    return [Finding(FindingCode.UNREADABLE, VerdictKind.INCONCLUSIVE, "samples", data=data)]

@@ -8,7 +8,6 @@ only the profile's limit on a cost or a rate shows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,7 +24,8 @@ from hybridbench.analysis.trend.work_cost import (
     work_blocks,
 )
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, Worsening, worsening
-from hybridbench.records.verdict import DecayResult, Finding, VerdictKind
+from hybridbench.records.codes import FindingCode, NoteCode
+from hybridbench.records.verdict import DecayResult, Finding, Note, VerdictKind
 
 # Steady traffic that a trend or a step must have: the first minute of a full tree is no rule.
 LEAST_WINDOW_S = 90.0
@@ -53,7 +53,7 @@ class Decay:
 
     findings: tuple[Finding, ...] = ()
     results: tuple[DecayResult, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,10 @@ def judge_decay(facts: Facts) -> Decay:
         if change.is_decay(derived) and change.relative is not None:
             findings.append(decay_finding(record, derived, blocks, change.relative))
         elif change.is_machine(derived):
-            machine.append(derived.label)
+            machine.append(derived.name)
         results.append(_result(derived, blocks, change))
-    return Decay(tuple(findings), tuple(results), tuple(_notes(machine)))
+    notes = (Note(NoteCode.MACHINE_SLOWER, {"metrics": list(machine)}),) if machine else ()
+    return Decay(tuple(findings), tuple(results), notes)
 
 
 def _can_judge(derived: DerivedMetric, blocks: WorkBlocks, window: Window) -> bool:
@@ -216,14 +217,6 @@ def _result(derived: DerivedMetric, blocks: WorkBlocks, change: _Change) -> Deca
     )
 
 
-def _notes(machine: Sequence[str]) -> Iterable[str]:
-    if machine:
-        yield (
-            f"the machine got slower while it was judged: {', '.join(machine)} rose, but not "
-            "beyond what slowed the other times"
-        )
-
-
 def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks) -> Finding | None:
     """A finding if the interval lies wholly on the wrong side of the profile's limit."""
     limit = record.manifest.profile.limits_as_planned.get(derived.name)
@@ -234,15 +227,10 @@ def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks)
     missed = lower > limit if derived.higher_is_worse else upper < limit
     if not missed:
         return None
-    side = "above" if derived.higher_is_worse else "below"
-    span = f"{quantity(lower, derived)} to {quantity(upper, derived)}"
     return Finding(
-        kind="below-threshold",
+        kind=FindingCode.BELOW_THRESHOLD,
         verdict=VerdictKind.DEGRADED,
         subject=derived.name,
-        title=f"the {derived.label} is {quantity(value, derived)}, {side} the profile's limit of "
-        f"{quantity(float(limit), derived)}",
-        evidence=(f"{span} over the judged window ({100 * _CONFIDENCE:.4g} %)",),
         since_s=float(blocks.t_s[0]),
         data={"value": value, "lower": lower, "upper": upper, "promise": float(limit)},
     )
@@ -268,17 +256,11 @@ def decay_finding(
     """The finding that ``change`` makes."""
     before, after, since_s = _before_after(blocks, change)
     factor = float(np.exp(change.change))
-    least = float(np.expm1(change.sure))
-    driver = _level_followed(record, derived, blocks)
     return Finding(
-        kind="decay",
+        kind=FindingCode.DECAY,
         verdict=VerdictKind.DEGRADED,
         subject=derived.name,
-        title=f"the {derived.label} {'rose' if derived.higher_is_worse else 'fell'} "
-        f"{'in one step' if change.shape == 'step' else 'steadily'} "
-        f"from {quantity(before, derived)} to {quantity(after, derived)}",
-        driver=driver,
-        evidence=tuple(_evidence(derived, least, driver)),
+        driver=_level_followed(record, derived, blocks),
         since_s=since_s,
         data={
             "shape": change.shape,
@@ -288,29 +270,10 @@ def decay_finding(
             "factor": factor,
             "factor_lower": float(np.exp(change.lower)),
             "factor_upper": float(np.exp(change.upper)),
+            "sure_change": float(np.expm1(change.sure)),
             "least_change": derived.least_change,
         },
     )
-
-
-def quantity(value: float, derived: DerivedMetric) -> str:
-    """A value in words: ``0.112 ms``, ``74.2 %``."""
-    if derived.unit == "ratio":
-        return f"{100 * value:.3g} %"
-    return f"{value:.3g} {derived.unit}"
-
-
-def _evidence(derived: DerivedMetric, least: float, driver: str | None) -> list[str]:
-    said = [
-        f"worse by at least {least:.0%} beyond doubt (99.9 %); {derived.least_change:.0%} counts",
-    ]
-    if derived.loads:
-        said.append("what batches and prompts explain of it is taken out")
-    if derived.timed:
-        said.append("the other times of the run did not rise with it, so it is not the machine")
-    if driver is not None:
-        said.append(f"it follows {driver} better than it follows time")
-    return said
 
 
 def _before_after(blocks: WorkBlocks, change: Worsening) -> tuple[float, float, float]:

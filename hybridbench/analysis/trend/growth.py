@@ -6,7 +6,7 @@ again: then the finding says so.  Growth that answering probes explains is the b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +16,11 @@ from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import judged_samples
-from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Unit, label_of
+from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Unit
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import WAITING, Finding, MetricResult, Rate, VerdictKind
-from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
+from hybridbench.units import digits_apart, format_bytes
 
 _EXPLAINS = 0.05
 
@@ -59,25 +60,11 @@ def growth_findings(
 
 def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
     """Findings of objects that wait for the collector, with the growth that they explain."""
-    said = _split_text(results)
+    split = _collectible(results)
     return [
-        replace(finding, evidence=(*finding.evidence, said))
-        if said and finding.kind == WAITING
-        else finding
+        replace(finding, data={**finding.data, **split}) if finding.kind == WAITING else finding
         for finding in findings
     ]
-
-
-def rate_text(rate: Rate) -> str:
-    """``+3.45 GiB/h [3.40 GiB/h, 3.50 GiB/h]``, or the same in counts."""
-    form = format_bytes if rate.unit == Unit.BYTES.value else format_count
-    unit = "" if rate.unit == Unit.BYTES.value else f" {rate.unit}"
-    digits = digits_apart(form, (rate.value, rate.lower, rate.upper))
-
-    def one(value: float) -> str:
-        return f"{form(value, digits)}{unit}/{rate.per}"
-
-    return f"{'+' * (rate.value >= 0)}{one(rate.value)} [{one(rate.lower)}, {one(rate.upper)}]"
 
 
 def explained_share(results: Sequence[MetricResult]) -> tuple[float, Rate] | None:
@@ -92,17 +79,17 @@ def explained_share(results: Sequence[MetricResult]) -> tuple[float, Rate] | Non
     return (share, collectible) if share >= _EXPLAINS else None
 
 
-def _split_text(results: Sequence[MetricResult]) -> str:
+def _collectible(results: Sequence[MetricResult]) -> dict[str, JsonValue]:
+    """For a finding's ``data``: the garbage in the growth of memory."""
     explained = explained_share(results)
     if explained is None:
-        return ""
-    share, collectible = explained
-    if share > 1.0:
-        return (
-            f"collectible memory grows by {rate_text(collectible)}, faster than private memory: "
-            "it accounts for all of the growth and reuses memory that was freed before"
-        )
-    return f"collectible {rate_text(collectible)} explains {share:.0%} of the memory growth"
+        return {}
+    share, rate = explained
+    return {"collectible": {"share": share, **_ends(rate)}}
+
+
+def _ends(rate: Rate) -> dict[str, JsonValue]:
+    return {"value": rate.value, "lower": rate.lower, "upper": rate.upper}
 
 
 def _driver(facts: Facts, result: MetricResult) -> Driver | None:
@@ -127,46 +114,29 @@ def _leak(
     rate, per_request = result.rate_per_hour, result.rate_per_request
     assert rate is not None, "nothing is called a leak without a rate"
     rates: tuple[Rate, ...] = (rate,)
-    per_event = ""
     if driver is not None:
         rates = (*rates, driver.rate(rate.unit))
-        per_event = f"; {rate_text(rates[1])}"
     if per_request is not None and (driver is None or driver.counter != "finishes"):
         rates = (*rates, per_request)
-    explained = explained_share(results) if result.metric == MEMORY else None
-    garbage = explained is not None and explained[0] > 0.5
     left = _exhaustion(record, result)
-    exhaustion: dict[str, JsonValue] = {} if left is None else {"exhaustion": left.as_data()}
     return Finding(
-        kind="growth",
+        kind=FindingCode.GROWTH,
         verdict=VerdictKind.LEAK,
         subject=result.metric,
-        title=f"{label_of(result.metric)} grows by {rate_text(rate)}{per_event}",
         driver=None if driver is None else driver.counter,
         rates=rates,
-        cause="garbage that waits for a full collection" if garbage else "",
-        evidence=(
-            *_evidence(result, results),
-            *(() if left is None else (left.sentence(result.unit),)),
-            *(() if driver is None else driver.evidence()),
-        ),
         since_s=result.window_s[0],
-        data={"model": result.model, "q_value": result.q_value, **exhaustion},
+        data={
+            "model": result.model,
+            "reason": result.reason,
+            "judged_s": result.window_s[1] - result.window_s[0],
+            "q_value": result.q_value,
+            "metrics_tested": sum(one.q_value is not None for one in results),
+            **(_collectible(results) if result.metric == MEMORY else {}),
+            **({} if left is None else {"exhaustion": left.as_data()}),
+            **({} if driver is None else driver.as_data()),
+        },
     )
-
-
-def _evidence(result: MetricResult, results: Sequence[MetricResult]) -> Iterable[str]:
-    start, end = result.window_s
-    yield f"{format_duration(end - start)} judged; best model: {result.model}; {result.reason}"
-    if result.rate_per_request is not None:
-        yield rate_text(result.rate_per_request)
-    if result.metric == MEMORY and explained_share(results) is not None:
-        yield _split_text(results)
-    if result.q_value is not None:
-        tested = sum(one.q_value is not None for one in results)
-        q = max(result.q_value, 1e-12)
-        odds = "less than once in a million runs" if q < 1e-6 else f"once in {1.0 / q:,.0f} runs"
-        yield f"counting all {tested} gated metrics, chance does this {odds}"
 
 
 def _exhaustion(record: RunRecord, result: MetricResult) -> Exhaustion | None:
@@ -177,18 +147,17 @@ def _exhaustion(record: RunRecord, result: MetricResult) -> Exhaustion | None:
 
 
 def _undecided(result: MetricResult) -> Finding:
-    longer = ""
-    if result.needed_s is not None:
-        more_s = max(result.needed_s - (result.window_s[1] - result.window_s[0]), 1.0)
-        longer = f"; about {format_duration(more_s)} more would decide"
     return Finding(
-        kind="undecided",
+        kind=FindingCode.UNDECIDED,
         verdict=VerdictKind.INCONCLUSIVE,
         subject=result.metric,
-        title=f"{label_of(result.metric)}: {result.reason}{longer}",
         rates=() if result.rate_per_hour is None else (result.rate_per_hour,),
         since_s=result.window_s[0],
-        data={"needed_s": result.needed_s},
+        data={
+            "reason": result.reason,
+            "needed_s": result.needed_s,
+            "judged_s": result.window_s[1] - result.window_s[0],
+        },
     )
 
 
@@ -198,9 +167,8 @@ def exceeds(part: Rate, whole: Rate) -> bool:
     return in_bytes and part.lower > max(whole.upper, 0.0)
 
 
-def part_and_whole(part: Rate, whole: Rate) -> str:
-    """Why a part can grow by more than the process does."""
-    most = max(whole.upper, 0.0)
+def part_and_whole(part: Rate, most: float) -> str:
+    """Why a part can grow by more than the ``most`` that the process does."""
     digits = digits_apart(format_bytes, (part.value, part.lower, part.upper))
     value, lower, upper = (
         format_bytes(end, digits) for end in (part.value, part.lower, part.upper)
@@ -222,12 +190,14 @@ def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
 
 
 def _explained(finding: Finding, whole: Rate) -> Finding:
-    if finding.subject == MEMORY or finding.kind in ("undecided", "threshold"):
+    if finding.subject == MEMORY or finding.kind in (FindingCode.UNDECIDED, FindingCode.THRESHOLD):
         return finding
     part = next((rate for rate in finding.rates if exceeds(rate, whole)), None)
     if part is None:
         return finding
-    return replace(finding, evidence=(part_and_whole(part, whole), *finding.evidence))
+    most = max(whole.upper, 0.0)
+    faster: dict[str, JsonValue] = {**_ends(part), "memory_upper": most}
+    return replace(finding, data={**finding.data, "faster_than_memory": faster})
 
 
 def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) -> list[Finding]:
@@ -258,19 +228,12 @@ def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) ->
         return []
     return [
         Finding(
-            kind="observer-grows",
+            kind=FindingCode.OBSERVER_GROWS,
             verdict=VerdictKind.INVALID,
             subject="the bench itself",
-            title=f"answering probes makes the worker grow: {format_bytes(per_probe)} a probe, "
-            f"{rate_text(rate)}; the run says nothing about the engine's own growth",
-            driver=None,
             rates=(rate, Rate(per_probe, per_probe - error, per_probe + error, "B", "probe")),
-            cause="answers to probes are kept, or grow with every one",
-            evidence=(
-                f"of {rate_text(grown)} in all, {min(share, 1.0):.0%} or more came "
-                f"while {len(seen)} answers were made",
-            ),
             since_s=float(seen.t_s[0]),
+            data={"memory": _ends(grown), "share": share, "probes": len(seen)},
         )
     ]
 
@@ -291,16 +254,6 @@ class Exhaustion:
     expected_s: float
     soonest_s: float
     latest_s: float | None  # None where the interval's lower end does not grow
-
-    def __str__(self) -> str:
-        latest = format_duration(self.latest_s) if self.latest_s is not None else "never"
-        return f"{format_duration(self.expected_s)} [{format_duration(self.soonest_s)}, {latest}]"
-
-    def sentence(self, unit: str) -> str:
-        """For a finding's evidence; ``unit`` is that of the limit."""
-        form = format_bytes if unit == Unit.BYTES.value else format_count
-        size = form(self.limit.size)
-        return f"at this rate the limit of {size} is reached in {self} ({self.limit.said})"
 
     def as_data(self) -> dict[str, JsonValue]:
         """For a finding's ``data``: what the rule for stopping early reads."""

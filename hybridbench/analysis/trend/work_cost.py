@@ -119,6 +119,7 @@ DERIVED_METRICS: tuple[DerivedMetric, ...] = (
     ),
     DerivedMetric("forward_cpu_ms", {"forward_cpu_s": 1.0}, _TOKENS, _BATCH),
     DerivedMetric("forward_ms", {"forward_s": 1.0}, _TOKENS, _BATCH, judged=False),
+    DerivedMetric("check_ms", {"check_s": 1.0}, {_STEPS: 1.0}, judged=False),
     DerivedMetric(
         "token_ms", {"step_s": 1.0}, _TOKENS, _BATCH, least_change=0.15, from_traffic=True
     ),

@@ -9,7 +9,7 @@ from hybridbench.engine.engine import Engine
 
 PAIRS_PER_REQUEST = 20
 PAYLOAD_BYTES = 400
-# Pairs live this long first: what dies young goes with the young generations, and leaves no tooth.
+# Pairs live this long first: what dies young goes with the young generations, and nothing falls.
 PAIRS_KEPT = 30_000
 
 
@@ -45,6 +45,6 @@ DEFECT = control(
     symptom="memory rises and falls with the full collections; its low points stay.",
     rate="none from trough to trough",
     patches=(beside_steps(PairsThatExpire()),),
-    # A small heap: its quarter is reached often, so there are many teeth.
+    # A small heap: its quarter is reached often, so memory falls often.
     overrides=(("ballast.objects", "0"),),
 )

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.codes import NoteCode
 from hybridbench.records.events import Checkpoint, Event, Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json, manifest_to_json
-from hybridbench.records.verdict import MetricResult, Rate
+from hybridbench.records.verdict import MetricResult, Note, Rate, Unphrased, Verdict
 from tests.unit.analysis.traces import ar1
 
 MB, GIB = 1e6, 2.0**30
@@ -85,6 +86,20 @@ def hourly(result: MetricResult) -> Rate:
     """The growth of a metric that had samples enough."""
     assert result.rate_per_hour is not None
     return result.rate_per_hour
+
+
+def unphrased(verdict: Verdict) -> Unphrased:
+    """What a verdict's texts are to be made of."""
+    assert verdict.unphrased is not None
+    return verdict.unphrased
+
+
+def notes_of(verdict: Verdict) -> tuple[Note, ...]:
+    return unphrased(verdict).notes
+
+
+def note_codes(verdict: Verdict) -> set[NoteCode]:
+    return {note.code for note in notes_of(verdict)}
 
 
 def sample_times(run: Run) -> FloatArray:

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from hybridbench.analysis import judge as judge_module
-from hybridbench.analysis.boundary import KIND, Boundary, failure_findings
+from hybridbench.analysis.boundary import Boundary, failure_findings
 from hybridbench.analysis.comparison import compare as comparison_module
 from hybridbench.analysis.comparison.compare import compare, look
 from hybridbench.analysis.comparison.records import ComparisonTerms, Outcome
@@ -26,6 +26,7 @@ from hybridbench.analysis.trend import growth
 from hybridbench.cli.judge import JudgeFormat
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import EngineViolation, Segment
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.stored_verdict import verdict_from_json
@@ -71,7 +72,7 @@ ANALYSES = (
     "not_seen",
     "probe_growth_findings",
     "readable",
-    "resolution_line",
+    "smallest_leak_called",
     "run_levels",
     "run_notes",
     "serving_results",
@@ -110,11 +111,11 @@ def resumed() -> RunRecord:
 
 
 def told(verdict: Verdict) -> set[tuple[str, str]]:
-    return {(f.kind, f.subject) for f in verdict.findings if f.kind != KIND}
+    return {(f.kind, f.subject) for f in verdict.findings if f.kind != FindingCode.ANALYSIS_FAILED}
 
 
 def failed(verdict: Verdict) -> set[str]:
-    return {f.subject for f in verdict.findings if f.kind == KIND}
+    return {f.subject for f in verdict.findings if f.kind == FindingCode.ANALYSIS_FAILED}
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +149,7 @@ def test_an_analysis_that_fails_takes_no_other_with_it(
     assert "Traceback" in trace
     stored = verdict_from_json(json.loads((tmp_path / VERDICT).read_text()))
     assert failed(stored) == failed(verdict)
-    assert KIND in (tmp_path / REPORT_HTML).read_text()
+    assert FindingCode.ANALYSIS_FAILED in (tmp_path / REPORT_HTML).read_text()
 
 
 @pytest.mark.parametrize("name", [*ANALYSES, *FACTS])
@@ -248,7 +249,7 @@ def test_a_generator_that_fails_on_the_way_is_caught() -> None:
 
     (finding,) = failure_findings(boundary.failures)
     assert finding.subject == "a part"
-    assert "ZeroDivisionError" in finding.title
+    assert str(finding.data["error"]).startswith("ZeroDivisionError")
     assert finding.verdict is VerdictKind.INCONCLUSIVE
 
 
@@ -321,7 +322,7 @@ def test_a_column_that_cannot_be_judged_is_undecided(
 
     assert row is not None
     assert row.verdict is VerdictKind.INCONCLUSIVE
-    assert row.result.reason.startswith(KIND)
+    assert row.result.reason.startswith(FindingCode.ANALYSIS_FAILED)
     assert row.failure is not None
     assert "Traceback" in row.failure.trace
     with pytest.raises(BrokenError):
@@ -345,7 +346,7 @@ def test_a_file_of_which_a_column_could_not_be_judged_is_told_with_the_traceback
 
     said = capsys.readouterr()
     assert ended.value.exit_code == int(ExitCode.INCONCLUSIVE)
-    assert KIND in " ".join(said.out.split())
+    assert FindingCode.ANALYSIS_FAILED in " ".join(said.out.split())
     assert "BrokenError: on purpose" in said.err
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.judge import judge, judge_so_far
+from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.codes import NoteCode
 from hybridbench.records.events import EngineViolation, Interrupted, ProbeLeftOut, Reclaim
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import PRECEDENCE, VerdictKind
@@ -18,7 +20,10 @@ from tests.unit.analysis.records import (
     Run,
     healthy_record,
     hourly,
+    note_codes,
+    notes_of,
     reference_cycles,
+    unphrased,
     with_events,
     with_manifest,
     with_series,
@@ -35,7 +40,7 @@ def test_ten_healthy_minutes_are_clean_and_a_gibibyte_an_hour_is_a_leak(seed: in
     rate = hourly(leak.metrics[-1])
     assert rate.value == pytest.approx(GIB, rel=0.1)
     assert leak.findings[0].subject == "rss_anon_swap_bytes"
-    assert any("the limit of 16.0 GiB is reached in" in said for said in leak.findings[0].evidence)
+    assert mapping(leak.findings[0].data, "exhaustion")["limit"] == 16 * GIB
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -51,8 +56,8 @@ def test_three_healthy_minutes_are_bounded_by_their_limit(seed: int) -> None:
     verdict = judge(healthy_record(Run(180.0, 60.0, seed, probe_s=2.0)))
 
     assert verdict.kind is VerdictKind.CLEAN
-    assert "memory grows by no more than" in verdict.headline
-    assert "calls none by its trend" in verdict.can_rule_out
+    assert unphrased(verdict).memory == verdict.metrics[-1]
+    assert unphrased(verdict).smallest_leak is not None
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -73,7 +78,7 @@ def test_without_steady_no_trend_is_a_leak_before_45_minutes() -> None:
     old = judge(healthy_record(Run(5400.0, None, leak_bytes_per_h=GIB, probe_s=20.0)))
 
     assert young.kind is VerdictKind.INCONCLUSIVE
-    assert any("no steady event" in note for note in young.notes)
+    assert NoteCode.NO_STEADY_EVENT in note_codes(young)
     assert old.kind is VerdictKind.LEAK
 
 
@@ -86,7 +91,7 @@ def test_too_few_collectible_probes_leave_that_metric_open() -> None:
 
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert verdict.findings[0].subject == "gc_collectible_bytes"
-    assert "30 are needed" in verdict.findings[0].title
+    assert str(verdict.findings[0].data["reason"]).startswith("too-short: 16 samples")
 
 
 def test_growth_that_the_collector_would_give_back_is_split() -> None:
@@ -94,8 +99,7 @@ def test_growth_that_the_collector_would_give_back_is_split() -> None:
 
     growth = next(f for f in verdict.findings if f.subject == "rss_anon_swap_bytes")
     assert growth.verdict is VerdictKind.LEAK
-    assert any("explains 9" in said or "explains 10" in said for said in growth.evidence)
-    assert growth.cause == "garbage that waits for a full collection"
+    assert 0.9 <= number(mapping(growth.data, "collectible"), "share") < 1.1
 
 
 def test_every_gated_trend_carries_a_line_and_its_band() -> None:
@@ -130,7 +134,7 @@ def test_an_interrupted_run_is_judged_on_what_there_is() -> None:
 
     assert verdict.kind is VerdictKind.CLEAN
     assert verdict.window_s == (120.0, 400.0)
-    assert any("interrupted after" in note for note in verdict.notes)
+    assert NoteCode.INTERRUPTED in note_codes(verdict)
 
 
 def test_an_empty_run_does_not_fail() -> None:
@@ -146,7 +150,7 @@ def test_what_the_target_could_not_show_is_listed() -> None:
 
     verdict = judge(replace(record, series=memory))
 
-    assert {text.split(":")[0] for text in verdict.not_seen} == {
+    assert set(unphrased(verdict).not_seen) == {
         "instances.*.stray",
         "instances.*.collectible",
         "instances.*.retained",
@@ -201,7 +205,8 @@ def test_what_looking_cost_the_engine_is_told() -> None:
 
     verdict = judge(with_series(healthy_record(Run(duration_s=240.0, steady_s=60.0)), stopped))
 
-    assert any("overhead: 0.70% of engine-loop time" in note for note in verdict.notes)
+    (note,) = [note for note in notes_of(verdict) if note.code is NoteCode.OVERHEAD]
+    assert note.data["share"] == pytest.approx(0.007)
 
 
 def test_what_the_worker_gave_back_at_the_end_is_told_step_by_step() -> None:
@@ -210,9 +215,13 @@ def test_what_the_worker_gave_back_at_the_end_is_told_step_by_step() -> None:
 
     verdict = judge(with_events(record, given))
 
-    (note,) = [line for line in verdict.notes if "held while idle" in line]
-    assert "a full collection 50.0 MiB" in note
-    assert "malloc_trim released 2.00 MiB" in note
+    (note,) = [note for note in notes_of(verdict) if note.code is NoteCode.RECLAIMED]
+    assert note.data == {
+        "at_rest_bytes": 300 * 2**20,
+        "trimmed_bytes": 2 * 2**20,
+        "flushed_bytes": 1 * 2**20,
+        "collected_bytes": 50 * 2**20,
+    }
 
 
 def test_a_probe_that_was_given_up_gates_nothing_and_is_told_as_not_seen() -> None:
@@ -222,5 +231,5 @@ def test_a_probe_that_was_given_up_gates_nothing_and_is_told_as_not_seen() -> No
     verdict = judge(replace(record, events=(*record.events, given_up)))
 
     assert all(result.metric != "gc_collectible_bytes" for result in verdict.metrics)
-    assert any(text.startswith("gc_collectible_bytes:") for text in verdict.not_seen)
+    assert "gc_collectible_bytes" in unphrased(verdict).not_seen
     assert any(r.metric == "gc_collectible_bytes" for r in judge(record).metrics)

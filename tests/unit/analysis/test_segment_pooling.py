@@ -18,6 +18,7 @@ from tests.unit.analysis.records import (
     checkpoint,
     healthy_record,
     hourly,
+    unphrased,
     with_checkpoints,
     with_events,
 )
@@ -100,7 +101,9 @@ def test_a_healthy_run_that_was_cut_stays_clean_though_its_memory_starts_anew() 
     assert hourly(memory).upper < 2 * GIB
     assert hourly(memory).upper - hourly(memory).lower < alone.upper - alone.lower
     # 2 x 474 s, not the 1100 s between the first moment and the last.
-    assert "no finding in 15m48s" in verdict.headline
+    judged = unphrased(verdict).memory
+    assert judged is not None
+    assert judged.window_s == (0.0, 948.0)
 
 
 def test_a_leak_in_either_segment_is_a_leak_of_the_run() -> None:
@@ -128,7 +131,7 @@ def test_an_exact_finding_of_the_first_worker_outlives_it() -> None:
 
     assert verdict.kind is VerdictKind.LEAK
     (residual,) = [finding for finding in verdict.findings if finding.kind == "residual"]
-    assert "in segment 1" in residual.evidence
+    assert residual.data["segments"] == [1.0]
 
 
 def test_what_both_workers_show_is_told_once() -> None:
@@ -136,7 +139,7 @@ def test_what_both_workers_show_is_told_once() -> None:
     verdict = judge(resumed(lost, lost))
 
     (residual,) = [finding for finding in verdict.findings if finding.kind == "residual"]
-    assert any("as well" in line for line in residual.evidence)
+    assert residual.data["segments"] == [1.0, 2.0]
 
 
 def test_gaps_in_one_segment_do_not_void_the_other() -> None:

@@ -144,7 +144,7 @@ def test_a_green_run_says_how_much_of_the_plan_the_budget_left_out(tmp_path: Pat
         "1 of 1 cell passed; 1 more left out by the budget (not accepted without --allow-partial)"
     )
     document = nightly_document(found, "night")
-    assert "left cells of the plan out" in document.meaning
+    assert "left out cells of the plan" in document.meaning
     assert "two: left out by the budget" in render_junit(document)
     assert "13" in render_junit(document)
     assert (accepted.word, accepted.exit_code, accepted.green) == ("PASS", 0, True)

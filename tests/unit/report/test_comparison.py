@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from hybridbench.errors import ExitCode
+from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison import comparison_document
 from hybridbench.report.console import render_console
 from hybridbench.report.document import DocumentKind, Table, Tone
@@ -75,7 +76,7 @@ def test_a_regression_between_revisions_asks_for_a_bisection() -> None:
         ),
     )
 
-    (step,) = [f for f in document(made).answer if f.label == "What to do"]
+    (step,) = [f for f in document(made).answer if f.label == NEXT]
 
     assert step.code == "hybridbench bisect --good v1 --bad v2"
 
@@ -86,7 +87,7 @@ def test_an_undecided_comparison_names_the_rounds_that_would_decide() -> None:
     source = replace(SOURCE, command=tuple(asked.split()))
     made = comparison_document(undecided, judged(undecided), source)
 
-    (step,) = [f for f in made.answer if f.label == "What to do"]
+    (step,) = [f for f in made.answer if f.label == NEXT]
 
     assert made.badge.word == "INCONCLUSIVE"
     again = re.fullmatch(
@@ -109,7 +110,7 @@ def test_the_finding_brings_its_rates_of_both_versions() -> None:
 def test_three_versions_are_told_apart_by_letters() -> None:
     made = document(comparison(0.8, several=True))
 
-    said = [fact.text for fact in made.answer if fact.label == "How fast"]
+    said = [fact.text for fact in made.answer if fact.label == "Speed"]
     assert [text[:2] for text in said] == ["B:", "C:"]
     assert [table.title for table in made.tables] == [
         "Versions",

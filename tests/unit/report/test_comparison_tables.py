@@ -54,9 +54,9 @@ def test_every_metric_that_both_have_is_a_row_with_its_role() -> None:
     table = _table("Metrics")
 
     roles = {row[0]: row[-1] for row in table.rows}
-    assert roles["throughput"] == "answers"
-    assert roles["idle memory"] == "guards"
-    assert roles["ITL p99"] == "shown"
+    assert roles["throughput"] == "primary"
+    assert roles["idle memory"] == "guardrail"
+    assert roles["ITL p99"] == "informational"
     assert "12 pairs" in table.note.lower()
     assert "Same within 3 %" in table.note
 

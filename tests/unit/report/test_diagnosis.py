@@ -89,7 +89,7 @@ def test_who_allocated_what_is_kept_stands_beside_who_holds_it(kind: str) -> Non
         "markdown": lambda: render_markdown(document).replace("\\", ""),
     }[kind]()
 
-    assert "Allocated and never given back" in said
+    assert "Allocated and never freed" in said
     assert "_add_leaf (engine/cache.py:267) < insert (engine/cache.py:103)" in said
     assert "2m more of traffic, 392 requests" in said
     assert document.diagnosis is not None

@@ -61,7 +61,7 @@ def test_the_page_says_that_it_is_not_the_last_word_and_renews_itself(run_dir: P
     assert status == 200
     assert headers["Content-Type"] == "text/html; charset=utf-8"
     assert int(headers["Refresh"]) >= 10
-    assert "so far; the run goes on" in text
+    assert "so far; run in progress" in text
     assert "exit code" not in text
 
 

@@ -63,4 +63,4 @@ def test_exact_findings_show_at_once() -> None:
     strays.saw_heap_scan(scan_reply(1, 0.0, instances={"TreeNode": InstanceCount(9, 4, 5, 0)}))
 
     assert waiting.so_far == "possible leak: waiting requests hold 2 slots of the mamba pool"
-    assert strays.so_far.startswith("possible leak: 5 stale TreeNode")
+    assert strays.so_far.startswith("possible leak: 5 removed TreeNode")

@@ -1,14 +1,19 @@
-"""The words of each finding, and of the verdict above them."""
+"""The words of each finding and note, and of the verdict above them."""
 
 from __future__ import annotations
 
 import pytest
 
-from hybridbench.records.codes import FindingCode
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.codes import FindingCode, NoteCode
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, Rate, Verdict, VerdictKind
+from hybridbench.records.manifest import Manifest
+from hybridbench.records.verdict import Finding, Note, Rate, Unphrased, Verdict, VerdictKind
+from hybridbench.sentences.notes import note_text
 from hybridbench.sentences.verdict import phrased, phrased_finding
 from hybridbench.sentences.words import Words
+from tests.unit.analysis.records import Run, healthy_record
 
 EXACTLY: dict[str, JsonValue] = {"driver_events": 40.0, "driver_share": 1.0, "driver_exact": True}
 MOSTLY: dict[str, JsonValue] = {
@@ -21,11 +26,17 @@ THREE = Rate(3.0, 3.0, 3.0, "state slots", "session close")
 ABOUT = Rate(0.9, 0.885, 0.915, "entries", "retract")
 
 
-def found(code: FindingCode, data: dict[str, JsonValue], *rates: Rate, driver: str = "") -> Finding:
+def found(
+    code: FindingCode,
+    data: dict[str, JsonValue],
+    *rates: Rate,
+    subject: str = "subject",
+    driver: str = "",
+) -> Finding:
     return Finding(
         code,
         VerdictKind.LEAK,
-        "subject",
+        subject,
         driver=driver or None,
         rates=rates,
         since_s=75.0,
@@ -156,11 +167,673 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             ("length at idle checkpoints: 1, 2, 3, 4",),
         ),
     ),
+    "negative count": (
+        found(
+            FindingCode.NEGATIVE_COUNT,
+            {"part": "session_held_tokens", "least": -2.0, "looks": 3, "readings": 40},
+        ),
+        Words(
+            "session held tokens is -2: the count fell below zero",
+            cause="something was released, or taken off the count, twice",
+            evidence=("in 3 of 40 readings, first at 1m15s",),
+        ),
+    ),
+    "more free slots than the pool has": (
+        found(
+            FindingCode.MORE_FREE_THAN_EXIST,
+            {"pool": "mamba", "most": 1.0, "looks": 89, "readings": 239},
+        ),
+        Words(
+            "free state slots exceed the size of the mamba pool by 1",
+            cause="a slot was freed twice and is in the free list twice",
+            evidence=("in 89 of 239 readings, first at 1m15s",),
+        ),
+    ),
+    "waiting requests with slots, by steps": (
+        found(
+            FindingCode.WAITING_HOLDS_SLOTS,
+            {
+                "pool": "mamba",
+                "most": 4.0,
+                "mean": 1.5,
+                "samples": 200,
+                "samples_holding": 50,
+                "first_sample_s": 65.0,
+                "checkpoints_holding": 1,
+                "violations": 2,
+                "violation": "r7 holds slot 4",
+                "driver_events": 60.0,
+                "driver_share": 1.0,
+                "driver_rise": 40.0,
+                "driver_of_steps": 0.06,
+            },
+            Rate(0.67, 0.6, 0.7, "state slots", "retract"),
+            driver="retracts",
+        ),
+        Words(
+            (
+                "waiting requests hold state slots between steps (up to 4, 1.5 on average);"
+                " each was taken upon a retract"
+            ),
+            cause="a slot taken during admission stays with the request after admission fails",
+            evidence=(
+                "waiting requests hold slots in 50 of 200 samples, first at 1m5s",
+                (
+                    "100% of the 40 slots were taken in steps with events.retracts (60 events),"
+                    " which are 6% of all steps"
+                ),
+                "still held at 1 checkpoint",
+                "reported by the engine's own check 2 times: r7 holds slot 4",
+            ),
+        ),
+    ),
+    "waiting requests with slots, by the engine's word": (
+        found(
+            FindingCode.WAITING_HOLDS_SLOTS,
+            {"pool": "mamba", "violations": 1, "violation": "r7 holds slot 4"},
+        ),
+        Words(
+            "waiting requests hold state slots between steps (reported by the engine)",
+            cause="a slot taken during admission stays with the request after admission fails",
+            evidence=("reported by the engine's own check 1 time: r7 holds slot 4",),
+        ),
+    ),
+    "requests without a client": (
+        found(
+            FindingCode.RUNNING_WITHOUT_CLIENT,
+            {
+                "most": 6.0,
+                "mean": 2.25,
+                "request_seconds": 480.0,
+                "readings": 100,
+                "readings_with": 80,
+                "driver_events": 30.0,
+                "driver_share": 0.9,
+            },
+            driver="disconnects",
+        ),
+        Words(
+            (
+                "up to 6 requests kept running after their client left (2.2 on average); "
+                "each began with a disconnect"
+            ),
+            cause="the disconnect did not reach the request, which decodes to its limit",
+            evidence=(
+                "in 80 of 100 readings, first at 1m15s",
+                "480 request-seconds of rows, slots and steps were spent on them",
+                "90% of them appeared in intervals in which events.disconnects rose (30 events)",
+            ),
+        ),
+    ),
+    "a request without tokens": (
+        found(
+            FindingCode.REQUEST_TOO_OLD,
+            {
+                "metric": "oldest_silence_s",
+                "age_s": 300.0,
+                "finished_meanwhile": 2400.0,
+                "turnovers": 75.0,
+                "usual_s": 4.0,
+            },
+        ),
+        Words(
+            "a request has had no token for 5m, while 2.40 k others finished",
+            cause="its completion was lost: what it holds stays taken",
+            evidence=(
+                "requests served since then: 75 times the number in the engine at once",
+                "the longest before it: 4s",
+            ),
+        ),
+    ),
+    "a request that stays": (
+        found(
+            FindingCode.REQUEST_TOO_OLD,
+            {
+                "metric": "oldest_request_s",
+                "age_s": 600.0,
+                "finished_meanwhile": 4800.0,
+                "turnovers": 150.0,
+                "usual_s": 20.0,
+            },
+        ),
+        Words(
+            "a request has been in the engine for 10m, while 4.80 k others finished",
+            evidence=(
+                "requests served since then: 150 times the number in the engine at once",
+                "the longest before it: 20s",
+            ),
+        ),
+    ),
+    "objects that wait for the collector": (
+        found(
+            FindingCode.INSTANCES_WAIT_FOR_COLLECTOR,
+            {
+                "unit": "tree nodes",
+                "most": 2200.0,
+                "last": 2100.0,
+                "probes": 24,
+                "probes_with_strays": 20,
+                "retained_most": 0.0,
+                "retained_measured": True,
+                "collectible_most": 2200.0,
+                "collections": 2,
+                "stretches": 3,
+                "collectible_bytes_most": 66e6,
+                "collectible": {"share": 0.97, "value": 2.9e9, "lower": 2.8e9, "upper": 3e9},
+                **EXACTLY,
+            },
+            Rate(0.97, 0.96, 0.98, "tree nodes", "evicted node"),
+            driver="nodes_evicted",
+        ),
+        Words(
+            (
+                "up to 2.20 k removed subject objects are still alive: 2.20 k wait for the "
+                "garbage collector; 0.97 [0.96, 0.98] tree nodes per evicted node"
+            ),
+            cause="removed objects still refer to each other: only a full collection frees them",
+            evidence=(
+                "removed objects alive in 20 of 24 heap scans, first at 1m15s, 2.10 k in the last",
+                "a full collection would free all of them: nothing else refers to them",
+                "2 full collections during the run; rates are from 3 stretches between them",
+                "collectible memory reached 62.9 MiB",
+                (
+                    "collectible memory grows by 2.70 GiB/h [2.61 GiB/h, 2.79 GiB/h]: 97% of "
+                    "the memory growth"
+                ),
+                "events.nodes_evicted rose by 40; each event added exactly 0.97",
+            ),
+        ),
+    ),
+    "objects without a collection": (
+        found(
+            FindingCode.INSTANCES_RETAINED,
+            {
+                "unit": "tree nodes",
+                "most": 9.0,
+                "last": 9.0,
+                "probes": 24,
+                "probes_with_strays": 20,
+                "retained_most": 0.0,
+                "collectible_most": 0.0,
+                "collections": 0,
+                "stretches": 2,
+            },
+        ),
+        Words(
+            "up to 9 removed subject objects are still alive: something still refers to them",
+            cause="something still refers to objects that the engine has removed",
+            evidence=(
+                "removed objects alive in 20 of 24 heap scans, first at 1m15s, 9 in the last",
+                "no full collection during the run",
+            ),
+        ),
+    ),
+    "objects that survive": (
+        found(
+            FindingCode.INSTANCES_RETAINED,
+            {
+                "unit": "tree nodes",
+                "most": 2200.0,
+                "last": 2100.0,
+                "probes": 24,
+                "probes_with_strays": 20,
+                "retained_most": 2000.0,
+                "collectible_most": 200.0,
+            },
+        ),
+        Words(
+            (
+                "up to 2.20 k removed subject objects are still alive: 2.00 k survive a full "
+                "gc.collect(), 200 wait for the garbage collector"
+            ),
+            cause=(
+                "removed objects still refer to each other and to objects in use: some form"
+                " cycles, which only a full collection frees; most are still referred to "
+                "from objects in use, so nothing frees them"
+            ),
+            evidence=(
+                "removed objects alive in 20 of 24 heap scans, first at 1m15s, 2.10 k in the last",
+                "up to 2.00 k tree nodes survive a full collection",
+                "up to 200 tree nodes are freed by one",
+            ),
+        ),
+    ),
+    "objects of which none is collected": (
+        found(
+            FindingCode.INSTANCES_RETAINED,
+            {
+                "unit": "tree nodes",
+                "most": 2200.0,
+                "last": 2100.0,
+                "probes": 24,
+                "probes_with_strays": 20,
+                "retained_most": 2200.0,
+                "collectible_most": 0.0,
+            },
+        ),
+        Words(
+            (
+                "up to 2.20 k removed subject objects are still alive: 2.20 k survive a full "
+                "gc.collect()"
+            ),
+            cause="something still refers to objects that the engine has removed",
+            evidence=(
+                "removed objects alive in 20 of 24 heap scans, first at 1m15s, 2.10 k in the last",
+                "up to 2.20 k tree nodes survive a full collection",
+            ),
+        ),
+    ),
+    "growth with an event": (
+        found(
+            FindingCode.GROWTH,
+            {
+                "model": "linear",
+                "reason": "growing by 2.79 GiB/h",
+                "judged_s": 600.0,
+                "q_value": 1e-4,
+                "metrics_tested": 9,
+                "exhaustion": {
+                    "limit": 16e9,
+                    "limit_is": "the memory limit of the control group",
+                    "expected_s": 3600.0,
+                    "soonest_s": 3000.0,
+                    "latest_s": 4000.0,
+                },
+                **MOSTLY,
+            },
+            Rate(3e9, 2.9e9, 3.1e9, "B", "h"),
+            Rate(1e5, 0.9e5, 1.1e5, "B", "retract"),
+            subject="rss_anon_swap_bytes",
+            driver="retracts",
+        ),
+        Words(
+            (
+                "private memory grows by 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h]; 97.7 "
+                "KiB/retract [87.9 KiB/retract, 107 KiB/retract]"
+            ),
+            evidence=(
+                "10m judged; best model: linear; growing by 2.79 GiB/h",
+                "false-alarm probability: 1 in 10,000 runs (Holm-adjusted over 9 gated metrics)",
+                (
+                    "at this rate the limit of 14.9 GiB is reached in 1h [50m, 1h6m] (the "
+                    "memory limit of the control group)"
+                ),
+                (
+                    "98% of the growth came in intervals in which events.retracts rose (by "
+                    "4,000 in all)"
+                ),
+                (
+                    "retracts cannot be distinguished in this run from tombstones, a, b, c and "
+                    "1 more"
+                ),
+            ),
+        ),
+    ),
+    "growth that may level off": (
+        found(
+            FindingCode.GROWTH,
+            {
+                "model": "linear",
+                "reason": "growing by 2.79 GiB/h",
+                "judged_s": 600.0,
+                "q_value": 1e-12,
+                "metrics_tested": 9,
+                "collectible": {"share": 1.2, "value": 3.2e9, "lower": 3.1e9, "upper": 3.3e9},
+                "exhaustion": {
+                    "limit": 16e9,
+                    "limit_is": "the memory limit of the control group",
+                    "expected_s": 3600.0,
+                    "soonest_s": 3000.0,
+                    "latest_s": None,
+                },
+            },
+            Rate(3e9, 2.9e9, 3.1e9, "B", "h"),
+            subject="rss_anon_swap_bytes",
+        ),
+        Words(
+            "private memory grows by 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h]",
+            cause="garbage that waits for a full collection",
+            evidence=(
+                "10m judged; best model: linear; growing by 2.79 GiB/h",
+                (
+                    "collectible memory grows by 2.98 GiB/h [2.89 GiB/h, 3.07 GiB/h], faster "
+                    "than private memory: it accounts for all of the growth and reuses memory "
+                    "that was freed before"
+                ),
+                (
+                    "false-alarm probability: less than 1 in 1,000,000 runs (Holm-adjusted over"
+                    " 9 gated metrics)"
+                ),
+                (
+                    "at this rate the limit of 14.9 GiB is reached in 1h [50m, never] (the "
+                    "memory limit of the control group)"
+                ),
+            ),
+        ),
+    ),
+    "growth of a part beyond the process": (
+        found(
+            FindingCode.GROWTH,
+            {
+                "model": "linear",
+                "reason": "growing by 2.79 GiB/h",
+                "judged_s": 600.0,
+                "faster_than_memory": {
+                    "value": 3e9,
+                    "lower": 2.9e9,
+                    "upper": 3.1e9,
+                    "memory_upper": 3e6,
+                },
+                "segments": [1, 2],
+            },
+            Rate(3e9, 2.9e9, 3.1e9, "B", "h"),
+            subject="rss_anon_swap_bytes",
+        ),
+        Words(
+            "private memory grows by 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h]",
+            evidence=(
+                (
+                    "these objects accumulate 2.79 GiB/h between collections (2.70 GiB to 2.89 "
+                    "GiB), more than private memory grows by (at most 2.86 MiB/h, 95 %): they "
+                    "reuse memory that was freed before, so this is not growth of the process"
+                ),
+                "10m judged; best model: linear; growing by 2.79 GiB/h",
+                "in segments 1 and 2",
+            ),
+        ),
+    ),
+    "an undecided metric": (
+        found(
+            FindingCode.UNDECIDED,
+            {"reason": "too-short: 16 samples", "needed_s": 888.0, "judged_s": 474.0},
+            subject="rss_anon_swap_bytes",
+        ),
+        Words("private memory: too-short: 16 samples; about 6m54s more would decide"),
+    ),
+    "an undecided extension": (
+        found(FindingCode.UNDECIDED, {"open": "extension"}, subject="rss_anon_swap_bytes"),
+        Words(
+            "the extension ended before two interim analyses on clearly different data "
+            "agreed; run longer"
+        ),
+    ),
+    "nothing judged": (
+        found(FindingCode.UNDECIDED, {"open": "no-window"}, subject="rss_anon_swap_bytes"),
+        Words("the run ended before anything could be judged"),
+    ),
+    "growth by the bench": (
+        found(
+            FindingCode.OBSERVER_GROWS,
+            {"memory": {"value": 3e9, "lower": 2.9e9, "upper": 3.1e9}, "share": 0.9, "probes": 60},
+            Rate(3e9, 2.9e9, 3.1e9, "B", "h"),
+            Rate(1e5, 0.9e5, 1.1e5, "B", "probe"),
+        ),
+        Words(
+            (
+                "answering probes makes the worker grow: 97.7 KiB per probe, 2.79 GiB/h "
+                "[2.70 GiB/h, 2.89 GiB/h]; the run says nothing about the engine's own "
+                "growth"
+            ),
+            cause="the answers to probes are kept, or each is larger than the one before",
+            evidence=(
+                (
+                    "of 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h] in all, 90% or more came while 60 "
+                    "probes were answered"
+                ),
+            ),
+        ),
+    ),
+    "decay in a step": (
+        found(
+            FindingCode.DECAY,
+            {
+                "before": 0.1,
+                "after": 0.3,
+                "shape": "step",
+                "sure_change": 1.5,
+                "least_change": 0.15,
+            },
+            subject="forward_ms",
+            driver="nodes_evicted",
+        ),
+        Words(
+            "the time of the model for each token rose in one step from 0.1 ms to 0.3 ms",
+            evidence=(
+                "worse by at least 150% (99.9 %); a change of 15% counts",
+                "without what batch sizes and prompt lengths explain",
+                "the other times of the run did not rise with it, so it is not the machine",
+                "it follows nodes_evicted better than it follows time",
+            ),
+        ),
+    ),
+    "decay of a rate": (
+        found(
+            FindingCode.DECAY,
+            {
+                "before": 0.9,
+                "after": 0.5,
+                "shape": "trend",
+                "sure_change": 0.35,
+                "least_change": 0.1,
+            },
+            subject="hit_rate",
+        ),
+        Words(
+            "the share of prompt tokens served by the cache fell steadily from 90 % to 50 %",
+            evidence=("worse by at least 35% (99.9 %); a change of 10% counts",),
+        ),
+    ),
+    "a limit on a cost": (
+        found(
+            FindingCode.BELOW_THRESHOLD,
+            {"value": 0.3, "lower": 0.25, "upper": 0.35, "promise": 0.2},
+            subject="forward_ms",
+        ),
+        Words(
+            ("the time of the model for each token is 0.3 ms, above the profile's limit of 0.2 ms"),
+            evidence=("0.25 ms to 0.35 ms over the judged window (99.9 %)",),
+        ),
+    ),
+    "a missed threshold": (
+        found(
+            FindingCode.THRESHOLD,
+            {
+                "threshold": "rss.slope<200MiB/h",
+                "measured": "rss.slope<200MiB/h is missed: 3.45 GiB/h",
+                "needed_s": 240.0,
+                "settling_s": 240.0,
+            },
+        ),
+        Words(
+            (
+                "rss.slope<200MiB/h is missed: 3.45 GiB/h, but in less than 4m growth may "
+                "be settling"
+            ),
+            evidence=("the user's threshold: rss.slope<200MiB/h",),
+        ),
+    ),
+    "a threshold that cannot be checked": (
+        found(FindingCode.THRESHOLD, {"threshold": "x<1", "error": "'x<1' names no metric"}),
+        Words("the threshold 'x<1' names no metric, and is not checked"),
+    ),
+    "a crash": (
+        found(
+            FindingCode.CRASH, {"reason": "oom", "detail": "limit of 8 GiB", "stderr": ["a", "b"]}
+        ),
+        Words(
+            "the worker was OOM-killed after 1m15s: limit of 8 GiB",
+            evidence=(
+                "stderr: a",
+                "stderr: b",
+            ),
+        ),
+    ),
+    "a false alarm": (
+        found(
+            FindingCode.FALSE_ALARM,
+            {"kind": "residual", "count": 3, "last_slots": 2, "last_s": 90.0},
+        ),
+        Words(
+            (
+                "the engine's check reported missing slots, but the next checkpoint "
+                "accounts for all (3 times)"
+            ),
+            evidence=(
+                "3 times, first at 1m15s",
+                "2 slots in the last report, at 1m30s",
+            ),
+        ),
+    ),
+    "a check of the engine": (
+        found(
+            FindingCode.ENGINE_ALIAS,
+            {
+                "kind": "alias",
+                "message": "slot 4 has two owners",
+                "count": 1,
+                "last_slots": 0,
+                "last_s": 75.0,
+            },
+        ),
+        Words(
+            "the engine's own check (alias): slot 4 has two owners",
+            evidence=("1 time, first at 1m15s",),
+        ),
+    ),
+    "lines of the log": (
+        found(
+            FindingCode.ENGINE_SAID,
+            {
+                "words": "double free",
+                "lines": ["free  of slot 4 twice", "and again"],
+                "count": 2,
+                "last_s": 90.0,
+            },
+        ),
+        Words(
+            'the engine\'s log reports a double free: "free of slot 4 twice"',
+            evidence=(
+                "2 lines, first at 1m15s, last at 1m30s",
+                'log: "and again"',
+            ),
+        ),
+    ),
+    "too few samples": (
+        found(FindingCode.TOO_FEW_SAMPLES, {"samples": 3}),
+        Words("only 3 samples of the worker's memory were taken; run longer"),
+    ),
+    "paths not taken": (
+        found(
+            FindingCode.COVERAGE,
+            {
+                "missing": [
+                    {"counter": "retracts", "seen": 11.0, "required": 1000},
+                    {"counter": "aborts", "seen": 0.0, "required": 5},
+                ]
+            },
+        ),
+        Words(
+            "the traffic never took the paths that this profile is for: retracts 11 of "
+            "1.00 k, aborts 0 of 5"
+        ),
+    ),
+    "interrupted": (
+        found(
+            FindingCode.INTERRUPTED,
+            {"missing": [{"counter": "aborts", "seen": 0.0, "required": 5}]},
+        ),
+        Words("interrupted before the traffic had covered: aborts 0 of 5"),
+    ),
+    "gaps": (
+        found(FindingCode.GAPS, {"missing_s": 30.0, "judged_s": 300.0}),
+        Words("30s of the 5m judged have no samples"),
+    ),
+    "late samples": (
+        found(FindingCode.SAMPLER_LATE, {"share": 0.2, "limit_s": 2.0}),
+        Words("20% of the samples were more than 2s late"),
+    ),
+    "swapping": (
+        found(FindingCode.SWAPPING, {"swapped_bytes": 64e6}),
+        Words("the host swapped out 61.0 MiB of the worker in the judged window"),
+    ),
+    "a full disk": (
+        found(FindingCode.DISK_FULL, {"message": "no space"}),
+        Words("the run could not be written to its end: no space"),
+    ),
+    "a silent worker": (
+        found(FindingCode.WORKER_SILENT, {"silent_s": 20.0, "judged_s": 300.0}),
+        Words("the worker did not answer for 20s of the 5m judged, as if it had been stopped"),
+    ),
+    "a jump of the clock": (
+        found(FindingCode.CLOCK_JUMP, {"jumped_s": 3600.0}),
+        Words(
+            "the wall clock jumped by 1h against the monotonic clock in the judged "
+            "window: the machine was suspended, or its clock was set"
+        ),
+    ),
+    "starved by the hypervisor": (
+        found(FindingCode.STARVED, {"metric": "host_steal_s", "share": 0.3}),
+        Words("the hypervisor gave its processors to others for 30% of the time"),
+    ),
+    "starved by processes": (
+        found(FindingCode.STARVED, {"metric": "run_delay_s", "share": 0.3}),
+        Words("the worker waited for a CPU for 30% of the time"),
+    ),
+    "stalled by probes": (
+        found(FindingCode.PROBE_STALL, {"share": 0.16}),
+        Words(
+            "heap scans and checkpoints stopped the engine for 16% of the time; raise "
+            "probe.collectible_every, or lower the ballast"
+        ),
+    ),
+    "a metric that was declared": (
+        found(FindingCode.METRIC_MISSING, {}),
+        Words("subject was declared by the target but never reported"),
+    ),
+    "a workload that failed": (
+        found(
+            FindingCode.WORKLOAD_FAILED, {"message": "a.jsonl:301: not JSON", "planned_s": 7200.0}
+        ),
+        Words("no request was sent after 1m15s (planned traffic: 2h): a.jsonl:301: not JSON"),
+    ),
+    "a machine that ended the run": (
+        found(FindingCode.STOPPED_EARLY, {"message": "3 MiB left"}),
+        Words("stopped before the planned end: 3 MiB left"),
+    ),
+    "unreadable samples": (
+        found(
+            FindingCode.UNREADABLE, {"samples": {"a": 3, "b": 2, "c": 1, "d": 1}, "largest": 1e30}
+        ),
+        Words(
+            (
+                "7 samples of a, b, c and 1 more are beyond 1e+30, which no measurement "
+                "reaches: left out"
+            ),
+            evidence=(
+                "a: 3 samples",
+                "b: 2 samples",
+                "c: 1 sample",
+                "d: 1 sample",
+            ),
+        ),
+    ),
+    "an analysis that failed": (
+        found(FindingCode.ANALYSIS_FAILED, {"error": "ZeroDivisionError: by zero"}),
+        Words(
+            (
+                "the analysis of subject failed (ZeroDivisionError: by zero): what it would"
+                " have found is not known"
+            ),
+            cause="a defect of hybridbench, not of the engine",
+            evidence=("the other analyses are complete",),
+        ),
+    ),
 }
 
 
 def verdict_of(*findings: Finding) -> Verdict:
-    return Verdict(VerdictKind.LEAK, "", findings, (), None, "")
+    beside = Unphrased(notes=(), not_seen=(), memory=None, steady=True, smallest_leak=None)
+    return Verdict(VerdictKind.LEAK, "", findings, (), None, "", unphrased=beside)
 
 
 @pytest.mark.parametrize("name", WORDS)
@@ -170,6 +843,13 @@ def test_a_finding_says(name: str) -> None:
     said = phrased_finding(finding)
 
     assert Words(said.title, said.cause, said.evidence) == words
+
+
+def test_every_code_has_a_sentence_here() -> None:
+    """The engine's own checks share one."""
+    shown = {finding.kind for finding, _ in WORDS.values()}
+
+    assert {code for code in FindingCode if not code.startswith("engine-")} <= shown
 
 
 def test_the_words_of_a_stored_finding_are_left_as_they_are() -> None:
@@ -184,4 +864,137 @@ def test_the_headline_is_the_first_title_and_counts_the_rest() -> None:
     one, three = phrased(verdict_of(lost)), phrased(verdict_of(lost, lost, lost))
 
     assert one.headline == "LEAK: 4 request rows are held by requests that no longer exist"
-    assert three.headline == f"{one.headline} (and 2 more findings)"
+    assert three.headline == f"{one.headline} (and 2 more LEAK findings)"
+
+
+NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
+    (
+        NoteCode.DEFECTS_AS_OF,
+        {"releases": ["0.5.2", "0.5.3"]},
+        ("this is the bundled engine with defects that 0.5.2 and 0.5.3 had, not that release"),
+    ),
+    (
+        NoteCode.STOPPED_EARLY,
+        {"at_s": 290.0, "message": "two looks agree"},
+        "stopped early, after 4m50s: two looks agree",
+    ),
+    (
+        NoteCode.WORKLOAD_FAILED,
+        {"at_s": 200.0, "message": "a.jsonl:301: not JSON"},
+        "no request was sent after 3m20s: a.jsonl:301: not JSON",
+    ),
+    (NoteCode.INTERRUPTED, {"at_s": 400.0}, "interrupted after 6m40s; partial results"),
+    (
+        NoteCode.NOT_COVERED,
+        {"cut_by": "disk_full", "missing": [{"counter": "aborts", "seen": 0.0, "required": 5}]},
+        "the disk was full before the traffic had covered: aborts 0 of 5",
+    ),
+    (
+        NoteCode.NOT_COVERED,
+        {"cut_by": "", "missing": [{"counter": "aborts", "seen": 0.0, "required": 5}]},
+        "the worker died before the traffic had covered: aborts 0 of 5",
+    ),
+    (
+        NoteCode.EXTENDED,
+        {"limit_s": 600.0, "planned_s": 300.0, "message": "private memory: growing", "by_s": 289.0},
+        (
+            "extended by 4m49s (at most 10m) beyond the planned 5m, as the verdict was "
+            "open: private memory: growing"
+        ),
+    ),
+    (
+        NoteCode.EXTENDED,
+        {"limit_s": 600.0, "planned_s": 300.0, "message": "private memory: growing"},
+        (
+            "extended (at most 10m) beyond the planned 5m, as the verdict was open: "
+            "private memory: growing"
+        ),
+    ),
+    (
+        NoteCode.NO_STEADY_EVENT,
+        {"leak_from_s": 2700.0},
+        (
+            "no steady event was seen: the judged window may include warm-up, and "
+            "growth over less than 45m is not called a leak"
+        ),
+    ),
+    (
+        NoteCode.NO_CHECKPOINT,
+        {},
+        "no idle checkpoint was taken: missing slots are judged from samples alone",
+    ),
+    (
+        NoteCode.BUSY_CHECKPOINTS,
+        {"checkpoints": 1},
+        "1 checkpoint ignored: requests were in flight",
+    ),
+    (
+        NoteCode.RECLAIMED,
+        {
+            "at_rest_bytes": 314572800,
+            "trimmed_bytes": 2097152,
+            "flushed_bytes": 1048576,
+            "collected_bytes": 52428800,
+        },
+        (
+            "of 300 MiB held while idle, malloc_trim released 2.00 MiB, flushing the "
+            "cache 1.00 MiB, a full collection 50.0 MiB"
+        ),
+    ),
+    (
+        NoteCode.OVERHEAD,
+        {"share": 0.007, "heap_scans": 12},
+        "measurement overhead: 0.70% of engine-loop time (12 heap scans)",
+    ),
+    (
+        NoteCode.MACHINE_SLOWER,
+        {"metrics": ["evict_ms", "forward_ms"]},
+        (
+            "the machine slowed down in the judged window: processor time of an "
+            "eviction, time of the model for each token rose, but not more than the "
+            "other times did"
+        ),
+    ),
+    (
+        NoteCode.SEGMENTS_JUDGED,
+        {
+            "windows": [
+                {"segment": 1, "start_s": 120.0, "end_s": 594.0},
+                {"segment": 2, "start_s": 720.0, "end_s": 1194.0},
+            ]
+        },
+        "judged: segment 1 from 2m to 9m54s, segment 2 from 12m to 19m54s",
+    ),
+    (NoteCode.SEGMENTS_JUDGED, {"windows": []}, "no segment was long enough to be judged"),
+    (
+        NoteCode.SEGMENT_INVALID,
+        {"title": "only 3 samples of the worker's memory were taken; run longer"},
+        ("not conclusive by itself: only 3 samples of the worker's memory were taken; run longer"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "data", "said"), NOTES)
+def test_a_note_says(code: NoteCode, data: dict[str, JsonValue], said: str) -> None:
+    assert note_text(Note(code, data)) == said
+    assert note_text(Note(code, data, segment=2)) == f"segment 2: {said}"
+
+
+def test_every_code_of_a_note_has_a_sentence_here() -> None:
+    assert {code for code, _, _ in NOTES} == set(NoteCode)
+
+
+def test_a_clean_run_says_what_it_rules_out_and_what_it_would_have_missed() -> None:
+    clean = phrased(judge(healthy_record(Run(seed=1))))
+    short = phrased(judge(healthy_record(Run(180.0, 60.0, probe_s=2.0))))
+
+    assert clean.headline.startswith("CLEAN: no finding in 7m54s; memory grows by no more than ")
+    assert "is ruled out (95 %); steady growth is called a leak from about " in clean.can_rule_out
+    assert "; a trend is called a leak only after 4m of steady state." in short.can_rule_out
+
+
+def test_a_run_without_a_judged_window_rules_nothing_out() -> None:
+    cut = phrased(judge(healthy_record(Run(duration_s=36.0, steady_s=12.0))))
+
+    assert cut.can_rule_out.endswith("too few memory samples, so no growth is ruled out.")
+    assert phrased(judge(RunRecord(Manifest(), {}, []))).can_rule_out.endswith("rules nothing out.")

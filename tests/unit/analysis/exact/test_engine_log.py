@@ -88,8 +88,9 @@ def test_one_finding_tells_the_text_how_often_and_when() -> None:
     (found,) = log_findings(record(*lines, said(5.0, "hello")), [])
 
     assert found.kind == "engine-said"
-    assert "token_to_kv_pool_allocator memory leak detected!" in found.title
-    assert found.evidence[0] == "10 lines, first at 10s, last at 1m10s"
+    assert found.data["words"] == Trouble.LEAK
+    assert found.data["lines"] == [_POOL_LEAK]
+    assert (found.data["count"], found.data["last_s"]) == (10, 70.0)
     assert found.since_s == 10.0
 
 

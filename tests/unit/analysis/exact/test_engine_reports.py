@@ -89,7 +89,7 @@ def test_a_death_is_a_crash_with_its_last_words(reason: str) -> None:
 
     assert verdict.kind is VerdictKind.CRASHED
     assert verdict.findings[0].data["reason"] == reason
-    assert verdict.findings[0].evidence == ("stderr: a", "stderr: b")
+    assert verdict.findings[0].data["stderr"] == ["a", "b"]
 
 
 def test_a_crash_with_slots_missing_is_a_leak_and_keeps_both_findings() -> None:

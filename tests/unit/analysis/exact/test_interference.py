@@ -11,6 +11,7 @@ from hybridbench.analysis.exact.validity import validity_findings
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.codes import NoteCode
 from hybridbench.records.events import ClockJump, DiskFull, Phase, ProbeLeftOut, StoppedEarly
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import (
@@ -18,6 +19,7 @@ from tests.unit.analysis.records import (
     checkpoint,
     healthy_record,
     hourly,
+    note_codes,
     with_checkpoints,
     with_events,
     with_manifest,
@@ -117,7 +119,7 @@ def test_a_full_disk_voids_the_run_and_keeps_what_was_found() -> None:
     assert judge(lost).kind is VerdictKind.LEAK
     assert verdict.kind is VerdictKind.INVALID
     assert [finding.kind for finding in verdict.findings[:2]] == ["disk-full", "residual"]
-    assert "no space" in verdict.findings[0].title
+    assert verdict.findings[0].data["message"] == "cannot write: no space"
 
 
 def test_a_run_that_ended_before_its_time_is_judged_on_what_it_covered() -> None:
@@ -127,7 +129,7 @@ def test_a_run_that_ended_before_its_time_is_judged_on_what_it_covered() -> None
 
     assert kinds(record) == ["coverage"]
     assert kinds(stopped) == []
-    assert any("stopped early" in note for note in judge(stopped).notes)
+    assert NoteCode.STOPPED_EARLY in note_codes(judge(stopped))
 
 
 def test_a_machine_that_gave_out_leaves_the_engine_undecided() -> None:
@@ -135,5 +137,5 @@ def test_a_machine_that_gave_out_leaves_the_engine_undecided() -> None:
     verdict = judge(with_events(record_with_rss(), event))
 
     assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert "3 MiB left" in verdict.findings[0].title
+    assert verdict.findings[0].data["message"] == "3 MiB left"
     assert np.isfinite(hourly(verdict.metrics[0]).value)

@@ -42,7 +42,7 @@ def test_more_free_slots_than_the_pool_has() -> None:
     )
 
     assert (finding.kind, finding.verdict) == ("more-free-than-exist", VerdictKind.INVARIANT)
-    assert "1 more state slots are free" in finding.title
+    assert finding.data["most"] == 1.0
 
 
 def test_a_checkpoint_is_a_look_too() -> None:

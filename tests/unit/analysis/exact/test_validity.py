@@ -40,8 +40,7 @@ def test_a_path_that_was_not_taken_is_named_with_its_count() -> None:
     finding = validity_findings(Facts.of(record))[0]
 
     assert finding.kind == "coverage"
-    assert "retracts 11 of 1.00 k" in finding.title
-    assert "finishes" not in finding.title
+    assert finding.data["missing"] == [{"counter": "retracts", "seen": 11.0, "required": 1000}]
     assert judge(record).kind is VerdictKind.INVALID
     assert Facts.of(record).coverage.table["retracts"] == {
         "required": 1000.0,
@@ -112,7 +111,8 @@ def test_a_trace_that_became_unreadable_makes_the_run_invalid_and_is_told_with_i
     assert verdict.exit_code == 16
     finding = next(f for f in verdict.findings if f.kind == "workload-failed")
     assert finding.subject == "trace"
-    assert "no request was sent after 3m20s (planned traffic: 2h): a.jsonl:301" in finding.title
+    assert finding.since_s == 200.0
+    assert finding.data == {"message": "a.jsonl:301: not JSON", "planned_s": 7200.0}
 
 
 def test_a_leak_that_was_found_before_the_trace_failed_stands() -> None:

@@ -8,10 +8,18 @@ from hybridbench.analysis.facts.limits import growth_limits, run_length_s
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.metrics import MEMORY
+from hybridbench.records.codes import NoteCode
 from hybridbench.records.events import Extended, ExtensionEnded
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import MetricResult, VerdictKind
-from tests.unit.analysis.records import GIB, Run, healthy_record, with_events, with_manifest
+from tests.unit.analysis.records import (
+    GIB,
+    Run,
+    healthy_record,
+    notes_of,
+    with_events,
+    with_manifest,
+)
 
 GB, MIB = 1e9, 2.0**20
 SCHEDULE: JsonValue = [
@@ -42,7 +50,7 @@ def test_growth_above_what_settles_is_never_clean_under_any_limit(
     assert result.rate_per_hour.upper < 20 * GIB
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert result.reason.startswith("growing by ")
-    assert "more would decide" in verdict.findings[0].title
+    assert verdict.findings[0].data["needed_s"] is not None
 
 
 def test_a_run_shorter_than_every_limit_stays_open_even_if_it_is_flat() -> None:
@@ -109,13 +117,17 @@ def test_an_extension_that_was_settled_is_clean_and_says_how_long_it_took() -> N
     verdict = judge(extended(settled=True))
 
     assert verdict.kind is VerdictKind.CLEAN
-    (said,) = [note for note in verdict.notes if note.startswith("extended")]
-    assert "by 4m49s (at most 10m) beyond the planned 5m" in said
-    assert "private memory: growing" in said
+    (note,) = [note for note in notes_of(verdict) if note.code is NoteCode.EXTENDED]
+    assert note.data == {
+        "limit_s": 600.0,
+        "planned_s": 300.0,
+        "message": "private memory: growing",
+        "by_s": 289.0,
+    }
 
 
 def test_one_clean_look_at_the_end_of_an_extension_is_not_clean() -> None:
     verdict = judge(extended(settled=False))
 
     assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert "two interim analyses" in verdict.findings[0].title
+    assert verdict.findings[0].data["open"] == "extension"

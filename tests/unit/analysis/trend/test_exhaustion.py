@@ -25,7 +25,6 @@ def test_the_interval_of_the_rate_becomes_that_of_the_time() -> None:
 
     assert left is not None
     assert (left.soonest_s, left.expected_s, left.latest_s) == (7200.0, 10800.0, 21600.0)
-    assert str(left) == "3h [2h, 6h]"
 
 
 def test_a_rate_that_may_be_zero_may_never_get_there() -> None:
@@ -33,7 +32,6 @@ def test_a_rate_that_may_be_zero_may_never_get_there() -> None:
 
     assert left is not None
     assert left.latest_s is None
-    assert "never" in str(left)
 
 
 def test_what_does_not_grow_runs_into_nothing() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.trend.resolution import resolution_line, smallest_resolvable_rate
-from tests.unit.analysis.records import GIB, MB, Run, healthy_record
+from hybridbench.analysis.trend.resolution import smallest_leak_called, smallest_resolvable_rate
+from hybridbench.metrics import MEMORY
+from hybridbench.sentences.verdict import phrased
+from tests.unit.analysis.records import GIB, MB, Run, healthy_record, hourly, unphrased
 
 
 def test_longer_runs_and_smaller_and_quieter_processes_resolve_more() -> None:
@@ -30,12 +32,16 @@ def test_ten_minutes_of_a_small_process_resolve_the_leaks_that_ship() -> None:
     assert smallest_resolvable_rate(600, 8e9) < 3.7e9
 
 
-def test_the_line_says_what_is_ruled_out_and_what_would_be_missed() -> None:
-    verdict = judge(healthy_record(Run(seed=1)))
+def test_the_smallest_leak_that_would_have_been_called_is_above_the_noise_and_the_floor() -> None:
+    memory = judge(healthy_record(Run(seed=1))).metrics[-1]
 
-    assert "is ruled out (95 %)" in verdict.can_rule_out
-    assert "would not be called" in verdict.can_rule_out
-    assert "rules nothing out" in resolution_line(None, steady=True)
+    smallest = smallest_leak_called(memory)
+
+    assert memory.metric == MEMORY
+    assert smallest is not None
+    assert smallest > hourly(memory).upper - hourly(memory).value
+    assert smallest >= memory.floor_per_hour
+    assert smallest_leak_called(None) is None
 
 
 def test_a_run_cut_off_after_seconds_rules_nothing_out() -> None:
@@ -45,6 +51,7 @@ def test_a_run_cut_off_after_seconds_rules_nothing_out() -> None:
     memory = next(m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes")
     assert memory.outcome == "INCONCLUSIVE"
     assert memory.rate_per_hour is None
-    assert "no growth is ruled out" in verdict.can_rule_out
-    assert "%" not in verdict.headline + verdict.can_rule_out
+    assert unphrased(verdict).smallest_leak is None
+    said = phrased(verdict)
+    assert "%" not in said.headline + said.can_rule_out
     assert all(f.rates == () for f in verdict.findings if f.subject == memory.metric)

@@ -1,0 +1,84 @@
+"""What the engine itself reported, in words: its own checks, its log, its end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from hybridbench.analysis.exact.engine_reports import Trouble
+from hybridbench.analysis.reading import number, text, texts
+from hybridbench.records.verdict import Finding
+from hybridbench.sentences.words import Words, times
+from hybridbench.units import format_duration
+
+_QUOTED_CHARS = 160
+_CRASHES: Final[Mapping[str, str]] = {
+    "exit": "the worker exited",
+    "signal": "the worker was killed by a signal",
+    "hang": "the worker made no step until the watchdog ended it",
+    "oom": "the worker was OOM-killed",
+}
+_PROBLEMS: Final[Mapping[str, str]] = {
+    Trouble.LEAK: "a leak",
+    Trouble.DOUBLE_FREE: "a double free",
+    Trouble.WATCHDOG: "a hang",
+    Trouble.OUT_OF_MEMORY: "running out of memory",
+}
+
+
+def crash(found: Finding) -> Words:
+    """How the worker ended."""
+    how = _CRASHES.get(text(found.data, "reason"), "the worker ended")
+    detail = text(found.data, "detail")
+    return Words(
+        f"{how} after {format_duration(found.since_s or 0.0)}{f': {detail}' if detail else ''}",
+        evidence=tuple(f"stderr: {line}" for line in texts(found.data, "stderr")),
+    )
+
+
+def false_alarm(found: Finding) -> Words:
+    """A check of the engine that the next idle checkpoint contradicts."""
+    return Words(
+        "the engine's check reported missing slots, but the next checkpoint accounts for all "
+        f"({times(number(found.data, 'count'), 'time')})",
+        evidence=tuple(_reports(found)),
+    )
+
+
+def violation(found: Finding) -> Words:
+    """A check of the engine that nothing else decides."""
+    kind = text(found.data, "kind")
+    return Words(
+        f"the engine's own check ({kind}): {text(found.data, 'message', kind)}",
+        evidence=tuple(_reports(found)),
+    )
+
+
+def log(found: Finding) -> Words:
+    """What a line of the log reports."""
+    data = found.data
+    first, *others = texts(data, "lines")
+    seen = times(number(data, "count"), "line")
+    return Words(
+        f"the engine's log reports {_PROBLEMS[text(data, 'words')]}: {_quoted(first)}",
+        evidence=(
+            f"{seen}, first at {format_duration(found.since_s or 0.0)}, last at "
+            f"{format_duration(number(data, 'last_s'))}",
+            *(f"log: {_quoted(line)}" for line in others),
+        ),
+    )
+
+
+def _reports(found: Finding) -> Iterable[str]:
+    count = times(number(found.data, "count"), "time")
+    yield f"{count}, first at {format_duration(found.since_s or 0.0)}"
+    slots = number(found.data, "last_slots")
+    if slots:
+        at = format_duration(number(found.data, "last_s"))
+        yield f"{slots:,.0f} slots in the last report, at {at}"
+
+
+def _quoted(line: str) -> str:
+    bare = re.sub(r"\s+", " ", line)
+    return f'"{bare[:_QUOTED_CHARS]}{"..." * (len(bare) > _QUOTED_CHARS)}"'

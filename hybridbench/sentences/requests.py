@@ -1,0 +1,102 @@
+"""Requests that hold what they should not, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hybridbench.analysis.facts.counters import singular
+from hybridbench.analysis.facts.pools import pool_unit
+from hybridbench.analysis.reading import number, text
+from hybridbench.records.verdict import Finding
+from hybridbench.sentences.words import Words, times
+from hybridbench.units import format_count, format_duration
+
+
+def waiting_holds_slots(found: Finding) -> Words:
+    """Slots in the hands of requests that were not admitted."""
+    data, unit = found.data, pool_unit(text(found.data, "pool"))
+    most = number(data, "most")
+    seen = (
+        f"up to {most:,.0f}, {number(data, 'mean'):.1f} on average"
+        if most
+        else "reported by the engine"
+    )
+    taken = "" if found.driver is None else f"; each was taken upon a {singular(found.driver)}"
+    return Words(
+        f"waiting requests hold {unit} between steps ({seen}){taken}",
+        cause="a slot taken during admission stays with the request after admission fails",
+        evidence=tuple(_waiting_evidence(found)),
+    )
+
+
+def _waiting_evidence(found: Finding) -> Iterable[str]:
+    data = found.data
+    holding = number(data, "samples_holding")
+    if holding:
+        yield (
+            f"waiting requests hold slots in {holding:,.0f} of {number(data, 'samples'):,.0f} "
+            f"samples, first at {format_duration(number(data, 'first_sample_s'))}"
+        )
+    share, slots = number(data, "driver_share"), number(data, "driver_rise")
+    events = number(data, "driver_events")
+    if "driver_of_steps" in data:
+        yield (
+            f"{share:.0%} of the {slots:,.0f} slots were taken in steps with events.{found.driver} "
+            f"({times(events, 'event')}), which are {number(data, 'driver_of_steps'):.0%} of all "
+            "steps"
+        )
+    elif found.driver is not None:
+        yield (
+            f"{share:.0%} of the {slots:,.0f} slots seen were taken in intervals in which "
+            f"events.{found.driver} rose ({times(events, 'event')})"
+        )
+    if number(data, "checkpoints_holding"):
+        yield f"still held at {times(number(data, 'checkpoints_holding'), 'checkpoint')}"
+    violations = number(data, "violations")
+    if violations:
+        message = text(data, "violation")
+        yield f"reported by the engine's own check {times(violations, 'time')}: {message}"
+
+
+def running_without_client(found: Finding) -> Words:
+    """Requests that decode although their client has left."""
+    data = found.data
+    begun = "" if found.driver is None else f"; each began with a {singular(found.driver)}"
+    return Words(
+        f"up to {number(data, 'most'):,.0f} requests kept running after their client left "
+        f"({number(data, 'mean'):.1f} on average){begun}",
+        cause="the disconnect did not reach the request, which decodes to its limit",
+        evidence=(
+            f"in {number(data, 'readings_with'):,.0f} of {number(data, 'readings'):,.0f} readings, "
+            f"first at {format_duration(found.since_s or 0.0)}",
+            f"{format_count(number(data, 'request_seconds'))} request-seconds of rows, slots and "
+            "steps were spent on them",
+            *_begun(found),
+        ),
+    )
+
+
+def _begun(found: Finding) -> Iterable[str]:
+    if found.driver is not None:
+        yield (
+            f"{number(found.data, 'driver_share'):.0%} of them appeared in intervals in which "
+            f"events.{found.driver} rose ({times(number(found.data, 'driver_events'), 'event')})"
+        )
+
+
+def request_too_old(found: Finding) -> Words:
+    """A request that outlives all others."""
+    data = found.data
+    silent = text(data, "metric") == "oldest_silence_s"
+    what = "has had no token for" if silent else "has been in the engine for"
+    others = format_count(number(data, "finished_meanwhile"))
+    return Words(
+        f"a request {what} {format_duration(number(data, 'age_s'))}, while {others} others "
+        "finished",
+        cause="its completion was lost: what it holds stays taken" if silent else "",
+        evidence=(
+            f"requests served since then: {number(data, 'turnovers'):,.0f} times the number in the "
+            "engine at once",
+            f"the longest before it: {format_duration(number(data, 'usual_s'))}",
+        ),
+    )
