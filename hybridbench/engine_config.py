@@ -32,6 +32,7 @@ CheckLevel: TypeAlias = Literal["off", "idle", "busy"]
 SpeculativeAlgorithm: TypeAlias = Literal["NGRAM"]
 StateRefresh: TypeAlias = Literal["path", "used"]
 PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
+HiCacheWritePolicy: TypeAlias = Literal["write_through", "write_through_selective", "write_back"]
 MambaSchedulerStrategy: TypeAlias = Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
 
 # Two of these keep a step between two copies, and a guess behind a request's last token.
@@ -71,6 +72,20 @@ class NewTokenRatio(ProfileGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HiCache(ProfileGroup):
+    """A host tier: cached KV that the device evicts stays in main memory, and is loaded back.
+
+    For models whose layers are all full attention, with ``cache`` radix.  Source: SGLang's HiCache.
+    """
+
+    ratio: Annotated[float, Strict(), Ge(0.0)] = 0.0
+    """Size of the host pool, as a multiple of ``kv_tokens``; 0 has no host tier."""
+    write_policy: HiCacheWritePolicy = "write_through"
+    """When KV is copied to the host: "write_through" when it enters the tree,
+    "write_through_selective" when it is used again, "write_back" when the device evicts it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PoolSizes(ProfileGroup):
     """Sizes in slots: KV tokens, recurrent states; the longest prompt plus output in tokens."""
 
@@ -103,8 +118,8 @@ class EngineSettings(ProfileGroup):
     cache: CacheKind = "auto"
     """"radix" reuses prefixes in the tree made for the model, "unified" in one tree for all models,
     "chunk" reuses nothing.  "swa" and "swa_chunk" are "radix" and "chunk" for a model with sliding
-    windows, and keep KV of its sliding layers within the windows only.  "auto" is "swa" for such a
-    model and "radix" for others."""
+    windows, and keep KV of its sliding layers within the windows only, as "unified" does for such
+    a model.  "auto" is "swa" for such a model and "radix" for others."""
     check_level: CheckLevel = "idle"
     """Which invariants a step checks: none, those of idleness, those of every step."""
     check_owners: Flag = True
@@ -148,6 +163,8 @@ class EngineSettings(ProfileGroup):
     """Tokens of one request in a verifying step: its last one and the drafts behind it."""
     new_token_ratio: NewTokenRatio = NewTokenRatio()
     """The share of the running requests' remaining output that admission keeps free."""
+    hicache: HiCache = HiCache()
+    """The host tier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,16 +204,26 @@ class EngineConfig(EngineSettings, PoolSizes):
         """Whether requests have track buffers, if the model has states at all."""
         return self.mamba_scheduler_strategy != "no_buffer" and self.cache != "chunk"
 
-    @property
-    def keeps_windows_only(self) -> bool:
-        """Whether KV of sliding layers is kept within their windows, in a pool of its own."""
-        return self.cache in {"swa", "swa_chunk"}
+    def keeps_windows_only(self, *, sliding: bool) -> bool:
+        """Whether KV of sliding layers is kept within their windows, in a pool of its own.
+
+        Args:
+            sliding: whether the model has such layers.
+        """
+        return self.cache in {"swa", "swa_chunk"} or (sliding and self.cache in {"auto", "unified"})
 
     @property
     def swa_tokens(self) -> int:
         """KV tokens of the pool for sliding layers: whole pages, one at least."""
         pages = int(self.kv_tokens * self.swa_full_tokens_ratio) // self.page_size
         return max(1, pages) * self.page_size
+
+    def least_swa_tokens(self, sliding_window: int) -> int:
+        """KV tokens of the pool for sliding layers that one request needs at its peak."""
+        # A chunk, the window before it, which the tree locks in whole nodes, and two broken pages.
+        chunk = self.chunked_prefill_size or self.max_request_len
+        peak = 2 * chunk + sliding_window + max(1, self.longest_chain)
+        return min(peak, self.max_request_len) + 2 * self.page_size
 
     @property
     def track_buffer_size(self) -> int:

@@ -83,6 +83,7 @@ _COSTS = (
     ("schedule_ms", "processor time to form and settle a batch, cache calls left out"),
     ("forward_ms", "time of the model for each token"),
     ("forward_cpu_ms", "processor time of the model for each token"),
+    ("check_ms", "processor time of the engine's own checks after a step"),
     ("token_ms", "time of a step for each token"),
 )
 
@@ -328,6 +329,7 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.COUNTER,
         "processor time in the forward pass of the model",
     ),
+    MetricSpec("check_s", Unit.SECONDS, Kind.COUNTER, "processor time in the engine's own checks"),
     # Requests that live too long, or for nobody.
     MetricSpec(
         "oldest_request_s", Unit.SECONDS, Kind.LEVEL, "age of the oldest request in the engine"

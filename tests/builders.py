@@ -11,6 +11,7 @@ import torch
 from hybridbench.clock import Clock, FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
+from hybridbench.engine.memory.transfers import Transfers
 from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.models.gpt_oss import GptOssConfig
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
@@ -95,6 +96,7 @@ def make_engine(
     clock: Clock | None = None,
     model: LanguageModel | None = None,
     drafter: Drafter | None = None,
+    transfers: Transfers | None = None,
     **changes: Any,
 ) -> Engine:
     """An engine of the nano model's sizes; ``changes`` replace fields of NANO_ENGINE.
@@ -107,7 +109,9 @@ def make_engine(
         changes["speculative_algorithm"] = "NGRAM"
     config = replace(NANO_ENGINE, **changes)
     model = model or DigestModel(NANO_MODEL)
-    return Engine(config, clock=clock or FakeClock(), model=model, drafter=drafter)
+    return Engine(
+        config, clock=clock or FakeClock(), model=model, drafter=drafter, transfers=transfers
+    )
 
 
 def make_attention_engine(page_size: int = 1, **changes: Any) -> Engine:

@@ -1,8 +1,9 @@
 """How long the prefix caches take: match, insert and evict on multi-turn conversations.
 
 The pattern is one on which released engines were measured, too: 8 system prompts of 256 tokens,
-turns of 192, 48 conversations at a time, 120,000 KV tokens, 200 state slots.  States run short
-before KV does.  No model runs: the rest of a turn is making keys and taking KV positions.
+turns of 192, 48 conversations at a time, 120,000 KV tokens, 200 state slots, or 40,000 tokens of
+sliding windows.  States and windows run short before KV does.  No model runs: the rest of a turn
+is making keys and taking KV positions.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from hybridbench.engine.cache.base import (
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.memory.indices import IntArray
@@ -36,8 +38,9 @@ from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateS
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 
-Tree: TypeAlias = MambaRadixCache | RadixCache | UnifiedRadixCache
+Tree: TypeAlias = MambaRadixCache | RadixCache | SWARadixCache | UnifiedRadixCache
 
 
 @dataclass(frozen=True)
@@ -102,25 +105,30 @@ class _BenchReq:
 class TimedCache:
     """This engine's cache with its pools: one turn of a conversation after the other on it.
 
-    Page size 1 has states and their tree, any other KV alone; ``unified`` is the tree of both.
+    Page size 1 has states and their tree, any other KV alone; with ``windows`` there are two pools
+    of KV and no states; ``unified`` is the tree of all.
     """
 
-    def __init__(self, pattern: CachePattern, page_size: int, unified: bool = False) -> None:
-        self.allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
-        self.cache: Tree
-        self.rows: HybridReqToTokenPool | None = None
-        if page_size == 1:
-            self.allocator = TokenToKVPoolAllocator(pattern.kv_tokens, torch.float32, "cpu")
-            self.rows = _hybrid_rows(pattern.mamba_slots)
-            made: type[Tree] = UnifiedRadixCache if unified else MambaRadixCache
-            self.cache = made(CacheInitParams(self.rows, self.allocator, page_size))
-        else:
-            self.allocator = PagedTokenToKVPoolAllocator(
-                pattern.kv_tokens, page_size, torch.float32, "cpu"
+    def __init__(
+        self,
+        pattern: CachePattern,
+        page_size: int,
+        unified: bool = False,
+        windows: bool = False,
+    ) -> None:
+        self.rows = None if windows or page_size > 1 else _hybrid_rows(pattern.mamba_slots)
+        self.allocator = _allocator(pattern, page_size, windows)
+        made: type[Tree] = SWARadixCache if windows else RadixCache
+        if self.rows is not None:
+            made = MambaRadixCache
+        self.cache: Tree = (UnifiedRadixCache if unified else made)(
+            CacheInitParams(
+                self.rows or ReqToTokenPool(size=1, max_context_len=1),
+                self.allocator,
+                page_size,
+                sliding_window_size=pattern.sliding_window if windows else 0,
             )
-            rows = ReqToTokenPool(size=1, max_context_len=1)
-            made = UnifiedRadixCache if unified else RadixCache
-            self.cache = made(CacheInitParams(rows, self.allocator, page_size))
+        )
         self.block = Block()
         self._conversations = Conversations(pattern)
 
@@ -146,7 +154,7 @@ class TimedCache:
         matched = cache.match_prefix(MatchPrefixParams(key, cow_mamba=True, req=req))
         record("match", start)
         start = clock()
-        cache.inc_lock_ref(matched.last_device_node)
+        lock = cache.inc_lock_ref(matched.last_device_node)
         record("lock", start)
         value, state = self._take(len(tokens), matched, req)
         start = clock()
@@ -154,8 +162,9 @@ class TimedCache:
             InsertParams(key, value, state, prev_prefix_len=matched.cache_protected_len)
         )
         record("insert", start)
+        receipt = lock.to_dec_params()
         start = clock()
-        cache.dec_lock_ref(matched.last_device_node)
+        cache.dec_lock_ref(matched.last_device_node, receipt)
         record("lock", start)
         if self.rows is not None and state is not None and inserted.mamba_exist:
             self.rows.mamba_allocator.free([state], REQ)
@@ -170,9 +179,15 @@ class TimedCache:
     ) -> tuple[IntArray, int | None]:
         """KV positions for the whole key, those that were hit first, and a state slot."""
         missing = length - matched.cache_protected_len
-        short = missing - self.allocator.available_size()
-        if short > 0:
-            self._evict(EvictParams(num_tokens=short))
+        kv = self.allocator
+        if isinstance(kv, SWATokenToKVPoolAllocator):
+            full, swa = kv.full_available_size(), kv.swa_available_size()
+            # Each pool is asked for what it lacks, as the scheduler does.
+            short, swa_short = max(0, missing - full), max(0, missing - swa)
+        else:
+            short, swa_short = max(0, missing - kv.available_size()), 0
+        if short or swa_short:
+            self._evict(EvictParams(short, swa_num_tokens=swa_short))
         fresh = self.allocator.alloc(missing)
         assert fresh is not None, "the pattern does not fit its KV pool"
         value = np.concatenate((matched.device_indices, fresh))
@@ -203,9 +218,12 @@ def bench_cache(
     warm_up_turns: int = 2_000,
     pattern: CachePattern | None = None,
     unified: bool = False,
+    windows: bool = False,
 ) -> CacheBenchRow:
-    """Run the pattern: page size 1 on the hybrid tree, any other on the attention-only tree."""
-    cache = TimedCache(CachePattern() if pattern is None else pattern, page_size, unified)
+    """Run the pattern: page size 1 on the hybrid tree, any other on the attention-only tree; with
+    ``windows`` on the tree of models that have them.
+    """
+    cache = TimedCache(CachePattern() if pattern is None else pattern, page_size, unified, windows)
     cache.run(warm_up_turns)
     block = cache.run(turns)
     return CacheBenchRow(
@@ -292,6 +310,18 @@ def _grow(cache: Tree, add: Callable[[RadixKey, int], None], nodes: int) -> None
         if chain < nodes // depth // 4:
             found = cache.match_prefix(MatchPrefixParams(RadixKey(tokens)))
             cache.inc_lock_ref(found.last_device_node)
+
+
+def _allocator(
+    pattern: CachePattern, page_size: int, windows: bool
+) -> TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator | SWATokenToKVPoolAllocator:
+    if windows:
+        return SWATokenToKVPoolAllocator(
+            pattern.kv_tokens, pattern.swa_tokens, page_size, torch.float32, "cpu"
+        )
+    if page_size == 1:
+        return TokenToKVPoolAllocator(pattern.kv_tokens, torch.float32, "cpu")
+    return PagedTokenToKVPoolAllocator(pattern.kv_tokens, page_size, torch.float32, "cpu")
 
 
 def _hybrid_rows(mamba_slots: int) -> HybridReqToTokenPool:

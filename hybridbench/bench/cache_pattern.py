@@ -24,6 +24,8 @@ class CachePattern:
     conversations: int = 48
     kv_tokens: int = 120_000
     mamba_slots: int = 200
+    swa_tokens: int = 40_000
+    sliding_window: int = 128
     vocab_size: int = 32_000
     seed: int = 0
 

@@ -6,6 +6,7 @@ of the repository.
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -50,19 +51,21 @@ def cache(
 ) -> None:
     """Measure the prefix caches alone: match, insert, evict on multi-turn conversations.
 
-    8 system prompts of 256 tokens, turns of 192, 48 conversations, 120,000 KV tokens, 200 states.
+    8 system prompts of 256 tokens, turns of 192, 48 conversations, 120,000 KV tokens, 200 states or
+    40,000 tokens of sliding windows.
     """
     from hybridbench.bench.cache import bench_cache, bench_eviction
 
     typer.echo("median microseconds a call, one thread")
     typer.echo(
-        f"{'cache':17} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
+        f"{'cache':26} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
         f"{'turns/s':>8} {'in cache':>8} {'hit rate':>8}"
     )
-    for page_size, unified in ((1, False), (1, True), (16, False), (16, True)):
-        row = bench_cache(page_size, turns, unified=unified)
+    for windows, page_size, unified in product((False, True), (1, 16), (False, True)):
+        row = bench_cache(page_size, turns, unified=unified, windows=windows)
+        name = f"{row.cache}{', windows' * (windows and unified)}"
         typer.echo(
-            f"{row.cache:17} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
+            f"{name:26} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
             f"{row.evict_us:7.1f} {row.cache_us_per_turn:8.1f} {row.turns_per_s:8.0f} "
             f"{row.cache_time_share:8.0%} {row.hit_rate:8.0%}"
         )

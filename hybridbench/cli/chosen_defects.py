@@ -26,6 +26,12 @@ class ChosenDefects:
     profile: str = ""
     needs: Mapping[str, str] = field(default_factory=dict)
 
+    def settings_on(self, profile: str | None) -> Mapping[str, str]:
+        """What the soak sets on ``profile``, None for the one that reaches the defect: whoever
+        names another one knows what to set.
+        """
+        return self.needs if profile in {None, self.profile} else {}
+
 
 def chosen_defects(asked: Sequence[str]) -> ChosenDefects:
     """Resolve the names of the command line: a wrong one is reported before a worker starts.

@@ -1,4 +1,4 @@
-"""What the options of ``compare`` come to, for the commands that compare: a plan, carried out."""
+"""From the options of ``compare`` to a plan, and the plan carried out."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
             )  # fmt: skip
             outcome = compare_stored(stored)
         return outcome.directory, outcome.exit_hint
-    # The profile is told wrong before a worktree is made.
+    # A wrong profile is refused before a worktree is made.
     make_plan = _live_plan(versions, options, terms, max_time_s)
     from hybridbench.compare.run import run_comparison
 
@@ -113,7 +113,7 @@ def _live_plan(
         )
     slice_s = parse_seconds("--slice", options.slice_)
     defects = chosen_defects(defect_words(versions))
-    needed = defects.needs if options.profile is None else {}
+    needed = defects.settings_on(options.profile)
     source = options.profile
     if source is None:
         source = defects.profile or _DEFAULT_PROFILE

@@ -50,7 +50,7 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 class SoakUi(StrEnum):
-    """What a soak prints while it goes on."""
+    """What a soak prints while it runs."""
 
     AUTO = "auto"
     LIVE = "live"
@@ -118,7 +118,7 @@ def soak(
             metavar="NAME|FILE",
             autocompletion=complete_profile,
             help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: "
-            "chat-churn, or with --defect the one that reaches it.",
+            "chat-churn, or with --defect the one that reaches it, set up for it.",
             show_default=False,
         ),
     ] = None,
@@ -326,7 +326,7 @@ def soak(
             rich_help_panel=Panel.OUTPUT,
             metavar="PORT",
             min=0,
-            help="Serve the live report on http://127.0.0.1:PORT/ while the run goes on, and its "
+            help="Serve the live report on http://127.0.0.1:PORT/ during the run, and its "
             "last samples for Prometheus on /metrics; 0 is any free port.",
             show_default=False,
         ),
@@ -377,10 +377,10 @@ def soak(
             f"--device {device}: write cpu, cuda or, of several, cuda:1.", code=ErrorCode.BAD_VALUE
         )
     defects = chosen_defects(defect or [])
-    # Only its own profile needs what the defect sets; who names another knows what to set.
-    needed = defects.needs if profile is None else {}
     source = profile if profile is not None else defects.profile or _DEFAULT_PROFILE
-    chosen = profile_with(source, {**needed, **parse_overrides(set_ or [], gc, ballast)})
+    chosen = profile_with(
+        source, {**defects.settings_on(profile), **parse_overrides(set_ or [], gc, ballast)}
+    )
     from hybridbench.runs.plan import SoakPlan
     from hybridbench.workload.trace_replay import check_trace
 

@@ -40,6 +40,7 @@ from hybridbench.defects.pr23496_session_close_mamba import DEFECT as SESSION_CL
 from hybridbench.defects.pr23496_session_held_blind_check import DEFECT as SESSION_HELD_BLIND_CHECK
 from hybridbench.defects.pr24244_mamba_map_undersized import DEFECT as MAMBA_MAP_UNDERSIZED
 from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT as LRU_REFERENCE_CYCLE
+from hybridbench.defects.pr26796_idle_sanity_walk import DEFECT as IDLE_SANITY_WALK
 from hybridbench.defects.pr26941_session_pingpong_dangling import (
     DEFECT as SESSION_PINGPONG_DANGLING,
 )
@@ -76,6 +77,7 @@ DEFECTS: tuple[Defect, ...] = (
     SPEC_TAIL_UNRECORDED,
     RADIX_LOCK_SKIP,
     EVICT_HEAP_REBUILD,
+    IDLE_SANITY_WALK,
     WHOLE_CHAIN_LRU_REFRESH,
     SESSION_CLOSE_MAMBA,
     SESSION_PINGPONG_DANGLING,

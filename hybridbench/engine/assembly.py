@@ -10,16 +10,20 @@ import torch
 from hybridbench.clock import Clock
 from hybridbench.engine.cache.base import BasePrefixCache, CacheInitParams
 from hybridbench.engine.cache.chunk_cache import ChunkCache, SWAChunkCache
+from hybridbench.engine.cache.hiradix_cache import HiRadixCache
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
+from hybridbench.engine.memory.hicache_controller import HiCacheController
+from hybridbench.engine.memory.host_pool import MHATokenToKVPoolHost, host_size
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.memory.swa_pool import SWAKVPool
+from hybridbench.engine.memory.transfers import ThreadedTransfers, Transfers
 from hybridbench.engine.model_runner import LanguageModel, ModelRunner
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import build_model, load_model, resolve_model
@@ -50,12 +54,16 @@ class EngineParts:
 
 
 def assemble(
-    config: EngineConfig, model: LanguageModel | None, clock: Clock, kernels: Kernels | None = None
+    config: EngineConfig,
+    model: LanguageModel | None,
+    clock: Clock,
+    kernels: Kernels | None = None,
+    transfers: Transfers | None = None,
 ) -> EngineParts:
     """Build everything ``config`` asks for; ``model`` stands in for the one it names.
 
     ``clock`` is what the engine's own times are taken with; ``kernels`` stand in for those of the
-    device.
+    device, ``transfers`` for a thread that copies between device and host.
 
     Raises:
         ConfigError: the device is missing, or the model's name, files or sizes cannot be.
@@ -73,7 +81,7 @@ def assemble(
     kv_pool = _kv_pool(config, model.config, mamba_pool, dtype, kernels)
     allocator = _kv_allocator(config, kv_pool)
     rows = _rows(config, mamba_pool)
-    tree_cache = _prefix_cache(config, model.config, rows, allocator)
+    tree_cache = _prefix_cache(config, model.config, rows, allocator, transfers)
     return EngineParts(
         model_config=model.config,
         pools=Pools(
@@ -131,7 +139,7 @@ def _kv_pool(
 ) -> HybridLinearKVPool:
     heads, head_dim = model_config.num_key_value_heads, model_config.head_dim
     layers, windows = model_config.kv_layer_ids, model_config.swa_layer_ids
-    if config.keeps_windows_only:
+    if config.keeps_windows_only(sliding=bool(windows)):
         return SWAKVPool(
             config.kv_tokens,
             config.swa_tokens,
@@ -205,6 +213,7 @@ def _prefix_cache(
     model_config: ModelConfig,
     rows: ReqToTokenPool,
     allocator: KVAllocator,
+    transfers: Transfers | None,
 ) -> BasePrefixCache:
     disable = config.cache in {"chunk", "swa_chunk"}
     params = CacheInitParams(
@@ -218,22 +227,40 @@ def _prefix_cache(
         mamba_cache_chunk_size=config.cache_chunk_size,
         sliding_window_size=model_config.sliding_window,
     )
-    if config.keeps_windows_only:
+    if config.cache == "unified":
+        return UnifiedRadixCache(params)
+    if isinstance(allocator, SWATokenToKVPoolAllocator):
         return SWAChunkCache(params) if disable else SWARadixCache(params)
     if disable:
         return ChunkCache(params)
-    if config.cache == "unified":
-        return UnifiedRadixCache(params)
     if isinstance(rows, HybridReqToTokenPool):
         return MambaRadixCache(params)
+    if config.hicache.ratio:
+        return _hierarchical_cache(config, params, allocator, transfers or ThreadedTransfers())
     return RadixCache(params)
+
+
+def _hierarchical_cache(
+    config: EngineConfig, params: CacheInitParams, allocator: KVAllocator, transfers: Transfers
+) -> HiRadixCache:
+    pool = allocator.get_kvcache()
+    assert pool is not None
+    size = host_size(config.kv_tokens, config.hicache.ratio, config.page_size)
+    host = MHATokenToKVPoolHost(pool, size, check_owners=config.check_owners)
+    controller = HiCacheController(allocator, host, transfers)
+    return HiRadixCache(params, controller, config.hicache.write_policy)
 
 
 def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> None:
     if model_config.linear_layer_ids:
         _check_states(config)
-    if config.keeps_windows_only:
+    if config.keeps_windows_only(sliding=bool(model_config.swa_layer_ids)):
         _check_windows(config, model_config)
+    if config.hicache.ratio and (model_config.linear_layer_ids or config.cache != "radix"):
+        raise ConfigError(
+            "engine: hicache needs a model whose layers are all full attention, and cache radix; "
+            "set hicache.ratio to 0 for others."
+        )
     if config.max_context_len > model_config.max_position_embeddings:
         raise ConfigError(
             f"engine: max_context_len is {config.max_context_len}; the model knows "
@@ -262,10 +289,7 @@ def _check_windows(config: EngineConfig, model_config: ModelConfig) -> None:
             f"engine: cache is {config.cache!r}, but this model has no sliding windows; "
             f'use "radix" or "chunk".'
         )
-    # A chunk, the window before it, which the tree locks in whole nodes, and two broken pages.
-    chunk = config.chunked_prefill_size or config.max_request_len
-    peak = 2 * chunk + model_config.sliding_window + max(1, config.longest_chain)
-    least = min(peak, config.max_request_len) + 2 * config.page_size
+    least = config.least_swa_tokens(model_config.sliding_window)
     if config.swa_tokens < least:
         raise ConfigError(
             f"engine: swa_full_tokens_ratio {config.swa_full_tokens_ratio} leaves "

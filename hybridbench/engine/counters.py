@@ -49,6 +49,15 @@ class EngineCounters:
     states_tracked: int = 0  # copies of states saved for the tree by prefill and decode steps
     track_donations: int = 0  # those the tree took over
     flushes: int = 0
+    # Host tier.
+    host_backups: int = 0  # transfers that brought KV to the host
+    host_stays: int = 0  # nodes evicted from the device, whose KV stayed on the host
+    host_load_backs: int = 0  # transfers that brought KV back to the device
+    host_load_back_tokens: int = 0
+    host_evictions: int = 0  # nodes that the host lost; counted as evicted nodes as well
+    host_evictions_refused: int = 0  # not done because a load was reading the node
+    host_late_acks: int = 0  # transfers that were not over at the next step
+    host_failures: int = 0  # transfers that failed
     # Sessions.
     session_opens: int = 0
     session_closes: int = 0  # time-outs among them

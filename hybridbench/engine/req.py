@@ -250,6 +250,7 @@ class Req(KvFields):
 
     __slots__ = (
         "arrival",
+        "began_load_back",
         "cached_tokens",
         "extend_input_len",
         "fill_ids",
@@ -304,6 +305,8 @@ class Req(KvFields):
         self.finished_reason: FinishReason | None = None
         self.to_abort: FinishReason | None = None
         self.is_retracted = False
+        # Whether it had KV loaded from the host since it last began to wait.
+        self.began_load_back = False
         # The session whose turn this is, from its submission to its end; None for all others.
         self.session: Session | None = None
         self.payload = b""

@@ -28,7 +28,7 @@ from hybridbench.runs.plan import SoakPlan
 from hybridbench.sampling.headroom import memory_limit
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.targets.wire import PROTOCOL_VERSION
-from hybridbench.workload.coverage import OF_STATES, OF_WINDOWS
+from hybridbench.workload.coverage import OF_HOST_TIER, OF_STATES, OF_WINDOWS
 
 
 def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Manifest:
@@ -96,12 +96,14 @@ def with_worker(
     floors = manifest.profile.assert_coverage
     without_states = set() if "mamba" in ready.pools else OF_STATES & floors.keys()
     without_windows = set() if "swa" in ready.pools else OF_WINDOWS & floors.keys()
-    unreachable = without_states | without_windows
+    without_host_tier = set() if "host_kv" in ready.pools else OF_HOST_TIER & floors.keys()
+    unreachable = without_states | without_windows | without_host_tier
     kept = {name: floor for name, floor in floors.items() if name not in unreachable}
     missing = [text for name, text in NOT_SHOWN.items() if name not in can]
     for names, kept_none in (
         (without_states, "no recurrent states"),
         (without_windows, "no KV in sliding windows"),
+        (without_host_tier, "no KV in a host tier"),
     ):
         if names:
             missing.append(

@@ -47,6 +47,7 @@ DECLARED_FAMILIES: tuple[str, ...] = (
     "schedule_s",
     "forward_s",
     "forward_cpu_s",
+    "check_s",
     "steps_with.*",
     "waiting_taken.*",
     "lost_taken.*",

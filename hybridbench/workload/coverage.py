@@ -28,6 +28,8 @@ COVERAGE_COUNTERS: Final = (
     "abort_decode", "finishes", "finish_length", "finish_stop", "output_tokens", "steps",
     "prefill_steps", "decode_steps", "surplus_steps", "late_tokens", "verify_steps",
     "drafts_proposed", "drafts_accepted", "draft_tails", "states_tracked", "track_donations",
+    "host_backups", "host_stays", "host_load_backs", "host_load_back_tokens", "host_evictions",
+    "host_evictions_refused", "host_late_acks",
 )  # fmt: skip
 
 # Of these, what only happens to recurrent states: a model without them has no such event.
@@ -40,6 +42,14 @@ OF_STATES: Final = frozenset(
 
 # And what only happens to sliding windows: not to a cache that keeps KV of all positions.
 OF_WINDOWS: Final = frozenset({"swa_tombstones", "swa_releases", "swa_released_tokens"})
+
+# And what only happens with a host tier.
+OF_HOST_TIER: Final = frozenset(
+    {
+        "host_backups", "host_stays", "host_load_backs", "host_load_back_tokens",
+        "host_evictions", "host_evictions_refused", "host_late_acks",
+    }
+)  # fmt: skip
 
 _FLOOR = re.compile(r"(>=?)\s*(\d+(?:\.\d+)?)(?:\s*/\s*(min|s))?")
 _NOT_A_FLOOR: Final = "write '>5/min' (grows with the run), '>=20' (any run) or {min: 20}"

@@ -294,6 +294,8 @@ class Limits:
     """Smallest share of prompt tokens served by the cache."""
     evict_ms: Amount | None = None
     """Largest processor time of an eviction, in milliseconds."""
+    check_ms: Amount | None = None
+    """Largest processor time of the engine's own checks after a step, in milliseconds."""
 
     def by_metric(self) -> dict[str, float]:
         """The limits that there are, by the names of what they limit; rates are per hour."""
@@ -302,6 +304,7 @@ class Limits:
             "gc_collectible_bytes": self.collectible_bytes_per_h,
             "hit_rate": self.hit_rate,
             "evict_ms": self.evict_ms,
+            "check_ms": self.check_ms,
         }
         return {name: value for name, value in limits.items() if value is not None}
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import HiCache, HiCacheWritePolicy
 from tests.builders import (
     NANO_MODEL,
     assert_nothing_lost,
@@ -18,6 +20,7 @@ from tests.builders import (
     make_window_engine,
 )
 from tests.drafters import HalfRightDrafter
+from tests.host_transfers import ChosenTransfers
 
 MAX_NEW_TOKENS = 6
 # Submitted in pairs, a few steps apart, so that later ones find earlier ones in the tree.
@@ -90,6 +93,14 @@ WINDOWS_PAGED = Script(
         max_running_requests=3, drafter=HalfRightDrafter(NANO_MODEL.vocab_size),
     ),
 )  # fmt: skip
+UNIFIED_WINDOWS = Script(
+    "windows, pages of 4, unified tree",
+    _prompts(list(range(1, 45)), fork_at=20),
+    lambda: make_window_engine(
+        4, kv_tokens=140, swa_full_tokens_ratio=0.5, chunked_prefill_size=16,
+        max_running_requests=3, enable_overlap_schedule=True, cache="unified",
+    ),
+)  # fmt: skip
 # States are saved every few tokens, in prefill and in decode, in buffers of two.
 TRACKED = Script(
     "track buffers",
@@ -128,6 +139,43 @@ TRACKED_DRAFTS = Script(
         drafter=HalfRightDrafter(NANO_MODEL.vocab_size),
     ),
 )  # fmt: skip
+
+
+def host_tier(
+    name: str,
+    write_policy: HiCacheWritePolicy,
+    fails: Callable[[int], bool] = lambda _: False,
+    ratio: float = 1.0,
+    transfers: type[ChosenTransfers] = ChosenTransfers,
+    **changes: Any,
+) -> Script:
+    """Three texts by turns over a device pool for two; transfers end in steps of their own."""
+    sizes: dict[str, Any] = {
+        "kv_tokens": 112, "chunked_prefill_size": 16, "max_running_requests": 3,
+    }  # fmt: skip
+    one, two, three = ([first, *range(1, 40)] for first in (41, 42, 43))
+    prompts = {
+        "one": one, "two": two, "three": three,
+        "one turn": [*one, 20, 21], "two turn": [*two, 20, 21], "fork": [*one[:20], 30, 31],
+        "late": [*one[:20], 30, 32],
+    }  # fmt: skip
+    return Script(
+        name,
+        prompts,
+        lambda: make_attention_engine(
+            4,
+            hicache=HiCache(ratio=ratio, write_policy=write_policy),
+            transfers=transfers(cycle((0, 2, 1)), fails),
+            **sizes,
+            **changes,
+        ),
+    )
+
+
+HOST_TIER = host_tier("host tier", "write_through")
+HOST_WRITE_BACK = host_tier(
+    "host tier, write back", "write_back", ratio=0.5, enable_overlap_schedule=True
+)
 
 
 class ScriptedRun:

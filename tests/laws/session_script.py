@@ -105,6 +105,14 @@ WINDOWS_AHEAD = [
     )
     for page_size, name in ((1, "overlap"), (4, "both"))
 ]  # fmt: skip
+UNIFIED_WINDOWS = SessionScript(
+    "windows, pages of 4, both, unified tree",
+    partial(
+        make_window_engine, 4, kv_tokens=208, swa_full_tokens_ratio=0.5,
+        chunked_prefill_size=16, max_running_requests=4, cache="unified", **AHEAD["both"],
+    ),
+    reference=make_window_engine,
+)  # fmt: skip
 SCRIPTS = [
     HYBRID,
     PAGED,
@@ -115,6 +123,7 @@ SCRIPTS = [
     UNIFIED,
     UNIFIED_PAGED,
     *WINDOWS_AHEAD,
+    UNIFIED_WINDOWS,
 ]
 
 

@@ -9,6 +9,7 @@ import pytest
 from hybridbench.engine.events import EventKind
 from tests.builders import assert_idle_and_clean
 from tests.laws.engine_script import (
+    HOST_TIER,
     HYBRID,
     HYBRID_DRAFTS,
     HYBRID_OVERLAP,
@@ -20,6 +21,7 @@ from tests.laws.engine_script import (
     TRACKED_PAGES,
     UNIFIED,
     UNIFIED_PAGED,
+    UNIFIED_WINDOWS,
     WINDOWS,
     WINDOWS_PAGED,
     Script,
@@ -44,6 +46,8 @@ from tests.laws.engine_script import (
         ("abort", TRACKED_DRAFTS),
         ("abort", UNIFIED),
         ("abort", UNIFIED_PAGED),
+        ("abort", UNIFIED_WINDOWS),
+        ("abort", HOST_TIER),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
+from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.req import ReqKv
 from hybridbench.engine.scheduler.window import WindowRelease
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.engine_config import CacheKind, NewTokenRatio
 from tests.builders import assert_idle_and_clean, make_engine, make_window_engine, window_model
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle
@@ -34,9 +35,12 @@ SQUEEZES: dict[str, dict[str, Any]] = {
     "the full pool binds": {"swa_full_tokens_ratio": 1.0, "new_token_ratio": DARING},
     "overlap": {"enable_overlap_schedule": True, "swa_full_tokens_ratio": 0.5},
     "drafts": {"drafter": HalfRightDrafter(48), "swa_full_tokens_ratio": 0.5},
+    "unified tree": {
+        "cache": "unified", "enable_overlap_schedule": True, "swa_full_tokens_ratio": 0.4,
+    },
     "no reuse": {"cache": "swa_chunk", "swa_full_tokens_ratio": 0.5},
     "priorities": {"enable_priority_scheduling": True, "swa_full_tokens_ratio": 0.4},
-}
+}  # fmt: skip
 
 
 def make_program(page_size: int, name: str, seed: int) -> EngineProgram:
@@ -88,9 +92,13 @@ def test_every_program_gives_the_tokens_of_the_engine_that_keeps_all(page_size: 
     assert seen["cow_copies"] == seen["tombstones"] == 0
 
 
-def test_gpt_oss_gives_the_same_tokens_in_float64() -> None:
+@pytest.mark.parametrize(
+    ("cache", "tree"), [("auto", SWARadixCache), ("unified", UnifiedRadixCache)]
+)
+def test_gpt_oss_gives_the_same_tokens_in_float64(cache: CacheKind, tree: type) -> None:
     engine = make_engine(
         model=window_model(), kv_tokens=200, swa_full_tokens_ratio=0.5, chunked_prefill_size=32,
+        cache=cache,
     )  # fmt: skip
     program = EngineProgram(
         engine, random.Random(1), longest_output=30,
@@ -100,12 +108,13 @@ def test_gpt_oss_gives_the_same_tokens_in_float64() -> None:
     program.run(150)
 
     program.compare_with_oracle()
-    assert isinstance(engine.pools.tree_cache, SWARadixCache)
+    assert type(engine.pools.tree_cache) is tree
+    assert engine.pools.tree_cache.supports_swa()
     assert engine.counters.swa_releases > 50
     assert engine.counters.prefix_hits > 5
 
 
-@pytest.mark.parametrize("cache", ["swa", "swa_chunk"])
+@pytest.mark.parametrize("cache", ["swa", "unified", "swa_chunk"])
 def test_the_law_sees_a_window_that_is_released_a_token_too_early(
     cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +148,7 @@ TestWindowEngineMachine.settings = settings(max_examples=10, stateful_step_count
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3000, 3028))
+@pytest.mark.parametrize("seed", range(3000, 3032))
 def test_long_programs_give_the_tokens_of_the_engine_that_keeps_all(seed: int) -> None:
     name = list(SQUEEZES)[seed % len(SQUEEZES)]
     program = make_program((1, 16, 64)[seed % 3], name, seed)

@@ -15,6 +15,7 @@ from tests.laws.session_script import (
     TRACKED,
     TRACKED_AHEAD,
     UNIFIED,
+    UNIFIED_WINDOWS,
     WINDOWS_AHEAD,
     ReferenceTokens,
     SessionRun,
@@ -64,7 +65,7 @@ def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[Session
         (TRACKED_AHEAD, "prefill tokens"),
         (UNIFIED, "state slots"),
         (UNIFIED, "prefill tokens"),
-        *product(WINDOWS_AHEAD, ["prefill tokens"]),
+        *product([*WINDOWS_AHEAD, UNIFIED_WINDOWS], ["prefill tokens"]),
     ],
     ids=lambda value: value.name if isinstance(value, SessionScript) else value,
 )

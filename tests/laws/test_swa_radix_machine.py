@@ -1,126 +1,20 @@
-"""The tree with sliding windows against naive models: two pools, under pressure from both."""
+"""Trees with sliding windows against naive models: two pools, under pressure from both."""
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from hybridbench.engine.cache.base import EvictParams, EvictResult
-from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.memory.indices import IntArray
-from hybridbench.engine.memory.owners import FREE, REQ, TREE
+from hybridbench.engine.cache.base import EvictParams
 from tests.laws.tree_machine import TreeMachine
-from tests.laws.tree_world import Part, TreeWorld
-from tests.unit.engine.cache.trees import TreeReq, WindowTree, prefixes
-
-
-class WindowWorld(TreeWorld):
-    """Every number of a position stands in both pools, as long as the window pool has it."""
-
-    tree: WindowTree
-
-    def __init__(self, tree: WindowTree) -> None:
-        super().__init__(tree)
-        self._swa = np.zeros(tree.kv.swa_attn_allocator.size + tree.kv.page_size, dtype=np.int64)
-
-    def compute(self, req: TreeReq, count: int) -> bool:
-        begin = req.kv_allocated_len
-        if not super().compute(req, count):
-            return False
-        rows = self.swa_row(req)[begin : begin + count].tolist()
-        for position, idx in enumerate(rows, start=begin):
-            self._swa[idx] = self.name(req.fill_ids[: position + 1])
-        return True
-
-    def swa_row(self, req: TreeReq) -> IntArray:
-        """Where the window pool has each position of a request."""
-        assert req.req_pool_idx is not None
-        row = self.tree.rows.req_to_token[req.req_pool_idx, : req.kv_allocated_len]
-        return self.tree.kv.translate_loc_from_full_to_swa(row.astype(np.int64))
-
-    def leave_behind(self, req: TreeReq, end: int) -> None:
-        """Positions before ``end`` are not read again, and the window part of them goes."""
-        page_size = self.tree.kv.page_size
-        end = min(end, req.kv_committed_len - self.tree.window - page_size + 1)
-        end = max(0, end // page_size * page_size)
-        start = max(req.swa_evicted_seqlen, req.cache_protected_len)
-        assert req.req_pool_idx is not None
-        row = self.tree.rows.req_to_token[req.req_pool_idx]
-        self.tree.kv.free_swa(row[start:end].astype(np.int64))
-        req.swa_evicted_seqlen = max(req.swa_evicted_seqlen, end)
-        if end >= req.cache_protected_len and req.last_node and req.lock_receipt:
-            req.lock_receipt = self.tree.cache.dec_swa_lock_only(req.last_node, req.lock_receipt)
-
-    def lockable(self) -> list[TreeNode]:
-        """The nodes up to which the window pool has a window, or everything."""
-        nodes = prefixes(self.tree.cache)
-        return [node for path, node in sorted(nodes.items()) if self._is_usable(path, nodes)]
-
-    def _is_usable(self, path: tuple[int, ...], nodes: dict[tuple[int, ...], TreeNode]) -> bool:
-        wanted = min(len(path), self.tree.window - 1)
-        while wanted > 0:
-            node = nodes[path]
-            if node.swa_tombstone:
-                return False
-            wanted -= len(node.value)
-            path = path[: len(path) - len(node.value)]
-        return True
-
-    def match_is_longest(self, ids: list[int]) -> None:
-        """A match is what a naive walk over all prefixes finds, in whole pages."""
-        found = self.tree.match(ids).prefix_len
-        nodes = prefixes(self.tree.cache)
-        usable = [p for p in nodes if tuple(ids[: len(p)]) == p and self._is_usable(p, nodes)]
-        assert found == max(map(len, usable), default=0)
-
-    def make_kv_room(self, need: int) -> None:
-        kv = self.tree.kv
-        self.tree.cache.evict(
-            EvictParams(
-                num_tokens=max(0, need - kv.full_available_size()),
-                swa_num_tokens=max(0, need - kv.swa_available_size()),
-            )
-        )
-
-    def check_laws(self) -> None:
-        super().check_laws()
-        swa = self.tree.kv.swa_attn_allocator
-        own: set[int] = set()
-        for req in self.requests:
-            row = self.swa_row(req)
-            own_from = max(req.swa_evicted_seqlen, req.cache_protected_len)
-            own |= {idx // swa.page_size for idx in row[own_from:]}
-            # What the next token reads, whoever holds it.
-            first = max(0, req.kv_committed_len - self.tree.window + 1)
-            for position in range(first, req.kv_committed_len):
-                assert self._swa[row[position]] == self.name(req.fill_ids[: position + 1])
-        in_tree = {idx // swa.page_size for idx in self.tree.cache.tree_slots().swa_indices}
-        free = {*swa.free_pages.tolist(), *swa.release_pages.tolist()}
-        for owner, pages in ((REQ, own), (TREE, in_tree), (FREE, free)):
-            assert {idx // swa.page_size for idx in swa.slots_of(owner).tolist()} == pages
-        assert len(own) + len(in_tree) + len(free) == swa.num_pages
-        for path, node in prefixes(self.tree.cache).items():
-            start = len(path) - len(node.value)
-            rows = self.tree.kv.translate_loc_from_full_to_swa(node.value).tolist()
-            for offset, idx in enumerate(rows, start=1):
-                inside = idx >= swa.page_size
-                assert inside != node.swa_tombstone
-                assert not inside or self._swa[idx] == self.name(path[: start + offset])
-
-    def _parts_wanted(self, params: EvictParams) -> int:
-        return params.swa_num_tokens
-
-    def _result(self, tokens: int, parts: int) -> EvictResult:
-        return EvictResult(tokens, swa_num_tokens_evicted=parts)
-
-    def _part(self, node: TreeNode) -> Part:
-        return Part(not node.swa_tombstone, len(node.value), node.swa_lock_ref)
+from tests.laws.window_world import WindowWorld
+from tests.unit.engine.cache.trees import AnyWindowTree, UnifiedWindowTree, WindowTree, prefixes
 
 
 class SWARadixMachine(TreeMachine):
     world: WindowWorld
+    kind: type[AnyWindowTree] = WindowTree
 
     @initialize(
         page_size=st.sampled_from([1, 2, 4]),
@@ -129,7 +23,7 @@ class SWARadixMachine(TreeMachine):
     )
     def build(self, page_size: int, window: int, swa_pages: int) -> None:
         self.unit = page_size
-        tree = WindowTree(40 * page_size, swa_pages * page_size, page_size, window)
+        tree = self.kind(40 * page_size, swa_pages * page_size, page_size, window)
         self.world = WindowWorld(tree)
 
     @precondition(lambda self: self.world.requests)
@@ -155,3 +49,11 @@ class SWARadixMachine(TreeMachine):
 
 TestSWARadixMachine = SWARadixMachine.TestCase
 TestSWARadixMachine.settings = settings(stateful_step_count=50)
+
+
+class UnifiedWindowMachine(SWARadixMachine):
+    kind = UnifiedWindowTree
+
+
+TestUnifiedWindowMachine = UnifiedWindowMachine.TestCase
+TestUnifiedWindowMachine.settings = settings(stateful_step_count=50)

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from hybridbench.engine.cache.base import EvictParams, InsertParams
+from hybridbench.engine.cache.base import CacheSanityError, EvictParams, InsertParams
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_component import Evicted
 from hybridbench.engine.cache.unified_mamba import MambaComponent
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
+from hybridbench.engine.cache.unified_swa import SWAComponent
+from tests.laws.test_swa_radix_machine import SWARadixMachine
 from tests.laws.tree_machine import MANY, TreeMachine
 from tests.laws.tree_world import TreeWorld
-from tests.laws.unified_pair import CascadingHybridTree, PairWorld
+from tests.laws.unified_pair import (
+    CascadingHybridTree,
+    CascadingWindowTree,
+    PairWorld,
+    WindowPairWorld,
+)
+from tests.laws.window_world import WindowWorld
 from tests.unit.engine.cache.trees import (
     Buffers,
     HybridTree,
     PagedTree,
     UnifiedHybridTree,
     UnifiedPagedTree,
+    UnifiedWindowTree,
+    WindowTree,
     prefixes,
 )
 
@@ -38,6 +49,13 @@ def states_pair(
 ) -> PairWorld:
     sizes = (kv_tokens, mamba_slots, 5, page_size, buffers)
     return PairWorld(TreeWorld(HybridTree(*sizes)), TreeWorld(CascadingHybridTree(*sizes)))
+
+
+def windows_pair(page_size: int, swa_pages: int = 20, window: int = 4) -> WindowPairWorld:
+    sizes = (40 * page_size, swa_pages * page_size, page_size, window)
+    return WindowPairWorld(
+        WindowWorld(WindowTree(*sizes)), WindowWorld(CascadingWindowTree(*sizes))
+    )
 
 
 class KvPairMachine(TreeMachine):
@@ -80,6 +98,21 @@ TestTrackingPairMachine = TrackingPairMachine.TestCase
 TestTrackingPairMachine.settings = settings(stateful_step_count=50)
 
 
+class WindowsPairMachine(SWARadixMachine):
+    @initialize(
+        page_size=st.sampled_from([1, 2, 4]),
+        window=st.sampled_from([1, 3, 5]),
+        swa_pages=st.sampled_from([14, 24, 40]),
+    )
+    def build(self, page_size: int, window: int, swa_pages: int) -> None:
+        self.unit = page_size
+        self.world = windows_pair(page_size, swa_pages, window)
+
+
+TestWindowsPairMachine = WindowsPairMachine.TestCase
+TestWindowsPairMachine.settings = settings(stateful_step_count=50)
+
+
 def play(world: PairWorld, seed: int, steps: int = 400, unit: int = 1) -> None:
     """A random run under pressure: requests in chunks, bare locks, evictions of both kinds."""
     rng = random.Random(seed)
@@ -96,17 +129,27 @@ def play(world: PairWorld, seed: int, steps: int = 400, unit: int = 1) -> None:
         elif choice < 0.9 and world.requests:
             world.finish(rng.choice(world.requests), is_insert=rng.random() < 0.9)
         elif choice < 0.94:
-            world.evict(EvictParams(rng.randint(0, 6 * unit), rng.randint(0, 2)))
-        elif choice < 0.97 and len(world.locked) < MANY and world.tree.cache.node_count():
-            world.lock(rng.choice(sorted(prefixes(world.tree.cache).items()))[1])
+            kv, states, windows = rng.randint(0, 6 * unit), rng.randint(0, 2), rng.randint(0, 9)
+            world.evict(EvictParams(kv, states, windows * unit))
+        elif choice < 0.97 and len(world.locked) < MANY and world.lockable():
+            world.lock(rng.choice(world.lockable()))
         elif world.locked:
             world.unlock(rng.randrange(len(world.locked)))
+        _leave_behind(world, rng)
         world.check_laws()
+
+
+def _leave_behind(world: PairWorld, rng: random.Random) -> None:
+    """Now and then a request releases what is behind its window."""
+    if isinstance(world, WindowPairWorld) and world.requests and rng.random() < 0.3:
+        world.leave_behind(rng.choice(world.requests), rng.randint(0, 60))
 
 
 PAIRS: dict[str, tuple[Callable[[], PairWorld], int]] = {
     "KV, tokens": (lambda: kv_pair(1), 1),
     "KV, pages of 4": (lambda: kv_pair(4), 4),
+    "windows": (lambda: windows_pair(1), 1),
+    "windows, pages of 4": (lambda: windows_pair(4), 4),
     "states": (lambda: states_pair(60, 8), 1),
     "states, pages of 4": (lambda: states_pair(200, 13, 4, Buffers(4)), 4),
 }
@@ -123,6 +166,8 @@ def test_the_same_operations_have_the_same_answers(pair: str) -> None:
     assert min(seen.prefix_hits, seen.node_splits, seen.evict_leaf) > 5, seen
     if world.tree.cache.supports_mamba():
         assert min(seen.cow_copies, seen.evict_internal_state, seen.evict_cascade) > 5, seen
+    if world.tree.cache.supports_swa():
+        assert min(seen.swa_tombstones, seen.evict_cascade) > 5, seen
 
 
 def _split_without_a_touch(self: UnifiedRadixCache, upper: TreeNode, lower: TreeNode) -> None:
@@ -158,8 +203,31 @@ def _no_state_for_a_node_with_children(
     return not node.children and _commit(self, node, params)
 
 
+def _any_end(self: SWAComponent, path: Sequence[TreeNode], end: int) -> int:
+    """A prefix is reusable wherever there is KV in the full pool."""
+    return max([n for n, node in enumerate(path[:end], 1) if not node.swa_tombstone], default=0)
+
+
+def _windows_beyond_the_leaves(
+    self: SWAComponent, params: EvictParams, evicted: Evicted
+) -> Iterator[TreeNode]:
+    """What went with the KV of leaves does not count."""
+    already = evicted.swa_tokens
+    while evicted.swa_tokens - already < params.swa_num_tokens:
+        oldest = self.window.lru_list.get_lru_no_lock()
+        if oldest is None:
+            return
+        yield oldest
+
+
+def _windows_used_at_the_end_only(self: SWAComponent, path: Sequence[TreeNode]) -> None:
+    """Only the last node of a path becomes young in the window pool."""
+    self.window.lru_list.reset_path_mru(path[-1:])
+
+
 _commit = MambaComponent.commit_insert_component_data
-MISTAKES: list[tuple[type, str, Callable[..., object]]] = [
+Mistake: TypeAlias = tuple[type, str, Callable[..., object]]
+MISTAKES: list[Mistake] = [
     (UnifiedRadixCache, "_after_split", _split_without_a_touch),
     (MambaComponent, "drive_eviction", _states_beyond_the_request),
     (MambaComponent, "touch", _used_one_only),
@@ -167,10 +235,26 @@ MISTAKES: list[tuple[type, str, Callable[..., object]]] = [
 ]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake[2].__name__)
-def test_the_law_sees_a_mistake(
-    mistake: tuple[type, str, Callable[..., object]], monkeypatch: pytest.MonkeyPatch
+WINDOW_MISTAKES: list[Mistake] = [
+    (SWAComponent, "match_end", _any_end),
+    (SWAComponent, "drive_eviction", _windows_beyond_the_leaves),
+    (SWAComponent, "touch", _windows_used_at_the_end_only),
+]
+
+
+@pytest.mark.parametrize("mistake", WINDOW_MISTAKES, ids=lambda mistake: mistake[2].__name__)
+def test_the_law_sees_a_mistake_of_windows(
+    mistake: Mistake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(*mistake)
+
+    # A match too long ends the play, an eviction too many at the latest when both are compared.
+    with pytest.raises((AssertionError, CacheSanityError)):
+        play(windows_pair(1), seed=25)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake[2].__name__)
+def test_the_law_sees_a_mistake(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*mistake)
 
     with pytest.raises(AssertionError):
@@ -183,3 +267,11 @@ def test_without_the_rule_of_the_dedicated_tree_the_law_fails() -> None:
 
     with pytest.raises(AssertionError):
         play(world, seed=25)
+
+
+def test_without_the_rule_of_the_dedicated_tree_the_law_of_windows_fails() -> None:
+    sizes = (40, 20, 1, 4)
+    dedicated, unified = WindowTree(*sizes), UnifiedWindowTree(*sizes)
+
+    with pytest.raises(AssertionError):
+        play(WindowPairWorld(WindowWorld(dedicated), WindowWorld(unified)), seed=25)

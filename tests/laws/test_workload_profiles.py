@@ -55,7 +55,7 @@ PROFILES = st.fixed_dictionaries(
     },
     optional={
         "description": st.text(st.characters(codec="ascii", min_codepoint=32), max_size=20),
-        "seed": st.integers(0, 2**63),
+        "seed": st.integers(0, 2**62),
         "duration": DURATIONS,
         "checkpoint": st.fixed_dictionaries({"every": st.one_of(st.just("auto"), DURATIONS)}),
         "pools": st.fixed_dictionaries({"mamba_slots": st.integers(2, 999)}),

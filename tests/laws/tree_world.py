@@ -25,6 +25,7 @@ from hybridbench.engine.memory.req_to_token import NOT_TAKEN
 from tests.unit.engine.cache.trees import (
     AnyHybridTree,
     AnyPagedTree,
+    AnyWindowTree,
     HybridTree,
     TreeReq,
     WindowTree,
@@ -56,7 +57,7 @@ class NodeView:
 class TreeWorld:
     """Requests that match, compute, share, finish and vanish, and the laws that must hold."""
 
-    def __init__(self, tree: AnyHybridTree | AnyPagedTree | WindowTree) -> None:
+    def __init__(self, tree: AnyHybridTree | AnyPagedTree | AnyWindowTree) -> None:
         self.tree = tree
         self.requests: list[TreeReq] = []
         self.locked: list[tuple[TreeNode, DecLockRefParams]] = []

@@ -1,9 +1,9 @@
 """The unified tree beside the dedicated one: every operation on both, every answer compared.
 
-The two differ by design in one thing.  When a tombstone loses its last child, MambaRadixCache
-evicts it at once and counts its KV towards the same eviction; in the unified tree it waits, as a
-leaf.  With this one rule taken over, everything must be the same: nodes, victims, slots, counts.
-That the rule itself is kept, test_unified_radix_machine.py shows.
+The two differ by design in one thing.  When a tombstone loses its last child, MambaRadixCache and
+SWARadixCache evict it at once and count its KV towards the same eviction; in the unified tree it
+waits, as a leaf.  With this one rule taken over, everything must be the same: nodes, victims,
+slots, counts.  That the rule itself is kept, the unified machines show.
 """
 
 from __future__ import annotations
@@ -22,11 +22,19 @@ from hybridbench.engine.cache.unified_component import Evicted
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.memory.owners import TREE
 from tests.laws.tree_world import TreeWorld
-from tests.unit.engine.cache.trees import AnyHybridTree, TreeReq, UnifiedHybridTree, prefixes
+from tests.laws.window_world import WindowWorld
+from tests.unit.engine.cache.trees import (
+    AnyHybridTree,
+    AnyWindowTree,
+    TreeReq,
+    UnifiedHybridTree,
+    UnifiedWindowTree,
+    prefixes,
+)
 
 
 class CascadingCache(UnifiedRadixCache):
-    """A unified tree in which a tombstone goes with its last child, as in MambaRadixCache."""
+    """A unified tree in which a tombstone goes with its last child, as in the dedicated ones."""
 
     def _evict_leaf(self, leaf: TreeNode, evicted: Evicted) -> None:
         super()._evict_leaf(leaf, evicted)
@@ -44,11 +52,17 @@ class CascadingCache(UnifiedRadixCache):
         return result
 
     def _evict_tombstone(self, node: TreeNode, evicted: Evicted) -> None:
-        if node.is_tombstone and node in self._evictable_leaves:
+        whole = all(component.has_value(node) for component in self.components)
+        if not whole and node in self._evictable_leaves:
             self._evict_leaf(node, evicted)
 
 
 class CascadingHybridTree(UnifiedHybridTree):
+    def build(self, params: CacheInitParams) -> None:
+        self.cache = CascadingCache(params)
+
+
+class CascadingWindowTree(UnifiedWindowTree):
     def build(self, params: CacheInitParams) -> None:
         self.cache = CascadingCache(params)
 
@@ -62,6 +76,8 @@ class NodeFacts(NamedTuple):
     mamba_locks: int
     used: int
     state_used: int
+    swa_tombstone: bool
+    swa_locks: int
 
 
 class PairWorld(TreeWorld):
@@ -118,11 +134,27 @@ class PairWorld(TreeWorld):
         return self.other.requests[[known is req for known in self.requests].index(True)]
 
 
+class WindowPairWorld(PairWorld, WindowWorld):
+    """The same with a window pool."""
+
+    def __init__(self, dedicated: WindowWorld, unified: WindowWorld) -> None:
+        super().__init__(dedicated, unified)
+        self._windows = unified
+
+    def leave_behind(self, req: TreeReq, end: int) -> None:
+        super().leave_behind(req, end)
+        self._windows.leave_behind(self._twin_of(req), end)
+
+    def match_is_longest(self, ids: list[int]) -> None:
+        super().match_is_longest(ids)
+        self._windows.match_is_longest(ids)
+
+
 def _nodes(world: TreeWorld) -> dict[tuple[int, ...], NodeFacts]:
     return {
         prefix: NodeFacts(
             node.value.tolist(), node.mamba_value, node.full_lock_ref, node.mamba_lock_ref,
-            node.last_access_time, node.state_access_time,
+            node.last_access_time, node.state_access_time, node.swa_tombstone, node.swa_lock_ref,
         )
         for prefix, node in prefixes(world.tree.cache).items()
     }  # fmt: skip
@@ -136,6 +168,8 @@ def _counts(world: TreeWorld) -> dict[str, int]:
         "full_protected": cache.full_protected_size(),
         "mamba_evictable": cache.mamba_evictable_size(),
         "mamba_protected": cache.mamba_protected_size(),
+        "swa_evictable": cache.swa_evictable_size(),
+        "swa_protected": cache.swa_protected_size(),
         "nodes": cache.node_count(),
     }
     del counts["evict_calls"]
@@ -145,6 +179,8 @@ def _counts(world: TreeWorld) -> dict[str, int]:
 def _free(world: TreeWorld) -> tuple[list[int], list[int]]:
     """What is free of both pools, in the order in which it will be taken."""
     tree = world.tree
+    if isinstance(tree, AnyWindowTree):
+        return tree.kv.free_pages.tolist(), tree.kv.swa_attn_allocator.free_pages.tolist()
     states = tree.mamba.free_slots if isinstance(tree, AnyHybridTree) else []
     return tree.kv.free_pages.tolist(), list(states)
 

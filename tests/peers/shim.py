@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hybridbench.engine.cache import mamba_radix_cache, radix_cache
+from hybridbench.engine.cache import (
+    mamba_radix_cache,
+    radix_cache,
+    swa_radix_cache,
+    unified_radix_cache,
+)
 from hybridbench.engine.cache.base import (
     BasePrefixCache,
     CacheInitParams,
@@ -26,7 +31,7 @@ from hybridbench.engine.cache.base import (
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.memory import pages, req_to_token, slots
+from hybridbench.engine.memory import pages, req_to_token, slots, swa_pages
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool, MHATokenToKVPool
 from hybridbench.engine.memory.mamba_pool import (
@@ -36,6 +41,7 @@ from hybridbench.engine.memory.mamba_pool import (
 )
 from hybridbench.engine.memory.owners import REQ, Owner
 from hybridbench.engine.memory.req_to_token import ReqToTokenPool
+from hybridbench.engine.memory.swa_pool import SWAKVPool
 
 __all__ = [
     "CacheInitParams",
@@ -50,6 +56,7 @@ __all__ = [
     "MatchPrefixParams",
     "RadixKey",
     "ReqToTokenPool",
+    "SWAKVPool",
     "TreeNode",
 ]
 
@@ -138,12 +145,28 @@ class PagedTokenToKVPoolAllocator(pages.PagedTokenToKVPoolAllocator):
         return tensor_or_none(super().alloc_decode(seq_lens_cpu, last_loc))
 
 
+class SWATokenToKVPoolAllocator(swa_pages.SWATokenToKVPoolAllocator):
+    def alloc(self, need_size: int, owner: Owner = REQ) -> torch.Tensor | None:  # type: ignore[override]
+        return tensor_or_none(super().alloc(need_size, owner))
+
+
 class RadixCache(radix_cache.RadixCache):
     def match(self, key: RadixKey) -> MatchResult:
         return match_as_tensor(self, MatchPrefixParams(key=key))
 
 
 class MambaRadixCache(mamba_radix_cache.MambaRadixCache):
+    def match(self, key: RadixKey, req: Req | None = None) -> MatchResult:
+        params = MatchPrefixParams(key=key, cow_mamba=req is not None, req=req)
+        return match_as_tensor(self, params)
+
+
+class SWARadixCache(swa_radix_cache.SWARadixCache):
+    def match(self, key: RadixKey) -> MatchResult:
+        return match_as_tensor(self, MatchPrefixParams(key=key))
+
+
+class UnifiedRadixCache(unified_radix_cache.UnifiedRadixCache):
     def match(self, key: RadixKey, req: Req | None = None) -> MatchResult:
         params = MatchPrefixParams(key=key, cow_mamba=req is not None, req=req)
         return match_as_tensor(self, params)

@@ -1,4 +1,4 @@
-"""engine.md says which class, profile, defect and test hold each mechanism: all must exist."""
+"""Tables of the docs name classes, profiles, defects and tests of ours: all must exist."""
 
 from __future__ import annotations
 
@@ -67,3 +67,14 @@ def test_what_holds_a_mechanism_exists() -> None:
         assert not any(unknown.values()), (mechanism, unknown)
         assert named["carrier"], mechanism
         assert named["test"], mechanism
+
+
+def test_the_moved_cases_of_the_shim_page_exist() -> None:
+    text = (ROOT / "docs" / "reference" / "sglang-shim.md").read_text(encoding="utf-8")
+    table = text.partition("| case there | here |")[2].partition("These cannot be moved")[0]
+    ours = [
+        NAMED.findall(line.strip("|").split("|")[1]) for line in table.splitlines() if "`" in line
+    ]
+
+    assert len(ours) > 20
+    assert {name for names in ours for name in names} <= known_tests()

@@ -6,6 +6,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from hybridbench.engine_config import (
+    CacheKind,
     EngineConfig,
     EngineConfigError,
     EngineSettings,
@@ -113,3 +114,23 @@ def test_the_size_of_a_track_buffer_follows_strategy_cache_and_overlap() -> None
 def test_a_page_larger_than_the_chunk_is_the_grid_of_prefills() -> None:
     assert EngineConfig(mamba_cache_chunk_size=64).cache_chunk_size == 64
     assert EngineConfig(page_size=128, kv_tokens=16384).cache_chunk_size == 128
+
+
+@pytest.mark.parametrize(
+    ("cache", "without", "with_sliding"),
+    [
+        ("auto", False, True),
+        ("unified", False, True),
+        ("radix", False, False),
+        ("chunk", False, False),
+        ("swa", True, True),
+        ("swa_chunk", True, True),
+    ],
+)
+def test_which_caches_keep_windows_only(
+    cache: CacheKind, without: bool, with_sliding: bool
+) -> None:
+    config = EngineConfig(cache=cache)
+
+    assert config.keeps_windows_only(sliding=False) is without
+    assert config.keeps_windows_only(sliding=True) is with_sliding

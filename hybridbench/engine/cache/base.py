@@ -12,7 +12,7 @@ import torch
 
 from hybridbench.engine.cache.kv_events import KvEvent, KvEventRecorder
 from hybridbench.engine.cache.radix_key import RadixKey
-from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.owners import REQ, Owner
 from hybridbench.engine.memory.req_to_token import ReqToTokenPool, RowHolder
@@ -116,10 +116,12 @@ class MatchResult(NamedTuple):
         device_indices: its KV indices, int64, a copy that belongs to the caller; the positions
             themselves stay the tree's, and are safe to read only while the node is locked.
         last_device_node: deepest node of the prefix; the root if nothing was found.
-        last_host_node: the same, as long as there is no host tier.
+        last_host_node: the same without a host tier; with one, the deepest node whose KV is on
+            the device or on the host.
         mamba_branching_seqlen: a longer prefix is there but has no state: the aligned length at
             which a state would have made it a hit; else None.
         cache_protected_len: length of ``device_indices``.
+        host_hit_length: tokens behind them, down to ``last_host_node``, that must be loaded first.
     """
 
     device_indices: IntArray
@@ -127,16 +129,17 @@ class MatchResult(NamedTuple):
     last_host_node: TreeNode
     mamba_branching_seqlen: int | None = None
     cache_protected_len: int = 0
+    host_hit_length: int = 0
 
     @property
     def prefix_len(self) -> int:
-        """Tokens that are reusable."""
+        """Tokens that are reusable now."""
         return len(self.device_indices)
 
     @property
     def best_match_node(self) -> TreeNode:
-        """The same as ``last_device_node``: without a host tier nothing can match better."""
-        return self.last_device_node
+        """The deepest node of the prefix on either side."""
+        return self.last_host_node
 
 
 @dataclass(slots=True)
@@ -254,6 +257,12 @@ class CacheEvents:
     nodes_removed: int = 0
     evict_calls: int = 0
     track_donations: int = 0
+    host_backups: int = 0
+    host_stays: int = 0
+    host_load_backs: int = 0
+    host_load_back_tokens: int = 0
+    host_evictions: int = 0
+    host_evictions_refused: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """All counters by name."""
@@ -263,12 +272,13 @@ class CacheEvents:
 class TreeSlots(NamedTuple):
     """What the tree's own nodes say it holds, found by walking them.
 
-    ``swa_indices`` are locations in the window pool.
+    ``swa_indices`` are locations in the window pool, ``host_indices`` in the host pool.
     """
 
     kv_indices: IntArray
     mamba_slots: list[int]
     swa_indices: IntArray
+    host_indices: IntArray = NO_TOKENS
 
 
 @dataclass

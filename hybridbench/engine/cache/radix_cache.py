@@ -93,9 +93,10 @@ class RadixCache(PrefixTree):
             raise ValueError(f"{total} tokens, but {len(value)} KV indices")
         path, prefix_len, _ = self._walk(key)
         self._touch_path(path, params)
-        self._free_duplicates(value, params.prev_prefix_len, prefix_len)
+        self._take_or_free(path, value[:prefix_len], params.prev_prefix_len)
         if prefix_len < total:
-            self._add_leaf(path, key, value[prefix_len:total].copy(), params)
+            path.append(self._add_leaf(path, key, value[prefix_len:total].copy(), params))
+        self._after_insert(path, params)
         return InsertResult(prefix_len, total, not_taken)
 
     def evict(self, params: EvictParams) -> EvictResult:
@@ -121,8 +122,7 @@ class RadixCache(PrefixTree):
     def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:
         if self.disable or node is self.root_node:
             return IncLockRefResult(0)
-        if not node.children:
-            self._evictable_leaves.discard(node)
+        self._evictable_leaves.discard(node)
         return IncLockRefResult(self._lock_path(node))
 
     def dec_lock_ref(
@@ -132,13 +132,12 @@ class RadixCache(PrefixTree):
         if self.disable or node is self.root_node:
             return DecLockRefResult(0)
         delta = self._unlock_path(node)
-        if not node.children and node.full_lock_ref == 0:
-            self._evictable_leaves.add(node)
+        self._note_leaf(node)
         return DecLockRefResult(delta)
 
     def sanity_check(self) -> None:
         nodes = self._check_structure()
-        leaves = {node.id for node in nodes if not node.children and node.full_lock_ref == 0}
+        leaves = {node.id for node in nodes if self._is_leaf(node) and node.full_lock_ref == 0}
         queued = {node.id for node in self._evictable_leaves}
         if leaves != queued:
             raise CacheSanityError(
@@ -154,6 +153,23 @@ class RadixCache(PrefixTree):
         indices = join(path)
         return MatchResult(indices, path[-1], path[-1], None, len(indices))
 
+    def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:
+        """The tree has the tokens of ``value`` in ``path``: from ``start`` on they are too many."""
+        del path
+        self._free_duplicates(value, start, len(value))
+
+    def _after_insert(self, path: list[TreeNode], params: InsertParams) -> None:
+        """The nodes of ``path`` have been used by an insert."""
+
+    def _is_leaf(self, node: TreeNode) -> bool:
+        """Whether evicting ``node`` takes no other KV from the device."""
+        return not node.children
+
+    def _note_leaf(self, node: TreeNode) -> None:
+        """``node`` may have become one that can be evicted."""
+        if node is not self.root_node and node.full_lock_ref == 0 and self._is_leaf(node):
+            self._evictable_leaves.add(node)
+
     def _touch_path(self, path: list[TreeNode], params: InsertParams) -> None:
         if not path:
             return
@@ -166,7 +182,7 @@ class RadixCache(PrefixTree):
 
     def _add_leaf(
         self, path: list[TreeNode], key: RadixKey, kept: IntArray, params: InsertParams
-    ) -> None:
+    ) -> TreeNode:
         self.token_to_kv_pool_allocator.transfer(kept, REQ, TREE)
         parent = path[-1] if path else self.root_node
         raw = key.raw[len(key.raw) - len(kept) * TOKEN_BYTES :]
@@ -178,15 +194,14 @@ class RadixCache(PrefixTree):
         self.full_evictable_size_ += len(kept)
         self._evictable_leaves.add(node)
         self._note_stored(node)
+        return node
 
     def _evict_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> None:
         self.events.evict_leaf += 1
         freed.append(leaf.value)
         self.full_evictable_size_ -= len(leaf.value)
         self._evictable_leaves.discard(leaf)
-        parent = self._unlink_from_parent(leaf)
-        if not parent.children and parent.full_lock_ref == 0 and parent is not self.root_node:
-            self._evictable_leaves.add(parent)
+        self._note_leaf(self._unlink_from_parent(leaf))
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
         """The upper half has a child, so it is no leaf, and the lower one keeps its place."""

@@ -1,21 +1,12 @@
 """The prefix tree of models with sliding windows: KV in two pools, which age apart.
 
-Layers with a window read no further back than that, so the KV that the window pool has of a node
-may go while longer prefixes still share the node's KV in the full pool: then the node is a
-tombstone.  A prefix is reusable up to a node if the window pool has a whole window before its end,
-or everything from the root on.
+What the window pool has of the nodes, ``swa_window.py`` keeps.  A leaf without locks is never a
+tombstone here, since nothing could hit it: it goes with the last child, or the last lock.
 
-A request locks the full KV of its whole prefix, and that of one window in the window pool; the
-receipt says how far the latter reaches.  A leaf without locks is never a tombstone, since nothing
-could hit it.
-
-Source: SGLang's SWARadixCache.  Where theirs replaces a tombstone's KV by that of a request that
-has computed it again, only the window part moves here: others may be reading the full one.
+Source: SGLang's SWARadixCache.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
@@ -35,14 +26,12 @@ from hybridbench.engine.cache.base import (
 from hybridbench.engine.cache.lru import LIST_ENDS, FullLRUList
 from hybridbench.engine.cache.radix_key import TOKEN_BYTES, RadixKey
 from hybridbench.engine.cache.swa_lru import SWALRUList
+from hybridbench.engine.cache.swa_window import LIST_ENDS as SWA_LIST_ENDS
+from hybridbench.engine.cache.swa_window import TreeWindow
 from hybridbench.engine.cache.tree import PrefixTree, join
 from hybridbench.engine.cache.tree_node import TreeNode, empty_root
 from hybridbench.engine.memory.indices import IntArray, as_index_array
 from hybridbench.engine.memory.owners import REQ, TREE
-from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
-
-# Ends of the list of the window pool, which has no ring.
-_SWA_LIST_ENDS = 2
 
 
 class SWARadixCache(PrefixTree):
@@ -50,46 +39,36 @@ class SWARadixCache(PrefixTree):
 
     Attributes:
         full_lru_list: all nodes but the root; swa_lru_list: those that are no tombstones.
-        swa_evictable_size_, swa_protected_size_: tokens of the latter, without and with a lock on
-            their KV in the window pool.
     """
 
     def __init__(self, params: CacheInitParams) -> None:
         """Raises ValueError if there is no window, or evictions are not to be by age."""
         super().__init__(params)
-        allocator = params.token_to_kv_pool_allocator
-        if not isinstance(allocator, SWATokenToKVPoolAllocator):
-            raise TypeError(f"a tree with windows needs two pools, not {type(allocator).__name__}")
         if params.eviction_policy != "lru":
             raise ValueError(
                 f"a tree with windows evicts by lru only, not {params.eviction_policy!r}"
             )
-        if params.sliding_window_size < 1:
-            raise ValueError("a tree with windows needs a sliding_window_size of 1 or more")
-        self._allocator = allocator
-        # What a token behind the prefix reads of it in the window pool.
-        self._window_before = params.sliding_window_size - 1
-        self._start_order()
+        self._window = TreeWindow(params, self.events)
+        self.full_lru_list = FullLRUList()
+
+    @property
+    def swa_lru_list(self) -> SWALRUList:
+        return self._window.lru_list
 
     def supports_swa(self) -> bool:
         return True
 
     def swa_evictable_size(self) -> int:
-        return self.swa_evictable_size_
+        return self._window.evictable_size
 
     def swa_protected_size(self) -> int:
-        return self.swa_protected_size_
+        return self._window.protected_size
 
     def live_node_count(self) -> int:
-        return self._node_count + 1 + LIST_ENDS + _SWA_LIST_ENDS
+        return self._node_count + 1 + LIST_ENDS + SWA_LIST_ENDS
 
     def tree_slots(self) -> TreeSlots:
-        slots = super().tree_slots()
-        inside = [node.value for node in self.iter_nodes() if not node.swa_tombstone]
-        if not inside:
-            return slots
-        swa = self._allocator.translate_loc_from_full_to_swa(np.concatenate(inside))
-        return slots._replace(swa_indices=swa)
+        return super().tree_slots()._replace(swa_indices=self._window.indices())
 
     def insert(self, params: InsertParams) -> InsertResult:
         """Put a prefix in, as far as it fills whole pages; the rest stays the caller's.
@@ -109,20 +88,20 @@ class SWARadixCache(PrefixTree):
         value = as_index_array(params.value, self.device)
         if len(value) < total:
             raise ValueError(f"{total} tokens, but {len(value)} KV indices")
-        path, prefix_len, _ = self._walk(key)
-        inside_from = max(params.swa_evicted_seqlen, params.prev_prefix_len)
-        path = self._revive(path, value, inside_from)
+        path, prefix_len, split_off = self._walk(key)
+        path = self._window.revive(path, value, params, self._split_node)
         self._touch_path(path)
+        if split_off is not None:
+            self._touch_path([split_off])
         self._free_duplicates(value, params.prev_prefix_len, prefix_len)
         if prefix_len < total:
             parent = path[-1] if path else self.root_node
-            cut = max(prefix_len, inside_from)
+            cut = self._window.leaf_cut(prefix_len, params)
             assert cut < total, "a request keeps the window before its end"
             for start, end in ((prefix_len, cut), (cut, total)):
                 if start < end:
                     parent = self._add_leaf(parent, key, value, (start, end))
-                    if end == cut:
-                        self._become_tombstone(parent)
+                    self._window.add(parent, end, params)
         return InsertResult(prefix_len, total, not_taken)
 
     def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:
@@ -130,7 +109,7 @@ class SWARadixCache(PrefixTree):
             return IncLockRefResult(0)
         if not node.children:
             self.full_lru_list.hold(node)
-        return IncLockRefResult(self._lock_path(node), swa_locked_len=self._lock_window(node))
+        return IncLockRefResult(self._lock_path(node), swa_locked_len=self._window.lock(node))
 
     def dec_lock_ref(
         self, node: TreeNode, params: DecLockRefParams | None = None
@@ -138,7 +117,7 @@ class SWARadixCache(PrefixTree):
         if self.disable or node is self.root_node:
             return DecLockRefResult(0)
         assert params is not None, "only its receipt says how far a lock reaches"
-        self._unlock_window(node, params.swa_locked_len)
+        self._window.unlock(node, params.swa_locked_len)
         delta = self._unlock_path(node)
         if not node.children and node.full_lock_ref == 0:
             freed: list[IntArray] = []
@@ -147,7 +126,7 @@ class SWARadixCache(PrefixTree):
         return DecLockRefResult(delta)
 
     def dec_swa_lock_only(self, node: TreeNode, receipt: DecLockRefParams) -> DecLockRefParams:
-        self._unlock_window(node, receipt.swa_locked_len)
+        self._window.unlock(node, receipt.swa_locked_len)
         return receipt._replace(swa_locked_len=0)
 
     def evict(self, params: EvictParams) -> EvictResult:
@@ -183,8 +162,7 @@ class SWARadixCache(PrefixTree):
                 break
             swa_tokens += len(node.value)
             if node.children or node.full_lock_ref > 0:
-                self._allocator.free_swa(node.value, TREE)
-                self._become_tombstone(node)
+                self._window.tombstone(node)
             else:
                 tokens += self._evict_leaf(node, freed)
         self._free_kv(freed)
@@ -198,69 +176,30 @@ class SWARadixCache(PrefixTree):
         self._node_count = 0
         self.full_evictable_size_ = 0
         self.full_protected_size_ = 0
-        self._start_order()
+        self.full_lru_list = FullLRUList()
+        self._window.start()
 
     def sanity_check(self) -> None:
         nodes = self._check_structure()
         self.full_lru_list.sanity_check()
-        self.swa_lru_list.sanity_check()
+        self._window.sanity_check(nodes)
         if {node.id for node in nodes} != {node.id for node in self.full_lru_list}:
             raise CacheSanityError("full list: not what the tree says")
-        inside = [node for node in nodes if not node.swa_tombstone]
-        if {node.id for node in inside} != {node.id for node in self.swa_lru_list}:
-            raise CacheSanityError("swa list: not what the tree says")
         leaves = {node.id for node in nodes if not node.children and node.full_lock_ref == 0}
         if leaves != {node.id for node in self.full_lru_list.evictable()}:
             raise CacheSanityError("evictable leaves: not what the tree says", sorted(leaves))
-        for node in nodes:
-            if node.swa_lock_ref > node.full_lock_ref or node.swa_lock_ref < 0:
-                raise CacheSanityError("more window locks than locks, or fewer than 0", [node.id])
-            if node.swa_tombstone and (node.swa_lock_ref or node.id in leaves):
-                raise CacheSanityError("a tombstone is locked, or an unlocked leaf", [node.id])
-        evictable = sum(len(node.value) for node in inside if node.swa_lock_ref == 0)
-        protected = sum(len(node.value) for node in inside if node.swa_lock_ref > 0)
-        counted = (self.swa_evictable_size_, self.swa_protected_size_)
-        if counted != (evictable, protected):
-            raise CacheSanityError(
-                f"the window pool has {evictable} evictable and {protected} protected tokens of "
-                f"nodes, counted are {counted[0]} and {counted[1]}"
-            )
+        dead = [node.id for node in nodes if node.swa_tombstone and node.id in leaves]
+        if dead:
+            raise CacheSanityError("a tombstone is an unlocked leaf", dead)
 
     def _match(self, key: RadixKey) -> MatchResult:
         path = self._walk(key.page_aligned(self.page_size)).path
-        used = path[: self._reusable(path)]
+        used = path[: self._window.reusable(path)]
         if not used:
             return self._no_match()
         self._touch_path(used)
         indices = join(used)
         return MatchResult(indices, used[-1], used[-1], None, len(indices))
-
-    def _reusable(self, path: list[TreeNode]) -> int:
-        """How many nodes of a path are a prefix that the window pool allows to go on from."""
-        reusable = 0
-        # Tokens since the last tombstone; before the root nothing is missing.
-        inside: float = math.inf
-        for count, node in enumerate(path, start=1):
-            inside = 0 if node.swa_tombstone else inside + len(node.value)
-            if inside >= self._window_before:
-                reusable = count
-        return reusable
-
-    def _revive(self, path: list[TreeNode], value: IntArray, inside_from: int) -> list[TreeNode]:
-        """Give tombstones on ``path`` the window part that ``value`` has; the path, perhaps cut."""
-        whole: list[TreeNode] = []
-        end = 0
-        for node in path:
-            start, end = end, end + len(node.value)
-            if node.swa_tombstone and end > inside_from:
-                if start < inside_from:
-                    whole.append(self._split_node(node, inside_from - start))
-                    start = inside_from
-                self._allocator.move_swa(value[start:end], node.value, REQ, TREE)
-                node.swa_tombstone = False
-                self._enter_window(node)
-            whole.append(node)
-        return whole
 
     def _add_leaf(
         self, parent: TreeNode, key: RadixKey, value: IntArray, span: tuple[int, int]
@@ -268,7 +207,7 @@ class SWARadixCache(PrefixTree):
         """A new node below ``parent`` with the tokens ``span`` of ``key``."""
         start, end = span
         kept = value[start:end].copy()
-        self._allocator.transfer(kept, REQ, TREE)
+        self.token_to_kv_pool_allocator.transfer(kept, REQ, TREE)
         raw = key.raw[start * TOKEN_BYTES : end * TOKEN_BYTES]
         node = self._new_node(RadixKey.from_raw(raw, key.extra_key), kept, parent)
         if parent is not self.root_node:
@@ -276,14 +215,13 @@ class SWARadixCache(PrefixTree):
         parent.children[self._child_key(parent, node.key)] = node
         self.full_lru_list.insert_mru(node)
         self.full_evictable_size_ += len(kept)
-        self._enter_window(node)
         self._note_stored(node)
         return node
 
     def _evict_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> int:
         """Evict an unlocked leaf and the childless tombstones above it; the tokens they held."""
         self.events.evict_leaf += 1
-        self._leave_window(leaf)
+        self._window.leave(leaf)
         tokens = len(leaf.value)
         return tokens + self._evict_tombstones(self._remove_leaf(leaf, freed), freed)
 
@@ -306,49 +244,9 @@ class SWARadixCache(PrefixTree):
         self.full_lru_list.remove_node(leaf)
         return self._unlink_from_parent(leaf)
 
-    def _become_tombstone(self, node: TreeNode) -> None:
-        self.events.swa_tombstones += 1
-        self._leave_window(node)
-        node.swa_tombstone = True
-
-    def _enter_window(self, node: TreeNode) -> None:
-        self.swa_lru_list.insert_mru(node)
-        self.swa_evictable_size_ += len(node.value)
-
-    def _leave_window(self, node: TreeNode) -> None:
-        self.swa_lru_list.remove_node(node)
-        self.swa_evictable_size_ -= len(node.value)
-
     def _free_kv(self, freed: list[IntArray]) -> None:
         if freed:
-            self._allocator.free(np.concatenate(freed), TREE)
-
-    def _lock_window(self, node: TreeNode) -> int:
-        """One more lock on the nodes of one window up to the end of ``node``; their tokens."""
-        locked = 0
-        while locked < self._window_before and node is not self.root_node:
-            assert not node.swa_tombstone, f"{node} cannot be gone on from"
-            if node.swa_lock_ref == 0:
-                self.swa_evictable_size_ -= len(node.value)
-                self.swa_protected_size_ += len(node.value)
-            node.swa_lock_ref += 1
-            locked += len(node.value)
-            assert node.parent is not None, f"{node} was taken out of the tree"
-            node = node.parent
-        return locked
-
-    def _unlock_window(self, node: TreeNode, locked: int) -> None:
-        """One lock less on the nodes of the last ``locked`` tokens up to the end of ``node``."""
-        while locked > 0:
-            assert node.swa_lock_ref > 0, f"{node} was not locked in the window pool"
-            node.swa_lock_ref -= 1
-            if node.swa_lock_ref == 0:
-                self.swa_evictable_size_ += len(node.value)
-                self.swa_protected_size_ -= len(node.value)
-            locked -= len(node.value)
-            assert node.parent is not None, f"{node} was taken out of the tree"
-            node = node.parent
-        assert locked == 0, "a receipt ends inside a node"
+            self.token_to_kv_pool_allocator.free(np.concatenate(freed), TREE)
 
     def _touch_path(self, path: list[TreeNode]) -> None:
         """Make a path the youngest in both lists, each child younger than its parent."""
@@ -360,17 +258,8 @@ class SWARadixCache(PrefixTree):
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
         """Both halves are what the node was, locks included; the lower is the younger."""
-        upper.swa_tombstone, upper.swa_lock_ref = lower.swa_tombstone, lower.swa_lock_ref
         lower.last_access_time = self._tick()
         self.full_lru_list.insert_mru(upper)
         self.full_lru_list.hold(upper)
         self.full_lru_list.reset_path_mru([lower])
-        if not upper.swa_tombstone:
-            self.swa_lru_list.insert_mru(upper)
-            self.swa_lru_list.reset_path_mru([lower])
-
-    def _start_order(self) -> None:
-        self.full_lru_list = FullLRUList()
-        self.swa_lru_list = SWALRUList()
-        self.swa_evictable_size_ = 0
-        self.swa_protected_size_ = 0
+        self._window.split(upper, lower)

@@ -347,10 +347,7 @@ class PrefixTree(BasePrefixCache):
         parent = _parent_of(node)
         if parent.children.get(self._child_key(parent, node.key)) is not node:
             raise CacheSanityError("a node's parent does not know it", [node.id])
-        if len(node.key) != len(node.value) or len(node.key) == 0:
-            raise CacheSanityError(
-                f"{len(node.key)} tokens, but {len(node.value)} KV indices", [node.id]
-            )
+        self._check_value(node)
         if len(node.key) % self.page_size != 0:
             raise CacheSanityError(f"{len(node.key)} tokens are not whole pages", [node.id])
         if node.full_lock_ref < 0 or node.mamba_lock_ref < 0:
@@ -359,6 +356,12 @@ class PrefixTree(BasePrefixCache):
             raise CacheSanityError("more locks on the state than on the KV", [node.id])
         if parent is not self.root_node and parent.full_lock_ref < node.full_lock_ref:
             raise CacheSanityError("a parent has fewer locks than its child", [parent.id, node.id])
+
+    def _check_value(self, node: TreeNode) -> None:
+        if len(node.key) != len(node.value) or len(node.key) == 0:
+            raise CacheSanityError(
+                f"{len(node.key)} tokens, but {len(node.value)} KV indices", [node.id]
+            )
 
 
 def join(path: Sequence[TreeNode]) -> IntArray:

@@ -37,6 +37,9 @@ class TreeNode:
         swa_tombstone: in a tree with sliding windows, whether the window pool has nothing of this
             node any more; longer prefixes can still share its KV in the full pool.
         swa_lock_ref: requests that read its KV in the window pool.
+        host_value: with a host tier, its slots in the host pool, held by TREE; None until it is
+            backed up.
+        host_ref_counter: loads that read those slots.
         full_prev, full_next, mamba_prev, mamba_next, swa_prev, swa_next: neighbours in the LRU
             lists, towards the young and the old end, or in the rings beside them; None outside of
             the list.
@@ -52,6 +55,8 @@ class TreeNode:
         "full_prev",
         "hash_value",
         "hit_count",
+        "host_ref_counter",
+        "host_value",
         "id",
         "key",
         "last_access_time",
@@ -93,6 +98,8 @@ class TreeNode:
         self.mamba_lock_ref = 0
         self.swa_tombstone = False
         self.swa_lock_ref = 0
+        self.host_value: IntArray | None = None
+        self.host_ref_counter = 0
         self.last_access_time = 0
         self.state_access_time = 0
         self.creation_time = 0
@@ -126,6 +133,11 @@ class TreeNode:
     def is_tombstone(self) -> bool:
         """Whether the node has KV but no state; of meaning only in a hybrid tree."""
         return self.mamba_value is None
+
+    @property
+    def evicted(self) -> bool:
+        """Whether only the host tier has its KV; the root has none and is not."""
+        return len(self.value) < len(self.key)
 
     def __lt__(self, other: TreeNode) -> bool:
         return self.last_access_time < other.last_access_time

@@ -9,13 +9,15 @@ Source: the TreeComponent of SGLang's UnifiedRadixCache, whose names the methods
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hybridbench.engine.cache.base import (
     BasePrefixCache,
     CacheableReq,
+    DecLockRefParams,
     EvictParams,
+    IncLockRefResult,
     InsertParams,
     InsertResult,
     MatchResult,
@@ -30,6 +32,7 @@ class Evicted:
 
     tokens: int = 0
     states: int = 0
+    swa_tokens: int = 0
     kv: list[IntArray] = field(default_factory=list)
 
 
@@ -53,50 +56,93 @@ class CachingReq:
 class TreeComponent(ABC):
     """One value, one lock count and one place in an LRU list for each node.
 
+    What a component has no part in does nothing unless it says otherwise.
+
     Attributes:
-        evictable_size, protected_size: values without and with a lock.
+        list_ends: nodes that its list has of its own.
     """
 
-    evictable_size: int
-    protected_size: int
+    list_ends: int
+
+    @abstractmethod
+    def evictable_size(self) -> int:
+        """What the values without a lock take of the component's pool."""
+
+    @abstractmethod
+    def protected_size(self) -> int:
+        """What the values with a lock take of it."""
 
     @abstractmethod
     def reset(self) -> None:
         """Forget all nodes, which are dismantled after this."""
 
     @abstractmethod
+    def has_value(self, node: TreeNode) -> bool:
+        """Whether the node is no tombstone."""
+
+    @abstractmethod
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
         """How many of the first ``end`` nodes of a path a match may have at most."""
 
-    @abstractmethod
     def match_result(self, result: MatchResult, walked_len: int) -> MatchResult:
         """``result`` with what this component has to say of a walk over ``walked_len`` tokens."""
+        del walked_len
+        return result
 
-    @abstractmethod
     def finalize_match_result(
         self, tree: BasePrefixCache, req: CacheableReq, node: TreeNode
     ) -> bool:
         """Give a request that hit ``node`` what it needs of it; False, and no hit, if it cannot."""
+        del tree, req, node
+        return True
 
     @abstractmethod
     def touch(self, path: Sequence[TreeNode]) -> None:
         """The nodes of a path, from the top, were used just now; the lowest is the youngest."""
 
     @abstractmethod
+    def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
+        """A node was cut; ``lower`` is the one that it was, and the younger."""
+
     def check_insert(self, params: InsertParams) -> None:
         """Raise ValueError if these values cannot belong to this key."""
+        del params
 
-    @abstractmethod
+    def update_on_insert_overlap(
+        self,
+        path: list[TreeNode],
+        value: IntArray,
+        params: InsertParams,
+        split: Callable[[TreeNode, int], TreeNode],
+    ) -> list[TreeNode]:
+        """Take what ``value`` brings for nodes that are there; the path, with those that were cut.
+
+        ``split`` cuts a node after so many tokens, and returns the upper half.
+        """
+        del value, params, split
+        return path
+
+    def leaf_cut(self, prefix_len: int, params: InsertParams) -> int:
+        """Where new tokens from ``prefix_len`` on must be cut in two nodes; there if nowhere."""
+        del params
+        return prefix_len
+
+    def add_node(self, node: TreeNode, end: int, params: InsertParams) -> None:
+        """A new node, whose key ends after ``end`` tokens from the root."""
+        del node, end, params
+
     def commit_insert_component_data(self, node: TreeNode, params: InsertParams) -> bool:
         """Take over what ``params`` bring for the node where the key ends; whether it was taken."""
+        del node, params
+        return False
 
     @abstractmethod
-    def acquire_component_lock(self, node: TreeNode) -> bool:
-        """Lock the value of a node; False if it has none."""
+    def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
+        """Lock the value of a node, if it has one; ``lock`` with what the receipt must say."""
 
     @abstractmethod
-    def release_component_lock(self, node: TreeNode) -> None:
-        """Undo one ``acquire_component_lock`` that locked something."""
+    def release_component_lock(self, node: TreeNode, receipt: DecLockRefParams | None) -> None:
+        """Undo one ``acquire_component_lock``; without its receipt, one that locked something."""
 
     @abstractmethod
     def drive_eviction(self, params: EvictParams, evicted: Evicted) -> Iterator[TreeNode]:
@@ -104,19 +150,24 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def evict_component(self, node: TreeNode, evicted: Evicted) -> None:
-        """Free the value of a node, if it has one."""
+        """A leaf goes, and its value, if it has one, with it."""
+
+    @abstractmethod
+    def make_tombstone(self, node: TreeNode, evicted: Evicted) -> None:
+        """Free the value of a node that stays."""
 
     @abstractmethod
     def cacheable_len(self, req: CacheableReq) -> int:
         """Tokens of ``req`` that this component can cache now."""
 
-    @abstractmethod
     def prepare_for_caching_req(self, tree: BasePrefixCache, caching: CachingReq) -> bool:
         """Complete the parameters of the insert; False, and nothing taken, if that cannot be."""
+        del tree, caching
+        return True
 
-    @abstractmethod
     def cleanup_after_caching_req(self, caching: CachingReq, result: InsertResult | None) -> None:
         """Free or keep what the request had, now that the insert, if there was one, is over."""
+        del caching, result
 
     @abstractmethod
     def sanity_check(self, nodes: Sequence[TreeNode]) -> None:

@@ -17,12 +17,14 @@ from hybridbench.engine.cache.base import (
     CacheEvents,
     CacheInitParams,
     CacheSanityError,
+    DecLockRefParams,
     EvictParams,
+    IncLockRefResult,
     InsertParams,
     InsertResult,
     MatchResult,
 )
-from hybridbench.engine.cache.lru import MambaLRUList
+from hybridbench.engine.cache.lru import LIST_ENDS, MambaLRUList
 from hybridbench.engine.cache.mamba_radix_cache import check_same, hybrid_rows
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_component import CachingReq, Evicted, TreeComponent
@@ -32,6 +34,8 @@ from hybridbench.engine.memory.owners import REQ, TRACK, TREE, Owner
 
 class MambaComponent(TreeComponent):
     """States at nodes, their locks and their LRU list; the slots that requests give and get."""
+
+    list_ends = LIST_ENDS
 
     def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
         """Raises ValueError if pages, track buffers and chunk size do not fit together."""
@@ -45,9 +49,18 @@ class MambaComponent(TreeComponent):
         self._refresh_path = params.state_refresh == "path"
         self._start()
 
+    def evictable_size(self) -> int:
+        return self._evictable
+
+    def protected_size(self) -> int:
+        return self._protected
+
     def reset(self) -> None:
         self.lru_list.dismantle()
         self._start()
+
+    def has_value(self, node: TreeNode) -> bool:
+        return node.mamba_value is not None
 
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
         while end and path[end - 1].mamba_value is None:
@@ -81,6 +94,11 @@ class MambaComponent(TreeComponent):
                 node.state_access_time = node.last_access_time
         self.lru_list.reset_path_mru(used)
 
+    def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
+        """The upper half is a tombstone: a state is that after a node's last token."""
+        self._events.tombstones += 1
+        self.touch([lower])
+
     def check_insert(self, params: InsertParams) -> None:
         total = len(params.key)
         if params.mamba_value is not None and total % self._page_size:
@@ -94,25 +112,27 @@ class MambaComponent(TreeComponent):
         node.mamba_value = slot
         node.state_access_time = node.last_access_time
         self.lru_list.insert_mru(node)
-        self.evictable_size += 1
+        self._evictable += 1
         return True
 
-    def acquire_component_lock(self, node: TreeNode) -> bool:
+    def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
         if node.mamba_value is None:
-            return False
+            return lock
         if node.mamba_lock_ref == 0:
-            self.evictable_size -= 1
-            self.protected_size += 1
+            self._evictable -= 1
+            self._protected += 1
         node.mamba_lock_ref += 1
-        return True
+        return lock._replace(mamba_locked=True)
 
-    def release_component_lock(self, node: TreeNode) -> None:
+    def release_component_lock(self, node: TreeNode, receipt: DecLockRefParams | None) -> None:
+        if not (node.mamba_lock_ref > 0 if receipt is None else receipt.mamba_locked):
+            return
         assert node.mamba_lock_ref > 0, f"the state of {node} was not locked"
         node.mamba_lock_ref -= 1
         if node.mamba_lock_ref == 0:
             self.lru_list.release(node)
-            self.evictable_size += 1
-            self.protected_size -= 1
+            self._evictable += 1
+            self._protected -= 1
 
     def drive_eviction(self, params: EvictParams, evicted: Evicted) -> Iterator[TreeNode]:
         while evicted.states < params.mamba_num:
@@ -127,8 +147,13 @@ class MambaComponent(TreeComponent):
         self._free_slot(node.mamba_value)
         self.lru_list.remove_node(node)
         node.mamba_value = None
-        self.evictable_size -= 1
+        self._evictable -= 1
         evicted.states += 1
+
+    def make_tombstone(self, node: TreeNode, evicted: Evicted) -> None:
+        self._events.evict_internal_state += 1
+        self._events.tombstones += 1
+        self.evict_component(node, evicted)
 
     def cacheable_len(self, req: CacheableReq) -> int:
         if self._tracked:
@@ -173,7 +198,7 @@ class MambaComponent(TreeComponent):
         for node in nodes:
             if node.mamba_value is None and node.mamba_lock_ref:
                 raise CacheSanityError("a lock on a state that is gone", [node.id])
-        counted = (self.evictable_size, self.protected_size)
+        counted = (self._evictable, self._protected)
         if counted != (len(unlocked), len(with_state) - len(unlocked)):
             raise CacheSanityError(
                 f"{len(unlocked)} states of {len(with_state)} are unlocked, counted are "
@@ -227,5 +252,5 @@ class MambaComponent(TreeComponent):
 
     def _start(self) -> None:
         self.lru_list = MambaLRUList()
-        self.evictable_size = 0
-        self.protected_size = 0
+        self._evictable = 0
+        self._protected = 0

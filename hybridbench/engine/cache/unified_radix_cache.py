@@ -1,10 +1,11 @@
 """One prefix tree for every model: KV at every node, and beside it whatever components there are.
 
-A model whose layers are all attention has none, and the tree is RadixCache's equal.  Recurrent
-layers bring ``MambaComponent``; then the tree answers as MambaRadixCache does, but for one thing:
-a tombstone that lost its last child stays, until the turn of its own KV comes.  It is in no LRU
-list of states then and still in the tree, so what a removed neighbour once left in it is reachable,
-and no collector can free that (sglang#25770).
+A model whose layers are all full attention has none, and the tree is RadixCache's equal.  Recurrent
+layers bring ``MambaComponent``, a pool for sliding windows ``SWAComponent``; then the tree answers
+as MambaRadixCache and SWARadixCache do, but for one thing: a tombstone that lost its last child
+stays, until the turn of its own KV comes.  It is in no LRU list of its component then and still in
+the tree, so what a removed neighbour once left in it is reachable, and no collector can free that
+(sglang#25770).
 
 A match ends where every component has what it needs.  An eviction of KV takes a leaf with all it
 has; one of another component takes a leaf as well, but inside the tree only that value.
@@ -29,26 +30,28 @@ from hybridbench.engine.cache.base import (
     InsertResult,
     MatchPrefixParams,
     MatchResult,
+    TreeSlots,
 )
 from hybridbench.engine.cache.eviction_queue import make_eviction_queue
-from hybridbench.engine.cache.lru import LIST_ENDS
 from hybridbench.engine.cache.mamba_radix_cache import check_same
 from hybridbench.engine.cache.radix_key import TOKEN_BYTES, RadixKey
 from hybridbench.engine.cache.tree import PrefixTree, join
 from hybridbench.engine.cache.tree_node import TreeNode, empty_root
 from hybridbench.engine.cache.unified_component import CachingReq, Evicted, TreeComponent
 from hybridbench.engine.cache.unified_mamba import MambaComponent
+from hybridbench.engine.cache.unified_swa import SWAComponent
 from hybridbench.engine.memory.indices import IntArray, as_index_array
 from hybridbench.engine.memory.owners import REQ, TREE
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 
 
 class UnifiedRadixCache(PrefixTree):
     """Match, insert, locks, eviction and the hand-over from requests, for all components at once.
 
     Attributes:
-        components: those that the rows ask for, in the order in which they are asked.
-        mamba: the one of recurrent states, or None.
+        components: those that rows and allocator ask for, in the order in which they are asked.
+        mamba, swa: the one of recurrent states and that of sliding windows, or None.
     """
 
     def __init__(self, params: CacheInitParams) -> None:
@@ -57,19 +60,36 @@ class UnifiedRadixCache(PrefixTree):
         self._evictable_leaves = make_eviction_queue(self._policy)
         hybrid = isinstance(params.req_to_token_pool, HybridReqToTokenPool)
         self.mamba = MambaComponent(params, self.events) if hybrid else None
-        self.components: tuple[TreeComponent, ...] = (self.mamba,) if self.mamba else ()
+        two_pools = isinstance(params.token_to_kv_pool_allocator, SWATokenToKVPoolAllocator)
+        self.swa = SWAComponent(params, self.events) if two_pools else None
+        self.components: tuple[TreeComponent, ...] = tuple(
+            component for component in (self.swa, self.mamba) if component is not None
+        )
 
     def supports_mamba(self) -> bool:
         return self.mamba is not None
 
+    def supports_swa(self) -> bool:
+        return self.swa is not None
+
     def mamba_evictable_size(self) -> int:
-        return self.mamba.evictable_size if self.mamba else 0
+        return self.mamba.evictable_size() if self.mamba else 0
 
     def mamba_protected_size(self) -> int:
-        return self.mamba.protected_size if self.mamba else 0
+        return self.mamba.protected_size() if self.mamba else 0
+
+    def swa_evictable_size(self) -> int:
+        return self.swa.evictable_size() if self.swa else 0
+
+    def swa_protected_size(self) -> int:
+        return self.swa.protected_size() if self.swa else 0
 
     def live_node_count(self) -> int:
-        return self._node_count + 1 + LIST_ENDS * len(self.components)
+        return self._node_count + 1 + sum(component.list_ends for component in self.components)
+
+    def tree_slots(self) -> TreeSlots:
+        slots = super().tree_slots()
+        return slots if self.swa is None else slots._replace(swa_indices=self.swa.window.indices())
 
     def reset(self) -> None:
         for component in self.components:
@@ -114,6 +134,8 @@ class UnifiedRadixCache(PrefixTree):
         if len(value) < total:
             raise ValueError(f"{total} tokens, but {len(value)} KV indices")
         path, prefix_len, split_off = self._walk(key)
+        for component in self.components:
+            path = component.update_on_insert_overlap(path, value, params, self._split_node)
         # As in the dedicated trees: beside a component's list a split makes both halves younger.
         below = [split_off] if split_off is not None and self.components else []
         self._touch_path(path)
@@ -121,7 +143,7 @@ class UnifiedRadixCache(PrefixTree):
         self._free_duplicates(value, params.prev_prefix_len, prefix_len)
         if prefix_len < total:
             self._touch_path(below)
-            path.append(self._add_leaf(path, key, value[prefix_len:total].copy(), params))
+            self._add_leaves(path, key, value, prefix_len, params)
         for component in self.components:
             if component.commit_insert_component_data(path[-1], params):
                 mamba_exist = False
@@ -138,36 +160,44 @@ class UnifiedRadixCache(PrefixTree):
             if leaf is None:
                 break
             self._evict_leaf(leaf, evicted)
+        self._free_kv(evicted)
         for component in self.components:
             for node in component.drive_eviction(params, evicted):
                 if node in self._evictable_leaves:
                     self._evict_leaf(node, evicted)
                 else:
-                    self._make_tombstone(node, component, evicted)
-        if evicted.kv:
-            self.token_to_kv_pool_allocator.free(np.concatenate(evicted.kv), TREE)
-        return EvictResult(evicted.tokens, evicted.states)
+                    # The KV stays for the longer prefixes.
+                    component.make_tombstone(node, evicted)
+        self._free_kv(evicted)
+        return EvictResult(evicted.tokens, evicted.states, evicted.swa_tokens)
 
     def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:
         if self.disable or node is self.root_node:
             return IncLockRefResult(0)
         if not node.children:
             self._evictable_leaves.discard(node)
-        mamba_locked = self.mamba is not None and self.mamba.acquire_component_lock(node)
-        return IncLockRefResult(self._lock_path(node), mamba_locked)
+        lock = IncLockRefResult(self._lock_path(node))
+        for component in self.components:
+            lock = component.acquire_component_lock(node, lock)
+        return lock
 
     def dec_lock_ref(
         self, node: TreeNode, params: DecLockRefParams | None = None
     ) -> DecLockRefResult:
         if self.disable or node is self.root_node:
             return DecLockRefResult(0)
-        mamba_locked = node.mamba_lock_ref > 0 if params is None else params.mamba_locked
-        if self.mamba is not None and mamba_locked:
-            self.mamba.release_component_lock(node)
+        for component in self.components:
+            component.release_component_lock(node, params)
         delta = self._unlock_path(node)
         if not node.children and node.full_lock_ref == 0:
             self._evictable_leaves.add(node)
         return DecLockRefResult(delta)
+
+    def dec_swa_lock_only(self, node: TreeNode, receipt: DecLockRefParams) -> DecLockRefParams:
+        if self.swa is None:
+            return super().dec_swa_lock_only(node, receipt)
+        self.swa.release_component_lock(node, receipt)
+        return receipt._replace(swa_locked_len=0)
 
     def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
         length = self._cacheable_len(req) if is_insert and not self.disable else 0
@@ -217,6 +247,7 @@ class UnifiedRadixCache(PrefixTree):
             self._committed_key(req, length),
             self._row_indices(req, length),
             prev_prefix_len=req.cache_protected_len,
+            swa_evicted_seqlen=req.swa_evicted_seqlen,
             chunked=chunked,
         )
 
@@ -268,28 +299,43 @@ class UnifiedRadixCache(PrefixTree):
             if not params.chunked:
                 node.hit_count += 1
 
-    def _add_leaf(
-        self, path: list[TreeNode], key: RadixKey, kept: IntArray, params: InsertParams
-    ) -> TreeNode:
-        self.token_to_kv_pool_allocator.transfer(kept, REQ, TREE)
-        parent = path[-1] if path else self.root_node
-        raw = key.raw[len(key.raw) - len(kept) * TOKEN_BYTES :]
-        node = self._new_node(RadixKey.from_raw(raw, key.extra_key), kept, parent)
-        node.priority = params.priority
-        node.hit_count = 0 if params.chunked else 1
-        self._evictable_leaves.discard(parent)
-        parent.children[self._child_key(parent, node.key)] = node
-        self.full_evictable_size_ += len(kept)
-        self._evictable_leaves.add(node)
-        self._note_stored(node)
-        return node
+    def _add_leaves(
+        self,
+        path: list[TreeNode],
+        key: RadixKey,
+        value: IntArray,
+        start: int,
+        params: InsertParams,
+    ) -> None:
+        """Append a leaf for ``key`` from ``start`` on, cut where a component says."""
+        cut = start
+        for component in self.components:
+            cut = max(cut, component.leaf_cut(start, params))
+        for begin, end in ((start, cut), (cut, len(key))):
+            if begin == end:
+                continue
+            kept = value[begin:end].copy()
+            self.token_to_kv_pool_allocator.transfer(kept, REQ, TREE)
+            parent = path[-1] if path else self.root_node
+            raw = key.raw[begin * TOKEN_BYTES : end * TOKEN_BYTES]
+            node = self._new_node(RadixKey.from_raw(raw, key.extra_key), kept, parent)
+            node.priority = params.priority
+            node.hit_count = 0 if params.chunked else 1
+            self._evictable_leaves.discard(parent)
+            parent.children[self._child_key(parent, node.key)] = node
+            self.full_evictable_size_ += len(kept)
+            self._evictable_leaves.add(node)
+            self._note_stored(node)
+            for component in self.components:
+                component.add_node(node, end, params)
+            path.append(node)
 
     def _evict_leaf(self, leaf: TreeNode, evicted: Evicted) -> None:
         """Evict an unlocked leaf with all that it has; a tombstone above it stays."""
-        if self.mamba is not None and leaf.is_tombstone:
-            self.events.evict_cascade += 1
-        else:
+        if all(component.has_value(leaf) for component in self.components):
             self.events.evict_leaf += 1
+        else:
+            self.events.evict_cascade += 1
         evicted.kv.append(leaf.value)
         evicted.tokens += len(leaf.value)
         self.full_evictable_size_ -= len(leaf.value)
@@ -300,18 +346,16 @@ class UnifiedRadixCache(PrefixTree):
         if not parent.children and parent.full_lock_ref == 0 and parent is not self.root_node:
             self._evictable_leaves.add(parent)
 
-    def _make_tombstone(self, node: TreeNode, component: TreeComponent, evicted: Evicted) -> None:
-        """One value of an inner or locked node goes; the KV stays for the longer prefixes."""
-        self.events.evict_internal_state += 1
-        self.events.tombstones += 1
-        component.evict_component(node, evicted)
+    def _free_kv(self, evicted: Evicted) -> None:
+        if evicted.kv:
+            self.token_to_kv_pool_allocator.free(np.concatenate(evicted.kv), TREE)
+            evicted.kv.clear()
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """The upper half has a child, so it is no leaf, and KV alone; the lower keeps the rest."""
+        """The upper half has a child, so it is no leaf; components say which half has what."""
         upper.creation_time = lower.creation_time
         if self.components:
-            self.events.tombstones += 1
             lower.last_access_time = self._tick()
             self._evictable_leaves.touch(lower)
             for component in self.components:
-                component.touch([lower])
+                component.redistribute_on_node_split(upper, lower)

@@ -26,6 +26,9 @@ class ModelSizes:
     state_bytes_per_slot: int
     """0 without recurrent layers."""
     kv_bytes_per_token: int
+    swa_bytes_per_token: int
+    """The part of them for sliding layers."""
+    sliding_window: int
 
     @classmethod
     def of(cls, config: ModelConfig, dtype: torch.dtype = torch.float32) -> ModelSizes:
@@ -35,6 +38,10 @@ class ModelSizes:
             weight_bytes=parameters * dtype.itemsize,
             state_bytes_per_slot=config.state_bytes_per_slot(dtype),
             kv_bytes_per_token=config.kv_bytes_per_token(dtype),
+            swa_bytes_per_token=config.kv_bytes_per_token(dtype)
+            * len(config.swa_layer_ids)
+            // max(1, len(config.kv_layer_ids)),
+            sliding_window=config.sliding_window,
         )
 
     def room_beside_weights(self, free_bytes: int) -> int:
@@ -45,22 +52,33 @@ class ModelSizes:
 def pools_that_fit(config: EngineConfig, sizes: ModelSizes, free_bytes: int) -> EngineConfig | None:
     """``config`` with both pools reduced by one ratio, if there is not room for all of them.
 
-    The KV pool keeps what one request of full length needs.  None where not even that fits beside
+    The KV pools keep what one request of full length needs.  None where not even that fits beside
     the states of one request that hits.
     """
-    state, kv = sizes.state_bytes_per_slot, sizes.kv_bytes_per_token
+    state, kv = sizes.state_bytes_per_slot, float(sizes.kv_bytes_per_token)
+    page = config.page_size
+    request_tokens = page * (1 + math.ceil(config.max_context_len / page))
+    sliding = sizes.swa_bytes_per_token > 0
+    if sliding and config.keeps_windows_only(sliding=True):
+        # Sliding layers have a pool of their own, with this share of the tokens.
+        share = config.swa_full_tokens_ratio
+        kv -= (1.0 - share) * sizes.swa_bytes_per_token
+        least_swa = config.least_swa_tokens(sizes.sliding_window)
+        request_tokens = max(request_tokens, page * math.ceil((least_swa + page) / share / page))
+    if config.device == "cpu":
+        # The host tier's pool is in the same memory.
+        kv *= 1.0 + config.hicache.ratio
     # The dump slot, and the states of a step that keeps them apart.
     apart = 1 + config.longest_chain * config.max_running_requests
     room = sizes.room_beside_weights(free_bytes) - apart * state
     wanted = config.mamba_slots * state + config.kv_tokens * kv
     if wanted <= room:
         return config
-    page = config.page_size
-    least_tokens = min(config.kv_tokens, page * (1 + math.ceil(config.max_context_len / page)))
+    least_tokens = min(config.kv_tokens, request_tokens)
     tokens = max(least_tokens, int(config.kv_tokens * room / wanted) // page * page)
     slots = config.mamba_slots
     if state:
-        slots = min(slots, (room - tokens * kv) // state)
+        slots = min(slots, int((room - tokens * kv) // state))
     if tokens * kv + slots * state > room or slots < config.least_mamba_slots:
         return None
     return replace(config, mamba_slots=slots, kv_tokens=tokens)

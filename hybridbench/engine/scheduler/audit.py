@@ -6,16 +6,26 @@ Slow (it walks pools and tree) and exact: for tests, checkpoints, and to name wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
 from hybridbench.engine.cache.base import TreeSlots
+from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.base_pages import BaseTokenToKVPoolAllocator
 from hybridbench.engine.memory.indices import IntArray
-from hybridbench.engine.memory.owners import FREE, REQ, SESSION, TRACK, TREE, Owner, owner_name
+from hybridbench.engine.memory.owners import (
+    FREE,
+    HOST,
+    REQ,
+    SESSION,
+    TRACK,
+    TREE,
+    Owner,
+    owner_name,
+)
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.scheduler.pools import Pools
@@ -109,7 +119,7 @@ class SlotAudit:
         if pool == "mamba":
             own = [] if kv.mamba_pool_idx is None else [kv.mamba_pool_idx]
             return own + kv.track_slots
-        if kv.req_pool_idx is None:
+        if kv.req_pool_idx is None or pool == "host_kv":
             return []
         if pool == "req":
             return [kv.req_pool_idx]
@@ -139,11 +149,30 @@ class SlotAudit:
                 claims.append(Claim(f"the track buffer of request {req.rid}", TRACK, tracks))
         if pool == "kv":
             claims.append(Claim("the tree", TREE, tree.kv_indices.tolist()))
+            claims += self._transfer_claims(loads=True)
+        elif pool == "host_kv":
+            claims.append(Claim("the tree", TREE, tree.host_indices.tolist()))
+            claims += self._transfer_claims(loads=False)
         elif pool == "swa":
             claims.append(Claim("the tree", TREE, tree.swa_indices.tolist()))
         elif pool == "mamba":
             claims.append(Claim("the tree", TREE, tree.mamba_slots))
         return claims
+
+    def _transfer_claims(self, *, loads: bool) -> list[Claim]:
+        """What transfers are to fill: loads the KV pool, writes the host pool."""
+        host_tier = self._pools.host_tier
+        if host_tier is None:
+            return []
+        return [
+            Claim(
+                f"transfer {ongoing.number}",
+                HOST,
+                (ongoing.device_indices if loads else ongoing.host_indices).tolist(),
+            )
+            for ongoing in host_tier.cache_controller.ongoing()
+            if ongoing.is_load == loads
+        ]
 
     def _free_slots(self, pool: str) -> Iterable[int]:
         if pool == "mamba":
@@ -163,7 +192,9 @@ class SlotAudit:
         return range(page_size, (allocator.num_pages + 1) * page_size)
 
     def _kv_allocator(self, pool: str) -> BaseTokenToKVPoolAllocator:
-        """The account of "kv" or of "swa"."""
+        """The account of "kv", "swa" or "host_kv"."""
+        if pool == "host_kv":
+            return self._pools.host_allocator
         if pool == "swa":
             return self._swa_allocator().swa_attn_allocator
         return self._pools.token_to_kv_pool_allocator
@@ -193,7 +224,7 @@ class SlotAudit:
         """Both directions: who claims a slot has it in the ledger, and the other way round."""
         found: list[InvariantViolation] = []
         free = set(self._free_slots(pool))
-        for owner in (REQ, TREE, SESSION, TRACK, FREE):
+        for owner in (REQ, TREE, SESSION, TRACK, HOST, FREE):
             claimed = (
                 free
                 if owner == FREE
@@ -229,11 +260,13 @@ class SlotAudit:
         for _, kv in records:
             node = None if kv.lock_receipt is None else kv.last_node
             left = 0 if kv.lock_receipt is None else kv.lock_receipt.swa_locked_len
-            while node is not None and node is not tree.root_node:
-                full[node.id] += 1
-                swa[node.id] += left > 0
-                left -= len(node.value)
-                node = node.parent
+            for above in () if node is None else _up_to_root(node, tree.root_node):
+                full[above.id] += 1
+                swa[above.id] += left > 0
+                left -= len(above.value)
+        host_tier = self._pools.host_tier
+        for node in () if host_tier is None else host_tier.transfer_locks():
+            full.update(above.id for above in _up_to_root(node, tree.root_node))
         found = []
         for node in tree.iter_nodes():
             there, held = (node.full_lock_ref, node.swa_lock_ref), (full[node.id], swa[node.id])
@@ -274,6 +307,14 @@ class SlotAudit:
                 message = f"kv pool: {name} has {shown_slots(wrong)} out of their pages"
                 found.append(InvariantViolation(ViolationKind.ALIAS, "kv", message, wrong))
         return found
+
+
+def _up_to_root(node: TreeNode, root: TreeNode) -> Iterator[TreeNode]:
+    """``node`` and all above it, the root left out."""
+    on_path: TreeNode | None = node
+    while on_path is not None and on_path is not root:
+        yield on_path
+        on_path = on_path.parent
 
 
 def _aliases(pool: str, claims: Sequence[Claim]) -> list[InvariantViolation]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
+from hybridbench.engine.cache.hiradix_cache import HiRadixCache
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
@@ -14,8 +15,9 @@ from hybridbench.engine.scheduler.pools import Pools
 class PoolStats:
     """One pool: ``total`` is the usable size (slot 0 is outside it); the rest should add up to it.
 
-    ``kv`` and ``swa`` count tokens in whole pages, ``mamba`` state slots, ``req`` rows.  What a
-    request holds counts for it alone: the prefix that it reads is the tree's, and protected there.
+    ``kv``, ``swa`` and ``host_kv`` count tokens in whole pages, ``mamba`` state slots, ``req``
+    rows.  What a request holds counts for it alone: the prefix that it reads is the tree's, and
+    protected there.  What a transfer of the host tier fills is in flight, too.
     """
 
     total: int
@@ -77,6 +79,7 @@ class PoolStatsObserver:
         # A healthy waiting request's record is empty; this keeps a long queue cheap.
         holding = [req for req in waiting if not req.kv.is_empty]
         lent = self.active_pool_idxs(admitted)
+        host_tier = self._pools.host_tier
         stats = {"kv": self._kv(admitted, holding, lent)}
         swa = self._pools.swa_allocator
         if swa is not None:
@@ -84,6 +87,12 @@ class PoolStatsObserver:
         if self._pools.has_states:
             stats["mamba"] = self._mamba(admitted, holding, lent)
         stats["req"] = self._rows(admitted, holding, lent)
+        if host_tier is not None:
+            stats["kv"] = replace(
+                stats["kv"],
+                in_flight=stats["kv"].in_flight + host_tier.cache_controller.loading_size(),
+            )
+            stats["host_kv"] = self._host_kv(host_tier)
         return stats
 
     def active_pool_idxs(self, admitted: Sequence[Req]) -> set[int]:
@@ -139,6 +148,18 @@ class PoolStatsObserver:
             in_flight=sum(req.kv.state_slots_held for req in admitted),
             session_held=sessions.session_held_mamba_slots(lent),
             waiting_held=sum(req.kv.state_slots_held for req in holding),
+        )
+
+    def _host_kv(self, tree: HiRadixCache) -> PoolStats:
+        allocator = self._pools.host_allocator
+        return PoolStats(
+            total=allocator.size,
+            available=allocator.available_size(),
+            evictable=tree.host_evictable_size(),
+            protected=tree.host_protected_size(),
+            in_flight=tree.cache_controller.writing_size(),
+            session_held=0,
+            waiting_held=0,
         )
 
     def _rows(self, admitted: Sequence[Req], holding: Sequence[Req], lent: set[int]) -> PoolStats:

@@ -12,6 +12,7 @@ from hybridbench.engine.cache.base import (
     MatchPrefixParams,
     MatchResult,
 )
+from hybridbench.engine.cache.hiradix_cache import HiRadixCache
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import FREE, TREE, Owner
@@ -72,7 +73,20 @@ class Pools:
     def names(self) -> tuple[str, ...]:
         """The pools there are: "kv", "swa" only with windows, "mamba" with state slots, "req"."""
         swa = ("swa",) if self.swa_allocator is not None else ()
-        return ("kv", *swa, "mamba", "req") if self.has_states else ("kv", *swa, "req")
+        mamba = ("mamba",) if self.has_states else ()
+        host_kv = ("host_kv",) if self.host_tier is not None else ()
+        return ("kv", *swa, *mamba, "req", *host_kv)
+
+    @property
+    def host_tier(self) -> HiRadixCache | None:
+        """The tree, if it has one."""
+        return self.tree_cache if isinstance(self.tree_cache, HiRadixCache) else None
+
+    @property
+    def host_allocator(self) -> TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator:
+        """Who holds which slot of the host pool; only where there is one."""
+        assert self.host_tier is not None, "this engine has no host tier"
+        return self.host_tier.cache_controller.mem_pool_host.allocator
 
     @property
     def swa_allocator(self) -> SWATokenToKVPoolAllocator | None:
@@ -165,6 +179,8 @@ class Pools:
         self.token_to_kv_pool_allocator.free(held.kv_indices, TREE)
         if self.has_states:
             self.mamba_allocator.free(held.mamba_slots, TREE)
+        if len(held.host_indices):
+            self.host_allocator.free(held.host_indices, TREE)
         self.tree_cache.reset()
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
@@ -206,7 +222,9 @@ class Pools:
         counters.swa_tombstones = events.swa_tombstones
         counters.kv_blocks_stored = events.blocks_stored
         counters.track_donations = events.track_donations
-        counters.nodes_evicted = events.evict_leaf + events.evict_cascade
+        counters.nodes_evicted = events.evict_leaf + events.evict_cascade + events.host_evictions
+        if self.host_tier is not None:
+            _count_host_work(self.host_tier, counters)
         counters.session_tail_frees = self.sessions.session_events.tail_frees
 
     def make_kv_room(self, need_size: int) -> bool:
@@ -247,7 +265,22 @@ class Pools:
             accounts.append(self.swa_allocator.swa_attn_allocator)
         if self.has_states:
             accounts.append(self.mamba_allocator)
-        return (*accounts, self.req_to_token_pool.rows)
+        accounts.append(self.req_to_token_pool.rows)
+        if self.host_tier is not None:
+            accounts.append(self.host_allocator)
+        return tuple(accounts)
+
+
+def _count_host_work(tree: HiRadixCache, counters: EngineCounters) -> None:
+    events, controller = tree.events, tree.cache_controller
+    counters.host_backups = events.host_backups
+    counters.host_stays = events.host_stays
+    counters.host_load_backs = events.host_load_backs
+    counters.host_load_back_tokens = events.host_load_back_tokens
+    counters.host_evictions = events.host_evictions
+    counters.host_evictions_refused = events.host_evictions_refused
+    counters.host_late_acks = controller.late_acks
+    counters.host_failures = controller.failures
 
 
 def no_room_message(req: Req, pools: Pools) -> str:

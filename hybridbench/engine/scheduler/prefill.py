@@ -9,6 +9,7 @@ from enum import Enum
 
 from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
@@ -202,15 +203,41 @@ class PrefillAdder:
             # A session's record has the node that the session holds a lock on.
             req.kv.last_node = result.last_device_node
         req.mamba_branching_seqlen = result.mamba_branching_seqlen
+        if result.host_hit_length and self._awaits_load_back(req, result.last_host_node):
+            self._put_back(req)
+            return AddReqResult.CONTINUE
         added = self.add_one_req(req)
         # A chunked request is added with a result other than CONTINUE: look whether it was.
         if not (self.can_run_list and self.can_run_list[-1] is req):
             self.refused = req
-            # Of a session's turn nothing is freed here: its session holds it again.
-            if not self._pools.sessions.take_back(req):
-                self._return_unadmitted(req)
-            req.forget_match()
+            self._put_back(req)
         return added
+
+    def _awaits_load_back(self, req: Req, last_host_node: TreeNode) -> bool:
+        """Whether more of the prefix of ``req`` is on its way from the host.
+
+        A request begins one load, at most, before it is admitted: what has come may be evicted
+        again, or not come at all, and then it computes those tokens.
+        """
+        host_tier = self._pools.host_tier
+        if host_tier is None or req.began_load_back:
+            return False
+        locked = self._lock(req)
+        has_room = self._has_room(req, len(req.fill_ids) - len(req.kv.prefix_indices))
+        self._unlock(req, locked)
+        if not has_room:
+            return False
+        if host_tier.is_loading(last_host_node):
+            return True
+        req.began_load_back = host_tier.load_back(last_host_node)
+        return req.began_load_back
+
+    def _put_back(self, req: Req) -> None:
+        """``req`` is not admitted in this step, and holds nothing."""
+        # Of a session's turn nothing is freed here: its session holds it again.
+        if not self._pools.sessions.take_back(req):
+            self._return_unadmitted(req)
+        req.forget_match()
 
     def _return_unadmitted(self, req: Req) -> None:
         """Give back the state slot that matching took for a request that is not admitted.

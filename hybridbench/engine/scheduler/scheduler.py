@@ -62,6 +62,7 @@ class Scheduler:
         self._release = RequestRelease(pools)
         swa = pools.swa_allocator
         self._window = None if swa is None else WindowRelease(pools, swa, counters)
+        self._host_tier = pools.host_tier
         self._rules = WaitingRules(config, pools.timings.now_s)
         self._preemption = Preemption(config, self._rules, pools)
         # A refusal is not repeated until a request leaves the running batch.
@@ -133,15 +134,22 @@ class Scheduler:
         return bool(self.waiting_queue or self.running or self.chunked_req or self.in_flight)
 
     @property
+    def has_transfers(self) -> bool:
+        """Whether KV is on its way between device and host."""
+        return self._host_tier is not None and len(self._host_tier.cache_controller) > 0
+
+    @property
     def only_waits(self) -> bool:
-        """Whether the engine is paused, nobody runs, and no result is outstanding."""
-        running = self.running or self.chunked_req or self.in_flight
+        """Whether the engine is paused, nobody runs, and no result or transfer is outstanding."""
+        running = self.running or self.chunked_req or self.in_flight or self.has_transfers
         return self.is_paused and not running
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         if self._turned_away.aborted or self._abort_requested or self.in_flight:
+            return True
+        if self.has_transfers:
             return True
         return self.has_requests and not self.is_paused
 
@@ -178,6 +186,8 @@ class Scheduler:
 
     def schedule(self, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
         """The next step's batch: a prefill if there is one, or else one token for all; or None."""
+        if self._host_tier is not None:
+            self._host_tier.check_hicache_events()
         if self.is_paused:
             return None
         if self._window is not None:
@@ -381,7 +391,7 @@ class Scheduler:
         submission, so this happens only when slots have been lost.  Before that, what idle sessions
         hold is taken from them, one session a step.
         """
-        if self.running or self.chunked_req is not None or adder.sent_back:
+        if self.running or self.chunked_req is not None or adder.sent_back or self.has_transfers:
             return
         if self.waiting_queue and self.sessions.evict():
             return
@@ -467,8 +477,10 @@ class Scheduler:
         return self._decode_room.fits(self.running)
 
     def _awaits_last(self) -> bool:
-        """Whether the only running request may be over already: its last result will say."""
-        return len(self.running) == 1 and self.in_flight is not None
+        """Whether the only running request may be over already, as its last result will say, or
+        get room when a transfer has ended.
+        """
+        return len(self.running) == 1 and (self.in_flight is not None or self.has_transfers)
 
     def _make_room_for_decode(self, outcome: StepOutcome) -> bool:
         """Retract until the rest can go on; the last one, if even it cannot, is aborted.
@@ -538,6 +550,7 @@ class Scheduler:
 
     def _enqueue(self, req: Req) -> None:
         self._rules.entered(req)
+        req.began_load_back = False
         self.waiting_queue.append(req)
         if self._preemption.enabled:
             # It may take the place of somebody who runs.

@@ -27,6 +27,7 @@ class EngineTimings:
             calls included.
         forward_s: time in the model and in choosing tokens.
         forward_cpu_s: processor time of that.
+        check_s: processor time in the engine's own checks after its steps.
         match_calls, insert_calls, evict_calls: how often.
     """
 
@@ -38,6 +39,7 @@ class EngineTimings:
     schedule_s: float = 0.0
     forward_s: float = 0.0
     forward_cpu_s: float = 0.0
+    check_s: float = 0.0
     match_calls: int = 0
     insert_calls: int = 0
     evict_calls: int = 0
@@ -60,4 +62,5 @@ class EngineTimings:
             "schedule_s": self.schedule_s,
             "forward_s": self.forward_s,
             "forward_cpu_s": self.forward_cpu_s,
+            "check_s": self.check_s,
         }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.bench.cache import bench_cache, bench_eviction
+from hybridbench.bench.cache import TimedCache, bench_cache, bench_eviction
 from hybridbench.bench.cache_pattern import CachePattern
+from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
+from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 
 SMALL = CachePattern(
     system_prompts=2,
@@ -16,6 +18,8 @@ SMALL = CachePattern(
     conversations=6,
     kv_tokens=1_024,
     mamba_slots=16,
+    swa_tokens=512,
+    sliding_window=16,
 )
 
 
@@ -48,6 +52,18 @@ def test_the_unified_tree_reuses_as_much_as_the_dedicated_one(page_size: int) ->
     assert unified.cache == "UnifiedRadixCache"
     assert unified.hit_rate == dedicated.hit_rate
     assert unified.states_evicted == dedicated.states_evicted
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_trees_with_windows_reuse_the_same_and_make_tombstones(page_size: int) -> None:
+    caches = [TimedCache(SMALL, page_size, unified, windows=True) for unified in (False, True)]
+
+    dedicated, unified = (cache.run(160) for cache in caches)
+
+    assert [type(one.cache) for one in caches] == [SWARadixCache, UnifiedRadixCache]
+    assert min(one.cache.events.swa_tombstones for one in caches) > 50
+    assert 0.2 < dedicated.hit_tokens / dedicated.key_tokens < 1
+    assert unified.hit_tokens == pytest.approx(dedicated.hit_tokens, rel=0.02)
 
 
 def test_eviction_cost_is_measured_in_trees_of_the_sizes_asked_for() -> None:

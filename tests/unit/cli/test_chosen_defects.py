@@ -25,6 +25,14 @@ def test_the_model_that_a_defect_needs_is_a_setting_like_any_other() -> None:
     assert load_profile(chosen.profile).model != "attention-tiny"
 
 
+def test_the_settings_of_a_defect_are_those_of_its_profile_whether_it_is_named_or_not() -> None:
+    chosen = chosen_defects(["swa-stale-mapping"])
+
+    assert chosen.settings_on(None) == chosen.needs != {}
+    assert chosen.settings_on("swa-churn") == chosen.needs
+    assert chosen.settings_on("chat-churn") == {}
+
+
 def test_a_defect_that_fits_its_profile_sets_nothing() -> None:
     assert chosen_defects(["mamba-adder-reject"]).needs == {}
 

@@ -14,8 +14,10 @@ from hybridbench.engine.cache.swa_lru import SWALRUList
 from hybridbench.engine.cache.tree_node import TreeNode
 from tests.unit.engine.cache.trees import (
     AnyHybridTree,
+    AnyWindowTree,
     HybridTree,
     UnifiedHybridTree,
+    UnifiedWindowTree,
     WindowTree,
 )
 
@@ -51,7 +53,7 @@ def stale_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MambaLRUList, "_remove_node", keep_mamba)
 
 
-def stray_nodes(tree: AnyHybridTree | WindowTree) -> int:
+def stray_nodes(tree: AnyHybridTree | AnyWindowTree) -> int:
     """Live node objects that are neither in the tree nor ends of its lists."""
     live = sum(1 for thing in gc.get_objects() if type(thing) is TreeNode)
     return live - tree.cache.live_node_count()
@@ -104,9 +106,9 @@ def test_kept_pointers_strand_nearly_every_evicted_node(stale_pointers: None) ->
     tree.audit()
 
 
-def chat_in_windows(turns: int) -> WindowTree:
+def chat_in_windows(turns: int, kind: type[AnyWindowTree] = WindowTree) -> AnyWindowTree:
     """Conversations as in ``chat``; the window pool runs short long before the full one."""
-    tree = WindowTree(kv_tokens=120, swa_tokens=40, window=3)
+    tree = kind(kv_tokens=120, swa_tokens=40, window=3)
     rng = random.Random(1)
     open_chats = [[start, start + 1] for start in range(0, 40, 10)]
     for _ in range(turns):
@@ -124,8 +126,9 @@ def chat_in_windows(turns: int) -> WindowTree:
     return tree
 
 
-def test_healthy_eviction_from_windows_leaves_no_node_alive() -> None:
-    tree = chat_in_windows(turns=400)
+@pytest.mark.parametrize("kind", [WindowTree, UnifiedWindowTree])
+def test_healthy_eviction_from_windows_leaves_no_node_alive(kind: type[AnyWindowTree]) -> None:
+    tree = chat_in_windows(turns=400, kind=kind)
 
     assert tree.cache.events.nodes_removed > 300
     assert tree.cache.events.swa_tombstones > 200

@@ -13,6 +13,7 @@ from tests.unit.engine.cache.trees import (
     HybridTree,
     UnifiedHybridTree,
     UnifiedPagedTree,
+    UnifiedWindowTree,
 )
 
 
@@ -67,6 +68,45 @@ def test_a_lock_taken_before_the_state_came_gives_only_its_own_back() -> None:
     assert tree.cache.evict(EvictParams(10, 10)) == EvictResult(0, 0)
     tree.cache.dec_lock_ref(node, after.to_dec_params())
     assert tree.cache.evict(EvictParams(10, 10)) == EvictResult(2, 1)
+    tree.audit()
+
+
+def test_a_window_tombstone_waits_for_the_turn_of_its_kv_or_for_its_window_to_come_again() -> None:
+    tree = UnifiedWindowTree(window=3)
+    tree.insert([1, 2, 3])
+    tree.insert([1, 2, 3, 4, 5])
+    tree.cache.evict(EvictParams(swa_num_tokens=3))
+    assert tree.node([1, 2, 3]).swa_tombstone
+
+    went = tree.cache.evict(EvictParams(swa_num_tokens=2))
+
+    assert went == EvictResult(2, swa_num_tokens_evicted=2)
+    assert not tree.node([1, 2, 3]).children
+    assert tree.match([1, 2, 3]).prefix_len == 0
+    assert tree.insert([1, 2, 3]).prefix_len == 3
+    assert tree.match([1, 2, 3]).prefix_len == 3
+    assert tree.cache.evict(EvictParams(num_tokens=1)) == EvictResult(3, swa_num_tokens_evicted=3)
+    assert tree.cache.node_count() == 0
+    tree.audit()
+
+
+def test_a_window_lock_can_go_before_the_lock_of_the_prefix() -> None:
+    tree = UnifiedWindowTree(window=3)
+    tree.insert([1, 2, 3, 4])
+    node = tree.node([1, 2, 3, 4])
+    lock = tree.cache.inc_lock_ref(node).to_dec_params()
+    assert (lock.swa_locked_len, tree.cache.swa_protected_size()) == (4, 4)
+
+    rest = tree.cache.dec_swa_lock_only(node, lock)
+
+    assert (tree.cache.swa_protected_size(), tree.cache.full_protected_size()) == (0, 4)
+    # The KV is locked, so the leaf stays without its window part.
+    assert tree.cache.evict(EvictParams(9, swa_num_tokens=1)) == EvictResult(
+        0, swa_num_tokens_evicted=4
+    )
+    tree.cache.dec_lock_ref(node, rest)
+    assert tree.cache.full_evictable_size() == 4
+    assert tree.cache.evict(EvictParams(1)) == EvictResult(4)
     tree.audit()
 
 

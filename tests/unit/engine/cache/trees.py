@@ -227,8 +227,10 @@ class UnifiedPagedTree(AnyPagedTree):
         self.cache = UnifiedRadixCache(params)
 
 
-class WindowTree:
-    """A SWARadixCache over two pools, with a table of rows."""
+class AnyWindowTree(ABC):
+    """A tree over two pools, with a table of rows."""
+
+    cache: SWARadixCache | UnifiedRadixCache
 
     def __init__(
         self, kv_tokens: int = 64, swa_tokens: int = 32, page_size: int = 1, window: int = 4
@@ -236,9 +238,10 @@ class WindowTree:
         self.window = window
         self.rows = ReqToTokenPool(8, kv_tokens)
         self.kv = SWATokenToKVPoolAllocator(kv_tokens, swa_tokens, page_size, torch.float32, "cpu")
-        self.cache = SWARadixCache(
-            CacheInitParams(self.rows, self.kv, page_size, sliding_window_size=window)
-        )
+        self.build(CacheInitParams(self.rows, self.kv, page_size, sliding_window_size=window))
+
+    @abstractmethod
+    def build(self, params: CacheInitParams) -> None: ...
 
     def insert(
         self, ids: Sequence[int], prev_prefix_len: int = 0, swa_evicted_seqlen: int = 0
@@ -270,6 +273,24 @@ class WindowTree:
         assert sorted(held.kv_indices.tolist()) == self.kv.slots_of(TREE).tolist()
         swa = self.kv.swa_attn_allocator
         assert sorted(held.swa_indices.tolist()) == swa.slots_of(TREE).tolist()
+
+
+class WindowTree(AnyWindowTree):
+    """One with a SWARadixCache."""
+
+    cache: SWARadixCache
+
+    def build(self, params: CacheInitParams) -> None:
+        self.cache = SWARadixCache(params)
+
+
+class UnifiedWindowTree(AnyWindowTree):
+    """One with a UnifiedRadixCache."""
+
+    cache: UnifiedRadixCache
+
+    def build(self, params: CacheInitParams) -> None:
+        self.cache = UnifiedRadixCache(params)
 
 
 def prefixes(cache: BasePrefixCache) -> dict[tuple[int, ...], TreeNode]:

@@ -83,7 +83,7 @@ def test_states_of_overlapped_steps_take_room_as_well() -> None:
 
 
 def test_a_model_without_states_has_all_the_room_for_kv() -> None:
-    config = replace(CONFIG, model="gpt-oss-1b", kv_tokens=2**20)
+    config = replace(CONFIG, model="gpt-oss-1b", kv_tokens=2**20, cache="radix")
     sizes = ModelSizes.of(PRESETS["gpt-oss-1b"], torch.bfloat16)
 
     fitting = pools_that_fit(config, sizes, 4 * GIB)
@@ -92,6 +92,45 @@ def test_a_model_without_states_has_all_the_room_for_kv() -> None:
     room = sizes.room_beside_weights(4 * GIB) // sizes.kv_bytes_per_token
     assert room - 1 <= fitting.kv_tokens <= room
     assert fitting.mamba_slots == config.mamba_slots
+
+
+def test_sliding_layers_take_room_for_their_share_of_the_tokens() -> None:
+    config = replace(CONFIG, model="gpt-oss-1b", kv_tokens=2**20, swa_full_tokens_ratio=0.25)
+    sizes = ModelSizes.of(PRESETS["gpt-oss-1b"], torch.bfloat16)
+    whole = pools_that_fit(replace(config, cache="radix"), sizes, 4 * GIB)
+
+    fitting = pools_that_fit(config, sizes, 4 * GIB)
+
+    assert whole is not None
+    assert fitting is not None
+    # Every second layer slides: a quarter of their KV leaves 5/8 of all.
+    assert sizes.swa_bytes_per_token == sizes.kv_bytes_per_token // 2
+    assert fitting.kv_tokens / whole.kv_tokens == pytest.approx(8 / 5, rel=1e-3)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("ratio", [0.1, 0.3, 0.8])
+def test_reduced_pools_still_serve_one_request_with_windows(ratio: float, page_size: int) -> None:
+    """At any size of free memory: either nothing fits, or what fits is not refused."""
+    model = PRESETS["gpt-oss-1b"]
+    sizes = ModelSizes.of(model, torch.bfloat16)
+    config = replace(
+        CONFIG,
+        model="gpt-oss-1b",
+        cache="swa",
+        page_size=page_size,
+        kv_tokens=2**20,
+        swa_full_tokens_ratio=ratio,
+    )
+    least = sizes.weight_bytes / MEMORY_SHARE
+    fitting = [
+        pools_that_fit(config, sizes, int(least + step * 2**20)) for step in range(0, 600, 5)
+    ]
+
+    served = [one for one in fitting if one is not None]
+    assert None in fitting
+    assert served
+    assert all(one.swa_tokens >= one.least_swa_tokens(model.sliding_window) for one in served)
 
 
 @pytest.mark.parametrize(

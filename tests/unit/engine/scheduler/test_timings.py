@@ -51,8 +51,20 @@ def test_the_model_is_timed_once_a_step_and_apart_from_scheduling() -> None:
     busy_steps = engine.counters.steps - engine.counters.idle_steps
     assert told["forward_s"] == told["forward_cpu_s"] == busy_steps
     assert told["schedule_s"] > told["match_s"] + told["insert_s"] + told["evict_s"]
+    assert told["check_s"] == 0
     parts = {"match_s", "insert_s", "evict_s", "schedule_s", "forward_s", "forward_cpu_s"}
-    assert set(told) == parts
+    assert set(told) == parts | {"check_s"}
+
+
+def test_the_engines_own_checks_are_timed_where_they_are_made() -> None:
+    params = SamplingParams(max_new_tokens=2, ignore_eos=True)
+    checks = {}
+    for level in ("idle", "busy"):
+        engine = make_engine(clock=TickingClock(), check_level=level)
+        engine.generate([[1, 2, 3], [4, 5]], params)
+        checks[level] = engine.timings()["check_s"]
+
+    assert checks == {"idle": 1, "busy": engine.counters.steps}
 
 
 def test_a_model_that_waits_takes_time_and_no_processor() -> None:

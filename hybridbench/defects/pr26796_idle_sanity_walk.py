@@ -1,0 +1,70 @@
+"""sglang#26796: each time the engine is idle it walks the whole prefix tree to check it.
+
+The sums of the pools are cheap, the tree's own check costs as much as there are nodes.  Between two
+requests an engine is idle for a moment, so the next one waits for the walk: a full tree makes a
+server slow that has hardly anything to do.  Memory, hits and tokens are what they would be
+without it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.engine import Engine
+
+TRUTH = Truth()
+_healthy_check = Engine._check
+_healthy_check_sums = Engine._check_sums
+
+
+def _check(self: Engine) -> None:
+    """As ever; counts the steps that a report divides by."""
+    # While the tree still grows the walks are shorter, and no report judges them.
+    TRUTH.add("steps", int(self.counters.evict_calls > 0))
+    _healthy_check(self)
+
+
+def _check_sums(self: Engine, idle: bool) -> None:
+    """The sums, and at idle what a checkpoint checks."""
+    _healthy_check_sums(self, idle)
+    if not idle:
+        return
+    began_ns = time.thread_time_ns()
+    self._invariants.check_tree()
+    TRUTH.add("walks")
+    full = self.counters.evict_calls > 0
+    TRUTH.add("walk_ns", int(full) * (time.thread_time_ns() - began_ns))
+
+
+DEFECT = Defect(
+    slug="idle-sanity-walk",
+    source="sglang#26796",
+    symptom="Between two steps the engine walks its whole prefix tree, and the next request waits; "
+    "the more nodes, the longer. Memory is flat.",
+    profile="zero-hit-short",
+    signature=Signature(
+        verdicts=("DEGRADED",),
+        kinds=("below-threshold",),
+        subject="check_ms",
+        event="step that leaves the engine idle",
+        rate="each walk costs as much as there are nodes: 1 us or more for each of them",
+        harm="walk_ns",
+        per="steps",
+        counted="value",
+        scale=1e-6,
+        exact=False,
+        duration_s=240.0,
+    ),
+    patches=(
+        Patch(Engine, "_check", _check, fingerprint="590f97f78e66"),
+        Patch(Engine, "_check_sums", _check_sums, fingerprint="13b1ccd24d62"),
+    ),
+    harmed="Hybrid models with a grown tree: the scheduler at 99 % of a core while next to nothing "
+    "ran, requests in flight that never returned, servers that hung.",
+    cure="The walk is off by default, and for tests only.",
+    # Every walk slows the filling down, too: with the profile's own pool it may take minutes.
+    overrides=(("pools.kv_tokens", "120000"),),
+    truth=TRUTH,
+)

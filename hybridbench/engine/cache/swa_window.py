@@ -1,0 +1,195 @@
+"""Which nodes of a prefix tree the window pool has KV of: their order, locks and tombstones.
+
+Layers with a window read no further back than that, so the KV that the window pool has of a node
+may go while longer prefixes still share the node's KV in the full pool: then the node is a
+tombstone.  A prefix is reusable up to a node if the window pool has a whole window before its end,
+or everything from the root on.
+
+A request locks the full KV of its whole prefix, and that of one window in the window pool; the
+receipt says how far the latter reaches.
+
+Source: SGLang's SWARadixCache.  Where theirs replaces a tombstone's KV by that of a request that
+has computed it again, only the window part moves here: others may be reading the full one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hybridbench.engine.cache.base import (
+    CacheEvents,
+    CacheInitParams,
+    CacheSanityError,
+    InsertParams,
+    no_indices,
+)
+from hybridbench.engine.cache.swa_lru import SWALRUList
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.memory.indices import IntArray
+from hybridbench.engine.memory.owners import REQ, TREE
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
+
+# Ends of the list, which has no ring.
+LIST_ENDS = 2
+
+
+class TreeWindow:
+    """The window pool's part of a tree.
+
+    Attributes:
+        lru_list: the nodes that are no tombstones.
+        evictable_size, protected_size: tokens of these, without and with a lock on their KV in
+            the window pool.
+    """
+
+    def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
+        """Raises TypeError if there is one pool only, ValueError if there is no window."""
+        allocator = params.token_to_kv_pool_allocator
+        if not isinstance(allocator, SWATokenToKVPoolAllocator):
+            raise TypeError(f"a tree with windows needs two pools, not {type(allocator).__name__}")
+        if params.sliding_window_size < 1:
+            raise ValueError("a tree with windows needs a sliding_window_size of 1 or more")
+        self._allocator = allocator
+        self._events = events
+        # What a token behind the prefix reads of it in the window pool.
+        self._before = params.sliding_window_size - 1
+        self.start()
+
+    def start(self) -> None:
+        """An empty tree."""
+        self.lru_list = SWALRUList()
+        self.evictable_size = 0
+        self.protected_size = 0
+
+    def indices(self) -> IntArray:
+        """Locations in the window pool of all nodes that it has."""
+        inside = [node.value for node in self.lru_list]
+        if not inside:
+            return no_indices()
+        return self._allocator.translate_loc_from_full_to_swa(np.concatenate(inside))
+
+    def reusable(self, path: Sequence[TreeNode]) -> int:
+        """How many nodes of a path are a prefix that the window pool allows to go on from."""
+        reusable = 0
+        # Tokens since the last tombstone; before the root nothing is missing.
+        inside: float = math.inf
+        for count, node in enumerate(path, start=1):
+            inside = 0 if node.swa_tombstone else inside + len(node.value)
+            if inside >= self._before:
+                reusable = count
+        return reusable
+
+    def revive(
+        self,
+        path: Sequence[TreeNode],
+        value: IntArray,
+        params: InsertParams,
+        split: Callable[[TreeNode, int], TreeNode],
+    ) -> list[TreeNode]:
+        """Give tombstones on ``path`` the window part that ``value`` has; the path, perhaps cut."""
+        inside_from = _inside_from(params)
+        whole: list[TreeNode] = []
+        end = 0
+        for node in path:
+            start, end = end, end + len(node.value)
+            if node.swa_tombstone and end > inside_from:
+                if start < inside_from:
+                    whole.append(split(node, inside_from - start))
+                    start = inside_from
+                self._allocator.move_swa(value[start:end], node.value, REQ, TREE)
+                node.swa_tombstone = False
+                self._enter(node)
+            whole.append(node)
+        return whole
+
+    def leaf_cut(self, prefix_len: int, params: InsertParams) -> int:
+        """Where new tokens from ``prefix_len`` on begin to have a window part."""
+        return max(prefix_len, _inside_from(params))
+
+    def add(self, node: TreeNode, end: int, params: InsertParams) -> None:
+        """A new node whose key ends after ``end`` tokens from the root."""
+        self._enter(node)
+        if end <= _inside_from(params):
+            self.become_tombstone(node)
+
+    def split(self, upper: TreeNode, lower: TreeNode) -> None:
+        """Both halves are what the node was, locks included; the lower is the younger."""
+        upper.swa_tombstone, upper.swa_lock_ref = lower.swa_tombstone, lower.swa_lock_ref
+        if not upper.swa_tombstone:
+            self.lru_list.insert_mru(upper)
+            self.lru_list.reset_path_mru([lower])
+
+    def tombstone(self, node: TreeNode) -> None:
+        """Free the window part of a node; its KV in the full pool stays."""
+        self._allocator.free_swa(node.value, TREE)
+        self.become_tombstone(node)
+
+    def become_tombstone(self, node: TreeNode) -> None:
+        """The window part of a node is gone."""
+        self._events.swa_tombstones += 1
+        self.leave(node)
+        node.swa_tombstone = True
+
+    def leave(self, node: TreeNode) -> None:
+        """A node goes, or its window part does."""
+        self.lru_list.remove_node(node)
+        self.evictable_size -= len(node.value)
+
+    def lock(self, node: TreeNode) -> int:
+        """One more lock on the nodes of one window up to the end of ``node``; their tokens."""
+        locked = 0
+        above = node.parent
+        while locked < self._before and above is not None:
+            assert not node.swa_tombstone, f"{node} cannot be gone on from"
+            if node.swa_lock_ref == 0:
+                self.evictable_size -= len(node.value)
+                self.protected_size += len(node.value)
+            node.swa_lock_ref += 1
+            locked += len(node.value)
+            node, above = above, above.parent
+        return locked
+
+    def unlock(self, node: TreeNode, locked: int) -> None:
+        """One lock less on the nodes of the last ``locked`` tokens up to the end of ``node``."""
+        while locked > 0:
+            assert node.swa_lock_ref > 0, f"{node} was not locked in the window pool"
+            node.swa_lock_ref -= 1
+            if node.swa_lock_ref == 0:
+                self.evictable_size += len(node.value)
+                self.protected_size -= len(node.value)
+            locked -= len(node.value)
+            assert node.parent is not None, f"{node} was taken out of the tree"
+            node = node.parent
+        assert locked == 0, "a receipt ends inside a node"
+
+    def sanity_check(self, nodes: Sequence[TreeNode]) -> None:
+        """Raise CacheSanityError where nodes, list and counts disagree."""
+        self.lru_list.sanity_check()
+        inside = [node for node in nodes if not node.swa_tombstone]
+        if {node.id for node in inside} != {node.id for node in self.lru_list}:
+            raise CacheSanityError("swa list: not what the tree says")
+        for node in nodes:
+            if node.swa_lock_ref > node.full_lock_ref or node.swa_lock_ref < 0:
+                raise CacheSanityError("more window locks than locks, or fewer than 0", [node.id])
+            if node.swa_tombstone and node.swa_lock_ref:
+                raise CacheSanityError("a tombstone is locked", [node.id])
+        evictable = sum(len(node.value) for node in inside if node.swa_lock_ref == 0)
+        protected = sum(len(node.value) for node in inside if node.swa_lock_ref > 0)
+        counted = (self.evictable_size, self.protected_size)
+        if counted != (evictable, protected):
+            raise CacheSanityError(
+                f"the window pool has {evictable} evictable and {protected} protected tokens of "
+                f"nodes, counted are {counted[0]} and {counted[1]}"
+            )
+
+    def _enter(self, node: TreeNode) -> None:
+        self.lru_list.insert_mru(node)
+        self.evictable_size += len(node.value)
+
+
+def _inside_from(params: InsertParams) -> int:
+    """The first token that the caller can give a window part of."""
+    return max(params.swa_evicted_seqlen, params.prev_prefix_len)

@@ -1,0 +1,103 @@
+"""The window pool's part of a unified tree: KV of sliding layers, which ages apart from the rest.
+
+As in SWARadixCache a match ends where the window pool has a whole window, and a node whose window
+part is evicted stays as a tombstone.  One that loses its last child, or its last lock, stays as
+well, as a leaf that only its KV's turn ends, or a request that brings its window part again.
+
+Source: the SWAComponent of SGLang's UnifiedRadixCache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from hybridbench.engine.cache.base import (
+    CacheableReq,
+    CacheEvents,
+    CacheInitParams,
+    DecLockRefParams,
+    EvictParams,
+    IncLockRefResult,
+    InsertParams,
+)
+from hybridbench.engine.cache.swa_window import LIST_ENDS, TreeWindow
+from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.cache.unified_component import Evicted, TreeComponent
+from hybridbench.engine.memory.indices import IntArray
+
+
+class SWAComponent(TreeComponent):
+    """Tombstones, receipts of locks and evictions of the window pool."""
+
+    list_ends = LIST_ENDS
+
+    def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
+        """Raises ValueError if there is no window."""
+        self.window = TreeWindow(params, events)
+
+    def evictable_size(self) -> int:
+        return self.window.evictable_size
+
+    def protected_size(self) -> int:
+        return self.window.protected_size
+
+    def reset(self) -> None:
+        self.window.lru_list.dismantle()
+        self.window.start()
+
+    def has_value(self, node: TreeNode) -> bool:
+        return not node.swa_tombstone
+
+    def match_end(self, path: Sequence[TreeNode], end: int) -> int:
+        return self.window.reusable(path[:end])
+
+    def touch(self, path: Sequence[TreeNode]) -> None:
+        self.window.lru_list.reset_path_mru(path)
+
+    def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
+        self.window.split(upper, lower)
+
+    def update_on_insert_overlap(
+        self,
+        path: list[TreeNode],
+        value: IntArray,
+        params: InsertParams,
+        split: Callable[[TreeNode, int], TreeNode],
+    ) -> list[TreeNode]:
+        return self.window.revive(path, value, params, split)
+
+    def leaf_cut(self, prefix_len: int, params: InsertParams) -> int:
+        return self.window.leaf_cut(prefix_len, params)
+
+    def add_node(self, node: TreeNode, end: int, params: InsertParams) -> None:
+        self.window.add(node, end, params)
+
+    def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
+        return lock._replace(swa_locked_len=self.window.lock(node))
+
+    def release_component_lock(self, node: TreeNode, receipt: DecLockRefParams | None) -> None:
+        assert receipt is not None, "only its receipt says how far a lock reaches"
+        self.window.unlock(node, receipt.swa_locked_len)
+
+    def drive_eviction(self, params: EvictParams, evicted: Evicted) -> Iterator[TreeNode]:
+        while evicted.swa_tokens < params.swa_num_tokens:
+            oldest = self.window.lru_list.get_lru_no_lock()
+            if oldest is None:
+                return
+            yield oldest
+
+    def evict_component(self, node: TreeNode, evicted: Evicted) -> None:
+        """The window part of KV that is freed goes with it."""
+        if not node.swa_tombstone:
+            self.window.leave(node)
+            evicted.swa_tokens += len(node.value)
+
+    def make_tombstone(self, node: TreeNode, evicted: Evicted) -> None:
+        self.window.tombstone(node)
+        evicted.swa_tokens += len(node.value)
+
+    def cacheable_len(self, req: CacheableReq) -> int:
+        return req.kv_committed_len
+
+    def sanity_check(self, nodes: Sequence[TreeNode]) -> None:
+        self.window.sanity_check(nodes)

@@ -1,0 +1,79 @@
+"""The host tier of a KV pool: as many layers, in main memory, with an account of its own.
+
+Source: SGLang's MHATokenToKVPoolHost.
+"""
+
+from __future__ import annotations
+
+from hybridbench.engine.memory.base_pages import KVCache
+from hybridbench.engine.memory.indices import IntArray, SlotInput
+from hybridbench.engine.memory.kv_pool import HybridHostCopy, HybridLinearKVPool, MHATokenToKVPool
+from hybridbench.engine.memory.owners import HOST, Owner
+from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+
+
+class MHATokenToKVPoolHost:
+    """Rows for the KV of ``device_pool``, and who holds them.
+
+    A row belongs to HOST while a transfer reads or fills it, and to TREE once a node has it.
+
+    Attributes:
+        allocator: the account of the rows.
+    """
+
+    def __init__(self, device_pool: KVCache, size: int, *, check_owners: bool = True) -> None:
+        kv = device_pool
+        if isinstance(kv, HybridLinearKVPool):
+            kv = kv.full_kv_pool
+        page_size, dtype = kv.page_size, kv.dtype
+        if page_size == 1:
+            self.allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator = (
+                TokenToKVPoolAllocator(size, dtype, "cpu", check_owners=check_owners)
+            )
+        else:
+            self.allocator = PagedTokenToKVPoolAllocator(
+                size, page_size, dtype, "cpu", check_owners=check_owners
+            )
+        self.rows = MHATokenToKVPool(
+            size, page_size, dtype, kv.head_num, kv.head_dim, kv.layer_num, "cpu"
+        )
+
+    @property
+    def size(self) -> int:
+        """Usable tokens."""
+        return self.allocator.size
+
+    def available_size(self) -> int:
+        """Tokens that can be allocated."""
+        return self.allocator.available_size()
+
+    def alloc(self, need_size: int) -> IntArray | None:
+        """Take ``need_size`` tokens for a transfer; None, and nothing taken, if too few."""
+        return self.allocator.alloc(need_size, HOST)
+
+    def free(self, host_indices: SlotInput, owner: Owner) -> None:
+        """Give tokens of ``owner`` back."""
+        self.allocator.free(host_indices, owner)
+
+    def backup_from_device_all_layer(
+        self, device_pool: KVCache, host_indices: SlotInput, device_indices: SlotInput
+    ) -> None:
+        """Copy rows of the device pool into rows of this one."""
+        copy = device_pool.get_cpu_copy(device_indices)
+        kv = copy.kv if isinstance(copy, HybridHostCopy) else copy
+        self.rows.load_cpu_copy(kv, host_indices)
+
+    def load_to_device_all_layer(
+        self, device_pool: KVCache, host_indices: SlotInput, device_indices: SlotInput
+    ) -> None:
+        """Copy rows of this pool into rows of the device pool."""
+        kv = self.rows.get_cpu_copy(host_indices)
+        if isinstance(device_pool, HybridLinearKVPool):
+            device_pool.load_cpu_copy(HybridHostCopy(kv, None), device_indices)
+        else:
+            device_pool.load_cpu_copy(kv, device_indices)
+
+
+def host_size(device_size: int, ratio: float, page_size: int) -> int:
+    """Tokens of a host pool that is ``ratio`` times as large: whole pages, one at least."""
+    return max(1, int(device_size * ratio) // page_size) * page_size

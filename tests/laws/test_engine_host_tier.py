@@ -1,0 +1,279 @@
+"""Engines with a host tier: same tokens as without reuse, whenever transfers end, and if they fail.
+
+Transfers write what they copy when they end, so that a step that reads too early shows at once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from hybridbench.clock import FakeClock
+from hybridbench.engine.cache.hiradix_cache import HiRadixCache
+from hybridbench.engine.memory.hicache_controller import HiCacheAck, HiCacheController
+from hybridbench.engine.memory.transfers import Copy
+from hybridbench.engine.scheduler.audit import ViolationKind
+from hybridbench.engine.scheduler.invariants import InvariantError
+from hybridbench.engine_config import HiCache, HiCacheWritePolicy, NewTokenRatio
+from hybridbench.errors import ConfigError
+from tests.builders import NANO_MODEL, assert_idle_and_clean, make_attention_engine
+from tests.drafters import HalfRightDrafter
+from tests.engine_programs import EngineProgram, run_against_oracle
+from tests.host_transfers import ChosenTransfers
+from tests.laws.engine_machine import EngineMachine
+from tests.laws.engine_script import HOST_TIER, ScriptedRun, host_tier
+from tests.session_programs import SessionProgram
+
+# Bets that requests stop early, so that decoding runs out of room now and then.
+DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
+SQUEEZES: dict[str, tuple[int, float, HiCacheWritePolicy, dict[str, Any]]] = {
+    "write through": (1, 1.5, "write_through", {"kv_tokens": 180, "chunked_prefill_size": 24}),
+    "small host pool": (1, 0.5, "write_through", {"kv_tokens": 180}),
+    "tiny host pool": (16, 0.1, "write_through", {"kv_tokens": 28 * 16}),
+    "selective": (1, 1.5, "write_through_selective", {"kv_tokens": 200}),
+    "write back": (1, 0.2, "write_back", {"kv_tokens": 180, "chunked_prefill_size": 24}),
+    "pages": (16, 2.0, "write_through", {"kv_tokens": 28 * 16, "chunked_prefill_size": 64}),
+    "pages, write back": (16, 0.7, "write_back", {"kv_tokens": 28 * 16}),
+    "overlapped": (
+        1, 1.0, "write_through", {"kv_tokens": 180, "enable_overlap_schedule": True},
+    ),
+    "overlapped pages": (
+        16, 1.0, "write_back", {"kv_tokens": 28 * 16, "enable_overlap_schedule": True},
+    ),
+    "outputs": (
+        1, 1.0, "write_through",
+        {"kv_tokens": 130, "max_running_requests": 14, "new_token_ratio": DARING},
+    ),
+    "longest prefix first": (1, 1.0, "write_through", {"kv_tokens": 200, "schedule_policy": "lpm"}),
+}  # fmt: skip
+
+
+def delays(seed: int, longest: int) -> Iterator[int]:
+    rng = random.Random(seed)
+    while True:
+        yield rng.randint(0, longest)
+
+
+def never(number: int) -> bool:
+    del number
+    return False
+
+
+def make_program(
+    name: str, seed: int, longest_delay: int = 4, fails: Callable[[int], bool] = never
+) -> EngineProgram:
+    page_size, ratio, write_policy, changes = SQUEEZES[name]
+    sizes = {"max_context_len": 352, "max_prefill_tokens": 256}
+    longest_prompt, longest_output = (12, 60) if name == "outputs" else (60, 10)
+    return EngineProgram(
+        make_attention_engine(
+            page_size,
+            hicache=HiCache(ratio=ratio, write_policy=write_policy),
+            transfers=ChosenTransfers(delays(seed, longest_delay), fails),
+            **{**sizes, **changes},
+        ),
+        random.Random(seed),
+        longest_prompt=longest_prompt * (3 if page_size > 1 else 1),
+        longest_output=longest_output,
+        stretch=3 if page_size > 1 else 1,
+        make_oracle=partial(make_attention_engine, page_size, max_context_len=352),
+    )
+
+
+def check_empty(program: EngineProgram) -> None:
+    assert program.engine.flush_cache()
+    assert_idle_and_clean(program.engine)
+    assert program.engine.pool_stats()["host_kv"].available == (
+        program.engine.pool_stats()["host_kv"].total
+    )
+
+
+def test_every_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
+    programs = ((f"seed {seed}, {name}", make_program(name, seed))
+                for seed, name in enumerate(SQUEEZES))  # fmt: skip
+
+    seen = run_against_oracle(programs, 400, check_empty)
+
+    for event in (
+        "prefix_hits", "node_splits", "retracts", "refusals", "abort_queued", "abort_decode",
+        "host_backups", "host_stays", "host_load_backs", "host_load_back_tokens",
+        "host_evictions", "host_evictions_refused", "host_late_acks",
+    ):  # fmt: skip
+        assert seen[event] > 0, (event, seen)
+
+
+def test_sessions_and_guesses_keep_to_it_and_so_do_failing_transfers() -> None:
+    policies: tuple[HiCacheWritePolicy, ...] = (
+        "write_through", "write_back", "write_through_selective",
+    )  # fmt: skip
+    seen: Counter[str] = Counter()
+    for seed, write_policy in enumerate(policies * 2):
+        clock = FakeClock()
+        engine = make_attention_engine(
+            clock=clock,
+            kv_tokens=200,
+            new_token_ratio=DARING,
+            hicache=HiCache(ratio=1.0, write_policy=write_policy),
+            transfers=ChosenTransfers(delays(seed, 4), lambda number: number % 7 == 0),
+            enable_overlap_schedule=seed > 0,
+            drafter=HalfRightDrafter(NANO_MODEL.vocab_size) if seed % 2 else None,
+        )
+        program = SessionProgram(engine, random.Random(seed), clock, longest_prompt=90)
+        program._make_oracle = make_attention_engine
+        program.run(300)
+        program.compare_with_oracle()
+        seen.update(engine.counters.as_dict())
+
+    for event in (
+        "session_restores", "drafts_accepted", "host_backups", "host_load_backs",
+        "host_evictions", "host_failures", "host_late_acks",
+    ):  # fmt: skip
+        assert seen[event] > 0, (event, seen)
+
+
+class HostTierMachine(EngineMachine):
+    """Traffic, delays and failures of Hypothesis' choosing."""
+
+    @initialize(
+        name=st.sampled_from(sorted(SQUEEZES)),
+        seed=st.integers(0, 2**16),
+        longest_delay=st.integers(0, 9),
+        failing=st.sets(st.integers(1, 30)),
+    )
+    def build(self, name: str, seed: int, longest_delay: int, failing: set[int]) -> None:
+        self.program = make_program(name, seed, longest_delay, failing.__contains__)
+
+
+TestHostTierMachine = HostTierMachine.TestCase
+TestHostTierMachine.settings = settings(max_examples=15, stateful_step_count=25)
+
+
+@pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
+def test_any_failed_transfer_loses_nothing_and_changes_no_token(
+    write_policy: HiCacheWritePolicy,
+) -> None:
+    healthy = ScriptedRun(host_tier("healthy", write_policy))
+    healthy.run()
+    counters = healthy.engine.counters
+    assert min(counters.host_stays, counters.host_load_backs, counters.host_late_acks) > 0
+    k, failures = 0, 1
+
+    while failures:
+        k += 1
+        run = ScriptedRun(host_tier("one fails", write_policy, fails=k.__eq__))
+        run.run()
+        assert_idle_and_clean(run.engine)
+        assert run.outputs == healthy.outputs, f"failing transfer {k}"
+        failures = run.engine.counters.host_failures
+
+    assert k > 5, "the run hardly copies"
+
+
+@pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
+def test_an_engine_all_of_whose_transfers_fail_computes_everything_itself(
+    write_policy: HiCacheWritePolicy,
+) -> None:
+    healthy = ScriptedRun(host_tier("healthy", write_policy))
+    healthy.run()
+    run = ScriptedRun(host_tier("all fail", write_policy, fails=lambda _: True))
+
+    run.run()
+
+    counters = run.engine.counters
+    assert_idle_and_clean(run.engine)
+    assert run.outputs == healthy.outputs
+    assert counters.host_failures > 5
+    assert counters.host_backups == counters.host_load_backs == 0
+
+
+class NeverCopies(ChosenTransfers):
+    """Says that transfers have succeeded, and has moved nothing."""
+
+    def start(self, number: int, copy: Copy) -> None:
+        del copy
+        super().start(number, lambda: None)
+
+
+def test_the_law_sees_kv_that_was_never_loaded() -> None:
+    healthy = ScriptedRun(HOST_TIER)
+    healthy.run()
+    run = ScriptedRun(host_tier("never copies", "write_through", transfers=NeverCopies))
+
+    run.run()
+
+    assert run.engine.counters.host_load_backs > 0
+    assert run.outputs != healthy.outputs
+
+
+def test_the_law_sees_locks_that_nobody_says_to_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HiRadixCache, "transfer_locks", lambda _: [])
+    run = ScriptedRun(HOST_TIER)
+
+    with pytest.raises(AssertionError):
+        run.run()
+
+    assert {violation.kind for violation in run.engine.audit()} == {ViolationKind.TREE}
+
+
+def test_the_law_sees_host_slots_that_a_failed_transfer_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are booked to a transfer that nobody knows of."""
+    settle = HiCacheController.settle
+
+    def keep(self: HiCacheController, ack: HiCacheAck) -> None:
+        if ack.succeeded:
+            settle(self, ack)
+        else:
+            del self._ongoing[ack.operation.number]
+
+    monkeypatch.setattr(HiCacheController, "settle", keep)
+    run = ScriptedRun(host_tier("the second fails", "write_through", fails=(2).__eq__))
+
+    with pytest.raises(InvariantError, match="host_kv"):
+        run.run()
+
+
+def test_a_thread_that_copies_beside_the_steps_changes_no_token() -> None:
+    page_size, sizes = 4, {"kv_tokens": 112, "chunked_prefill_size": 16, "max_running_requests": 3}
+    healthy = ScriptedRun(HOST_TIER)
+    healthy.run()
+    run = ScriptedRun(
+        replace(
+            HOST_TIER,
+            make_engine=lambda: make_attention_engine(
+                page_size, hicache=HiCache(ratio=1.0), **sizes
+            ),
+        )
+    )
+
+    run.run(most_steps=100_000)
+
+    assert_idle_and_clean(run.engine)
+    assert run.outputs == healthy.outputs
+    assert run.engine.counters.host_backups > 0
+
+
+@pytest.mark.parametrize("changes", [{"cache": "unified"}, {"cache": "chunk"}])
+def test_a_host_tier_needs_the_tree_it_is_made_for(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"hicache\.ratio"):
+        make_attention_engine(hicache=HiCache(ratio=1.0), **changes)
+
+
+def test_an_engine_without_a_host_tier_has_no_host_pool() -> None:
+    engine = make_attention_engine()
+
+    assert engine.pools.host_tier is None
+    assert "host_kv" not in engine.pool_stats()
+    assert not engine.scheduler.has_transfers
