@@ -73,15 +73,15 @@ class NewTokenRatio(ProfileGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class HiCache(ProfileGroup):
-    """A host tier: cached KV that the device evicts stays in main memory, and is loaded back.
+    """A host tier: what the device evicts of the cache stays in main memory, and is loaded back.
 
-    For models whose layers are all full attention, with ``cache`` radix.  Source: SGLang's HiCache.
+    KV and, of hybrid models, recurrent states; with ``cache`` radix.  Source: SGLang's HiCache.
     """
 
     ratio: Annotated[float, Strict(), Ge(0.0)] = 0.0
-    """Size of the host pool, as a multiple of ``kv_tokens``; 0 has no host tier."""
+    """Size of the host pools, as a multiple of ``kv_tokens`` and ``mamba_slots``; 0 has none."""
     write_policy: HiCacheWritePolicy = "write_through"
-    """When KV is copied to the host: "write_through" when it enters the tree,
+    """When a part of the cache is copied to the host: "write_through" when it enters the tree,
     "write_through_selective" when it is used again, "write_back" when the device evicts it."""
 
 

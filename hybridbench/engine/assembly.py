@@ -10,13 +10,16 @@ import torch
 from hybridbench.clock import Clock
 from hybridbench.engine.cache.base import BasePrefixCache, CacheInitParams
 from hybridbench.engine.cache.chunk_cache import ChunkCache, SWAChunkCache
+from hybridbench.engine.cache.hi_mamba_radix_cache import HiMambaRadixCache
 from hybridbench.engine.cache.hiradix_cache import HiRadixCache
+from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.memory.hicache_controller import HiCacheController
-from hybridbench.engine.memory.host_pool import MHATokenToKVPoolHost, host_size
+from hybridbench.engine.memory.host_pool import MambaPoolHost, MHATokenToKVPoolHost, host_size
+from hybridbench.engine.memory.hybrid_cache_controller import HybridCacheController
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
@@ -233,22 +236,28 @@ def _prefix_cache(
         return SWAChunkCache(params) if disable else SWARadixCache(params)
     if disable:
         return ChunkCache(params)
-    if isinstance(rows, HybridReqToTokenPool):
-        return MambaRadixCache(params)
     if config.hicache.ratio:
         return _hierarchical_cache(config, params, allocator, transfers or ThreadedTransfers())
-    return RadixCache(params)
+    return MambaRadixCache(params) if isinstance(rows, HybridReqToTokenPool) else RadixCache(params)
 
 
 def _hierarchical_cache(
     config: EngineConfig, params: CacheInitParams, allocator: KVAllocator, transfers: Transfers
-) -> HiRadixCache:
+) -> HostTier:
     pool = allocator.get_kvcache()
     assert pool is not None
-    size = host_size(config.kv_tokens, config.hicache.ratio, config.page_size)
+    ratio, write_policy = config.hicache.ratio, config.hicache.write_policy
+    size = host_size(config.kv_tokens, ratio, config.page_size)
     host = MHATokenToKVPoolHost(pool, size, check_owners=config.check_owners)
-    controller = HiCacheController(allocator, host, transfers)
-    return HiRadixCache(params, controller, config.hicache.write_policy)
+    rows = params.req_to_token_pool
+    if not isinstance(rows, HybridReqToTokenPool):
+        return HiRadixCache(params, HiCacheController(allocator, host, transfers), write_policy)
+    slots = host_size(config.mamba_slots, ratio, 1)
+    host_states = MambaPoolHost(rows.mamba_pool, slots, check_owners=config.check_owners)
+    controller = HybridCacheController(
+        allocator, host, rows.mamba_allocator, host_states, transfers
+    )
+    return HiMambaRadixCache(params, controller, write_policy)
 
 
 def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> None:
@@ -256,10 +265,10 @@ def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> Non
         _check_states(config)
     if config.keeps_windows_only(sliding=bool(model_config.swa_layer_ids)):
         _check_windows(config, model_config)
-    if config.hicache.ratio and (model_config.linear_layer_ids or config.cache != "radix"):
+    if config.hicache.ratio and config.cache != "radix":
         raise ConfigError(
-            "engine: hicache needs a model whose layers are all full attention, and cache radix; "
-            "set hicache.ratio to 0 for others."
+            f"engine: hicache needs cache radix, not {config.cache}; "
+            "set cache to radix, or hicache.ratio to 0."
         )
     if config.max_context_len > model_config.max_position_embeddings:
         raise ConfigError(

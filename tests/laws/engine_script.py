@@ -147,9 +147,13 @@ def host_tier(
     fails: Callable[[int], bool] = lambda _: False,
     ratio: float = 1.0,
     transfers: type[ChosenTransfers] = ChosenTransfers,
+    states: bool = False,
     **changes: Any,
 ) -> Script:
-    """Three texts by turns over a device pool for two; transfers end in steps of their own."""
+    """Three texts by turns over a device pool for two; transfers end in steps of their own.
+
+    With ``states`` a hybrid model with track buffers serves them.
+    """
     sizes: dict[str, Any] = {
         "kv_tokens": 112, "chunked_prefill_size": 16, "max_running_requests": 3,
     }  # fmt: skip
@@ -159,10 +163,17 @@ def host_tier(
         "one turn": [*one, 20, 21], "two turn": [*two, 20, 21], "fork": [*one[:20], 30, 31],
         "late": [*one[:20], 30, 32],
     }  # fmt: skip
+    if states:
+        sizes |= {
+            "kv_tokens": 96, "mamba_slots": 11,
+            "mamba_cache_chunk_size": 4, "mamba_track_interval": 4,
+        }  # fmt: skip
+        # States at every fourth token split the texts, whose halves are written twice at times.
+        ratio *= 2
     return Script(
         name,
         prompts,
-        lambda: make_attention_engine(
+        lambda: (make_tracking_engine if states else make_attention_engine)(
             4,
             hicache=HiCache(ratio=ratio, write_policy=write_policy),
             transfers=transfers(cycle((0, 2, 1)), fails),
@@ -175,6 +186,10 @@ def host_tier(
 HOST_TIER = host_tier("host tier", "write_through")
 HOST_WRITE_BACK = host_tier(
     "host tier, write back", "write_back", ratio=0.5, enable_overlap_schedule=True
+)
+HOST_STATES = host_tier("host tier of states", "write_through", states=True)
+HOST_STATES_WRITE_BACK = host_tier(
+    "host tier of states, write back", "write_back", ratio=0.5, states=True
 )
 
 

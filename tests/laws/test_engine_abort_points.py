@@ -9,6 +9,7 @@ import pytest
 from hybridbench.engine.events import EventKind
 from tests.builders import assert_idle_and_clean
 from tests.laws.engine_script import (
+    HOST_STATES,
     HOST_TIER,
     HYBRID,
     HYBRID_DRAFTS,
@@ -48,6 +49,7 @@ from tests.laws.engine_script import (
         ("abort", UNIFIED_PAGED),
         ("abort", UNIFIED_WINDOWS),
         ("abort", HOST_TIER),
+        ("abort", HOST_STATES),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

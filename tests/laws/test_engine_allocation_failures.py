@@ -10,6 +10,8 @@ from hybridbench.engine.events import EventKind
 from hybridbench.engine.scheduler.pools import Pools
 from tests.builders import assert_idle_and_clean
 from tests.laws.engine_script import (
+    HOST_STATES,
+    HOST_STATES_WRITE_BACK,
     HOST_TIER,
     HOST_WRITE_BACK,
     HYBRID,
@@ -56,6 +58,8 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
     holder: object
     if where == "state slots":
         holder, method = pools.mamba_allocator, "alloc"
+    elif where == "host states":
+        holder, method = pools.host_mamba_allocator, "alloc"
     elif where == "host tokens":
         holder, method = pools.host_allocator, "alloc"
     else:
@@ -113,6 +117,11 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
         (HOST_TIER, "loads"),
         (HOST_WRITE_BACK, "host tokens"),
         (HOST_WRITE_BACK, "loads"),
+        (HOST_STATES, "state slots"),
+        (HOST_STATES, "host states"),
+        (HOST_STATES, "host tokens"),
+        (HOST_STATES, "loads"),
+        (HOST_STATES_WRITE_BACK, "host states"),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

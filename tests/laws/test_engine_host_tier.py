@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -19,13 +20,20 @@ from hypothesis.stateful import initialize
 
 from hybridbench.clock import FakeClock
 from hybridbench.engine.cache.hiradix_cache import HiRadixCache
+from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.hicache_controller import HiCacheAck, HiCacheController
 from hybridbench.engine.memory.transfers import Copy
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.invariants import InvariantError
 from hybridbench.engine_config import HiCache, HiCacheWritePolicy, NewTokenRatio
 from hybridbench.errors import ConfigError
-from tests.builders import NANO_MODEL, assert_idle_and_clean, make_attention_engine
+from tests.builders import (
+    NANO_MODEL,
+    assert_idle_and_clean,
+    make_attention_engine,
+    make_engine,
+    make_tracking_engine,
+)
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle
 from tests.host_transfers import ChosenTransfers
@@ -35,26 +43,62 @@ from tests.session_programs import SessionProgram
 
 # Bets that requests stop early, so that decoding runs out of room now and then.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
-SQUEEZES: dict[str, tuple[int, float, HiCacheWritePolicy, dict[str, Any]]] = {
-    "write through": (1, 1.5, "write_through", {"kv_tokens": 180, "chunked_prefill_size": 24}),
-    "small host pool": (1, 0.5, "write_through", {"kv_tokens": 180}),
-    "tiny host pool": (16, 0.1, "write_through", {"kv_tokens": 28 * 16}),
-    "selective": (1, 1.5, "write_through_selective", {"kv_tokens": 200}),
-    "write back": (1, 0.2, "write_back", {"kv_tokens": 180, "chunked_prefill_size": 24}),
-    "pages": (16, 2.0, "write_through", {"kv_tokens": 28 * 16, "chunked_prefill_size": 64}),
-    "pages, write back": (16, 0.7, "write_back", {"kv_tokens": 28 * 16}),
-    "overlapped": (
-        1, 1.0, "write_through", {"kv_tokens": 180, "enable_overlap_schedule": True},
+
+
+class Squeeze(NamedTuple):
+    """An engine whose device or host pools hardly suffice."""
+
+    make_engine: Callable[..., Engine]
+    page_size: int
+    hicache: HiCache
+    changes: Mapping[str, Any]
+
+
+def attention(page_size: int, ratio: float, policy: HiCacheWritePolicy, **changes: Any) -> Squeeze:
+    make = partial(make_attention_engine, page_size)
+    return Squeeze(make, page_size, HiCache(ratio=ratio, write_policy=policy), changes)
+
+
+def states(slots: int, ratio: float, policy: HiCacheWritePolicy, **changes: Any) -> Squeeze:
+    changes = {"kv_tokens": 180, "mamba_slots": slots, **changes}
+    return Squeeze(make_engine, 1, HiCache(ratio=ratio, write_policy=policy), changes)
+
+
+def tracked(page_size: int, ratio: float, policy: HiCacheWritePolicy, **changes: Any) -> Squeeze:
+    make = partial(make_tracking_engine, page_size)
+    changes = {"kv_tokens": 28 * page_size, "mamba_slots": 24, **changes}
+    return Squeeze(make, page_size, HiCache(ratio=ratio, write_policy=policy), changes)
+
+
+OVERLAP = {"enable_overlap_schedule": True}
+SQUEEZES: dict[str, Squeeze] = {
+    "write through": attention(1, 1.5, "write_through", kv_tokens=180, chunked_prefill_size=24),
+    "small host pool": attention(1, 0.5, "write_through", kv_tokens=180),
+    "tiny host pool": attention(16, 0.1, "write_through", kv_tokens=28 * 16),
+    "selective": attention(1, 1.5, "write_through_selective", kv_tokens=200),
+    "write back": attention(1, 0.2, "write_back", kv_tokens=180, chunked_prefill_size=24),
+    "pages": attention(16, 2.0, "write_through", kv_tokens=28 * 16, chunked_prefill_size=64),
+    "pages, write back": attention(16, 0.7, "write_back", kv_tokens=28 * 16),
+    "overlapped": attention(1, 1.0, "write_through", kv_tokens=180, **OVERLAP),
+    "overlapped pages": attention(16, 1.0, "write_back", kv_tokens=28 * 16, **OVERLAP),
+    "outputs": attention(
+        1, 1.0, "write_through", kv_tokens=130, max_running_requests=14, new_token_ratio=DARING
     ),
-    "overlapped pages": (
-        16, 1.0, "write_back", {"kv_tokens": 28 * 16, "enable_overlap_schedule": True},
+    "longest prefix first": attention(
+        1, 1.0, "write_through", kv_tokens=200, schedule_policy="lpm"
     ),
-    "outputs": (
-        1, 1.0, "write_through",
-        {"kv_tokens": 130, "max_running_requests": 14, "new_token_ratio": DARING},
-    ),
-    "longest prefix first": (1, 1.0, "write_through", {"kv_tokens": 200, "schedule_policy": "lpm"}),
-}  # fmt: skip
+    "states": states(14, 1.5, "write_through"),
+    "few states": states(9, 1.5, "write_through", kv_tokens=256),
+    "few states on the host": states(10, 0.4, "write_through", kv_tokens=256),
+    "states, small host pools": states(14, 0.5, "write_through"),
+    "states, selective": states(12, 1.5, "write_through_selective"),
+    "states, write back": states(9, 0.3, "write_back"),
+    "states, overlapped": states(12, 1.0, "write_back", **OVERLAP),
+    "states, only the used ones young": states(12, 1.0, "write_through", state_refresh="used"),
+    "track buffers": tracked(1, 1.0, "write_through", kv_tokens=200),
+    "track buffers, pages": tracked(16, 1.0, "write_through", chunked_prefill_size=64),
+    "track buffers, pages, write back": tracked(16, 0.6, "write_back", **OVERLAP),
+}
 
 
 def delays(seed: int, longest: int) -> Iterator[int]:
@@ -71,13 +115,12 @@ def never(number: int) -> bool:
 def make_program(
     name: str, seed: int, longest_delay: int = 4, fails: Callable[[int], bool] = never
 ) -> EngineProgram:
-    page_size, ratio, write_policy, changes = SQUEEZES[name]
+    make, page_size, hicache, changes = SQUEEZES[name]
     sizes = {"max_context_len": 352, "max_prefill_tokens": 256}
     longest_prompt, longest_output = (12, 60) if name == "outputs" else (60, 10)
     return EngineProgram(
-        make_attention_engine(
-            page_size,
-            hicache=HiCache(ratio=ratio, write_policy=write_policy),
+        make(
+            hicache=hicache,
             transfers=ChosenTransfers(delays(seed, longest_delay), fails),
             **{**sizes, **changes},
         ),
@@ -85,16 +128,16 @@ def make_program(
         longest_prompt=longest_prompt * (3 if page_size > 1 else 1),
         longest_output=longest_output,
         stretch=3 if page_size > 1 else 1,
-        make_oracle=partial(make_attention_engine, page_size, max_context_len=352),
+        make_oracle=partial(make, max_context_len=352),
     )
 
 
 def check_empty(program: EngineProgram) -> None:
     assert program.engine.flush_cache()
     assert_idle_and_clean(program.engine)
-    assert program.engine.pool_stats()["host_kv"].available == (
-        program.engine.pool_stats()["host_kv"].total
-    )
+    pools = program.engine.pool_stats()
+    for host_pool in pools.keys() & {"host_kv", "host_mamba"}:
+        assert pools[host_pool].available == pools[host_pool].total
 
 
 def test_every_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
@@ -116,19 +159,21 @@ def test_sessions_and_guesses_keep_to_it_and_so_do_failing_transfers() -> None:
         "write_through", "write_back", "write_through_selective",
     )  # fmt: skip
     seen: Counter[str] = Counter()
-    for seed, write_policy in enumerate(policies * 2):
+    for seed, (write_policy, make) in enumerate(
+        product(policies, (make_attention_engine, make_engine))
+    ):
         clock = FakeClock()
-        engine = make_attention_engine(
+        engine = make(
             clock=clock,
             kv_tokens=200,
             new_token_ratio=DARING,
             hicache=HiCache(ratio=1.0, write_policy=write_policy),
             transfers=ChosenTransfers(delays(seed, 4), lambda number: number % 7 == 0),
             enable_overlap_schedule=seed > 0,
-            drafter=HalfRightDrafter(NANO_MODEL.vocab_size) if seed % 2 else None,
+            drafter=HalfRightDrafter(NANO_MODEL.vocab_size) if seed % 4 > 1 else None,
         )
         program = SessionProgram(engine, random.Random(seed), clock, longest_prompt=90)
-        program._make_oracle = make_attention_engine
+        program._make_oracle = make
         program.run(300)
         program.compare_with_oracle()
         seen.update(engine.counters.as_dict())
@@ -157,19 +202,22 @@ TestHostTierMachine = HostTierMachine.TestCase
 TestHostTierMachine.settings = settings(max_examples=15, stateful_step_count=25)
 
 
+@pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
 def test_any_failed_transfer_loses_nothing_and_changes_no_token(
-    write_policy: HiCacheWritePolicy,
+    write_policy: HiCacheWritePolicy, states: bool
 ) -> None:
-    healthy = ScriptedRun(host_tier("healthy", write_policy))
+    healthy = ScriptedRun(host_tier("healthy", write_policy, states=states))
     healthy.run()
     counters = healthy.engine.counters
-    assert min(counters.host_stays, counters.host_load_backs, counters.host_late_acks) > 0
+    assert min(counters.host_stays, counters.host_load_backs) > 0
+    # A write-back waits for all that is under way.
+    assert counters.host_late_acks > 0 or write_policy == "write_back"
     k, failures = 0, 1
 
     while failures:
         k += 1
-        run = ScriptedRun(host_tier("one fails", write_policy, fails=k.__eq__))
+        run = ScriptedRun(host_tier("one fails", write_policy, fails=k.__eq__, states=states))
         run.run()
         assert_idle_and_clean(run.engine)
         assert run.outputs == healthy.outputs, f"failing transfer {k}"
@@ -178,13 +226,14 @@ def test_any_failed_transfer_loses_nothing_and_changes_no_token(
     assert k > 5, "the run hardly copies"
 
 
+@pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
 def test_an_engine_all_of_whose_transfers_fail_computes_everything_itself(
-    write_policy: HiCacheWritePolicy,
+    write_policy: HiCacheWritePolicy, states: bool
 ) -> None:
-    healthy = ScriptedRun(host_tier("healthy", write_policy))
+    healthy = ScriptedRun(host_tier("healthy", write_policy, states=states))
     healthy.run()
-    run = ScriptedRun(host_tier("all fail", write_policy, fails=lambda _: True))
+    run = ScriptedRun(host_tier("all fail", write_policy, fails=lambda _: True, states=states))
 
     run.run()
 
@@ -203,10 +252,13 @@ class NeverCopies(ChosenTransfers):
         super().start(number, lambda: None)
 
 
-def test_the_law_sees_kv_that_was_never_loaded() -> None:
-    healthy = ScriptedRun(HOST_TIER)
+@pytest.mark.parametrize("states", [False, True])
+def test_the_law_sees_what_was_never_loaded(states: bool) -> None:
+    healthy = ScriptedRun(host_tier("healthy", "write_through", states=states))
     healthy.run()
-    run = ScriptedRun(host_tier("never copies", "write_through", transfers=NeverCopies))
+    run = ScriptedRun(
+        host_tier("never copies", "write_through", transfers=NeverCopies, states=states)
+    )
 
     run.run()
 

@@ -116,8 +116,8 @@ class MatchResult(NamedTuple):
         device_indices: its KV indices, int64, a copy that belongs to the caller; the positions
             themselves stay the tree's, and are safe to read only while the node is locked.
         last_device_node: deepest node of the prefix; the root if nothing was found.
-        last_host_node: the same without a host tier; with one, the deepest node whose KV is on
-            the device or on the host.
+        last_host_node: the same without a host tier; with one, the deepest node whose KV, and in a
+            hybrid tree its state, is on the device or on the host.
         mamba_branching_seqlen: a longer prefix is there but has no state: the aligned length at
             which a state would have made it a hit; else None.
         cache_protected_len: length of ``device_indices``.
@@ -272,13 +272,15 @@ class CacheEvents:
 class TreeSlots(NamedTuple):
     """What the tree's own nodes say it holds, found by walking them.
 
-    ``swa_indices`` are locations in the window pool, ``host_indices`` in the host pool.
+    ``swa_indices`` are locations in the window pool, ``host_indices`` and ``host_mamba_slots`` in
+    the host pools.
     """
 
     kv_indices: IntArray
     mamba_slots: list[int]
     swa_indices: IntArray
     host_indices: IntArray = NO_TOKENS
+    host_mamba_slots: Sequence[int] = ()
 
 
 @dataclass

@@ -389,4 +389,5 @@ def _host_value(node: TreeNode) -> IntArray:
 
 def _parts(nodes: list[TreeNode], indices: IntArray) -> list[IntArray]:
     """``indices``, one for each token of ``nodes``, by node."""
-    return np.split(indices, np.cumsum([len(node.key) for node in nodes])[:-1])
+    ends = np.cumsum([len(node.key) for node in nodes])
+    return [indices[end - len(node.key) : end] for node, end in zip(nodes, ends, strict=True)]

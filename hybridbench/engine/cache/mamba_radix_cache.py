@@ -109,16 +109,16 @@ class MambaRadixCache(PrefixTree):
         # The split-off end is touched after the half above it: children are younger.
         below = [] if split_off is None else [split_off]
         self._touch_path(path)
-        self._free_duplicates(value, params.prev_prefix_len, prefix_len)
+        self._take_or_free(path, value[:prefix_len], params.prev_prefix_len)
         if prefix_len < total:
             self._touch_path(below)
-            leaf = self._add_leaf(path, key, value, prefix_len)
-            self._give_state(leaf, state, params.mamba_owner)
-            return InsertResult(prefix_len, total, mamba_exist=False)
+            path.append(self._add_leaf(path, key, value, prefix_len))
         mamba_exist = path[-1].mamba_value is not None
         if not mamba_exist:
             self._give_state(path[-1], state, params.mamba_owner)
-        self._touch_path(below)
+        if prefix_len == total:
+            self._touch_path(below)
+        self._after_insert(path, params)
         return InsertResult(prefix_len, total, mamba_exist)
 
     def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:
@@ -127,7 +127,7 @@ class MambaRadixCache(PrefixTree):
         mamba_locked = node.mamba_value is not None
         if mamba_locked:
             self._lock_state(node)
-        if not node.children:
+        if self._is_leaf(node):
             self.full_lru_list.hold(node)
         return IncLockRefResult(self._lock_path(node), mamba_locked)
 
@@ -140,7 +140,7 @@ class MambaRadixCache(PrefixTree):
         if mamba_locked:
             self._unlock_state(node)
         delta = self._unlock_path(node)
-        if not node.children and node.full_lock_ref == 0:
+        if node.full_lock_ref == 0 and self._is_leaf(node):
             self._became_evictable_leaf(node)
         return DecLockRefResult(delta)
 
@@ -234,15 +234,16 @@ class MambaRadixCache(PrefixTree):
         nodes = self._check_structure()
         self.full_lru_list.sanity_check()
         self.mamba_lru_list.sanity_check()
-        check_same({n.id for n in nodes}, {n.id for n in self.full_lru_list}, "full list")
+        on_device = {node.id for node in nodes if not node.evicted}
+        check_same(on_device, {n.id for n in self.full_lru_list}, "full list")
         with_state = {node.id for node in nodes if node.mamba_value is not None}
         check_same(with_state, {n.id for n in self.mamba_lru_list}, "mamba list")
-        leaves = {node.id for node in nodes if not node.children and node.full_lock_ref == 0}
+        leaves = {node.id for node in nodes if node.full_lock_ref == 0 and self._is_leaf(node)}
         check_same(leaves, {n.id for n in self.full_lru_list.evictable()}, "evictable leaves")
         unlocked = {n.id for n in nodes if n.mamba_value is not None and n.mamba_lock_ref == 0}
         check_same(unlocked, {n.id for n in self.mamba_lru_list.evictable()}, "evictable states")
         for node in nodes:
-            if not node.children and node.full_lock_ref == 0 and node.mamba_value is None:
+            if not (node.children or node.full_lock_ref or self._is_wanted(node)):
                 raise CacheSanityError("a leaf without a state", [node.id])
             if node.mamba_value is None and node.mamba_lock_ref:
                 raise CacheSanityError("a lock on a state that is gone", [node.id])
@@ -351,6 +352,14 @@ class MambaRadixCache(PrefixTree):
             slots = self.mamba_allocator.alloc(1, owner)
         return None if slots is None else slots[0]
 
+    def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:
+        """The tree has the tokens of ``value`` in ``path``: from ``start`` on they are too many."""
+        del path
+        self._free_duplicates(value, start, len(value))
+
+    def _after_insert(self, path: list[TreeNode], params: InsertParams) -> None:
+        """The nodes of ``path`` have been used by an insert."""
+
     def _add_leaf(
         self, path: list[TreeNode], key: RadixKey, value: IntArray, prefix_len: int
     ) -> TreeNode:
@@ -432,14 +441,22 @@ class MambaRadixCache(PrefixTree):
     def _evict_cascade(self, node: TreeNode, freed: list[IntArray]) -> int:
         """Evict ``node`` and its parents as long as they are childless, unlocked tombstones."""
         tokens = 0
-        while not node.children and node.full_lock_ref == 0 and node is not self.root_node:
-            if node.mamba_value is not None:
+        while node.full_lock_ref == 0 and self._is_leaf(node) and node is not self.root_node:
+            if self._is_wanted(node):
                 self.full_lru_list.release(node)
                 break
             self.events.evict_cascade += 1
             tokens += len(node.value)
             node = self._remove_leaf(node, freed)
         return tokens
+
+    def _is_leaf(self, node: TreeNode) -> bool:
+        """Whether evicting ``node`` takes no other KV from the device."""
+        return not node.children
+
+    def _is_wanted(self, node: TreeNode) -> bool:
+        """Whether a request can hit a leaf, or something below it."""
+        return node.mamba_value is not None
 
     def _evict_internal_state(self, node: TreeNode) -> None:
         """Make a tombstone: the state goes, the KV stays for the longer prefixes."""

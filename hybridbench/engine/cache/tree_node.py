@@ -40,6 +40,8 @@ class TreeNode:
         host_value: with a host tier, its slots in the host pool, held by TREE; None until it is
             backed up.
         host_ref_counter: loads that read those slots.
+        mamba_host_value: its state's slot in the host pool, held by TREE; only beside host_value.
+        mamba_host_ref_counter: loads that read that slot.
         full_prev, full_next, mamba_prev, mamba_next, swa_prev, swa_next: neighbours in the LRU
             lists, towards the young and the old end, or in the rings beside them; None outside of
             the list.
@@ -60,6 +62,8 @@ class TreeNode:
         "id",
         "key",
         "last_access_time",
+        "mamba_host_ref_counter",
+        "mamba_host_value",
         "mamba_lock_ref",
         "mamba_next",
         "mamba_prev",
@@ -100,6 +104,8 @@ class TreeNode:
         self.swa_lock_ref = 0
         self.host_value: IntArray | None = None
         self.host_ref_counter = 0
+        self.mamba_host_value: int | None = None
+        self.mamba_host_ref_counter = 0
         self.last_access_time = 0
         self.state_access_time = 0
         self.creation_time = 0

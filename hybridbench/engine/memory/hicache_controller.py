@@ -21,6 +21,13 @@ from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenTo
 from hybridbench.engine.memory.transfers import Copy, Finished, Transfers
 
 
+class StateSlots(NamedTuple):
+    """Where a state is in either pool."""
+
+    host: int
+    device: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheOperation:
     """One transfer of the KV of one run of tokens.
@@ -31,6 +38,7 @@ class CacheOperation:
         node_id: the deepest node of the run.
         is_load: from the host to the device; the other way round otherwise.
         started_at: how often the controller had been polled when it began.
+        state_slots: where the state is that goes with the KV, if one does.
     """
 
     number: int
@@ -39,6 +47,7 @@ class CacheOperation:
     node_id: int
     is_load: bool
     started_at: int
+    state_slots: StateSlots | None = None
 
 
 class HiCacheAck(NamedTuple):
@@ -158,10 +167,11 @@ class HiCacheController:
         node_id: int,
         *,
         is_load: bool,
+        slots: StateSlots | None = None,
     ) -> CacheOperation:
         self._last_number += 1
         operation = CacheOperation(
-            self._last_number, host_indices, device_indices, node_id, is_load, self._polls
+            self._last_number, host_indices, device_indices, node_id, is_load, self._polls, slots
         )
         self._ongoing[operation.number] = operation
         self._transfers.start(operation.number, copy)

@@ -1,6 +1,6 @@
-"""The host tier of a KV pool: as many layers, in main memory, with an account of its own.
+"""The host tier of the pools: as many layers, in main memory, with an account of its own.
 
-Source: SGLang's MHATokenToKVPoolHost.
+Source: SGLang's MHATokenToKVPoolHost and MambaPoolHost.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 from hybridbench.engine.memory.base_pages import KVCache
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.kv_pool import HybridHostCopy, HybridLinearKVPool, MHATokenToKVPool
+from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import HOST, Owner
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from hybridbench.engine.memory.slots import MambaSlotAllocator
 
 
 class MHATokenToKVPoolHost:
@@ -72,6 +74,39 @@ class MHATokenToKVPoolHost:
             device_pool.load_cpu_copy(HybridHostCopy(kv, None), device_indices)
         else:
             device_pool.load_cpu_copy(kv, device_indices)
+
+
+class MambaPoolHost:
+    """Slots for the states of ``device_pool``, and who holds them, as in MHATokenToKVPoolHost.
+
+    Attributes:
+        allocator: the account of the slots.
+        states: what is in them.
+    """
+
+    def __init__(self, device_pool: MambaPool, size: int, *, check_owners: bool = True) -> None:
+        self.allocator = MambaSlotAllocator(size, "cpu", check_owners=check_owners)
+        layers = list(device_pool.mamba_map)
+        params, dtype = device_pool.cache_params, device_pool.dtype
+        self.states = MambaPool(size, params, layers, "cpu", dtype)
+
+    @property
+    def size(self) -> int:
+        """Usable slots."""
+        return self.allocator.size
+
+    def available_size(self) -> int:
+        """Slots that can be allocated."""
+        return self.allocator.available_size()
+
+    def alloc(self) -> int | None:
+        """Take a slot for a transfer; None if there is none."""
+        slots = self.allocator.alloc(1, HOST)
+        return None if slots is None else slots[0]
+
+    def free(self, slot: int, owner: Owner) -> None:
+        """Give a slot of ``owner`` back."""
+        self.allocator.free([slot], owner)
 
 
 def host_size(device_size: int, ratio: float, page_size: int) -> int:

@@ -55,7 +55,7 @@ def pools_that_fit(config: EngineConfig, sizes: ModelSizes, free_bytes: int) -> 
     The KV pools keep what one request of full length needs.  None where not even that fits beside
     the states of one request that hits.
     """
-    state, kv = sizes.state_bytes_per_slot, float(sizes.kv_bytes_per_token)
+    state, kv = float(sizes.state_bytes_per_slot), float(sizes.kv_bytes_per_token)
     page = config.page_size
     request_tokens = page * (1 + math.ceil(config.max_context_len / page))
     sliding = sizes.swa_bytes_per_token > 0
@@ -66,8 +66,9 @@ def pools_that_fit(config: EngineConfig, sizes: ModelSizes, free_bytes: int) -> 
         least_swa = config.least_swa_tokens(sizes.sliding_window)
         request_tokens = max(request_tokens, page * math.ceil((least_swa + page) / share / page))
     if config.device == "cpu":
-        # The host tier's pool is in the same memory.
+        # The host tier's pools are in the same memory.
         kv *= 1.0 + config.hicache.ratio
+        state *= 1.0 + config.hicache.ratio
     # The dump slot, and the states of a step that keeps them apart.
     apart = 1 + config.longest_chain * config.max_running_requests
     room = sizes.room_beside_weights(free_bytes) - apart * state

@@ -26,9 +26,12 @@ from hybridbench.engine.memory.owners import (
     Owner,
     owner_name,
 )
+from hybridbench.engine.memory.slots import MambaSlotAllocator
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.scheduler.pools import Pools
+
+_STATE_POOLS = ("mamba", "host_mamba")
 
 # Long lists of slots are cut in messages; the violation itself carries all of them.
 SHOWN_SLOTS = 8
@@ -105,8 +108,8 @@ class SlotAudit:
 
     def last_owner(self, pool: str, slot: int) -> str:
         """Whom the ledger of ``pool`` names as the holder of ``slot``: of a lost one, the last."""
-        if pool == "mamba":
-            return owner_name(self._pools.mamba_allocator.owner_of(slot))
+        if pool in _STATE_POOLS:
+            return owner_name(self._state_allocator(pool).owner_of(slot))
         if pool == "req":
             return owner_name(self._pools.req_to_token_pool.rows.owner_of(slot))
         return owner_name(self._kv_allocator(pool).owner_of(slot))
@@ -119,7 +122,7 @@ class SlotAudit:
         if pool == "mamba":
             own = [] if kv.mamba_pool_idx is None else [kv.mamba_pool_idx]
             return own + kv.track_slots
-        if kv.req_pool_idx is None or pool == "host_kv":
+        if kv.req_pool_idx is None or pool in {"host_kv", "host_mamba"}:
             return []
         if pool == "req":
             return [kv.req_pool_idx]
@@ -157,6 +160,10 @@ class SlotAudit:
             claims.append(Claim("the tree", TREE, tree.swa_indices.tolist()))
         elif pool == "mamba":
             claims.append(Claim("the tree", TREE, tree.mamba_slots))
+            claims += self._state_transfer_claims(loads=True)
+        elif pool == "host_mamba":
+            claims.append(Claim("the tree", TREE, list(tree.host_mamba_slots)))
+            claims += self._state_transfer_claims(loads=False)
         return claims
 
     def _transfer_claims(self, *, loads: bool) -> list[Claim]:
@@ -174,9 +181,18 @@ class SlotAudit:
             if ongoing.is_load == loads
         ]
 
+    def _state_transfer_claims(self, *, loads: bool) -> list[Claim]:
+        """The same of states."""
+        host_states = self._pools.host_states
+        if host_states is None:
+            return []
+        controller = host_states.hybrid_controller
+        slots = controller.loading_states() if loads else controller.writing_states()
+        return [Claim("transfers of states", HOST, slots)] if slots else []
+
     def _free_slots(self, pool: str) -> Iterable[int]:
-        if pool == "mamba":
-            return self._pools.mamba_allocator.free_slots
+        if pool in _STATE_POOLS:
+            return self._state_allocator(pool).free_slots
         if pool == "req":
             return self._pools.req_to_token_pool.free_slots
         allocator = self._kv_allocator(pool)
@@ -184,12 +200,17 @@ class SlotAudit:
         return self._tokens_of_pages(pages)
 
     def _all_slots(self, pool: str) -> range:
-        if pool == "mamba":
-            return range(1, self._pools.mamba_allocator.size + 1)
+        if pool in _STATE_POOLS:
+            return range(1, self._state_allocator(pool).size + 1)
         if pool == "req":
             return range(1, self._pools.req_to_token_pool.size + 1)
         allocator, page_size = self._kv_allocator(pool), self._pools.page_size
         return range(page_size, (allocator.num_pages + 1) * page_size)
+
+    def _state_allocator(self, pool: str) -> MambaSlotAllocator:
+        """The account of "mamba" or "host_mamba"."""
+        on_host = pool == "host_mamba"
+        return self._pools.host_mamba_allocator if on_host else self._pools.mamba_allocator
 
     def _kv_allocator(self, pool: str) -> BaseTokenToKVPoolAllocator:
         """The account of "kv", "swa" or "host_kv"."""
@@ -213,8 +234,8 @@ class SlotAudit:
         return tokens
 
     def _ledger_slots(self, pool: str, owner: Owner) -> list[int]:
-        if pool == "mamba":
-            return self._pools.mamba_allocator.slots_of(owner)
+        if pool in _STATE_POOLS:
+            return self._state_allocator(pool).slots_of(owner)
         if pool == "req":
             return self._pools.req_to_token_pool.rows.slots_of(owner)
         slots: list[int] = self._kv_allocator(pool).slots_of(owner).tolist()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from hybridbench.engine.cache.hiradix_cache import HiRadixCache
+from hybridbench.engine.cache.hi_mamba_radix_cache import HiMambaRadixCache
+from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
@@ -93,6 +94,12 @@ class PoolStatsObserver:
                 in_flight=stats["kv"].in_flight + host_tier.cache_controller.loading_size(),
             )
             stats["host_kv"] = self._host_kv(host_tier)
+        host_states = self._pools.host_states
+        if host_states is not None:
+            loading = len(host_states.hybrid_controller.loading_states())
+            mamba = stats["mamba"]
+            stats["mamba"] = replace(mamba, in_flight=mamba.in_flight + loading)
+            stats["host_mamba"] = self._host_mamba(host_states)
         return stats
 
     def active_pool_idxs(self, admitted: Sequence[Req]) -> set[int]:
@@ -150,7 +157,7 @@ class PoolStatsObserver:
             waiting_held=sum(req.kv.state_slots_held for req in holding),
         )
 
-    def _host_kv(self, tree: HiRadixCache) -> PoolStats:
+    def _host_kv(self, tree: HostTier) -> PoolStats:
         allocator = self._pools.host_allocator
         return PoolStats(
             total=allocator.size,
@@ -158,6 +165,18 @@ class PoolStatsObserver:
             evictable=tree.host_evictable_size(),
             protected=tree.host_protected_size(),
             in_flight=tree.cache_controller.writing_size(),
+            session_held=0,
+            waiting_held=0,
+        )
+
+    def _host_mamba(self, tree: HiMambaRadixCache) -> PoolStats:
+        allocator = self._pools.host_mamba_allocator
+        return PoolStats(
+            total=allocator.size,
+            available=allocator.available_size(),
+            evictable=tree.host_mamba_evictable_size(),
+            protected=tree.host_mamba_protected_size(),
+            in_flight=len(tree.hybrid_controller.writing_states()),
             session_held=0,
             waiting_held=0,
         )

@@ -12,7 +12,8 @@ from hybridbench.engine.cache.base import (
     MatchPrefixParams,
     MatchResult,
 )
-from hybridbench.engine.cache.hiradix_cache import HiRadixCache
+from hybridbench.engine.cache.hi_mamba_radix_cache import HiMambaRadixCache
+from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import FREE, TREE, Owner
@@ -71,22 +72,37 @@ class Pools:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The pools there are: "kv", "swa" only with windows, "mamba" with state slots, "req"."""
+        """The pools there are: "kv", "swa" only with windows, "mamba" with state slots, "req".
+
+        With a host tier also "host_kv", and "host_mamba" with state slots.
+        """
         swa = ("swa",) if self.swa_allocator is not None else ()
         mamba = ("mamba",) if self.has_states else ()
         host_kv = ("host_kv",) if self.host_tier is not None else ()
-        return ("kv", *swa, *mamba, "req", *host_kv)
+        host_mamba = ("host_mamba",) if self.host_states is not None else ()
+        return ("kv", *swa, *mamba, "req", *host_kv, *host_mamba)
 
     @property
-    def host_tier(self) -> HiRadixCache | None:
+    def host_tier(self) -> HostTier | None:
         """The tree, if it has one."""
-        return self.tree_cache if isinstance(self.tree_cache, HiRadixCache) else None
+        return self.tree_cache if isinstance(self.tree_cache, HostTier) else None
+
+    @property
+    def host_states(self) -> HiMambaRadixCache | None:
+        """The tree, if it has states on the host."""
+        return self.tree_cache if isinstance(self.tree_cache, HiMambaRadixCache) else None
 
     @property
     def host_allocator(self) -> TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator:
         """Who holds which slot of the host pool; only where there is one."""
         assert self.host_tier is not None, "this engine has no host tier"
         return self.host_tier.cache_controller.mem_pool_host.allocator
+
+    @property
+    def host_mamba_allocator(self) -> MambaSlotAllocator:
+        """Who holds which state slot of the host; only where there are any."""
+        assert self.host_states is not None, "this engine has no states on the host"
+        return self.host_states.hybrid_controller.mamba_pool_host.allocator
 
     @property
     def swa_allocator(self) -> SWATokenToKVPoolAllocator | None:
@@ -181,6 +197,8 @@ class Pools:
             self.mamba_allocator.free(held.mamba_slots, TREE)
         if len(held.host_indices):
             self.host_allocator.free(held.host_indices, TREE)
+        if held.host_mamba_slots:
+            self.host_mamba_allocator.free(held.host_mamba_slots, TREE)
         self.tree_cache.reset()
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
@@ -268,10 +286,12 @@ class Pools:
         accounts.append(self.req_to_token_pool.rows)
         if self.host_tier is not None:
             accounts.append(self.host_allocator)
+        if self.host_states is not None:
+            accounts.append(self.host_mamba_allocator)
         return tuple(accounts)
 
 
-def _count_host_work(tree: HiRadixCache, counters: EngineCounters) -> None:
+def _count_host_work(tree: HostTier, counters: EngineCounters) -> None:
     events, controller = tree.events, tree.cache_controller
     counters.host_backups = events.host_backups
     counters.host_stays = events.host_stays
