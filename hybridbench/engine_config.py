@@ -83,6 +83,9 @@ class HiCache(ProfileGroup):
     write_policy: HiCacheWritePolicy = "write_through"
     """When a part of the cache is copied to the host: "write_through" when it enters the tree,
     "write_through_selective" when it is used again, "write_back" when the device evicts it."""
+    copy_time_s: Annotated[float, Ge(0.0), Duration()] = 0.0
+    """The least time that one copy takes: copies of small models within main memory are faster
+    than those over a bus."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -237,7 +237,8 @@ def _prefix_cache(
     if disable:
         return ChunkCache(params)
     if config.hicache.ratio:
-        return _hierarchical_cache(config, params, allocator, transfers or ThreadedTransfers())
+        transfers = transfers or ThreadedTransfers(config.hicache.copy_time_s)
+        return _hierarchical_cache(config, params, allocator, transfers)
     return MambaRadixCache(params) if isinstance(rows, HybridReqToTokenPool) else RadixCache(params)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
+from time import monotonic, sleep
 from typing import NamedTuple, Protocol, TypeAlias
 
 Copy: TypeAlias = Callable[[], object]
@@ -38,7 +39,9 @@ _LINGER_S = 5.0
 class ThreadedTransfers:
     """A thread of its own runs the copies; it ends when there has been none for a while."""
 
-    def __init__(self, linger_s: float = _LINGER_S) -> None:
+    def __init__(self, least_s: float = 0.0, linger_s: float = _LINGER_S) -> None:
+        """A copy that takes less than ``least_s`` is drawn out to it."""
+        self._least_s = least_s
         self._started: SimpleQueue[tuple[int, Copy]] = SimpleQueue()
         self._ended: SimpleQueue[Finished] = SimpleQueue()
         self._linger_s = linger_s
@@ -74,8 +77,10 @@ class ThreadedTransfers:
     def _run_copies(self) -> None:
         while (job := self._next()) is not None:
             number, copy = job
+            drawn_out_to_s = monotonic() + self._least_s
             try:
                 copy()
+                sleep(max(0.0, drawn_out_to_s - monotonic()))
             except Exception as error:
                 # Whatever it is, the engine has to learn of it, and the next copy to run.
                 self._ended.put(Finished(number, f"{type(error).__name__}: {error}"))

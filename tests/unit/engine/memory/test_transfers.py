@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -24,6 +25,17 @@ def test_copies_run_in_order_on_another_thread() -> None:
     assert ended == [Finished(number) for number in range(5)]
     assert [number for number, _ in seen] == list(range(5))
     assert threading.get_ident() not in {thread for _, thread in seen}
+
+
+def test_a_copy_takes_the_least_time_at_least() -> None:
+    transfers, started_s = ThreadedTransfers(least_s=0.05), time.monotonic()
+    copied = threading.Event()
+
+    transfers.start(1, copied.set)
+    assert copied.wait(timeout=60.0)
+
+    assert transfers.wait() == [Finished(1)]
+    assert time.monotonic() - started_s >= 0.05
 
 
 def test_a_copy_under_way_is_not_waited_for() -> None:
