@@ -48,14 +48,16 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 def list_profiles() -> dict[str, Path]:
     """Shipped profiles, name to file, in order of name."""
-    files = sorted(profiles_dir().glob("*.yaml"))
-    return {path.stem: path for path in files if path.stem not in _PLANS}
+    return {name: path for name, path in _files() if name not in _PLANS}
 
 
 def list_plans() -> dict[str, Path]:
     """Shipped plans of nights, name to file, in order of name."""
-    files = sorted(profiles_dir().glob("*.yaml"))
-    return {path.stem: path for path in files if path.stem in _PLANS}
+    return {name: path for name, path in _files() if name in _PLANS}
+
+
+def _files() -> list[tuple[str, Path]]:
+    return sorted((path.stem, path) for path in profiles_dir().glob("*.yaml"))
 
 
 def profiles_dir() -> Path:
