@@ -47,7 +47,7 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.resolution import smallest_leak_called
 from hybridbench.metrics import MEMORY
-from hybridbench.records.codes import FindingCode
+from hybridbench.records.codes import FindingCode, ReasonCode
 from hybridbench.records.events import ExtensionEnded, Interrupted, StoppedEarly
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
@@ -59,6 +59,7 @@ from hybridbench.records.verdict import (
     Unphrased,
     Verdict,
     VerdictKind,
+    Why,
 )
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
@@ -194,8 +195,7 @@ def _pooled(facts: Facts, parts: Sequence[SegmentResult], boundary: Boundary) ->
 def _not_yet(result: MetricResult) -> MetricResult:
     if result.outcome != "LEAK":
         return result
-    reason = "too-short: it grows, but the run is young"
-    return msgspec.structs.replace(result, outcome="INCONCLUSIVE", reason=reason)
+    return msgspec.structs.replace(result, outcome="INCONCLUSIVE", why=Why(ReasonCode.YOUNG_RUN))
 
 
 def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:

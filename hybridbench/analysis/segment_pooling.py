@@ -18,7 +18,8 @@ from hybridbench.analysis.reading import number_list
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.metrics import Unit
-from hybridbench.records.codes import NoteCode
+from hybridbench.records.codec import to_json
+from hybridbench.records.codes import NoteCode, ReasonCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
@@ -27,6 +28,7 @@ from hybridbench.records.verdict import (
     Note,
     Rate,
     VerdictKind,
+    Why,
     leak_kind,
 )
 
@@ -34,6 +36,14 @@ _Z95 = 1.959964
 # One-sided, as for a trend in one segment.
 _LEAK_LEVEL = 0.999
 _MANY = 1e6
+# What only asks for a longer segment.
+_MERELY_SHORT = (
+    ReasonCode.TOO_SHORT,
+    ReasonCode.TOO_FEW_SAMPLES,
+    ReasonCode.YOUNG_RUN,
+    ReasonCode.LIMIT_NOT_MEASURED,
+    ReasonCode.GROWING,
+)
 
 
 @dataclass(frozen=True)
@@ -99,12 +109,11 @@ def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
         return pool_metric(known or results[-1:])
     rate, one_sided = _pooled_rate(rates)
     last = results[-1]
-    outcome, reason = _outcome(results, rates, rate, one_sided)
+    outcome, why = _outcome(results, rates, rate, one_sided)
     needed = [result.needed_s for result in results if result.needed_s is not None]
     return MetricResult(
         metric=last.metric,
         outcome=outcome,
-        reason=reason,
         window_s=(results[0].window_s[0], last.window_s[1]),
         rate_per_hour=rate,
         rate_per_request=_per_request(results),
@@ -116,6 +125,7 @@ def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
         band_lower=_broken([result.band_lower for result in results]),
         band_upper=_broken([result.band_upper for result in results]),
         needed_s=min(needed) if needed and outcome == "INCONCLUSIVE" else None,
+        why=why,
     )
 
 
@@ -153,29 +163,39 @@ def _birge(value: FloatArray, error: FloatArray, mean: float) -> float:
 
 def _outcome(
     results: Sequence[MetricResult], rates: Sequence[Rate], rate: Rate, one_sided: float
-) -> tuple[str, str]:
+) -> tuple[str, Why | None]:
     count = len(results)
     leaking = [result for result in results if result.outcome == "LEAK"]
     if leaking:
-        return "LEAK", f"in {len(leaking)} of {count} segments: {leaking[-1].reason}"
+        last = _last(leaking)
+        return "LEAK", Why(
+            ReasonCode.LEAKING_SEGMENTS, {"leaking": len(leaking), "segments": count, "last": last}
+        )
     floor = max(result.floor_per_hour for result in results)
     # A rate that fades, or a fill without its steady event, stays one however often it is seen.
-    merely_short = all(result.reason.startswith(("too-short", "growing")) for result in results)
+    merely_short = all(
+        result.why is not None and result.why.code in _MERELY_SHORT for result in results
+    )
     agree = all(one.value > floor for one in rates)
     if merely_short and agree and one_sided > floor:
-        return "LEAK", f"no segment is long enough alone; all {count} grow, confirmed together"
+        return "LEAK", Why(ReasonCode.LEAK_TOGETHER, {"segments": count})
     others = [r for r in results if r.outcome not in ("CLEAN", "INCONCLUSIVE")]
     if others:
-        return others[-1].outcome, others[-1].reason
+        return others[-1].outcome, others[-1].why
     bound = _bound(results, rates)
     if rate.lower > _settling_rate(results):
-        return (
-            "INCONCLUSIVE",
-            f"over {count} segments: they grow together, and none is a leak alone",
-        )
+        return "INCONCLUSIVE", Why(ReasonCode.GROWING_SEGMENTS, {"segments": count})
     if bound is not None and rate.upper < bound:
-        return "CLEAN", f"{count} segments together bound the growth"
-    return "INCONCLUSIVE", f"over {count} segments: {results[-1].reason}"
+        return "CLEAN", Why(ReasonCode.BOUNDED_TOGETHER, {"segments": count})
+    return "INCONCLUSIVE", Why(
+        ReasonCode.OPEN_SEGMENTS, {"segments": count, "last": _last(results)}
+    )
+
+
+def _last(results: Sequence[MetricResult]) -> JsonValue:
+    """Why the last of them is called what it is, to be told with that of all."""
+    why = results[-1].why
+    return None if why is None else to_json(why)
 
 
 def _settling_rate(results: Sequence[MetricResult]) -> float:

@@ -1,4 +1,4 @@
-"""The codes of findings: stable names for programs, and what each means in one sentence."""
+"""The codes of findings, notes and reasons: stable names for programs."""
 
 from __future__ import annotations
 
@@ -160,6 +160,39 @@ class NoteCode(StrEnum):
     MACHINE_SLOWER = "machine-slower"
     SEGMENTS_JUDGED = "segments-judged"
     SEGMENT_INVALID = "segment-invalid"
+
+
+class ReasonCode(StrEnum):
+    """Why the trend of a metric is called a leak, bounded, or undecided."""
+
+    EVERY_MODEL_GROWS = "every-model-grows"
+    FLOORS_RISE = "floors-rise"
+    BOUNDED = "bounded"
+    FLOORS_BOUNDED = "floors-bounded"
+    # Undecided.
+    GROWING = "growing"
+    NO_STEADY_STATE = "no-steady-state"
+    STILL_FILLING = "still-filling"
+    LOAD_CLIMBS = "load-climbs"
+    FEW_CYCLES = "few-cycles"
+    FEW_COLLECTIONS = "few-collections"
+    FEW_STEPS = "few-steps"
+    TOO_SHORT = "too-short"
+    TOO_FEW_SAMPLES = "too-few-samples"
+    YOUNG_RUN = "young-run"
+    NO_LIMIT = "no-limit"
+    LIMIT_NOT_MEASURED = "limit-not-measured"
+    # Of several segments together.
+    LEAKING_SEGMENTS = "leaking-segments"
+    GROWING_SEGMENTS = "growing-segments"
+    LEAK_TOGETHER = "leak-together"
+    BOUNDED_TOGETHER = "bounded-together"
+    OPEN_SEGMENTS = "open-segments"
+    # Of a column of somebody else's file.
+    ANALYSIS_FAILED = "analysis-failed"
+    UNREADABLE = "unreadable"
+    FEW_PROCESSES = "few-processes"
+    GAPS = "gaps"
 
 
 def finding_code(kind: str) -> FindingCode | None:

@@ -102,6 +102,14 @@ class Finding:
     data: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Why:
+    """Why a trend is called what it is, before ``sentences/`` makes a text of it."""
+
+    code: str  # of ReasonCode; a later version may know more
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
 class MetricResult(msgspec.Struct, frozen=True):
     """The trend analysis of one gated metric in the judged window.
 
@@ -111,7 +119,6 @@ class MetricResult(msgspec.Struct, frozen=True):
 
     metric: str
     outcome: str  # "LEAK", "CLEAN" (bounded), "INCONCLUSIVE"
-    reason: str  # why, in words; for INCONCLUSIVE one of the reasons of detection.md 4.1
     window_s: tuple[float, float]
     rate_per_hour: Rate | None
     rate_per_request: Rate | None
@@ -125,6 +132,8 @@ class MetricResult(msgspec.Struct, frozen=True):
     needed_s: float | None = None  # for INCONCLUSIVE: how long a run would decide
     p_value: float | None = None  # of "grows no faster than the floor", in the least sure model
     q_value: float | None = None  # the same, adjusted for all gated metrics of the run (Holm)
+    why: Why | None = None  # for INCONCLUSIVE one of the reasons of detection.md 4.1
+    reason: str = ""  # ``why`` in words, made by ``sentences/``; older versions stored no ``why``
 
     @property
     def unit(self) -> str:

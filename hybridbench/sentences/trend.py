@@ -11,6 +11,7 @@ from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, DerivedMetric
 from hybridbench.metrics import Unit, label_of
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, Rate
+from hybridbench.sentences.reasons import reason_text
 from hybridbench.sentences.words import Words, driver_evidence
 from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
 
@@ -40,7 +41,7 @@ def growth(found: Finding) -> Words:
 def _judged(found: Finding) -> Iterable[str]:
     data = found.data
     judged = format_duration(number(data, "judged_s"))
-    yield f"{judged} judged; best model: {text(data, 'model')}; {text(data, 'reason')}"
+    yield f"{judged} judged; best model: {text(data, 'model')}; {_why(data)}"
     if found.driver != "finishes":
         yield from (rate_text(rate) for rate in found.rates if rate.per == "request")
 
@@ -105,7 +106,12 @@ def undecided(found: Finding) -> Words:
     if data.get("needed_s") is not None:
         more_s = max(number(data, "needed_s") - number(data, "judged_s"), 1.0)
         longer = f"; about {format_duration(more_s)} more would decide"
-    return Words(f"{label_of(found.subject)}: {text(data, 'reason')}{longer}")
+    return Words(f"{label_of(found.subject)}: {_why(data)}{longer}")
+
+
+def _why(data: Mapping[str, JsonValue]) -> str:
+    why = mapping(data, "why")
+    return reason_text(text(why, "code"), mapping(why, "data"))
 
 
 def observer_grows(found: Finding) -> Words:

@@ -19,9 +19,11 @@ from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_re
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import Check, Kind, MetricSpec, Unit
+from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import Event, Steady
 from hybridbench.records.manifest import SERIES, Manifest, ResolvedProfile, TargetFacts
-from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
+from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind, Why
+from hybridbench.sentences.reasons import phrased_metric
 from hybridbench.series.timeline import Falls, longest_stretch
 from hybridbench.series.units import Meaning, unlabelled
 from hybridbench.units import format_duration
@@ -113,7 +115,7 @@ def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> Jud
     return JudgedSeries(
         name=series.name,
         verdict=_verdict(result, series.meaning),
-        result=result,
+        result=phrased_metric(result),
         per_work=tuple(_per_work(result, question.works, (start, end))),
         falls_are_bad=not spec.higher_is_worse,
         unit_known=series.meaning.known,
@@ -127,18 +129,18 @@ def _failed(series: ExternalSeries, failure: Failure) -> JudgedSeries:
     result = MetricResult(
         metric=series.name,
         outcome="INCONCLUSIVE",
-        reason=f"analysis-failed: {failure.said}; a defect of hybridbench, please report it",
         window_s=span,
         rate_per_hour=Rate(0.0, -np.inf, np.inf, series.meaning.unit.value, "h"),
         rate_per_request=None,
         floor_per_hour=0.0,
         limit_per_hour=None,
         model="none",
+        why=Why(ReasonCode.ANALYSIS_FAILED, {"error": failure.said}),
     )
     return JudgedSeries(
         name=series.name,
         verdict=VerdictKind.INCONCLUSIVE,
-        result=result,
+        result=phrased_metric(result),
         per_work=(),
         falls_are_bad=not series.meaning.higher_is_worse,
         unit_known=series.meaning.known,
@@ -206,21 +208,14 @@ def _doubted(result: MetricResult, falls: Falls, gap_share: float, beyond: int) 
     if result.outcome != "CLEAN":
         return result
     if beyond:
-        reason = (
-            f"unreadable: {beyond} samples are beyond {LARGEST:g}, which nothing measured can be"
-        )
-        return msgspec.structs.replace(result, outcome="INCONCLUSIVE", reason=reason)
-    if falls.possible_s:
-        reason = (
-            f"few-processes: it fell to a fraction {len(falls.possible_s)} times, and restarts "
-            "cannot be distinguished from a sawtooth; add a column with the process id or a "
-            "counter of work, or pass --never-restarted"
-        )
-        return msgspec.structs.replace(result, outcome="INCONCLUSIVE", reason=reason)
-    if gap_share > _GAP_SHARE_MAX:
-        reason = f"gaps: {gap_share:.0%} of the judged time has no samples"
-        return msgspec.structs.replace(result, outcome="INCONCLUSIVE", reason=reason)
-    return result
+        why = Why(ReasonCode.UNREADABLE, {"samples": beyond, "beyond": LARGEST})
+    elif falls.possible_s:
+        why = Why(ReasonCode.FEW_PROCESSES, {"falls": len(falls.possible_s)})
+    elif gap_share > _GAP_SHARE_MAX:
+        why = Why(ReasonCode.GAPS, {"share": gap_share})
+    else:
+        return result
+    return msgspec.structs.replace(result, outcome="INCONCLUSIVE", why=why)
 
 
 def _per_work(

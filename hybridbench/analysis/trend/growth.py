@@ -17,6 +17,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import judged_samples
 from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Unit
+from hybridbench.records.codec import to_json
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import WAITING, Finding, MetricResult, Rate, VerdictKind
@@ -128,7 +129,7 @@ def _leak(
         since_s=result.window_s[0],
         data={
             "model": result.model,
-            "reason": result.reason,
+            "why": None if result.why is None else to_json(result.why),
             "judged_s": result.window_s[1] - result.window_s[0],
             "q_value": result.q_value,
             "metrics_tested": sum(one.q_value is not None for one in results),
@@ -154,7 +155,7 @@ def _undecided(result: MetricResult) -> Finding:
         rates=() if result.rate_per_hour is None else (result.rate_per_hour,),
         since_s=result.window_s[0],
         data={
-            "reason": result.reason,
+            "why": None if result.why is None else to_json(result.why),
             "needed_s": result.needed_s,
             "judged_s": result.window_s[1] - result.window_s[0],
         },

@@ -4,6 +4,7 @@ out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,10 +22,11 @@ from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, 
 from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.trend.shapes import ShapeLimits
 from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Check, MetricSpec, Unit, spec_of
+from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import ProbeLeftOut
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import SERIES
-from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate
-from hybridbench.units import format_byte_rate, format_count, format_duration
+from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate, Why
 
 MIN_PROBES = 30  # of a heap scan's metric before its trend may be judged
 
@@ -178,7 +180,7 @@ class _Terms:
     def result(
         self,
         outcome: str,
-        reason: str,
+        why: Why,
         model: str,
         rate: Rate | None = None,
         needed_s: float | None = None,
@@ -187,7 +189,6 @@ class _Terms:
         return MetricResult(
             metric=self.spec.name,
             outcome=outcome,
-            reason=reason,
             window_s=(self.window.start_s, self.window.end_s),
             rate_per_hour=rate,
             rate_per_request=None,
@@ -195,13 +196,16 @@ class _Terms:
             limit_per_hour=self.limit,
             model=model,
             needed_s=needed_s if outcome == "INCONCLUSIVE" else None,
+            why=why,
         )
 
-    def per_hour(self, rate: float) -> str:
-        """``rate`` in words."""
-        if self.spec.unit is Unit.BYTES:
-            return format_byte_rate(rate)
-        return f"{format_count(rate)} {self.spec.unit.value}/h"
+    def why(self, code: ReasonCode, **values: JsonValue) -> Why:
+        """``code`` with rates per hour in the metric's unit; None for one without bound."""
+        bounded = {
+            key: None if isinstance(value, float) and math.isinf(value) else value
+            for key, value in values.items()
+        }
+        return Why(code, {**bounded, "unit": self.spec.unit.value})
 
     @property
     def may_call_leak(self) -> bool:
@@ -251,9 +255,9 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
         per_request = Rate(
             found.growth / requests, found.lower / requests, found.upper / requests, unit, "request"
         )
-    outcome, reason = _decide(terms, found, rate)
+    outcome, why = _decide(terms, found, rate)
     line, half = sign * found.fitted, found.band
-    result = terms.result(outcome, reason, found.model, rate, _needed_s(terms, found, rate))
+    result = terms.result(outcome, why, found.model, rate, _needed_s(terms, found, rate))
     return msgspec.structs.replace(
         result,
         window_s=(found.blocks.start_s, found.blocks.end_s),
@@ -266,60 +270,48 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
     )
 
 
-def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, str]:
+def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Why]:
     if found.leak and terms.may_call_leak:
-        return "LEAK", (
-            f"every plausible model ({found.model} is the best) grows by more than "
-            f"{terms.per_hour(terms.least_growth / terms.window.duration_s * 3600)}, "
-            "and the growth does not fade"
+        faster_than = terms.least_growth / terms.window.duration_s * 3600
+        return "LEAK", terms.why(
+            ReasonCode.EVERY_MODEL_GROWS, model=found.model, faster_than=faster_than
         )
     # Growth that is sure is never CLEAN, whatever the limit: it is a leak or it needs more time.
     if rate.lower > terms.settled_rate:
         return "INCONCLUSIVE", _growing(terms, found, rate)
     if terms.unlimited:
-        upper = terms.per_hour(rate.upper)
-        if next_limit_s(terms.record) is None:
-            return "INCONCLUSIVE", f"no-limit: the profile sets none (growth up to {upper})"
-        said = f"too-short: no limit is measured for a run of this length (growth up to {upper})"
-        return "INCONCLUSIVE", said
+        never = next_limit_s(terms.record) is None
+        code = ReasonCode.NO_LIMIT if never else ReasonCode.LIMIT_NOT_MEASURED
+        return "INCONCLUSIVE", terms.why(code, upper=rate.upper)
     if rate.upper < terms.bound:
-        named = (
-            "the threshold"
-            if terms.record.manifest.target.kind == SERIES
-            else "the profile's limit"
+        named = "threshold" if terms.record.manifest.target.kind == SERIES else "profile"
+        source = named if terms.limit is not None else "margin"
+        return "CLEAN", terms.why(
+            ReasonCode.BOUNDED, upper=rate.upper, bound=terms.bound, source=source
         )
-        source = named if terms.limit is not None else "the margin"
-        upper, bound = terms.per_hour(rate.upper), terms.per_hour(terms.bound)
-        return "CLEAN", f"no growth above {upper} (95 %), under {source} of {bound}"
     return "INCONCLUSIVE", _undecided(terms, found, rate)
 
 
-def _growing(terms: _Terms, found: Estimate, rate: Rate) -> str:
-    lower, value, upper = (terms.per_hour(r) for r in (rate.lower, rate.value, rate.upper))
-    said = f"growing by {value} ({lower} to {upper})"
+def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Why:
+    growth = terms.why(ReasonCode.GROWING, value=rate.value, lower=rate.lower, upper=rate.upper)
     if found.leak and not terms.window.steady:
-        return f"no-steady-state: {said}, and no steady event tells a leak from a fill"
+        return replace(growth, code=ReasonCode.NO_STEADY_STATE)
     # What got faster does not fill up: the guard asks for more than the two halves show.
     faster = found.fade is not None and found.fade[1] >= found.fade[0]
-    if found.leak or found.reason in ("", "too-short") or faster:
-        return said
-    return f"{_undecided(terms, found, rate)}; {said}"
+    if found.leak or found.reason in ("", ReasonCode.TOO_SHORT) or faster:
+        return growth
+    undecided = _undecided(terms, found, rate)
+    return replace(undecided, data={**undecided.data, "growing": growth.data})
 
 
-def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> str:
-    reason = found.reason or "too-short"
-    upper, bound = terms.per_hour(rate.upper), terms.per_hour(terms.bound)
-    if reason == "still-filling" and found.fade is not None:
+def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> Why:
+    if found.reason == ReasonCode.STILL_FILLING and found.fade is not None:
         hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
-        early, late = (terms.per_hour(part / hours) for part in found.fade)
-        return f"still-filling: growth went from {early} to {late} in the second half"
-    if reason == "load-climbs":
-        return "load-climbs: requests in flight rose in step; repeat the run at constant load"
-    if reason == "few-cycles":
-        return "few-cycles: too few troughs to see what grows under the sawtooth"
-    if reason == "few-steps":
-        return "few-steps: it grew in too few steps to tell whether they go on"
-    return f"too-short: growth up to {upper} cannot be ruled out (bound {bound})"
+        early, late = (part / hours for part in found.fade)
+        return terms.why(ReasonCode.STILL_FILLING, early=early, late=late)
+    if found.reason in (ReasonCode.LOAD_CLIMBS, ReasonCode.FEW_CYCLES, ReasonCode.FEW_STEPS):
+        return Why(found.reason)
+    return terms.why(ReasonCode.TOO_SHORT, upper=rate.upper, bound=terms.bound)
 
 
 def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
@@ -347,19 +339,16 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     rate = Rate(floors.slope_per_s * 3600, floors.lower * 3600, floors.upper * 3600, unit, "h")
     enough = len(floors) >= FEWEST_FLOORS
     rises = enough and floors.surely * seconds > terms.least_growth
-    upper, bound = terms.per_hour(rate.upper), terms.per_hour(terms.bound)
+    outcome, code = "INCONCLUSIVE", ReasonCode.FEW_COLLECTIONS
     if rises and terms.may_call_leak:
-        outcome = "LEAK"
-        reason = f"it falls back to ever more after each of {len(floors)} full collections"
+        outcome, code = "LEAK", ReasonCode.FLOORS_RISE
     elif rate.upper < terms.bound and not rises and not terms.unlimited:
-        outcome, reason = "CLEAN", f"no growth above {upper} (95 %) from collection to collection"
-    else:
-        outcome = "INCONCLUSIVE"
-        reason = f"few-cycles: {len(floors)} full collections leave up to {upper} (bound {bound})"
+        outcome, code = "CLEAN", ReasonCode.FLOORS_BOUNDED
+    why = terms.why(code, collections=len(floors), upper=rate.upper, bound=terms.bound)
     model = f"floors after {len(floors)} full collections"
     line = tuple(floors.value.tolist())
     return msgspec.structs.replace(
-        terms.result(outcome, reason, model, rate, 2.0 * seconds),
+        terms.result(outcome, why, model, rate, 2.0 * seconds),
         fit_t_s=tuple(floors.t_s.tolist()),
         fit_value=line,
         band_lower=line,
@@ -371,8 +360,10 @@ def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
     """Without a model there is no rate: the range of a few samples is not an interval."""
     present_s = terms.window.duration_s
     longer_s = min(present_s * needed / max(t.size, 1), _LONGEST_ADVICE * present_s)
-    reason = f"too-short: {t.size} samples in {format_duration(present_s)}, {needed} are needed"
-    return terms.result("INCONCLUSIVE", reason, NO_MODEL, needed_s=longer_s)
+    why = terms.why(
+        ReasonCode.TOO_FEW_SAMPLES, samples=t.size, judged_s=present_s, samples_needed=needed
+    )
+    return terms.result("INCONCLUSIVE", why, NO_MODEL, needed_s=longer_s)
 
 
 def rests_are_alike(record: RunRecord) -> bool:

@@ -101,7 +101,7 @@ def growth(
     """The growth of ``metric`` in GiB an hour with its 95 % interval."""
     value, half = GIB * rate_gib, GIB * half_gib
     rate = Rate(value, value - half, value + half, "B", "h")
-    return MetricResult(metric, outcome, "made up", (0.0, 600.0), rate, None, 1e6, None, model)
+    return MetricResult(metric, outcome, (0.0, 600.0), rate, None, 1e6, None, model)
 
 
 def leak(metric: str = MEMORY) -> Finding:

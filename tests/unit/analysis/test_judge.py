@@ -10,7 +10,7 @@ import pytest
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.records.codes import NoteCode
+from hybridbench.records.codes import NoteCode, ReasonCode
 from hybridbench.records.events import EngineViolation, Interrupted, ProbeLeftOut, Reclaim
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import PRECEDENCE, VerdictKind
@@ -91,7 +91,9 @@ def test_too_few_collectible_probes_leave_that_metric_open() -> None:
 
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert verdict.findings[0].subject == "gc_collectible_bytes"
-    assert str(verdict.findings[0].data["reason"]).startswith("too-short: 16 samples")
+    why = mapping(verdict.findings[0].data, "why")
+    assert why["code"] == ReasonCode.TOO_FEW_SAMPLES
+    assert mapping(why, "data")["samples"] == 16
 
 
 def test_growth_that_the_collector_would_give_back_is_split() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.segment_pooling import pool_metric
+from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import Crash, Gap
-from hybridbench.records.verdict import MetricResult, Rate, VerdictKind
+from hybridbench.records.verdict import MetricResult, Rate, VerdictKind, Why
 from tests.unit.analysis.records import (
     GIB,
     Run,
@@ -29,12 +30,15 @@ LEAKING = replace(RUN, leak_bytes_per_h=8 * GIB, seed=2)
 
 
 def result(
-    value: float, half: float, outcome: str = "INCONCLUSIVE", reason: str = "too-short: x"
+    value: float,
+    half: float,
+    outcome: str = "INCONCLUSIVE",
+    code: ReasonCode = ReasonCode.TOO_SHORT,
 ) -> MetricResult:
     return MetricResult(
         metric="rss_anon_swap_bytes",
         outcome=outcome,
-        reason=reason,
+        why=Why(code),
         window_s=(0.0, 600.0),
         rate_per_hour=Rate(value, value - half, value + half, "B", "h"),
         rate_per_request=None,
@@ -74,8 +78,11 @@ def test_measurements_that_contradict_each_other_widen_the_interval() -> None:
         # One of them does not see it.
         ([result(5.0, 3.0), result(0.5, 3.0)], "CLEAN"),
         # A fill seen twice is a fill.
-        ([result(5.0, 3.0, reason="still-filling: x")] * 2, "CLEAN"),
-        ([result(5.0, 9.0, "LEAK", "every model grows"), result(0.0, 1.0, "CLEAN")], "LEAK"),
+        ([result(5.0, 3.0, code=ReasonCode.STILL_FILLING)] * 2, "CLEAN"),
+        (
+            [result(5.0, 9.0, "LEAK", ReasonCode.EVERY_MODEL_GROWS), result(0.0, 1.0, "CLEAN")],
+            "LEAK",
+        ),
         # The bound holds only for both together.
         ([result(4.0, 8.0), result(0.0, 8.0)], "CLEAN"),
         ([result(4.0, 20.0), result(0.0, 20.0)], "INCONCLUSIVE"),
@@ -170,18 +177,16 @@ def test_a_look_at_a_resumed_run_takes_both_segments_into_account() -> None:
 
 def test_growth_that_segments_show_together_is_not_clean_under_any_limit() -> None:
     growing = msgspec.structs.replace(
-        result(300e6, 20e6, reason="growing by 286 MiB/h"), limit_per_hour=1e12
+        result(300e6, 20e6, code=ReasonCode.GROWING), limit_per_hour=1e12
     )
+    filling = msgspec.structs.replace(growing, why=Why(ReasonCode.STILL_FILLING))
     still = msgspec.structs.replace(result(1e6, 5e6, "CLEAN"), limit_per_hour=1e12)
 
-    assert (
-        pool_metric([growing, msgspec.structs.replace(growing, reason="still-filling: x")]).outcome
-        == "INCONCLUSIVE"
-    )
+    assert pool_metric([growing, filling]).outcome == "INCONCLUSIVE"
     assert pool_metric([still, still]).outcome == "CLEAN"
 
 
 def test_segments_that_are_too_short_to_blame_but_grow_are_a_leak_together() -> None:
-    growing = result(4e9, 2e8, reason="growing by 3.73 GiB/h")
+    growing = result(4e9, 2e8, code=ReasonCode.GROWING)
 
     assert pool_metric([growing, growing]).outcome == "LEAK"

@@ -14,7 +14,7 @@ HOUR = 3600.0
 def metric(outcome: str) -> MetricResult:
     rate = Rate(0.0, -1.0, 1.0, "B", "h")
     window = (0.0, 100.0)
-    return MetricResult("rss_anon_swap_bytes", outcome, "", window, rate, None, 1.0, None, "flat")
+    return MetricResult("rss_anon_swap_bytes", outcome, window, rate, None, 1.0, None, "flat")
 
 
 def verdict(kind: VerdictKind, *findings: Finding) -> Verdict:

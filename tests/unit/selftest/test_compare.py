@@ -301,7 +301,7 @@ def test_what_a_process_grows_by_without_the_defect_comes_to_the_truth_of_an_hou
 
     def beside(lower: float, upper: float, metric: str = "rss_anon_swap_bytes") -> RowOutcome:
         rate = Rate((lower + upper) / 2 * MIB, lower * MIB, upper * MIB, "B", "h")
-        of_control = MetricResult(metric, "CLEAN", "", (0.0, 300.0), rate, None, 0.0, None, "")
+        of_control = MetricResult(metric, "CLEAN", (0.0, 300.0), rate, None, 0.0, None, "")
         return compare(GROWING, found, RowTruth(KEPT, KEPT, (of_control,)))
 
     assert beside(50.0, 110.0).wrong == ()

@@ -6,10 +6,11 @@ import pytest
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.codes import FindingCode, NoteCode
+from hybridbench.records.codec import to_json
+from hybridbench.records.codes import FindingCode, NoteCode, ReasonCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Finding, Note, Rate, Unphrased, Verdict, VerdictKind
+from hybridbench.records.verdict import Finding, Note, Rate, Unphrased, Verdict, VerdictKind, Why
 from hybridbench.sentences.notes import note_text
 from hybridbench.sentences.verdict import phrased, phrased_finding
 from hybridbench.sentences.words import Words
@@ -23,6 +24,9 @@ MOSTLY: dict[str, JsonValue] = {
     "rivals": ["tombstones", "a", "b", "c", "d"],
 }
 THREE = Rate(3.0, 3.0, 3.0, "state slots", "session close")
+GROWTH: dict[str, JsonValue] = {"value": 3e9, "lower": 2.9e9, "upper": 3.1e9, "unit": "B"}
+GROWING = to_json(Why(ReasonCode.GROWING, GROWTH))
+FEW = Why(ReasonCode.TOO_FEW_SAMPLES, {"samples": 16, "judged_s": 474.0, "samples_needed": 30})
 ABOUT = Rate(0.9, 0.885, 0.915, "entries", "retract")
 
 
@@ -428,7 +432,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             FindingCode.GROWTH,
             {
                 "model": "linear",
-                "reason": "growing by 2.79 GiB/h",
+                "why": GROWING,
                 "judged_s": 600.0,
                 "q_value": 1e-4,
                 "metrics_tested": 9,
@@ -452,7 +456,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "KiB/retract [87.9 KiB/retract, 107 KiB/retract]"
             ),
             evidence=(
-                "10m judged; best model: linear; growing by 2.79 GiB/h",
+                "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
                 "false-alarm probability: 1 in 10,000 runs (Holm-adjusted over 9 gated metrics)",
                 (
                     "at this rate the limit of 14.9 GiB is reached in 1h [50m, 1h6m] (the "
@@ -474,7 +478,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             FindingCode.GROWTH,
             {
                 "model": "linear",
-                "reason": "growing by 2.79 GiB/h",
+                "why": GROWING,
                 "judged_s": 600.0,
                 "q_value": 1e-12,
                 "metrics_tested": 9,
@@ -494,7 +498,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             "private memory grows by 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h]",
             cause="garbage that waits for a full collection",
             evidence=(
-                "10m judged; best model: linear; growing by 2.79 GiB/h",
+                "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
                 (
                     "collectible memory grows by 2.98 GiB/h [2.89 GiB/h, 3.07 GiB/h], faster "
                     "than private memory: it accounts for all of the growth and reuses memory "
@@ -516,7 +520,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             FindingCode.GROWTH,
             {
                 "model": "linear",
-                "reason": "growing by 2.79 GiB/h",
+                "why": GROWING,
                 "judged_s": 600.0,
                 "faster_than_memory": {
                     "value": 3e9,
@@ -537,7 +541,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                     "GiB), more than private memory grows by (at most 2.86 MiB/h, 95 %): they "
                     "reuse memory that was freed before, so this is not growth of the process"
                 ),
-                "10m judged; best model: linear; growing by 2.79 GiB/h",
+                "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
                 "in segments 1 and 2",
             ),
         ),
@@ -545,10 +549,13 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     "an undecided metric": (
         found(
             FindingCode.UNDECIDED,
-            {"reason": "too-short: 16 samples", "needed_s": 888.0, "judged_s": 474.0},
+            {"why": to_json(FEW), "needed_s": 888.0, "judged_s": 474.0},
             subject="rss_anon_swap_bytes",
         ),
-        Words("private memory: too-short: 16 samples; about 6m54s more would decide"),
+        Words(
+            "private memory: too-short: 16 samples in 7m54s, 30 are needed; about 6m54s more would "
+            "decide"
+        ),
     ),
     "an undecided extension": (
         found(FindingCode.UNDECIDED, {"open": "extension"}, subject="rss_anon_swap_bytes"),

@@ -8,7 +8,7 @@ from hybridbench.analysis.facts.limits import growth_limits, run_length_s
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.metrics import MEMORY
-from hybridbench.records.codes import NoteCode
+from hybridbench.records.codes import NoteCode, ReasonCode
 from hybridbench.records.events import Extended, ExtensionEnded
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import MetricResult, VerdictKind
@@ -49,7 +49,8 @@ def test_growth_above_what_settles_is_never_clean_under_any_limit(
     assert result.rate_per_hour is not None
     assert result.rate_per_hour.upper < 20 * GIB
     assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert result.reason.startswith("growing by ")
+    assert result.why is not None
+    assert result.why.code == ReasonCode.GROWING
     assert verdict.findings[0].data["needed_s"] is not None
 
 
@@ -57,7 +58,8 @@ def test_a_run_shorter_than_every_limit_stays_open_even_if_it_is_flat() -> None:
     kind, result = memory(Run(120.0, 20.0, settle_bytes=0.0))
 
     assert kind is VerdictKind.INCONCLUSIVE
-    assert result.reason.startswith("too-short: no limit is measured")
+    assert result.why is not None
+    assert result.why.code == ReasonCode.LIMIT_NOT_MEASURED
     assert result.needed_s is not None
     # A minute more of traffic reaches the first limit.
     assert result.needed_s - (result.window_s[1] - result.window_s[0]) == pytest.approx(60.0, abs=3)
@@ -67,7 +69,8 @@ def test_a_profile_that_never_limits_memory_does_not_ask_for_more_time() -> None
     kind, result = memory(Run(120.0, 20.0, settle_bytes=0.0), [{"from_s": 0.0, "hit_rate": 0.5}])
 
     assert kind is VerdictKind.INCONCLUSIVE
-    assert result.reason.startswith("no-limit: the profile sets none")
+    assert result.why is not None
+    assert result.why.code == ReasonCode.NO_LIMIT
     assert result.needed_s is None
 
 
@@ -101,7 +104,9 @@ def test_a_flat_run_that_has_a_limit_is_clean_with_its_bound() -> None:
 
     assert kind is VerdictKind.CLEAN
     assert result.limit_per_hour == 800 * MIB
-    assert "under the profile's limit of 800 MiB/h" in result.reason
+    assert result.why is not None
+    assert result.why.code == ReasonCode.BOUNDED
+    assert (result.why.data["source"], result.why.data["bound"]) == ("profile", 800 * MIB)
 
 
 def extended(*, settled: bool) -> RunRecord:

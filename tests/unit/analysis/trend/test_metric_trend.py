@@ -10,6 +10,7 @@ from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import declared
+from hybridbench.records.codes import ReasonCode
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import MetricResult
 from tests.unit.analysis.records import GIB, Run, healthy_record, hourly, with_series
@@ -62,7 +63,8 @@ def test_memory_that_surely_grows_after_hours_is_not_clean_however_slowly() -> N
     still = judged("rss_anon_swap_bytes", 1e9 + noise)
 
     assert (slow.outcome, still.outcome) == ("INCONCLUSIVE", "CLEAN")
-    assert slow.reason.startswith("growing by")
+    assert slow.why is not None
+    assert slow.why.code == ReasonCode.GROWING
 
 
 def test_every_leak_says_how_sure_it_is_over_all_metrics() -> None:

@@ -18,7 +18,6 @@ def memory(mib_per_hour: float, outcome: str = "LEAK") -> MetricResult:
     return MetricResult(
         metric="rss_anon_swap_bytes",
         outcome=outcome,
-        reason="",
         window_s=(100.0, 400.0),
         rate_per_hour=Rate(value, 0.99 * value, 1.01 * value, "B", "h"),
         rate_per_request=None,

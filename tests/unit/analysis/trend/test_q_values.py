@@ -10,9 +10,7 @@ from hybridbench.records.verdict import MetricResult, Rate
 
 def result(metric: str, p_value: float | None) -> MetricResult:
     rate = Rate(0.0, -1.0, 1.0, "B", "h")
-    return MetricResult(
-        metric, "CLEAN", "", (0.0, 1.0), rate, None, 1.0, None, "flat", p_value=p_value
-    )
+    return MetricResult(metric, "CLEAN", (0.0, 1.0), rate, None, 1.0, None, "flat", p_value=p_value)
 
 
 def test_the_smallest_counts_for_all_and_the_largest_for_itself() -> None:

@@ -1,0 +1,159 @@
+"""Why a metric's trend is called what it is, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from hybridbench.analysis.reading import mapping, number, text
+from hybridbench.metrics import Unit
+from hybridbench.records.codes import ReasonCode
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import MetricResult
+from hybridbench.units import format_byte_rate, format_count, format_duration
+
+_Data = Mapping[str, JsonValue]
+
+# Who set the bound that a metric keeps.
+_SOURCES: Final[Mapping[str, str]] = {
+    "threshold": "the threshold",
+    "profile": "the profile's limit",
+    "margin": "the margin",
+}
+
+
+def phrased_metric(result: MetricResult) -> MetricResult:
+    """``result`` with its reason in words; one that has them, as a stored one does, is left."""
+    if result.reason or result.why is None:
+        return result
+    return msgspec.structs.replace(result, reason=reason_text(result.why.code, result.why.data))
+
+
+def reason_text(code: str, data: _Data) -> str:
+    """The sentence of a code of ReasonCode; the code where only a later version knows it."""
+    sentence = _SENTENCES.get(code)
+    said = code if sentence is None else sentence(data)
+    # What is undecided for a reason of its own may surely grow as well.
+    growing = mapping(data, "growing")
+    return f"{said}; {_growing(growing)}" if growing else said
+
+
+def _rate(data: _Data, key: str) -> str:
+    rate = number(data, key, math.inf)
+    unit = text(data, "unit")
+    return format_byte_rate(rate) if unit == Unit.BYTES else f"{format_count(rate)} {unit}/h"
+
+
+def _every_model_grows(data: _Data) -> str:
+    return (
+        f"every plausible model ({text(data, 'model')} is the best) grows by more than "
+        f"{_rate(data, 'faster_than')}, and the growth does not fade"
+    )
+
+
+def _bounded(data: _Data) -> str:
+    source = _SOURCES[text(data, "source")]
+    return (
+        f"no growth above {_rate(data, 'upper')} (95 %), under {source} of {_rate(data, 'bound')}"
+    )
+
+
+def _growing(data: _Data) -> str:
+    lower, value, upper = (_rate(data, key) for key in ("lower", "value", "upper"))
+    return f"growing by {value} ({lower} to {upper})"
+
+
+def _no_steady_state(data: _Data) -> str:
+    return f"no-steady-state: {_growing(data)}, and no steady event tells a leak from a fill"
+
+
+def _still_filling(data: _Data) -> str:
+    early, late = _rate(data, "early"), _rate(data, "late")
+    return f"still-filling: growth went from {early} to {late} in the second half"
+
+
+def _too_few_samples(data: _Data) -> str:
+    samples, needed = (f"{number(data, key):.0f}" for key in ("samples", "samples_needed"))
+    judged = format_duration(number(data, "judged_s"))
+    return f"too-short: {samples} samples in {judged}, {needed} are needed"
+
+
+def _few_collections(data: _Data) -> str:
+    left = f"{number(data, 'collections'):.0f} full collections leave up to {_rate(data, 'upper')}"
+    return f"few-cycles: {left} (bound {_rate(data, 'bound')})"
+
+
+def _last(data: _Data) -> str:
+    last = mapping(data, "last")
+    return reason_text(text(last, "code"), mapping(last, "data"))
+
+
+def _count(data: _Data, key: str = "segments") -> str:
+    return f"{number(data, key):.0f}"
+
+
+_SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
+    ReasonCode.EVERY_MODEL_GROWS: _every_model_grows,
+    ReasonCode.FLOORS_RISE: lambda data: (
+        f"it falls back to ever more after each of {_count(data, 'collections')} full collections"
+    ),
+    ReasonCode.BOUNDED: _bounded,
+    ReasonCode.FLOORS_BOUNDED: lambda data: (
+        f"no growth above {_rate(data, 'upper')} (95 %) from collection to collection"
+    ),
+    ReasonCode.GROWING: _growing,
+    ReasonCode.NO_STEADY_STATE: _no_steady_state,
+    ReasonCode.STILL_FILLING: _still_filling,
+    ReasonCode.LOAD_CLIMBS: lambda _: (
+        "load-climbs: requests in flight rose in step; repeat the run at constant load"
+    ),
+    ReasonCode.FEW_CYCLES: lambda _: (
+        "few-cycles: too few troughs to see what grows under the sawtooth"
+    ),
+    ReasonCode.FEW_COLLECTIONS: _few_collections,
+    ReasonCode.FEW_STEPS: lambda _: (
+        "few-steps: it grew in too few steps to tell whether they go on"
+    ),
+    ReasonCode.TOO_SHORT: lambda data: (
+        f"too-short: growth up to {_rate(data, 'upper')} cannot be ruled out "
+        f"(bound {_rate(data, 'bound')})"
+    ),
+    ReasonCode.TOO_FEW_SAMPLES: _too_few_samples,
+    ReasonCode.YOUNG_RUN: lambda _: "too-short: it grows, but the run is young",
+    ReasonCode.NO_LIMIT: lambda data: (
+        f"no-limit: the profile sets none (growth up to {_rate(data, 'upper')})"
+    ),
+    ReasonCode.LIMIT_NOT_MEASURED: lambda data: (
+        "too-short: no limit is measured for a run of this length "
+        f"(growth up to {_rate(data, 'upper')})"
+    ),
+    ReasonCode.LEAKING_SEGMENTS: lambda data: (
+        f"in {_count(data, 'leaking')} of {_count(data)} segments: {_last(data)}"
+    ),
+    ReasonCode.GROWING_SEGMENTS: lambda data: (
+        f"over {_count(data)} segments: they grow together, and none is a leak alone"
+    ),
+    ReasonCode.LEAK_TOGETHER: lambda data: (
+        f"no segment is long enough alone; all {_count(data)} grow, confirmed together"
+    ),
+    ReasonCode.BOUNDED_TOGETHER: lambda data: f"{_count(data)} segments together bound the growth",
+    ReasonCode.OPEN_SEGMENTS: lambda data: f"over {_count(data)} segments: {_last(data)}",
+    ReasonCode.ANALYSIS_FAILED: lambda data: (
+        f"analysis-failed: {text(data, 'error')}; a defect of hybridbench, please report it"
+    ),
+    ReasonCode.UNREADABLE: lambda data: (
+        f"unreadable: {_count(data, 'samples')} samples are beyond {number(data, 'beyond'):g}, "
+        "which nothing measured can be"
+    ),
+    ReasonCode.FEW_PROCESSES: lambda data: (
+        f"few-processes: it fell to a fraction {_count(data, 'falls')} times, and restarts "
+        "cannot be distinguished from a sawtooth; add a column with the process id or a "
+        "counter of work, or pass --never-restarted"
+    ),
+    ReasonCode.GAPS: lambda data: (
+        f"gaps: {number(data, 'share'):.0%} of the judged time has no samples"
+    ),
+}
