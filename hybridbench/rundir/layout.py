@@ -41,7 +41,7 @@ REPORT_HTML: Final = "report.html"
 REPORT_MARKDOWN: Final = "report.md"
 JUNIT: Final = "junit.xml"
 SUMMARY: Final = "summary.md"
-# Whoever wants a directory to stay, whatever `prune` is told, puts a file of this name into it.
+# Whoever wants a directory to stay, whatever `prune` deletes, puts a file of this name into it.
 KEEP: Final = "KEEP"
 # Tracebacks of the parts of the analysis that failed; only there when one did.
 ANALYSIS_ERRORS: Final = "analysis-errors.txt"

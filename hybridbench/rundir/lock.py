@@ -61,11 +61,11 @@ def holder_of(run_dir: Path) -> int | None:
 def _begun(pid: int) -> str:
     """When the process ``pid`` began, in ticks since the machine did; empty if nothing says."""
     try:
-        told = Path("/proc", str(pid), "stat").read_text("utf-8", "replace")
+        stat = Path("/proc", str(pid), "stat").read_text("utf-8", "replace")
     except OSError:
         return ""
     # The name in brackets may hold anything, brackets and spaces included.
-    fields = told.rpartition(")")[2].split()
+    fields = stat.rpartition(")")[2].split()
     return fields[_BEGUN_FIELD] if len(fields) > _BEGUN_FIELD else ""
 
 

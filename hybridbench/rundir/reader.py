@@ -21,7 +21,7 @@ from hybridbench.rundir.manifest import read_manifest
 def read_run(path: Path) -> RunRecord:
     """The run stored at ``path``.
 
-    A torn last line is dropped, a damaged line in the middle skipped, and each of these told in
+    A torn last line is dropped, a damaged line in the middle skipped, and each of these reported in
     an event of kind ``note`` at the end.  Where no event tells the phases, the samples do.
 
     Raises:

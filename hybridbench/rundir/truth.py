@@ -23,7 +23,7 @@ class StoredTruth(msgspec.Struct, frozen=True):
     at_idle: Counts = msgspec.field(default_factory=dict)
 
 
-def add_truth(run_dir: Path, told: InjectedTruth) -> None:
+def add_truth(run_dir: Path, reported: InjectedTruth) -> None:
     """Add the counts of one more worker to those of the workers before it.
 
     Raises:
@@ -31,15 +31,16 @@ def add_truth(run_dir: Path, told: InjectedTruth) -> None:
     """
     stored = read_truth(run_dir)
     summed = StoredTruth(
-        _sum(stored.counts, told.counts), _sum(stored.at_idle, told.at_idle or told.counts)
+        _sum(stored.counts, reported.counts),
+        _sum(stored.at_idle, reported.at_idle or reported.counts),
     )
     text = msgspec.json.format(msgspec.json.encode(summed, order="sorted"), indent=2)
     write_atomically(run_dir / TRUTH, text.decode() + "\n")
 
 
-def _sum(stored: Counts, told: Mapping[str, Mapping[str, int]]) -> Counts:
+def _sum(stored: Counts, reported: Mapping[str, Mapping[str, int]]) -> Counts:
     summed = {slug: dict(named) for slug, named in stored.items()}
-    for slug, named in told.items():
+    for slug, named in reported.items():
         of_slug = summed.setdefault(slug, {})
         for name, count in named.items():
             of_slug[name] = of_slug.get(name, 0) + count

@@ -33,7 +33,7 @@ def boot_worker(
 def await_ready(
     target: Target, plan: SoakPlan, clock: Clock, interrupts: Interrupts
 ) -> Ready | None:
-    """The first word of a worker that was told what to build; None when somebody asked for the end
+    """The first word of a worker that knows what to build; None when somebody asked for the end
     meanwhile.
 
     Raises:

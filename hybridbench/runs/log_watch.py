@@ -1,7 +1,7 @@
 """The worker's stderr, read as it grows: lines that speak of a leak, a hang or an end of memory.
 
 A chatty worker must cost little: each reading takes a bounded piece, and a line that comes again is
-counted, and told again only when its count has grown tenfold.
+counted, and reported again only when its count has grown tenfold.
 """
 
 from __future__ import annotations

@@ -330,9 +330,9 @@ class SoakLoop:
         self._asked = None
         self._finish_sample(reply.t_s, reply.values)
 
-    def _finish_sample(self, stamp_s: float, told: dict[str, float]) -> None:
+    def _finish_sample(self, stamp_s: float, reported: dict[str, float]) -> None:
         recorder = self.context.recorder
-        values = self.sampler.finish(told)
+        values = self.sampler.finish(reported)
         late_s = values["sampler_late_s"]
         if late_s > max(_GAP_S_MIN, _GAP_INTERVALS * self.sampler.interval_s):
             recorder.event(Gap(late_s))

@@ -130,7 +130,7 @@ class SoakPlan:
         return WorkerLaunch(stderr_path, self.malloc, self.program)
 
     def start_message(self) -> Start:
-        """What the worker is told."""
+        """The first message to the worker: what to build."""
         profile = self.profile
         config = profile.engine_config(
             model=self.model, device=self.device, dtype=self.dtype, seed=self.seed

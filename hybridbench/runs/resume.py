@@ -27,7 +27,7 @@ from hybridbench.workload.trace_replay import (
 )
 
 # The time of a run is that in which it ran: a night's absence would leave nothing to see on its
-# charts, and is told in words.
+# charts, and is reported in words.
 _GAP_S_MAX = 60.0
 _GAP_S_MIN = 1.0
 

@@ -48,8 +48,8 @@ def run_soak(
 ) -> SoakOutcome:
     """Do what ``plan`` says; the run directory is complete when this returns.
 
-    ``on_started`` is told the run directory as soon as it can be read.  A worker that dies or hangs
-    is an outcome, told in the run's events.
+    ``on_started`` gets the run directory as soon as it can be read.  A worker that dies or hangs
+    is an outcome, reported in the run's events.
 
     Raises:
         ConfigError: the worker cannot be built as asked; nothing was measured, and no run directory
@@ -165,7 +165,7 @@ class _Soak:
         finally:
             target.stop(_STOP_PATIENCE_S)
             self._report.close()
-            # A disk that is full was told of already.
+            # The run's events already say that the disk is full.
             with contextlib.suppress(RunDirectoryError):
                 self._log_watch.finish()
         self._end(kills_before)

@@ -228,8 +228,8 @@ def _against_truth(
     if not truth.get(signature.harm):
         yield f"the defect did nothing: its truth counts no {signature.harm}"
         return
-    told = _hourly(signature) or (finding.driver in signature.drivers and signature.per)
-    if told:
+    has_rate = _hourly(signature) or (finding.driver in signature.drivers and signature.per)
+    if has_rate:
         true = _truth(signature, truth)
         ends = (true + besides[0], true + besides[1]) if _hourly(signature) else (true, true)
         said = _truth_text(signature, truth, besides)
@@ -238,7 +238,7 @@ def _against_truth(
         # Where an event is asked for it has the rate; the number is then that of all.
         whole = replace(signature, per="") if signature.drivers else signature
         yield from _wrong_number(whole, finding, _truth(whole, truth))
-    elif not told:
+    elif not has_rate:
         yield f"nothing in the finding is compared with the truth, {_truth(signature, truth):.4g}"
 
 
