@@ -90,7 +90,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
             node = self._host_states.first()
             if node is None:
                 break
-            if node.mamba_host_ref_counter:
+            if self._is_host_protected(node):
                 self.events.host_evictions_refused += 1
                 self._host_states.discard(node)
                 refused.append(node)
@@ -301,7 +301,6 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
         return super()._remove_host_leaf(leaf)
 
     def _free_host_state(self, node: TreeNode) -> None:
-        assert node.mamba_host_ref_counter == 0, f"the state of {node} is being loaded"
         slot = node.mamba_host_value
         assert slot is not None, f"{node} has no state on the host"
         node.mamba_host_value = None

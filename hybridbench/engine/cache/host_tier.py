@@ -298,7 +298,6 @@ class HostTier(PrefixTree):
 
     def _remove_host_leaf(self, leaf: TreeNode) -> TreeNode:
         """Take an evicted leaf and its host slots out of the tree; its parent."""
-        assert leaf.host_ref_counter == 0, f"{leaf} is being loaded"
         self.events.host_evictions += 1
         self._evictable_host_leaves.discard(leaf)
         self._free_host(leaf)
@@ -310,9 +309,9 @@ class HostTier(PrefixTree):
         self._host_size -= len(host_value)
         self.cache_controller.evict_host(host_value)
 
-    def _is_host_protected(self, leaf: TreeNode) -> bool:
-        """Whether a load reads the host slots of ``leaf``."""
-        return leaf.host_ref_counter > 0
+    def _is_host_protected(self, node: TreeNode) -> bool:
+        """Whether a load reads the host slots of ``node``."""
+        return node.host_ref_counter > 0 or node.mamba_host_ref_counter > 0
 
     def _protect_host(self, nodes: Iterable[TreeNode]) -> None:
         for node in nodes:
@@ -366,6 +365,10 @@ class HostTier(PrefixTree):
 
     def _check_host(self, nodes: list[TreeNode]) -> None:
         """Raise CacheSanityError where the host's part of ``nodes`` and its account disagree."""
+        known = {node.id for node in nodes}
+        gone = [node.id for node, *_ in self.ongoing_load_back.values() if node.id not in known]
+        if gone:
+            raise CacheSanityError("nodes went while they were being loaded", gone)
         leaves = {node.id for node in nodes if node.evicted and not node.children}
         queued = {node.id for node in self._evictable_host_leaves}
         if leaves != queued:

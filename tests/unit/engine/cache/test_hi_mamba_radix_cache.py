@@ -406,3 +406,17 @@ def test_nodes_keep_arrays_of_their_own() -> None:
     arrays = [a for node in world.tree.iter_nodes() for a in (node.value, node.host_value)]
 
     assert [isinstance(array, np.ndarray) and array.base is None for array in arrays] == [True] * 4
+
+
+def test_the_sanity_check_finds_a_node_that_went_while_it_was_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The fault of sglang#23696: the deletion does not ask who reads a node."""
+    world = evicted_world()
+    assert world.load_back(TEXT)
+    monkeypatch.setattr(HiMambaRadixCache, "_is_host_protected", lambda *_: False)
+
+    assert world.tree.evict_host(1) == len(TEXT)
+
+    with pytest.raises(CacheSanityError, match="while they were being loaded"):
+        world.tree.sanity_check()
