@@ -71,6 +71,7 @@ class FindingCode(StrEnum):
     UNDECIDED = "undecided", "The run does not decide whether a gated metric grows."
     # What the engine itself reported.
     CRASH = "crash", "The worker exited, was killed, or hung."
+    STALLED = "stalled", "Requests are in the engine, and its steps serve none of them."
     FALSE_ALARM = (
         "false-alarm",
         "A check of the engine reported missing slots that were not missing.",

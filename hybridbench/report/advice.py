@@ -48,6 +48,8 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "must outlive the abort that needs it.",
     "request-too-old": "Look up the oldest request in the engine: it waits for a completion that "
     "was lost, and what it holds comes back only with it.",
+    "stalled": "Look at what the scheduler refuses its oldest request for: a pool without room, a "
+    "lock, a transfer without an answer.",
     "negative-count": "Find the second path that takes the same thing off {subject}; a count below "
     "zero was right until then.",
     "more-free-than-exist": "Find the slot that stands twice in the free list of {subject}: two "

@@ -41,6 +41,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "negative-count": "no count is below zero",
     "more-free-than-exist": "no pool has more free than exist",
     "below-threshold": "every share reaches its threshold",
+    "stalled": "the engine serves the requests that it has",
     "crash": "the worker lives to the end",
 }
 

@@ -84,6 +84,21 @@ def _begun(found: Finding) -> Iterable[str]:
         )
 
 
+def stalled(found: Finding) -> Words:
+    """An engine that steps and serves none of its requests."""
+    data = found.data
+    requests = times(number(data, "requests"), "request")
+    return Words(
+        f"no request was served for {format_duration(number(data, 'stalled_s'))}, with {requests} "
+        "in the engine",
+        cause="the scheduler waits for something that never comes, or refuses every request",
+        evidence=(
+            f"{number(data, 'steps'):,.0f} steps without a forward pass, the first at "
+            f"{format_duration(found.since_s or 0.0)}",
+        ),
+    )
+
+
 def request_too_old(found: Finding) -> Words:
     """A request that outlives all others."""
     data = found.data

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridbench.analysis.drivers.steps import StepDriver, find_rise_driver, find_step_driver
 from hybridbench.analysis.facts.facts import Facts
@@ -44,6 +45,9 @@ _TOGETHER = 2
 _TURNOVERS = {"oldest_silence_s": 10.0, "oldest_request_s": 50.0}
 _TIMES_USUAL = 5.0  # the longest age at which any request before it ended
 _LEAST_AGE_S = 10.0
+# Transfers that requests wait for, and pauses of the machine, are shorter or have fewer steps.
+_STALL_S = 30.0
+_STALL_STEPS = 100.0
 _GROWS_BY = 0.5  # of the time that passes: the same request is still the oldest
 
 
@@ -120,8 +124,10 @@ def _rates_of_waiting(driver: StepDriver | None, unit: str) -> tuple[Rate, ...]:
 
 
 def liveness_findings(facts: Facts) -> list[Finding]:
-    """Requests without a client, and at most one finding on a request that does not end."""
-    findings = list(_without_client(facts))
+    """Requests without a client, an engine that serves none, and at most one finding on a request
+    that does not end.
+    """
+    findings = [*_without_client(facts), *_stalled(facts)]
     for name in _TURNOVERS:
         if not any(finding.kind == FindingCode.REQUEST_TOO_OLD for finding in findings):
             findings.extend(_too_old(facts, name))
@@ -161,6 +167,43 @@ def _longest_run(seen: list[bool]) -> int:
         now = now + 1 if holds else 0
         longest = max(longest, now)
     return longest
+
+
+def _stalled(facts: Facts) -> Iterable[Finding]:
+    """The engine takes step after step, and none of its requests has a part in any.
+
+    A slow machine serves somebody in each step, and a paused engine takes none.
+    """
+    idle, forward = (facts.record.series.get(name) for name in ("events.idle_steps", "forward_s"))
+    if idle is None or forward is None or len(idle) < 2:
+        return
+    t = idle.t_s
+    present = sum(np.interp(t, load.t_s, load.value) for load in facts.load if len(load))
+    inside = np.broadcast_to(np.asarray(present) >= 1.0, t.shape)
+    computes = np.diff(np.interp(t, forward.t_s, forward.value)) > 0.0
+    # A worker that was started again counts from 0.
+    stuck = inside[1:] & inside[:-1] & ~computes & (np.diff(idle.value) > 0.0)
+    start, end = max(_runs(stuck), key=lambda run: t[run[1]] - t[run[0]], default=(0, 0))
+    steps = float(idle.value[end] - idle.value[start])
+    if t[end] - t[start] < _STALL_S or steps < _STALL_STEPS:
+        return
+    yield Finding(
+        kind=FindingCode.STALLED,
+        verdict=VerdictKind.CRASHED,
+        subject="scheduler",
+        since_s=float(t[start]),
+        data={
+            "requests": float(np.asarray(present)[start : end + 1].min()),
+            "stalled_s": float(t[end] - t[start]),
+            "steps": steps,
+        },
+    )
+
+
+def _runs(holds: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Between which samples ``holds``, which is of the intervals between them, is true."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], holds, [False]))))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
 
 def _too_old(facts: Facts, name: str) -> Iterable[Finding]:

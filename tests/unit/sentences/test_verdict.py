@@ -289,6 +289,17 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             ),
         ),
     ),
+    "an engine that serves nobody": (
+        found(
+            FindingCode.STALLED,
+            {"requests": 12.0, "stalled_s": 245.0, "steps": 4_820_148.0},
+        ),
+        Words(
+            "no request was served for 4m5s, with 12 requests in the engine",
+            cause="the scheduler waits for something that never comes, or refuses every request",
+            evidence=("4,820,148 steps without a forward pass, the first at 1m15s",),
+        ),
+    ),
     "a request that stays": (
         found(
             FindingCode.REQUEST_TOO_OLD,

@@ -7,6 +7,7 @@ import pytest
 
 from hybridbench.analysis.exact.requests import liveness_findings
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import Run, healthy_record, with_series
@@ -93,3 +94,45 @@ def test_one_long_request_that_ends_was_merely_long() -> None:
     long = np.where((T > 60.0) & (T < 200.0), T - 60.0, ages(2, 2.0))
 
     assert found(with_series(HEALTHY, Series("oldest_request_s", T, long))) == []
+
+
+def stall(begins_s: float, steps_per_s: float = 20.0, ends_s: float = 1e9) -> RunRecord:
+    """From ``begins_s`` on three requests wait, and no step computes anything."""
+    stuck = np.clip(T, begins_s, ends_s) - begins_s
+    return with_series(
+        HEALTHY,
+        Series("running_requests", T, np.where(stuck > 0, 0.0, 8.0)),
+        Series("waiting_requests", T, np.full(T.size, 3.0)),
+        Series("events.idle_steps", T, np.floor(stuck * steps_per_s)),
+        Series("forward_s", T, 0.5 * (T - stuck)),
+    )
+
+
+def test_an_engine_that_steps_and_serves_nobody_is_stalled() -> None:
+    (finding,) = found(stall(150.0))
+
+    assert (finding.kind, finding.verdict) == ("stalled", VerdictKind.CRASHED)
+    assert finding.since_s == pytest.approx(150.0, abs=1.0)
+    assert finding.data["requests"] == 3.0
+    assert judge(stall(150.0)).kind is VerdictKind.CRASHED
+
+
+def test_a_stall_that_ended_is_found_all_the_same() -> None:
+    (finding,) = found(stall(100.0, ends_s=140.0))
+
+    assert finding.data["stalled_s"] == pytest.approx(40.0, abs=2.0)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        stall(100.0, ends_s=125.0),  # a transfer, or the machine slept
+        stall(150.0, steps_per_s=0.0),  # paused
+        stall(150.0, steps_per_s=1.0),  # hardly a step
+        with_series(stall(150.0), Series("forward_s", T, 0.001 * T)),  # slow
+        with_series(stall(150.0), Series("waiting_requests", T, np.zeros(T.size))),  # idle
+        with_series(stall(150.0), Series("events.idle_steps", T, np.zeros(T.size))),
+    ],
+)
+def test_an_engine_that_waits_for_a_while_or_has_nothing_to_do_is_not(record: RunRecord) -> None:
+    assert found(record) == []
