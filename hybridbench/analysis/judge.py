@@ -19,6 +19,7 @@ from hybridbench.analysis.exact.instances import instance_findings
 from hybridbench.analysis.exact.requests import liveness_findings, waiting_findings
 from hybridbench.analysis.exact.sanity import sanity_findings
 from hybridbench.analysis.exact.validity import (
+    beside_a_stall,
     coverage_findings,
     validity_findings,
     workload_findings,
@@ -97,7 +98,7 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     findings = [*result.findings, *checked.findings]
     findings += boundary.listed("the workload", workload_findings, facts, findings)
     findings += beyond_findings(beyond)
-    verdict = _verdict(facts, result, findings, boundary)
+    verdict = _verdict(facts, result, beside_a_stall(findings), boundary)
     return replace(verdict, thresholds=checked.results, levels=levels)
 
 

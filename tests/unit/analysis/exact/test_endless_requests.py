@@ -10,7 +10,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.verdict import Finding, VerdictKind
-from tests.unit.analysis.records import Run, healthy_record, with_series
+from tests.unit.analysis.records import Run, healthy_record, with_manifest, with_series
 
 RUN = Run(duration_s=240.0, steady_s=60.0)
 HEALTHY = healthy_record(RUN)
@@ -114,7 +114,17 @@ def test_an_engine_that_steps_and_serves_nobody_is_stalled() -> None:
     assert (finding.kind, finding.verdict) == ("stalled", VerdictKind.CRASHED)
     assert finding.since_s == pytest.approx(150.0, abs=1.0)
     assert finding.data["requests"] == 3.0
-    assert judge(stall(150.0)).kind is VerdictKind.CRASHED
+
+
+def test_a_stall_is_the_verdict_although_the_run_covers_too_little() -> None:
+    asserted = {"assert_coverage": {"retracts": 1000}}
+
+    verdict = judge(with_manifest(stall(150.0), profile=asserted))
+
+    assert verdict.kind is VerdictKind.CRASHED
+    assert {f.verdict for f in verdict.findings if f.kind == "coverage"} == {
+        VerdictKind.INCONCLUSIVE
+    }
 
 
 def test_a_stall_that_ended_is_found_all_the_same() -> None:
