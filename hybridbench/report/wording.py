@@ -11,7 +11,7 @@ from hybridbench.metrics import Unit, label_of, spec_of
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import MetricResult, Rate
 from hybridbench.report.document import Badge, Fact, Tone
-from hybridbench.units import digits_apart, format_bytes
+from hybridbench.units import digits_apart, format_bytes, format_count
 
 _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
     Tone.GOOD: {
@@ -67,6 +67,9 @@ TIME_UNITS: Final = frozenset({"h", "min", "s"})
 # In place of a growth that too few samples were taken of.
 NO_RATE: Final = "not measured"
 
+# From here on an estimate has a prefix: nobody measures 332,936 nodes an hour.
+_LARGE: Final = 10_000.0
+
 # What rounding leaves of an exact zero.
 _TINY: Final = 1e-6
 
@@ -89,7 +92,9 @@ def amount(value: float, unit: str, *, signed: bool = False, digits: int = 3) ->
         return sign + format_bytes(size, digits)
     # A plain count is of what its metric names.
     counted = "" if unit == Unit.COUNT else unit
-    return f"{sign}{number(size, digits)} {counted}".rstrip()
+    counted_exactly = size == int(size) or size < _LARGE
+    shown = number(size, digits) if counted_exactly else format_count(size, digits)
+    return f"{sign}{shown} {counted}".rstrip()
 
 
 def number(value: float, digits: int = 3) -> str:
