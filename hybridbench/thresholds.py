@@ -297,7 +297,7 @@ def _examples(unit: Unit) -> str:
     }[unit]
 
 
-def limit_text(threshold: Threshold) -> str:
-    """The limit as it was written, behind its operator."""
-    at = _OPERATOR.search(threshold.text)
-    return threshold.text if at is None else threshold.text[at.end() :].strip()
+def limit_text(text: str) -> str:
+    """The limit as it was written in a threshold, behind its operator."""
+    at = _OPERATOR.search(text)
+    return text if at is None else text[at.end() :].strip()

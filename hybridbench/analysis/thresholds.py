@@ -8,7 +8,7 @@ independent ones would be worth.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -29,7 +29,8 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
 from hybridbench.metrics import Kind, Unit, declared
-from hybridbench.records.codes import FindingCode
+from hybridbench.records.codec import to_json
+from hybridbench.records.codes import FindingCode, UnmeasuredCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
@@ -40,6 +41,7 @@ from hybridbench.records.verdict import (
     ThresholdOutcome,
     ThresholdResult,
     VerdictKind,
+    Why,
 )
 from hybridbench.thresholds import (
     GROWTH,
@@ -47,10 +49,8 @@ from hybridbench.thresholds import (
     SHARES,
     Stat,
     Threshold,
-    limit_text,
     parse_threshold,
 )
-from hybridbench.units import format_bytes, format_count, format_duration
 
 # Requests pile up for other reasons than that something is held.
 _LOAD = ("running_requests", "waiting_requests", "max_running_requests")
@@ -58,7 +58,6 @@ _HELD = (Unit.BYTES, Unit.COUNT, Unit.SLOTS)
 _LONGEST_ADVICE = 50.0  # times the window
 _LEAST_LONGER = 1.3
 _FEWEST_BLOCKS = 8
-_SMALL_COUNT = 10.0
 
 FEWEST_SAMPLES = 8
 CONFIDENCE = 0.95
@@ -136,7 +135,6 @@ def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> Thr
         metric=threshold.metric,
         stat=threshold.stat.value,
         outcome=outcome,
-        said=_sentence(threshold, measured, outcome, needed_s),
         limit=threshold.limit,
         unit=_unit(threshold),
         per=threshold.per,
@@ -155,7 +153,11 @@ class _Run:
 
 
 class _NotMeasuredError(Exception):
-    """Why there is nothing to hold a threshold against; half a sentence."""
+    """There is nothing to hold a threshold against."""
+
+    def __init__(self, code: UnmeasuredCode, **values: JsonValue) -> None:
+        super().__init__(code)
+        self.why = Why(code, values)
 
 
 def _judged(run: _Run, threshold: Threshold) -> ThresholdResult:
@@ -169,23 +171,27 @@ def _judged(run: _Run, threshold: Threshold) -> ThresholdResult:
             metric=threshold.metric,
             stat=threshold.stat.value,
             outcome=ThresholdOutcome.NOT_GATED if erratic else ThresholdOutcome.UNDECIDED,
-            said=f"{threshold.text} was not checked: {error}",
             limit=threshold.limit,
             unit=_unit(threshold),
             per=threshold.per,
+            unmeasured=error.why,
         )
 
 
 def _measure(run: _Run, threshold: Threshold) -> Measured:
     record, window = run.facts.record, run.facts.window
     if threshold.stat is Stat.RATIO:
-        raise _NotMeasuredError("a ratio needs two versions, and compare alone has them")
+        raise _NotMeasuredError(UnmeasuredCode.NEEDS_TWO_VERSIONS)
     if window is None:
-        raise _NotMeasuredError("the run ended before anything could be judged")
+        raise _NotMeasuredError(UnmeasuredCode.NO_WINDOW)
     if threshold.spec.kind is Kind.QUOTIENT:
         return _quotient(run, window, threshold)
     if threshold.metric not in record.series:
-        raise _NotMeasuredError(_never_sampled(record, threshold.metric))
+        raise _NotMeasuredError(
+            UnmeasuredCode.NEVER_SAMPLED,
+            metric=threshold.metric,
+            near=get_close_matches(threshold.metric, list(record.series), n=1),
+        )
     if threshold.stat in GROWTH:
         found = _growth(run, window, threshold)
         if threshold.stat is Stat.SLOPE:
@@ -194,14 +200,8 @@ def _measure(run: _Run, threshold: Threshold) -> Measured:
         return Measured(end, end, end)
     measured = level(judged_values(record, window, threshold.metric), threshold.stat)
     if measured is None:
-        raise _NotMeasuredError("too few samples in the judged window")
+        raise _NotMeasuredError(UnmeasuredCode.TOO_FEW_SAMPLES)
     return measured
-
-
-def _never_sampled(record: RunRecord, name: str) -> str:
-    near = get_close_matches(name, list(record.series), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{name} was never sampled in this run{hint}"
 
 
 def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
@@ -214,7 +214,7 @@ def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
     result = known[0] if known else judge_trend(run.facts, spec, Effort())
     rate = result.rate_per_hour
     if rate is None:
-        raise _NotMeasuredError("too few samples in the judged window")
+        raise _NotMeasuredError(UnmeasuredCode.TOO_FEW_SAMPLES)
     low, high = rate.lower, rate.upper
     # A trend is told as worsening; a threshold is about the value itself.
     value = rate.value if spec.higher_is_worse else -rate.value
@@ -231,7 +231,7 @@ def _counted(facts: Facts, window: Window, threshold: Threshold) -> Measured:
     """How fast a counter rises: all it gained over all that passed."""
     t, value = window.samples(facts.record.series[threshold.metric])
     if t.size < 2:
-        raise _NotMeasuredError("too few samples in the judged window")
+        raise _NotMeasuredError(UnmeasuredCode.TOO_FEW_SAMPLES)
     if threshold.per == HOUR:
         passed = np.diff(t) / 3600.0
     else:
@@ -239,18 +239,17 @@ def _counted(facts: Facts, window: Window, threshold: Threshold) -> Measured:
         passed = np.diff(facts.counters.at(threshold.per, t))
     found = mean_rate(np.diff(value), passed)
     if found is None or found.ends is None:
-        raise _NotMeasuredError("too few samples in the judged window")
+        raise _NotMeasuredError(UnmeasuredCode.TOO_FEW_SAMPLES)
     return Measured(found.value, *found.ends, 0.5)
 
 
 def _events(counters: EventCounters, window: Window, counter: str) -> float:
     if counter not in counters.series:
         near = get_close_matches(counter, counters.names, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise _NotMeasuredError(f"the engine counts no {counter}{hint}")
+        raise _NotMeasuredError(UnmeasuredCode.NOT_COUNTED, counter=counter, near=list(near))
     first, last = counters.at(counter, np.array([window.start_s, window.end_s]))
     if last <= first:
-        raise _NotMeasuredError(f"no {singular(counter)} happened in the judged window")
+        raise _NotMeasuredError(UnmeasuredCode.NO_EVENT, counter=counter)
     return float(last - first)
 
 
@@ -260,7 +259,7 @@ def _quotient(run: _Run, window: Window, threshold: Threshold) -> Measured:
         return _changed(run.decay, threshold)
     blocks = work_blocks(run.facts.record, derived, window.start_s, window.end_s)
     if blocks is None or len(blocks) < _FEWEST_BLOCKS:
-        raise _NotMeasuredError("too little of that work in the judged window")
+        raise _NotMeasuredError(UnmeasuredCode.TOO_LITTLE_WORK)
     half = half_width(blocks, CONFIDENCE)
     return Measured(blocks.total, blocks.total - half, blocks.total + half, 0.5)
 
@@ -268,7 +267,7 @@ def _quotient(run: _Run, window: Window, threshold: Threshold) -> Measured:
 def _changed(decay: Sequence[DecayResult], threshold: Threshold) -> Measured:
     found = next((r for r in decay if r.name == threshold.metric), None)
     if found is None or found.change is None:
-        raise _NotMeasuredError("too little of that work in the judged window")
+        raise _NotMeasuredError(UnmeasuredCode.TOO_LITTLE_WORK)
     change, low, high = found.change, found.change_lower, found.change_upper
     assert low is not None
     assert high is not None
@@ -309,7 +308,7 @@ def _finding(
         since_s=None if window is None else window.start_s,
         data={
             "threshold": threshold.text,
-            "measured": result.said,
+            "measured": to_json(result),
             "needed_s": needed_s,
             **settling,
         },
@@ -333,52 +332,8 @@ def _needed_s(threshold: Threshold, measured: Measured, judged_s: float) -> floa
     return judged_s * min(max(times, _LEAST_LONGER), _LONGEST_ADVICE)
 
 
-def _sentence(
-    threshold: Threshold, measured: Measured, outcome: ThresholdOutcome, needed_s: float | None
-) -> str:
-    say = _words(threshold)
-    seen = say(measured.value)
-    if (measured.lower, measured.upper) != (measured.value, measured.value):
-        seen += f" ({say(measured.lower)} to {say(measured.upper)}, 95 %)"
-    name, limit = threshold.text, limit_text(threshold)
-    if outcome is ThresholdOutcome.MET:
-        return f"{name} is met: {seen}"
-    if outcome is ThresholdOutcome.MISSED:
-        return f"{name} is missed: {seen}"
-    if outcome is ThresholdOutcome.NOT_GATED:
-        return f"{name} does not gate, {threshold.metric} is erratic: {seen}"
-    longer = ""
-    if needed_s is not None:
-        longer = f"; a judged window of about {format_duration(needed_s)} would decide"
-    return f"{name} is undecided: {seen} is on both sides of {limit}{longer}"
-
-
 def _unit(threshold: Threshold) -> str:
     return Unit.RATIO.value if threshold.stat in SHARES else threshold.spec.unit.value
-
-
-def _words(threshold: Threshold) -> Callable[[float], str]:
-    unit = _unit(threshold)
-    per = ""
-    if threshold.per:
-        per = "/h" if threshold.per == HOUR else f" per {singular(threshold.per)}"
-
-    def say(value: float) -> str:
-        if not math.isfinite(value):
-            return "unbounded"
-        value += 0.0  # no minus before a zero
-        if unit == Unit.BYTES.value:
-            return f"{format_bytes(value)}{per}"
-        if unit == Unit.RATIO.value:
-            return f"{value:.4g}{per}"
-        if unit == Unit.PER_SECOND.value:
-            return f"{value:.4g}/s{per}"
-        if unit == Unit.COUNT.value:
-            plain = f"{value:.3g}" if abs(value) < _SMALL_COUNT else format_count(value)
-            return f"{plain}{per}"
-        return f"{value:.4g} {unit}{per}"
-
-    return say
 
 
 @dataclass(frozen=True)

@@ -62,16 +62,16 @@ def _comparison(directory: Path) -> Result:
     from hybridbench.compare.store import read_comparison
     from hybridbench.report.comparison import ComparisonSource, comparison_document
     from hybridbench.report.comparison_json import write_comparison
+    from hybridbench.sentences.thresholds import phrased_ratios
 
     stored = read_comparison(directory)
-    verdict, ratios = check_ratios(
-        compare(stored.comparison, stored.terms), stored.manifest.thresholds
-    )
+    judged = compare(stored.comparison, stored.terms)
+    verdict, ratios = phrased_ratios(*check_ratios(judged, stored.manifest.thresholds))
     source = ComparisonSource(
         run_id=stored.manifest.comparison_id or directory.name,
         command=stored.manifest.command,
         ended_by=stored.manifest.ended_by,
-        ratios=tuple(ratios),
+        ratios=ratios,
     )
     document = comparison_document(stored.comparison, verdict, source)
     return Result(

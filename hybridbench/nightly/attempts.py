@@ -46,6 +46,7 @@ from hybridbench.records.verdict import Finding, ThresholdOutcome, Verdict, Verd
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.reader import read_run
+from hybridbench.sentences.thresholds import phrased_ratios
 
 # Shown from one nightly run to the next; medians over the judged window.
 _METRICS: Final = (
@@ -202,7 +203,7 @@ def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Atte
 
 def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
     judged = compare(stored.comparison, stored.terms)
-    verdict, ratios = check_ratios(judged, stored.manifest.thresholds)
+    verdict, ratios = phrased_ratios(*check_ratios(judged, stored.manifest.thresholds))
     findings = (
         *(finding for side in verdict.sides for finding in _findings(side)),
         *(finding for ratio in ratios for finding in _ratio_findings(ratio, verdict)),

@@ -196,6 +196,18 @@ class ReasonCode(StrEnum):
     GAPS = "gaps"
 
 
+class UnmeasuredCode(StrEnum):
+    """Why there is nothing to hold a threshold against."""
+
+    NEEDS_TWO_VERSIONS = "needs-two-versions"
+    NO_WINDOW = "no-window"
+    NEVER_SAMPLED = "never-sampled"
+    TOO_FEW_SAMPLES = "too-few-samples"
+    NOT_COUNTED = "not-counted"
+    NO_EVENT = "no-event"
+    TOO_LITTLE_WORK = "too-little-work"
+
+
 def finding_code(kind: str) -> FindingCode | None:
     """The code of a stored finding; None for one that only a later version knows."""
     unknown = FindingCode.ENGINE_UNKNOWN if kind.startswith("engine-") else None

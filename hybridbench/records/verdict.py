@@ -104,9 +104,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Why:
-    """Why a trend is called what it is, before ``sentences/`` makes a text of it."""
+    """Why something is judged as it is, before ``sentences/`` makes a text of it."""
 
-    code: str  # of ReasonCode; a later version may know more
+    code: str  # of ReasonCode or UnmeasuredCode; a later version may know more
     data: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
@@ -216,7 +216,6 @@ class ThresholdResult:
     metric: str
     stat: str
     outcome: ThresholdOutcome
-    said: str  # one sentence with the numbers
     limit: float
     unit: str
     per: str = ""
@@ -224,6 +223,8 @@ class ThresholdResult:
     lower: float | None = None
     upper: float | None = None
     needed_s: float | None = None  # UNDECIDED: a judged window of this length would decide
+    unmeasured: Why | None = None  # why there is no value, by UnmeasuredCode
+    said: str = ""  # one sentence with the numbers, made by ``sentences/``
 
 
 @dataclass(frozen=True)

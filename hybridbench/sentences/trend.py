@@ -9,9 +9,11 @@ from hybridbench.analysis.reading import mapping, number, text
 from hybridbench.analysis.trend.growth import part_and_whole
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, DerivedMetric
 from hybridbench.metrics import Unit, label_of
+from hybridbench.records.codec import from_json
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, Rate
+from hybridbench.records.verdict import Finding, Rate, ThresholdResult
 from hybridbench.sentences.reasons import reason_text
+from hybridbench.sentences.thresholds import threshold_text
 from hybridbench.sentences.words import Words, driver_evidence
 from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
 
@@ -168,9 +170,10 @@ def below_threshold(found: Finding) -> Words:
 
 def threshold(found: Finding) -> Words:
     """A limit of the user that is missed or open."""
-    title, data = text(found.data, "measured"), found.data
+    data = found.data
     if "error" in data:
         return Words(f"the threshold {text(data, 'error')}, and is not checked")
+    title = threshold_text(from_json(mapping(data, "measured"), ThresholdResult))
     if "settling_s" in data:
         settling = format_duration(number(data, "settling_s"))
         title += f", but in less than {settling} growth may be settling"

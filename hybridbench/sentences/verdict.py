@@ -29,6 +29,7 @@ from hybridbench.sentences import (
 )
 from hybridbench.sentences.notes import not_seen_text, note_text
 from hybridbench.sentences.reasons import phrased_metric
+from hybridbench.sentences.thresholds import phrased_threshold
 from hybridbench.sentences.words import Words
 from hybridbench.units import format_byte_rate, format_duration
 
@@ -86,6 +87,7 @@ def phrased(verdict: Verdict) -> Verdict:
         findings=findings,
         headline=f"{verdict.kind}: {_headline(verdict.kind, findings, unphrased.memory)}",
         metrics=tuple(phrased_metric(result) for result in verdict.metrics),
+        thresholds=tuple(phrased_threshold(result) for result in verdict.thresholds),
         can_rule_out=can_rule_out(unphrased),
         not_seen=tuple(not_seen_text(metric) for metric in unphrased.not_seen),
         notes=tuple(_note(note) for note in unphrased.notes),

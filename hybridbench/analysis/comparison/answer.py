@@ -31,7 +31,7 @@ _RED = (Change.INTRODUCED, Change.WORSE)
 # An effect of the order is told when it is large and surely there.
 _ORDER_LARGE, _ORDER_SURE = 0.02, 0.01
 
-_MISSED, _OPEN = "THRESHOLD MISSED", "THRESHOLD UNDECIDED"
+THRESHOLD_MISSED, THRESHOLD_UNDECIDED = "THRESHOLD MISSED", "THRESHOLD UNDECIDED"
 
 
 def answer_of(
@@ -283,18 +283,19 @@ def _common_notes(comparison: Comparison) -> list[str]:
 
 @dataclass(frozen=True)
 class CheckedRatio:
-    """One threshold against one version; ``result`` is None where its metric was not measured."""
+    """One threshold against one version; ``result`` is None where its metric was not measured.
+
+    ``said`` is one sentence, made by ``sentences/``.
+    """
 
     version: str
     text: str
     result: ThresholdResult | None
+    said: str = ""
 
     @property
-    def said(self) -> str:
-        """One sentence."""
-        if self.result is None:
-            return f"{self.text} was not checked: no block of {self.version} measured it"
-        return f"{self.version}: {self.result.said}"
+    def outcome(self) -> ThresholdOutcome:
+        return ThresholdOutcome.UNDECIDED if self.result is None else self.result.outcome
 
 
 def check_ratios(
@@ -307,12 +308,16 @@ def check_ratios(
     """
     wanted = [t for t in parse_thresholds(thresholds) if t.stat is Stat.RATIO]
     held = tuple(_checked(side, threshold) for side in verdict.sides for threshold in wanted)
-    missed = [h for h in held if _outcome_of(h) is ThresholdOutcome.MISSED]
-    undecided = [h for h in held if _outcome_of(h) is ThresholdOutcome.UNDECIDED]
-    if missed:
-        return _answered(verdict, Outcome.REGRESSION, _MISSED, missed), held
-    if undecided and verdict.outcome in (Outcome.SAME, Outcome.BETTER):
-        return _answered(verdict, Outcome.INCONCLUSIVE, _OPEN, undecided), held
+    outcomes = {ratio.outcome for ratio in held}
+    if ThresholdOutcome.MISSED in outcomes:
+        # What is a regression by itself keeps its word.
+        if verdict.outcome is not Outcome.REGRESSION:
+            verdict = replace(verdict, outcome=Outcome.REGRESSION, word=THRESHOLD_MISSED)
+    elif ThresholdOutcome.UNDECIDED in outcomes and verdict.outcome in (
+        Outcome.SAME,
+        Outcome.BETTER,
+    ):
+        verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, word=THRESHOLD_UNDECIDED)
     return verdict, held
 
 
@@ -322,18 +327,3 @@ def _checked(side: SideComparison, threshold: Threshold) -> CheckedRatio:
         return CheckedRatio(side.name, threshold.text, None)
     measured = Measured(metric.ratio, metric.lower, metric.upper)
     return CheckedRatio(side.name, threshold.text, gate(threshold, measured))
-
-
-def _outcome_of(held: CheckedRatio) -> ThresholdOutcome:
-    return ThresholdOutcome.UNDECIDED if held.result is None else held.result.outcome
-
-
-def _answered(
-    verdict: ComparisonVerdict, outcome: Outcome, word: str, held: Sequence[CheckedRatio]
-) -> ComparisonVerdict:
-    """What is a regression by itself keeps its word; the sentence is told beside it."""
-    if verdict.outcome is Outcome.REGRESSION:
-        return replace(verdict, notes=(*verdict.notes, *(h.said for h in held)))
-    said = "; ".join(h.said for h in held)
-    headline = f"{word}: {said}. {verdict.headline}"
-    return replace(verdict, outcome=outcome, word=word, headline=headline)

@@ -12,8 +12,9 @@ from msgspec import structs
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.thresholds import Measured, gate
+from hybridbench.records.codes import UnmeasuredCode
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult, Verdict, VerdictKind
+from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult, Verdict, VerdictKind, Why
 from hybridbench.thresholds import parse_threshold
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_series
 
@@ -73,7 +74,7 @@ def test_growth_per_request_is_growth_over_the_requests_of_the_window() -> None:
 
     assert result.outcome is ThresholdOutcome.MISSED
     assert result.value == pytest.approx(3.7e9 / 3600 / 12.0, rel=0.1)
-    assert "per request" in result.said
+    assert result.per == "finishes"
 
 
 def test_a_threshold_that_is_met_changes_nothing() -> None:
@@ -179,21 +180,23 @@ def test_an_erratic_metric_is_shown_and_never_gates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "code"),
     [
-        ("throughput.p50>1/s", "never sampled"),
-        ("events.retract.slope<1/h", "did you mean events.retracts?"),
-        ("rss.slope<1B/session_closes", "counts no session_closes"),
-        ("rss.slope<1B/refusals", "no refusal happened"),
-        ("throughput.ratio>0.97", "two versions"),
-        ("hit_rate.mean>0.5", "too little of that work"),
+        ("throughput.p50>1/s", UnmeasuredCode.NEVER_SAMPLED),
+        ("events.retract.slope<1/h", UnmeasuredCode.NEVER_SAMPLED),
+        ("rss.slope<1B/session_closes", UnmeasuredCode.NOT_COUNTED),
+        ("rss.slope<1B/refusals", UnmeasuredCode.NO_EVENT),
+        ("throughput.ratio>0.97", UnmeasuredCode.NEEDS_TWO_VERSIONS),
+        ("hit_rate.mean>0.5", UnmeasuredCode.TOO_LITTLE_WORK),
     ],
 )
-def test_what_cannot_be_checked_does_not_pass(text: str, said: str) -> None:
+def test_what_cannot_be_checked_does_not_pass(text: str, code: UnmeasuredCode) -> None:
     verdict = held(healthy_record(Run(1800.0, 120.0)), text)
 
     assert only(verdict).outcome is ThresholdOutcome.UNDECIDED
-    assert said in only(verdict).said
+    why = only(verdict).unmeasured
+    assert why is not None
+    assert why.code == code
     assert verdict.kind is VerdictKind.INCONCLUSIVE
 
 
@@ -208,4 +211,4 @@ def test_a_run_that_never_got_to_its_window_decides_no_threshold() -> None:
     verdict = held(RunRecord(Manifest(), {}, []), "rss.slope<200MiB/h")
 
     assert only(verdict).outcome is ThresholdOutcome.UNDECIDED
-    assert "before anything could be judged" in only(verdict).said
+    assert only(verdict).unmeasured == Why(UnmeasuredCode.NO_WINDOW)

@@ -10,7 +10,17 @@ from hybridbench.records.codec import to_json
 from hybridbench.records.codes import FindingCode, NoteCode, ReasonCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Finding, Note, Rate, Unphrased, Verdict, VerdictKind, Why
+from hybridbench.records.verdict import (
+    Finding,
+    Note,
+    Rate,
+    ThresholdOutcome,
+    ThresholdResult,
+    Unphrased,
+    Verdict,
+    VerdictKind,
+    Why,
+)
 from hybridbench.sentences.notes import note_text
 from hybridbench.sentences.verdict import phrased, phrased_finding
 from hybridbench.sentences.words import Words
@@ -27,6 +37,18 @@ THREE = Rate(3.0, 3.0, 3.0, "state slots", "session close")
 GROWTH: dict[str, JsonValue] = {"value": 3e9, "lower": 2.9e9, "upper": 3.1e9, "unit": "B"}
 GROWING = to_json(Why(ReasonCode.GROWING, GROWTH))
 FEW = Why(ReasonCode.TOO_FEW_SAMPLES, {"samples": 16, "judged_s": 474.0, "samples_needed": 30})
+MISSED = ThresholdResult(
+    text="rss.slope<200MiB/h",
+    metric="rss_anon_swap_bytes",
+    stat="slope",
+    outcome=ThresholdOutcome.MISSED,
+    limit=200 * 2.0**20,
+    unit="B",
+    per="h",
+    value=3.45 * 2.0**30,
+    lower=3.45 * 2.0**30,
+    upper=3.45 * 2.0**30,
+)
 ABOUT = Rate(0.9, 0.885, 0.915, "entries", "retract")
 
 
@@ -657,7 +679,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             FindingCode.THRESHOLD,
             {
                 "threshold": "rss.slope<200MiB/h",
-                "measured": "rss.slope<200MiB/h is missed: 3.45 GiB/h",
+                "measured": to_json(MISSED),
                 "needed_s": 240.0,
                 "settling_s": 240.0,
             },

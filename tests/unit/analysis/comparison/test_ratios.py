@@ -14,6 +14,7 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
+from hybridbench.sentences.thresholds import phrased_ratios
 
 THROUGHPUT = "throughput_tokens_per_s"
 
@@ -40,15 +41,19 @@ def test_a_ratio_is_met_undecided_or_missed_by_its_whole_interval(
     lower: float, upper: float, outcome: Outcome, code: int
 ) -> None:
     held, ratios = check_ratios(verdict(lower, upper), ["throughput.ratio>0.97"])
+    said, _ = phrased_ratios(held, ratios)
 
     assert held.outcome is outcome
     assert held.exit_code == code
-    assert "throughput.ratio>0.97" in ratios[0].said
+    assert ratios[0].text == "throughput.ratio>0.97"
+    assert (said.headline == "head") is (outcome is Outcome.SAME)
 
 
 def test_a_regression_stays_one_and_keeps_its_word() -> None:
-    held, _ = check_ratios(
-        verdict(0.95, 0.96, Outcome.REGRESSION), ["throughput.ratio>0.97", "rss.slope<1MiB/h"]
+    held, _ = phrased_ratios(
+        *check_ratios(
+            verdict(0.95, 0.96, Outcome.REGRESSION), ["throughput.ratio>0.97", "rss.slope<1MiB/h"]
+        )
     )
 
     assert held.word == "REGRESSION"
@@ -59,7 +64,7 @@ def test_a_metric_that_no_block_measured_passes_nobody() -> None:
     held, ratios = check_ratios(verdict(0.99, 1.01), ["hit_rate.ratio>0.9"])
 
     assert held.outcome is Outcome.INCONCLUSIVE
-    assert "was not checked" in ratios[0].said
+    assert ratios[0].result is None
 
 
 def test_without_a_ratio_nothing_changes() -> None:
