@@ -180,23 +180,26 @@ def test_an_erratic_metric_is_shown_and_never_gates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    ("text", "code", "near"),
     [
-        ("throughput.p50>1/s", UnmeasuredCode.NEVER_SAMPLED),
-        ("events.retract.slope<1/h", UnmeasuredCode.NEVER_SAMPLED),
-        ("rss.slope<1B/session_closes", UnmeasuredCode.NOT_COUNTED),
-        ("rss.slope<1B/refusals", UnmeasuredCode.NO_EVENT),
-        ("throughput.ratio>0.97", UnmeasuredCode.NEEDS_TWO_VERSIONS),
-        ("hit_rate.mean>0.5", UnmeasuredCode.TOO_LITTLE_WORK),
+        ("throughput.p50>1/s", UnmeasuredCode.NEVER_SAMPLED, ["events.output_tokens"]),
+        ("events.retract.slope<1/h", UnmeasuredCode.NEVER_SAMPLED, ["events.retracts"]),
+        ("rss.slope<1B/session_closes", UnmeasuredCode.NOT_COUNTED, []),
+        ("rss.slope<1B/refusals", UnmeasuredCode.NO_EVENT, []),
+        ("throughput.ratio>0.97", UnmeasuredCode.NEEDS_TWO_VERSIONS, []),
+        ("hit_rate.mean>0.5", UnmeasuredCode.TOO_LITTLE_WORK, []),
     ],
 )
-def test_what_cannot_be_checked_does_not_pass(text: str, code: UnmeasuredCode) -> None:
+def test_what_cannot_be_checked_does_not_pass(
+    text: str, code: UnmeasuredCode, near: list[str]
+) -> None:
     verdict = held(healthy_record(Run(1800.0, 120.0)), text)
 
     assert only(verdict).outcome is ThresholdOutcome.UNDECIDED
     why = only(verdict).unmeasured
     assert why is not None
     assert why.code == code
+    assert why.data.get("near", []) == near
     assert verdict.kind is VerdictKind.INCONCLUSIVE
 
 

@@ -1,4 +1,4 @@
-"""The words of each reason for which a threshold could not be checked."""
+"""The words of each outcome of a threshold, and of each reason for which it was not checked."""
 
 from __future__ import annotations
 
@@ -40,3 +40,32 @@ def test_each_reason_not_to_check_has_its_words(code: UnmeasuredCode) -> None:
     )
 
     assert phrased_threshold(result).said == f"x<1 was not checked: {words}"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "needed_s", "words"),
+    [
+        (ThresholdOutcome.MET, None, "is met: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95 %)"),
+        (ThresholdOutcome.MISSED, None, "is missed: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95 %)"),
+        (
+            ThresholdOutcome.NOT_GATED,
+            None,
+            "does not gate, rss is erratic: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95 %)",
+        ),
+        (
+            ThresholdOutcome.UNDECIDED,
+            1200.0,
+            "is undecided: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95 %) is on both sides of 3GiB/h"
+            "; a judged window of about 20m would decide",
+        ),
+    ],
+)
+def test_each_outcome_has_its_words(
+    outcome: ThresholdOutcome, needed_s: float | None, words: str
+) -> None:
+    low, mid, high = (n * 2.0**30 for n in (2, 3, 4))
+    result = ThresholdResult(
+        "rss.slope<3GiB/h", "rss", "slope", outcome, mid, "B", "h", mid, low, high, needed_s
+    )
+
+    assert phrased_threshold(result).said == f"rss.slope<3GiB/h {words}"
