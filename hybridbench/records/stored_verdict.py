@@ -74,6 +74,10 @@ def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue
     # A failure is a finding as well; its traceback has a file of its own.
     del fields["failures"], fields["unphrased"]
     metrics = [{**to_json(result), "unit": result.unit} for result in verdict.metrics]
+    for metric in metrics:
+        # An earlier version stored none.
+        if metric["why"] is None:
+            del metric["why"]
     return {
         "schema": VERDICT_SCHEMA,
         "tool": {"name": "hybridbench", "version": __version__},
