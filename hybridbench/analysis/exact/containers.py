@@ -144,9 +144,10 @@ def _driver(facts: Facts, container: _Container, fill: Sequence[Series]) -> Driv
     if driver is None or {driver.counter, *driver.rivals} & bounded.keys():
         return None
     events = facts.counters.at(driver.counter, t)
-    known = driver.exact or (_whole(driver) and _r2(events, value) > _FITS)
+    # Two or three rests agree with some counter by accident: the samples must follow it as well.
+    counted = (driver.exact or _whole(driver)) and _r2(events, value) > _FITS
     stays = _stays(container, facts.counters, driver)
-    return driver if known and stays and _keeps_pace(events, value) else None
+    return driver if counted and stays and _keeps_pace(events, value) else None
 
 
 def _whole(driver: Driver) -> bool:

@@ -125,6 +125,37 @@ def test_a_tree_that_grows_as_its_pool_fills_is_no_leak() -> None:
     assert finding.driver == "finishes"
 
 
+@pytest.mark.parametrize(
+    ("seed", "counter", "first", "last"),
+    [
+        (19, "node_splits", 26, 51),
+        (254, "prefix_hits", 36, 47),
+        (318, "requests_submitted", 29, 35),
+    ],
+)
+def test_a_full_tree_of_which_two_rests_agree_with_a_counter_is_no_leak(
+    seed: int, counter: str, first: int, last: int
+) -> None:
+    t, counts, _ = sampled(SHORT)
+    steps = np.random.default_rng(seed).normal(0.0, 8.0, t.size - 1)
+    nodes = [0.0]
+    for step in steps.tolist():
+        nodes.append(0.8 * nodes[-1] + step)
+    value = np.round(nodes) + 260.0
+    gained = value[last] - value[first]
+    assert gained == counts[counter][last] - counts[counter][first] >= 20.0
+    rests = [
+        msgspec.structs.replace(
+            checkpoint(float(t[at])),
+            containers={"rids": float(value[at])},
+            counters={name: float(count[at]) for name, count in counts.items()},
+        )
+        for at in (first, last)
+    ]
+
+    assert found(with_checkpoints(with_container(SHORT, value, t), rests)) == []
+
+
 def test_a_container_that_is_longer_at_every_rest_is_a_leak() -> None:
     (finding,) = found(lengths(10, 30, 52, 70, 91))
 
