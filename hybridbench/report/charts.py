@@ -27,6 +27,7 @@ _CLASSES_MAX: Final = 6
 _LINES_PER_RATE_CHART: Final = 5
 _RATE_CHARTS_MAX: Final = 4
 _OTHERS_MAX: Final = 12
+_CONTAINER: Final = "container."
 
 
 @dataclass(frozen=True)
@@ -283,14 +284,20 @@ def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tup
             continue
         plan = Plan(
             f"other-{slug(name)}",
-            _capital(metric_title(name)),
-            {name: name},
+            _other_title(name),
+            {name: "entries" if name.startswith(_CONTAINER) else "value"},
             from_zero=spec.unit is not Unit.BYTES,
             legend=legend_of(spec),
         )
         chart = _chart(record, plan, results)
         charts += [] if chart is None else [chart]
     return tuple(charts[:_OTHERS_MAX])
+
+
+def _other_title(name: str) -> str:
+    if name.startswith(_CONTAINER):
+        return f"Entries in {name.removeprefix(_CONTAINER).removesuffix('.len')}"
+    return _capital(metric_title(name))
 
 
 def legend_of(spec: MetricSpec) -> Legend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
@@ -63,7 +64,16 @@ def _phases(record: RunRecord, end_s: float) -> list[Span]:
 
 def _marks(record: RunRecord) -> list[Mark]:
     plain = [e for e in record.events if not isinstance(e, (*_UNMARKED, FullCollection))]
-    marks = [Mark(kind_of(event), event.t_s, _mark_label(event)) for event in _thinned(plain)]
+    counts = Counter(kind_of(event) for event in plain)
+    named: set[str] = set()
+    marks = []
+    for event in _thinned(plain):
+        kind = kind_of(event)
+        label = "" if kind in named else _mark_label(event, counts[kind])
+        if not isinstance(event, Segment):
+            # Twenty labels on one chart hide its curves: the others of a kind are lines alone.
+            named.add(kind)
+        marks.append(Mark(kind, event.t_s, label))
     collected = kind_of(FullCollection)
     return marks + [Mark(collected, t_s, "full collection") for t_s in _collections(record)]
 
@@ -72,12 +82,14 @@ def _label(phase: Phase) -> str:
     return phase.phase or phase.name or "?"
 
 
-def _mark_label(event: Event) -> str:
+def _mark_label(event: Event, count: int) -> str:
     if isinstance(event, Segment):
         return f"segment {event.index + 1}: a new worker"
     kind = kind_of(event)
     name = kind.replace("_", " ")
-    return name if isinstance(event, Steady) else f"{name} at {clock_text(event.t_s)}"
+    if isinstance(event, Steady):
+        return name
+    return f"{name} at {clock_text(event.t_s)}" + (f", first of {count}" if count > 1 else "")
 
 
 def _thinned(events: Sequence[Event]) -> Sequence[Event]:

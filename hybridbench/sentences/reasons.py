@@ -67,23 +67,23 @@ def _growing(data: _Data) -> str:
 
 
 def _no_steady_state(data: _Data) -> str:
-    return f"no-steady-state: {_growing(data)}, and no steady event tells a leak from a fill"
+    return f"{_growing(data)}, and no steady event tells a leak from a fill"
 
 
 def _still_filling(data: _Data) -> str:
     early, late = _rate(data, "early"), _rate(data, "late")
-    return f"still-filling: growth went from {early} to {late} in the second half"
+    return f"still filling: growth went from {early} to {late} in the second half"
 
 
 def _too_few_samples(data: _Data) -> str:
     samples, needed = (f"{number(data, key):.0f}" for key in ("samples", "samples_needed"))
     judged = format_duration(number(data, "judged_s"))
-    return f"too-short: {samples} samples in {judged}, {needed} are needed"
+    return f"{samples} samples in {judged}, {needed} are needed"
 
 
 def _few_collections(data: _Data) -> str:
     left = f"{number(data, 'collections'):.0f} full collections leave up to {_rate(data, 'upper')}"
-    return f"few-cycles: {left} (bound {_rate(data, 'bound')})"
+    return f"{left} (bound {_rate(data, 'bound')})"
 
 
 def _last(data: _Data) -> str:
@@ -108,27 +108,23 @@ _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
     ReasonCode.NO_STEADY_STATE: _no_steady_state,
     ReasonCode.STILL_FILLING: _still_filling,
     ReasonCode.LOAD_CLIMBS: lambda _: (
-        "load-climbs: requests in flight rose in step; repeat the run at constant load"
+        "the number of requests in flight rose with it; repeat the run at constant load"
     ),
-    ReasonCode.FEW_CYCLES: lambda _: (
-        "few-cycles: too few troughs to see what grows under the sawtooth"
-    ),
+    ReasonCode.FEW_CYCLES: lambda _: "too few troughs to see what grows under the sawtooth",
     ReasonCode.FEW_COLLECTIONS: _few_collections,
-    ReasonCode.FEW_STEPS: lambda _: (
-        "few-steps: it grew in too few steps to tell whether they go on"
-    ),
+    ReasonCode.FEW_STEPS: lambda _: "it grew in too few steps to tell whether they continue",
     ReasonCode.TOO_SHORT: lambda data: (
-        f"too-short: growth up to {_rate(data, 'upper')} cannot be ruled out "
-        f"(bound {_rate(data, 'bound')})"
+        f"growth up to {_rate(data, 'upper')} cannot be ruled out (bound {_rate(data, 'bound')})"
     ),
     ReasonCode.TOO_FEW_SAMPLES: _too_few_samples,
-    ReasonCode.YOUNG_RUN: lambda _: "too-short: it grows, but the run is young",
+    ReasonCode.YOUNG_RUN: lambda _: (
+        "it grows, but the run is too short to tell whether that continues"
+    ),
     ReasonCode.NO_LIMIT: lambda data: (
-        f"no-limit: the profile sets none (growth up to {_rate(data, 'upper')})"
+        f"the profile sets no limit (growth up to {_rate(data, 'upper')})"
     ),
     ReasonCode.LIMIT_NOT_MEASURED: lambda data: (
-        "too-short: no limit is measured for a run of this length "
-        f"(growth up to {_rate(data, 'upper')})"
+        f"no limit is measured for a run of this length (growth up to {_rate(data, 'upper')})"
     ),
     ReasonCode.LEAKING_SEGMENTS: lambda data: (
         f"in {_count(data, 'leaking')} of {_count(data)} segments: {_last(data)}"
@@ -142,18 +138,17 @@ _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
     ReasonCode.BOUNDED_TOGETHER: lambda data: f"{_count(data)} segments together bound the growth",
     ReasonCode.OPEN_SEGMENTS: lambda data: f"over {_count(data)} segments: {_last(data)}",
     ReasonCode.ANALYSIS_FAILED: lambda data: (
-        f"analysis-failed: {text(data, 'error')}; a defect of hybridbench, please report it"
+        f"the analysis failed: {text(data, 'error')}; this is a bug in hybridbench, please report "
+        "it"
     ),
     ReasonCode.UNREADABLE: lambda data: (
-        f"unreadable: {_count(data, 'samples')} samples are beyond {number(data, 'beyond'):g}, "
-        "which nothing measured can be"
+        f"{_count(data, 'samples')} samples are beyond {number(data, 'beyond'):g}, "
+        "which no measurement can be"
     ),
     ReasonCode.FEW_PROCESSES: lambda data: (
-        f"few-processes: it fell to a fraction {_count(data, 'falls')} times, and restarts "
+        f"it fell to a fraction {_count(data, 'falls')} times, and restarts "
         "cannot be distinguished from a sawtooth; add a column with the process id or a "
         "counter of work, or pass --never-restarted"
     ),
-    ReasonCode.GAPS: lambda data: (
-        f"gaps: {number(data, 'share'):.0%} of the judged time has no samples"
-    ),
+    ReasonCode.GAPS: lambda data: f"{number(data, 'share'):.0%} of the judged time has no samples",
 }

@@ -17,10 +17,12 @@
     const s = Math.round(seconds);
     return `${Math.floor(s / 3600)}:${pad2(Math.floor(s / 60) % 60)}:${pad2(s % 60)}`;
   };
-  const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
+  const integers = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+  const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+  const readable = (value) => (Math.abs(value) < 1000 ? digits : integers).format(value);
   const ticks = new Intl.NumberFormat("en", { maximumSignificantDigits: 7 });
   const words = (value, unit) =>
-    value == null ? "–" : `${digits.format(value)}${unit ? ` ${unit}` : ""}`;
+    value == null ? "–" : `${readable(value)}${unit ? ` ${unit}` : ""}`;
 
   // Numbers travel as whole steps, each the difference to the one before; null is a hole.
   function unpack(counts, step) {
@@ -59,7 +61,7 @@
 
   function timeSeries(chart) {
     const at = chart.counted
-      ? (n) => `${chart.counted} ${digits.format(n)}`
+      ? (n) => `${chart.counted} ${readable(n)}`
       : (t) => clock(t) + phaseAt(t);
     return { label: "values", value: (u, x) => (x == null ? chart.legend : at(x)) };
   }
@@ -246,7 +248,7 @@
       ctx.moveTo(x, kind === "gc" ? top + height - tick : top);
       ctx.lineTo(x, top + height);
       ctx.stroke();
-      if (!quiet) {
+      if (!quiet && label) {
         labels.push([x, label]);
       }
     }

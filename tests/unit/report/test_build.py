@@ -7,6 +7,7 @@ from dataclasses import replace
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import (
     DiagnosisBaseline,
+    EngineViolation,
     ExtensionEnded,
     Interrupted,
     Note,
@@ -102,3 +103,14 @@ def test_an_interrupted_run_ends_with_the_code_of_its_signal_whatever_the_verdic
 
     assert build_document(record, verdict).exit_code == 10
     assert codes == [130, 143]
+
+
+def test_of_many_events_of_a_kind_the_first_mark_alone_has_a_label() -> None:
+    record = synthetic.record_of(300.0)
+    violations = [EngineViolation(kind="alias", t_s=float(t)) for t in (100, 101, 102)]
+    marked = replace(record, events=(*record.events, *violations))
+
+    marks = build_document(marked, synthetic.leak_verdict(record)).timeline.marks
+
+    labels = [mark.label for mark in marks if mark.kind == "engine_violation"]
+    assert labels == ["engine violation at 0:01:40, first of 3", "", ""]

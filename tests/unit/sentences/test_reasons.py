@@ -46,55 +46,55 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.NO_STEADY_STATE,
         GROWTH,
-        "no-steady-state: growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h), and no steady event "
+        "growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h), and no steady event "
         "tells a leak from a fill",
     ),
     (
         ReasonCode.STILL_FILLING,
         {"early": 8 * MIB, "late": 2 * MIB, "unit": "B", "growing": GROWTH},
-        "still-filling: growth went from 8.00 MiB/h to 2.00 MiB/h in the second half; growing by "
+        "still filling: growth went from 8.00 MiB/h to 2.00 MiB/h in the second half; growing by "
         "30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h)",
     ),
     (
         ReasonCode.LOAD_CLIMBS,
         {},
-        "load-climbs: requests in flight rose in step; repeat the run at constant load",
+        "the number of requests in flight rose with it; repeat the run at constant load",
     ),
     (
         ReasonCode.FEW_CYCLES,
         {},
-        "few-cycles: too few troughs to see what grows under the sawtooth",
+        "too few troughs to see what grows under the sawtooth",
     ),
     (
         ReasonCode.FEW_COLLECTIONS,
         {**BOUND, "collections": 2},
-        "few-cycles: 2 full collections leave up to 3.00 MiB/h (bound 4.00 MiB/h)",
+        "2 full collections leave up to 3.00 MiB/h (bound 4.00 MiB/h)",
     ),
     (
         ReasonCode.FEW_STEPS,
         {},
-        "few-steps: it grew in too few steps to tell whether they go on",
+        "it grew in too few steps to tell whether they continue",
     ),
     (
         ReasonCode.TOO_SHORT,
         BOUND,
-        "too-short: growth up to 3.00 MiB/h cannot be ruled out (bound 4.00 MiB/h)",
+        "growth up to 3.00 MiB/h cannot be ruled out (bound 4.00 MiB/h)",
     ),
     (
         ReasonCode.TOO_FEW_SAMPLES,
         {"samples": 16, "judged_s": 474.0, "samples_needed": 30},
-        "too-short: 16 samples in 7m54s, 30 are needed",
+        "16 samples in 7m54s, 30 are needed",
     ),
-    (ReasonCode.YOUNG_RUN, {}, "too-short: it grows, but the run is young"),
+    (ReasonCode.YOUNG_RUN, {}, "it grows, but the run is too short to tell whether that continues"),
     (
         ReasonCode.NO_LIMIT,
         BOUND,
-        "no-limit: the profile sets none (growth up to 3.00 MiB/h)",
+        "the profile sets no limit (growth up to 3.00 MiB/h)",
     ),
     (
         ReasonCode.LIMIT_NOT_MEASURED,
         BOUND,
-        "too-short: no limit is measured for a run of this length (growth up to 3.00 MiB/h)",
+        "no limit is measured for a run of this length (growth up to 3.00 MiB/h)",
     ),
     (
         ReasonCode.LEAKING_SEGMENTS,
@@ -120,21 +120,21 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.ANALYSIS_FAILED,
         {"error": "ValueError: x"},
-        "analysis-failed: ValueError: x; a defect of hybridbench, please report it",
+        "the analysis failed: ValueError: x; this is a bug in hybridbench, please report it",
     ),
     (
         ReasonCode.UNREADABLE,
         {"samples": 2, "beyond": 1e18},
-        "unreadable: 2 samples are beyond 1e+18, which nothing measured can be",
+        "2 samples are beyond 1e+18, which no measurement can be",
     ),
     (
         ReasonCode.FEW_PROCESSES,
         {"falls": 3},
-        "few-processes: it fell to a fraction 3 times, and restarts cannot be distinguished from "
+        "it fell to a fraction 3 times, and restarts cannot be distinguished from "
         "a sawtooth; add a column with the process id or a counter of work, or pass "
         "--never-restarted",
     ),
-    (ReasonCode.GAPS, {"share": 0.6}, "gaps: 60% of the judged time has no samples"),
+    (ReasonCode.GAPS, {"share": 0.6}, "60% of the judged time has no samples"),
 ]
 
 
@@ -170,5 +170,8 @@ def test_the_text_that_an_older_version_stored_is_kept() -> None:
     old = from_json({**stored, "reason": "as it was said then"}, MetricResult)
 
     assert phrased_metric(old).reason == "as it was said then"
-    assert phrased_metric(new).reason == "too-short: it grows, but the run is young"
+    assert (
+        phrased_metric(new).reason
+        == "it grows, but the run is too short to tell whether that continues"
+    )
     assert from_json(to_json(new), MetricResult) == new
