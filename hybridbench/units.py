@@ -112,6 +112,11 @@ def format_count(value: float, digits: int = 3) -> str:
     return _scaled(value, (("G", 10**9), ("M", 10**6), ("k", 10**3)), "", digits).rstrip()
 
 
+def format_percent(share: float, digits: int = 0) -> str:
+    """``share`` of one as ``95 %``."""
+    return f"{100.0 * share:.{digits}f} %"
+
+
 def sparkline(values: Sequence[float], least_span: float = 0.0) -> str:
     """A row of blocks, low to high over the values' own range or ``least_span``."""
     low, high = min(values, default=0.0), max(values, default=0.0)

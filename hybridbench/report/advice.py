@@ -31,8 +31,8 @@ NEXT: Final = "Next"
 _BY_FINDING: Final[Mapping[str, str]] = {
     "instances-wait-for-collector": "Find where {subject} is unlinked and clear its remaining "
     "pointers there (prev and next): an object in no cycle is freed by reference count at once.",
-    "waiting-holds-slots": "Find the path that takes from {subject} before admission can still "
-    "refuse, and give back on every refusal; a request that waits holds nothing.",
+    "waiting-holds-slots": "Find the code that takes {subject} before admission can still refuse, "
+    "and give them back on every refusal; a waiting request must hold nothing.",
     "residual": "List every way out of a request (finish, abort, retract, refusal) and check which "
     "one does not give {subject} back; verdict.json has the checkpoint at which the loss appears.",
     "instances-retained": "Find what still refers to the removed {subject} objects "
@@ -40,7 +40,7 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "are removed; a full gc.collect() does not free them.",
     "held-at-idle": "Look for a request that was dropped from every list without its release: what "
     "it holds of {subject} has no way back.",
-    "locks-at-idle": "Compare the walk that takes {subject} with the walk that gives them back: "
+    "locks-at-idle": "Compare the walk that takes locks with the walk that gives them back: "
     "after a node was split they must reach the same nodes.",
     "container-grows": "Find who takes entries out of {subject}, and on which way out of a request "
     "that is skipped.",
@@ -107,13 +107,16 @@ def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
     text = _BY_VERDICT[verdict.kind]
     if first is not None and first.driver is not None and first.kind in _BY_DRIVEN_FINDING:
         event = singular(first.driver)
-        # Without the pool before them: "state slots".
-        subject = first.subject.rpartition(": ")[2]
-        text = _BY_DRIVEN_FINDING[first.kind].format(subject=subject, event=event)
+        text = _BY_DRIVEN_FINDING[first.kind].format(subject=_things(first), event=event)
     elif first is not None and first.kind in _BY_FINDING:
-        text = _BY_FINDING[first.kind].format(subject=first.subject)
+        text = _BY_FINDING[first.kind].format(subject=_things(first))
     again = "" if verdict.kind is VerdictKind.CLEAN else command_text(command)
     return Fact(NEXT, text, again)
+
+
+def _things(finding: Finding) -> str:
+    """What a finding is about without the pool before it: "state slots"."""
+    return finding.subject.rpartition(": ")[2]
 
 
 def top_finding(verdict: Verdict) -> Finding | None:

@@ -44,10 +44,10 @@ def serving_table(verdict: Verdict) -> Table:
     if verdict.window_s is not None:
         start, end = (clock_text(t_s) for t_s in verdict.window_s)
         note = f"From {start} to {end}, without the pauses for checkpoints. "
-    note += "n: number of requests"
+    note += "n is the number of requests"
     if timed:
-        note += ", for ITL of gaps between tokens. "
-        note += f"Latencies are within {100 * RELATIVE_ERROR:g} %"
+        note += " (for ITL, of gaps between tokens). "
+        note += f"Latencies are accurate to {100 * RELATIVE_ERROR:g} %"
     note += "."
     columns = ("", "mean or total", *shares, "n")
     return Table("Serving", columns, rows, frozenset(range(1, len(columns))), note)

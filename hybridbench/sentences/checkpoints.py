@@ -9,7 +9,7 @@ from hybridbench.analysis.reading import mappings, number, number_list, text, te
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding
 from hybridbench.sentences.words import Words, driver_evidence, per_event, readings
-from hybridbench.units import format_duration
+from hybridbench.units import format_duration, format_percent
 
 _HOLDERS = {
     "REQ": "a request",
@@ -110,7 +110,8 @@ def _missing_slots(data: Mapping[str, JsonValue], pool: str) -> Iterable[str]:
 def _losing_steps(data: Mapping[str, JsonValue]) -> Iterable[str]:
     """Several causes, each with its share of the slots."""
     for row in mappings(data, "losing_steps"):
+        of_steps = format_percent(number(row, "of_steps"), 1)
         yield (
-            f"{number(row, 'share'):.0%} of the slots were lost in steps with "
-            f"events.{text(row, 'counter')}, which are {number(row, 'of_steps'):.1%} of all steps"
+            f"{format_percent(number(row, 'share'))} of the slots were lost in steps with "
+            f"{text(row, 'counter')}, which are {of_steps} of all steps"
         )

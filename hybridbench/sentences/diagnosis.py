@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hybridbench.analysis.diagnosis import Diagnosis, Garbage, Holding, PartKind, Site
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.records.heap import RetainedObjects
-from hybridbench.units import format_bytes, format_duration
+from hybridbench.units import format_bytes, format_duration, format_percent
 
 _HOLDINGS_TOLD = 3
 _OBJECTS_MIN = 32
@@ -89,8 +89,8 @@ def _waiting(found: Diagnosis) -> Iterable[str]:
         kinds = ", ".join(f"{count:,} {name}" for name, count in garbage.cycle_types[:2])
         first = garbage.cycles[0]
         yield (
-            f"They form {garbage.components:,} reference cycles of {kinds}; {first.share:.0%} of "
-            f"the sampled cycles go through {first}."
+            f"They form {garbage.components:,} reference cycles of {kinds}; "
+            f"{format_percent(first.share)} of the sampled cycles go through {first}."
         )
 
 
@@ -157,8 +157,9 @@ def _rest(found: Diagnosis) -> Iterable[str]:
         return
     shares = {part.kind: part.share for part in found.parts}
     yield (
-        f"Cache (flush) {shares[PartKind.CACHE]:.1%} of the growth, allocator (malloc_trim) "
-        f"{shares[PartKind.ALLOCATOR]:.1%}; {found.explained:.0%} of it is explained."
+        f"Cache (flush) {format_percent(shares[PartKind.CACHE], 1)} of the growth, allocator "
+        f"(malloc_trim) {format_percent(shares[PartKind.ALLOCATOR], 1)}; "
+        f"{format_percent(found.explained)} of it is explained."
     )
 
 
@@ -167,7 +168,7 @@ def _of_growth(found: Diagnosis, kind: PartKind) -> str:
     if found.explained is None:
         return "There were " if kind is PartKind.COLLECTOR else "There are "
     # Next to nothing is "0%", whichever sign it has.
-    return f"{round(share, 2) + 0.0:.0%} of the growth is "
+    return f"{format_percent(round(share, 2) + 0.0)} of the growth is "
 
 
 def _plural(counter: str) -> str:

@@ -12,7 +12,7 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Note
 from hybridbench.sentences.run import missing_paths
 from hybridbench.sentences.words import times
-from hybridbench.units import format_bytes, format_duration
+from hybridbench.units import format_bytes, format_duration, format_percent
 
 _CUT_BY: Final[Mapping[str, str]] = {
     "disk_full": "the disk was full",
@@ -78,8 +78,8 @@ def _busy_checkpoints(data: Mapping[str, JsonValue]) -> str:
 
 
 def _overhead(data: Mapping[str, JsonValue]) -> str:
-    share, scans = number(data, "share"), number(data, "heap_scans")
-    return f"measurement overhead: {share:.2%} of engine-loop time ({scans:,.0f} heap scans)"
+    share, scans = format_percent(number(data, "share"), 2), number(data, "heap_scans")
+    return f"measurement overhead: {share} of engine-loop time ({scans:,.0f} heap scans)"
 
 
 def _machine_slower(data: Mapping[str, JsonValue]) -> str:

@@ -13,7 +13,7 @@ from hybridbench.metrics import Unit
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import MetricResult
-from hybridbench.units import format_byte_rate, format_count, format_duration
+from hybridbench.units import format_byte_rate, format_count, format_duration, format_percent
 
 _Data = Mapping[str, JsonValue]
 
@@ -150,5 +150,7 @@ _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
         "cannot be distinguished from a sawtooth; add a column with the process id or a "
         "counter of work, or pass --never-restarted"
     ),
-    ReasonCode.GAPS: lambda data: f"{number(data, 'share'):.0%} of the judged time has no samples",
+    ReasonCode.GAPS: lambda data: (
+        f"{format_percent(number(data, 'share'))} of the judged time has no samples"
+    ),
 }

@@ -9,7 +9,7 @@ from hybridbench.analysis.facts.pools import pool_unit
 from hybridbench.analysis.reading import number, text
 from hybridbench.records.verdict import Finding
 from hybridbench.sentences.words import Words, times
-from hybridbench.units import format_count, format_duration
+from hybridbench.units import format_count, format_duration, format_percent
 
 
 def waiting_holds_slots(found: Finding) -> Words:
@@ -37,18 +37,19 @@ def _waiting_evidence(found: Finding) -> Iterable[str]:
             f"waiting requests hold slots in {holding:,.0f} of {number(data, 'samples'):,.0f} "
             f"samples, first at {format_duration(number(data, 'first_sample_s'))}"
         )
-    share, slots = number(data, "driver_share"), number(data, "driver_rise")
+    share = format_percent(number(data, "driver_share"))
+    slots = number(data, "driver_rise")
     events = number(data, "driver_events")
     if "driver_of_steps" in data:
+        of_steps = format_percent(number(data, "driver_of_steps"))
         yield (
-            f"{share:.0%} of the {slots:,.0f} slots were taken in steps with events.{found.driver} "
-            f"({times(events, 'event')}), which are {number(data, 'driver_of_steps'):.0%} of all "
-            "steps"
+            f"{share} of the {slots:,.0f} slots were taken in steps with {found.driver} "
+            f"({times(events, 'event')}), which are {of_steps} of all steps"
         )
     elif found.driver is not None:
         yield (
-            f"{share:.0%} of the {slots:,.0f} slots seen were taken in intervals in which "
-            f"events.{found.driver} rose ({times(events, 'event')})"
+            f"{share} of the {slots:,.0f} slots seen were taken in intervals in which "
+            f"{found.driver} rose ({times(events, 'event')})"
         )
     if number(data, "checkpoints_holding"):
         yield f"still held at {times(number(data, 'checkpoints_holding'), 'checkpoint')}"
@@ -78,9 +79,10 @@ def running_without_client(found: Finding) -> Words:
 
 def _begun(found: Finding) -> Iterable[str]:
     if found.driver is not None:
+        share = format_percent(number(found.data, "driver_share"))
         yield (
-            f"{number(found.data, 'driver_share'):.0%} of them appeared in intervals in which "
-            f"events.{found.driver} rose ({times(number(found.data, 'driver_events'), 'event')})"
+            f"{share} of them appeared in intervals in which "
+            f"{found.driver} rose ({times(number(found.data, 'driver_events'), 'event')})"
         )
 
 

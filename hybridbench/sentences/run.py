@@ -8,7 +8,7 @@ from hybridbench.analysis.reading import mappings, number, numbers, text
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding
 from hybridbench.sentences.words import Words, listed, times
-from hybridbench.units import format_bytes, format_count, format_duration
+from hybridbench.units import format_bytes, format_count, format_duration, format_percent
 
 _SERIES_NAMED = 3
 
@@ -49,7 +49,7 @@ def gaps(found: Finding) -> Words:
 def sampler_late(found: Finding) -> Words:
     """Samples came late."""
     share, limit = number(found.data, "share"), _seconds(found, "limit_s")
-    return Words(f"{share:.0%} of the samples were more than {limit} late")
+    return Words(f"{format_percent(share)} of the samples were more than {limit} late")
 
 
 def swapping(found: Finding) -> Words:
@@ -85,14 +85,15 @@ def starved(found: Finding) -> Words:
     why = (
         "the hypervisor gave its processors to others" if stolen else "the worker waited for a CPU"
     )
-    return Words(f"{why} for {number(found.data, 'share'):.0%} of the time")
+    return Words(f"{why} for {format_percent(number(found.data, 'share'))} of the time")
 
 
 def probe_stall(found: Finding) -> Words:
     """The bench itself stood in the way."""
+    share = format_percent(number(found.data, "share"))
     return Words(
-        f"heap scans and checkpoints stopped the engine for {number(found.data, 'share'):.0%} of "
-        "the time; raise probe.collectible_every, or lower the ballast"
+        f"heap scans and checkpoints stopped the engine for {share} of the time; raise "
+        "probe.collectible_every, or lower the ballast"
     )
 
 

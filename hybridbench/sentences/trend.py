@@ -15,7 +15,13 @@ from hybridbench.records.verdict import Finding, Rate, ThresholdResult
 from hybridbench.sentences.reasons import reason_text
 from hybridbench.sentences.thresholds import threshold_text
 from hybridbench.sentences.words import Words, driver_evidence
-from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
+from hybridbench.units import (
+    digits_apart,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+)
 
 _LEAST_ODDS = 1e-6
 _DERIVED: Final[Mapping[str, DerivedMetric]] = {d.name: d for d in DERIVED_METRICS}
@@ -83,7 +89,7 @@ def collectible_split(data: Mapping[str, JsonValue]) -> str:
             f"collectible memory grows by {grows}, faster than private memory: it accounts for all "
             "of the growth and reuses memory that was freed before"
         )
-    return f"collectible memory grows by {grows}: {share:.0%} of the memory growth"
+    return f"collectible memory grows by {grows}: {format_percent(share)} of the memory growth"
 
 
 def reused_memory(data: Mapping[str, JsonValue]) -> Iterable[str]:
@@ -126,8 +132,8 @@ def observer_grows(found: Finding) -> Words:
         f"{rate_text(hourly)}; the run says nothing about the engine's own growth",
         cause="the answers to probes are kept, or each is larger than the one before",
         evidence=(
-            f"of {whole} in all, {min(share, 1.0):.0%} or more came while {probes:.0f} probes were "
-            "answered",
+            f"of {whole} in all, {format_percent(min(share, 1.0))} or more came while "
+            f"{probes:.0f} probes were answered",
         ),
     )
 
@@ -145,8 +151,9 @@ def decay(found: Finding) -> Words:
 
 
 def _decay_evidence(found: Finding, metric: DerivedMetric) -> Iterable[str]:
-    sure, counts = (number(found.data, key) for key in ("sure_change", "least_change"))
-    yield f"worse by at least {sure:.0%} (99.9 %); a change of {counts:.0%} counts"
+    changes = (number(found.data, key) for key in ("sure_change", "least_change"))
+    sure, counts = (format_percent(change) for change in changes)
+    yield f"worse by at least {sure} (99.9 %); a change of {counts} counts"
     if metric.loads:
         yield "without what batch sizes and prompt lengths explain"
     if metric.timed:

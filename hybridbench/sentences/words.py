@@ -9,7 +9,7 @@ from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.reading import number, number_list, texts
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding
-from hybridbench.units import digits_apart
+from hybridbench.units import digits_apart, format_percent
 
 _RIVALS_NAMED = 4
 
@@ -41,11 +41,11 @@ def driver_evidence(found: Finding) -> Iterable[str]:
     events = number(found.data, "driver_events")
     if found.data.get("driver_exact"):
         each = found.rates[0].value
-        yield f"events.{found.driver} rose by {events:,.0f}; each event added exactly {each:g}"
+        yield f"{found.driver} rose by {events:,.0f}; each event added exactly {each:g}"
     else:
         share = number(found.data, "driver_share")
         yield (
-            f"{share:.0%} of the growth came in intervals in which events.{found.driver} rose "
+            f"{format_percent(share)} of the growth came in intervals in which {found.driver} rose "
             f"(by {events:,.0f} in all)"
         )
     rivals = texts(found.data, "rivals")

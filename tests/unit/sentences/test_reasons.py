@@ -134,7 +134,7 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
         "a sawtooth; add a column with the process id or a counter of work, or pass "
         "--never-restarted",
     ),
-    (ReasonCode.GAPS, {"share": 0.6}, "60% of the judged time has no samples"),
+    (ReasonCode.GAPS, {"share": 0.6}, "60 % of the judged time has no samples"),
 ]
 
 

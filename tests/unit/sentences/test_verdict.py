@@ -93,7 +93,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "residual at the last checkpoints: 60, 120",
                 "missing mamba slots, each with its last holder in the allocator's ledger: "
                 "3 (a request), 4 and 1,118 more",
-                "events.sessions_closed rose by 40; each event added exactly 3",
+                "sessions_closed rose by 40; each event added exactly 3",
             ),
         ),
     ),
@@ -114,8 +114,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=(
                 "residual over the last 5 samples: at least 5",
                 "missing kv slots: 7",
-                "60% of the slots were lost in steps with events.retracts, which are 1.2% of all "
-                "steps",
+                "60 % of the slots were lost in steps with retracts, which are 1.2 % of all steps",
             ),
         ),
     ),
@@ -170,8 +169,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             "journal only grows: 3 to 3.60 k entries; +0.90 entries per retract (0.89 to 0.92)",
             "entries are added and never removed",
             (
-                "98% of the growth came in intervals in which events.retracts rose (by 4,000 in "
-                "all)",
+                "98 % of the growth came in intervals in which retracts rose (by 4,000 in all)",
                 "retracts cannot be distinguished in this run from tombstones, a, b, c and 1 more",
             ),
         ),
@@ -245,8 +243,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=(
                 "waiting requests hold slots in 50 of 200 samples, first at 1m5s",
                 (
-                    "100% of the 40 slots were taken in steps with events.retracts (60 events),"
-                    " which are 6% of all steps"
+                    "100 % of the 40 slots were taken in steps with retracts (60 events),"
+                    " which are 6 % of all steps"
                 ),
                 "still held at 1 checkpoint",
                 "reported by the engine's own check 2 times: r7 holds slot 4",
@@ -287,7 +285,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=(
                 "in 80 of 100 readings, first at 1m15s",
                 "480 request-seconds of rows, slots and steps were spent on them",
-                "90% of them appeared in intervals in which events.disconnects rose (30 events)",
+                "90 % of them appeared in intervals in which disconnects rose (30 events)",
             ),
         ),
     ),
@@ -374,10 +372,10 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "2 full collections during the run; rates are from 3 stretches between them",
                 "collectible memory reached 62.9 MiB",
                 (
-                    "collectible memory grows by 2.70 GiB/h [2.61 GiB/h, 2.79 GiB/h]: 97% of "
+                    "collectible memory grows by 2.70 GiB/h [2.61 GiB/h, 2.79 GiB/h]: 97 % of "
                     "the memory growth"
                 ),
-                "events.nodes_evicted rose by 40; each event added exactly 0.97",
+                "nodes_evicted rose by 40; each event added exactly 0.97",
             ),
         ),
     ),
@@ -495,10 +493,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                     "at this rate the limit of 14.9 GiB is reached in 1h [50m, 1h6m] (the "
                     "memory limit of the control group)"
                 ),
-                (
-                    "98% of the growth came in intervals in which events.retracts rose (by "
-                    "4,000 in all)"
-                ),
+                ("98 % of the growth came in intervals in which retracts rose (by 4,000 in all)"),
                 (
                     "retracts cannot be distinguished in this run from tombstones, a, b, c and "
                     "1 more"
@@ -614,7 +609,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             cause="the answers to probes are kept, or each is larger than the one before",
             evidence=(
                 (
-                    "of 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h] in all, 90% or more came while 60 "
+                    "of 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h] in all, 90 % or more came while 60 "
                     "probes were answered"
                 ),
             ),
@@ -636,7 +631,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         Words(
             "the time of the model for each token rose in one step from 0.1 ms to 0.3 ms",
             evidence=(
-                "worse by at least 150% (99.9 %); a change of 15% counts",
+                "worse by at least 150 % (99.9 %); a change of 15 % counts",
                 "without what batch sizes and prompt lengths explain",
                 "the other times of the run did not rise with it, so it is not the machine",
                 "it follows nodes_evicted better than it follows time",
@@ -657,7 +652,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             "the share of prompt tokens served by the cache fell steadily from 90 % to 50 %",
-            evidence=("worse by at least 35% (99.9 %); a change of 10% counts",),
+            evidence=("worse by at least 35 % (99.9 %); a change of 10 % counts",),
         ),
     ),
     "a limit on a cost": (
@@ -787,7 +782,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     ),
     "late samples": (
         found(FindingCode.SAMPLER_LATE, {"share": 0.2, "limit_s": 2.0}),
-        Words("20% of the samples were more than 2s late"),
+        Words("20 % of the samples were more than 2s late"),
     ),
     "swapping": (
         found(FindingCode.SWAPPING, {"swapped_bytes": 64e6}),
@@ -810,16 +805,16 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     ),
     "starved by the hypervisor": (
         found(FindingCode.STARVED, {"metric": "host_steal_s", "share": 0.3}),
-        Words("the hypervisor gave its processors to others for 30% of the time"),
+        Words("the hypervisor gave its processors to others for 30 % of the time"),
     ),
     "starved by processes": (
         found(FindingCode.STARVED, {"metric": "run_delay_s", "share": 0.3}),
-        Words("the worker waited for a CPU for 30% of the time"),
+        Words("the worker waited for a CPU for 30 % of the time"),
     ),
     "stalled by probes": (
         found(FindingCode.PROBE_STALL, {"share": 0.16}),
         Words(
-            "heap scans and checkpoints stopped the engine for 16% of the time; raise "
+            "heap scans and checkpoints stopped the engine for 16 % of the time; raise "
             "probe.collectible_every, or lower the ballast"
         ),
     ),
@@ -981,7 +976,7 @@ NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
     (
         NoteCode.OVERHEAD,
         {"share": 0.007, "heap_scans": 12},
-        "measurement overhead: 0.70% of engine-loop time (12 heap scans)",
+        "measurement overhead: 0.70 % of engine-loop time (12 heap scans)",
     ),
     (
         NoteCode.MACHINE_SLOWER,
