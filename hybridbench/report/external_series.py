@@ -147,6 +147,7 @@ def _row_json(row: JudgedSeries) -> JsonValue:
     return {
         "metric": row.name,
         "verdict": row.verdict.value,
+        "code": None if result.why is None else result.why.code,
         "reason": result.reason,
         "model": result.model,
         "window_s": list(result.window_s),
