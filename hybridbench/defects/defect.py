@@ -72,8 +72,7 @@ class Signature:
         alone: nothing but this finding may say that anything leaks.
         exact: found by arithmetic, not by statistics: seconds suffice.
         duration_s: how long a run must be for the finding.
-        quick_s: how long the quick self-test runs it; 45 where half a minute has too few events,
-            less where that has thousands.
+        quick_s: how long the quick self-test runs it; more where half a minute has too few events.
         found_by: what a soak cannot find is found by a comparison with the engine without it; its
             verdict is that of the comparison, and its kinds are words of compared metrics.
     """

@@ -54,7 +54,6 @@ DEFECT = Defect(
         # A check tells what is wrong at its moment, and the engine tells the same only once.
         counted="count",
         at_most=True,
-        quick_s=45.0,
     ),
     patches=(
         Patch(HybridReqToTokenPool, "_map_state", _map_state, fingerprint="368aa2f7fd2b"),

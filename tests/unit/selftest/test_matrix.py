@@ -47,12 +47,11 @@ def test_quick_has_a_trend_of_memory_and_the_control_that_does_the_same_work() -
     assert control.signature.verdicts == ("CLEAN",)
 
 
-def test_quick_rows_are_half_a_minute_unless_their_defect_needs_more_or_less() -> None:
+def test_quick_rows_are_half_a_minute_unless_their_defect_needs_more() -> None:
     exact = [d for d in KNOWN if d.signature.exact]
     rows = {row.defect.slug: row for row in quick_matrix(exact) if row.defect is not None}
 
-    assert {row.duration_s for row in rows.values()} == {28.0, 30.0, 45.0}
-    assert [slug for slug, row in rows.items() if row.duration_s < 30] == ["swa-stale-mapping"]
+    assert {row.duration_s for row in rows.values()} == {30.0, 40.0, 45.0}
     for slug in ("rid-state-orphan", "request-partial-cycle", "undrained-recorder"):
         # In the full matrix these are found after more than half a minute.
         assert rows[slug].duration_s == 45.0
