@@ -15,6 +15,7 @@ import typer
 from hybridbench.cli import bench_compare
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.errors import ExitCode
+from hybridbench.units import format_percent
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -67,7 +68,7 @@ def cache(
         typer.echo(
             f"{name:26} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
             f"{row.evict_us:7.1f} {row.cache_us_per_turn:8.1f} {row.turns_per_s:8.0f} "
-            f"{row.cache_time_share:8.0%} {row.hit_rate:8.0%}"
+            f"{format_percent(row.cache_time_share):>8} {format_percent(row.hit_rate):>8}"
         )
     typer.echo("\ncost of one eviction, most old nodes internal or locked")
     for cost in bench_eviction():

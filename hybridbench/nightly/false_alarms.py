@@ -9,6 +9,7 @@ from typing import Final
 
 from hybridbench.metrics import METRICS, Check
 from hybridbench.records.nightly import Cell, CellKind, Policy
+from hybridbench.units import format_percent
 
 # detection.md, "How well it does": 3 false alarms in 552 clean traces on one fresh seed, none
 # in 552 on another.  The worse of the two is used; with none, up to 0.0054 could not be excluded.
@@ -56,7 +57,8 @@ class FalseAlarms:
             parts.append(_count(self.compares, "comparison"))
         one_in = f", about one in {_rounded(1 / self.share)}" if self.share > 0 else ""
         confirmed = ", each failure confirmed by a second seed" if self.confirmed else ""
-        return f"{self.share:.2%} of nightly runs{one_in}: {' and '.join(parts)}{confirmed}"
+        of = f"{' and '.join(parts)}{confirmed}"
+        return f"{format_percent(self.share, 2)} of nightly runs{one_in}: {of}"
 
     @property
     def formula(self) -> str:

@@ -17,7 +17,7 @@ from hybridbench.nightly.plan import LoadedPlan, load_plan
 from hybridbench.nightly.policy import Rules
 from hybridbench.records.nightly import PlanRecord, Policy, Waiver
 from hybridbench.targets.engine_files import installed_engine_files
-from hybridbench.units import format_duration
+from hybridbench.units import format_duration, format_percent
 
 # Boot, warm starts, checkpoints, judging and the report, beside the traffic; measured at 8 to 25 s.
 OVERHEAD_S: Final = 20.0
@@ -143,7 +143,7 @@ def _note(
     share = sum(cell.cell.duration_s for cell in shortened) / full_s if full_s else 0.0
     note = (
         f"budget {format_duration(budget_s)}: {len(kept)} of {len(kept) + len(left_out)} cells at "
-        f"{share:.0%} of their length, a fifth kept for what is run again or extended"
+        f"{format_percent(share)} of their length, a fifth kept for what is run again or extended"
     )
     if left_out:
         note += f"; left out: {', '.join(cell.id for cell in left_out)}"

@@ -26,7 +26,7 @@ from hybridbench.report.document import DiagnosisText, Table
 from hybridbench.report.wording import amount, clock_text, command_text
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
 from hybridbench.sentences.diagnosis import bug_report, part_detail
-from hybridbench.units import format_duration
+from hybridbench.units import format_duration, format_percent
 
 _RUNG_WORDS = {
     "rest": "idle, nothing released",
@@ -48,7 +48,7 @@ def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
         rungs=_rungs_table(found.rungs),
         holders=_holders_table(found.holdings),
         calls=_calls_table(found.allocations),
-        cycles=tuple(f"{cycle.share:.0%}: {cycle}" for cycle in found.garbage.cycles),
+        cycles=tuple(f"{format_percent(cycle.share)}: {cycle}" for cycle in found.garbage.cycles),
         notes=found.notes,
     )
 
@@ -173,7 +173,7 @@ def _split_table(found: Diagnosis) -> Table:
         (
             part.kind.value,
             amount(part.size_bytes, "B", signed=True),
-            f"{part.share:.1%}",
+            format_percent(part.share, 1),
             part_detail(found, part.kind),
         )
         for part in found.parts
@@ -181,7 +181,11 @@ def _split_table(found: Diagnosis) -> Table:
     if found.explained is None:
         # Shares of next to nothing would only mislead.
         rows = tuple((row[0], row[1], "", row[3]) for row in rows)
-    said = f"explained {found.explained:.0%}" if found.explained is not None else "too little"
+    said = (
+        f"explained {format_percent(found.explained)}"
+        if found.explained is not None
+        else "too little"
+    )
     note = (
         f"Growth of idle private memory from {clock_text(found.from_s)} to "
         f"{clock_text(found.to_s)}: {amount(found.growth_bytes, 'B', signed=True)}; {said}."

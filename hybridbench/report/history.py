@@ -33,7 +33,7 @@ from hybridbench.report.document import (
 )
 from hybridbench.report.wording import amount, level_text
 from hybridbench.thresholds import Stat
-from hybridbench.units import sparkline
+from hybridbench.units import format_percent, sparkline
 
 _SPARKS_MOST: Final = 40
 _ROWS_MOST: Final = 30
@@ -177,8 +177,8 @@ def _notes(series: Sequence[Series], unread: Sequence[Unread]) -> Iterable[str]:
         yield (
             f"A change is reported where a permutation test gives p < {ALPHA:g}, with "
             f"{FEWEST_ON_A_SIDE} runs or more on either side; or, for the newest run alone, where "
-            f"it is outside the {1 - ALPHA:.0%} prediction interval of {FEWEST_BEFORE} or more "
-            "runs before it."
+            f"it is outside the {format_percent(1 - ALPHA)} prediction interval of {FEWEST_BEFORE} "
+            "or more runs before it."
         )
     invalid = sum(point.verdict == "INVALID" for one in series for point in one.points)
     if invalid:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import yaml
 
+from hybridbench.metrics import Unit
 from hybridbench.records.json_value import JsonValue, as_mapping, plain_value
 from hybridbench.records.manifest import (
     Manifest,
@@ -17,8 +19,8 @@ from hybridbench.records.manifest import (
     manifest_to_json,
 )
 from hybridbench.report.document import Table
-from hybridbench.report.wording import plain_text
-from hybridbench.units import format_bytes, format_duration
+from hybridbench.report.wording import amount, plain_text
+from hybridbench.units import format_duration
 
 _SECTIONS: Final = (
     ("model", "Model"),
@@ -46,6 +48,8 @@ _ELSEWHERE: Final = frozenset(
         "segments",
     }
 )
+# How names of the manifest end, the unit that says, and how many of it one is.
+_UNITS: Final = (("_bytes", Unit.BYTES, 1), ("_kib", Unit.BYTES, 1024), ("_s", "s", 1))
 
 
 def provenance_tables(manifest: Manifest, recorded_s: float) -> tuple[Table, ...]:
@@ -129,18 +133,23 @@ def _segments(entries: Sequence[SegmentFacts]) -> list[Table]:
 
 def _table(title: str, section: Mapping[str, JsonValue], note: str) -> Table:
     rows = tuple(
-        (_key_text(key), _value_text(key, value))
-        for key, value in section.items()
-        if key != "note" and value is not None
+        _entry(key, value) for key, value in section.items() if key != "note" and value is not None
     )
     return Table(title, ("", ""), rows, note=note)
 
 
-def _key_text(key: str) -> str:
-    return key.removesuffix("_bytes").replace("_", " ")
-
-
-def _value_text(key: str, value: JsonValue) -> str:
-    if key.endswith("_bytes") and isinstance(value, int | float) and not isinstance(value, bool):
-        return format_bytes(float(value))
-    return plain_text(value)
+def _entry(key: str, value: JsonValue) -> tuple[str, str]:
+    """A key and its value, for people: the unit stands behind the number, not in the name."""
+    # Environment variables keep their spelling.
+    name = key if key.isupper() else key.replace("_", " ")
+    if isinstance(value, Mapping):
+        inner = (" ".join(_entry(key, item)) for key, item in value.items())
+        return name, ", ".join(inner) or "none"
+    # A number of /proc may be stored as its text.
+    number = float(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(number, int | float | None) and not isinstance(number, bool):
+        for suffix, unit, factor in _UNITS:
+            if key.endswith(suffix):
+                size = math.nan if number is None else number * factor
+                return name.removesuffix(suffix.replace("_", " ")), amount(size, unit)
+    return name, plain_text(value) or "none"

@@ -25,6 +25,7 @@ from hybridbench.units import (
     format_bytes,
     format_count,
     format_duration,
+    format_percent,
     sparkline,
 )
 
@@ -202,7 +203,7 @@ def picture(status: RunStatus, width: int) -> RenderableType:
     table.add_row("TTFT", *_ttft(status.ttft_ms))
     table.add_row(
         "probes",
-        f"{status.probe_share:.2%}",
+        format_percent(status.probe_share, 2),
         f"{status.heap_scans} heap scans, {status.checkpoints} checkpoints, "
         f"{format_bytes(status.collectible_bytes)} uncollected garbage",
     )
@@ -238,7 +239,7 @@ def _pool_bar(level: PoolLevel, bar_width: int, width: int) -> Text:
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}" if whole else "-"
+    return format_percent(part / whole) if whole else "-"
 
 
 def _ink(status: RunStatus) -> str:

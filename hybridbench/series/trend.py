@@ -26,7 +26,7 @@ from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.sentences.reasons import phrased_metric
 from hybridbench.series.timeline import Falls, longest_stretch
 from hybridbench.series.units import Meaning, unlabelled
-from hybridbench.units import format_duration
+from hybridbench.units import format_duration, format_percent
 
 _MIB = float(2**20)
 _GAP_TIMES, _GAP_LEAST_S = 10.0, 10.0
@@ -274,5 +274,5 @@ def _gaps(t: FloatArray) -> tuple[float, str]:
         return share, ""
     return share, (
         f"{gaps.size} gap{'s' * (gaps.size > 1)} without samples, the longest "
-        f"{format_duration(float(gaps.max()))}: {share:.0%} of the judged time"
+        f"{format_duration(float(gaps.max()))}: {format_percent(share)} of the judged time"
     )

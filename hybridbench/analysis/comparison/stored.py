@@ -27,6 +27,7 @@ from hybridbench.analysis.exact.validity import share_of_time
 from hybridbench.analysis.facts.window import Window, judged_window
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.work_cost import summed
+from hybridbench.units import format_percent
 
 MOST_WINDOWS = 24
 # From one run to the next a shared machine is faster or slower by about this (a standard deviation
@@ -79,7 +80,7 @@ def not_alone(records: Sequence[RunRecord]) -> str:
         shares.append(0.0 if window is None else sum(share_of_time(s, window) for s in series))
     if max(shares, default=0.0) <= _WAITED:
         return ""
-    said = " and ".join(f"{share:.0%}" for share in shares)
+    said = " and ".join(format_percent(share) for share in shares)
     return f"the workers were kept from a processor for {said} of the time"
 
 

@@ -11,7 +11,7 @@ from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine_config import EngineConfig
 from hybridbench.errors import ConfigError
-from hybridbench.units import format_bytes
+from hybridbench.units import format_bytes, format_percent
 
 # The rest is for activations, for Python, and for what a run is there to find.
 MEMORY_SHARE = 0.8
@@ -104,6 +104,6 @@ def fit_to_memory(
         f"engine: {config.model} does not fit: its weights take "
         f"{format_bytes(sizes.weight_bytes)} and each state slot "
         f"{format_bytes(sizes.state_bytes_per_slot)}, but {format_bytes(free_bytes)} are free, of "
-        f"which {MEMORY_SHARE:.0%} may be used; "
+        f"which {format_percent(MEMORY_SHARE)} may be used; "
         f"{largest or 'no preset'} would fit."
     )

@@ -129,7 +129,7 @@ def test_no_speed_is_called_when_others_had_the_processors() -> None:
 
     throughput = found["throughput_tokens_per_s"]
     assert throughput.call is Call.INCONCLUSIVE
-    assert "0% and 40%" in throughput.reason
+    assert "0 % and 40 %" in throughput.reason
     assert found["hit_rate"].call is Call.SAME
 
 
