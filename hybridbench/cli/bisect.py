@@ -93,6 +93,7 @@ class _Search:
         from hybridbench.analysis.comparison.compare import compare
         from hybridbench.compare.bisect import Answer, Tried, answer_of, symptoms_of
         from hybridbench.compare.store import read_comparison
+        from hybridbench.sentences.comparison import phrased_comparison
 
         if revision.tree == self._good.tree:
             return _printed(Tried(revision, Answer.GOOD, "no file of hybridbench differs"))
@@ -100,7 +101,7 @@ class _Search:
             stored = read_comparison(self._comparison(revision))
         except (ConfigError, WorkerFailedError) as error:
             return _printed(Tried(revision, Answer.SKIPPED, str(error)))
-        verdict = compare(stored.comparison, stored.terms)
+        verdict = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
         if self._symptoms is None:
             self._symptoms = symptoms_of(verdict)
         answer = answer_of(stored.comparison, verdict, self._symptoms)

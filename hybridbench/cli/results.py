@@ -57,16 +57,12 @@ def _nightly_run(directory: Path) -> Result:
 
 
 def _comparison(directory: Path) -> Result:
-    from hybridbench.analysis.comparison.answer import check_ratios
-    from hybridbench.analysis.comparison.compare import compare
-    from hybridbench.compare.store import read_comparison
+    from hybridbench.compare.store import judged_comparison, read_comparison
     from hybridbench.report.comparison import ComparisonSource, comparison_document
     from hybridbench.report.comparison_json import write_comparison
-    from hybridbench.sentences.thresholds import phrased_ratios
 
     stored = read_comparison(directory)
-    judged = compare(stored.comparison, stored.terms)
-    verdict, ratios = phrased_ratios(*check_ratios(judged, stored.manifest.thresholds))
+    verdict, ratios = judged_comparison(stored)
     source = ComparisonSource(
         run_id=stored.manifest.comparison_id or directory.name,
         command=stored.manifest.command,

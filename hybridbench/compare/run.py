@@ -32,6 +32,7 @@ from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_i
 from hybridbench.runs.live import make_view
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.status import View
+from hybridbench.sentences.comparison import look_text
 from hybridbench.units import format_duration
 
 T = TypeVar("T")
@@ -333,8 +334,7 @@ class _Comparison:
             looks=self._plan.terms.looks,
             open_loop=is_open_loop([side.manifest for side in sides]),
         )
-        more = "" if seen.rounds_needed is None else f"; about {seen.rounds_needed} more rounds"
-        self._view.note(f"after {self._rounds} rounds: {seen.said}{more}")
+        self._view.note(f"after {self._rounds} rounds: {look_text(seen)}")
         return seen.decided
 
     def _round_line(self, sides: Sequence[ComparedSide]) -> str:

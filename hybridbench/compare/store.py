@@ -17,10 +17,13 @@ from typing import Final, Self
 
 import msgspec
 
+from hybridbench.analysis.comparison.answer import CheckedRatio, check_ratios
+from hybridbench.analysis.comparison.compare import compare
 from hybridbench.analysis.comparison.records import (
     Block,
     Comparison,
     ComparisonTerms,
+    ComparisonVerdict,
     Version,
 )
 from hybridbench.analysis.comparison.stored import stored_blocks
@@ -52,6 +55,8 @@ from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import BLOCKS, COMPARISON, make_run_dir, new_run_id
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.unused import remove_unused
+from hybridbench.sentences.comparison import phrased_comparison
+from hybridbench.sentences.thresholds import phrased_ratios
 from hybridbench.sentences.verdict import phrased
 from hybridbench.thresholds import parse_threshold
 
@@ -63,6 +68,14 @@ class StoredComparison:
     comparison: Comparison
     terms: ComparisonTerms
     manifest: ComparisonManifest
+
+
+def judged_comparison(
+    stored: StoredComparison,
+) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
+    """The answer in words, and the thresholds on ratios that it was held against."""
+    verdict = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
+    return phrased_ratios(*check_ratios(verdict, stored.manifest.thresholds))
 
 
 class ComparisonWriter:

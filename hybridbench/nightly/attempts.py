@@ -16,8 +16,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from hybridbench.analysis.comparison.answer import CheckedRatio, check_ratios
-from hybridbench.analysis.comparison.compare import compare
+from hybridbench.analysis.comparison.answer import CheckedRatio
 from hybridbench.analysis.comparison.records import (
     Call,
     Change,
@@ -28,7 +27,7 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.analysis.facts.window import judged_length_s, last_segment, segments
 from hybridbench.analysis.record import RunRecord
-from hybridbench.compare.store import StoredComparison, read_comparison
+from hybridbench.compare.store import StoredComparison, judged_comparison, read_comparison
 from hybridbench.errors import RunDirectoryError
 from hybridbench.history.comparable import machine
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, PlannedCell
@@ -46,7 +45,6 @@ from hybridbench.records.verdict import Finding, ThresholdOutcome, Verdict, Verd
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.reader import read_run
-from hybridbench.sentences.thresholds import phrased_ratios
 
 # Shown from one nightly run to the next; medians over the judged window.
 _METRICS: Final = (
@@ -202,8 +200,7 @@ def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Atte
 
 
 def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
-    judged = compare(stored.comparison, stored.terms)
-    verdict, ratios = phrased_ratios(*check_ratios(judged, stored.manifest.thresholds))
+    verdict, ratios = judged_comparison(stored)
     findings = (
         *(finding for side in verdict.sides for finding in _findings(side)),
         *(finding for ratio in ratios for finding in _ratio_findings(ratio, verdict)),

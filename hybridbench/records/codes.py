@@ -196,6 +196,28 @@ class ReasonCode(StrEnum):
     GAPS = "gaps"
 
 
+class ComparedCode(StrEnum):
+    """Why a comparison leaves a metric undecided, or judges a finding as it does."""
+
+    # Of a metric.
+    FEW_PAIRS = "few-pairs"
+    NOT_ALONE = "not-alone"
+    LOAD_UNKNOWN = "load-unknown"
+    NEAR_MARGIN = "near-margin"
+    ACROSS_MARGIN = "across-margin"
+    # Of a finding, or of the growth of a metric.
+    OTHER_DRIVER = "other-driver"
+    FEW_EVENTS = "few-events"
+    SHORTER_RUN = "shorter-run"
+    UNDER_A_TENTH = "under-a-tenth"
+    INVALID_RUN = "invalid-run"
+    NO_RATE = "no-rate"
+    ONE_RUN_ALONE = "one-run-alone"
+    BELOW_LIMIT = "below-limit"
+    NO_LEAK = "no-leak"
+    FASTER_THAN_MEMORY = "faster-than-memory"
+
+
 class UnmeasuredCode(StrEnum):
     """Why there is nothing to hold a threshold against."""
 

@@ -106,7 +106,7 @@ class Finding:
 class Why:
     """Why something is judged as it is, before ``sentences/`` makes a text of it."""
 
-    code: str  # of ReasonCode or UnmeasuredCode; a later version may know more
+    code: str  # of ReasonCode, UnmeasuredCode or ComparedCode; a later version may know more
     data: Mapping[str, JsonValue] = field(default_factory=dict)
 
 

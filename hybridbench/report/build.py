@@ -33,19 +33,21 @@ from hybridbench.report.timeline import last_moment_s, timeline_of
 from hybridbench.report.wording import (
     BADGES,
     NO_RATE,
+    clock_text,
+    command_text,
+    metric_label,
+    metric_title,
+    plain_text,
+    rate_facts,
+)
+from hybridbench.sentences.rates import (
     TIME_UNITS,
     amount,
     bound_text,
-    clock_text,
-    command_text,
     full_rate_text,
     interval_text,
-    metric_label,
-    metric_title,
     number,
     per_text,
-    plain_text,
-    rate_facts,
     rate_text,
 )
 from hybridbench.units import format_duration

@@ -27,7 +27,6 @@ from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
 from hybridbench.report.comparison_tables import (
-    change_text,
     comparison_tables,
     display_name,
     letter,
@@ -47,8 +46,15 @@ from hybridbench.report.provenance import model_note, provenance_tables, started
 from hybridbench.report.serving import compared_serving
 from hybridbench.report.thresholds import STATE
 from hybridbench.report.timeline import last_moment_s
-from hybridbench.report.wording import BADGES, full_rate_text, without_options
+from hybridbench.report.wording import (
+    BADGES,
+    without_options,
+)
 from hybridbench.rundir.layout import VERDICT
+from hybridbench.sentences.comparison import change_text, leak_text, undecided_text
+from hybridbench.sentences.rates import (
+    full_rate_text,
+)
 
 _BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
     Outcome.REGRESSION: ("▲", Tone.BAD),
@@ -165,7 +171,9 @@ def _answer(
             yield Fact("Speed", who + _metric_sentence(primary, verdict))
         for row in side.leaks:
             if row.change in _TOLD:
-                yield Fact(f"Leak {row.change.value.lower()}", who + _leak_sentence(row))
+                yield Fact(
+                    f"Leak {row.change.value.lower()}", who + _leak_sentence(row, side.leaks)
+                )
         memory = [m for m in side.metrics if m.metric in (MEMORY_AT_REST, PEAK_MEMORY)]
         if memory:
             said = "; ".join(f"{m.label} {change_text(m)} {m.word}" for m in memory)
@@ -176,18 +184,12 @@ def _answer(
 def _metric_sentence(metric: MetricComparison, verdict: ComparisonVerdict) -> str:
     blocks = "pairs" if verdict.interleaved else "windows of each run"
     said = f"{metric.label} {change_text(metric)} {metric.word}, {metric.pairs} {blocks}"
-    if metric.pairs_needed is not None:
-        said += f"; {metric.reason}; about {metric.pairs_needed} more pairs would decide"
-    elif metric.reason:
-        said += f"; {metric.reason}"
-    return said
+    undecided = undecided_text(metric)
+    return f"{said}; {undecided}" if undecided else said
 
 
-def _leak_sentence(row: LeakComparison) -> str:
-    said = row.title
-    if row.difference is not None:
-        said += f"; difference {full_rate_text(row.difference)}"
-    return said + (f"; {row.reason}" if row.reason else "")
+def _leak_sentence(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
+    return leak_text(row, leaks) + (f"; {row.reason}" if row.reason else "")
 
 
 def _next_step(comparison: Comparison, verdict: ComparisonVerdict, command: Sequence[str]) -> Fact:

@@ -20,10 +20,12 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import label_of
 from hybridbench.records.verdict import VerdictKind
-from hybridbench.report.comparison_tables import change_text, percent
 from hybridbench.report.document import Gate, GateState, Measure
 from hybridbench.report.gates import stopped_short
-from hybridbench.report.wording import full_rate_text
+from hybridbench.sentences.comparison import change_text, percent
+from hybridbench.sentences.rates import (
+    full_rate_text,
+)
 
 _OUTCOME: Final = {
     Outcome.REGRESSION: GateState.FAILED,

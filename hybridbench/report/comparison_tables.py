@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,6 @@ from hybridbench.analysis.comparison.records import (
     Comparison,
     ComparisonVerdict,
     LeakComparison,
-    MetricComparison,
     Role,
     SideComparison,
     Version,
@@ -21,7 +19,13 @@ from hybridbench.metrics import label_of
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
 from hybridbench.report.timeline import last_moment_s
-from hybridbench.report.wording import amount, interval_text, level_text, rate_text
+from hybridbench.sentences.comparison import change_text, percent
+from hybridbench.sentences.rates import (
+    amount,
+    interval_text,
+    level_text,
+    rate_text,
+)
 from hybridbench.units import format_duration
 
 _ROLE: Final = {
@@ -41,21 +45,6 @@ def letter(version: int) -> str:
 def display_name(version: Version) -> str:
     """What the user called it; of a run directory its own name."""
     return Path(version.name).name if version.kind == "run" else version.name
-
-
-def percent(ratio: float) -> str:
-    """A ratio as a change: ``−4.9 %``."""
-    change = 100.0 * (ratio - 1.0)
-    sign = "\N{MINUS SIGN}" if change < -0.05 else ("+" if change > 0.05 else "")
-    return f"{sign}{abs(change):.1f} %"
-
-
-def change_text(metric: MetricComparison) -> str:
-    """``−4.9 % ± 0.8 %``, the half width being that of the interval's ends."""
-    half = 50.0 * (metric.upper - metric.lower)
-    if not math.isfinite(half) or half > 100.0:
-        return f"{percent(metric.ratio)} ± >100 %"
-    return f"{percent(metric.ratio)} ± {half:.1f} %"
 
 
 def comparison_tables(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[Table, ...]:
@@ -95,6 +84,7 @@ def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str
         columns,
         rows,
         frozenset({1, 3, 4, 5}),
+        optional=frozenset({5, 6}),
         note=_metric_note(side, verdict),
         empty="no block of both versions has a metric in common",
     )

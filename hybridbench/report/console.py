@@ -44,8 +44,8 @@ _STYLE: Final = {
     Tone.VOID: "magenta",
 }
 _EVIDENCE_MAX: Final = 3
-# What names and sentences in a table may be folded to, and what lies between two columns.
-_FOLDED: Final = 16
+# Characters: a longer word of a table, such as a path, is folded; what lies between two columns.
+_LONGEST_WORD: Final = 26
 _PADDING: Final = 3
 _FINDINGS_MAX: Final = 5
 
@@ -123,24 +123,29 @@ class _Fitted:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         del console
         keep = list(range(len(self.table.columns)))
+        for column in sorted(self.table.optional, reverse=True):
+            if _width(self.table, keep) > options.max_width:
+                keep.remove(column)
         while keep[-1] in self.table.numeric and _width(self.table, keep) > options.max_width:
             keep.pop()
         fits = _width(self.table, keep) <= options.max_width
         yield _table(self.table, tuple(keep), whole_numbers=fits)
-        left = self.table.columns[len(keep) :]
+        left = [name for i, name in enumerate(self.table.columns) if i not in keep]
         if left:
-            yield _shown(f"not on so narrow a terminal: {', '.join(left)}", style="dim")
+            yield _shown(f"omitted at this width: {', '.join(left)}", style="dim")
 
 
 def _width(table: Table, keep: Sequence[int]) -> int:
-    """The least width at which no number and no answer is torn; other words may be folded."""
-    widths = []
-    for column in keep:
-        words = [table.columns[column], *(row[column] for row in table.rows)]
-        longest = max(len(word) for word in words)
-        torn = column in table.numeric or _has_answers(table, column)
-        widths.append(longest if torn else min(longest, _FOLDED))
-    return sum(widths) + _PADDING * (len(keep) - 1)
+    """The least width at which no number, no answer and no word is torn; lines may be folded."""
+    return sum(_column_width(table, column) for column in keep) + _PADDING * (len(keep) - 1)
+
+
+def _column_width(table: Table, column: int) -> int:
+    cells = [table.columns[column], *(row[column] for row in table.rows)]
+    if column in table.numeric or _has_answers(table, column):
+        return max(map(len, cells))
+    words = (word for cell in cells for word in cell.split())
+    return min(max(map(len, words), default=0), _LONGEST_WORD)
 
 
 def _has_answers(table: Table, column: int) -> bool:
@@ -221,7 +226,9 @@ def _table(table: Table, keep: tuple[int, ...], *, whole_numbers: bool = False) 
         side: JustifyMethod = "right" if column in table.numeric else "left"
         # Torn over two lines a verdict is hard to find again, and a number says nothing.
         whole = (whole_numbers and column in table.numeric) or _has_answers(table, column)
-        rich.add_column(_shown(table.columns[column]), justify=side, overflow="fold", no_wrap=whole)
+        least = _column_width(table, column) if whole_numbers else None
+        heading = _shown(table.columns[column])
+        rich.add_column(heading, justify=side, overflow="fold", no_wrap=whole, min_width=least)
     for row in table.rows:
         rich.add_row(*(_shown(row[column]) for column in keep))
     return rich

@@ -138,6 +138,7 @@ class Table:
     note: str = ""
     empty: str = ""
     links: tuple[str, ...] = ()  # one a row, or none: where its first cell leads, a relative path
+    optional: frozenset[int] = frozenset()  # columns that a narrow terminal leaves out first
 
 
 # The label of ``Document.ruling`` in every format.

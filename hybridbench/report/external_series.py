@@ -15,6 +15,8 @@ from hybridbench.report.document import Document, DocumentKind, FindingText, Tab
 from hybridbench.report.wording import (
     BADGES,
     NO_RATE,
+)
+from hybridbench.sentences.rates import (
     full_rate_text,
     interval_text,
     rate_text,

@@ -31,7 +31,10 @@ from hybridbench.report.document import (
     Table,
     Tone,
 )
-from hybridbench.report.wording import amount, level_text
+from hybridbench.sentences.rates import (
+    amount,
+    level_text,
+)
 from hybridbench.thresholds import Stat
 from hybridbench.units import format_percent, sparkline
 

@@ -6,17 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from hybridbench.analysis.reading import mapping, number, text
-from hybridbench.analysis.trend.growth import part_and_whole
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, DerivedMetric
 from hybridbench.metrics import Unit, label_of
 from hybridbench.records.codec import from_json
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, Rate, ThresholdResult
+from hybridbench.sentences.rates import full_rate_text
 from hybridbench.sentences.reasons import reason_text
 from hybridbench.sentences.thresholds import threshold_text
 from hybridbench.sentences.words import Words, driver_evidence
 from hybridbench.units import (
-    digits_apart,
     format_bytes,
     format_count,
     format_duration,
@@ -30,11 +29,11 @@ _DERIVED: Final[Mapping[str, DerivedMetric]] = {d.name: d for d in DERIVED_METRI
 def growth(found: Finding) -> Words:
     """A metric that grows without end."""
     rates = found.rates
-    per_event = "" if found.driver is None else f"; {rate_text(rates[1])}"
+    per_event = "" if found.driver is None else f"; {_grown(rates[1])}"
     split = collectible_split(found.data)
     garbage = number(mapping(found.data, "collectible"), "share") > 0.5
     return Words(
-        f"{label_of(found.subject)} grows by {rate_text(rates[0])}{per_event}",
+        f"{label_of(found.subject)} grows by {_grown(rates[0])}{per_event}",
         cause="garbage that waits for a full collection" if garbage else "",
         evidence=(
             *_judged(found),
@@ -51,7 +50,7 @@ def _judged(found: Finding) -> Iterable[str]:
     judged = format_duration(number(data, "judged_s"))
     yield f"{judged} judged; best model: {text(data, 'model')}; {_why(data)}"
     if found.driver != "finishes":
-        yield from (rate_text(rate) for rate in found.rates if rate.per == "request")
+        yield from (_grown(rate) for rate in found.rates if rate.per == "request")
 
 
 def _odds(data: Mapping[str, JsonValue]) -> Iterable[str]:
@@ -83,7 +82,7 @@ def collectible_split(data: Mapping[str, JsonValue]) -> str:
     split = mapping(data, "collectible")
     if not split:
         return ""
-    share, grows = number(split, "share"), rate_text(_rate(split))
+    share, grows = number(split, "share"), _grown(_rate(split))
     if share > 1.0:
         return (
             f"collectible memory grows by {grows}, faster than private memory: it accounts for all "
@@ -96,7 +95,17 @@ def reused_memory(data: Mapping[str, JsonValue]) -> Iterable[str]:
     """Why a part can grow by more than the process does."""
     part = mapping(data, "faster_than_memory")
     if part:
-        yield part_and_whole(_rate(part), number(part, "memory_upper"))
+        yield faster_than_memory(part)
+
+
+def faster_than_memory(part: Mapping[str, JsonValue]) -> str:
+    """Why objects can grow by more than the process does: their rate and the bound on memory."""
+    most = format_bytes(number(part, "memory_upper"))
+    return (
+        f"these objects accumulate {_grown(_rate(part))} between collections, more than private "
+        f"memory grows by (at most {most}/h, 95 %): they reuse memory that was freed before, so "
+        "this is not growth of the process"
+    )
 
 
 def undecided(found: Finding) -> Words:
@@ -125,11 +134,11 @@ def _why(data: Mapping[str, JsonValue]) -> str:
 def observer_grows(found: Finding) -> Words:
     """The bench makes the worker grow."""
     hourly, per_probe = found.rates
-    whole = rate_text(_rate(mapping(found.data, "memory")))
+    whole = _grown(_rate(mapping(found.data, "memory")))
     share, probes = number(found.data, "share"), number(found.data, "probes")
     return Words(
         f"answering probes makes the worker grow: {format_bytes(per_probe.value)} per probe, "
-        f"{rate_text(hourly)}; the run says nothing about the engine's own growth",
+        f"{_grown(hourly)}; the run says nothing about the engine's own growth",
         cause="the answers to probes are kept, or each is larger than the one before",
         evidence=(
             f"of {whole} in all, {format_percent(min(share, 1.0))} or more came while "
@@ -187,16 +196,9 @@ def threshold(found: Finding) -> Words:
     return Words(title, evidence=(f"the user's threshold: {text(data, 'threshold')}",))
 
 
-def rate_text(rate: Rate) -> str:
-    """``3.45 GiB/h [3.40 GiB/h, 3.50 GiB/h]``, or the same in counts."""
-    in_bytes = rate.unit == Unit.BYTES.value
-    form = format_bytes if in_bytes else format_count
-    unit = "" if in_bytes else f" {rate.unit}"
-    digits = digits_apart(form, (rate.value, rate.lower, rate.upper))
-    value, lower, upper = (
-        f"{form(end, digits)}{unit}/{rate.per}" for end in (rate.value, rate.lower, rate.upper)
-    )
-    return f"{value} [{lower}, {upper}]"
+def _grown(rate: Rate) -> str:
+    """A rate after a verb that says its direction."""
+    return full_rate_text(rate, signed=False)
 
 
 def _rate(data: Mapping[str, JsonValue]) -> Rate:

@@ -42,7 +42,8 @@ from hybridbench.analysis.comparison.sequential import critical_t, error_shares
 from hybridbench.analysis.comparison.stored import between_runs, not_alone, unpaired_mean
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
-from hybridbench.records.verdict import Failure
+from hybridbench.records.codes import ComparedCode
+from hybridbench.records.verdict import Failure, Why
 
 # Of alpha, the primary metric has this share and the guards divide the rest: the answer is hardly
 # less sure for the alarms beside it.
@@ -80,10 +81,10 @@ def compare(
 def _plan(comparison: Comparison, terms: ComparisonTerms, boundary: Boundary) -> _Plan:
     open_loop = is_open_loop([version.manifest for version in comparison.versions])
     looks = comparison.looks or terms.looks
-    slowed = ""
+    slowed = None
     if not comparison.interleaved:
         records = [version.record for version in comparison.versions]
-        unknown = "whether a run had the machine to itself is not known"
+        unknown = Why(ComparedCode.LOAD_UNKNOWN)
         slowed = boundary.value("what disturbed the runs", unknown, not_alone, records)
     others = len(comparison.versions) - 1
     return _Plan(terms, looks, others, open_loop, comparison.interleaved, slowed)
@@ -95,7 +96,7 @@ def _side(comparison: Comparison, other: int, plan: _Plan, boundary: Boundary) -
     metrics = boundary.value(speed, (), _metrics, comparison.blocks, other, plan)
     leaks = boundary.value(leak, (), leak_comparisons, base, version, plan.terms)
     word = Outcome.INCONCLUSIVE.value
-    unknown = SideComparison(other, version.name, Outcome.INCONCLUSIVE, word, word, metrics, leaks)
+    unknown = SideComparison(other, version.name, Outcome.INCONCLUSIVE, word, metrics, leaks)
     said = f"the answer for {version.name}"
     return boundary.value(said, unknown, answer_of, comparison, other, metrics, leaks)
 
@@ -106,16 +107,12 @@ def _incomplete(
     """``verdict`` with what failed; what was not found may be what failed to be looked for."""
     if not failures:
         return verdict
-    parts = ", ".join(dict.fromkeys(failure.part for failure in failures))
-    said = f"the analysis of {parts} failed, a defect of hybridbench"
-    verdict = replace(verdict, failures=failures, notes=(*verdict.notes, said))
+    verdict = replace(verdict, failures=failures)
     # What the first version's run was not searched for may be there as well.
     unsure = base_failed and Change.INTRODUCED.value in verdict.word
     if verdict.outcome is Outcome.REGRESSION and not unsure:
         return verdict
-    word = Outcome.INCONCLUSIVE.value
-    headline = f"{word}: {said}. {verdict.headline}"
-    return replace(verdict, outcome=Outcome.INCONCLUSIVE, word=word, headline=headline)
+    return replace(verdict, outcome=Outcome.INCONCLUSIVE, word=Outcome.INCONCLUSIVE.value)
 
 
 def look(
@@ -144,17 +141,15 @@ def look(
         open_loop=open_loop,
     )
     if found is None:
-        failure = boundary.failures[0]
-        return Look(False, f"the analysis of {failure.part} failed ({failure.said})")
+        return Look(False, failure=boundary.failures[0])
     if len(found) < versions - 1:
-        return Look(False, "no two rounds are complete")
+        return Look(False)
     undecided = [m for m in found if m.call is Call.INCONCLUSIVE]
-    said = "; ".join(_said(m) for m in found)
     if not undecided:
-        return Look(True, said)
+        return Look(True, found)
     needed = [m.pairs_needed for m in undecided]
     known = [n for n in needed if n is not None]
-    return Look(False, said, max(known) if len(known) == len(needed) else None)
+    return Look(False, found, max(known) if len(known) == len(needed) else None)
 
 
 def primaries(
@@ -202,7 +197,7 @@ class _Plan:
     others: int
     open_loop: bool
     interleaved: bool
-    slowed: str = ""
+    slowed: Why | None = None
 
     def alpha_of(self, role: Role, guards: int) -> float:
         """The chance of a wrong call on one metric: the shares of all gated ones add up to alpha.
@@ -307,7 +302,7 @@ def _judged(measured: _Measured, plan: _Plan) -> MetricComparison:
     # The margin as a quotient both ways, so that A against B and B against A agree.
     margin = metric.margin_of(plan.terms.margin)
     edge = math.log1p(margin)
-    call, reason = _call(measured, (lower, upper), edge, plan)
+    call, why = _call(measured, (lower, upper), edge, plan)
     needed = None
     if call is Call.INCONCLUSIVE and plan.interleaved:
         needed = _pairs_needed(measured, edge, plan)
@@ -331,31 +326,30 @@ def _judged(measured: _Measured, plan: _Plan) -> MetricComparison:
         pairs_needed=needed,
         position_effect=None if found.position is None else math.expm1(found.position),
         position_p=found.position_p,
-        reason=reason,
+        why=why,
     )
 
 
 def _call(
     measured: _Measured, interval: tuple[float, float], edge: float, plan: _Plan
-) -> tuple[Call, str]:
+) -> tuple[Call, Why | None]:
     lower, upper = interval
     if plan.interleaved and measured.pairs < _LEAST_PAIRS:
-        return Call.INCONCLUSIVE, f"{measured.pairs} pairs do not tell their own spread"
-    if plan.slowed and measured.metric.timed:
+        return Call.INCONCLUSIVE, Why(ComparedCode.FEW_PAIRS, {"pairs": measured.pairs})
+    if plan.slowed is not None and measured.metric.timed:
         return Call.INCONCLUSIVE, plan.slowed
     when_higher, when_lower = Call.BETTER, Call.WORSE
     if measured.metric.higher_is_worse:
         when_higher, when_lower = when_lower, when_higher
     if lower > edge:
-        return when_higher, ""
+        return when_higher, None
     if upper < -edge:
-        return when_lower, ""
+        return when_lower, None
     if -edge < lower and upper < edge:
-        return Call.SAME, ""
-    share = f"{100.0 * math.expm1(edge):.3g} %"
-    if lower > 0.0 or upper < 0.0:
-        return Call.INCONCLUSIVE, f"differs, but perhaps by less than the margin of {share}"
-    return Call.INCONCLUSIVE, f"the interval reaches beyond the margin of {share}"
+        return Call.SAME, None
+    differs = lower > 0.0 or upper < 0.0
+    code = ComparedCode.NEAR_MARGIN if differs else ComparedCode.ACROSS_MARGIN
+    return Call.INCONCLUSIVE, Why(code, {"margin": math.expm1(edge)})
 
 
 def _pairs_needed(measured: _Measured, edge: float, plan: _Plan) -> int | None:
@@ -376,9 +370,3 @@ def _pairs_needed(measured: _Measured, edge: float, plan: _Plan) -> int | None:
             return total - have
         total += max(1, total // 50)
     return None
-
-
-def _said(metric: MetricComparison) -> str:
-    percent = 100.0 * (metric.ratio - 1.0)
-    half = 50.0 * (metric.upper - metric.lower)
-    return f"{metric.label} {percent:+.1f} % ± {half:.1f} %  {metric.word}"

@@ -15,14 +15,17 @@ from statistics import NormalDist
 
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
-from hybridbench.analysis.trend.growth import exceeds, part_and_whole
-from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, label_of
+from hybridbench.analysis.trend.growth import exceeds
+from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit
+from hybridbench.records.codes import ComparedCode
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
     MetricResult,
     Rate,
     VerdictKind,
+    Why,
     leak_kind,
 )
 
@@ -102,9 +105,14 @@ def within_the_whole(
         if whole is None or not exceeds(grown, whole):
             yield row
             continue
-        said = part_and_whole(grown, max(whole.upper, 0.0))
-        reason = f"{row.reason}; {said}" if row.reason else said
-        yield replace(row, bytes_per_hour=None, reason=reason)
+        data: dict[str, JsonValue] = {
+            "value": grown.value,
+            "lower": grown.lower,
+            "upper": grown.upper,
+            "memory_upper": max(whole.upper, 0.0),
+        }
+        why = (*row.why, Why(ComparedCode.FASTER_THAN_MEMORY, data))
+        yield replace(row, bytes_per_hour=None, why=why)
 
 
 def leaks_judged(base: Version, other: Version) -> bool:
@@ -163,24 +171,25 @@ def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
     assert told is not None
     rates = _matching(before, after)
     changed = difference(*rates, terms.leak_alpha)
-    change, reason = Change.UNCHANGED, ""
+    change: Change = Change.UNCHANGED
+    why: Why | None = None
     if before is None or after is None:
         present, absent = (other, base) if before is None else (base, other)
         change = Change.INTRODUCED if before is None else Change.FIXED
         lacking = _no_occasion(told, absent, present)
-        if lacking:
-            change, reason = Change.UNDECIDED, lacking
+        if lacking is not None:
+            change, why = Change.UNDECIDED, lacking
     else:
-        change, reason = _in_both(before, after, rates[0], changed)
+        change, why = _in_both(before, after, rates[0], changed)
     in_bytes = difference(_bytes_rate(before), _bytes_rate(after), terms.leak_alpha)
-    row = _row(told, change, reason, rates, changed)
+    row = _row(told, change, why, rates, changed)
     return replace(row, exact=True, bytes_per_hour=in_bytes)
 
 
 def _row(
     told: Finding,
     change: Change,
-    reason: str,
+    why: Why | None,
     rates: tuple[Rate | None, Rate | None],
     changed: Rate | None,
 ) -> LeakComparison:
@@ -195,39 +204,41 @@ def _row(
         base=rates[0],
         other=rates[1],
         difference=changed,
-        reason=reason,
+        why=() if why is None else (why,),
     )
 
 
 def _in_both(
     before: Finding, after: Finding, base: Rate | None, changed: Rate | None
-) -> tuple[Change, str]:
+) -> tuple[Change, Why | None]:
     """A finding of both runs, by its rate.
 
     Which event drives it is each run's own guess where several counters move alike, so another
     name alone makes no new leak; but rates that cannot be compared then leave it open.
     """
-    other_event = before.driver != after.driver
-    said = f"explained by {before.driver} in the first run, by {after.driver} in the second"
+    other_event = None
+    if before.driver != after.driver:
+        other_event = Why(
+            ComparedCode.OTHER_DRIVER, {"first": before.driver, "second": after.driver}
+        )
     if base is None or changed is None:
-        return (Change.UNDECIDED, said) if other_event else (Change.UNCHANGED, "")
-    change, reason = _moved(base, changed)
-    return change, said if other_event else reason
+        return (Change.UNCHANGED if other_event is None else Change.UNDECIDED), other_event
+    change, why = _moved(base, changed)
+    return change, other_event or why
 
 
-def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> str:
-    """Why the absence of ``finding`` in one version says nothing; empty where it does."""
+def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> Why | None:
+    """Why the absence of ``finding`` in one version says nothing; None where it does."""
     per_event = next((r for r in finding.rates if r.per not in ("h", "s", "min")), None)
     if finding.driver is not None and per_event is not None and per_event.value > 0:
         events = absent.events(finding.driver)
         # Not every event of a driver leaks, but none leaks more than it holds: count events.
         expected = min(1.0, per_event.value) * events
         if expected >= _EXPECTED:
-            return ""
-        return f"only {events:.0f} {finding.driver} in the version without it"
-    if absent.duration_s() >= _ENOUGH_TIME * present.duration_s():
-        return ""
-    return "the version without it ran for a much shorter time"
+            return None
+        return Why(ComparedCode.FEW_EVENTS, {"events": events, "driver": finding.driver})
+    enough = absent.duration_s() >= _ENOUGH_TIME * present.duration_s()
+    return None if enough else Why(ComparedCode.SHORTER_RUN)
 
 
 def _matching(before: Finding | None, after: Finding | None) -> tuple[Rate | None, Rate | None]:
@@ -247,14 +258,14 @@ def _bytes_rate(finding: Finding | None) -> Rate | None:
     return next((r for r in rates if r.unit == Unit.BYTES and r.per == "h"), None)
 
 
-def _moved(base: Rate, changed: Rate) -> tuple[Change, str]:
+def _moved(base: Rate, changed: Rate) -> tuple[Change, Why | None]:
     """Whether a rate that both have differs beyond doubt and by enough to matter."""
     apart = changed.lower > 0 or changed.upper < 0
     if abs(changed.value) < _LEAST_CHANGE * abs(base.value):
-        return Change.UNCHANGED, "the rates differ by less than a tenth" if apart else ""
+        return Change.UNCHANGED, Why(ComparedCode.UNDER_A_TENTH) if apart else None
     if changed.lower > 0:
-        return Change.WORSE, ""
-    return (Change.LESS if changed.upper < 0 else Change.UNCHANGED), ""
+        return Change.WORSE, None
+    return (Change.LESS if changed.upper < 0 else Change.UNCHANGED), None
 
 
 def _growth(
@@ -266,12 +277,12 @@ def _growth(
         return
     rates = (_hourly(before), _hourly(after))
     changed = difference(*rates, terms.leak_alpha) if before and after else None
-    change, reason = _growth_change(before, after, changed)
+    change, why = _growth_change(before, after, changed)
     if change not in (Change.UNCHANGED, Change.UNDECIDED) and not (base.valid and other.valid):
-        change, reason = Change.UNDECIDED, "one of the runs is INVALID"
+        change, why = Change.UNDECIDED, Why(ComparedCode.INVALID_RUN)
     finding = other.growth.get(name) or base.growth.get(name)
-    told = finding or Finding(GROWTH, VerdictKind.CLEAN, name, f"growth of {label_of(name)}")
-    row = _row(told, change, reason, rates, changed)
+    told = finding or Finding(GROWTH, VerdictKind.CLEAN, name)
+    row = _row(told, change, why, rates, changed)
     in_bytes = changed is not None and changed.unit == Unit.BYTES
     yield replace(row, bytes_per_hour=changed if in_bytes else None)
 
@@ -282,12 +293,12 @@ def _hourly(result: MetricResult | None) -> Rate | None:
 
 def _growth_change(
     before: MetricResult | None, after: MetricResult | None, changed: Rate | None
-) -> tuple[Change, str]:
+) -> tuple[Change, Why | None]:
     leaks = [m is not None and m.outcome == "LEAK" for m in (before, after)]
     if before is None or after is None or changed is None:
         if not any(leaks):
-            return Change.UNCHANGED, ""
-        return Change.UNDECIDED, "the other run has no rate to compare with"
+            return Change.UNCHANGED, None
+        return Change.UNDECIDED, Why(ComparedCode.NO_RATE)
     if leaks == [True, True]:
         assert before.rate_per_hour is not None, "nothing is called a leak without a rate"
         return _moved(before.rate_per_hour, changed)
@@ -295,23 +306,26 @@ def _growth_change(
         return _without_a_leak(before, after, changed)
     new = leaks[1]
     if (changed.lower > 0) if new else (changed.upper < 0):
-        return (Change.INTRODUCED if new else Change.FIXED), ""
-    which = "second" if new else "first"
-    return Change.UNDECIDED, f"a leak in the {which} run alone, but the rates may be the same"
+        return (Change.INTRODUCED if new else Change.FIXED), None
+    return Change.UNDECIDED, _alone(in_second=new)
 
 
-def _without_a_leak(before: MetricResult, after: MetricResult, changed: Rate) -> tuple[Change, str]:
+def _alone(*, in_second: bool) -> Why:
+    return Why(ComparedCode.ONE_RUN_ALONE, {"run": "second" if in_second else "first"})
+
+
+def _without_a_leak(
+    before: MetricResult, after: MetricResult, changed: Rate
+) -> tuple[Change, Why | None]:
     """Two intervals that do not meet are never called unchanged."""
     if changed.lower <= 0 <= changed.upper:
-        return Change.UNCHANGED, ""
-    if before.outcome == after.outcome == "CLEAN":
-        said = "growth differs, and is below the limit in both versions"
-    else:
-        said = "growth differs, but neither run alone meets the leak criteria"
+        return Change.UNCHANGED, None
+    both_clean = before.outcome == after.outcome == "CLEAN"
+    why = Why(ComparedCode.BELOW_LIMIT if both_clean else ComparedCode.NO_LEAK)
     if changed.upper < 0:
-        return Change.GROWS_SLOWER, said
+        return Change.GROWS_SLOWER, why
     # Faster, and not bounded below its limit: it may or may not be a leak.
-    return (Change.GROWS_FASTER if after.outcome == "CLEAN" else Change.UNDECIDED), said
+    return (Change.GROWS_FASTER if after.outcome == "CLEAN" else Change.UNDECIDED), why
 
 
 def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
@@ -322,19 +336,20 @@ def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
     assert told is not None
     rates = _decays(subject, base, other) if kind == DECAY else _matching(before, after)
     changed = difference(*rates, terms.leak_alpha)
-    change, reason = Change.UNCHANGED, ""
+    change: Change = Change.UNCHANGED
+    why: Why | None = None
     if before is not None and after is not None:
         if rates[0] is not None and changed is not None:
-            change, reason = _moved(rates[0], changed)
+            change, why = _moved(rates[0], changed)
     elif changed is None:
-        change, reason = Change.UNDECIDED, "there is no rate to compare"
+        change, why = Change.UNDECIDED, Why(ComparedCode.NO_RATE)
     elif before is None:
         change = Change.INTRODUCED if changed.lower > 0 else Change.UNDECIDED
     else:
         change = Change.FIXED if changed.upper < 0 else Change.UNDECIDED
-    if change is Change.UNDECIDED and not reason:
-        reason = "in one run alone, but the difference may be chance"
-    return _row(told, change, reason, rates, changed)
+    if change is Change.UNDECIDED and why is None:
+        why = _alone(in_second=before is None)
+    return _row(told, change, why, rates, changed)
 
 
 def _decays(subject: str, base: _Side, other: _Side) -> tuple[Rate | None, Rate | None]:

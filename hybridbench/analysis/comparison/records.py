@@ -19,7 +19,10 @@ from hybridbench.errors import ExitCode
 from hybridbench.foreign import TIME_S_MAX
 from hybridbench.records.comparison import Count
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind, Why
+
+# An effect of the order is told when it is large and surely there.
+_ORDER_LARGE, _ORDER_SURE = 0.02, 0.01
 
 DEFAULT_LOOKS: tuple[int, ...] = (6, 12, 18, 24)
 
@@ -145,7 +148,21 @@ class MetricComparison:
     pairs_needed: int | None = None
     position_effect: float | None = None
     position_p: float | None = None
-    reason: str = ""  # why undecided, or why it does not gate
+    why: Why | None = None  # it is undecided
+    reason: str = ""  # ``why`` in words, made by ``sentences/``
+
+    @property
+    def depends_on_order(self) -> bool:
+        """Whether the second turn of a round surely differs, and by enough to matter."""
+        effect, p = self.position_effect, self.position_p
+        if effect is None or p is None:
+            return False
+        return abs(effect) >= _ORDER_LARGE and p < _ORDER_SURE
+
+    @property
+    def has_outliers(self) -> bool:
+        """Whether the robust estimate lies outside the interval."""
+        return not self.lower <= self.robust_ratio <= self.upper
 
 
 class Change(StrEnum):
@@ -182,7 +199,8 @@ class LeakComparison:
     other: Rate | None = None
     difference: Rate | None = None
     bytes_per_hour: Rate | None = None
-    reason: str = ""
+    why: tuple[Why, ...] = ()
+    reason: str = ""  # ``why`` in words, made by ``sentences/`` as the texts below are
 
 
 class Outcome(StrEnum):
@@ -218,9 +236,9 @@ class SideComparison:
     name: str
     outcome: Outcome
     word: str  # what leads the headline: LEAK INTRODUCED, SLOWER, CRASHED, SAME, ...
-    headline: str
     metrics: tuple[MetricComparison, ...]
     leaks: tuple[LeakComparison, ...]
+    headline: str = ""
     notes: tuple[str, ...] = ()
 
     def primary(self) -> MetricComparison | None:
@@ -234,23 +252,32 @@ class ComparisonVerdict:
 
     outcome: Outcome
     word: str
-    headline: str
     sides: tuple[SideComparison, ...]
     rounds: int  # complete ones
     terms: ComparisonTerms
     interleaved: bool
-    notes: tuple[str, ...] = field(default_factory=tuple)
+    headline: str = ""
+    notes: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()  # of the comparison's own analysis and of its runs'
 
     @property
     def exit_code(self) -> ExitCode:
         return EXIT_OF_OUTCOME[self.outcome]
 
+    def worst(self) -> SideComparison:
+        """The side with the gravest outcome: the answer is its answer."""
+        return min(self.sides, key=lambda side: OUTCOME_PRECEDENCE.index(side.outcome))
+
 
 @dataclass(frozen=True)
 class Look:
-    """What a look in the middle says: whether to stop, and how far it is if not."""
+    """An interim analysis: whether to stop, and how far it is if not.
+
+    ``metrics`` are the primary ones; none while no two rounds are complete, or where the analysis
+    failed.
+    """
 
     decided: bool
-    said: str  # for a progress line
+    metrics: tuple[MetricComparison, ...] = ()
     rounds_needed: int | None = None  # more rounds, estimated; None where decided or unknown
+    failure: Failure | None = None

@@ -27,7 +27,9 @@ from hybridbench.analysis.exact.validity import share_of_time
 from hybridbench.analysis.facts.window import Window, judged_window
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.work_cost import summed
-from hybridbench.units import format_percent
+from hybridbench.records.codes import ComparedCode
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Why
 
 MOST_WINDOWS = 24
 # From one run to the next a shared machine is faster or slower by about this (a standard deviation
@@ -68,20 +70,20 @@ def stored_blocks(record: RunRecord, version: int) -> tuple[Block, ...]:
     )
 
 
-def not_alone(records: Sequence[RunRecord]) -> str:
-    """Why the speeds of these runs cannot be compared: others had the processors.  Empty where the
+def not_alone(records: Sequence[RunRecord]) -> Why | None:
+    """Why the speeds of these runs cannot be compared: others had the processors.  None where the
     runs had them for themselves.
     """
-    shares = []
+    shares: list[JsonValue] = []
+    most = 0.0
     for record in records:
         window = judged_window(record)
         names = ("worker_cpu_wait_s", "host_steal_s")
         series = [record.series.get(name) for name in names]
-        shares.append(0.0 if window is None else sum(share_of_time(s, window) for s in series))
-    if max(shares, default=0.0) <= _WAITED:
-        return ""
-    said = " and ".join(format_percent(share) for share in shares)
-    return f"the workers were kept from a processor for {said} of the time"
+        share = 0.0 if window is None else sum(share_of_time(s, window) for s in series)
+        shares.append(share)
+        most = max(most, share)
+    return Why(ComparedCode.NOT_ALONE, {"shares": shares}) if most > _WAITED else None
 
 
 def unpaired_mean(base: FloatArray, other: FloatArray, *, between: float) -> PairedMean | None:

@@ -21,7 +21,6 @@ from hybridbench.records.codec import to_json
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import WAITING, Finding, MetricResult, Rate, VerdictKind
-from hybridbench.units import digits_apart, format_bytes
 
 _EXPLAINS = 0.05
 
@@ -166,19 +165,6 @@ def exceeds(part: Rate, whole: Rate) -> bool:
     """Whether ``part`` is beyond doubt more than the interval of ``whole`` allows."""
     in_bytes = part.unit == Unit.BYTES.value and part.per == "h"
     return in_bytes and part.lower > max(whole.upper, 0.0)
-
-
-def part_and_whole(part: Rate, most: float) -> str:
-    """Why a part can grow by more than the ``most`` that the process does."""
-    digits = digits_apart(format_bytes, (part.value, part.lower, part.upper))
-    value, lower, upper = (
-        format_bytes(end, digits) for end in (part.value, part.lower, part.upper)
-    )
-    return (
-        f"these objects accumulate {value}/h between collections ({lower} to {upper}), more than "
-        f"private memory grows by (at most {format_bytes(most)}/h, 95 %): they reuse memory that "
-        "was freed before, so this is not growth of the process"
-    )
 
 
 def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:

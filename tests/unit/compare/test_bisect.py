@@ -168,8 +168,8 @@ def compared(
         )
         for name, kind in (("git:a", VerdictKind.CLEAN), ("git:b", of_run))
     )
-    side = SideComparison(1, "git:b", outcome, outcome.value, "", (), leaks)
-    verdict = ComparisonVerdict(outcome, outcome.value, "", (side,), 2, ComparisonTerms(), True)
+    side = SideComparison(1, "git:b", outcome, outcome.value, (), leaks)
+    verdict = ComparisonVerdict(outcome, outcome.value, (side,), 2, ComparisonTerms(), True)
     return Comparison(versions, (), True), verdict
 
 

@@ -73,7 +73,7 @@ def side(
     leaks: tuple[LeakComparison, ...] = (),
     metrics: tuple[MetricComparison, ...] = (),
 ) -> SideComparison:
-    return SideComparison(1, "b", kind, kind.value, f"{kind.value} in words", metrics, leaks)
+    return SideComparison(1, "b", kind, kind.value, metrics, leaks, f"{kind.value} in words")
 
 
 def ended(
@@ -85,7 +85,7 @@ def ended(
 ) -> Attempt | None:
     """The attempt whose comparison came to ``sides``."""
     verdict = ComparisonVerdict(
-        sides[0].outcome, "", "the answer", sides, 12, ComparisonTerms(), interleaved=True
+        sides[0].outcome, "", sides, 12, ComparisonTerms(), interleaved=True, headline="the answer"
     )
     directory = folder / "attempt-1" / "comparison"
     directory.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def ended(
     manifest = ComparisonManifest(thresholds=tuple(thresholds), ended=how)
     stored = StoredComparison(comparison, ComparisonTerms(), manifest)
     monkeypatch.setattr(attempts, "read_comparison", lambda _: stored)
-    monkeypatch.setattr(attempts, "compare", lambda *_: verdict)
+    monkeypatch.setattr("hybridbench.compare.store.compare", lambda *_: verdict)
     blank = attempt("", exit_code=None)
     found = stored_attempt(CellKind.COMPARE, folder / "attempt-1")
     if found.progress is not Progress.DONE or found.run_dir is None:

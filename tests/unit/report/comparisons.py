@@ -18,6 +18,7 @@ from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison import ComparisonSource, comparison_document
 from hybridbench.report.document import Document
+from hybridbench.sentences.comparison import phrased_comparison
 from tests.unit.analysis.comparisons import (
     GIB,
     MEMORY,
@@ -67,7 +68,7 @@ def comparison(
 
 
 def judged(made: Comparison) -> ComparisonVerdict:
-    return compare(made, ComparisonTerms())
+    return phrased_comparison(made, compare(made, ComparisonTerms()))
 
 
 def document(made: Comparison) -> Document:

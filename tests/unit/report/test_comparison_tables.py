@@ -8,12 +8,11 @@ import pytest
 
 from hybridbench.analysis.comparison.records import MetricComparison
 from hybridbench.report.comparison_tables import (
-    change_text,
     comparison_tables,
     letter,
-    percent,
 )
 from hybridbench.report.document import Table
+from hybridbench.sentences.comparison import change_text, percent
 from tests.unit.report.comparisons import comparison, judged
 
 

@@ -106,7 +106,7 @@ def test_numbers_for_which_a_terminal_is_too_narrow_are_named_and_not_torn() -> 
 
     assert "+120.5 KiB/h   +121.5 KiB/h" in narrow
     assert "+128.5 KiB/h" not in narrow
-    assert "not on so narrow a terminal" in narrow
+    assert "omitted at this width" in narrow
     assert "quantity.8" in narrow
     assert "+128.5 KiB/h" in wide
     assert "narrow" not in wide

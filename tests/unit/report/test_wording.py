@@ -9,6 +9,8 @@ import pytest
 from hybridbench.records.verdict import Rate
 from hybridbench.report.wording import (
     clock_text,
+)
+from hybridbench.sentences.rates import (
     full_rate_text,
     interval_text,
     level_text,

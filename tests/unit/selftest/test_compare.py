@@ -123,8 +123,8 @@ def metric(name: str, call: Call, word: str, *, other: float) -> MetricCompariso
 
 
 def answer(outcome: Outcome, *metrics: MetricComparison) -> ComparisonVerdict:
-    side = SideComparison(1, "defect:x", outcome, outcome.value, "said", metrics, ())
-    return ComparisonVerdict(outcome, outcome.value, "said", (side,), 6, ComparisonTerms(), True)
+    side = SideComparison(1, "defect:x", outcome, outcome.value, metrics, ())
+    return ComparisonVerdict(outcome, outcome.value, (side,), 6, ComparisonTerms(), True)
 
 
 def compared(

@@ -372,8 +372,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "2 full collections during the run; rates are from 3 stretches between them",
                 "collectible memory reached 62.9 MiB",
                 (
-                    "collectible memory grows by 2.70 GiB/h [2.61 GiB/h, 2.79 GiB/h]: 97 % of "
-                    "the memory growth"
+                    "collectible memory grows by 2.70 GiB/h (95 % interval 2.61 to 2.79 GiB): 97 % "
+                    "of the memory growth"
                 ),
                 "nodes_evicted rose by 40; each event added exactly 0.97",
             ),
@@ -483,8 +483,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             (
-                "private memory grows by 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h]; 97.7 "
-                "KiB/retract [87.9 KiB/retract, 107 KiB/retract]"
+                "private memory grows by 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB); 97.7 "
+                "KiB per retract (95 % interval 87.9 to 107 KiB)"
             ),
             evidence=(
                 "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
@@ -523,14 +523,14 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             subject="rss_anon_swap_bytes",
         ),
         Words(
-            "private memory grows by 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h]",
+            "private memory grows by 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB)",
             cause="garbage that waits for a full collection",
             evidence=(
                 "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
                 (
-                    "collectible memory grows by 2.98 GiB/h [2.89 GiB/h, 3.07 GiB/h], faster "
-                    "than private memory: it accounts for all of the growth and reuses memory "
-                    "that was freed before"
+                    "collectible memory grows by 2.98 GiB/h (95 % interval 2.89 to 3.07 GiB), "
+                    "faster than private memory: it accounts for all of the growth and reuses "
+                    "memory that was freed before"
                 ),
                 (
                     "false-alarm probability: less than 1 in 1,000,000 runs (Holm-adjusted over"
@@ -562,12 +562,12 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             subject="rss_anon_swap_bytes",
         ),
         Words(
-            "private memory grows by 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h]",
+            "private memory grows by 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB)",
             evidence=(
                 (
-                    "these objects accumulate 2.79 GiB/h between collections (2.70 GiB to 2.89 "
-                    "GiB), more than private memory grows by (at most 2.86 MiB/h, 95 %): they "
-                    "reuse memory that was freed before, so this is not growth of the process"
+                    "these objects accumulate 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB) between "
+                    "collections, more than private memory grows by (at most 2.86 MiB/h, 95 %): "
+                    "they reuse memory that was freed before, so this is not growth of the process"
                 ),
                 "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
                 "in segments 1 and 2",
@@ -603,14 +603,14 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         Words(
             (
                 "answering probes makes the worker grow: 97.7 KiB per probe, 2.79 GiB/h "
-                "[2.70 GiB/h, 2.89 GiB/h]; the run says nothing about the engine's own "
+                "(95 % interval 2.70 to 2.89 GiB); the run says nothing about the engine's own "
                 "growth"
             ),
             cause="the answers to probes are kept, or each is larger than the one before",
             evidence=(
                 (
-                    "of 2.79 GiB/h [2.70 GiB/h, 2.89 GiB/h] in all, 90 % or more came while 60 "
-                    "probes were answered"
+                    "of 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB) in all, 90 % or more came "
+                    "while 60 probes were answered"
                 ),
             ),
         ),

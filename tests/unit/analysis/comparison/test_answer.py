@@ -1,4 +1,4 @@
-"""One answer from many calls: the word, the sentence, the precedence, the notes."""
+"""One answer from many calls: the outcome, the word, the precedence."""
 
 from __future__ import annotations
 
@@ -41,24 +41,20 @@ def _answer(comparison: Comparison) -> ComparisonVerdict:
     return compare(comparison, TERMS)
 
 
-def test_an_introduced_leak_leads_with_its_rate_and_says_the_speed_too() -> None:
+def test_an_introduced_leak_is_a_regression() -> None:
     found = _answer(pair(SAME, version(".", CLEAN), version("defect:x", LEAKS)))
 
+    assert found.word == "LEAK INTRODUCED"
     assert found.exit_code is ExitCode.REGRESSION
-    assert found.headline.startswith(
-        "LEAK INTRODUCED: +3.70 GiB/h (3.46 to 3.94) in private memory"
-    )
-    assert "throughput SAME (" in found.headline
 
 
-def test_an_exact_finding_leads_with_its_rate_per_event() -> None:
+def test_an_exact_finding_is_introduced_without_a_test() -> None:
     record = run_record({"nodes_evicted": 5000.0})
     own = verdict(VerdictKind.LEAK, [strays(0.9)])
 
     found = _answer(pair(SAME, version(".", record=record), version("defect:x", own, record)))
 
     assert found.word == "LEAK INTRODUCED"
-    assert "+0.90 (0.88 to 0.92) nodes per evicted node in TreeNode" in found.headline
 
 
 @pytest.mark.parametrize(
@@ -78,14 +74,12 @@ def test_without_a_finding_the_answer_is_that_of_the_speed(
     found = _answer(pair(blocks, version(".", CLEAN), version("git:HEAD", CLEAN)))
 
     assert (found.outcome, found.word, found.exit_code) == (outcome, word, code)
-    assert found.headline.count(word) >= 1
 
 
 def test_a_leak_outweighs_a_gain_in_speed() -> None:
     found = _answer(pair(FAST, version(".", CLEAN), version("defect:x", LEAKS)))
 
     assert found.word == "LEAK INTRODUCED"
-    assert "FASTER" in found.headline
 
 
 def test_a_fixed_leak_is_better_but_not_while_the_speed_is_open() -> None:
@@ -95,7 +89,6 @@ def test_a_fixed_leak_is_better_but_not_while_the_speed_is_open() -> None:
 
     assert (decided.outcome, decided.word) == (Outcome.BETTER, "LEAK FIXED")
     assert open_.outcome is Outcome.INCONCLUSIVE
-    assert "LEAK FIXED" in open_.headline
 
 
 def test_a_leak_in_both_is_no_regression() -> None:
@@ -110,7 +103,6 @@ def test_an_undecided_finding_is_no_pass() -> None:
     found = _answer(pair(SAME, version(".", unsure), version("defect:x", LEAKS)))
 
     assert found.outcome is Outcome.INCONCLUSIVE
-    assert "UNDECIDED" in found.headline
 
 
 def test_a_crash_of_the_second_version_alone_is_a_regression_that_is_named() -> None:
@@ -130,7 +122,6 @@ def test_a_crash_of_the_first_version_is_no_fault_of_the_second_and_leaves_its_l
     found = _answer(pair(SAME, dead, version("git:HEAD", CLEAN)))
 
     assert found.outcome is Outcome.INCONCLUSIVE
-    assert "leaks not judged, the first version is CRASHED" in found.headline
 
 
 @pytest.mark.parametrize("kinds", [("CLEAN", "INVALID"), ("INVALID", "CLEAN")])
@@ -143,39 +134,6 @@ def test_an_invalid_run_leaves_the_speed_standing_and_the_leaks_open(kinds: list
     assert primary is not None
     assert primary.call is Call.SAME
     assert found.outcome is Outcome.INCONCLUSIVE
-    assert "leaks not judged" in found.headline
-
-
-def test_a_large_effect_of_the_order_is_told() -> None:
-    blocks = rounds(12, {THROUGHPUT: 1.0}, noise=0.004, second_turn=0.08)
-
-    found = _answer(pair(blocks))
-
-    assert any("second turn" in note and "+8" in note for note in found.sides[0].notes)
-    assert not any("second turn" in note for note in _answer(pair(SAME)).sides[0].notes)
-
-
-def test_a_bound_on_memory_is_told_without_a_leak() -> None:
-    found = _answer(pair(SAME, version(".", CLEAN), version("b", CLEAN)))
-
-    assert any("no more than 102 MiB/h and 102 MiB/h" in n for n in found.sides[0].notes)
-
-
-def test_what_one_process_per_version_cannot_tell_is_said_unless_each_block_had_its_own() -> None:
-    comparison = pair(SAME)
-
-    usual, fresh = _answer(comparison), _answer(replace(comparison, renew_every=1))
-    some = _answer(replace(comparison, renew_every=6))
-
-    assert any("one process" in note for note in usual.notes)
-    assert any("ran in 2 processes" in note for note in some.notes)
-    assert not any("one process" in note for note in fresh.notes)
-
-
-def test_allowed_mismatches_are_told() -> None:
-    found = _answer(replace(pair(SAME), allowed_mismatches=frozenset({"gc", "malloc"})))
-
-    assert any(note.endswith("gc, malloc") for note in found.notes)
 
 
 def test_a_single_version_is_no_comparison() -> None:

@@ -26,7 +26,9 @@ from hybridbench.analysis.comparison.records import (
     Outcome,
     Role,
 )
+from hybridbench.records.codes import ComparedCode
 from hybridbench.records.manifest import Manifest, ResolvedProfile
+from hybridbench.records.verdict import Why
 from tests.unit.analysis.comparisons import THROUGHPUT, pair, rounds, version
 
 TERMS = ComparisonTerms()
@@ -132,7 +134,7 @@ def test_three_versions_are_each_held_against_the_first_for_the_same_alpha() -> 
     slow, same = found.sides
     assert (slow.word, same.word) == ("SLOWER", "SAME")
     assert found.outcome is Outcome.REGRESSION
-    assert found.headline.startswith("defect:slow: SLOWER")
+    assert found.worst() is slow
     primary = slow.primary()
     assert primary is not None
     assert primary.confidence == pytest.approx(1.0 - TERMS.alpha)
@@ -180,7 +182,7 @@ def test_two_pairs_decide_nothing_however_equal_they_are() -> None:
     (found,) = primaries(rounds(2, {THROUGHPUT: 1.0}, noise=1e-9), TERMS)
 
     assert found.call is Call.INCONCLUSIVE
-    assert "2 pairs" in found.reason
+    assert found.why == Why(ComparedCode.FEW_PAIRS, {"pairs": 2})
 
 
 def test_a_look_stops_at_a_decision_and_says_how_far_it_is_before() -> None:
@@ -189,10 +191,11 @@ def test_a_look_stops_at_a_decision_and_says_how_far_it_is_before() -> None:
     nothing = look((), TERMS)
 
     assert calm.decided
-    assert "SLOWER" in calm.said
+    assert [metric.word for metric in calm.metrics] == ["SLOWER"]
     assert not noisy.decided
     assert noisy.rounds_needed is not None
     assert not nothing.decided
+    assert nothing.metrics == ()
 
 
 def test_a_look_waits_until_every_version_is_decided() -> None:

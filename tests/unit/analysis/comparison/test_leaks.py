@@ -9,7 +9,8 @@ import pytest
 
 from hybridbench.analysis.comparison.leaks import difference, leak_comparisons, leaks_judged
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
-from hybridbench.records.verdict import DecayResult, Finding, Rate, VerdictKind
+from hybridbench.records.codes import ComparedCode
+from hybridbench.records.verdict import DecayResult, Finding, Rate, VerdictKind, Why
 from tests.unit.analysis.comparisons import (
     GIB,
     MEMORY,
@@ -36,6 +37,10 @@ def _only(base: Version, other: Version, kind: str = "") -> LeakComparison:
     return row
 
 
+def codes(row: LeakComparison) -> list[str]:
+    return [why.code for why in row.why]
+
+
 def test_an_exact_finding_in_the_second_version_alone_is_introduced() -> None:
     row = _only(_with(), _with(strays(0.9)))
 
@@ -58,7 +63,8 @@ def test_a_finding_is_not_gone_where_its_event_hardly_happened() -> None:
     row = _only(_with(strays(0.9)), _with(events=4.0))
 
     assert row.change is Change.UNDECIDED
-    assert "only 4 nodes_evicted" in row.reason
+    (why,) = row.why
+    assert why == Why(ComparedCode.FEW_EVENTS, {"events": 4.0, "driver": "nodes_evicted"})
 
 
 def test_a_finding_without_a_driver_is_not_new_beside_a_run_that_was_cut_short() -> None:
@@ -95,7 +101,7 @@ def test_the_same_leak_under_another_driver_is_told_by_its_rate() -> None:
     worse = _only(before, _with(strays(1.8, driver="evict_leaf")))
 
     assert alike.change is Change.UNCHANGED
-    assert "evict_leaf in the second" in alike.reason
+    assert codes(alike) == [ComparedCode.OTHER_DRIVER]
     assert worse.change is Change.WORSE
 
 
@@ -150,7 +156,11 @@ def test_growth_whose_intervals_do_not_meet_is_never_unchanged(
 
     assert row.change is change
     assert row.verdict is VerdictKind.CLEAN
-    assert ("growth differs" in row.reason) == (change is not Change.UNCHANGED)
+    if change is Change.UNCHANGED:
+        assert codes(row) == []
+    else:
+        below = outcome == "CLEAN"
+        assert codes(row) == [ComparedCode.BELOW_LIMIT if below else ComparedCode.NO_LEAK]
 
 
 def test_a_class_does_not_grow_by_more_than_the_process_without_saying_why() -> None:
@@ -164,7 +174,9 @@ def test_a_class_does_not_grow_by_more_than_the_process_without_saying_why() -> 
 
     (row,) = [row for row in rows if row.subject == "TreeNode"]
     assert row.bytes_per_hour is None
-    assert "more than private memory grows by (at most 195 MiB/h, 95 %)" in row.reason
+    (why,) = row.why
+    assert why.code == ComparedCode.FASTER_THAN_MEMORY
+    assert why.data["memory_upper"] == pytest.approx(0.19 * GIB)
     assert row.difference is not None
     assert row.difference.unit == "nodes"
 
@@ -185,7 +197,7 @@ def test_an_invalid_run_neither_introduces_nor_fixes_growth() -> None:
     row = _only(base, version("v", own), "growth")
 
     assert row.change is Change.UNDECIDED
-    assert "INVALID" in row.reason
+    assert codes(row) == [ComparedCode.INVALID_RUN]
     assert not leaks_judged(base, version("v", own))
 
 

@@ -25,8 +25,9 @@ def verdict(lower: float, upper: float, outcome: Outcome = Outcome.SAME) -> Comp
         word="SAME", margin=0.03, base=100.0, other=99.0, ratio=(lower + upper) / 2, lower=lower,
         upper=upper, confidence=0.95, pairs=6, sd=0.01, robust_ratio=1.0,
     )  # fmt: skip
-    side = SideComparison(1, "git:new", outcome, outcome.value, "", (metric,), ())
-    return ComparisonVerdict(outcome, outcome.value, "head", (side,), 6, ComparisonTerms(), True)
+    side = SideComparison(1, "git:new", outcome, outcome.value, (metric,), ())
+    terms = ComparisonTerms()
+    return ComparisonVerdict(outcome, outcome.value, (side,), 6, terms, True, headline="head")
 
 
 @pytest.mark.parametrize(

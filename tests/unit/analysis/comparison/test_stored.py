@@ -23,6 +23,7 @@ from hybridbench.analysis.comparison.stored import (
     unpaired_mean,
 )
 from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.codes import ComparedCode
 from hybridbench.records.events import Phase, Steady
 from hybridbench.records.manifest import Manifest
 from tests.unit.analysis.comparisons import verdict
@@ -129,12 +130,14 @@ def test_no_speed_is_called_when_others_had_the_processors() -> None:
 
     throughput = found["throughput_tokens_per_s"]
     assert throughput.call is Call.INCONCLUSIVE
-    assert "0 % and 40 %" in throughput.reason
+    assert throughput.why is not None
+    assert throughput.why.code == ComparedCode.NOT_ALONE
+    assert throughput.why.data["shares"] == pytest.approx([0.0, 0.4])
     assert found["hit_rate"].call is Call.SAME
 
 
 def test_a_machine_of_ones_own_leaves_no_reason() -> None:
-    assert not_alone([_run(), _run(waits=0.01)]) == ""
+    assert not_alone([_run(), _run(waits=0.01)]) is None
 
 
 def test_correlated_windows_widen_the_interval() -> None:

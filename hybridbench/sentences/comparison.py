@@ -1,0 +1,258 @@
+"""A comparison in words: the headline, the notes, and why something in it is undecided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from hybridbench.analysis.comparison.answer import finding_noun, leak_difference, worse_guards
+from hybridbench.analysis.comparison.leaks import GROWTH
+from hybridbench.analysis.comparison.records import (
+    Change,
+    Comparison,
+    ComparisonVerdict,
+    LeakComparison,
+    Look,
+    MetricComparison,
+    Outcome,
+    Role,
+    SideComparison,
+    Version,
+)
+from hybridbench.analysis.reading import number, number_list, text
+from hybridbench.metrics import MEMORY, Unit, label_of
+from hybridbench.records.codes import ComparedCode
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import VerdictKind, Why
+from hybridbench.sentences.rates import full_rate_text
+from hybridbench.sentences.trend import faster_than_memory
+from hybridbench.units import format_byte_rate, format_percent
+
+_Data = Mapping[str, JsonValue]
+
+# In this order in a headline.
+_TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
+
+
+def phrased_comparison(comparison: Comparison, verdict: ComparisonVerdict) -> ComparisonVerdict:
+    """``verdict`` in sentences."""
+    sides = tuple(_phrased_side(comparison, side) for side in verdict.sides)
+    verdict = replace(verdict, sides=sides)
+    notes = list(_common_notes(comparison))
+    headline = _headline(verdict)
+    if verdict.failures:
+        parts = ", ".join(dict.fromkeys(failure.part for failure in verdict.failures))
+        failed = f"the analysis of {parts} failed, a defect of hybridbench"
+        notes.append(failed)
+        if verdict.outcome is Outcome.INCONCLUSIVE:
+            headline = f"{verdict.word}: {failed}. {headline}"
+    return replace(verdict, headline=headline, notes=tuple(notes))
+
+
+def look_text(seen: Look) -> str:
+    """One line for an interim analysis."""
+    if seen.failure is not None:
+        return f"the analysis of {seen.failure.part} failed ({seen.failure.said})"
+    if not seen.metrics:
+        return "no two rounds are complete"
+    more = "" if seen.rounds_needed is None else f"; about {seen.rounds_needed} more rounds"
+    return "; ".join(f"{m.label} {change_text(m)} {m.word}" for m in seen.metrics) + more
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a change: ``−4.9 %``."""
+    change = 100.0 * (ratio - 1.0)
+    sign = "\N{MINUS SIGN}" if change < -0.05 else ("+" if change > 0.05 else "")
+    return f"{sign}{abs(change):.1f} %"
+
+
+def change_text(metric: MetricComparison) -> str:
+    """``−4.9 % ± 0.8 %``, the half width being that of the interval's ends."""
+    half = 50.0 * (metric.upper - metric.lower)
+    if not math.isfinite(half) or half > 100.0:
+        return f"{percent(metric.ratio)} ± >100 %"
+    return f"{percent(metric.ratio)} ± {half:.1f} %"
+
+
+def undecided_text(metric: MetricComparison) -> str:
+    """Why ``metric`` is undecided and how many more pairs would decide; empty where it is not."""
+    parts = [metric.reason] if metric.reason else []
+    if metric.pairs_needed is not None:
+        parts.append(f"about {metric.pairs_needed} more pairs would decide")
+    return "; ".join(parts)
+
+
+def compared_text(why: Why) -> str:
+    """The sentence of a code of ComparedCode; the code where only a later version knows it."""
+    sentence = _SENTENCES.get(why.code)
+    return why.code if sentence is None else sentence(why.data)
+
+
+def _phrased_side(comparison: Comparison, side: SideComparison) -> SideComparison:
+    metrics = tuple(
+        metric if metric.why is None else replace(metric, reason=compared_text(metric.why))
+        for metric in side.metrics
+    )
+    side = replace(side, metrics=metrics, leaks=tuple(map(_phrased_leak, side.leaks)))
+    base, version = comparison.versions[0], comparison.versions[side.version]
+    parts = [*_leak_parts(side), *_metric_parts(side), *_run_parts(base, version)]
+    headline = f"{side.word}: {'; '.join(parts)}"
+    return replace(side, headline=headline, notes=tuple(_side_notes(base, version, metrics)))
+
+
+def _phrased_leak(row: LeakComparison) -> LeakComparison:
+    title = row.title or f"growth of {label_of(row.subject)}"
+    return replace(row, title=title, reason="; ".join(map(compared_text, row.why)))
+
+
+def _headline(verdict: ComparisonVerdict) -> str:
+    """That of the gravest side; of several, with its name and the words of the others."""
+    worst = verdict.worst()
+    if len(verdict.sides) == 1:
+        return worst.headline
+    rest = ", ".join(f"{side.name} {side.word}" for side in verdict.sides if side is not worst)
+    return f"{worst.name}: {worst.headline} (and {rest})"
+
+
+def _leak_parts(side: SideComparison) -> Iterator[str]:
+    """New, worse, undecided and gone findings, one clause for each change."""
+    for change in _TOLD:
+        rows = [row for row in side.leaks if row.change is change]
+        if not rows:
+            continue
+        noun = "finding" if change is Change.UNDECIDED else finding_noun(rows[0].verdict)
+        word = f"{noun} {change.value}"
+        lead = "" if word == side.word else f"{word}: "
+        more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
+        yield f"{lead}{leak_text(rows[0], side.leaks)}{more}"
+
+
+def leak_text(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
+    """What leaks, and by how much more or less than in the first version."""
+    rate = leak_difference(leaks, row)
+    if row.kind == GROWTH:
+        return label_of(row.subject) + ("" if rate is None else f" {full_rate_text(rate)}")
+    # The rate per event is in the title; that of a finding of both versions is not the difference.
+    in_both = row.change in (Change.WORSE, Change.LESS)
+    if rate is None or (rate.unit != Unit.BYTES and not in_both):
+        return row.title
+    return f"{row.title}; difference {full_rate_text(rate)}"
+
+
+def _metric_parts(side: SideComparison) -> list[str]:
+    primary = side.primary()
+    told = [*([] if primary is None else [primary]), *worse_guards(side.metrics)]
+    if not told:
+        return ["no complete round has a throughput or a cost to compare"]
+    return [_metric_part(side, metric) for metric in told]
+
+
+def _metric_part(side: SideComparison, metric: MetricComparison) -> str:
+    said = f"{metric.label} {change_text(metric)}"
+    if metric.word != side.word:
+        return f"{said} ({metric.word})"
+    undecided = undecided_text(metric)
+    return f"{said}: {undecided}" if undecided else said
+
+
+def _run_parts(base: Version, version: Version) -> list[str]:
+    """What keeps the leaks from being compared."""
+    told = (("the first version", base), (version.name, version))
+    void = (VerdictKind.CRASHED, VerdictKind.INVALID)
+    return [
+        f"leaks were not compared, because the run of {name} is {one.verdict.headline}"
+        for name, one in told
+        if one.verdict.kind in void
+    ]
+
+
+def _side_notes(
+    base: Version, version: Version, metrics: Iterable[MetricComparison]
+) -> Iterator[str]:
+    for metric in metrics:
+        if metric.depends_on_order and metric.role is not Role.SHOWN:
+            effect = percent(1.0 + (metric.position_effect or 0.0))
+            yield (
+                f"{metric.label}: the version that runs second in a round differs by {effect}; the "
+                "order alternates from round to round, and the effect is taken out of the ratio"
+            )
+        if metric.has_outliers:
+            yield (
+                f"{metric.label}: the Hodges-Lehmann estimate of {percent(metric.robust_ratio)} is "
+                "outside the interval, because a few rounds are far from the others"
+            )
+    bounds = [_memory_bound(one) for one in (base, version)]
+    if all(bounds):
+        yield (
+            f"private memory grows by at most {bounds[0]} in the first version and {bounds[1]} in "
+            "this one (95 % each)"
+        )
+
+
+def _memory_bound(version: Version) -> str:
+    """What the run of ``version`` excludes; empty where it measured no growth."""
+    result = next((m for m in version.verdict.metrics if m.metric == MEMORY), None)
+    rate = None if result is None else result.rate_per_hour
+    return "" if rate is None else format_byte_rate(max(0.0, rate.upper))
+
+
+def _common_notes(comparison: Comparison) -> Iterator[str]:
+    if comparison.interleaved and comparison.renew_every != 1:
+        rounds = 1 + max((block.round for block in comparison.blocks), default=0)
+        processes = math.ceil(rounds / comparison.renew_every) if comparison.renew_every else 1
+        ran = "one process" if processes == 1 else f"{processes} processes"
+        yield (
+            f"each version ran in {ran}: the ratio includes differences from one process start to "
+            "the next, and the margin must cover them"
+        )
+    if not comparison.interleaved:
+        yield (
+            "the runs were not interleaved: the ratio includes changes of the machine between "
+            "them; about 7 % either way is allowed for these, and nothing within less is called "
+            "the same"
+        )
+    if comparison.allowed_mismatches:
+        yield f"compared although these differ: {', '.join(sorted(comparison.allowed_mismatches))}"
+
+
+def _margin(data: _Data) -> str:
+    return f"{100.0 * number(data, 'margin'):.3g} %"
+
+
+_SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
+    ComparedCode.FEW_PAIRS: lambda data: (
+        f"{number(data, 'pairs'):.0f} pairs are too few to estimate how much they vary"
+    ),
+    ComparedCode.NOT_ALONE: lambda data: (
+        "the workers waited for a processor for "
+        f"{' and '.join(map(format_percent, number_list(data, 'shares')))} of the time"
+    ),
+    ComparedCode.LOAD_UNKNOWN: lambda _: (
+        "it is not known whether each run had the machine to itself"
+    ),
+    ComparedCode.NEAR_MARGIN: lambda data: (
+        f"it differs, but perhaps by less than the margin of {_margin(data)}"
+    ),
+    ComparedCode.ACROSS_MARGIN: lambda data: (
+        f"the interval reaches beyond the margin of {_margin(data)}"
+    ),
+    ComparedCode.OTHER_DRIVER: lambda data: (
+        f"explained by {text(data, 'first') or 'no event'} in the first run, by "
+        f"{text(data, 'second') or 'no event'} in the second"
+    ),
+    ComparedCode.FEW_EVENTS: lambda data: (
+        f"only {number(data, 'events'):.0f} {text(data, 'driver')} in the version without it"
+    ),
+    ComparedCode.SHORTER_RUN: lambda _: "the version without it ran for a much shorter time",
+    ComparedCode.UNDER_A_TENTH: lambda _: "the rates differ by less than a tenth",
+    ComparedCode.INVALID_RUN: lambda _: "one of the runs is INVALID",
+    ComparedCode.NO_RATE: lambda _: "one of the runs has no rate to compare",
+    ComparedCode.ONE_RUN_ALONE: lambda data: (
+        f"found in the {text(data, 'run')} run alone, but the rates may be the same"
+    ),
+    ComparedCode.BELOW_LIMIT: lambda _: "growth differs, and is below the limit in both versions",
+    ComparedCode.NO_LEAK: lambda _: "growth differs, but is a leak in neither run alone",
+    ComparedCode.FASTER_THAN_MEMORY: faster_than_memory,
+}

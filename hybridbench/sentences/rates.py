@@ -1,0 +1,134 @@
+"""Amounts and rates with units and intervals; one spelling everywhere."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from hybridbench.metrics import Unit
+from hybridbench.records.verdict import MetricResult, Rate
+from hybridbench.units import digits_apart, format_bytes, format_count
+
+# Of a rate: what it is against where that is no event.
+TIME_UNITS: Final = frozenset({"h", "min", "s"})
+
+# From here on an estimate has a prefix: nobody measures 332,936 nodes an hour.
+_LARGE: Final = 10_000.0
+
+# What rounding leaves of an exact zero.
+_TINY: Final = 1e-6
+
+
+def amount(value: float, unit: str, *, signed: bool = False, digits: int = 3) -> str:
+    """``value`` with its unit: ``1.44 GiB``, ``+3.00 slots``."""
+    if math.isnan(value):
+        return "unknown"
+    if math.isinf(value):
+        return "no bound" if value > 0 else "no lower bound"
+    sign = "\N{MINUS SIGN}" if value < -_TINY else ("+" if signed and value > _TINY else "")
+    size = abs(value) if abs(value) > _TINY else 0.0
+    if unit == Unit.BYTES:
+        return sign + format_bytes(size, digits)
+    # A plain count is of what its metric names.
+    counted = "" if unit == Unit.COUNT else unit
+    counted_exactly = size == int(size) or size < _LARGE
+    shown = number(size, digits) if counted_exactly else format_count(size, digits)
+    return f"{sign}{shown} {counted}".rstrip()
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A plain number with three or more digits that mean something and thousands apart."""
+    if not math.isfinite(value):
+        return "unknown" if math.isnan(value) else "no bound"
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.{digits - 3}f}"
+    if abs(value) >= 0.01:
+        places = max(digits - 3, digits - 1 - math.floor(math.log10(abs(value))))
+        return f"{value:.{places}f}"
+    return f"{value:.{digits - 1}g}"
+
+
+def per_text(per: str) -> str:
+    """How ``per`` is appended: ``/h`` for time, `` per request`` for work."""
+    return f"/{per}" if per in TIME_UNITS else f" per {per}"
+
+
+def rate_text(rate: Rate, *, signed: bool = True) -> str:
+    """``+3.45 GiB/h``."""
+    return amount(rate.value, rate.unit, signed=signed, digits=_digits(rate)) + per_text(rate.per)
+
+
+def interval_text(rate: Rate) -> str:
+    """``+3.41 to +3.50 GiB/h``; an open end is said in words."""
+    return _span_text(rate) + (per_text(rate.per) if _has_end(rate) else "")
+
+
+def full_rate_text(rate: Rate, *, signed: bool = True) -> str:
+    """Rate and interval in one line: ``+3.45 GiB/h (95 % interval +3.41 to +3.50 GiB)``."""
+    said = rate_text(rate, signed=signed)
+    if rate.lower == rate.upper:
+        return f"{said}, exactly"
+    share = f"{100 * rate.confidence:.4g} %"
+    if not _has_end(rate):
+        return f"{said} (no {share} interval)"
+    span = _span_text(rate, signed=signed)
+    # The name of what is counted stands right before it; a byte's prefix may change in between.
+    if rate.unit != Unit.BYTES:
+        span = span.removesuffix(f" {rate.unit}")
+    return f"{said} ({share} interval {span})"
+
+
+def level_text(value: float, unit: str) -> str:
+    """A level with its unit: ``1.44 GiB``, ``43.2 %``, ``38.0/s``."""
+    if unit == Unit.BYTES:
+        return format_bytes(value)
+    if unit == Unit.RATIO:
+        return f"{100.0 * value:.3g} %"
+    figures = number(float(f"{value:.4g}"))
+    return f"{figures}/s" if unit == Unit.PER_SECOND else f"{figures} {unit}".rstrip()
+
+
+def bound_text(result: MetricResult) -> str:
+    """What a result excludes: ``no growth above 38 MiB/h (95 %)``; empty when it bounds nothing."""
+    rate = result.rate_per_hour
+    if rate is None or not math.isfinite(rate.upper):
+        return ""
+    if rate.upper <= _TINY:
+        return f"no growth ({100 * rate.confidence:.4g} %)"
+    upper = amount(rate.upper, rate.unit)
+    return f"no growth above {upper}{per_text(rate.per)} ({100 * rate.confidence:.4g} %)"
+
+
+def _has_end(rate: Rate) -> bool:
+    return math.isfinite(rate.lower) or math.isfinite(rate.upper)
+
+
+def _digits(rate: Rate) -> int:
+    """As many as tell the rate and the ends of its interval apart."""
+
+    def one(value: float, digits: int) -> str:
+        return amount(value, rate.unit, digits=digits)
+
+    return digits_apart(one, (rate.value, rate.lower, rate.upper))
+
+
+def _span_text(rate: Rate, *, signed: bool = True) -> str:
+    digits = _digits(rate)
+    lower = amount(rate.lower, rate.unit, signed=signed, digits=digits)
+    upper = amount(rate.upper, rate.unit, signed=signed, digits=digits)
+    if rate.lower == rate.upper or max(abs(rate.lower), abs(rate.upper)) < _TINY:
+        return f"exactly {lower}"
+    if math.isfinite(rate.lower) and math.isfinite(rate.upper):
+        return f"{_common_unit(lower, upper)} to {upper}"
+    if math.isfinite(rate.lower):
+        return f"at least {lower}"
+    return f"at most {upper}" if math.isfinite(rate.upper) else "none"
+
+
+def _common_unit(lower: str, upper: str) -> str:
+    """``lower`` without its unit where ``upper`` ends in the same one."""
+    # The number is the first word; what is counted may be several.
+    head, _, unit = lower.partition(" ")
+    return head if head and upper.endswith(f" {unit}") else lower

@@ -1,0 +1,223 @@
+"""A comparison in words: the headline, the notes, the reasons."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hybridbench.analysis.comparison.compare import compare, look
+from hybridbench.analysis.comparison.records import (
+    Change,
+    Comparison,
+    ComparisonTerms,
+    ComparisonVerdict,
+    Look,
+)
+from hybridbench.records.codes import ComparedCode
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding, VerdictKind, Why
+from hybridbench.sentences.comparison import compared_text, look_text, phrased_comparison
+from tests.unit.analysis.comparisons import (
+    GIB,
+    THROUGHPUT,
+    growth,
+    leak,
+    pair,
+    rounds,
+    run_record,
+    strays,
+    verdict,
+    version,
+)
+
+TERMS = ComparisonTerms()
+SAME = rounds(12, {THROUGHPUT: 1.0}, noise=0.004)
+SLOW = rounds(12, {THROUGHPUT: 0.8}, noise=0.004)
+NOISY = rounds(6, {THROUGHPUT: 1.0}, noise=0.2)
+CLEAN = verdict(metrics=[growth(0.0, 0.1, "CLEAN")])
+LEAKS = verdict(VerdictKind.LEAK, [leak()], [growth(3.7, 0.1, "LEAK")])
+
+
+def answer(comparison: Comparison) -> ComparisonVerdict:
+    return phrased_comparison(comparison, compare(comparison, TERMS))
+
+
+def test_an_introduced_leak_leads_with_its_rate_and_the_speed_follows() -> None:
+    found = answer(pair(SAME, version(".", CLEAN), version("defect:x", LEAKS)))
+
+    assert found.headline.startswith(
+        "LEAK INTRODUCED: private memory +3.70 GiB/h (99.9 % interval +3.46 to +3.94 GiB); "
+        "throughput "
+    )
+    assert found.headline.endswith(" % (SAME)")
+
+
+def test_an_exact_finding_leads_with_its_title() -> None:
+    record = run_record({"nodes_evicted": 5000.0})
+    stray = strays(0.9)
+    own = verdict(VerdictKind.LEAK, [stray])
+
+    found = answer(pair(SAME, version(".", record=record), version("defect:x", own, record)))
+
+    assert found.headline.startswith(f"LEAK INTRODUCED: {stray.title}; throughput")
+
+
+def test_a_finding_of_both_versions_leads_with_its_title_and_the_difference() -> None:
+    record = run_record({"nodes_evicted": 5000.0})
+    first, second = (verdict(VerdictKind.LEAK, [strays(rate)]) for rate in (0.9, 2.7))
+
+    found = answer(pair(SAME, version(".", first, record), version("b", second, record)))
+
+    assert found.word == "LEAK WORSE"
+    assert f"{strays(2.7).title}; difference +1.80 nodes per evicted node (99.9 %" in found.headline
+
+
+def test_a_slower_version_is_told_with_its_change_and_no_word_twice() -> None:
+    found = answer(pair(SLOW, version(".", CLEAN), version("b", CLEAN)))
+
+    assert found.headline.startswith("SLOWER: throughput \N{MINUS SIGN}2")
+    assert found.headline.count("SLOWER") == 1
+
+
+def test_an_undecided_speed_says_why() -> None:
+    found = answer(pair(NOISY, version(".", CLEAN), version("b", CLEAN)))
+
+    assert "the interval reaches beyond the margin of 3 %" in found.headline
+
+
+def test_other_changes_stay_in_the_headline_of_an_undecided_comparison() -> None:
+    unsure = verdict(metrics=[growth(1.0, 3.0, "INCONCLUSIVE")])
+
+    gone = answer(pair(NOISY, version("defect:x", LEAKS), version(".", CLEAN)))
+    open_ = answer(pair(SAME, version(".", unsure), version("defect:x", LEAKS)))
+
+    assert "LEAK FIXED: private memory" in gone.headline
+    assert "finding UNDECIDED: private memory" in open_.headline
+
+
+def test_a_crash_or_an_invalid_run_says_that_leaks_were_not_compared() -> None:
+    crash = Finding("crash", VerdictKind.CRASHED, "worker", "the worker died")
+    dead = verdict(VerdictKind.CRASHED, [crash])
+    void = verdict(VerdictKind.INVALID)
+
+    first = answer(pair(SAME, version(".", dead), version("b", CLEAN)))
+    second = answer(pair(SAME, version(".", CLEAN), version("b", void)))
+
+    said = "leaks were not compared, because the run of {} is {}"
+    assert said.format("the first version", "CRASHED") in first.headline
+    assert said.format("b", "INVALID") in second.headline
+
+
+def test_without_a_common_round_there_is_nothing_to_compare() -> None:
+    found = answer(pair((), version(".", CLEAN), version("b", CLEAN)))
+
+    assert "no complete round has a throughput or a cost to compare" in found.headline
+
+
+def test_of_several_versions_the_gravest_leads_with_its_name() -> None:
+    two = rounds(24, {THROUGHPUT: 0.9}, noise=0.004, seed=1)
+    third = tuple(replace(b, version=2, position=2) for b in two if b.version == 0)
+    versions = (version("."), version("defect:slow"), version("git:HEAD"))
+
+    found = answer(Comparison(versions, (*two, *third), True, (6, 12, 18, 24)))
+
+    assert found.headline.startswith("defect:slow: SLOWER")
+    assert found.headline.endswith("(and git:HEAD SAME)")
+
+
+def test_a_large_effect_of_the_order_is_noted() -> None:
+    blocks = rounds(12, {THROUGHPUT: 1.0}, noise=0.004, second_turn=0.08)
+
+    (note,) = [n for n in answer(pair(blocks)).sides[0].notes if "second in a round" in n]
+    assert "differs by +8" in note
+    assert not any("second in a round" in note for note in answer(pair(SAME)).sides[0].notes)
+
+
+def test_the_bound_on_memory_is_noted() -> None:
+    found = answer(pair(SAME, version(".", CLEAN), version("b", CLEAN)))
+
+    assert (
+        "private memory grows by at most 102 MiB/h in the first version and 102 MiB/h in this one "
+        "(95 % each)"
+    ) in found.sides[0].notes
+
+
+def test_what_one_process_per_version_cannot_tell_is_noted_unless_each_block_had_its_own() -> None:
+    comparison = pair(SAME)
+
+    usual, fresh = answer(comparison), answer(replace(comparison, renew_every=1))
+    some = answer(replace(comparison, renew_every=6))
+
+    assert any("one process:" in note for note in usual.notes)
+    assert any("ran in 2 processes" in note for note in some.notes)
+    assert fresh.notes == ()
+
+
+def test_allowed_mismatches_are_noted() -> None:
+    found = answer(replace(pair(SAME), allowed_mismatches=frozenset({"gc", "malloc"})))
+
+    assert any(note.endswith("gc, malloc") for note in found.notes)
+
+
+def test_growth_without_a_finding_has_a_name() -> None:
+    base = version(".", verdict(metrics=[growth(0.0, 0.01, "CLEAN")]))
+    other = version("b", verdict(metrics=[growth(0.3, 0.01, "CLEAN")]))
+
+    (row,) = [row for row in answer(pair(SAME, base, other)).sides[0].leaks if row.why]
+
+    assert row.change is Change.GROWS_FASTER
+    assert row.title == "growth of private memory"
+    assert row.reason == "growth differs, and is below the limit in both versions"
+
+
+def test_an_interim_analysis_is_one_line() -> None:
+    decided = look(rounds(6, {THROUGHPUT: 0.7}, noise=0.004), TERMS)
+    open_ = look(rounds(6, {THROUGHPUT: 1.0}, noise=0.025, seed=4), TERMS)
+
+    assert look_text(decided).startswith("throughput \N{MINUS SIGN}3")
+    assert look_text(decided).endswith("SLOWER")
+    assert look_text(open_).endswith(f"; about {open_.rounds_needed} more rounds")
+    assert look_text(Look(False)) == "no two rounds are complete"
+
+
+@pytest.mark.parametrize("code", ComparedCode)
+def test_every_code_has_a_sentence(code: ComparedCode) -> None:
+    data: dict[str, JsonValue] = {
+        "pairs": 2,
+        "shares": [0.0, 0.4],
+        "margin": 0.03,
+        "first": "evict_leaf",
+        "second": None,
+        "events": 4.0,
+        "driver": "nodes_evicted",
+        "run": "second",
+        "value": 0.39 * GIB,
+        "lower": 0.34 * GIB,
+        "upper": 0.44 * GIB,
+        "memory_upper": 0.19 * GIB,
+    }
+
+    said = compared_text(Why(code, data))
+
+    assert said != code
+    assert "None" not in said
+    assert "nan" not in said
+
+
+def test_a_code_of_a_later_version_is_told_as_it_is() -> None:
+    assert compared_text(Why("unheard-of")) == "unheard-of"
+
+
+def test_reasons_carry_their_numbers() -> None:
+    def said(code: ComparedCode, **data: JsonValue) -> str:
+        return compared_text(Why(code, data))
+
+    assert said(ComparedCode.NOT_ALONE, shares=[0.0, 0.4]).endswith("0 % and 40 % of the time")
+    assert said(ComparedCode.FEW_EVENTS, events=4.0, driver="evict_leaf") == (
+        "only 4 evict_leaf in the version without it"
+    )
+    assert said(ComparedCode.NEAR_MARGIN, margin=0.03).endswith("the margin of 3 %")
+    assert "evict_leaf in the first run, by no event in the second" in said(
+        ComparedCode.OTHER_DRIVER, first="evict_leaf", second=None
+    )
