@@ -19,14 +19,10 @@ from hybridbench.records.nightly import (
     NightlyRun,
 )
 from hybridbench.records.verdict import Rate, VerdictKind
-from hybridbench.report.wording import (
-    metric_label,
-)
+from hybridbench.report.wording import metric_label
 from hybridbench.rundir.layout import NIGHTLY, make_directory
 from hybridbench.rundir.lock import locked_run
-from hybridbench.sentences.rates import (
-    full_rate_text,
-)
+from hybridbench.sentences.rates import full_rate_text
 
 _THROUGHPUT: Final = "throughput_tokens_per_s"
 # Runs that --keep-baseline leaves: enough for a fleet whose machines are of several classes.

@@ -46,15 +46,10 @@ from hybridbench.report.provenance import model_note, provenance_tables, started
 from hybridbench.report.serving import compared_serving
 from hybridbench.report.thresholds import STATE
 from hybridbench.report.timeline import last_moment_s
-from hybridbench.report.wording import (
-    BADGES,
-    without_options,
-)
+from hybridbench.report.wording import BADGES, without_options
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.sentences.comparison import change_text, leak_text, undecided_text
-from hybridbench.sentences.rates import (
-    full_rate_text,
-)
+from hybridbench.sentences.rates import full_rate_text
 
 _BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
     Outcome.REGRESSION: ("▲", Tone.BAD),

@@ -23,9 +23,7 @@ from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.document import Gate, GateState, Measure
 from hybridbench.report.gates import stopped_short
 from hybridbench.sentences.comparison import change_text, percent
-from hybridbench.sentences.rates import (
-    full_rate_text,
-)
+from hybridbench.sentences.rates import full_rate_text
 
 _OUTCOME: Final = {
     Outcome.REGRESSION: GateState.FAILED,

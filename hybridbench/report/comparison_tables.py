@@ -20,12 +20,7 @@ from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
 from hybridbench.report.timeline import last_moment_s
 from hybridbench.sentences.comparison import change_text, percent
-from hybridbench.sentences.rates import (
-    amount,
-    interval_text,
-    level_text,
-    rate_text,
-)
+from hybridbench.sentences.rates import amount, interval_text, level_text, rate_text
 from hybridbench.units import format_duration
 
 _ROLE: Final = {

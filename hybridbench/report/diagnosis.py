@@ -23,15 +23,10 @@ from hybridbench.records.events import Allocations, Reclaim
 from hybridbench.records.heap import CallSite
 from hybridbench.records.json_value import json_text
 from hybridbench.report.document import DiagnosisText, Table
-from hybridbench.report.wording import (
-    clock_text,
-    command_text,
-)
+from hybridbench.report.wording import clock_text, command_text
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
 from hybridbench.sentences.diagnosis import bug_report, part_detail
-from hybridbench.sentences.rates import (
-    amount,
-)
+from hybridbench.sentences.rates import amount
 from hybridbench.units import format_duration, format_percent
 
 _RUNG_WORDS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hybridbench.metrics import Unit
 from hybridbench.records.codec import to_json
@@ -12,15 +13,8 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import EXIT_CODE, Rate, VerdictKind
 from hybridbench.report.advice import MEANING
 from hybridbench.report.document import Document, DocumentKind, FindingText, Table
-from hybridbench.report.wording import (
-    BADGES,
-    NO_RATE,
-)
-from hybridbench.sentences.rates import (
-    full_rate_text,
-    interval_text,
-    rate_text,
-)
+from hybridbench.report.wording import BADGES, NO_RATE
+from hybridbench.sentences.rates import full_rate_text, interval_text, rate_text
 from hybridbench.series.judge import FileVerdict, worst
 from hybridbench.series.trend import JudgedSeries
 from hybridbench.units import format_duration
@@ -29,6 +23,8 @@ SCHEMA = "hybridbench.judge/1"
 _COLUMNS = ("metric", "verdict", "rate", "95 % interval", "judged", "model")
 _NUMERIC = frozenset({2, 4})
 _NOT_JUDGED_MAX = 12
+_NAMED_MAX = 3
+_WORSE = (VerdictKind.LEAK, VerdictKind.DEGRADED)
 
 
 def series_document(files: Sequence[FileVerdict]) -> Document:
@@ -51,7 +47,7 @@ def series_document(files: Sequence[FileVerdict]) -> Document:
             for file in files
             for found in file.findings
         ),
-        notes=tuple(dict.fromkeys(note for file in files for note in _notes(file))),
+        notes=tuple(dict.fromkeys(note for file in files for note in _notes(file, files))),
     )
 
 
@@ -68,16 +64,39 @@ def series_json(files: Sequence[FileVerdict]) -> str:
 
 
 def _headline(files: Sequence[FileVerdict]) -> str:
+    """What grows and how fast, then what is undecided; else that all is bounded."""
     if len(files) == 1 and files[0].headline:
         return files[0].headline
-    rows = [row for file in files for row in file.rows]
+    rows = [(_name(row, file, files), row) for file in files for row in file.rows]
+    worse = [(name, row) for name, row in rows if row.verdict in _WORSE]
+    open_ = [(name, row) for name, row in rows if row.verdict not in (*_WORSE, VerdictKind.CLEAN)]
+    parts = [_movement(name, row) for name, row in worse[:_NAMED_MAX]]
+    if len(worse) > _NAMED_MAX:
+        parts.append(f"{len(worse) - _NAMED_MAX} more")
+    if len(open_) == 1 == len(rows):
+        name, row = open_[0]
+        parts.append(f"{name} is undecided: {row.result.reason}")
+    elif open_:
+        names = ", ".join(name for name, _ in open_[:_NAMED_MAX])
+        more = f" and {len(open_) - _NAMED_MAX} more" if len(open_) > _NAMED_MAX else ""
+        parts.append(f"undecided: {names}{more}")
+    if parts:
+        return "; ".join(parts)
     of_files = f" in {len(files)} files" if len(files) > 1 else ""
-    bad = list(dict.fromkeys(row.name for row in rows if row.verdict is not VerdictKind.CLEAN))
-    if not bad:
-        return f"{len(rows)} series{of_files}, each with its growth bounded"
-    count = sum(row.verdict is not VerdictKind.CLEAN for row in rows)
-    names = ", ".join(bad[:3]) + ", ..." * (len(bad) > 3)
-    return f"{count} of {len(rows)} series{of_files} not clean: {names}"
+    return f"{len(rows)} series{of_files}, each with its growth bounded"
+
+
+def _name(row: JudgedSeries, file: FileVerdict, files: Sequence[FileVerdict]) -> str:
+    """Several files may have columns of the same name."""
+    return f"{row.name} ({Path(file.source).name})" if len(files) > 1 else row.name
+
+
+def _movement(name: str, row: JudgedSeries) -> str:
+    moves = "falls" if row.falls_are_bad else "grows"
+    rate = row.result.rate_per_hour
+    if rate is None:
+        return f"{name} {moves}"
+    return f"{name} {moves} by {full_rate_text(_unit_if_known(rate, row), signed=False)}"
 
 
 def _rows(file: FileVerdict) -> tuple[tuple[str, ...], ...]:
@@ -99,17 +118,18 @@ def _rows(file: FileVerdict) -> tuple[tuple[str, ...], ...]:
     return tuple(rows)
 
 
-def _notes(file: FileVerdict) -> Iterator[str]:
+def _notes(file: FileVerdict, files: Sequence[FileVerdict]) -> Iterator[str]:
     """What the table has no room for."""
     for row in file.rows:
-        yield f"{row.name}: {row.result.reason}"
+        name = _name(row, file, files)
+        yield f"{name}: {row.result.reason}"
         for rate in row.per_work:
-            yield f"{row.name}: {full_rate_text(_in_words(rate, row))}"
+            yield f"{name}: {full_rate_text(_in_words(rate, row))}"
         if row.result.needed_s is not None and row.verdict is VerdictKind.INCONCLUSIVE:
             start, end = row.result.window_s
             missing = format_duration(max(row.result.needed_s - (end - start), 1.0))
-            yield f"{row.name}: about {missing} more of steady samples would decide"
-        yield from (f"{row.name}: {note}" for note in row.notes)
+            yield f"{name}: about {missing} more of steady samples would decide"
+        yield from (f"{name}: {note}" for note in row.notes)
     yield from file.notes
     if file.not_judged:
         names = ", ".join(file.not_judged[:_NOT_JUDGED_MAX])
@@ -125,9 +145,13 @@ def _as_moved(rate: Rate, row: JudgedSeries) -> Rate:
 
 
 def _in_words(rate: Rate, row: JudgedSeries) -> Rate:
+    return _as_moved(_unit_if_known(rate, row), row)
+
+
+def _unit_if_known(rate: Rate, row: JudgedSeries) -> Rate:
     """Without a unit where the column has none, or only counts."""
     bare = not row.unit_known or rate.unit == Unit.COUNT.value
-    return _as_moved(replace(rate, unit="") if bare else rate, row)
+    return replace(rate, unit="") if bare else rate
 
 
 def _file_json(file: FileVerdict) -> JsonValue:

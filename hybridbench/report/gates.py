@@ -23,14 +23,8 @@ from hybridbench.records.verdict import (
 )
 from hybridbench.report.document import Gate, GateState
 from hybridbench.report.thresholds import has_threshold_gate, threshold_gates
-from hybridbench.report.wording import (
-    NO_RATE,
-    metric_label,
-    plain_text,
-)
-from hybridbench.sentences.rates import (
-    full_rate_text,
-)
+from hybridbench.report.wording import NO_RATE, metric_label, plain_text
+from hybridbench.sentences.rates import full_rate_text
 from hybridbench.units import format_count, format_duration
 
 # What each kind of finding decides.  Growth and decay are asked of every metric by name.

@@ -31,10 +31,7 @@ from hybridbench.report.document import (
     Table,
     Tone,
 )
-from hybridbench.sentences.rates import (
-    amount,
-    level_text,
-)
+from hybridbench.sentences.rates import amount, level_text
 from hybridbench.thresholds import Stat
 from hybridbench.units import format_percent, sparkline
 

@@ -24,15 +24,9 @@ from hybridbench.report.document import (
     GateState,
     Table,
 )
-from hybridbench.report.wording import (
-    BADGES,
-    rate_facts,
-)
+from hybridbench.report.wording import BADGES, rate_facts
 from hybridbench.rundir.layout import NIGHTLY
-from hybridbench.sentences.rates import (
-    number,
-    rate_text,
-)
+from hybridbench.sentences.rates import number, rate_text
 from hybridbench.units import format_duration
 
 _GATE: Final = {

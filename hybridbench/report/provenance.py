@@ -19,12 +19,8 @@ from hybridbench.records.manifest import (
     manifest_to_json,
 )
 from hybridbench.report.document import Table
-from hybridbench.report.wording import (
-    plain_text,
-)
-from hybridbench.sentences.rates import (
-    amount,
-)
+from hybridbench.report.wording import plain_text
+from hybridbench.sentences.rates import amount
 from hybridbench.units import format_duration
 
 _SECTIONS: Final = (

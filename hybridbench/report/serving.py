@@ -11,12 +11,8 @@ from hybridbench.metrics import Unit
 from hybridbench.records.verdict import ServingResult, Verdict
 from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Table
-from hybridbench.report.wording import (
-    clock_text,
-)
-from hybridbench.sentences.rates import (
-    number,
-)
+from hybridbench.report.wording import clock_text
+from hybridbench.sentences.rates import number
 
 _LABELS: Final[Mapping[str, str]] = {
     "requests_per_s": "Requests/s",

@@ -213,8 +213,8 @@ class _JudgedFile:
                 said.append(f"{column.name}: {cell!r} in line {line} is no number: left out")
         if self.options.steady_at is None:
             said.append(
-                "no start of steady state was given: the first tenth is taken for warm-up, and no "
-                "growth in under 45m is called a leak; --steady-at says when it was warm"
+                "no start of steady state was given (--steady-at): the first tenth counts as "
+                "warm-up, and growth is called a leak only after 45m"
             )
         if works:
             said.append("work done is read from " + ", ".join(work.name for work in works[:2]))

@@ -302,3 +302,34 @@ def test_a_series_of_a_few_readings_has_no_rate(tmp_path: Path) -> None:
     assert document["files"][0]["metrics"][0]["rate_per_hour"] is None
     assert "not measured" in render_markdown(series_document([verdict]))
     assert "(95 %)" not in render_markdown(series_document([verdict]))
+
+
+def test_the_headline_names_what_grows_and_by_how_much_and_what_is_undecided(
+    tmp_path: Path,
+) -> None:
+    leaks = judge_file(csv(made(300.0), tmp_path / "leaks.csv"), STEADY)
+    short = judge_file(csv(made(hours=0.1), tmp_path / "short.csv"), JudgeOptions())
+    clean = judge_file(csv(made(hours=4.0), tmp_path / "clean.csv"), STEADY)
+
+    one, both = series_document([leaks]), series_document([leaks, short, clean])
+
+    assert one.headline.startswith("rss_bytes grows by ")
+    assert "MiB/h (95 % interval " in one.headline
+    assert both.headline.startswith("rss_bytes (leaks.csv) grows by ")
+    assert both.headline.endswith("; undecided: rss_bytes (short.csv)")
+    assert any(note.startswith("rss_bytes (short.csv): ") for note in both.notes)
+    (row,) = short.rows
+    said = series_document([short]).headline
+    assert said == f"rss_bytes is undecided: {row.result.reason}"
+    assert clean.kind is VerdictKind.CLEAN
+    assert series_document([clean]).headline == "1 series, each with its growth bounded"
+
+
+def test_the_headline_of_a_level_that_must_not_fall_says_that_it_falls(tmp_path: Path) -> None:
+    t = np.arange(0.0, 7200.0, 10.0)
+    value = 100 - 10 * t / 3600 + np.random.default_rng(5).normal(0, 0.5, t.size)
+    rows = ["elapsed,req_per_s", *(f"{a},{b}" for a, b in zip(t, value, strict=True))]
+
+    verdict = judge_file(Made(t, value).write(tmp_path / "a.csv", rows), STEADY)
+
+    assert series_document([verdict]).headline.startswith("req_per_s falls by ")
