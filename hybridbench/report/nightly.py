@@ -96,7 +96,9 @@ def _answer(run: NightlyRun) -> Iterator[Fact]:
         yield Fact("Rehearsal", said)
     for cell in run.cells:
         if cell.state in (CellState.FAIL, CellState.MISSING):
-            yield Fact(cell.id, f"{cell.word}: {cell.headline}")
+            failed = cell.state is CellState.FAIL
+            word = f"{cell.word}: " if failed else ""
+            yield Fact("Failed" if failed else "Missing", f"{cell.id}: {word}{cell.headline}")
     entries = list(_entries(run))
     fresh = [
         (f"{entry.finding.subject} ({entry.finding.kind})", "", cell.id)

@@ -49,7 +49,8 @@ def test_a_failed_cell_is_the_answer_and_a_failure_in_junit(tmp_path: Path) -> N
     told = document(tmp_path, attempt("LEAK", NODES), attempt())
 
     assert told.badge.word == "FAIL"
-    assert told.answer[0].label == "one"
+    assert told.answer[0].label == "Failed"
+    assert told.answer[0].text.startswith("one: LEAK: ")
     suite = ET.fromstring(render_junit(told))
     failed = [
         case.get("classname") for case in suite.iter("testcase") if case.find("failure") is not None
@@ -64,6 +65,9 @@ def test_a_missing_cell_is_an_error_and_a_waived_finding_is_skipped(tmp_path: Pa
     assert states["cell", "one"] is GateState.PASSED
     assert states["one", "instances-wait-for-collector of TreeNode"] is GateState.SKIPPED
     assert states["cell", "two"] is GateState.ERROR
+    (missing,) = [fact for fact in told.answer if fact.label == "Missing"]
+    assert missing.text.startswith("two: ")
+    assert "MISSING" not in missing.text
     assert len(states) == len(told.gates)
 
 
