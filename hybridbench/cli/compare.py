@@ -9,7 +9,7 @@ import typer
 
 from hybridbench.cli.compare_options import CompareOptions, compared
 from hybridbench.cli.completion import complete_model, complete_profile
-from hybridbench.cli.options import CompareUi, GcMode, Panel, Quiet, ReportFormat
+from hybridbench.cli.options import FORMAT_NAMES, CompareUi, GcMode, Panel, Quiet, ReportFormat
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.foreign import SEED_MAX
@@ -163,7 +163,12 @@ Store = Annotated[
 ]
 Format = Annotated[
     ReportFormat,
-    typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Format of the report."),
+    typer.Option(
+        "--format",
+        rich_help_panel=Panel.OUTPUT,
+        metavar="FORMAT",
+        help=f"Format of the report: {FORMAT_NAMES}.",
+    ),
 ]
 Ui = Annotated[
     CompareUi,

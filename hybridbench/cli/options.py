@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -57,6 +57,8 @@ class ReportFormat(StrEnum):
     GITHUB_ANNOTATIONS = "github-annotations"
     BENCHMARK_JSON = "benchmark-json"
 
+
+FORMAT_NAMES: Final = ", ".join(ReportFormat)
 
 Quiet = Annotated[
     bool,

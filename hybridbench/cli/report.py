@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli.completion import complete_result
-from hybridbench.cli.options import ReportFormat
+from hybridbench.cli.options import FORMAT_NAMES, ReportFormat
 from hybridbench.cli.render import (
     OutputOptions,
     render,
@@ -32,8 +32,9 @@ def report(
         ReportFormat | None,
         typer.Option(
             "--format",
-            help="Print in this format, and write nothing into the directory.  Without it the "
-            "derived files are rebuilt and the summary is printed.",
+            metavar="FORMAT",
+            help=f"Print in this format ({FORMAT_NAMES}), and write nothing into the directory.  "
+            "Without it the derived files are rebuilt and the summary is printed.",
             show_default=False,
         ),
     ] = None,

@@ -19,6 +19,7 @@ from hybridbench.cli.completion import (
 )
 from hybridbench.cli.listening import Listener
 from hybridbench.cli.options import (
+    FORMAT_NAMES,
     GcMode,
     Panel,
     Quiet,
@@ -317,7 +318,8 @@ def soak(
         typer.Option(
             "--format",
             rich_help_panel=Panel.OUTPUT,
-            help="Format of the final report; --dry-run has console and json.",
+            metavar="FORMAT",
+            help=f"Format of the final report: {FORMAT_NAMES}.  --dry-run has console and json.",
         ),
     ] = ReportFormat.CONSOLE,
     listen: Annotated[
