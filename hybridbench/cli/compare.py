@@ -9,7 +9,16 @@ import typer
 
 from hybridbench.cli.compare_options import CompareOptions, compared
 from hybridbench.cli.completion import complete_model, complete_profile
-from hybridbench.cli.options import FORMAT_NAMES, CompareUi, GcMode, Panel, Quiet, ReportFormat
+from hybridbench.cli.options import (
+    FORMAT_NAMES,
+    CompareUi,
+    GcMode,
+    Panel,
+    Quiet,
+    ReportFormat,
+    Verbose,
+    detail_of,
+)
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.foreign import SEED_MAX
@@ -217,6 +226,7 @@ def compare(
     format_: Format = ReportFormat.CONSOLE,
     ui: Ui = CompareUi.AUTO,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Compare versions of the engine side by side: which is slower, and which leaks.
 
@@ -229,6 +239,7 @@ def compare(
     The directory under --store holds the raw blocks and a run directory for each version.  Ctrl-C
     ends after the round under way and reports; a second one stops at once.
     """
+    detail = detail_of(quiet=quiet, verbose=verbose)
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, slice_=slice_, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),
@@ -238,5 +249,5 @@ def compare(
         ui=CompareUi.NONE if quiet else ui,
     )  # fmt: skip
     directory, hint = compared(versions, options)
-    code = render(directory, OutputOptions(format_, quiet=quiet))
+    code = render(directory, OutputOptions(format_, detail=detail))
     raise typer.Exit(int(hint or code))

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.options import Panel, Quiet, parse_seconds
+from hybridbench.cli.options import (
+    Detail,
+    Panel,
+    Quiet,
+    parse_seconds,
+)
 from hybridbench.cli.render import print_console
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.safe_output import echo, emit, output_after_verdict
@@ -166,4 +171,4 @@ def _print(judged: list[FileVerdict], output: JudgeFormat, *, quiet: bool) -> No
 
         echo(render_markdown(series_document(judged)), nl=False)
     else:
-        print_console(series_document(judged), quiet=quiet)
+        print_console(series_document(judged), detail=Detail.BRIEF if quiet else Detail.USUAL)

@@ -17,7 +17,11 @@ import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_defect
-from hybridbench.cli.options import Panel, Quiet
+from hybridbench.cli.options import (
+    Detail,
+    Panel,
+    Quiet,
+)
 from hybridbench.cli.output import check_directory
 from hybridbench.cli.render import print_console
 from hybridbench.errors import ErrorCode, UsageError
@@ -392,4 +396,4 @@ def _print_report(document: Document, out: Path, *, quiet: bool) -> None:
     from hybridbench.rundir.layout import REPORT_HTML
 
     with output_after_verdict():
-        print_console(document, out / REPORT_HTML, quiet=quiet)
+        print_console(document, out / REPORT_HTML, Detail.BRIEF if quiet else Detail.USUAL)

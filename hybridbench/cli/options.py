@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -69,6 +69,36 @@ Quiet = Annotated[
         help="Print no progress, and of a console report only the verdict and its findings.",
     ),
 ]
+
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        rich_help_panel=Panel.OUTPUT,
+        help="Print in a console report every finding with all of its evidence, every counter, "
+        "and how the run was made.",
+    ),
+]
+
+
+class Detail(Enum):
+    """How much of a report is printed on the console."""
+
+    BRIEF = "brief"  # the verdict and its findings
+    USUAL = "usual"
+    FULL = "full"
+
+
+def detail_of(*, quiet: bool, verbose: bool) -> Detail:
+    """What -q and -v ask for.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if quiet and verbose:
+        raise UsageError("-q and -v: choose one of them.", code=ErrorCode.OPTION_CONFLICT)
+    return Detail.BRIEF if quiet else Detail.FULL if verbose else Detail.USUAL
 
 
 def parse_overrides(pairs: list[str], gc: str | None, ballast: int | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hybridbench.cli.options import ReportFormat
+from hybridbench.cli.options import Detail, ReportFormat
 from hybridbench.cli.output import write_output
 from hybridbench.cli.results import Result, read_result
 from hybridbench.errors import RunDirectoryError
@@ -30,7 +30,7 @@ class OutputOptions:
     format: ReportFormat = ReportFormat.CONSOLE
     output: Path | None = None  # None: standard output
     open_page: bool = False
-    quiet: bool = False  # on the console the verdict and its findings alone
+    detail: Detail = Detail.USUAL
 
 
 def render(
@@ -124,7 +124,7 @@ def _render(document: Document, options: OutputOptions, page: Path | None) -> in
 
 def _print(document: Document, options: OutputOptions, page: Path | None) -> None:
     if options.format is ReportFormat.CONSOLE and options.output is None:
-        print_console(document, page, quiet=options.quiet)
+        print_console(document, page, options.detail)
         return
     from hybridbench.report.formats import FORMATS
 
@@ -137,12 +137,18 @@ def _print(document: Document, options: OutputOptions, page: Path | None) -> Non
         emit(text)
 
 
-def print_console(document: Document, page: Path | None = None, *, quiet: bool) -> None:
-    """The summary of ``document``, with where its page is; or, quiet, its verdict and findings."""
+def print_console(
+    document: Document, page: Path | None = None, detail: Detail = Detail.USUAL
+) -> None:
+    """The summary of ``document``, with where its page is; or less of it, or all."""
     from hybridbench.report.console import render_brief, render_console
     from hybridbench.terminal import Terminal
 
-    Terminal().print(render_brief(document) if quiet else render_console(document, page))
+    if detail is Detail.BRIEF:
+        shown = render_brief(document)
+    else:
+        shown = render_console(document, page, verbose=detail is Detail.FULL)
+    Terminal().print(shown)
 
 
 def _open(document: Document, page: Path | None) -> None:

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli.completion import complete_result
-from hybridbench.cli.options import FORMAT_NAMES, ReportFormat
+from hybridbench.cli.options import (
+    FORMAT_NAMES,
+    Panel,
+    Quiet,
+    ReportFormat,
+    Verbose,
+    detail_of,
+)
 from hybridbench.cli.render import (
     OutputOptions,
     render,
@@ -32,6 +39,7 @@ def report(
         ReportFormat | None,
         typer.Option(
             "--format",
+            rich_help_panel=Panel.OUTPUT,
             metavar="FORMAT",
             help=f"Print in this format ({FORMAT_NAMES}), and write nothing into the directory.  "
             "Without it the derived files are rebuilt and the summary is printed.",
@@ -41,18 +49,25 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
+            rich_help_panel=Panel.OUTPUT,
             metavar="FILE",
             help="Output file for --format; a symbolic link is followed.  Default: standard "
             "output.",
         ),
     ] = None,
     open_page: Annotated[
-        bool, typer.Option("--open", help="Open the report with its charts in a browser.")
+        bool,
+        typer.Option(
+            "--open",
+            rich_help_panel=Panel.OUTPUT,
+            help="Open the report with its charts in a browser.",
+        ),
     ] = False,
     so_far: Annotated[
         bool,
         typer.Option(
             "--so-far",
+            rich_help_panel=Panel.VERDICT,
             help="For a run in progress: write verdict-so-far.json, report-so-far.html and "
             "report-so-far.md.  The run's own process does the same on SIGUSR1.",
         ),
@@ -60,19 +75,24 @@ def report(
     threshold: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel=Panel.VERDICT,
             metavar="METRIC.STAT<LIMIT",
             help="Check the run against additional thresholds (repeatable); prints the verdict "
             "and writes nothing.  See docs/reference/thresholds.md.",
         ),
     ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Judge stored results again; rebuild report.html, report.md, junit.xml and the verdict.
+
+    Example: hybridbench report results/20261124-101500-qwen3-next-chat-churn --format markdown
 
     The exit code is that of the soak, comparison or nightly run: the verdict's, or 130 or 143 if
     it was interrupted.
     """
     if so_far:
-        if format_ is not None or output is not None or open_page or threshold:
+        if format_ is not None or output is not None or open_page or threshold or quiet or verbose:
             raise UsageError(
                 "--so-far writes files of its own: leave out every other option.",
                 code=ErrorCode.OPTION_CONFLICT,
@@ -82,7 +102,8 @@ def report(
         raise UsageError(
             "--output FILE: say what to write into it with --format.", code=ErrorCode.NEEDS_OPTION
         )
-    options = OutputOptions(format_ or ReportFormat.CONSOLE, output, open_page)
+    detail = detail_of(quiet=quiet, verbose=verbose)
+    options = OutputOptions(format_ or ReportFormat.CONSOLE, output, open_page, detail)
     if threshold:
         raise typer.Exit(render_with_thresholds(directory, given_thresholds(threshold), options))
     raise typer.Exit(render(directory, options, rebuild=format_ is None))

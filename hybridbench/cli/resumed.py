@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from hybridbench.records.manifest import Manifest
 
 # How a person watches a run and how it ends may change; what it is may not.
-_FREE = frozenset({"resume", "ui", "stop", "diagnose", "on_leak", "format_", "listen", "quiet"})
+_FREE = frozenset(
+    {"resume", "ui", "stop", "diagnose", "on_leak", "format_", "listen", "quiet", "verbose"}
+)
 _STORED: Mapping[str, Callable[[Manifest], object]] = {
     "model": lambda run: run.model.name,
     "profile": lambda run: run.profile.source,

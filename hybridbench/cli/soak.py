@@ -24,6 +24,8 @@ from hybridbench.cli.options import (
     Panel,
     Quiet,
     ReportFormat,
+    Verbose,
+    detail_of,
     parse_overrides,
     parse_seconds,
     profile_with,
@@ -345,6 +347,7 @@ def soak(
         ),
     ] = SoakUi.AUTO,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Soak-test the engine under realistic traffic and report leaks and slowdowns.
 
@@ -358,7 +361,7 @@ def soak(
     further; a second signal stops at once.
     """
     hold_s = _hold(on_leak)
-    shown = OutputOptions(format_, quiet=quiet)
+    shown = OutputOptions(format_, detail=detail_of(quiet=quiet, verbose=verbose))
     ui = SoakUi.NONE if quiet else ui
     if resume is not None:
         with _listener(listen) as listener:

@@ -50,19 +50,26 @@ _PADDING: Final = 3
 _FINDINGS_MAX: Final = 5
 
 
-def render_console(document: Document, report: Path | None = None) -> RenderableType:
-    """What to print when the run is over; ``report`` is the page to open."""
+def render_console(
+    document: Document, report: Path | None = None, *, verbose: bool = False
+) -> RenderableType:
+    """What to print when the run is over; ``report`` is the page to open.
+
+    ``verbose`` has every finding with all of its facts and evidence, every counter, the whole
+    diagnosis and how the run was made: what the page has, but for the charts.
+    """
     parts = [
         _panel(document),
         *_tables(document),
-        *_findings(document),
-        *_diagnosis(document),
+        *(_all_findings(document) if verbose else _findings(document)),
+        *_diagnosis(document, whole=verbose),
         *_bounds(document),
-        *_coverage(document),
+        *_coverage(document, whole=verbose),
     ]
     for title, texts in (("Not seen", document.not_seen), ("Notes", document.notes)):
         if texts:
             parts += [_heading(title), *(_bullet(text) for text in texts)]
+    parts += _provenance(document) if verbose else ()
     if report is not None:
         # On a line of its own and folded, never cut: it is there to be copied.
         parts += [_heading("Report"), _shown(str(report), overflow="fold")]
@@ -167,6 +174,33 @@ def _findings(document: Document) -> Iterator[RenderableType]:
         yield _bullet(f"{left} more in the report")
 
 
+def _all_findings(document: Document) -> Iterator[RenderableType]:
+    """As on the page: nothing is left out."""
+    if document.findings:
+        yield _heading("Findings")
+    for position, finding in enumerate(document.findings, 1):
+        line = _shown(finding.badge.word, style=f"bold {_STYLE[finding.badge.tone]}")
+        line.append(f"  {one_line(finding.title)}", style="not bold default")
+        yield _item(f"{position}.", line)
+        of = (Fact("Subject", finding.subject), Fact("Kind", finding.kind))
+        yield Padding(_facts((*of, *finding.facts)), (0, 0, 0, 3))
+        for text in finding.evidence:
+            yield _bullet(text, indent=3)
+
+
+def _provenance(document: Document) -> Iterator[RenderableType]:
+    if document.command or document.provenance:
+        yield _heading("How this was run")
+    if document.command:
+        yield _shown(document.command, overflow="fold")
+    for table in document.provenance:
+        yield _heading(table.title)
+        if table.columns == ("", ""):
+            yield _facts(tuple(Fact(label, text) for label, text in table.rows))
+        else:
+            yield _Fitted(table)
+
+
 def _finding(position: int, finding: FindingText) -> Iterator[RenderableType]:
     line = _shown(finding.badge.word, style=f"bold {_STYLE[finding.badge.tone]}")
     line.append(f"  {one_line(finding.title)}", style="not bold default")
@@ -180,6 +214,10 @@ def _finding(position: int, finding: FindingText) -> Iterator[RenderableType]:
 
 def render_diagnosis(found: DiagnosisText) -> RenderableType:
     """The diagnosis alone, in full."""
+    return Group(*_whole_diagnosis(found))
+
+
+def _whole_diagnosis(found: DiagnosisText) -> list[RenderableType]:
     parts: list[RenderableType] = [_shown(found.paragraph)]
     for table in found.tables:
         if table.rows:
@@ -187,14 +225,18 @@ def render_diagnosis(found: DiagnosisText) -> RenderableType:
             parts += [_shown(table.note, style="dim")] if table.note else []
     if found.cycles:
         parts += [_heading("Cycles"), *(_bullet(text) for text in found.cycles)]
-    return Group(*parts, *(_bullet(text) for text in found.notes))
+    return [*parts, *(_bullet(text) for text in found.notes)]
 
 
-def _diagnosis(document: Document) -> Iterator[RenderableType]:
-    """The paragraph and the split; chains and rungs are in the report."""
+def _diagnosis(document: Document, *, whole: bool) -> Iterator[RenderableType]:
+    """The paragraph and the split; unless ``whole`` chains and rungs are in the report alone."""
     found = document.diagnosis
-    if found is not None:
-        yield _heading("Diagnosis")
+    if found is None:
+        return
+    yield _heading("Diagnosis")
+    if whole:
+        yield from _whole_diagnosis(found)
+    else:
         yield _shown(found.paragraph)
         yield _table(found.split, keep=(0, 1, 2))
         yield from (_bullet(text) for text in found.notes)
@@ -209,15 +251,15 @@ def _bounds(document: Document) -> Iterator[RenderableType]:
             yield _shown(document.bounds.note, style="dim")
 
 
-def _coverage(document: Document) -> Iterator[RenderableType]:
+def _coverage(document: Document, *, whole: bool) -> Iterator[RenderableType]:
     table = document.coverage
-    asserted = tuple(row for row in table.rows if row[1])
+    asserted = () if whole else tuple(row for row in table.rows if row[1])
     if asserted:
         # What nothing is asserted about is in the report; a terminal has few lines.
         table = replace(table, rows=asserted)
     if table.rows:
         yield _heading(table.title)
-        yield _table(table, keep=(0, 1, 2, 3) if asserted else (0, 2))
+        yield _table(table, keep=(0, 1, 2, 3) if asserted or whole else (0, 2))
 
 
 def _table(table: Table, keep: tuple[int, ...], *, whole_numbers: bool = False) -> RichTable:

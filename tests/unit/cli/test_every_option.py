@@ -117,6 +117,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--store": takes("results", f"{CSV}/below"),
             "--ui": takes("none", "fancy"),
             "--quiet": FLAG,
+            "--verbose": FLAG,
         },
     ),
     "compare": (
@@ -130,6 +131,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--threshold": takes("throughput.ratio>0.97", "throughput.ratio>"),
             "--format": takes("json", "pdf"),
             "--quiet": FLAG,
+            "--verbose": FLAG,
         },
     ),
     "bisect": (
@@ -145,6 +147,8 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--open": FLAG,
             "--so-far": FLAG,
             "--threshold": takes("rss.slope<200MiB/h", "rss.slope<"),
+            "--quiet": FLAG,
+            "--verbose": FLAG,
         },
     ),
     "diagnose": ((RUN,), {"run": takes(RUN, "absent")}),

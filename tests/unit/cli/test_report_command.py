@@ -263,3 +263,17 @@ def test_another_kind_of_directory_has_a_reader_of_its_own(
 def test_the_answer_of_an_output_that_is_refused_is_no_traceback(run_dir: Path) -> None:
     with pytest.raises(UsageError, match="--output"):
         render(run_dir, OutputOptions(ReportFormat.JSON, run_dir / "manifest.json"), rebuild=False)
+
+
+def test_quiet_prints_less_verbose_more_and_both_together_are_refused(
+    hybridbench: CommandLine, run_dir: Path
+) -> None:
+    brief, usual, full = (
+        hybridbench("report", str(run_dir), *options).stdout for options in (("-q",), (), ("-v",))
+    )
+    both = hybridbench("report", str(run_dir), "-q", "-v")
+
+    assert len(brief) < len(usual) < len(full)
+    assert "INVALID" in brief
+    assert "How this was run" in full
+    assert one_sentence(both) == "hybridbench: -q and -v: choose one of them."

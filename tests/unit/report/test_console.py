@@ -44,6 +44,29 @@ def test_brief_is_how_the_whole_begins_less_tables_and_bounds() -> None:
     assert not any(document.bounds.title in line for line in brief)
 
 
+def test_verbose_has_every_finding_whole_every_counter_and_how_the_run_was_made() -> None:
+    record = synthetic.record_of(300.0)
+    document = build_document(record, synthetic.leak_verdict(record))
+    (first, *_) = document.findings
+    many = replace(first, evidence=tuple(f"evidence {n}" for n in range(9)))
+    document = replace(document, findings=tuple([many] * 8))
+    out = io.StringIO()
+    usual = io.StringIO()
+    Console(file=out, width=100).print(render_console(document, REPORT, verbose=True))
+    Console(file=usual, width=100).print(render_console(document, REPORT))
+
+    told = out.getvalue()
+    assert told.count("evidence 8") == 8
+    assert "more in the report" not in told
+    for row in document.coverage.rows:
+        assert row[0] in told
+    assert document.provenance
+    for table in document.provenance:
+        assert table.title in told
+    assert "evidence 8" not in usual.getvalue()
+    assert "How this was run" not in usual.getvalue()
+
+
 @pytest.mark.parametrize(
     "make",
     [
