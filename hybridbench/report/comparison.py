@@ -256,7 +256,8 @@ def _finding_text(comparison: Comparison, side: SideComparison, row: LeakCompari
     for label, rate in (("A", row.base), (letter(side.version), row.other)):
         if rate is not None:
             facts.append(Fact(f"Rate in {label}", full_rate_text(rate)))
-    if row.difference is not None:
+    if row.difference is not None and row.base is not None and row.other is not None:
+        # Of a finding of one version alone it is that version's rate again.
         facts.append(Fact("Difference", full_rate_text(row.difference)))
     if row.driver:
         facts.append(Fact("Driver", row.driver))

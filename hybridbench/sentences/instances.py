@@ -8,9 +8,10 @@ from hybridbench.analysis.exact.instances import TOLERANCE
 from hybridbench.analysis.reading import number, text
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.verdict import Finding
+from hybridbench.sentences.rates import full_rate_text
 from hybridbench.sentences.trend import collectible_split
 from hybridbench.sentences.words import Words, driver_evidence, times
-from hybridbench.units import digits_apart, format_bytes, format_count, format_duration
+from hybridbench.units import format_bytes, format_count, format_duration
 
 
 def instances(found: Finding) -> Words:
@@ -46,10 +47,7 @@ def _fate(found: Finding) -> str:
 def _per_event(found: Finding) -> str:
     if found.driver is None:
         return ""
-    rate = found.rates[0]
-    ends = (rate.value, rate.lower, rate.upper)
-    value, lower, upper = (format_count(end, digits_apart(format_count, ends)) for end in ends)
-    return f"; {value} [{lower}, {upper}] {rate.unit} per {rate.per}"
+    return f"; {full_rate_text(found.rates[0], signed=False)}"
 
 
 def _cause(found: Finding) -> str:

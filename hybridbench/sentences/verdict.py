@@ -28,6 +28,7 @@ from hybridbench.sentences import (
     trend,
 )
 from hybridbench.sentences.notes import not_seen_text, note_text
+from hybridbench.sentences.rates import full_rate_text
 from hybridbench.sentences.reasons import phrased_metric
 from hybridbench.sentences.thresholds import phrased_threshold
 from hybridbench.sentences.words import Words
@@ -146,9 +147,8 @@ def can_rule_out(run: Unphrased) -> str:
     length, rate = format_duration(length_s), memory.rate_per_hour
     if rate is None:
         return f"{length} of steady state: too few memory samples, so no growth is ruled out."
-    value, lower, upper = (format_byte_rate(end) for end in (rate.value, rate.lower, rate.upper))
     if memory.outcome == "LEAK":
-        return f"{length} judged: memory grows by {value} [{lower}, {upper}]."
+        return f"{length} judged: memory grows by {full_rate_text(rate, signed=False)}."
     upper = format_byte_rate(max(rate.upper, 0.0))
     said = f"{length} judged: growth above {upper} is ruled out (95 %)"
     shortest = LEAK_AFTER_STEADY_S if run.steady else LEAK_WITHOUT_STEADY_S

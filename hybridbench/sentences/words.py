@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.reading import number, number_list, texts
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding
-from hybridbench.units import digits_apart, format_percent
+from hybridbench.sentences.rates import full_rate_text
+from hybridbench.units import format_percent
 
 _RIVALS_NAMED = 4
 
@@ -24,14 +25,13 @@ class Words:
 
 
 def per_event(found: Finding) -> str:
-    """``; +3.00 state slots per session close (2.99 to 3.01)``; nothing without a driver."""
+    """``; +3.00 state slots per session close, exactly``; nothing without a driver."""
     if found.driver is None:
         return ""
-    rate = found.rates[0]
-    digits = digits_apart(_plain, (rate.value, rate.lower, rate.upper))
-    value, low, high = (_plain(end, digits) for end in (rate.value, rate.lower, rate.upper))
-    per = f"; {'+' * (rate.value >= 0)}{value} {rate.unit} per {singular(found.driver)}"
-    return f"{per}, exactly" if found.data.get("driver_exact") else f"{per} ({low} to {high})"
+    rate = replace(found.rates[0], per=singular(found.driver))
+    if not found.data.get("driver_exact"):
+        return f"; {full_rate_text(rate)}"
+    return f"; {rate.value:+.2f} {rate.unit} per {rate.per}, exactly"
 
 
 def driver_evidence(found: Finding) -> Iterable[str]:
@@ -68,8 +68,3 @@ def times(count: float, noun: str) -> str:
 def readings(data: Mapping[str, JsonValue], key: str) -> str:
     """The numbers of the list under ``key``: ``0, 3, 6``."""
     return ", ".join(f"{value:.0f}" for value in number_list(data, key))
-
-
-def _plain(value: float, digits: int) -> str:
-    """Two places, as counts per event have, and more where they are needed."""
-    return f"{value:.{digits - 1}f}"

@@ -166,7 +166,10 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             driver="retracts",
         ),
         Words(
-            "journal only grows: 3 to 3.60 k entries; +0.90 entries per retract (0.89 to 0.92)",
+            (
+                "journal only grows: 3 to 3.60 k entries; +0.900 entries per retract (95 % "
+                "interval +0.885 to +0.915)"
+            ),
             "entries are added and never removed",
             (
                 "98 % of the growth came in intervals in which retracts rose (by 4,000 in all)",
@@ -363,7 +366,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         Words(
             (
                 "up to 2.20 k removed subject objects are still alive: 2.20 k wait for the "
-                "garbage collector; 0.97 [0.96, 0.98] tree nodes per evicted node"
+                "garbage collector; 0.970 tree nodes per evicted node (95 % "
+                "interval 0.960 to 0.980)"
             ),
             cause="removed objects still refer to each other: only a full collection frees them",
             evidence=(
