@@ -185,7 +185,7 @@ def _split_table(found: Diagnosis) -> Table:
     said = (
         f"explained {format_percent(found.explained)}"
         if found.explained is not None
-        else "too little"
+        else "too little to attribute"
     )
     note = (
         f"Growth of idle private memory from {clock_text(found.from_s)} to "

@@ -95,9 +95,9 @@ def _waiting(found: Diagnosis) -> Iterable[str]:
 
 
 def _held(found: Diagnosis) -> Iterable[str]:
-    told = [row.objects for row in found.holdings if row.objects.dragged or not row.in_cache][
-        :_HOLDINGS_TOLD
-    ]
+    # Of next to no growth, only what left its structure and stays reachable is worth a name.
+    kept = [row for row in found.holdings if found.explained is not None or row.objects.dragged]
+    told = [row.objects for row in kept if row.objects.dragged or not row.in_cache][:_HOLDINGS_TOLD]
     if told:
         yield f"{_of_growth(found, PartKind.RETAINED)}objects that are still held:"
         yield "; ".join(_holding(row) for row in told) + "."
@@ -153,7 +153,7 @@ def _told_sites(found: Diagnosis) -> list[Site]:
 
 def _rest(found: Diagnosis) -> Iterable[str]:
     if found.explained is None:
-        yield "That is too little growth for shares to mean anything."
+        yield "The growth is too small to attribute."
         return
     shares = {part.kind: part.share for part in found.parts}
     yield (
