@@ -20,6 +20,7 @@ from hybridbench.metrics import METRICS
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.verdict import EXIT_CODE
 from hybridbench.report.advice import MEANING
+from hybridbench.workload.coverage import COVERAGE_COUNTERS
 from hybridbench.workload.profile import profile_json_schema
 
 if TYPE_CHECKING:
@@ -182,12 +183,24 @@ def _listed(value: object) -> list[object]:
 
 def _metrics() -> Iterator[str]:
     yield (
-        "# Metrics\n\nA name with `*` is a family. The check says what the analysis does: `trend` "
-        "gates the verdict by its growth, `exact` by a count, `driver` is an event that a finding "
-        "may name, `shown` never gates."
+        "# Metrics\n\nA name with `*` is a family. The kind says how a value behaves: a `level` "
+        "goes up and down, a `counter` never falls, a `window` is a statistic of the time since "
+        "the last sample, a `quotient` is one counter divided by another over the judged window, a "
+        "`block` belongs to one block of a comparison. The check says what the analysis does: the "
+        "growth of a `trend` decides the verdict, an `exact` count must be zero or balance, a "
+        "`driver` is an event that a finding may name. The growth of what is `shown` decides "
+        "nothing; findings of another kind may rest on it: `decay` on the cost of work, "
+        "`container-grows` on the length of a container."
     )
     rows = ((f"`{m.name}`", m.unit, m.kind, m.check, m.meaning) for m in METRICS)
     yield from _table(("metric", "unit", "kind", "check", "meaning"), rows)
+    yield (
+        "\n## Event counters\n\n`events.NAME` counts since the worker started. A profile can "
+        "require an event (`assert_coverage`), a report lists what was seen of it under Coverage, "
+        "and a finding can name it as its driver."
+    )
+    events = ((f"`{name}`", meaning) for name, meaning in COVERAGE_COUNTERS.items())
+    yield from _table(("event", "counts"), events)
 
 
 def _findings() -> Iterator[str]:

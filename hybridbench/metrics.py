@@ -41,7 +41,7 @@ class Check(StrEnum):
     TREND = "trend"  # robust slope with an interval, against time and work; gates the verdict
     EXACT = "exact"  # must be zero (or balance) at an idle checkpoint; gates the verdict
     DRIVER = "driver"  # an event counter that findings may name as their cause
-    SHOWN = "shown"  # plotted, never gates
+    SHOWN = "shown"  # its growth decides nothing; findings of another kind may rest on it
 
 
 @dataclass(frozen=True)

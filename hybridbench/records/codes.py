@@ -60,14 +60,21 @@ class FindingCode(StrEnum):
         "A series has infinite values or values that no machine can have; they were left out.",
     )
     # Trends and levels.
-    GROWTH = "growth", "A gated metric grows faster than the limit allows, and does not slow down."
+    GROWTH = (
+        "growth",
+        "A gated metric grows by more than a healthy process may settle by, and does not slow "
+        "down.",
+    )
     OBSERVER_GROWS = "observer-grows", "The worker's memory grows by answering probes."
     DECAY = "decay", "A unit of work became more expensive during the run, or the hit rate fell."
     BELOW_THRESHOLD = (
         "below-threshold",
         "The hit rate or the cost of an eviction is worse than the profile's limit all along.",
     )
-    THRESHOLD = "threshold", "A threshold of the user or the profile was missed or not decided."
+    THRESHOLD = (
+        "threshold",
+        "A threshold of the user or the profile is missed, or the run does not decide it.",
+    )
     UNDECIDED = "undecided", "The run does not decide whether a gated metric grows."
     # What the engine itself reported.
     CRASH = "crash", "The worker exited, was killed, or hung."
@@ -105,7 +112,7 @@ class FindingCode(StrEnum):
     )
     ENGINE_UNKNOWN = (
         "engine-unknown",
-        "A check of the engine failed that this version does not know.",
+        "The engine reported a failed check that this version of hybridbench does not know.",
     )
     # The run proves nothing, or less than it was to prove.
     TOO_FEW_SAMPLES = "too-few-samples", "The run has fewer than 10 samples."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -89,7 +89,7 @@ def validated(adapter: TypeAdapter[T], source: Source) -> T:
         raise KeyFaultError(source, found) from None
 
 
-def nearest(name: str, choices: Sequence[str]) -> str:
+def nearest(name: str, choices: Collection[str]) -> str:
     """Half a sentence that offers the closest of ``choices``, or all of them."""
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if close:

@@ -15,6 +15,7 @@ from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import METRICS
 from hybridbench.records.codes import FindingCode
+from hybridbench.workload.coverage import COVERAGE_COUNTERS
 from hybridbench.workload.profile import profile_json_schema
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +68,7 @@ def test_the_navigation_has_every_page_once() -> None:
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        ("metrics", [metric.name for metric in METRICS]),
+        ("metrics", [*(metric.name for metric in METRICS), *COVERAGE_COUNTERS]),
         ("findings", list(FindingCode)),
         ("exit-codes", [code.name for code in ExitCode]),
         ("defects", [defect.slug for defect in (*DEFECTS, *CONTROLS, *PLANTED)]),
