@@ -87,6 +87,7 @@ bench: install-test  ## The benchmarks whose numbers docs/ quotes
 	$(BIN)/hybridbench bench cache
 	$(BIN)/hybridbench bench step
 	$(BIN)/hybridbench bench engine
+	$(BIN)/hybridbench bench kernels
 
 limits: install  ## The table of growth by duration, from SEEDS=5 recordings of 20 minutes a profile (3.5 hours; resumable)
 	$(BIN)/hybridbench bench limits --growth --seeds $(SEEDS) --store $(RECORDINGS)

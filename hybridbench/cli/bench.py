@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,11 @@ from hybridbench.cli import bench_compare
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.errors import ExitCode
 from hybridbench.units import format_percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hybridbench.bench.kernels import Ceilings, KernelBench, OperationRow, StepTable
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -95,6 +100,30 @@ def step(
         )
 
 
+@app.command("kernels", cls=Command)
+def kernels(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Preset or checkpoint directory; repeat for several."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    rounds: Annotated[int, typer.Option(min=1, help="Timed batches of requests.")] = 5,
+) -> None:
+    """Measure each operation of `list kernels` in prefill and decode steps of the engine.
+
+    Bytes and FLOPs per second are printed with their share of the fastest copy and matrix product
+    of the same run.  By default it runs two models that use all operations: tiny ones on a CPU (one
+    thread, processor time), life-size ones on CUDA.
+    """
+    from hybridbench.bench.kernels import bench_kernels, default_models
+
+    for number, name in enumerate(model or default_models(device)):
+        if number:
+            typer.echo()
+        for line in _kernel_lines(bench_kernels(name, device, rounds)):
+            typer.echo(line)
+
+
 @app.command("limits", cls=Command)
 def limits(
     store: Annotated[Path, typer.Option(help="Directory for the recordings.")] = Path(
@@ -127,6 +156,69 @@ def limits(
             typer.echo(sentence, err=True)
         if broken:
             raise typer.Exit(int(ExitCode.REGRESSION))
+
+
+def _kernel_lines(result: KernelBench) -> Iterator[str]:
+    from hybridbench.runs.machine import machine_facts
+
+    traffic, ceilings = result.traffic, result.ceilings
+    device = result.card or f"one thread of {machine_facts().cpu}"
+    shape = f"{traffic.cached_tokens} cached + {traffic.new_tokens} new"
+    yield (
+        f"{result.model}, {traffic.dtype}, {device}: {traffic.requests} requests of "
+        f"{shape} + {traffic.output_tokens} out tokens"
+    )
+    products = ", ".join(
+        f"{rate / 1e9:,.0f} GFLOP/s in {str(dtype).removeprefix('torch.')}"
+        for dtype, rate in ceilings.flops_per_s.items()
+    )
+    yield f"fastest copy {ceilings.copy_bytes_per_s / 1e9:,.1f} GB/s; fastest product {products}"
+    for table in result.tables:
+        yield ""
+        yield from _step_lines(table, ceilings)
+    if result.state_copy is not None:
+        yield ""
+        yield f"states of {traffic.requests} requests copied, outside of steps"
+        yield _operation_line(result.state_copy, ceilings, None)
+
+
+def _step_lines(table: StepTable, ceilings: Ceilings) -> Iterator[str]:
+    beside_ms = 1000 * (table.step_s - table.forward_s)
+    yield (
+        f"{table.phase} step of {table.tokens} tokens: {1000 * table.step_s:.2f} ms, "
+        f"{beside_ms:.2f} of them outside of the model; median of {table.steps}"
+    )
+    yield (
+        f"{'operation':26}{'calls':>6}{'us/step':>9}{'share':>7}{'GB/s':>9}{'of copy':>9}"
+        f"{'GFLOP/s':>10}{'of product':>11}"
+    )
+    for row in table.rows:
+        yield _operation_line(row, ceilings, table.step_s)
+    rest_s = table.step_s - sum(row.step_s for row in table.rows)
+    yield f"{'everything else':32}{1e6 * rest_s:9.1f}{format_percent(rest_s / table.step_s):>7}"
+    if table.products is not None:
+        yield _operation_line(table.products, ceilings, table.step_s)
+    calls_s = table.torch_calls * ceilings.call_s
+    yield (
+        f"{table.torch_calls} calls into PyTorch; at {1e6 * ceilings.call_s:.2f} us, the smallest, "
+        f"they take {format_percent(calls_s / table.step_s)} of the step"
+    )
+
+
+def _operation_line(row: OperationRow, ceilings: Ceilings, step_s: float | None) -> str:
+    share = "" if step_s is None else format_percent(row.step_s / step_s)
+    line = f"{row.operation:26}{row.calls:6}{1e6 * row.step_s:9.1f}{share:>7}"
+    bytes_per_s = row.work.moved_bytes / row.step_s
+    moved, of_copy = "-", "-"
+    if row.work.moved_bytes:
+        moved = f"{bytes_per_s / 1e9:,.1f}"
+        of_copy = format_percent(bytes_per_s / ceilings.copy_bytes_per_s)
+    flops, of_product = "-", "-"
+    if row.work.flops:
+        rate = row.work.flops / row.step_s
+        flops = f"{rate / 1e9:,.1f}"
+        of_product = format_percent(rate / ceilings.flops_per_s[row.dtype])
+    return f"{line}{moved:>9}{of_copy:>9}{flops:>10}{of_product:>11}"
 
 
 def _spread_ms(times_s: tuple[float, ...]) -> str:

@@ -272,6 +272,14 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     "bench engine": ((), {"--rounds": COUNT}),
     "bench cache": ((), {"--turns": takes("200", "1")}),
     "bench step": ((), {"--steps": takes("20", "1")}),
+    "bench kernels": (
+        (),
+        {
+            "--model": takes("qwen3-next-tiny"),
+            "--device": takes("cpu", "mps"),
+            "--rounds": COUNT,
+        },
+    ),
     "bench limits": (
         (),
         {
@@ -314,6 +322,7 @@ DOORS: Final = (
     "hybridbench.bench.engine.run",
     "hybridbench.bench.cache.bench_cache",
     "hybridbench.bench.step.bench_step",
+    "hybridbench.bench.kernels.bench_kernels",
     "hybridbench.bench.limits.record_missing",
 )
 

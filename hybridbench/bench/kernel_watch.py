@@ -1,0 +1,228 @@
+"""What an engine's steps call: the operations of the dispatch table, and matrix products.
+
+On a CPU a call is timed where it happens.  A CUDA device works on its own, so that there the
+arguments of a step are kept, and its calls are repeated and timed alone.  Times on a CPU are
+processor time of the thread: on a busy machine a step is longer than the turns that a process gets.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from hybridbench.bench.kernel_work import Work, work_of
+from hybridbench.kernels.dispatch import Kernels
+
+Phase = Literal["prefill", "decode"]
+PROJECTIONS: Final = "projections"
+"""Matrix products outside of the table: those of the layers and of the head."""
+
+_ATTENTION: Final[Mapping[str, Phase]] = {
+    "extend_attention": "prefill",
+    "decode_attention": "decode",
+}
+_PRODUCTS: Final = frozenset(
+    {
+        functional.linear,
+        torch.mm,
+        torch.bmm,
+        torch.matmul,
+        torch.baddbmm,
+        torch.Tensor.matmul,
+        torch.Tensor.__matmul__,
+    }
+)
+_REPEATS: Final = 20
+# To empty a CUDA device's cache.  Writing it takes longer than the host needs to launch what is
+# timed after it, so that the device does not wait within the measured time.
+_FLUSH_BYTES: Final = 2**30
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operation, or one matrix product."""
+
+    operation: str
+    """Of a product: the one that it is in, or ``PROJECTIONS``."""
+    seconds: float
+    work: Work
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an engine."""
+
+    phase: Phase
+    tokens: int
+    step_s: float
+    forward_s: float
+    calls: tuple[Call, ...]
+    products: tuple[Call, ...]
+    """Empty unless calls into PyTorch were counted."""
+    torch_calls: int
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A call as it happened."""
+
+    operation: str
+    seconds: float
+    function: Callable[..., object]
+    arguments: tuple[Any, ...]
+
+    def alone(self, seconds: Callable[[Callable[[], object]], float]) -> Call:
+        return self.call(seconds(partial(self.function, *self.arguments)))
+
+    def call(self, seconds: float) -> Call:
+        first = next(each for each in self.arguments if isinstance(each, Tensor | list | tuple))
+        of = first if isinstance(first, Tensor) else first[0]
+        return Call(self.operation, seconds, work_of(self.operation, self.arguments), of.dtype)
+
+
+class StepWatch:
+    """Watches an engine whose table is ``watched``, step by step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._keeps = device.type == "cuda"
+        # A host that waits for a device may sleep.
+        self._now_s = time.perf_counter if self._keeps else time.thread_time
+        self._seen: list[_Seen] = []
+        self._counter = _TorchCalls()
+        self._kept: dict[Phase, tuple[int, list[_Seen]]] = {}
+
+    def watched(self, table: Kernels) -> Kernels:
+        """``table`` with every function noting its calls."""
+        forms: dict[str, Any] = {
+            name: partial(self._called, name, function) for name, function in vars(table).items()
+        }
+        return Kernels(**forms)
+
+    def watch(
+        self, step: Callable[[], object], forward_s: Callable[[], float], *, counting: bool
+    ) -> Step | None:
+        """Run ``step``; None if the model did not run in it.
+
+        Args:
+            step: of an engine on the watched table.
+            forward_s: seconds in the model so far; processor time on a CPU.
+            counting: whether to look at all calls into PyTorch, which slows them.
+        """
+        self._seen, self._counter.products, self._counter.count = [], [], 0
+        before_s = forward_s()
+        began_s = self._now_s()
+        if counting:
+            with self._counter:
+                step()
+        else:
+            step()
+        step_s = self._now_s() - began_s
+        seen = [each for each in self._seen if each.operation in _ATTENTION]
+        if not seen:
+            return None
+        phase, tokens = _ATTENTION[seen[0].operation], len(seen[0].arguments[0])
+        if self._keeps and tokens >= self._kept.get(phase, (0, []))[0]:
+            self._kept[phase] = tokens, self._seen
+        return Step(
+            phase=phase,
+            tokens=tokens,
+            step_s=step_s,
+            forward_s=forward_s() - before_s,
+            calls=tuple(each.call(each.seconds) for each in self._seen),
+            products=tuple(self._counter.products),
+            torch_calls=self._counter.count,
+        )
+
+    @torch.inference_mode()
+    def kept(self, phase: Phase) -> list[Call]:
+        """On a CUDA device the calls of the last largest step, each repeated and timed alone."""
+        _, seen = self._kept[phase]
+        return [each.alone(cuda_seconds) for each in seen]
+
+    @torch.inference_mode()
+    def alone(self, function: Callable[[], object]) -> list[Call]:
+        """The calls that ``function`` makes, each repeated and timed alone."""
+        self._seen = []
+        function()
+        seconds = cuda_seconds if self._keeps else cpu_seconds
+        return [each.alone(seconds) for each in self._seen]
+
+    def _called(self, name: str, function: Callable[..., object], *arguments: object) -> object:
+        self._counter.operation = name
+        began_s = time.thread_time()
+        result = function(*arguments)
+        seconds = time.thread_time() - began_s
+        self._counter.operation = PROJECTIONS
+        self._seen.append(_Seen(name, seconds, function, arguments))
+        return result
+
+
+class _TorchCalls(TorchFunctionMode):
+    """Counts calls into PyTorch, and times those that are matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operation = PROJECTIONS
+        self.count = 0
+        self.products: list[Call] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        del types
+        self.count += 1
+        if func not in _PRODUCTS:
+            return func(*args, **(kwargs or {}))
+        began_s = time.thread_time()
+        result = func(*args, **(kwargs or {}))
+        seconds = time.thread_time() - began_s
+        # Both factors have the summed dimension; baddbmm has a summand before them.
+        left = args[1] if func is torch.baddbmm else args[0]
+        work = Work(flops=2 * result.numel() * left.shape[-1])
+        self.products.append(Call(self.operation, seconds, work, result.dtype))
+        return result
+
+
+def cpu_seconds(function: Callable[[], object]) -> float:
+    """Processor time of one call; the median of some."""
+    took = []
+    for _ in range(_REPEATS):
+        began_s = time.thread_time()
+        function()
+        took.append(time.thread_time() - began_s)
+    return statistics.median(took)
+
+
+def cuda_seconds(function: Callable[[], object]) -> float:
+    """Time of one call on the current device, nothing of it in the cache; the median of some."""
+    flushed = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    # The first call compiles.
+    function()
+    spans = []
+    for _ in range(_REPEATS):
+        flushed.zero_()
+        begin, end = (_event() for _ in range(2))
+        begin.record()
+        function()
+        end.record()
+        spans.append((begin, end))
+    torch.cuda.synchronize()
+    return statistics.median(float(begin.elapsed_time(end)) for begin, end in spans) / 1000
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

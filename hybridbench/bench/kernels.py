@@ -1,0 +1,309 @@
+"""Every operation of the dispatch table in the steps of an engine, and what bounds those steps.
+
+The engine serves batches of requests, so that the operations have the shapes of a model in a
+prefill and in a decode step.  What the device can do at most is measured in the same run: the
+fastest copy and the fastest matrix product of several sizes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import torch
+
+from hybridbench.bench.kernel_watch import (
+    PROJECTIONS,
+    Call,
+    Phase,
+    Step,
+    StepWatch,
+    cpu_seconds,
+    cuda_seconds,
+)
+from hybridbench.bench.kernel_work import Work
+from hybridbench.engine.assembly import device_of
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import EngineConfig
+from hybridbench.kernels.dispatch import kernels_for
+
+PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
+_CALLS: Final = 2_000
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Batches of requests over one shared prefix."""
+
+    requests: int
+    cached_tokens: int
+    new_tokens: int
+    output_tokens: int
+    prefill_tokens: int
+    """Of one step."""
+    dtype: str
+    models: tuple[str, ...]
+    """Presets that between them use every operation."""
+
+
+TRAFFIC: Final[Mapping[str, Traffic]] = {
+    # That of `bench engine`.
+    "cpu": Traffic(32, 64, 48, 16, 512, "float32", ("qwen3-next-tiny", "nemotron-h-tiny")),
+    # States and KV are life-size.
+    "cuda": Traffic(64, 512, 512, 16, 8192, "bfloat16", ("qwen3-next-1b", "nemotron-h-1b")),
+}
+"""By type of device."""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The most that this device did in this run."""
+
+    copy_bytes_per_s: float
+    """Bytes read and bytes written, both counted."""
+    flops_per_s: Mapping[torch.dtype, float]
+    """Of a square matrix product."""
+    call_s: float
+    """Host time of a smallest call into PyTorch: one number added in place."""
+
+
+@dataclass(frozen=True)
+class OperationRow:
+    """One operation in the steps of one phase."""
+
+    operation: str
+    calls: int
+    """In a step."""
+    step_s: float
+    """Of all calls of a step; the median over steps."""
+    work: Work
+    """Of all calls of a step; ``PROJECTIONS`` have FLOPs alone."""
+    dtype: torch.dtype
+    """Of its products."""
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """Where the time of a prefill or decode step goes; times are medians over ``steps`` steps.
+
+    Attributes:
+        tokens: new tokens of each of them.
+        step_s: of a whole step, scheduling included.
+        forward_s: the part of that in the model and in choosing tokens.
+        rows: the operations, the longest first; on a CPU ``PROJECTIONS`` among them.
+        products: all matrix products, those inside of operations included; None on a CUDA device.
+        torch_calls: calls of functions and methods of PyTorch in a step.
+    """
+
+    phase: Phase
+    tokens: int
+    steps: int
+    step_s: float
+    forward_s: float
+    rows: tuple[OperationRow, ...]
+    products: OperationRow | None
+    torch_calls: int
+
+
+@dataclass(frozen=True)
+class KernelBench:
+    """One model on one device."""
+
+    model: str
+    card: str | None
+    """None on a CPU."""
+    traffic: Traffic
+    implementations: Mapping[str, str]
+    """For each operation, "reference" or "triton"."""
+    ceilings: Ceilings
+    tables: tuple[StepTable, ...]
+    state_copy: OperationRow | None
+    """``copy_states`` of as many requests, alone: few steps have one.  None without states."""
+
+
+def default_models(device: str) -> tuple[str, ...]:
+    """Presets that between them use every operation, of sizes that suit the device.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    return TRAFFIC[device_of(device).type].models
+
+
+def bench_kernels(
+    model: str, device: str = "cpu", rounds: int = 5, traffic: Traffic | None = None
+) -> KernelBench:
+    """Serve ``rounds`` batches of requests with ``model`` and time the operations in their steps.
+
+    Raises:
+        ConfigError: there is no such device or model here.
+    """
+    target = device_of(device)
+    chosen = TRAFFIC[target.type] if traffic is None else traffic
+    torch.set_num_threads(1)
+    table = kernels_for(target)
+    watch = StepWatch(target)
+    batches = _Batches(model, device, chosen, watch)
+    batches.serve(counting=False)
+    timed: list[Step] = []
+    counted: list[Step] = []
+    for _ in range(rounds):
+        timed += batches.serve(counting=False)
+        # Looking at each call into PyTorch slows all of them, so that it has steps of its own.
+        counted += batches.serve(counting=True)
+    return KernelBench(
+        model=model,
+        card=torch.cuda.get_device_name(target) if target.type == "cuda" else None,
+        traffic=chosen,
+        implementations=table.implementations(),
+        ceilings=measure_ceilings(target, {getattr(torch, chosen.dtype), torch.float32}),
+        tables=tuple(_table(phase, timed, counted, watch, target) for phase in PHASES),
+        state_copy=batches.copied_states(),
+    )
+
+
+def measure_ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
+    """The fastest copy, and in each type the fastest product, over a range of sizes.
+
+    One thread of a CPU copies fastest within its caches; a CUDA device needs size.
+    """
+    on_cpu = device.type == "cpu"
+    seconds = cpu_seconds if on_cpu else cuda_seconds
+    copies = []
+    for exponent in range(16, 29, 2) if on_cpu else range(24, 32, 2):
+        source = torch.zeros(2**exponent, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        copies.append(2 * 2**exponent / seconds(partial(target.copy_, source)))
+    products = {}
+    for dtype in dtypes:
+        rates = []
+        for size in (256, 512, 1024) if on_cpu else (2048, 4096, 8192):
+            left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
+            rates.append(2 * size**3 / seconds(partial(torch.mm, left, right)))
+        products[dtype] = max(rates)
+    number = torch.zeros(1)
+
+    def calls() -> None:
+        for _ in range(_CALLS):
+            number.add_(1.0)
+
+    return Ceilings(max(copies), products, cpu_seconds(calls) / _CALLS)
+
+
+class _Batches:
+    """An engine on a watched table, and the requests that it serves."""
+
+    def __init__(self, model: str, device: str, traffic: Traffic, watch: StepWatch) -> None:
+        self._traffic, self._watch = traffic, watch
+        self._clock = "forward_cpu_s" if device == "cpu" else "forward_s"
+        length = traffic.cached_tokens + traffic.new_tokens + traffic.output_tokens
+        self._engine = Engine(
+            EngineConfig(
+                model=model,
+                device=device,
+                dtype=traffic.dtype,
+                max_running_requests=traffic.requests,
+                max_context_len=2 * length,
+                kv_tokens=2 * traffic.requests * length,
+                mamba_slots=4 * traffic.requests,
+                chunked_prefill_size=traffic.prefill_tokens,
+                max_prefill_tokens=traffic.prefill_tokens,
+            ),
+            kernels=watch.watched(kernels_for(device)),
+        )
+        self._random = np.random.default_rng(0)
+        self._prefix = self._tokens(traffic.cached_tokens)
+        # The prefix must be in the tree with a state at its end before it can be hit.
+        self._engine.generate([self._prefix], SamplingParams(max_new_tokens=1, ignore_eos=True))
+        self._served = 0
+
+    def serve(self, *, counting: bool) -> list[Step]:
+        """A batch of requests to its end; nothing but the prefix was ever seen before."""
+        traffic, engine = self._traffic, self._engine
+        params = SamplingParams(max_new_tokens=traffic.output_tokens, ignore_eos=True)
+        for number in range(self._served, self._served + traffic.requests):
+            prompt = [*self._prefix, *self._tokens(traffic.new_tokens)]
+            engine.submit(f"bench-{number}", prompt, params)
+        self._served += traffic.requests
+        steps = []
+        while engine.has_work:
+            step = self._watch.watch(
+                engine.step, lambda: engine.timings()[self._clock], counting=counting
+            )
+            if step is not None:
+                steps.append(step)
+        return steps
+
+    def copied_states(self) -> OperationRow | None:
+        """The states of as many requests as run, from slots to as many others."""
+        pools, count = self._engine.pools, self._traffic.requests
+        if not pools.has_states:
+            return None
+        source, target = np.arange(1, 1 + count), np.arange(1 + count, 1 + 2 * count)
+        return _rows([self._watch.alone(lambda: pools.mamba_pool.copy_from(source, target))])[0]
+
+    def _tokens(self, count: int) -> list[int]:
+        tokens: list[int] = self._random.integers(
+            0, self._engine.model_config.vocab_size, count
+        ).tolist()
+        return tokens
+
+
+def _table(
+    phase: Phase,
+    timed: Sequence[Step],
+    counted: Sequence[Step],
+    watch: StepWatch,
+    device: torch.device,
+) -> StepTable:
+    """Of the steps with most tokens: the others are what a batch begins or ends with."""
+    timed, counted = _largest(phase, timed), _largest(phase, counted)
+    if device.type == "cuda":
+        rows = _rows([watch.kept(phase)])
+        products = None
+    else:
+        rows = _rows([step.calls for step in timed])
+        rows += _rows([[p for p in s.products if p.operation == PROJECTIONS] for s in counted])
+        products = _row("all matrix products", [step.products for step in counted])
+    return StepTable(
+        phase=phase,
+        tokens=timed[0].tokens,
+        steps=len(timed),
+        step_s=statistics.median(step.step_s for step in timed),
+        forward_s=statistics.median(step.forward_s for step in timed),
+        rows=tuple(sorted(rows, key=lambda row: -row.step_s)),
+        products=products,
+        torch_calls=round(statistics.median(step.torch_calls for step in counted)),
+    )
+
+
+def _largest(phase: Phase, steps: Sequence[Step]) -> list[Step]:
+    own = [step for step in steps if step.phase == phase]
+    most = max(step.tokens for step in own)
+    return [step for step in own if step.tokens == most]
+
+
+def _rows(steps: Sequence[Sequence[Call]]) -> list[OperationRow]:
+    names = dict.fromkeys(call.operation for step in steps for call in step)
+    return [
+        _row(name, [[call for call in step if call.operation == name] for step in steps])
+        for name in names
+    ]
+
+
+def _row(name: str, steps: Sequence[Sequence[Call]]) -> OperationRow:
+    """Of ``steps`` the calls that make the row."""
+    works = [sum((call.work for call in step), Work()) for step in steps]
+    middle = len(steps) // 2
+    return OperationRow(
+        operation=name,
+        calls=round(statistics.median(len(step) for step in steps)),
+        step_s=statistics.median(sum(call.seconds for call in step) for step in steps),
+        work=sorted(works, key=lambda work: work.moved_bytes + work.flops)[middle],
+        dtype=next(call.dtype for step in steps for call in step),
+    )
