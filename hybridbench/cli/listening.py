@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hybridbench.errors import ErrorCode, UsageError
@@ -69,12 +68,7 @@ class Listener:
     def __enter__(self) -> Listener:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._socket.close()
         if self._process is not None:
             self._process.close()

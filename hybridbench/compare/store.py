@@ -6,14 +6,12 @@ written when the block is over.  Nothing in them is judged: that is done anew by
 
 from __future__ import annotations
 
-import json
-import os
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import msgspec
 
@@ -28,20 +26,13 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.analysis.comparison.stored import stored_blocks
 from hybridbench.analysis.judge import judge
-from hybridbench.clock import Clock
+from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import (
     ConfigError,
     ErrorCode,
     RunDirectoryError,
     SameEngineError,
     UsageError,
-)
-from hybridbench.foreign import (
-    DOCUMENT_BYTES_MAX,
-    RECORDS_BYTES_MAX,
-    ForeignDataError,
-    read_bytes,
-    read_json,
 )
 from hybridbench.records.comparison import (
     COMPARISON_SCHEMA,
@@ -50,9 +41,11 @@ from hybridbench.records.comparison import (
     comparison_manifest_from_json,
     comparison_manifest_to_json,
 )
+from hybridbench.records.documents import read_document
 from hybridbench.records.json_value import json_text
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import BLOCKS, COMPARISON, make_run_dir, new_run_id
+from hybridbench.rundir.lines import LineFile, read_lines, short
 from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.unused import remove_unused
 from hybridbench.sentences.comparison import phrased_comparison
@@ -88,13 +81,7 @@ class ComparisonWriter:
         """
         self.directory = directory
         self.store(manifest)
-        path = directory / BLOCKS
-        try:
-            self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot open {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
-            ) from error
+        self._file = LineFile(directory / BLOCKS, SystemClock(), sync_every_s=0.0)
 
     def store(self, manifest: ComparisonManifest) -> None:
         """What is known of the comparison now."""
@@ -109,37 +96,22 @@ class ComparisonWriter:
         Raises:
             RunDirectoryError: the disk refuses.
         """
-        line = {
-            "version": block.version,
-            "round": block.round,
-            "position": block.position,
-            "started_s": round(block.started_s, 4),
-            "values": {name: float(f"{value:.12g}") for name, value in block.values.items()},
-        }
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        try:
-            self._file.write(data)
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot write {self.directory / BLOCKS}: {error.strerror}",
-                code=ErrorCode.NOT_WRITABLE,
-            ) from error
-
-    def close(self) -> None:
-        """Give the file back."""
-        self._file.close()
+        values = {n: short(value) for n, value in block.values.items() if math.isfinite(value)}
+        self._file.append(
+            {
+                "version": block.version,
+                "round": block.round,
+                "position": block.position,
+                "started_s": round(block.started_s, 4),
+                "values": values,
+            }
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
 
 @contextmanager
@@ -185,7 +157,11 @@ def read_comparison(path: Path) -> StoredComparison:
         raise RunDirectoryError(
             f"{path / COMPARISON} names fewer than two versions", code=ErrorCode.DAMAGED
         )
-    blocks = _blocks(path / BLOCKS) if manifest.interleaved else _windows(versions)
+    if manifest.interleaved:
+        # A torn last line is a block that was never stored.
+        blocks = tuple(read_lines(path / BLOCKS, msgspec.json.Decoder(Block)).lines)
+    else:
+        blocks = _windows(versions)
     default = ComparisonTerms()
     try:
         terms = ComparisonTerms(
@@ -215,26 +191,11 @@ def read_comparison_manifest(path: Path) -> ComparisonManifest:
     Raises:
         RunDirectoryError: it is missing, damaged, or of a later version.
     """
-    file = path / COMPARISON
-    try:
-        stored = read_json(file, DOCUMENT_BYTES_MAX)
-    except FileNotFoundError as error:
-        raise RunDirectoryError(
-            f"{path} is not a comparison: it has no {COMPARISON}", code=ErrorCode.NOT_FOUND
-        ) from error
-    except ForeignDataError as error:
-        raise RunDirectoryError(f"{file} {error}", code=ErrorCode.NOT_READABLE) from error
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot read {file}: {error.strerror}", code=ErrorCode.NOT_READABLE
-        ) from error
-    schema = stored.get("schema") if isinstance(stored, dict) else None
-    if not isinstance(stored, dict) or schema != COMPARISON_SCHEMA:
-        raise RunDirectoryError(
-            f"{file} has schema {schema!r}, and this hybridbench reads {COMPARISON_SCHEMA!r} only: "
-            "read it with the version that wrote it",
-            code=ErrorCode.OTHER_VERSION,
-        )
+    stored = read_document(
+        path / COMPARISON,
+        COMPARISON_SCHEMA,
+        missing=f"{path} is not a comparison: it has no {COMPARISON}",
+    )
     return comparison_manifest_from_json(stored)
 
 
@@ -249,29 +210,3 @@ def _windows(versions: Sequence[Version]) -> tuple[Block, ...]:
         for index, version in enumerate(versions)
         for block in stored_blocks(version.record, index)
     )
-
-
-def _blocks(path: Path) -> tuple[Block, ...]:
-    """The whole lines of ``path``; a torn last one is a block that was never stored."""
-    try:
-        lines = read_bytes(path, RECORDS_BYTES_MAX).split(b"\n")
-    except FileNotFoundError:
-        return ()
-    except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.NOT_READABLE) from error
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
-        ) from error
-    return tuple(block for line in lines if (block := _block(line)) is not None)
-
-
-def _block(line: bytes) -> Block | None:
-    """None for a line that does not fit: it is damaged."""
-    try:
-        return _BLOCK.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-_BLOCK: Final = msgspec.json.Decoder(Block)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.records.codec import from_json, to_json
+from hybridbench.records.documents import read_document
 from hybridbench.records.json_value import json_text
 from hybridbench.records.nightly import CELL_SCHEMA, NIGHTLY_SCHEMA, CellRecord, NightlyRun
 from hybridbench.rundir.atomic import write_atomically
 
 _Record = TypeVar("_Record", CellRecord, NightlyRun)
-# Older versions wrote the cell of a result that never came back as an empty object.
-_LOST_CELL: Final = re.compile(rb'"cell":\s*\{\}')
 
 
 def read_cell(path: Path) -> CellRecord:
@@ -53,23 +50,13 @@ def another_engine(one: str, other: str) -> bool:
 
 
 def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
+    stored = read_document(path, schema)
+    cells = stored.get("cells")
+    for cell in cells if isinstance(cells, list) else ():
+        # Older versions wrote the cell of a result that never came back as an empty object.
+        if isinstance(cell, dict) and cell.get("cell") == {}:
+            cell["cell"] = None
     try:
-        data = read_bytes(path, DOCUMENT_BYTES_MAX)
-    except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.NOT_READABLE) from error
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
-        ) from error
-    try:
-        stored = msgspec.json.decode(_LOST_CELL.sub(b'"cell": null', data), type=dict)
-        if stored.get("schema") != schema:
-            raise RunDirectoryError(
-                f"{path} has schema {stored.get('schema')!r}, and this hybridbench reads "
-                f"{schema!r} only: read it with the version that wrote it",
-                code=ErrorCode.OTHER_VERSION,
-            )
         return from_json(stored, kind)
-    except (msgspec.DecodeError, RecursionError) as error:
-        said = str(error).partition("\n")[0]
-        raise RunDirectoryError(f"{path} is damaged: {said}", code=ErrorCode.DAMAGED) from error
+    except msgspec.ValidationError as error:
+        raise RunDirectoryError(f"{path} is damaged: {error}", code=ErrorCode.DAMAGED) from error

@@ -11,12 +11,14 @@ import msgspec
 
 from hybridbench import __version__
 from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes, read_json
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.records.codec import from_json, to_json
+from hybridbench.records.documents import read_document
 from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.records.verdict import NO_MODEL, Verdict
 
 VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
+_REBUILD: Final = "rebuild it with 'hybridbench report'"
 _Part = TypeVar("_Part", "VerdictHead", "VerdictValues")
 
 
@@ -98,20 +100,13 @@ def verdict_from_json(stored: Mapping[str, JsonValue]) -> Verdict:
     """The verdict that ``verdict_to_json`` wrote, equal to it but for its failures.
 
     Raises:
-        RunDirectoryError: for another schema, or when a key is missing or of another type.
+        RunDirectoryError: a key is missing or of another type.
     """
-    if stored.get("schema") != VERDICT_SCHEMA:
-        raise RunDirectoryError(
-            f"verdict.json has schema {stored.get('schema')!r}, and this hybridbench reads "
-            f"{VERDICT_SCHEMA!r} only: rebuild it with 'hybridbench report'",
-            code=ErrorCode.OTHER_VERSION,
-        )
     try:
         verdict = from_json({**stored, "kind": stored.get("verdict")}, Verdict)
     except msgspec.ValidationError as error:
         raise RunDirectoryError(
-            f"verdict.json is damaged ({error}): rebuild it with 'hybridbench report'",
-            code=ErrorCode.DAMAGED,
+            f"verdict.json is damaged ({error}): {_REBUILD}", code=ErrorCode.DAMAGED
         ) from error
     return _without_rates_of_too_few_samples(verdict)
 
@@ -122,17 +117,7 @@ def read_verdict(path: Path) -> Verdict:
     Raises:
         RunDirectoryError: it is missing or damaged, or of another version.
     """
-    try:
-        stored = read_json(path, DOCUMENT_BYTES_MAX)
-    except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.DAMAGED) from error
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
-        ) from error
-    if not isinstance(stored, dict):
-        raise RunDirectoryError(f"{path} holds no JSON object", code=ErrorCode.DAMAGED)
-    return verdict_from_json(stored)
+    return verdict_from_json(read_document(path, VERDICT_SCHEMA, remedy=_REBUILD))
 
 
 def read_verdict_head(path: Path) -> VerdictHead:

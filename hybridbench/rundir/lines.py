@@ -1,14 +1,17 @@
-"""Lines of samples.jsonl and events.jsonl: torn ones dropped, damaged ones counted."""
+"""Files of JSON lines: appended one by one; read back without torn lines, damaged ones counted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
 
 import msgspec
 
+from hybridbench.clock import Clock
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.foreign import (
     RECORDS_BYTES_MAX,
@@ -19,7 +22,12 @@ from hybridbench.foreign import (
     read_bytes,
 )
 from hybridbench.latency import BUCKETS
+from hybridbench.records.documents import reading
+from hybridbench.records.json_value import JsonValue
 
+SYNC_INTERVAL_S: Final = 60.0
+# Floats are stored to this many digits: a byte in a terabyte, and half the file.
+_DIGITS: Final = 12
 # A line whose time is none of a run is damaged.
 _Time = Annotated[float, msgspec.Meta(ge=-TIME_S_MAX, le=TIME_S_MAX)]
 _Bucket = Annotated[int, msgspec.Meta(ge=0, lt=BUCKETS)]
@@ -46,12 +54,87 @@ class EventLine(msgspec.Struct):
 
 SAMPLE = msgspec.json.Decoder(SampleLine)
 EVENT = msgspec.json.Decoder(EventLine)
-_Line = TypeVar("_Line", SampleLine, EventLine)
+_Line = TypeVar("_Line")
 
 
 def decoded_sample(line: bytes) -> SampleLine | None:
     """The sample in ``line``, or None for a damaged one."""
     return _decoded(line, SAMPLE)
+
+
+class LineFile:
+    """One append-only file of JSON lines, without a buffer of ours in between."""
+
+    def __init__(self, path: Path, clock: Clock, sync_every_s: float = SYNC_INTERVAL_S) -> None:
+        """Open ``path`` for lines after those it has; one is handed to the system at once, and to
+        the disk ``sync_every_s`` later.
+
+        Raises:
+            RunDirectoryError: it cannot be opened.
+        """
+        self._path = path
+        self._clock = clock
+        self._sync_every_s = sync_every_s
+        try:
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"cannot open {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+            ) from error
+        self._synced_s = clock.monotonic_s()
+        self._torn = False
+
+    def append(self, line: Mapping[str, JsonValue]) -> None:
+        """Write one line.
+
+        Raises:
+            RunDirectoryError: the disk refuses.
+        """
+        text = json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        data = text.encode("utf-8", "backslashreplace") + b"\n"
+        if self._torn:
+            # The disk was full in the middle of a line: end that one, so that it alone is lost.
+            data = b"\n" + data
+        try:
+            self._write_all(data)
+            self._sync_when_due()
+        except OSError as error:
+            raise RunDirectoryError(
+                f"cannot write {self._path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+            ) from error
+
+    def close(self) -> None:
+        """Flush to the disk and give the file back; a second call does nothing."""
+        if self._file.closed:
+            return
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise RunDirectoryError(
+                f"cannot flush {self._path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+            ) from error
+        finally:
+            self._file.close()
+
+    def _write_all(self, data: bytes) -> None:
+        self._torn = True
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._torn = False
+
+    def _sync_when_due(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._synced_s >= self._sync_every_s:
+            os.fsync(self._file.fileno())
+            self._synced_s = now_s
+
+
+def short(value: float) -> float:
+    """``value`` as an int where it is one, else to ``_DIGITS`` digits."""
+    if value == int(value):
+        return int(value)
+    return float(f"{value:.{_DIGITS}g}")
 
 
 @dataclass
@@ -80,15 +163,10 @@ def read_lines(path: Path, decoder: msgspec.json.Decoder[_Line]) -> Lines[_Line]
     """
     read: Lines[_Line] = Lines()
     try:
-        data = read_bytes(path, RECORDS_BYTES_MAX)
+        with reading(path):
+            data = read_bytes(path, RECORDS_BYTES_MAX)
     except FileNotFoundError:
         return Lines(missing=True)
-    except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.DAMAGED) from error
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
-        ) from error
     *whole, tail = data.split(b"\n")
     read.lines, read.damaged = _decode_all(whole, decoder)
     if tail:

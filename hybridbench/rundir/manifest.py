@@ -8,15 +8,8 @@ from typing import Annotated
 import msgspec
 
 from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import (
-    DOCUMENT_BYTES_MAX,
-    INT_MAX,
-    INT_MIN,
-    WALL_S_MAX,
-    ForeignDataError,
-    json_value,
-    read_text,
-)
+from hybridbench.foreign import INT_MAX, INT_MIN, WALL_S_MAX
+from hybridbench.records.documents import read_document
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import RUN_SCHEMA, Manifest, manifest_from_json
 from hybridbench.rundir.layout import MANIFEST
@@ -45,42 +38,11 @@ def read_manifest(path: Path) -> Manifest:
         RunDirectoryError: when it is missing, damaged, or of a later version.
     """
     file = path / MANIFEST
-    try:
-        text = read_text(file, DOCUMENT_BYTES_MAX)
-    except FileNotFoundError as error:
-        raise RunDirectoryError(
-            f"{path} is not a run directory: it has no {MANIFEST}", code=ErrorCode.NOT_FOUND
-        ) from error
-    except ForeignDataError as error:
-        raise RunDirectoryError(f"{file} {error}", code=ErrorCode.DAMAGED) from error
-    except OSError as error:
-        raise RunDirectoryError(
-            f"cannot read {file}: {error.strerror}", code=ErrorCode.NOT_READABLE
-        ) from error
-    return manifest_from_text(text, file)
-
-
-def manifest_from_text(text: str, path: Path) -> Manifest:
-    """The manifest stored at ``path``.
-
-    Raises:
-        RunDirectoryError: for damaged JSON, a missing key, or the schema of another version.
-    """
-    try:
-        stored = json_value(text)
-    except ForeignDataError as error:
-        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.DAMAGED) from error
-    if not isinstance(stored, dict):
-        raise RunDirectoryError(f"{path} holds no JSON object", code=ErrorCode.DAMAGED)
-    schema = stored.get("schema")
-    if schema != RUN_SCHEMA:
-        raise RunDirectoryError(
-            f"{path} has schema {schema!r}, and this hybridbench reads {RUN_SCHEMA!r} only: "
-            "read it with the version that wrote it",
-            code=ErrorCode.OTHER_VERSION,
-        )
+    stored = read_document(
+        file, RUN_SCHEMA, missing=f"{path} is not a run directory: it has no {MANIFEST}"
+    )
     try:
         msgspec.convert(stored, _Required)
     except msgspec.ValidationError as error:
-        raise RunDirectoryError(f"{path}: {error}", code=ErrorCode.DAMAGED) from error
+        raise RunDirectoryError(f"{file}: {error}", code=ErrorCode.DAMAGED) from error
     return manifest_from_json(stored)

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, read_bytes
+from hybridbench.records.documents import reading
 from hybridbench.records.messages import InjectedTruth
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import TRUTH
@@ -52,8 +53,10 @@ def read_truth(run_dir: Path) -> StoredTruth:
 
     A file of an earlier version has the counts in all at its top, and no others.
     """
+    path = run_dir / TRUTH
     try:
-        data = read_bytes(run_dir / TRUTH, DOCUMENT_BYTES_MAX)
+        with reading(path):
+            data = read_bytes(path, DOCUMENT_BYTES_MAX)
         raw = msgspec.json.decode(data, type=dict[str, dict[str, msgspec.Raw]])
         if "at_idle" in raw:
             return msgspec.json.decode(data, type=StoredTruth)
@@ -61,7 +64,5 @@ def read_truth(run_dir: Path) -> StoredTruth:
         return StoredTruth(counts, counts)
     except FileNotFoundError:
         return StoredTruth()
-    except (OSError, ForeignDataError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunDirectoryError(
-            f"cannot read {run_dir / TRUTH}: {error}", code=ErrorCode.NOT_READABLE
-        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunDirectoryError(f"{path} is damaged: {error}", code=ErrorCode.DAMAGED) from error

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from hybridbench.clock import Clock
 from hybridbench.errors import ErrorCode, RunDirectoryError
@@ -19,12 +17,8 @@ from hybridbench.records.json_value import JsonValue, json_text, plain_mapping
 from hybridbench.records.manifest import Manifest, manifest_to_json
 from hybridbench.rundir.atomic import sync_directory, write_atomically
 from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
+from hybridbench.rundir.lines import LineFile, short
 from hybridbench.rundir.repair import repair_tail
-
-SYNC_INTERVAL_S: Final = 60.0
-
-# Floats are stored to this many digits: a byte in a terabyte, and half the file.
-_DIGITS: Final = 12
 
 
 class RunWriter:
@@ -63,8 +57,8 @@ class RunWriter:
             self._before = ""
             _require_empty(run_dir)
         self.update_manifest(manifest)
-        self._samples = _LineFile(run_dir / SAMPLES, clock)
-        self._events = _LineFile(run_dir / EVENTS, clock)
+        self._samples = LineFile(run_dir / SAMPLES, clock)
+        self._events = LineFile(run_dir / EVENTS, clock)
         sync_directory(run_dir)
 
     def update_manifest(self, manifest: Manifest) -> None:
@@ -91,7 +85,7 @@ class RunWriter:
         for name, value in metrics.items():
             declared(name)
             if math.isfinite(value):
-                values[name] = _short(value)
+                values[name] = short(value)
         line: dict[str, JsonValue] = {
             "t": round(t_s, 4),
             "wall": round(self._clock.wall_s(), 3),
@@ -135,68 +129,8 @@ class RunWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class _LineFile:
-    """One append-only file of JSON lines, without a buffer of ours in between."""
-
-    def __init__(self, path: Path, clock: Clock) -> None:
-        self._path = path
-        self._clock = clock
-        try:
-            self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot open {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
-            ) from error
-        self._synced_s = clock.monotonic_s()
-        self._torn = False
-
-    def append(self, line: Mapping[str, JsonValue]) -> None:
-        text = json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        data = text.encode("utf-8", "backslashreplace") + b"\n"
-        if self._torn:
-            # The disk was full in the middle of a line: end that one, so that it alone is lost.
-            data = b"\n" + data
-        try:
-            self._write_all(data)
-            self._sync_when_due()
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot write {self._path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
-            ) from error
-
-    def close(self) -> None:
-        if self._file.closed:
-            return
-        try:
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot flush {self._path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
-            ) from error
-        finally:
-            self._file.close()
-
-    def _write_all(self, data: bytes) -> None:
-        self._torn = True
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._file.write(rest) :]
-        self._torn = False
-
-    def _sync_when_due(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s - self._synced_s >= SYNC_INTERVAL_S:
-            os.fsync(self._file.fileno())
-            self._synced_s = now_s
 
 
 def _require_empty(run_dir: Path) -> None:
@@ -211,10 +145,3 @@ def _require_empty(run_dir: Path) -> None:
         raise RunDirectoryError(
             f"{run_dir} is not empty; a run never writes over another one", code=ErrorCode.NOT_EMPTY
         )
-
-
-def _short(value: float) -> float:
-    """``value`` as an int where it is one, else to ``_DIGITS`` digits."""
-    if value == int(value):
-        return int(value)
-    return float(f"{value:.{_DIGITS}g}")

@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, Final, Self, TextIO
 
 from hybridbench.safe_output import say
@@ -116,12 +115,7 @@ class BackgroundProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _pass_on(self, words: TextIO | None) -> str:

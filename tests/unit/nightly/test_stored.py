@@ -44,7 +44,7 @@ def test_a_lost_cell_of_an_older_version_has_none(tmp_path: Path) -> None:
         ('"verdict": "LEAK"', '"verdict": "LEEK"', "is damaged"),
         ('"seed": 1,', '"seed": 99999999999999999999,', "is damaged"),
         ('"kind": "soak"', '"kind": "nap"', "is damaged"),
-        ("{", "[", "is damaged"),
+        ("{", "[", "is not JSON"),
     ],
     ids=["schema", "verdict", "seed", "kind", "no JSON"],
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import RunDirectoryError
+from hybridbench.records.json_value import json_text
 from hybridbench.records.stored_verdict import (
     VerdictHead,
     read_verdict,
@@ -116,11 +117,13 @@ def test_an_open_interval_stays_open() -> None:
     assert again.findings[0].rates == (rate,)
 
 
-def test_a_damaged_or_later_verdict_is_refused_in_one_sentence() -> None:
+def test_a_damaged_or_later_verdict_is_refused_in_one_sentence(tmp_path: Path) -> None:
     stored = verdict_to_json(synthetic.clean_verdict(synthetic.record_of(120.0)), None)
+    file = tmp_path / "verdict.json"
+    file.write_text(json_text({**stored, "schema": "hybridbench.verdict/9"}))
 
-    with pytest.raises(RunDirectoryError, match="verdict/9"):
-        verdict_from_json({**stored, "schema": "hybridbench.verdict/9"})
+    with pytest.raises(RunDirectoryError, match=r"verdict/9.*rebuild it"):
+        read_verdict(file)
     with pytest.raises(RunDirectoryError, match="damaged"):
         verdict_from_json({**stored, "headline": 7})
     with pytest.raises(RunDirectoryError, match="damaged"):

@@ -1,0 +1,66 @@
+"""Files that we wrote, read back: every reader refuses a damaged or later one in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_json
+from hybridbench.records.json_value import JsonValue
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """The file at ``path`` is read within.
+
+    Raises:
+        FileNotFoundError: there is none.
+        RunDirectoryError: it cannot be read, or is not what it should be.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except ForeignDataError as error:
+        raise RunDirectoryError(f"{path} {error}", code=ErrorCode.DAMAGED) from error
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_READABLE
+        ) from error
+
+
+def read_document(
+    path: Path,
+    schema: str,
+    missing: str = "",
+    remedy: str = "read it with the version that wrote it",
+) -> dict[str, JsonValue]:
+    """The JSON object in the file at ``path``, which has the schema that we read.
+
+    Args:
+        path: of the file.
+        schema: with its version.
+        missing: what to say where there is no such file.
+        remedy: what helps against another schema.
+
+    Raises:
+        RunDirectoryError: it is missing, damaged, or of another version.
+    """
+    try:
+        with reading(path):
+            stored = read_json(path, DOCUMENT_BYTES_MAX)
+    except FileNotFoundError as error:
+        raise RunDirectoryError(
+            missing or f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_FOUND
+        ) from error
+    if not isinstance(stored, dict):
+        raise RunDirectoryError(f"{path} holds no JSON object", code=ErrorCode.DAMAGED)
+    if stored.get("schema") != schema:
+        raise RunDirectoryError(
+            f"{path} has schema {stored.get('schema')!r}, and this hybridbench reads {schema!r} "
+            f"only: {remedy}",
+            code=ErrorCode.OTHER_VERSION,
+        )
+    return stored
