@@ -12,14 +12,15 @@ from hybridbench.engine.cache.base import BasePrefixCache, CacheInitParams
 from hybridbench.engine.cache.chunk_cache import ChunkCache, SWAChunkCache
 from hybridbench.engine.cache.hi_mamba_radix_cache import HiMambaRadixCache
 from hybridbench.engine.cache.hiradix_cache import HiRadixCache
+from hybridbench.engine.cache.host_part import HostStates
 from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
+from hybridbench.engine.memory.extra_pools import StatePool
 from hybridbench.engine.memory.hicache_controller import HiCacheController
 from hybridbench.engine.memory.host_pool import MambaPoolHost, MHATokenToKVPoolHost, host_size
-from hybridbench.engine.memory.hybrid_cache_controller import HybridCacheController
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
@@ -250,15 +251,17 @@ def _hierarchical_cache(
     ratio, write_policy = config.hicache.ratio, config.hicache.write_policy
     size = host_size(config.kv_tokens, ratio, config.page_size)
     host = MHATokenToKVPoolHost(pool, size, check_owners=config.check_owners)
+    controller = HiCacheController(allocator, host, transfers)
     rows = params.req_to_token_pool
     if not isinstance(rows, HybridReqToTokenPool):
-        return HiRadixCache(params, HiCacheController(allocator, host, transfers), write_policy)
-    slots = host_size(config.mamba_slots, ratio, 1)
-    host_states = MambaPoolHost(rows.mamba_pool, slots, check_owners=config.check_owners)
-    controller = HybridCacheController(
-        allocator, host, rows.mamba_allocator, host_states, transfers
-    )
-    return HiMambaRadixCache(params, controller, write_policy)
+        return HiRadixCache(params, controller, write_policy)
+    return HiMambaRadixCache(params, controller, _host_states(config, rows), write_policy)
+
+
+def _host_states(config: EngineConfig, rows: HybridReqToTokenPool) -> HostStates:
+    slots = host_size(config.mamba_slots, config.hicache.ratio, 1)
+    host = MambaPoolHost(rows.mamba_pool, slots, check_owners=config.check_owners)
+    return HostStates(StatePool(rows.mamba_allocator, rows.mamba_pool, host))
 
 
 def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> None:

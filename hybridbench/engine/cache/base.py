@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -272,15 +273,15 @@ class CacheEvents:
 class TreeSlots(NamedTuple):
     """What the tree's own nodes say it holds, found by walking them.
 
-    ``swa_indices`` are locations in the window pool, ``host_indices`` and ``host_mamba_slots`` in
-    the host pools.
+    ``swa_indices`` are locations in the window pool, ``host_indices`` in the host's pool of KV;
+    ``host_slots`` are those in its other pools, by name.
     """
 
     kv_indices: IntArray
     mamba_slots: list[int]
     swa_indices: IntArray
     host_indices: IntArray = NO_TOKENS
-    host_mamba_slots: Sequence[int] = ()
+    host_slots: Mapping[str, list[int]] = MappingProxyType({})
 
 
 @dataclass

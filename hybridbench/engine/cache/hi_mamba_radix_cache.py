@@ -19,17 +19,15 @@ from hybridbench.engine.cache.base import (
     EvictParams,
     InsertParams,
     MatchResult,
-    TreeSlots,
 )
-from hybridbench.engine.cache.eviction_queue import RecencyQueue
-from hybridbench.engine.cache.host_tier import HostTier, Ongoing
+from hybridbench.engine.cache.host_part import HostPart, HostStates, Run
+from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.cache.lru import FullLRUList
-from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache, check_same
+from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree import join
 from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
-from hybridbench.engine.memory.hicache_controller import CacheOperation, HiCacheAck
-from hybridbench.engine.memory.hybrid_cache_controller import HybridCacheController
+from hybridbench.engine.memory.hicache_controller import HiCacheController
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine_config import HiCacheWritePolicy
 
@@ -46,82 +44,35 @@ class DeviceLRUList(FullLRUList):
 
 
 class HiMambaRadixCache(HostTier, MambaRadixCache):
-    """A MambaRadixCache that backs up nodes with their states, and loads both back.
-
-    Attributes:
-        hybrid_controller: runs the transfers.
-    """
+    """A MambaRadixCache that backs up nodes with their states, and loads both back."""
 
     def __init__(
         self,
         params: CacheInitParams,
-        cache_controller: HybridCacheController,
+        cache_controller: HiCacheController,
+        host_states: HostStates,
         write_policy: HiCacheWritePolicy = "write_through",
     ) -> None:
-        self.hybrid_controller = cache_controller
-        super().__init__(params, cache_controller, write_policy)
-
-    def reset(self) -> None:
-        assert len(self.cache_controller) == 0, "a reset would pull nodes from under transfers"
-        super().reset()
-        self._start_host_tier()
+        super().__init__(params, cache_controller, write_policy, (host_states,))
+        self._host_states = host_states
 
     def host_mamba_evictable_size(self) -> int:
         """Host slots of states that no load reads."""
-        return len(self._host_states) - self._host_states_protected
+        return self._host_states.evictable_size()
 
     def host_mamba_protected_size(self) -> int:
         """Host slots of states that a load reads."""
-        return self._host_states_protected
-
-    def tree_slots(self) -> TreeSlots:
-        states = [node.mamba_host_value for node in self.iter_nodes()]
-        held = [slot for slot in states if slot is not None]
-        return super().tree_slots()._replace(host_mamba_slots=held)
-
-    def is_loading(self, last_host_node: TreeNode) -> bool:
-        return last_host_node.mamba_host_ref_counter > 0 or super().is_loading(last_host_node)
+        return self._host_states.protected_size()
 
     def evict_host_states(self, mamba_num: int) -> int:
         """Free states on the host, oldest first; a leaf there goes as a whole.  How many."""
-        freed = 0
-        refused: list[TreeNode] = []
-        while freed < mamba_num:
-            node = self._host_states.first()
-            if node is None:
-                break
-            if self._is_host_protected(node):
-                self.events.host_evictions_refused += 1
-                self._host_states.discard(node)
-                refused.append(node)
-                continue
-            freed += 1
-            if node.evicted and not node.children:
-                self._evict_host_leaf(node)
-            else:
-                self._free_host_state(node)
-                self._drop_if_unwanted(node)
-        for node in refused:
-            self._host_states.add(node)
-        return freed
+        return self.evict_host_part(self._host_states, mamba_num)
 
     def sanity_check(self) -> None:
         super().sanity_check()
         nodes = list(self.iter_nodes())
         self._check_host(nodes)
-        with_state = {node.id for node in nodes if node.mamba_host_value is not None}
-        check_same(with_state, {node.id for node in self._host_states}, "host states")
-        protected = sum(node.mamba_host_ref_counter > 0 for node in nodes)
-        if protected != self._host_states_protected:
-            raise CacheSanityError(
-                f"loads read {protected} states on the host, counted are "
-                f"{self._host_states_protected}"
-            )
         for node in nodes:
-            if node.mamba_host_value is not None and node.host_value is None:
-                raise CacheSanityError("a state on the host without its KV", [node.id])
-            if node.mamba_value is not None and node.evicted:
-                raise CacheSanityError("a state on the device without its KV", [node.id])
             if not node.children and node.evicted and node.mamba_host_value is None:
                 raise CacheSanityError("a leaf on the host without a state", [node.id])
 
@@ -129,18 +80,12 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
         super()._start_order()
         self.full_lru_list = DeviceLRUList()
 
-    def _start_host_tier(self) -> None:
-        super()._start_host_tier()
-        self._host_states = RecencyQueue()
-        self._host_states_protected = 0
-
     # What requests find, and leave.
 
     def _match(self, key: RadixKey) -> MatchResult:
         """As far as the device has KV and a state, and how much further both sides have them."""
         path, matched, _ = self._walk(key.page_aligned(self.page_size))
-        while path and path[-1].mamba_value is None and path[-1].mamba_host_value is None:
-            path.pop()
+        del path[self._host_states.match_end(path, len(path)) :]
         self._touch_path(path)
         reusable = len(path)
         while reusable and path[reusable - 1].mamba_value is None:
@@ -161,7 +106,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
             return
         self._stamp_path(path)
         for node in path:
-            self._host_states.touch(node)
+            self._host_states.queue.touch(node)
         self._evictable_host_leaves.touch(path[-1])
         # Those above the last on the device have a child there.
         self.full_lru_list.reset_path_mru([node for node in path if not node.evicted][-1:])
@@ -181,71 +126,28 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
             self._touch_path([lower])
         else:
             super()._after_split(upper, lower)
-            self._host_states.touch(lower)
         self._split_host_part(upper, lower)
 
     # Transfers.
 
-    def _is_backed_up(self, node: TreeNode) -> bool:
-        needs_state = node.mamba_value is not None and node.mamba_host_value is None
-        return node.host_value is not None and not needs_state
-
-    def _start_write(self, node: TreeNode) -> CacheOperation | None:
-        kv = node.value if node.host_value is None else NO_TOKENS
-        state = node.mamba_value if node.mamba_host_value is None else None
-        return self.hybrid_controller.write(kv, node.id, state)
-
-    def _make_host_room(self, node: TreeNode) -> None:
-        controller = self.hybrid_controller
-        if node.mamba_host_value is None and controller.mamba_pool_host.available_size() == 0:
-            self.evict_host_states(1)
-        tokens = len(node.value) if node.host_value is None else 0
-        self.evict_host(tokens - controller.mem_pool_host.available_size())
-
-    def _attach_written(self, ongoing: Ongoing, ack: HiCacheAck) -> None:
-        super()._attach_written(ongoing, ack)
-        if ack.operation.state_slots is not None:
-            # The lock that the write held has kept its node and the node's KV on the host.
-            assert ongoing.node.mamba_host_value is None, f"{ongoing.node} was written twice"
-            ongoing.node.mamba_host_value = ack.operation.state_slots.host
-            self._host_states.add(ongoing.node)
-
-    def _start_load(self, node: TreeNode, host_indices: IntArray) -> CacheOperation | None:
-        state = node.mamba_host_value if node.mamba_value is None else None
-        operation = self.hybrid_controller.load(host_indices, node.id, state)
-        if operation is not None and state is not None:
-            self._host_states_protected += node.mamba_host_ref_counter == 0
-            node.mamba_host_ref_counter += 1
-        return operation
-
-    def _make_device_room(self, missing: int) -> None:
+    def _make_device_room(self, run: Run, loads: Sequence[list[Run]]) -> None:
+        del loads
+        missing = run.tokens - self.token_to_kv_pool_allocator.available_size()
         lacks_state = self.mamba_allocator.available_size() == 0
-        self.evict(EvictParams(num_tokens=missing, mamba_num=int(lacks_state)))
+        self.evict(EvictParams(num_tokens=max(0, missing), mamba_num=int(lacks_state)))
 
-    def _after_load(self, ongoing: Ongoing, ack: HiCacheAck) -> None:
-        super()._after_load(ongoing, ack)
-        node, slots = ongoing.node, ack.operation.state_slots
-        if slots is None:
-            return
-        node.mamba_host_ref_counter -= 1
-        self._host_states_protected -= node.mamba_host_ref_counter == 0
-        if not ack.succeeded:
-            return
-        if node.mamba_value is None:
-            node.mamba_value = slots.device
-            node.state_access_time = self._tick()
-            self.mamba_lru_list.insert_mru(node)
-            self.mamba_evictable_size_ += 1
-        else:
-            # A request has computed it again.
-            self.hybrid_controller.evict_device_state(slots.device)
+    def _set_device_part(self, part: HostPart, node: TreeNode, device_slots: IntArray) -> None:
+        node.mamba_value = int(device_slots[0])
+        node.state_access_time = self._tick()
+        self.mamba_lru_list.insert_mru(node)
+        self.mamba_evictable_size_ += 1
 
     def _set_device_value(self, node: TreeNode, value: IntArray) -> None:
         node.value = value
         self.full_evictable_size_ += len(value)
         self._evictable_host_leaves.discard(node)
         node.last_access_time = self._tick()
-        self._host_states.touch(node)
+        self._host_states.queue.touch(node)
         self.full_lru_list.insert_mru(node)
         assert node.parent is not None
         if node.parent is not self.root_node:
@@ -289,23 +191,12 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
         self._drop_if_unwanted(node)
 
     def _remove_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> TreeNode:
-        if leaf.mamba_host_value is not None:
-            self._free_host_state(leaf)
         if leaf.host_value is not None:
             self._free_host(leaf)
         return super()._remove_leaf(leaf, freed)
 
-    def _remove_host_leaf(self, leaf: TreeNode) -> TreeNode:
-        if leaf.mamba_host_value is not None:
-            self._free_host_state(leaf)
-        return super()._remove_host_leaf(leaf)
-
-    def _free_host_state(self, node: TreeNode) -> None:
-        slot = node.mamba_host_value
-        assert slot is not None, f"{node} has no state on the host"
-        node.mamba_host_value = None
-        self._host_states.discard(node)
-        self.hybrid_controller.evict_host_state(slot)
+    def _lost_host_part(self, node: TreeNode) -> None:
+        self._drop_if_unwanted(node)
 
     def _note_host_leaf(self, node: TreeNode) -> None:
         while node.evicted and not node.children and not self._is_wanted(node):

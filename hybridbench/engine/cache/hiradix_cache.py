@@ -11,17 +11,11 @@ from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree import join
 from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
-from hybridbench.engine.memory.hicache_controller import CacheOperation
 from hybridbench.engine.memory.indices import IntArray
 
 
 class HiRadixCache(HostTier, RadixCache):
     """A RadixCache that backs up nodes, evicts in two stages, and loads back."""
-
-    def reset(self) -> None:
-        assert len(self.cache_controller) == 0, "a reset would pull nodes from under transfers"
-        super().reset()
-        self._start_host_tier()
 
     def sanity_check(self) -> None:
         super().sanity_check()
@@ -44,15 +38,6 @@ class HiRadixCache(HostTier, RadixCache):
     def _after_insert(self, path: list[TreeNode], params: InsertParams) -> None:
         if not params.chunked:
             self._write_through(path)
-
-    def _start_write(self, node: TreeNode) -> CacheOperation | None:
-        return self.cache_controller.write(node.value, node.id)
-
-    def _make_host_room(self, node: TreeNode) -> None:
-        self.evict_host(len(node.value) - self.cache_controller.mem_pool_host.available_size())
-
-    def _start_load(self, node: TreeNode, host_indices: IntArray) -> CacheOperation | None:
-        return self.cache_controller.load(host_indices, node.id)
 
     def _set_device_value(self, node: TreeNode, value: IntArray) -> None:
         assert node.parent is not None

@@ -9,6 +9,8 @@ answer, what it reads is kept: a write holds a lock on its node, a load a lock o
 run and a reference on the host slots of the run.  A split meanwhile changes none of that: both
 halves have the locks, and who asks for the tokens of a transfer finds the nodes that have them now.
 
+What a node has beside its KV, in pools of their own, goes along or alone (``host_part.py``).
+
 Source: SGLang's HiRadixCache, without storage behind the host.  There a step waits for loads layer
 by layer; here a request joins a step after the load.
 """
@@ -16,7 +18,7 @@ by layer; here a request joins a step after the load.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,13 +31,10 @@ from hybridbench.engine.cache.base import (
     TreeSlots,
 )
 from hybridbench.engine.cache.eviction_queue import RecencyQueue
+from hybridbench.engine.cache.host_part import HostPart, Run, last_nodes
 from hybridbench.engine.cache.tree import PrefixTree
 from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
-from hybridbench.engine.memory.hicache_controller import (
-    CacheOperation,
-    HiCacheAck,
-    HiCacheController,
-)
+from hybridbench.engine.memory.hicache_controller import CacheOperation, HiCacheController
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import REQ, TREE
 from hybridbench.engine_config import HiCacheWritePolicy
@@ -45,15 +44,19 @@ _WRITE_THROUGH_THRESHOLDS = {"write_through": 1, "write_through_selective": 2}
 
 
 class Ongoing(NamedTuple):
-    """A transfer of the last ``tokens`` tokens down to the end of ``node``.
+    """A transfer of the KV of a run of tokens, and of what goes with it.
 
-    ``locked`` is the node whose lock it holds, ``receipt`` what gives the lock back.
+    Attributes:
+        run: the tokens whose KV it copies.
+        locked: the node whose lock it holds.
+        receipt: what gives the lock back.
+        loads: of a load, what it copies of each part in ``host_parts``.
     """
 
-    node: TreeNode
-    tokens: int
+    run: Run
     locked: TreeNode
     receipt: DecLockRefParams
+    loads: tuple[list[Run], ...] = ()
 
 
 class HostTier(PrefixTree):
@@ -64,6 +67,7 @@ class HostTier(PrefixTree):
         write_policy: "write_through" writes a node when an insert uses it, the selective kind at
             the second, "write_back" when its device slots are to be evicted, waiting for the copy.
         ongoing_write_through, ongoing_load_back: transfers by the id of their deepest node.
+        host_parts: what the host has of nodes beside their KV.
     """
 
     def __init__(
@@ -71,9 +75,11 @@ class HostTier(PrefixTree):
         params: CacheInitParams,
         cache_controller: HiCacheController,
         write_policy: HiCacheWritePolicy = "write_through",
+        host_parts: Sequence[HostPart] = (),
     ) -> None:
         super().__init__(params)
         self.cache_controller = cache_controller
+        self.host_parts = tuple(host_parts)
         self.write_policy = write_policy
         self.ongoing_write_through: dict[int, Ongoing] = {}
         self.ongoing_load_back: dict[int, Ongoing] = {}
@@ -93,9 +99,19 @@ class HostTier(PrefixTree):
         return [transfer.locked for transfer in ongoing if transfer.locked is not self.root_node]
 
     def tree_slots(self) -> TreeSlots:
-        backed_up = [node.host_value for node in self.iter_nodes() if node.host_value is not None]
-        host_indices = np.concatenate(backed_up) if backed_up else NO_TOKENS
-        return super().tree_slots()._replace(host_indices=host_indices)
+        nodes = list(self.iter_nodes())
+        backed_up = [node.host_value for node in nodes if node.host_value is not None]
+        return (
+            super()
+            .tree_slots()
+            ._replace(
+                host_indices=np.concatenate([NO_TOKENS, *backed_up]),
+                host_slots={
+                    part.name: [slot for node in nodes for slot in part.host_slots(node).tolist()]
+                    for part in self.host_parts
+                },
+            )
+        )
 
     def check_hicache_events(self) -> None:
         """Take the answers to transfers that have ended; once a step, and never waits."""
@@ -112,7 +128,7 @@ class HostTier(PrefixTree):
             self.cache_controller.settle(ack)
             ongoing = self.ongoing_write_through.pop(ack.operation.node_id)
             if ack.succeeded:
-                self._attach_written(ongoing, ack)
+                self._attach_written(ongoing, ack.operation)
             self.dec_lock_ref(ongoing.locked, ongoing.receipt)
 
     def loading_check(self) -> None:
@@ -122,17 +138,17 @@ class HostTier(PrefixTree):
             ack = acks.popleft()
             self.cache_controller.settle(ack)
             ongoing = self.ongoing_load_back.pop(ack.operation.node_id)
-            self._release_host(self._last_nodes(ongoing.node, ongoing.tokens))
+            self._release_host(last_nodes(ongoing.run), ongoing.loads)
             if ack.succeeded:
                 self.events.host_load_backs += 1
-                self.events.host_load_back_tokens += ongoing.tokens
-            self._after_load(ongoing, ack)
+                self.events.host_load_back_tokens += ongoing.run.tokens
+                self._take_loaded(ongoing, ack.operation)
             self.dec_lock_ref(ongoing.locked, ongoing.receipt)
 
     def write_backup(self, node: TreeNode) -> bool:
         """Start to copy what the host lacks of a node; False if evictions make no room."""
         # First: what the host evicts may take nodes above it along that are of no use any more.
-        receipt = self.inc_lock_ref(node).to_dec_params()
+        receipt = self._lock_for_transfer(node)
         operation = self._start_write(node)
         if operation is None:
             self._make_host_room(node)
@@ -140,13 +156,18 @@ class HostTier(PrefixTree):
         if operation is None:
             self.dec_lock_ref(node, receipt)
             return False
-        tokens = len(operation.device_indices)
-        self.ongoing_write_through[node.id] = Ongoing(node, tokens, node, receipt)
+        run = Run(node, len(operation.device_indices))
+        self.ongoing_write_through[node.id] = Ongoing(run, node, receipt)
         return True
 
     def is_loading(self, last_host_node: TreeNode) -> bool:
-        """Whether a load reads one of the evicted nodes down to ``last_host_node``."""
-        return any(node.host_ref_counter for node in self._evicted_path(last_host_node))
+        """Whether a load reads some of what the device lacks down to ``last_host_node``."""
+        return any(node.host_ref_counter for node in self._evicted_path(last_host_node)) or any(
+            part.is_protected(node)
+            for part in self.host_parts
+            for run in part.to_load(last_host_node)
+            for node in part.nodes_of(run)
+        )
 
     def load_back(self, last_host_node: TreeNode) -> bool:
         """Start to copy to the device what it lacks down to ``last_host_node``.
@@ -156,54 +177,45 @@ class HostTier(PrefixTree):
         evicted = self._evicted_path(last_host_node)
         ancestor = evicted[0].parent if evicted else last_host_node
         assert ancestor is not None
-        host_indices = np.concatenate([NO_TOKENS, *(_host_value(node) for node in evicted)])
+        run = Run(last_host_node, sum(len(node.key) for node in evicted))
+        loads = tuple(part.to_load(last_host_node) for part in self.host_parts)
         # First: the room for the load may come from evictions, which may want room on the host.
-        self._protect_host(evicted)
-        receipt = self.inc_lock_ref(ancestor).to_dec_params()
-        operation = self._start_load(last_host_node, host_indices)
+        self._protect_host(evicted, loads)
+        receipt = self._lock_for_transfer(ancestor)
+        operation = self._start_load(run, loads)
         if operation is None:
-            missing = len(host_indices) - self.token_to_kv_pool_allocator.available_size()
-            self._make_device_room(max(0, missing))
-            operation = self._start_load(last_host_node, host_indices)
+            self._make_device_room(run, loads)
+            operation = self._start_load(run, loads)
         if operation is None:
-            self._release_host(evicted)
+            self._release_host(evicted, loads)
             self.dec_lock_ref(ancestor, receipt)
             return False
-        self.ongoing_load_back[last_host_node.id] = Ongoing(
-            last_host_node, len(host_indices), ancestor, receipt
-        )
+        self.ongoing_load_back[last_host_node.id] = Ongoing(run, ancestor, receipt, loads)
         return True
 
     def evict_host(self, num_tokens: int) -> int:
         """Free host slots of evicted leaves, oldest first, with the leaves; how many tokens."""
         evicted = 0
-        refused: list[TreeNode] = []
-        while evicted < num_tokens:
-            leaf = self._evictable_host_leaves.first()
-            if leaf is None:
-                break
-            if self._is_host_protected(leaf):
-                self.events.host_evictions_refused += 1
-                self._evictable_host_leaves.discard(leaf)
-                refused.append(leaf)
-                continue
+        victims = self._host_victims(self._evictable_host_leaves)
+        while evicted < num_tokens and (leaf := next(victims, None)) is not None:
             evicted += len(leaf.key)
             self._evict_host_leaf(leaf)
-        for leaf in refused:
-            self._evictable_host_leaves.add(leaf)
+        victims.close()
         return evicted
 
-    @abstractmethod
-    def _start_write(self, node: TreeNode) -> CacheOperation | None:
-        """A write of what the host lacks of ``node``; None without room there."""
-
-    @abstractmethod
-    def _make_host_room(self, node: TreeNode) -> None:
-        """Evict from the host what a write of ``node`` lacks."""
-
-    @abstractmethod
-    def _start_load(self, node: TreeNode, host_indices: IntArray) -> CacheOperation | None:
-        """A load of the KV down to ``node``, and of what else it needs; None without room."""
+    def evict_host_part(self, part: HostPart, slots: int) -> int:
+        """Free slots of one part, oldest first; a leaf there goes as a whole.  How many."""
+        freed = 0
+        victims = self._host_victims(part.queue)
+        while freed < slots and (node := next(victims, None)) is not None:
+            freed += part.slots_wanted(node)
+            if node.evicted and not node.children:
+                self._evict_host_leaf(node)
+            else:
+                part.free(node)
+                self._lost_host_part(node)
+        victims.close()
+        return freed
 
     @abstractmethod
     def _set_device_value(self, node: TreeNode, value: IntArray) -> None:
@@ -213,13 +225,79 @@ class HostTier(PrefixTree):
     def _note_host_leaf(self, node: TreeNode) -> None:
         """``node`` has lost a child that only the host had."""
 
-    def _make_device_room(self, missing: int) -> None:
-        self.evict(EvictParams(num_tokens=missing))
+    def _set_device_part(self, part: HostPart, node: TreeNode, device_slots: IntArray) -> None:
+        """A node on the device, which lacks ``part`` there, has it again."""
+        raise NotImplementedError(f"{type(self).__name__} has no {part.name}")
+
+    def _lost_host_part(self, node: TreeNode) -> None:
+        """A node that stays has lost a part on the host."""
+
+    def _lock_for_transfer(self, node: TreeNode) -> DecLockRefParams:
+        """Forbid the eviction of a node, with what it has, and of the path to it."""
+        return self.inc_lock_ref(node).to_dec_params()
+
+    def _start_write(self, node: TreeNode) -> CacheOperation | None:
+        """A write of what the host lacks of ``node``; None without room there."""
+        kv = node.value if node.host_value is None else NO_TOKENS
+        wanted = [(part.pool, part.to_write(node)) for part in self.host_parts]
+        extra_pools = [(pool, slots) for pool, slots in wanted if len(slots)]
+        return self.cache_controller.write(kv, node.id, extra_pools)
+
+    def _make_host_room(self, node: TreeNode) -> None:
+        """Evict from the host what a write of ``node`` lacks."""
+        for part in self.host_parts:
+            wanted = len(part.to_write(node))
+            self.evict_host_part(part, wanted - part.pool.host_account.available_size())
+        tokens = len(node.value) if node.host_value is None else 0
+        self.evict_host(tokens - self.cache_controller.mem_pool_host.available_size())
+
+    def _start_load(self, run: Run, loads: Sequence[list[Run]]) -> CacheOperation | None:
+        """A load of the KV of a run, and of what else is wanted; None without room."""
+        extra_pools = [
+            (
+                part.pool,
+                np.concatenate([part.host_slots(n) for r in runs for n in part.nodes_of(r)]),
+            )
+            for part, runs in zip(self.host_parts, loads, strict=True)
+            if runs
+        ]
+        host_indices = [_host_value(node) for node in last_nodes(run)]
+        return self.cache_controller.load(
+            np.concatenate([NO_TOKENS, *host_indices]), run.node.id, extra_pools
+        )
+
+    def _make_device_room(self, run: Run, loads: Sequence[list[Run]]) -> None:
+        """Evict from the device what such a load lacks."""
+        del loads
+        missing = run.tokens - self.token_to_kv_pool_allocator.available_size()
+        self.evict(EvictParams(num_tokens=max(0, missing)))
+
+    def _host_victims(self, queue: RecencyQueue) -> Generator[TreeNode]:
+        """Nodes that no load reads, oldest first; each goes before the next is asked for."""
+        refused: list[TreeNode] = []
+        try:
+            while (node := queue.first()) is not None:
+                if self._is_host_protected(node):
+                    self.events.host_evictions_refused += 1
+                    queue.discard(node)
+                    refused.append(node)
+                else:
+                    yield node
+        finally:
+            for node in refused:
+                queue.add(node)
+
+    def _dismantle_nodes(self) -> None:
+        assert len(self.cache_controller) == 0, "a reset would pull nodes from under transfers"
+        super()._dismantle_nodes()
+        self._start_host_tier()
 
     def _start_host_tier(self) -> None:
         self._host_size = 0
         self._host_protected_size = 0
         self._evictable_host_leaves = RecencyQueue()
+        for part in self.host_parts:
+            part.start()
 
     def _write_through(self, path: list[TreeNode]) -> None:
         """Write those nodes of a path that inserts have used often enough."""
@@ -242,31 +320,42 @@ class HostTier(PrefixTree):
 
     def _is_backed_up(self, node: TreeNode) -> bool:
         """Whether the host has all there is of ``node``."""
-        return node.host_value is not None
+        return node.host_value is not None and all(p.is_backed_up(node) for p in self.host_parts)
 
-    def _attach_written(self, ongoing: Ongoing, ack: HiCacheAck) -> None:
+    def _attach_written(self, ongoing: Ongoing, operation: CacheOperation) -> None:
         self.events.host_backups += 1
-        nodes = self._last_nodes(ongoing.node, ongoing.tokens)
-        for node, part in zip(nodes, _parts(nodes, ack.operation.host_indices), strict=True):
+        nodes = last_nodes(ongoing.run)
+        for node, indices in zip(nodes, _by_node(nodes, operation.host_indices), strict=True):
             if node.host_value is None:
-                node.host_value = part.copy()
-                self._host_size += len(part)
+                node.host_value = indices.copy()
+                self._host_size += len(indices)
             else:
                 # The node was split meanwhile, and that half written a second time.
-                self.cache_controller.evict_host(part)
+                self.cache_controller.evict_host(indices)
+        for part in self.host_parts:
+            written = operation.of(part.pool)
+            if written is not None:
+                part.attach_written(ongoing.run.node, written.host_slots)
 
-    def _after_load(self, ongoing: Ongoing, ack: HiCacheAck) -> None:
+    def _take_loaded(self, ongoing: Ongoing, operation: CacheOperation) -> None:
         """Take what a load brought, except what requests have computed again."""
-        if not ack.succeeded:
-            return
-        nodes = self._last_nodes(ongoing.node, ongoing.tokens)
+        nodes = last_nodes(ongoing.run)
         duplicates = [NO_TOKENS]
-        for node, part in zip(nodes, _parts(nodes, ack.operation.device_indices), strict=True):
+        for node, indices in zip(nodes, _by_node(nodes, operation.device_indices), strict=True):
             if node.evicted:
-                self._set_device_value(node, part.copy())
+                self._set_device_value(node, indices.copy())
             else:
-                duplicates.append(part)
+                duplicates.append(indices)
         self.cache_controller.evict_device(np.concatenate(duplicates))
+        for part, runs in zip(self.host_parts, ongoing.loads, strict=True):
+            loaded = operation.of(part.pool)
+            if loaded is None:
+                continue
+            for node, slots in part.divide(runs, loaded.device_slots):
+                if part.on_device(node):
+                    part.pool.device_account.free(slots, TREE)
+                else:
+                    self._set_device_part(part, node, slots)
 
     def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:
         """Evicted nodes get the KV that was computed again; what the device has is freed."""
@@ -304,6 +393,10 @@ class HostTier(PrefixTree):
         return self._unlink_from_parent(leaf)
 
     def _free_host(self, node: TreeNode) -> None:
+        """Free all that the host has of a node that goes, the KV at least."""
+        for part in self.host_parts:
+            if part.has_value(node):
+                part.free(node)
         host_value = _host_value(node)
         node.host_value = None
         self._host_size -= len(host_value)
@@ -311,20 +404,24 @@ class HostTier(PrefixTree):
 
     def _is_host_protected(self, node: TreeNode) -> bool:
         """Whether a load reads the host slots of ``node``."""
-        return node.host_ref_counter > 0 or node.mamba_host_ref_counter > 0
+        return node.host_ref_counter > 0 or any(p.is_protected(node) for p in self.host_parts)
 
-    def _protect_host(self, nodes: Iterable[TreeNode]) -> None:
+    def _protect_host(self, nodes: Iterable[TreeNode], loads: Sequence[list[Run]]) -> None:
         for node in nodes:
             if node.host_ref_counter == 0:
                 self._host_protected_size += len(node.key)
             node.host_ref_counter += 1
+        for part, runs in zip(self.host_parts, loads, strict=True):
+            part.protect(runs)
 
-    def _release_host(self, nodes: Iterable[TreeNode]) -> None:
+    def _release_host(self, nodes: Iterable[TreeNode], loads: Sequence[list[Run]]) -> None:
         for node in nodes:
             assert node.host_ref_counter > 0, f"{node} is not protected on the host"
             node.host_ref_counter -= 1
             if node.host_ref_counter == 0:
                 self._host_protected_size -= len(node.key)
+        for part, runs in zip(self.host_parts, loads, strict=True):
+            part.release(runs)
 
     def _evicted_path(self, node: TreeNode) -> list[TreeNode]:
         """The evicted nodes down to ``node``, from the top."""
@@ -335,23 +432,14 @@ class HostTier(PrefixTree):
             node = node.parent
         return path[::-1]
 
-    def _last_nodes(self, node: TreeNode, tokens: int) -> list[TreeNode]:
-        """The nodes that have the last ``tokens`` tokens down to the end of ``node``, in order."""
-        nodes = []
-        while tokens > 0:
-            nodes.append(node)
-            tokens -= len(node.key)
-            assert node.parent is not None
-            node = node.parent
-        assert tokens == 0, "a transfer covers whole nodes"
-        return nodes[::-1]
-
     def _split_host_part(self, upper: TreeNode, lower: TreeNode) -> None:
         upper.host_ref_counter = lower.host_ref_counter
         if lower.host_value is not None:
             tokens = len(upper.key)
             upper.host_value = lower.host_value[:tokens].copy()
             lower.host_value = lower.host_value[tokens:].copy()
+        for part in self.host_parts:
+            part.split(upper, lower)
 
     def _check_value(self, node: TreeNode) -> None:
         if node.host_value is not None and len(node.host_value) != len(node.key):
@@ -366,7 +454,8 @@ class HostTier(PrefixTree):
     def _check_host(self, nodes: list[TreeNode]) -> None:
         """Raise CacheSanityError where the host's part of ``nodes`` and its account disagree."""
         known = {node.id for node in nodes}
-        gone = [node.id for node, *_ in self.ongoing_load_back.values() if node.id not in known]
+        read = [ongoing.run.node.id for ongoing in self.ongoing_load_back.values()]
+        gone = [node_id for node_id in read if node_id not in known]
         if gone:
             raise CacheSanityError("nodes went while they were being loaded", gone)
         leaves = {node.id for node in nodes if node.evicted and not node.children}
@@ -383,6 +472,8 @@ class HostTier(PrefixTree):
                 f"nodes hold {held} host tokens, {protected} of them protected; "
                 f"counted are {self._host_size} and {self._host_protected_size}"
             )
+        for part in self.host_parts:
+            part.sanity_check(nodes)
 
 
 def _host_value(node: TreeNode) -> IntArray:
@@ -390,7 +481,7 @@ def _host_value(node: TreeNode) -> IntArray:
     return node.host_value
 
 
-def _parts(nodes: list[TreeNode], indices: IntArray) -> list[IntArray]:
+def _by_node(nodes: list[TreeNode], indices: IntArray) -> list[IntArray]:
     """``indices``, one for each token of ``nodes``, by node."""
     ends = np.cumsum([len(node.key) for node in nodes])
     return [indices[end - len(node.key) : end] for node, end in zip(nodes, ends, strict=True)]

@@ -1,44 +1,48 @@
 """Moves KV between the device pool and the host pool, and keeps the account of what is on its way.
 
-A transfer holds the slots it fills, as HOST, until it has ended: those of the host pool in a write,
-those of the device pool in a load.  A copy that succeeds passes them on to the tree; one that fails
-gives them back, and what was copied from stays as it was.
+States and windows, which have pools of their own, go with the KV or without any.  A transfer holds
+the slots it fills, as HOST, until it has ended: those of the host in a write, those of the device
+in a load.  A copy that succeeds passes them on to the tree; one that fails gives them back, and
+what was copied from stays as it was.
 
-Source: SGLang's HiCacheController, without storage behind the host.
+Source: SGLang's HiCacheController and HybridCacheController, without storage behind the host.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from hybridbench.engine.memory.extra_pools import (
+    Account,
+    ExtraPool,
+    PoolTransfer,
+    Source,
+    alloc_for,
+    give_back,
+    target_of,
+)
 from hybridbench.engine.memory.host_pool import MHATokenToKVPoolHost
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import HOST, TREE
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
-from hybridbench.engine.memory.transfers import Copy, Finished, Transfers
-
-
-class StateSlots(NamedTuple):
-    """Where a state is in either pool."""
-
-    host: int
-    device: int
+from hybridbench.engine.memory.transfers import Finished, Transfers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheOperation:
-    """One transfer of the KV of one run of tokens.
+    """One transfer of the KV of one run of tokens, which may be empty, and of what goes with it.
 
     Attributes:
         number: a count of transfers.
         host_indices, device_indices: where its tokens are in either pool, in order.
-        node_id: the deepest node of the run.
+        node_id: the deepest node.
         is_load: from the host to the device; the other way round otherwise.
         started_at: how often the controller had been polled when it began.
-        state_slots: where the state is that goes with the KV, if one does.
+        extra_pools: what it copies of other pools.
     """
 
     number: int
@@ -47,7 +51,11 @@ class CacheOperation:
     node_id: int
     is_load: bool
     started_at: int
-    state_slots: StateSlots | None = None
+    extra_pools: tuple[PoolTransfer, ...] = ()
+
+    def of(self, pool: ExtraPool) -> PoolTransfer | None:
+        """What it copies of ``pool``, if anything."""
+        return next((part for part in self.extra_pools if part.pool is pool), None)
 
 
 class HiCacheAck(NamedTuple):
@@ -90,29 +98,39 @@ class HiCacheController:
         self._last_number = 0
         self._polls = 0
 
-    def write(self, device_indices: IntArray, node_id: int) -> CacheOperation | None:
-        """Copy to the host; None, and nothing begun, if the host pool has too little room.
+    def write(
+        self, device_indices: IntArray, node_id: int, extra_pools: Sequence[Source] = ()
+    ) -> CacheOperation | None:
+        """Copy KV, and slots of the device in other pools, to the host.
 
-        The caller keeps what is read from being freed until the answer has come.
+        None, and nothing begun, if a pool there has too little room.  The caller keeps what is
+        read from being freed until the answer has come.
         """
+        extra = alloc_for(extra_pools, is_load=False)
+        if extra is None:
+            return None
         host_indices = self.mem_pool_host.alloc(len(device_indices))
         if host_indices is None:
+            give_back(extra, is_load=False)
             return None
-        backup = self.mem_pool_host.backup_from_device_all_layer
-        copy = partial(backup, self.mem_pool_device, host_indices, device_indices)
-        return self._start(copy, host_indices, device_indices, node_id, is_load=False)
+        return self._start(host_indices, device_indices, node_id, extra, is_load=False)
 
-    def load(self, host_indices: IntArray, node_id: int) -> CacheOperation | None:
-        """Copy to the device; None, and nothing begun, if the device pool has too little room.
+    def load(
+        self, host_indices: IntArray, node_id: int, extra_pools: Sequence[Source] = ()
+    ) -> CacheOperation | None:
+        """Copy KV, and slots of the host in other pools, to the device.
 
-        The caller keeps what is read from being freed until the answer has come.
+        None, and nothing begun, if a pool there has too little room.  The caller keeps what is
+        read from being freed until the answer has come.
         """
-        device_indices = self.mem_pool_device_allocator.alloc(len(host_indices), HOST)
-        if device_indices is None:
+        extra = alloc_for(extra_pools, is_load=True)
+        if extra is None:
             return None
-        load = self.mem_pool_host.load_to_device_all_layer
-        copy = partial(load, self.mem_pool_device, host_indices, device_indices)
-        return self._start(copy, host_indices, device_indices, node_id, is_load=True)
+        device_indices = self.mem_pool_device_allocator.alloc_full(len(host_indices), HOST)
+        if device_indices is None:
+            give_back(extra, is_load=True)
+            return None
+        return self._start(host_indices, device_indices, node_id, extra, is_load=True)
 
     def poll(self) -> None:
         """Queue the answers to the transfers that have ended; waits for none."""
@@ -127,14 +145,18 @@ class HiCacheController:
         """Pass the slots that a transfer filled on to the tree, or give them back if it failed."""
         operation = ack.operation
         del self._ongoing[operation.number]
+        filled: list[tuple[Account, IntArray]] = [
+            target_of(part, is_load=operation.is_load) for part in operation.extra_pools
+        ]
         if operation.is_load:
-            account, filled = self.mem_pool_device_allocator, operation.device_indices
+            filled.append((self.mem_pool_device_allocator, operation.device_indices))
         else:
-            account, filled = self.mem_pool_host.allocator, operation.host_indices
-        if ack.succeeded:
-            account.transfer(filled, HOST, TREE)
-        else:
-            account.free(filled, HOST)
+            filled.append((self.mem_pool_host.allocator, operation.host_indices))
+        for account, slots in filled:
+            if ack.succeeded:
+                account.transfer(slots, HOST, TREE)
+            else:
+                account.free(slots, HOST)
 
     def evict_device(self, device_indices: IntArray) -> None:
         """Free what the tree has in the device pool."""
@@ -156,26 +178,56 @@ class HiCacheController:
         """Host tokens that writes are to fill."""
         return sum(len(ongoing.host_indices) for ongoing in self.ongoing() if not ongoing.is_load)
 
+    def in_flight(self, pool: ExtraPool, *, is_load: bool) -> list[int]:
+        """Slots of an extra pool that loads are to fill on the device, or writes on the host."""
+        parts = [ongoing.of(pool) for ongoing in self.ongoing() if ongoing.is_load == is_load]
+        return [
+            slot
+            for part in parts
+            if part is not None
+            for slot in target_of(part, is_load=is_load)[1].tolist()
+        ]
+
     def __len__(self) -> int:
         return len(self._ongoing)
 
     def _start(
         self,
-        copy: Copy,
         host_indices: IntArray,
         device_indices: IntArray,
         node_id: int,
+        extra_pools: tuple[PoolTransfer, ...],
         *,
         is_load: bool,
-        slots: StateSlots | None = None,
     ) -> CacheOperation:
         self._last_number += 1
         operation = CacheOperation(
-            self._last_number, host_indices, device_indices, node_id, is_load, self._polls, slots
+            self._last_number,
+            host_indices,
+            device_indices,
+            node_id,
+            is_load,
+            self._polls,
+            extra_pools,
         )
         self._ongoing[operation.number] = operation
-        self._transfers.start(operation.number, copy)
+        copy = self._copy_to_device if is_load else self._copy_to_host
+        self._transfers.start(operation.number, partial(copy, operation))
         return operation
+
+    def _copy_to_host(self, operation: CacheOperation) -> None:
+        self.mem_pool_host.backup_from_device_all_layer(
+            self.mem_pool_device, operation.host_indices, operation.device_indices
+        )
+        for pool, host_slots, device_slots in operation.extra_pools:
+            pool.copy_to_host(host_slots, device_slots)
+
+    def _copy_to_device(self, operation: CacheOperation) -> None:
+        self.mem_pool_host.load_to_device_all_layer(
+            self.mem_pool_device, operation.host_indices, operation.device_indices
+        )
+        for pool, host_slots, device_slots in operation.extra_pools:
+            pool.copy_to_device(host_slots, device_slots)
 
     def _acknowledge(self, finished: list[Finished]) -> None:
         for number, error in finished:

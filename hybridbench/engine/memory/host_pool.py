@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hybridbench.engine.memory.base_pages import KVCache
 from hybridbench.engine.memory.indices import IntArray, SlotInput
-from hybridbench.engine.memory.kv_pool import HybridHostCopy, HybridLinearKVPool, MHATokenToKVPool
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool, MHATokenToKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import HOST, Owner
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
@@ -15,7 +15,7 @@ from hybridbench.engine.memory.slots import MambaSlotAllocator
 
 
 class MHATokenToKVPoolHost:
-    """Rows for the KV of ``device_pool``, and who holds them.
+    """Rows for the KV of ``device_pool``, of its full layers if it has others, and who holds them.
 
     A row belongs to HOST while a transfer reads or fills it, and to TREE once a node has it.
 
@@ -24,9 +24,7 @@ class MHATokenToKVPoolHost:
     """
 
     def __init__(self, device_pool: KVCache, size: int, *, check_owners: bool = True) -> None:
-        kv = device_pool
-        if isinstance(kv, HybridLinearKVPool):
-            kv = kv.full_kv_pool
+        kv = _full_kv_pool(device_pool)
         page_size, dtype = kv.page_size, kv.dtype
         if page_size == 1:
             self.allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator = (
@@ -61,19 +59,15 @@ class MHATokenToKVPoolHost:
         self, device_pool: KVCache, host_indices: SlotInput, device_indices: SlotInput
     ) -> None:
         """Copy rows of the device pool into rows of this one."""
-        copy = device_pool.get_cpu_copy(device_indices)
-        kv = copy.kv if isinstance(copy, HybridHostCopy) else copy
-        self.rows.load_cpu_copy(kv, host_indices)
+        copy = _full_kv_pool(device_pool).get_cpu_copy(device_indices)
+        self.rows.load_cpu_copy(copy, host_indices)
 
     def load_to_device_all_layer(
         self, device_pool: KVCache, host_indices: SlotInput, device_indices: SlotInput
     ) -> None:
         """Copy rows of this pool into rows of the device pool."""
-        kv = self.rows.get_cpu_copy(host_indices)
-        if isinstance(device_pool, HybridLinearKVPool):
-            device_pool.load_cpu_copy(HybridHostCopy(kv, None), device_indices)
-        else:
-            device_pool.load_cpu_copy(kv, device_indices)
+        copy = self.rows.get_cpu_copy(host_indices)
+        _full_kv_pool(device_pool).load_cpu_copy(copy, device_indices)
 
 
 class MambaPoolHost:
@@ -90,25 +84,11 @@ class MambaPoolHost:
         params, dtype = device_pool.cache_params, device_pool.dtype
         self.states = MambaPool(size, params, layers, "cpu", dtype)
 
-    @property
-    def size(self) -> int:
-        """Usable slots."""
-        return self.allocator.size
-
-    def available_size(self) -> int:
-        """Slots that can be allocated."""
-        return self.allocator.available_size()
-
-    def alloc(self) -> int | None:
-        """Take a slot for a transfer; None if there is none."""
-        slots = self.allocator.alloc(1, HOST)
-        return None if slots is None else slots[0]
-
-    def free(self, slot: int, owner: Owner) -> None:
-        """Give a slot of ``owner`` back."""
-        self.allocator.free([slot], owner)
-
 
 def host_size(device_size: int, ratio: float, page_size: int) -> int:
     """Tokens of a host pool that is ``ratio`` times as large: whole pages, one at least."""
     return max(1, int(device_size * ratio) // page_size) * page_size
+
+
+def _full_kv_pool(pool: KVCache) -> MHATokenToKVPool:
+    return pool.full_kv_pool if isinstance(pool, HybridLinearKVPool) else pool

@@ -12,7 +12,7 @@ import torch
 from hybridbench.engine.memory.base_pages import NOTHING, BaseTokenToKVPoolAllocator, KVCache
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.owners import REQ, Owner
-from hybridbench.engine.memory.sizes import AllocationSizeError, check_decode, checked_size
+from hybridbench.engine.memory.sizes import check_decode, checked_size, whole_pages
 from hybridbench.kernels.page_allocation import reference as page_allocation
 
 
@@ -43,6 +43,10 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
             AllocationSizeError: negative, or no integer.
         """
         return self._take_pages(checked_size(need_size, "KV tokens"), owner)
+
+    def alloc_full(self, need_size: int, owner: Owner = REQ) -> IntArray | None:
+        """The same as ``alloc``: there is one pool."""
+        return self.alloc(need_size, owner)
 
     def alloc_extend(
         self,
@@ -97,11 +101,12 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         Raises:
             AllocationSizeError: negative, no integer, or not a multiple of the page size.
         """
-        need_size = checked_size(need_size, "KV tokens")
-        if need_size % self.page_size != 0:
-            raise AllocationSizeError(f"{need_size} tokens are not whole pages of {self.page_size}")
-        pages = self._take_pages(need_size // self.page_size, owner)
+        pages = self._take_pages(whole_pages(need_size, self.page_size), owner)
         return None if pages is None else self._tokens_of(pages)
+
+    def alloc_full(self, need_size: int, owner: Owner = REQ) -> IntArray | None:
+        """The same as ``alloc``, but in the full pool alone where there are two."""
+        return self.alloc(need_size, owner)
 
     def alloc_extend(
         self,

@@ -32,6 +32,18 @@ def checked_size(need_size: object, what: str) -> int:
     return need_size
 
 
+def whole_pages(need_size: object, page_size: int) -> int:
+    """How many pages of ``page_size`` make ``need_size`` KV tokens.
+
+    Raises:
+        AllocationSizeError: negative, no integer, or not a multiple of the page size.
+    """
+    tokens = checked_size(need_size, "KV tokens")
+    if tokens % page_size != 0:
+        raise AllocationSizeError(f"{tokens} tokens are not whole pages of {page_size}")
+    return tokens // page_size
+
+
 def check_extend(starts: IntArray, ends: IntArray) -> None:
     """Requests of ``starts`` tokens are to have ``ends`` of them.
 

@@ -14,6 +14,7 @@ from hybridbench.engine.memory.base_pages import AllocatorState
 from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
 from hybridbench.engine.memory.owners import REQ, Owner
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator
+from hybridbench.engine.memory.sizes import whole_pages
 from hybridbench.engine.memory.swa_pool import SWAKVPool, swa_locations
 
 
@@ -68,6 +69,11 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         """Locations in the window pool; in the dump (below ``page_size``) where there is none."""
         full = as_index_array(idx, self.device)
         return swa_locations(self._page_to_swa, full, self.page_size)
+
+    def alloc_full(self, need_size: int, owner: Owner = REQ) -> IntArray | None:
+        """Take tokens of the full pool alone, whose window part is to come or not wanted."""
+        pages = super()._take_pages(whole_pages(need_size, self.page_size), owner)
+        return None if pages is None else self._tokens_of(pages)
 
     def free(self, idx: SlotInput, owner: Owner = REQ) -> None:
         """Give back the pages of ``idx`` in both pools, each once.

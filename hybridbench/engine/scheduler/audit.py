@@ -122,7 +122,7 @@ class SlotAudit:
         if pool == "mamba":
             own = [] if kv.mamba_pool_idx is None else [kv.mamba_pool_idx]
             return own + kv.track_slots
-        if kv.req_pool_idx is None or pool in {"host_kv", "host_mamba"}:
+        if kv.req_pool_idx is None or pool == "host_kv" or pool in self._pools.host_parts:
             return []
         if pool == "req":
             return [kv.req_pool_idx]
@@ -160,10 +160,10 @@ class SlotAudit:
             claims.append(Claim("the tree", TREE, tree.swa_indices.tolist()))
         elif pool == "mamba":
             claims.append(Claim("the tree", TREE, tree.mamba_slots))
-            claims += self._state_transfer_claims(loads=True)
-        elif pool == "host_mamba":
-            claims.append(Claim("the tree", TREE, list(tree.host_mamba_slots)))
-            claims += self._state_transfer_claims(loads=False)
+            claims += self._part_claims(pool, loads=True)
+        elif pool in tree.host_slots:
+            claims.append(Claim("the tree", TREE, tree.host_slots[pool]))
+            claims += self._part_claims(pool.removeprefix("host_"), loads=False)
         return claims
 
     def _transfer_claims(self, *, loads: bool) -> list[Claim]:
@@ -181,14 +181,14 @@ class SlotAudit:
             if ongoing.is_load == loads
         ]
 
-    def _state_transfer_claims(self, *, loads: bool) -> list[Claim]:
-        """The same of states."""
-        host_states = self._pools.host_states
-        if host_states is None:
+    def _part_claims(self, pool: str, *, loads: bool) -> list[Claim]:
+        """The same of a pool beside that of KV, by its name on the device."""
+        host_tier = self._pools.host_tier
+        part = self._pools.host_parts.get(f"host_{pool}")
+        if host_tier is None or part is None:
             return []
-        controller = host_states.hybrid_controller
-        slots = controller.loading_states() if loads else controller.writing_states()
-        return [Claim("transfers of states", HOST, slots)] if slots else []
+        slots = host_tier.cache_controller.in_flight(part.pool, is_load=loads)
+        return [Claim(f"transfers of {pool}", HOST, slots)] if slots else []
 
     def _free_slots(self, pool: str) -> Iterable[int]:
         if pool in _STATE_POOLS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from hybridbench.engine.cache.hi_mamba_radix_cache import HiMambaRadixCache
+from hybridbench.engine.cache.host_part import HostPart
 from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import Req
@@ -16,9 +16,10 @@ from hybridbench.engine.scheduler.pools import Pools
 class PoolStats:
     """One pool: ``total`` is the usable size (slot 0 is outside it); the rest should add up to it.
 
-    ``kv``, ``swa`` and ``host_kv`` count tokens in whole pages, ``mamba`` state slots, ``req``
-    rows.  What a request holds counts for it alone: the prefix that it reads is the tree's, and
-    protected there.  What a transfer of the host tier fills is in flight, too.
+    ``kv`` and ``swa`` count tokens in whole pages, ``mamba`` state slots, ``req`` rows, and the
+    pools of the host the same as their equals on the device.  What a request holds counts for it
+    alone: the prefix that it reads is the tree's, and protected there.  What a transfer of the host
+    tier fills is in flight, too.
     """
 
     total: int
@@ -94,12 +95,11 @@ class PoolStatsObserver:
                 in_flight=stats["kv"].in_flight + host_tier.cache_controller.loading_size(),
             )
             stats["host_kv"] = self._host_kv(host_tier)
-        host_states = self._pools.host_states
-        if host_states is not None:
-            loading = len(host_states.hybrid_controller.loading_states())
-            mamba = stats["mamba"]
-            stats["mamba"] = replace(mamba, in_flight=mamba.in_flight + loading)
-            stats["host_mamba"] = self._host_mamba(host_states)
+            for name, part in self._pools.host_parts.items():
+                device = stats[part.pool.name]
+                loading = len(host_tier.cache_controller.in_flight(part.pool, is_load=True))
+                stats[part.pool.name] = replace(device, in_flight=device.in_flight + loading)
+                stats[name] = self._host_part(host_tier, part)
         return stats
 
     def active_pool_idxs(self, admitted: Sequence[Req]) -> set[int]:
@@ -169,14 +169,14 @@ class PoolStatsObserver:
             waiting_held=0,
         )
 
-    def _host_mamba(self, tree: HiMambaRadixCache) -> PoolStats:
-        allocator = self._pools.host_mamba_allocator
+    def _host_part(self, tree: HostTier, part: HostPart) -> PoolStats:
+        account = part.pool.host_account
         return PoolStats(
-            total=allocator.size,
-            available=allocator.available_size(),
-            evictable=tree.host_mamba_evictable_size(),
-            protected=tree.host_mamba_protected_size(),
-            in_flight=len(tree.hybrid_controller.writing_states()),
+            total=account.size,
+            available=account.available_size(),
+            evictable=part.evictable_size(),
+            protected=part.protected_size(),
+            in_flight=len(tree.cache_controller.in_flight(part.pool, is_load=False)),
             session_held=0,
             waiting_held=0,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from hybridbench.engine.cache.base import (
     BasePrefixCache,
@@ -12,11 +11,12 @@ from hybridbench.engine.cache.base import (
     MatchPrefixParams,
     MatchResult,
 )
-from hybridbench.engine.cache.hi_mamba_radix_cache import HiMambaRadixCache
+from hybridbench.engine.cache.host_part import HostPart
 from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.memory.extra_pools import Account
 from hybridbench.engine.memory.mamba_pool import MambaPool
-from hybridbench.engine.memory.owners import FREE, TREE, Owner
+from hybridbench.engine.memory.owners import FREE, TREE
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.slots import MambaSlotAllocator
@@ -24,16 +24,6 @@ from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.timings import EngineTimings
 from hybridbench.engine.sessions.streaming_session import StreamingSession
-
-
-class _Account(Protocol):
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def objections(self) -> int: ...
-
-    def held(self, owner: Owner) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -79,8 +69,7 @@ class Pools:
         swa = ("swa",) if self.swa_allocator is not None else ()
         mamba = ("mamba",) if self.has_states else ()
         host_kv = ("host_kv",) if self.host_tier is not None else ()
-        host_mamba = ("host_mamba",) if self.host_states is not None else ()
-        return ("kv", *swa, *mamba, "req", *host_kv, *host_mamba)
+        return ("kv", *swa, *mamba, "req", *host_kv, *self.host_parts)
 
     @property
     def host_tier(self) -> HostTier | None:
@@ -88,9 +77,10 @@ class Pools:
         return self.tree_cache if isinstance(self.tree_cache, HostTier) else None
 
     @property
-    def host_states(self) -> HiMambaRadixCache | None:
-        """The tree, if it has states on the host."""
-        return self.tree_cache if isinstance(self.tree_cache, HiMambaRadixCache) else None
+    def host_parts(self) -> dict[str, HostPart]:
+        """What the host has beside KV, by the name of its pool."""
+        host_tier = self.host_tier
+        return {} if host_tier is None else {part.name: part for part in host_tier.host_parts}
 
     @property
     def host_allocator(self) -> TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator:
@@ -101,8 +91,9 @@ class Pools:
     @property
     def host_mamba_allocator(self) -> MambaSlotAllocator:
         """Who holds which state slot of the host; only where there are any."""
-        assert self.host_states is not None, "this engine has no states on the host"
-        return self.host_states.hybrid_controller.mamba_pool_host.allocator
+        account = self.host_parts["host_mamba"].pool.host_account
+        assert isinstance(account, MambaSlotAllocator), "states have slots"
+        return account
 
     @property
     def swa_allocator(self) -> SWATokenToKVPoolAllocator | None:
@@ -197,8 +188,8 @@ class Pools:
             self.mamba_allocator.free(held.mamba_slots, TREE)
         if len(held.host_indices):
             self.host_allocator.free(held.host_indices, TREE)
-        if held.host_mamba_slots:
-            self.host_mamba_allocator.free(held.host_mamba_slots, TREE)
+        for name, slots in held.host_slots.items():
+            self.host_parts[name].pool.host_account.free(slots, TREE)
         self.tree_cache.reset()
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
@@ -277,8 +268,8 @@ class Pools:
         assert rows is not None, "an attention-only engine has no state slots"
         return rows
 
-    def _accounts(self) -> tuple[_Account, ...]:
-        accounts: list[_Account] = [self.token_to_kv_pool_allocator]
+    def _accounts(self) -> tuple[Account, ...]:
+        accounts: list[Account] = [self.token_to_kv_pool_allocator]
         if self.swa_allocator is not None:
             accounts.append(self.swa_allocator.swa_attn_allocator)
         if self.has_states:
@@ -286,8 +277,7 @@ class Pools:
         accounts.append(self.req_to_token_pool.rows)
         if self.host_tier is not None:
             accounts.append(self.host_allocator)
-        if self.host_states is not None:
-            accounts.append(self.host_mamba_allocator)
+        accounts += [part.pool.host_account for part in self.host_parts.values()]
         return tuple(accounts)
 
 

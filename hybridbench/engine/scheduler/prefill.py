@@ -224,7 +224,7 @@ class PrefillAdder:
             return False
         locked = self._lock(req)
         has_room = self._has_room(req, len(req.fill_ids) - len(req.kv.prefix_indices))
-        if self._pools.host_states is not None:
+        if self._pools.has_states:
             # The load takes a slot beside that of the request.
             has_room &= self._pools.state_slots_wanted(req) < self.rem_mamba_slots()
         self._unlock(req, locked)

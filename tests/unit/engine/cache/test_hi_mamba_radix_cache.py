@@ -17,9 +17,11 @@ from hybridbench.engine.cache.base import (
     MatchResult,
 )
 from hybridbench.engine.cache.hi_mamba_radix_cache import HiMambaRadixCache
+from hybridbench.engine.cache.host_part import HostStates
 from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.memory.extra_pools import StatePool
+from hybridbench.engine.memory.hicache_controller import HiCacheController
 from hybridbench.engine.memory.host_pool import MambaPoolHost, MHATokenToKVPoolHost
-from hybridbench.engine.memory.hybrid_cache_controller import HybridCacheController
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
 from hybridbench.engine.memory.owners import FREE, HOST, REQ, TREE
@@ -53,11 +55,10 @@ class HostWorld:
         self.host_states = MambaPoolHost(self.states, host_states)
         self.keys = pool.full_kv_pool.k_buffer[0][:, 0, 0]
         self.transfers = ChosenTransfers(repeat(1), failing.__contains__)
-        controller = HybridCacheController(
-            self.allocator, self.host, self.mamba, self.host_states, self.transfers
-        )
+        controller = HiCacheController(self.allocator, self.host, self.transfers)
         params = CacheInitParams(self.rows, self.allocator, page_size=1)
-        self.tree = HiMambaRadixCache(params, controller, write_policy)
+        states = HostStates(StatePool(self.mamba, self.states, self.host_states))
+        self.tree = HiMambaRadixCache(params, controller, states, write_policy)
 
     def insert(self, tokens: list[int]) -> None:
         """What a request computed: the KV of a token is the token, a state the sum of all."""
@@ -102,7 +103,7 @@ class HostWorld:
         assert sorted(self.allocator.slots_of(TREE)) == sorted(held.kv_indices)
         assert self.mamba.slots_of(TREE) == sorted(held.mamba_slots)
         assert sorted(self.host.allocator.slots_of(TREE)) == sorted(held.host_indices)
-        assert self.host_states.allocator.slots_of(TREE) == sorted(held.host_mamba_slots)
+        assert self.host_states.allocator.slots_of(TREE) == sorted(held.host_slots["host_mamba"])
 
 
 TEXT = [1, 2, 3, 4, 5, 6]
@@ -371,7 +372,7 @@ def test_reset_forgets_the_host_as_well() -> None:
     world = evicted_world()
     held = world.tree.tree_slots()
     world.host.allocator.free(held.host_indices, TREE)
-    world.host_states.allocator.free(held.host_mamba_slots, TREE)
+    world.host_states.allocator.free(held.host_slots["host_mamba"], TREE)
 
     world.tree.reset()
     world.check()

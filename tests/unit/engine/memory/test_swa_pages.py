@@ -30,6 +30,21 @@ def test_an_allocation_takes_of_both_pools_or_of_neither(page_size: int) -> None
     assert allocator.swa_available_size() == allocator.available_size() == page_size
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_an_allocation_of_the_full_pool_alone_has_no_window_part(page_size: int) -> None:
+    allocator = two_pools(8 * page_size, 4 * page_size, page_size)
+
+    assert allocator.alloc_full(9 * page_size) is None
+    tokens = allocator.alloc_full(5 * page_size)
+
+    assert tokens is not None
+    assert allocator.full_available_size() == 3 * page_size
+    assert allocator.swa_available_size() == 4 * page_size
+    assert (allocator.translate_loc_from_full_to_swa(tokens) < page_size).all()
+    allocator.free(tokens)
+    assert allocator.full_available_size() == 8 * page_size
+
+
 def test_after_its_window_part_a_position_can_still_be_freed_once() -> None:
     allocator = two_pools()
     tokens = allocator.alloc(4)

@@ -1,0 +1,119 @@
+"""Pools beside that of the KV, on the device and on the host, whose contents are copied with it.
+
+Source: the extra pools of SGLang's HybridCacheController.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from hybridbench.engine.memory.host_pool import MambaPoolHost
+from hybridbench.engine.memory.indices import IntArray, SlotInput
+from hybridbench.engine.memory.mamba_pool import MambaPool
+from hybridbench.engine.memory.owners import HOST, Owner
+from hybridbench.engine.memory.slots import MambaSlotAllocator
+
+
+class Account(Protocol):
+    """Who holds which slot of one pool."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def objections(self) -> int: ...
+
+    def held(self, owner: Owner) -> int: ...
+
+    def available_size(self) -> int: ...
+
+    def alloc(self, need_size: int, owner: Owner = ...) -> Sequence[int] | IntArray | None: ...
+
+    def free(self, idx: SlotInput, owner: Owner = ..., /) -> None: ...
+
+    def transfer(self, idx: SlotInput, giver: Owner, taker: Owner, /) -> None: ...
+
+
+class ExtraPool(ABC):
+    """One such pool on both sides.
+
+    Attributes:
+        name: of the pool on the device, as statistics have it; that on the host is "host_" before.
+        device_account, host_account: who holds which slot of either.
+    """
+
+    name: ClassVar[str]
+    device_account: Account
+    host_account: Account
+
+    @abstractmethod
+    def copy_to_host(self, host_slots: IntArray, device_slots: IntArray) -> None:
+        """Copy what is in slots of the device into slots of the host, in order."""
+
+    @abstractmethod
+    def copy_to_device(self, host_slots: IntArray, device_slots: IntArray) -> None:
+        """The other way round."""
+
+
+class StatePool(ExtraPool):
+    """Recurrent states, one slot each."""
+
+    name = "mamba"
+
+    def __init__(
+        self, mamba_allocator: MambaSlotAllocator, mamba_pool: MambaPool, host: MambaPoolHost
+    ) -> None:
+        self.device_account = mamba_allocator
+        self.host_account = host.allocator
+        self._mamba_pool = mamba_pool
+        self._host = host
+
+    def copy_to_host(self, host_slots: IntArray, device_slots: IntArray) -> None:
+        self._host.states.load_cpu_copy(self._mamba_pool.get_cpu_copy(device_slots), host_slots)
+
+    def copy_to_device(self, host_slots: IntArray, device_slots: IntArray) -> None:
+        self._mamba_pool.load_cpu_copy(self._host.states.get_cpu_copy(host_slots), device_slots)
+
+
+class PoolTransfer(NamedTuple):
+    """What a transfer copies of one pool: from slots of one side to as many of the other."""
+
+    pool: ExtraPool
+    host_slots: IntArray
+    device_slots: IntArray
+
+
+# A pool, and its slots on the side that is copied from.
+Source: TypeAlias = tuple[ExtraPool, IntArray]
+
+
+def alloc_for(sources: Sequence[Source], *, is_load: bool) -> tuple[PoolTransfer, ...] | None:
+    """Take as many slots of the other sides for HOST; None, and nothing taken, if too few."""
+    taken: list[PoolTransfer] = []
+    for pool, slots in sources:
+        account = pool.device_account if is_load else pool.host_account
+        fresh = account.alloc(len(slots), HOST)
+        if fresh is None:
+            give_back(taken, is_load=is_load)
+            return None
+        filled = np.array(fresh, dtype=np.int64)
+        taken.append(PoolTransfer(pool, *((slots, filled) if is_load else (filled, slots))))
+    return tuple(taken)
+
+
+def give_back(transfers: Sequence[PoolTransfer], *, is_load: bool) -> None:
+    """Free what ``alloc_for`` has taken."""
+    for transfer in transfers:
+        account, filled = target_of(transfer, is_load=is_load)
+        account.free(filled, HOST)
+
+
+def target_of(transfer: PoolTransfer, *, is_load: bool) -> tuple[Account, IntArray]:
+    """The account of the side that a transfer fills, and the slots there."""
+    if is_load:
+        return transfer.pool.device_account, transfer.device_slots
+    return transfer.pool.host_account, transfer.host_slots
