@@ -31,7 +31,7 @@ app.command("kernels", cls=Command)(list_kernels)
 
 @app.command("defects", cls=Command)
 def list_defects() -> None:
-    """List historic defects, controls and planted costs, each with its source and symptom."""
+    """List historic defects, controls and injected slowdowns, with their sources and symptoms."""
     from rich.console import Group
     from rich.text import Text
 
@@ -40,12 +40,12 @@ def list_defects() -> None:
 
     parts: list[RenderableType] = []
     for title, entries in (
-        ("Defects, to be found", DEFECTS),
-        ("Controls, to be left alone", CONTROLS),
-        ("Planted, for comparisons", PLANTED),
+        ("Historic defects", DEFECTS),
+        ("Controls (healthy behaviour that looks like a leak)", CONTROLS),
+        ("Slowdowns of known size, for comparisons", PLANTED),
     ):
         parts += [Text(title, style="bold"), _overview(entries), Text()]
-    parts.append(Text("`hybridbench explain SLUG` describes one.", style="dim"))
+    parts.append(Text("`hybridbench explain SLUG` describes one of them.", style="dim"))
     Terminal().print(Group(*parts))
 
 
@@ -67,10 +67,10 @@ def explain(
     defect = find_defect(slug, "explain")
     what = {
         Role.DEFECT: "",
-        Role.CONTROL: "a control: it looks like a leak and is none",
-        Role.PLANTED: "planted: a cost of known size, which a soak alone cannot see",
+        Role.CONTROL: "a control: looks like a leak and is none",
+        Role.PLANTED: "injected: a slowdown of known size, which a soak alone cannot see",
     }[defect.role]
-    head = Text.assemble((defect.slug, "bold"), f"  {defect.source}", (f"  {what}", "dim"))
+    head = Text.assemble((defect.slug, "bold"), f"  {defect.source}", (what and f"  {what}", "dim"))
     console = Terminal()
     console.print(head, Text(), _facts(defect), Text(), sep="\n")
     # Not wrapped: it is there to be copied.
@@ -78,16 +78,16 @@ def explain(
 
 
 def _overview(entries: tuple[Defect, ...]) -> RenderableType:
-    from rich.table import Table
+    from rich.console import Group
+    from rich.padding import Padding
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
+    # The symptom on lines of its own: beside slug and source it would have a quarter of 80 columns.
+    parts: list[RenderableType] = []
     for defect in entries:
-        grid.add_row(Text(defect.slug), Text(defect.source), Text(defect.symptom))
-    return grid
+        parts.append(Text.assemble(f"  {defect.slug}", (f"  {defect.source}", "dim")))
+        parts.append(Padding(Text(defect.symptom), (0, 0, 0, 6)))
+    return Group(*parts)
 
 
 def _facts(defect: Defect) -> RenderableType:
@@ -103,6 +103,8 @@ def _facts(defect: Defect) -> RenderableType:
 
 
 def _rows(defect: Defect) -> Iterator[tuple[str, str]]:
+    from hybridbench.defects.defect import Role
+
     signature = defect.signature
     yield "what it does", defect.symptom
     if defect.harmed:
@@ -110,21 +112,30 @@ def _rows(defect: Defect) -> Iterator[tuple[str, str]]:
     if defect.cure:
         yield "fix", defect.cure
     if defect.versions:
-        yield "releases", ", ".join(f"{first} to {last}" for first, last in defect.versions)
+        yield "releases", ", ".join(map(_span, defect.versions))
     for index, patch in enumerate(defect.patches):
         yield ("replaces" if not index else ""), f"{patch.holder.__name__}.{patch.method}"
-    yield "how it shows", f"{signature.rate} (each {signature.event})"
+    if defect.role is Role.CONTROL:
+        yield "growth", signature.rate
+    else:
+        yield "effect", signature.rate
+        yield "on each", signature.event
     yield "expected", _expected(defect)
     if signature.drivers:
-        yield "driven by", " or ".join(signature.drivers)
+        yield "driver", " or ".join(signature.drivers)
     if defect.rates:
         *others, default = defect.rates
-        yield "how fast", f"{default}; {defect.slug}@RATE sets it: {', '.join(others)}, ..."
+        yield "rate", f"{default}; set another with {defect.slug}@{others[0]}"
     if defect.healthy_twin:
-        yield "healthy twin", f"{defect.healthy_twin}: the same work, and all of it given back"
-    yield "how long", _how_long(defect)
+        yield "healthy twin", f"{defect.healthy_twin}: the same work, with all memory freed"
+    yield ("found after" if signature.kinds else "duration"), _duration(defect)
     if defect.corrupts:
-        yield "beware", "the generated tokens may change too"
+        yield "warning", "the generated tokens may change, too"
+
+
+def _span(releases: tuple[str, str]) -> str:
+    first, last = releases
+    return first if first == last else f"{first} to {last}"
 
 
 def _expected(defect: Defect) -> str:
@@ -136,18 +147,17 @@ def _expected(defect: Defect) -> str:
     kinds = " or ".join(defect.signature.kinds)
     subject = defect.signature.subject
     if defect.signature.found_by is FoundBy.COMPARE:
-        return f"{verdicts} of a comparison, {kinds} {subject}; a soak alone cannot see it"
-    return f"{verdicts}, by a finding {kinds} that names {subject}"
+        return f"{verdicts} in a comparison, with {subject} {kinds}; a soak alone cannot see it"
+    return f"{verdicts}, with finding {kinds} of {subject}"
 
 
-def _how_long(defect: Defect) -> str:
+def _duration(defect: Defect) -> str:
     from hybridbench.units import format_duration
 
     length = format_duration(defect.signature.duration_s)
     if not defect.signature.kinds:
         return f"about {length}"
-    how = "arithmetic" if defect.signature.exact else "statistics"
-    return f"about {length}: found by {how}"
+    return f"about {length}, by {'exact counts' if defect.signature.exact else 'statistics'}"
 
 
 def _command(defect: Defect) -> str:

@@ -67,13 +67,13 @@ def at_rate(bytes_per_hour: float) -> Defect:
     return Defect(
         slug="state-row-view",
         source="mlx-lm#1701",
-        symptom="Private memory grows with every batch whose row of states goes on; no pool, "
-        "container or count of objects moves.",
+        symptom="Private memory grows with every batch of which one row of states is kept; no "
+        "pool, container or object count changes.",
         profile="chat-churn",
-        signature=private_memory_grows("512 KiB for each batch of which one row goes on"),
+        signature=private_memory_grows("512 KiB per batch of which one row is kept"),
         patches=(beside_steps(work),),
         harmed="Agents on hybrid models: each turn left the states of a whole batch behind, and "
-        "emptying the framework's cache gave nothing back.",
+        "emptying the framework's cache freed nothing.",
         cure="The row is copied.",
         truth=truth,
         rates=RATES,

@@ -72,19 +72,20 @@ def at_rate(bytes_per_hour: float) -> Defect:
     return Defect(
         slug="pinned-receive-buffers",
         source="omi#6938",
-        symptom="Private memory grows with every message that is kept at the start of a shrunk "
-        "buffer, thousands of times faster than what is in use.",
+        symptom="Private memory grows with every small message that is kept at the start of its "
+        "shrunk receive buffer, thousands of times faster than the memory in use.",
         profile="chat-churn",
         # How much a message pins depends on the gaps of the moment, and there are ever more of
         # them: the growth of the last minutes is at most that of the average.
         signature=replace(
-            private_memory_grows("up to 512 KiB of heap for each message of 64 bytes"),
+            private_memory_grows("up to 512 KiB of heap per message of 64 bytes"),
             at_most=True,
         ),
         patches=(beside_steps(work),),
-        harmed="A service of many connections: 580 MB of heap for 270 MB in use, killed at its "
+        harmed="A service with many connections: 580 MB of heap for 270 MB in use, killed at its "
         "limit of 4.5 GB.",
-        cure="Another allocator there; here the message is copied and the buffer goes back whole.",
+        cure="Upstream: another allocator. Here: the message is copied and the whole buffer is "
+        "freed.",
         truth=truth,
         rates=_RATES,
         at_rate=at_rate,

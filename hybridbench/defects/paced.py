@@ -77,7 +77,7 @@ def private_memory_grows(rate: str) -> Signature:
         verdicts=("LEAK",),
         kinds=("growth",),
         subject=MEMORY,
-        event="finished request for which a block is due",
+        event="finished request, as often as the rate requires",
         rate=rate,
         harm=BYTES_KEPT,
         per=MILLISECONDS,
@@ -95,7 +95,7 @@ def gives_back(slug: str, source: str, symptom: str, block: Callable[[], int]) -
         slug,
         source,
         symptom=symptom,
-        rate="none: every block goes back",
+        rate="none: every block is freed",
         patches=(beside_steps(work),),
         verdicts=("CLEAN",),
     )

@@ -95,15 +95,15 @@ def _count_lost_locks(upper: TreeNode, below: TreeNode) -> None:
 DEFECT = Defect(
     slug="radix-lock-skip",
     source="bytedance-iaas/sglang#508",
-    symptom="KV stays protected with no request in the engine, more with every prompt that leaves "
-    "a cached one half-way.",
+    symptom="KV stays locked with no request in the engine; each prompt that diverges from a "
+    "cached one inside a node adds to it.",
     profile="shared-prefix",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("locks-at-idle",),
         subject="full",
-        event="cut of a node that a request has locked",
-        rate="the tokens of the lower half (whole pages), or none if they were lost before",
+        event="split of a node that a request has locked",
+        rate="the tokens of the lower half (whole pages), or none if they were already lost",
         drivers=("node_splits",),
         harm="tokens_protected",
         per="splits",
@@ -113,8 +113,9 @@ DEFECT = Defect(
         Patch(RadixCache, "_match", _match, fingerprint="2b0eea46aa64"),
         Patch(PrefixTree, "_split_node", _split_node, fingerprint="c9134e9bdda1"),
     ),
-    harmed="Servers of prompts that share beginnings: from the third request on KV could no longer "
-    "be evicted.",
-    cure="A match cuts the node before it is locked, so that lock and unlock walk the same nodes.",
+    harmed="Servers whose prompts share prefixes: from the third request on, KV could no longer be "
+    "evicted.",
+    cure="A match splits the node before it is locked, so that lock and unlock traverse the same "
+    "nodes.",
     truth=TRUTH,
 )

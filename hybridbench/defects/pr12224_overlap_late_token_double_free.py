@@ -48,23 +48,23 @@ def _settle(
 DEFECT = Defect(
     slug="overlap-late-token-double-free",
     source="sglang#12224",
-    symptom="More KV is available than there is: the slot of each surplus step is freed twice, and "
-    "later two requests write to it.",
+    symptom="The KV pool reports more free slots than exist: the slot of each surplus step is "
+    "freed twice, and later two requests write to it.",
     profile="steady-decode",
     signature=Signature(
         verdicts=("INVARIANT",),
         kinds=("negative-residual", "engine-residual", "more-free-than-exist"),
         subject="kv",
         event="surplus step of a request that has ended",
-        rate="1 slot more than there is, for each",
+        rate="1 surplus slot",
         drivers=("surplus_steps", "late_tokens", "finishes", "finish_length"),
         harm="slots_freed_twice",
         per="surplus_steps",
         counted="surplus",
     ),
     patches=(Patch(Scheduler, "settle", _settle, fingerprint="42d321aae86e"),),
-    harmed="Servers with overlapped scheduling, which is on unless switched off.",
-    cure="One side frees the late slot, the other leaves it alone.",
+    harmed="Servers with overlapped scheduling, which is on by default.",
+    cure="Only one of the two code paths frees the late slot.",
     overrides=(("engine.check_owners", "false"),),
     truth=TRUTH,
     corrupts=True,

@@ -32,15 +32,15 @@ def _return_mamba_slot(self: RequestRelease, req: Req) -> None:
 DEFECT = Defect(
     slug="mamba-queued-abort",
     source="sglang#20182",
-    symptom="Each request that matched a cached prefix, waited and was then aborted takes a state "
-    "slot with it.",
+    symptom="Each request that matched a cached prefix, waited in the queue and was then aborted "
+    "leaks a state slot.",
     profile="queue-abort",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("residual",),
         subject="mamba",
         event="abort of a waiting request",
-        rate="1 slot if it had matched, else none",
+        rate="1 slot if the request had matched a prefix, else none",
         drivers=("abort_queued",),
         harm="slots_lost",
         per="queued_aborts",
@@ -49,8 +49,8 @@ DEFECT = Defect(
     patches=(
         Patch(RequestRelease, "return_mamba_slot", _return_mamba_slot, fingerprint="f6a4a4be1bcd"),
     ),
-    harmed="Hybrid models behind a bounded queue: the server ended itself at 20 concurrent "
+    harmed="Hybrid models behind a bounded queue: the server shut itself down at 20 concurrent "
     "requests.",
-    cure="The abort of a queued request frees its state slot.",
+    cure="Aborting a queued request frees its state slot.",
     truth=TRUTH,
 )

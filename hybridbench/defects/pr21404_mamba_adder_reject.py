@@ -52,15 +52,15 @@ def _return_unadmitted(self: PrefillAdder, req: Req) -> None:
 DEFECT = Defect(
     slug="mamba-adder-reject",
     source="sglang#21404",
-    symptom="State slots vanish while requests that matched a cached prefix are refused admission; "
-    "waiting requests hold them.",
+    symptom="State slots leak when a request that matched a cached prefix is refused admission; "
+    "the waiting request keeps the slot.",
     profile="admission-squeeze",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("waiting-holds-slots",),
         subject="mamba",
         event="refusal",
-        rate="1 slot per refused request with a hit, until it is admitted or aborted",
+        rate="1 slot for a request with a prefix hit, until it is admitted or aborted",
         drivers=("refusals",),
         harm="slots_kept",
         per="refusals",
@@ -68,9 +68,9 @@ DEFECT = Defect(
     patches=(
         Patch(PrefillAdder, "_return_unadmitted", _return_unadmitted, fingerprint="302c6ae4859c"),
     ),
-    harmed="Hybrid models such as Qwen3-Next: the idle check found the slot missing and ended the "
-    "server.",
-    cure="The slot is freed whenever the request did not enter the batch.",
+    harmed="Hybrid models such as Qwen3-Next: the idle check found the missing slot and shut the "
+    "server down.",
+    cure="The slot is freed if the request does not enter the batch.",
     versions=(("0.5.9", "0.5.9"),),
     truth=TRUTH,
 )

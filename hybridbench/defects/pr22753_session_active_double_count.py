@@ -36,23 +36,23 @@ def _account(
 DEFECT = Defect(
     slug="session-active-double-count",
     source="sglang#22753",
-    symptom="The engine's own check finds slots with two holders whenever a session's turn runs; "
-    "there are none.",
+    symptom="The engine's own check reports slots with two holders whenever a session's turn runs, "
+    "although there are none.",
     profile="session-churn",
     signature=Signature(
         verdicts=("INVARIANT",),
         kinds=("false-alarm",),
         subject="state",
         event="check while a session's turn runs",
-        rate="an alarm; no slot is missing",
+        rate="one false alarm; no slot is missing",
         harm="checks_misled",
         # The engine tells of an alarm once, however many checks raise the same one.
         counted="count",
         at_most=True,
     ),
     patches=(Patch(InvariantChecker, "_account", _account, fingerprint="4acd84f40729"),),
-    harmed="Whoever checked a busy server strictly, as its own tests do.",
-    cure="What a running request holds is left out of its session's count.",
+    harmed="Servers that run the strict check under load, as upstream's own tests do.",
+    cure="The session's count excludes what its running request holds.",
     # Only the check of every step sees a running turn.
     overrides=(("engine.check_level", "busy"),),
     truth=TRUTH,

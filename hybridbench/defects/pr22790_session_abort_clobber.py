@@ -67,8 +67,8 @@ def _resume(self: StreamingSession, slot: SessionSlot, req: Req, key: RadixKey) 
 DEFECT = Defect(
     slug="session-abort-clobber",
     source="sglang#22790",
-    symptom="A turn of a session that is aborted takes all KV along that the session held of its "
-    "own; the session's account of tokens falls below zero.",
+    symptom="Aborting a turn leaks all KV that its session holds itself, and the session's token "
+    "count becomes negative.",
     profile="session-abort",
     signature=Signature(
         verdicts=("LEAK",),
@@ -76,7 +76,7 @@ DEFECT = Defect(
         subject="kv",
         event="abort of a session's turn in prefill or decode",
         # As much as the session held, so no one counter fits; the count must agree.
-        rate="everything the session held of its own, but one token",
+        rate="all KV that the session holds itself, minus one token",
         harm="tokens_lost",
         counted="missing",
     ),
@@ -84,8 +84,8 @@ DEFECT = Defect(
         Patch(StreamingSession, "_give_up", _give_up, fingerprint="51c2f9e94e1f"),
         Patch(StreamingSession, "_resume", _resume, fingerprint="6504ed040796"),
     ),
-    harmed="Streaming sessions whose turns were interrupted: 32,000 tokens and more for an abort.",
-    cure="An abort gives back all that the session holds, on one path, and keeps its tokens only.",
+    harmed="Streaming sessions with interrupted turns: 32,000 tokens and more per abort.",
+    cure="An abort frees all that the session holds, on one path, and keeps only its tokens.",
     # Enough KV for the loss to be seen growing.
     overrides=(("pools.kv_tokens", "131072"),),
     truth=TRUTH,

@@ -31,14 +31,14 @@ def _free_tail(self: StreamingSession, slot: SessionSlot, prefix_len: int) -> No
 DEFECT = Defect(
     slug="session-retract-tail",
     source="sglang#22862",
-    symptom="A KV token is lost each time a session's turn begins before the end of what the "
+    symptom="A KV token is lost each time a session's turn starts before the end of what the "
     "session has allocated.",
     profile="session-ahead",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("residual",),
         subject="kv",
-        event="match of a session's turn behind which launched steps have left a position",
+        event="turn whose session has an allocated position beyond the turn's start",
         rate="1 token",
         drivers=("session_tail_frees",),
         harm="tokens_lost",
@@ -46,9 +46,9 @@ DEFECT = Defect(
         counted="missing",
     ),
     patches=(Patch(StreamingSession, "_free_tail", _free_tail, fingerprint="66f9abb00f71"),),
-    harmed="Sessions under KV pressure or with speculative decoding; some 14 tokens a retract were "
-    "counted.",
-    cure="The tail is freed before the next prefill writes over it.",
+    harmed="Sessions under KV pressure or with speculative decoding: about 14 tokens were lost per "
+    "retract.",
+    cure="The tail is freed before the next prefill overwrites it.",
     versions=(("0.5.10", "0.5.10.post1"),),
     truth=TRUTH,
 )

@@ -29,15 +29,15 @@ def _free_tail(self: StreamingSession, slot: SessionSlot, prefix_len: int) -> No
 DEFECT = Defect(
     slug="session-tail-unaligned-free",
     source="sglang#22862",
-    symptom="A page that a session's turn still reads is free, and soon allocated to another "
+    symptom="A page that a session's turn still reads is freed, and soon allocated to another "
     "request as well.",
     profile="session-ahead",
     signature=Signature(
         verdicts=("INVARIANT",),
         kinds=("negative-residual", "engine-residual", "more-free-than-exist"),
         subject="kv",
-        event="match of a session's turn behind which a position is left inside a page",
-        rate="1 page (16 tokens) with two holders; none if the turn itself gets it again",
+        event="turn whose session has such a position inside the page of the turn's start",
+        rate="1 page (16 tokens) with two holders; none if it is allocated to the turn itself",
         # In this profile every turn that resumes begins behind a tail.
         drivers=("session_tail_frees", "session_restores"),
         harm="tokens_freed_in_use",
@@ -46,8 +46,8 @@ DEFECT = Defect(
         at_most=True,
     ),
     patches=(Patch(StreamingSession, "_free_tail", _free_tail, fingerprint="66f9abb00f71"),),
-    harmed="No user: it was found in review.  With pages of one token it is right.",
-    cure="The start is rounded up to a page border.",
+    harmed="No user: found in review.  With pages of one token the code is correct.",
+    cure="The start of the freed range is rounded up to a page boundary.",
     overrides=(
         # No account of holders stood in the way.
         ("engine.check_owners", "false"),

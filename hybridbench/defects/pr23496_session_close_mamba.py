@@ -24,15 +24,15 @@ def _free_slot_mamba(self: StreamingSession, slot: SessionSlot) -> None:
 DEFECT = Defect(
     slug="session-close-mamba",
     source="sglang#23496",
-    symptom="Each close of a streaming session on a hybrid model takes a state slot with it; "
-    "concurrency collapses once the pool is gone.",
+    symptom="Each close of a streaming session on a hybrid model leaks a state slot; concurrency "
+    "collapses when the pool is empty.",
     profile="session-churn",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("residual",),
         subject="mamba",
         event="close of a session that has had a turn",
-        rate="1 slot, and those of the track buffer where there is one",
+        rate="1 slot, plus those of the track buffer if there is one",
         drivers=("session_closes", "session_opens"),
         harm="slots_lost",
         per="releases",
@@ -42,8 +42,9 @@ DEFECT = Defect(
         Patch(StreamingSession, "_free_slot_mamba", _free_slot_mamba, fingerprint="942fff4b9300"),
     ),
     harmed="Full-duplex and streaming use of hybrid models, with short sessions: the state pool "
-    "was used up after as many closes as it had slots.",
-    cure="The close frees the state too, and the idle check counts what open sessions hold.",
+    "was exhausted after as many closes as it had slots.",
+    cure="Closing a session also frees its state, and the idle check counts what open sessions "
+    "hold.",
     versions=(("0.5.10", "0.5.10.post1"),),
     # Enough states for the loss to be seen growing; those of the profile are gone in seconds.
     overrides=(("pools.mamba_slots", "4096"),),

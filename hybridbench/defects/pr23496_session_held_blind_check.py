@@ -33,24 +33,24 @@ def _account(
 DEFECT = Defect(
     slug="session-held-blind-check",
     source="sglang#23496",
-    symptom="The engine's own check calls the state slots of open, idle sessions leaked; nothing "
-    "is.",
+    symptom="The engine's own check reports the state slots of open, idle sessions as leaked "
+    "although none is.",
     profile="session-idle",
     signature=Signature(
         verdicts=("INVARIANT",),
         kinds=("false-alarm",),
         subject="state",
         event="check while a session is open and idle",
-        rate="an alarm; no slot is missing",
+        rate="one false alarm; no slot is missing",
         harm="checks_misled",
         # The engine tells of an alarm once, however many checks raise the same one.
         counted="count",
         at_most=True,
     ),
     patches=(Patch(InvariantChecker, "_account", _account, fingerprint="4acd84f40729"),),
-    harmed="Whoever ran the check in its strict mode, which is the default at idle: it ends the "
-    "server.",
-    cure="The check asks the sessions.",
+    harmed="Servers with the strict check, which is the default when idle: it shuts the server "
+    "down.",
+    cure="The check also counts what sessions hold.",
     versions=(("0.5.10", "0.5.10.post1"),),
     truth=TRUTH,
 )

@@ -41,15 +41,15 @@ def _get_mamba_indices(self: HybridReqToTokenPool, rows: SlotInput) -> IntArray:
 DEFECT = Defect(
     slug="mamba-map-undersized",
     source="sglang#24244",
-    symptom="Two requests compute in one recurrent state, or in the dump slot, once request rows "
-    "beyond the number of state slots are in use; all pools balance.",
+    symptom="Two requests share one recurrent state, or the padding slot, once request rows beyond "
+    "the number of state slots are in use; all pools balance.",
     profile="many-small",
     signature=Signature(
         verdicts=("INVARIANT",),
         kinds=("engine-alias",),
         subject="mamba",
         event="request on a row beyond the number of state slots",
-        rate="no growth; at most one request on another's state for each such row in use",
+        rate="no growth; at most one request on another request's state",
         harm="rows_past_the_end",
         # A check tells what is wrong at its moment, and the engine tells the same only once.
         counted="count",
@@ -64,9 +64,9 @@ DEFECT = Defect(
             fingerprint="99fab5d09d88",
         ),
     ),
-    harmed="Hybrid models with max_mamba_cache_size below max_running_requests: wrong answers, and "
+    harmed="Hybrid models with max_mamba_cache_size below max_running_requests: wrong output, and "
     "kernels that failed far from the cause.",
-    cure="The map is sized by the request pool, and slot 0 is kept for padding.",
+    cure="The map is sized by the request pool, and slot 0 is reserved for padding.",
     truth=TRUTH,
     corrupts=True,
 )

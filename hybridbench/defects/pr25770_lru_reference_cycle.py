@@ -87,8 +87,8 @@ def _remove_node_from_swa(self: SWALRUList, node: TreeNode) -> None:
 DEFECT = Defect(
     slug="lru-reference-cycle",
     source="sglang#25770",
-    symptom="RSS of the scheduler grows while all pools balance: evicted tree nodes wait for a "
-    "full collection, or hang from tombstones that are still in the tree.",
+    symptom="Scheduler RSS grows although all pools balance: evicted tree nodes form reference "
+    "cycles that only a full collection frees, or stay referenced by tombstone nodes in the tree.",
     profile="chat-churn",
     also_on=("unified-mix", "swa-churn"),
     signature=Signature(
@@ -96,7 +96,7 @@ DEFECT = Defect(
         kinds=("instances-retained", "instances-wait-for-collector"),
         subject="TreeNode",
         event="evicted node",
-        rate="0.9 to 1 node per evicted node once a first parent and child were evicted apart",
+        rate="0.9 to 1 node, once a parent and its child were evicted separately",
         drivers=("nodes_evicted",),
         harm="nodes_kept",
         per="nodes_evicted",
@@ -109,8 +109,9 @@ DEFECT = Defect(
         Patch(SWALRUList, "_remove_node", _remove_node_from_swa, fingerprint="9dc665d9c575"),
         Patch(PrefixTree, "_unlink_from_parent", _unlink_from_parent, fingerprint="2c5263c2c8a3"),
     ),
-    harmed="Qwen3-Next under steady traffic: scheduler RSS +3.7 GB/h, 17,270 nodes in cycles.",
-    cure="Both pointers of a removed node are set to None, in every list kind.",
+    harmed="Qwen3-Next under steady traffic: scheduler RSS grew by 3.7 GB/h, and 17,270 nodes were "
+    "in cycles.",
+    cure="Both list pointers of a removed node are set to None, in every kind of list.",
     versions=(("0.5.9", "0.5.12.post1"),),
     truth=TRUTH,
 )

@@ -41,15 +41,15 @@ def _check_sums(self: Engine, idle: bool) -> None:
 DEFECT = Defect(
     slug="idle-sanity-walk",
     source="sglang#26796",
-    symptom="Between two steps the engine walks its whole prefix tree, and the next request waits; "
-    "the more nodes, the longer. Memory is flat.",
+    symptom="The idle engine walks its whole prefix tree while the next request waits, in "
+    "proportion to the nodes of the tree. Memory is flat.",
     profile="zero-hit-short",
     signature=Signature(
         verdicts=("DEGRADED",),
         kinds=("below-threshold",),
         subject="check_ms",
         event="step that leaves the engine idle",
-        rate="each walk costs as much as there are nodes: 1 us or more for each of them",
+        rate="time in proportion to the nodes: 1 us or more for each",
         harm="walk_ns",
         per="steps",
         counted="value",
@@ -61,9 +61,9 @@ DEFECT = Defect(
         Patch(Engine, "_check", _check, fingerprint="590f97f78e66"),
         Patch(Engine, "_check_sums", _check_sums, fingerprint="13b1ccd24d62"),
     ),
-    harmed="Hybrid models with a grown tree: the scheduler at 99 % of a core while next to nothing "
-    "ran, requests in flight that never returned, servers that hung.",
-    cure="The walk is off by default, and for tests only.",
+    harmed="Hybrid models with a large tree: the scheduler used 99 % of a core with almost no "
+    "traffic, requests never returned, and servers hung.",
+    cure="The walk is off by default and meant for tests only.",
     # Every walk slows the filling down, too: with the profile's own pool it may take minutes.
     overrides=(("pools.kv_tokens", "120000"),),
     truth=TRUTH,

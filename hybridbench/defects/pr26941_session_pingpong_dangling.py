@@ -31,8 +31,8 @@ def _free_track_buffer(
 DEFECT = Defect(
     slug="session-pingpong-dangling",
     source="sglang#26941",
-    symptom="Each close of a streaming session on an engine with extra buffers takes its track "
-    "slots along: two with overlapped scheduling.",
+    symptom="Each close of a streaming session on an engine with extra buffers leaks its track "
+    "slots: two with overlapped scheduling.",
     profile="session-churn",
     signature=Signature(
         verdicts=("LEAK",),
@@ -53,8 +53,8 @@ DEFECT = Defect(
             fingerprint="517868a738fe",
         ),
     ),
-    harmed="Sessions on hybrid models with the extra-buffer strategy: the server was killed by its "
-    "own check at the first close.",
+    harmed="Sessions on hybrid models with the extra-buffer strategy: the engine's own check shut "
+    "the server down at the first close.",
     cure="The reference is cleared together with the slots.",
     overrides=(
         ("engine.mamba_scheduler_strategy", "extra_buffer"),

@@ -33,7 +33,7 @@ def _close_deferred(self: SessionController, session: Session) -> None:
 DEFECT = Defect(
     slug="deferred-close-orphan",
     source="sglang#27024",
-    symptom="Sessions that are closed while they answer stay open for good, with all they hold.",
+    symptom="A session that is closed during a turn stays open for good, with everything it holds.",
     profile="session-churn",
     signature=Signature(
         verdicts=("LEAK",),
@@ -51,8 +51,8 @@ DEFECT = Defect(
         Patch(SessionController, "close", close, fingerprint="8ae9f51952c0"),
         Patch(SessionController, "_close_deferred", _close_deferred, fingerprint="9f0148b33dae"),
     ),
-    harmed="Servers with parallel, overlapping turns: KV is pinned, and nothing can be evicted.",
-    cure="The end of a turn looks whether its session is to be closed.",
+    harmed="Servers with parallel, overlapping turns: KV stays locked and cannot be evicted.",
+    cure="At the end of a turn the engine checks whether the session is to be closed.",
     # A session that times out is closed after all.
     overrides=(
         ("sessions.abandon", "0"),

@@ -22,8 +22,8 @@ def _free_slot(self: MambaComponent, slot: int) -> None:
 DEFECT = Defect(
     slug="half-migrated-allocator",
     source="sglang#27256",
-    symptom="Each state that the unified tree evicts is lost to the pool, while requests and "
-    "sessions give theirs back.",
+    symptom="Each state that the unified tree evicts is lost to the pool; requests and sessions "
+    "free theirs correctly.",
     profile="chat-churn",
     signature=Signature(
         verdicts=("LEAK",),
@@ -31,12 +31,13 @@ DEFECT = Defect(
         subject="mamba",
         event="evicted state",
         # A state goes with a leaf or alone: no one counter is the driver, but the count is exact.
-        rate="1 state slot per evicted state, until the pool is empty",
+        rate="1 state slot, until the pool is empty",
         harm="slots_dropped",
         counted="missing",
     ),
     patches=(Patch(MambaComponent, "_free_slot", _free_slot, fingerprint="9e2f4552d9cd"),),
-    harmed="Found in review of the refactoring; the released version had all callers follow.",
+    harmed="Found in review of the refactoring; in the released version all callers had been "
+    "changed.",
     cure="Every caller frees to the allocator that it allocates from.",
     # Some 40 states are lost in a second, and the pool lasts for a minute and a half.  At the
     # profile's own pace 2,048 are gone in five seconds, and an engine without states does nothing.

@@ -53,8 +53,8 @@ def _alloc_group_begin(self: MambaSlotAllocator, num_reqs: int) -> None:
 DEFECT = Defect(
     slug="mamba-group-abandon",
     source="sglang#27256",
-    symptom="State slots vanish whenever admission is refused with requests still waiting; the "
-    "pool runs dry within minutes.",
+    symptom="State slots leak whenever admission is refused with requests still waiting; the pool "
+    "is empty within minutes.",
     profile="admission-squeeze",
     signature=Signature(
         verdicts=("LEAK",),
@@ -62,8 +62,8 @@ DEFECT = Defect(
         subject="mamba",
         event="refusal",
         # Not the same for each: no driver is demanded, but the count must agree to the last slot.
-        rate="what the group had left, at most the requests that wait; none once free slots are "
-        "too few to set aside",
+        rate="the unused slots of the group, at most one per waiting request; none once too few "
+        "slots are free to set any aside",
         harm="slots_dropped",
         counted="missing",
     ),
@@ -73,8 +73,10 @@ DEFECT = Defect(
             MambaSlotAllocator, "alloc_group_begin", _alloc_group_begin, fingerprint="a1a94a9df700"
         ),
     ),
-    harmed="Found in review; the slots of a batch would be lost at each admission that ends early.",
-    cure="The group is closed on every way out, and a begin returns what an old group has left.",
+    harmed="Found in review; each admission that ends early would lose the slots that were set "
+    "aside for its batch.",
+    cure="The group is closed on every exit path, and beginning a new group frees what the old one "
+    "left.",
     # Enough states for the loss to be seen growing; those of the profile are gone in a second.
     overrides=(("pools.mamba_slots", "2048"),),
     truth=TRUTH,

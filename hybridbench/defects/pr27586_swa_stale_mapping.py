@@ -78,15 +78,15 @@ def _move_swa(
 DEFECT = Defect(
     slug="swa-stale-mapping",
     source="sglang#27586",
-    symptom="More of the window pool is available than there is: pages that left their window are "
-    "freed again with their full pages, and later two requests write to one.",
+    symptom="The window pool reports more free pages than exist: a page that left its window is "
+    "freed again together with its full page, and later two requests write to it.",
     profile="swa-churn",
     signature=Signature(
         verdicts=("INVARIANT",),
         kinds=("negative-residual",),
         subject="swa",
         event="full page freed after its window page",
-        rate="1 window page more than there is, for each",
+        rate="1 surplus window page",
         harm="pages_freed_twice",
         counted="surplus",
         # Found in seconds; a busy machine needs the rest for the floors of the profile.

@@ -24,23 +24,23 @@ def _forget_unserved(self: FrontEnd, rid: str) -> None:
 DEFECT = Defect(
     slug="rid-state-orphan",
     source="sglang#28380",
-    symptom="The front end's table of requests grows by an entry for each request that was "
-    "rejected or aborted in the queue.",
+    symptom="The front end's request table keeps an entry for each request that was rejected, or "
+    "aborted in the queue.",
     profile="bad-input",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("container-grows",),
         subject="front_end",
-        event="rejected request",
-        rate="exactly 1 entry per rejected request, and per request aborted in the queue",
+        event="rejected request, or request aborted in the queue",
+        rate="exactly 1 entry",
         drivers=("requests_rejected",),
         harm="entries_orphaned",
         per="requests_unserved",
         quick_s=45.0,
     ),
     patches=(Patch(FrontEnd, "forget_unserved", _forget_unserved, fingerprint="691d86bd2bf0"),),
-    harmed="Servers whose clients send prompts that are too long, or whole batches with one bad "
-    "item: host memory grew, and a client that used an id again was refused.",
-    cure="Whoever rejects or aborts a request before it was dispatched drops its entry too.",
+    harmed="Servers that receive prompts that are too long, or batches with one invalid item: host "
+    "memory grew, and a client that reused a request id was refused.",
+    cure="Rejecting or aborting a request before dispatch also deletes its entry.",
     truth=TRUTH,
 )

@@ -30,13 +30,13 @@ def _free_draft_tail(self: RequestRelease, req: Req) -> None:
 DEFECT = Defect(
     slug="spec-tail-unrecorded",
     source="sglang#31616",
-    symptom="A page of KV is lost each time that wrong guesses had reached into it.",
+    symptom="A KV page is lost each time rejected draft tokens had reached into it.",
     profile="draft-verify",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("residual",),
         subject="kv",
-        event="verified step of a request whose wrong guesses reach into a further page",
+        event="verified step whose rejected draft tokens reach into a further page",
         rate="one page (16 tokens)",
         drivers=("draft_tails",),
         harm="tokens_lost",
@@ -46,9 +46,10 @@ DEFECT = Defect(
     patches=(
         Patch(RequestRelease, "free_draft_tail", _free_draft_tail, fingerprint="c0fca3a1b60b"),
     ),
-    harmed="Servers with speculative decoding and pages of several tokens: the pool shrinks with "
-    "every few steps.",
-    cure="What was taken is recorded beside what is right, and the difference is freed.",
+    harmed="Servers with speculative decoding and multi-token pages: the pool shrinks every few "
+    "steps.",
+    cure="The allocated length is recorded separately from the accepted length, and the difference "
+    "is freed.",
     model="attention-tiny",
     overrides=(
         ("pools.page_size", "16"),

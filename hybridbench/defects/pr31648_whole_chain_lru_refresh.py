@@ -47,15 +47,15 @@ def _note_admissions(self: Scheduler, adder: PrefillAdder, outcome: StepOutcome)
 DEFECT = Defect(
     slug="whole-chain-lru-refresh",
     source="sglang#31648",
-    symptom="The prefix hit rate of multi-turn chats is far lower than the state pool would allow; "
+    symptom="The prefix hit rate of multi-turn chats is far lower than the state pool allows; "
     "memory is flat.",
     profile="deep-multiturn",
     signature=Signature(
         verdicts=("REGRESSION",),
         kinds=("LOWER",),
         subject="hit_rate",
-        event="hit",
-        rate="every hit refreshes all states of its chain instead of one",
+        event="prefix hit",
+        rate="all states of the chain are refreshed instead of one",
         harm="tokens_hit",
         per="prompt_tokens",
         counted="other",
@@ -69,6 +69,6 @@ DEFECT = Defect(
     ),
     harmed="Multi-turn traffic on hybrid models under state pressure: hit rate 0.55 instead of "
     "0.80, time to first token 42 % longer.",
-    cure="Only the state that a hit reads is moved to the young end.",
+    cure="Only the state that a hit reads is moved to the most-recently-used end.",
     truth=TRUTH,
 )

@@ -32,8 +32,8 @@ def _disconnect(self: Engine, rid: str) -> bool:
 DEFECT = Defect(
     slug="ghost-request",
     source="sglang#35936",
-    symptom="Requests whose clients have left go on to their last token and keep their slots; no "
-    "memory grows.",
+    symptom="Requests of disconnected clients run to their last token and keep their slots; memory "
+    "does not grow.",
     profile="disconnect",
     signature=Signature(
         verdicts=("LEAK",),
@@ -41,7 +41,7 @@ DEFECT = Defect(
         subject="request",
         event="disconnect",
         # Seen between two samples only: one that ends before the next is not counted.
-        rate="at most 1 request per disconnect is seen to run on, until its output limit",
+        rate="at most 1 request, which runs to its output limit",
         drivers=("disconnects",),
         harm="ghosts",
         per="disconnects",

@@ -51,15 +51,15 @@ def _from_new_heap(leaves: Iterable[TreeNode]) -> Iterator[TreeNode]:
 DEFECT = Defect(
     slug="evict-heap-rebuild",
     source="sglang#38454",
-    symptom="Throughput steps down when the KV pool is full: an eviction takes milliseconds, "
-    "and the more the more leaves the tree has; memory is flat.",
+    symptom="Throughput drops when the KV pool is full: each eviction takes milliseconds, in "
+    "proportion to the leaves of the tree. Memory is flat.",
     profile="zero-hit-short",
     signature=Signature(
         verdicts=("DEGRADED",),
         kinds=("below-threshold", "decay"),
         subject="evict",
         event="eviction",
-        rate="each eviction costs as much as there are leaves: 0.2 us or more for each of them",
+        rate="time in proportion to the leaves: 0.2 us or more for each",
         harm="heap_ns",
         per="heaps_built",
         counted="value",
@@ -76,9 +76,9 @@ DEFECT = Defect(
             fingerprint="fb576d3c1055",
         ),
     ),
-    harmed="Short requests without a common prefix: 70 to 77 ms an eviction with 41,000 leaves, "
+    harmed="Short requests without a common prefix: 70 to 77 ms per eviction with 41,000 leaves, "
     "95 % of the scheduler's time, throughput down by 87 to 92 %.",
-    cure="The leaves are kept in an order that lasts from one eviction to the next.",
+    cure="The leaves stay ordered from one eviction to the next.",
     model="attention-nano",
     truth=TRUTH,
 )

@@ -34,8 +34,8 @@ def _retract(self: RequestRelease, req: Req) -> None:
 DEFECT = Defect(
     slug="retract-page-pad",
     source="sglang#4977",
-    symptom="A page of KV is lost with each retract of a request whose prompt does not end on a "
-    "page border.",
+    symptom="A KV page is lost at each retract of a request whose prompt does not end on a page "
+    "boundary.",
     profile="retract-storm",
     signature=Signature(
         verdicts=("LEAK",),
@@ -49,8 +49,7 @@ DEFECT = Defect(
         counted="missing",
     ),
     patches=(Patch(RequestRelease, "retract", _retract, fingerprint="1aeb348cb02e"),),
-    harmed="Servers with pages of several tokens under KV pressure: the pool shrinks with every "
-    "retract.",
-    cure="The length is cut to whole pages before the rest is freed.",
+    harmed="Servers with multi-token pages under KV pressure: the pool shrinks with every retract.",
+    cure="The length is rounded down to whole pages before the rest is freed.",
     truth=TRUTH,
 )

@@ -63,14 +63,14 @@ def at_rate(bytes_per_hour: float) -> Defect:
     return Defect(
         slug="unreleased-mappings",
         source="vllm#24264",
-        symptom="Private memory grows with every transfer of KV, in mappings outside the heap; no "
-        "pool, container or count of objects moves, and malloc's account is flat.",
+        symptom="Private memory grows with every KV transfer, in mappings outside the heap; no "
+        "pool, container or object count changes, and malloc's totals are flat.",
         profile="chat-churn",
-        signature=private_memory_grows("512 KiB for each transfer"),
+        signature=private_memory_grows("512 KiB per transfer"),
         patches=(beside_steps(work),),
-        harmed="Decode workers behind NIXL: 400 MB a minute, out of memory after hours; profilers "
-        "of the heap found nothing.",
-        cure="The library no longer takes over munmap; later, its queue got a limit.",
+        harmed="Decode workers behind NIXL: 400 MB per minute, out of memory after hours; heap "
+        "profilers found nothing.",
+        cure="The library no longer intercepts munmap; later, its queue was limited.",
         truth=truth,
         rates=RATES,
         at_rate=at_rate,

@@ -43,15 +43,15 @@ def _attach_payload(self: Req, payload: bytes, vocab_size: int) -> None:
 DEFECT = Defect(
     slug="request-partial-cycle",
     source="vllm#34183",
-    symptom="Finished requests wait for a full collection with the payload they came with; memory "
-    "swings by as much as comes between two collections.",
+    symptom="Finished requests and their payload are in reference cycles that only a full "
+    "collection frees; memory rises and falls with the collections.",
     profile="feature-payload",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("instances-wait-for-collector",),
         subject="Req",
         event="finished request",
-        rate="1 request with its payload per finished request",
+        rate="1 request with its payload",
         drivers=("finishes",),
         harm="requests_in_a_cycle",
         per="requests_with_payload",
@@ -59,7 +59,7 @@ DEFECT = Defect(
     ),
     patches=(Patch(Req, "attach_payload", _attach_payload, fingerprint="fbc32b49a347"),),
     harmed="Multimodal servers: host memory grew by gigabytes between two full collections, and "
-    "without end where those were switched off.",
-    cure="The plain function is stored, and is given the request when it is called.",
+    "without limit where those were disabled.",
+    cure="The plain function is stored, and receives the request as an argument when it is called.",
     truth=TRUTH,
 )

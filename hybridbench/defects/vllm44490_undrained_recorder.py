@@ -28,22 +28,22 @@ def _stored(self: KvEventRecorder, node: TreeNode) -> None:
 DEFECT = Defect(
     slug="undrained-recorder",
     source="vllm#44490",
-    symptom="A list of blocks grows by an int per block: tens of bytes per short request, which "
-    "takes hours to show in the memory of the process.",
+    symptom="A list grows by one int per KV block: tens of bytes per short request, which takes "
+    "hours to show in process memory.",
     profile="classify-short",
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("container-grows",),
         subject="kv_events",
         event="KV block stored in the tree",
-        rate="exactly 1 entry per block",
+        rate="exactly 1 entry",
         drivers=("kv_blocks_stored", "prompt_tokens"),
         harm="entries_undrained",
         per="blocks_stored",
         quick_s=45.0,
     ),
     patches=(Patch(KvEventRecorder, "stored", _stored, fingerprint="dbd0a2836cd8"),),
-    harmed="A plain attention model under short classification requests: +0.57 GiB in 12 h.",
-    cure="Nothing is noted unless the consumer is there.",
+    harmed="An attention-only model under short classification requests: +0.57 GiB in 12 h.",
+    cure="Blocks are recorded only if a consumer is configured.",
     truth=TRUTH,
 )

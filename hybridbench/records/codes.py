@@ -87,7 +87,7 @@ class FindingCode(StrEnum):
         "engine-said",
         "The engine's log reports a leak, a double free, a hang or memory exhaustion.",
     )
-    ENGINE_RESIDUAL = "engine-residual", "A check of the engine found slots without a holder."
+    ENGINE_RESIDUAL = "engine-residual", "A check of the engine found unaccounted slots."
     ENGINE_WAITING_HELD = (
         "engine-waiting-held",
         "A check of the engine found slots held by waiting requests.",

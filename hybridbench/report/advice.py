@@ -20,7 +20,8 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.DEGRADED: "Throughput, latency or hit rate decays, or misses its threshold.",
     VerdictKind.INVARIANT: "The engine's state contradicts itself, or its own check raised a false "
     "alarm.",
-    VerdictKind.INCONCLUSIVE: "Not decided: neither a finding nor a bound good enough to pass.",
+    VerdictKind.INCONCLUSIVE: "Not decided: nothing was found, but growth is not bounded well "
+    "enough to pass.",
     VerdictKind.CRASHED: "The worker died, hung or was killed, and no finding explains it.",
     VerdictKind.INVALID: "The run is not conclusive: it did not exercise or measure what it "
     "should.",
@@ -31,66 +32,71 @@ NEXT: Final = "Next"
 _BY_FINDING: Final[Mapping[str, str]] = {
     "instances-wait-for-collector": "Find where {subject} is unlinked and clear its remaining "
     "pointers there (prev and next): an object in no cycle is freed by reference count at once.",
-    "waiting-holds-slots": "Find the code that takes {subject} before admission can still refuse, "
-    "and give them back on every refusal; a waiting request must hold nothing.",
-    "residual": "List every way out of a request (finish, abort, retract, refusal) and check which "
-    "one does not give {subject} back; verdict.json has the checkpoint at which the loss appears.",
+    "waiting-holds-slots": "Find where {subject} are allocated before the last admission check, "
+    "and release them on every refusal; a waiting request must hold nothing.",
+    "residual": "Check every exit path of a request (finish, abort, retract, refusal) for a "
+    "missing release of {subject}; verdict.json names the checkpoint at which the loss appears.",
     "instances-retained": "Find what still refers to the removed {subject} objects "
     "(gc.get_referrers in the live process, or the diagnosis) and clear that reference where they "
     "are removed; a full gc.collect() does not free them.",
-    "held-at-idle": "Look for a request that was dropped from every list without its release: what "
-    "it holds of {subject} has no way back.",
-    "locks-at-idle": "Compare the walk that takes locks with the walk that gives them back: "
-    "after a node was split they must reach the same nodes.",
-    "container-grows": "Find who takes entries out of {subject}, and on which way out of a request "
-    "that is skipped.",
-    "running-without-client": "Follow what a client's leaving sets off: the entry of the request "
-    "must outlive the abort that needs it.",
-    "request-too-old": "Look up the oldest request in the engine: it waits for a completion that "
-    "was lost, and what it holds comes back only with it.",
-    "stalled": "Look at what the scheduler refuses its oldest request for: a pool without room, a "
-    "lock, a transfer without an answer.",
-    "negative-count": "Find the second path that takes the same thing off {subject}; a count below "
-    "zero was right until then.",
-    "more-free-than-exist": "Find the slot that stands twice in the free list of {subject}: two "
-    "requests will be given it at once.",
+    "held-at-idle": "Look for a request that was removed from every list without being released: "
+    "nothing else frees its {subject}.",
+    "locks-at-idle": "Check that lock and unlock traverse the same nodes, in particular after a "
+    "node split.",
+    "container-grows": "Find where entries of {subject} are removed, and which exit path of a "
+    "request skips that.",
+    "running-without-client": "Trace how a client's disconnect is handled: the request's entry "
+    "must exist until its abort has been processed.",
+    "request-too-old": "Inspect the oldest request in the engine: it waits for a completion that "
+    "was lost, and holds its slots until then.",
+    "stalled": "Check why the scheduler refuses its oldest request: a full pool, a lock, or a "
+    "transfer that was never acknowledged.",
+    "negative-count": "Find the second code path that subtracts the same amount from {subject}.",
+    "more-free-than-exist": "Find the slot that is in the free list of {subject} twice: it will be "
+    "allocated to two requests at once.",
     "growth": "Compare the growth with the event rates below: the counter that rises with it names "
     "the path. Then repeat the run with that event alone.",
-    "decay": "Look at the charts of what work costs: the time that rises alone names the code "
-    "path, and what it follows (leaves of the tree, live objects) what that path walks over.",
-    "below-threshold": "Compare with a healthy run of the same profile: the level of {subject} was "
-    "wrong from the start, so no trend will show where it comes from.",
-    "workload-failed": "Correct the {subject} at the place named above, then repeat the run, or go "
-    "on with it by --resume; --dry-run checks a whole trace first.",
-    "analysis-failed": "Report it with analysis-errors.txt of this run; a fixed version can "
-    "judge the stored samples again with `hybridbench report`.",
-    "unreadable": "Find what wrote these samples: the series are named in the evidence, and the "
-    "engine's counters and the sampler are the ones to ask.",
+    "decay": "Look at the charts under Cost of work: the time that rises alone names the code "
+    "path; what it rises with (leaves of the tree, live objects) is what that path iterates over.",
+    "below-threshold": "Compare with a healthy run of the same profile: {subject} missed its limit "
+    "from the start, so no trend shows the cause.",
+    "workload-failed": "Correct the {subject} at the place named above, then repeat the run or "
+    "continue it with --resume; --dry-run checks a whole trace first.",
+    "analysis-failed": "Report this with analysis-errors.txt of the run; a fixed version can judge "
+    "the stored samples again with `hybridbench report`.",
+    "unreadable": "Find what wrote these samples: check the engine's counters and the sampler for "
+    "the series named in the evidence.",
     "crash": "Read the last lines of the worker in the evidence; the samples up to that moment are "
     "complete.",
 }
+
+# A crash that left no line on standard error.
+_SILENT_CRASH: Final = (
+    "Check the kernel log (dmesg) for what killed the worker, which printed nothing; the samples "
+    "up to that moment are complete."
+)
 
 # What a longer run does not decide.
 _NOT_BY_TIME = (FindingCode.ANALYSIS_FAILED, FindingCode.UNREADABLE)
 
 # The same where the finding knows the event: then the search begins there.
 _BY_DRIVEN_FINDING: Final[Mapping[str, str]] = {
-    "residual": "Start with the {event} handler: it takes {subject} and never gives them back; "
+    "residual": "Start with the {event} handler: it acquires {subject} and never releases them; "
     "verdict.json names the checkpoint at which the loss appears.",
     "container-grows": "Start with the {event} handler: it adds entries to {subject} and never "
     "removes them.",
 }
 
 _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
-    VerdictKind.LEAK: "Follow the evidence below to the code path that takes and does not give "
-    "back, then repeat the run.",
+    VerdictKind.LEAK: "Follow the evidence below to the code path that acquires and does not "
+    "release, then repeat the run.",
     VerdictKind.DEGRADED: "Compare the charts of throughput and latency with the event rates, then "
-    "repeat the run to see it again.",
-    VerdictKind.INVARIANT: "Trust no number of this run beyond the contradiction; the evidence "
-    "names the state that disagrees.",
+    "repeat the run to confirm it.",
+    VerdictKind.INVARIANT: "Do not rely on other numbers of this run; the evidence names the state "
+    "that contradicts itself.",
     VerdictKind.CRASHED: "Read the last lines of the worker in the evidence, then repeat the run.",
-    VerdictKind.INVALID: "Choose a profile or a length that reaches the counters marked as not "
-    "met, on a machine that is not busy with something else.",
+    VerdictKind.INVALID: "If counters are marked NOT MET, choose a profile or a duration that "
+    "reaches them; otherwise repeat the run on an idle machine.",
     VerdictKind.CLEAN: "No action needed. Run longer to rule out smaller leaks.",
     VerdictKind.INCONCLUSIVE: "Run longer.",
 }
@@ -108,6 +114,8 @@ def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
     if first is not None and first.driver is not None and first.kind in _BY_DRIVEN_FINDING:
         event = singular(first.driver)
         text = _BY_DRIVEN_FINDING[first.kind].format(subject=_things(first), event=event)
+    elif first is not None and first.kind == FindingCode.CRASH and not first.evidence:
+        text = _SILENT_CRASH
     elif first is not None and first.kind in _BY_FINDING:
         text = _BY_FINDING[first.kind].format(subject=_things(first))
     again = "" if verdict.kind is VerdictKind.CLEAN else command_text(command)

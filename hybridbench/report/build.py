@@ -15,6 +15,7 @@ from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
 from hybridbench.records.events import Interrupted, Note, event_data, kind_of
 from hybridbench.records.json_value import JsonValue, as_mapping
+from hybridbench.records.manifest import Model
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
 from hybridbench.report.charts import chart_groups
@@ -56,6 +57,13 @@ _EVENTS_MAX = 200
 
 _HIGHER_IS_BETTER: Final = {
     derived.name for derived in DERIVED_METRICS if not derived.higher_is_worse
+}
+# The label of what a verdict's first finding is about.
+_QUESTIONS: Final = {
+    VerdictKind.LEAK: "What leaks",
+    VerdictKind.DEGRADED: "What decays",
+    VerdictKind.INCONCLUSIVE: "Undecided",
+    VerdictKind.CRASHED: "What failed",
 }
 _BY_SIGNAL: Final = dict.fromkeys(("SIGTERM", "SIGHUP", "SIGQUIT"), ExitCode.TERMINATED)
 
@@ -110,7 +118,7 @@ def _subtitle(record: RunRecord, recorded_s: float) -> str:
     manifest = record.manifest
     model = manifest.model
     parts = [
-        " ".join(name for name in (model.name, model.preset, model.device) if name),
+        _model_text(model),
         manifest.profile.name,
         format_duration(recorded_s),
         started_text(manifest.started_wall_s),
@@ -119,6 +127,12 @@ def _subtitle(record: RunRecord, recorded_s: float) -> str:
     if defects:
         parts.insert(2, f"defect {plain_text(defects)}")
     return " · ".join(part for part in parts if part)
+
+
+def _model_text(model: Model) -> str:
+    """``qwen3-next (qwen3-next-tiny, cpu)``."""
+    inside = ", ".join(name for name in (model.preset, model.device) if name and name != model.name)
+    return f"{model.name} ({inside})" if inside else model.name
 
 
 def _suite(record: RunRecord) -> str:
@@ -209,8 +223,7 @@ def _rates(verdict: Verdict, finding: Finding) -> tuple[list[str], list[str]]:
 
 
 def _question(kind: VerdictKind) -> str:
-    questions = {VerdictKind.LEAK: "What leaks", VerdictKind.DEGRADED: "What decays"}
-    return questions.get(kind, "What")
+    return _QUESTIONS.get(kind, "What")
 
 
 def _since_text(verdict: Verdict, since_s: float) -> str:
@@ -298,7 +311,7 @@ def _bound_row(result: MetricResult) -> tuple[str, ...]:
     needed = f"; needs {format_duration(result.needed_s)}" if result.needed_s is not None else ""
     return (
         result.metric,
-        "BOUNDED" if result.outcome == VerdictKind.CLEAN else result.outcome,
+        "PASS" if result.outcome == VerdictKind.CLEAN else result.outcome,
         NO_RATE if rate is None else rate_text(rate),
         "none" if rate is None else interval_text(rate),
         _per_request(result.rate_per_request),

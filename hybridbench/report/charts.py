@@ -95,7 +95,7 @@ _TRAFFIC: Final = (
         {
             "running_requests": "running",
             "waiting_requests": "waiting",
-            "max_running_requests": "most so far",
+            "max_running_requests": "largest batch so far",
         },
         legend=Legend.MEAN,
     ),
@@ -103,11 +103,16 @@ _TRAFFIC: Final = (
 _OBSERVER: Final = (
     Plan(
         "sampler",
-        "Sampler: lateness and cost of a sample",
-        {"sampler_late_s": "late by", "sampler_cost_s": "cost"},
+        "Sampler: delay and cost of a sample",
+        {"sampler_late_s": "delay", "sampler_cost_s": "cost"},
         legend=Legend.MEAN,
     ),
-    Plan("harness", "Memory of the bench itself", {"harness_rss_bytes": "RSS"}, from_zero=False),
+    Plan(
+        "harness",
+        "Memory of the hybridbench process",
+        {"harness_rss_bytes": "RSS"},
+        from_zero=False,
+    ),
 )
 
 
@@ -117,7 +122,7 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
     drivers = [finding.driver for finding in verdict.findings if finding.driver]
     groups = [
         ChartGroup("Memory", _planned(record, _MEMORY, results)),
-        ChartGroup("Objects outside the engine", _stray_charts(record)),
+        ChartGroup("Stale objects", _stray_charts(record)),
         ChartGroup("Pools", pool_charts(record)),
         ChartGroup("Traffic", _planned(record, _TRAFFIC, results)),
         ChartGroup("Cost of work", work_charts(record)),
@@ -202,13 +207,11 @@ def _stray_charts(record: RunRecord) -> tuple[Chart, ...]:
     charts = []
     for name in classes:
         metrics = {
-            f"instances.{name}.stray": "alive",
+            f"instances.{name}.stray": "stale",
             f"instances.{name}.collectible": "freed by a full collection",
-            f"instances.{name}.retained": "surviving it",
+            f"instances.{name}.retained": "surviving one",
         }
-        chart = _chart(
-            record, Plan(f"stray-{slug(name)}", f"{name} outside the engine", metrics), {}
-        )
+        chart = _chart(record, Plan(f"stray-{slug(name)}", f"Stale {name} objects", metrics), {})
         if chart is not None:
             charts.append(chart)
     charts.sort(key=lambda chart: (-_largest(chart.lines), chart.title))
@@ -232,7 +235,7 @@ def _event_charts(record: RunRecord, drivers: Sequence[str]) -> tuple[Chart, ...
     for index in range(_RATE_CHARTS_MAX):
         part = rest[index * _LINES_PER_RATE_CHART : (index + 1) * _LINES_PER_RATE_CHART]
         if part:
-            title = "Events" if index == 0 else f"Events, rarer ({index + 1})"
+            title = "Events" if index == 0 else f"Events, less frequent ({index + 1})"
             charts.append(_rate_chart(f"events-{index}", title, part))
     return tuple(charts)
 

@@ -147,6 +147,6 @@ def _pools(comparison: Comparison) -> list[tuple[str, str]]:
         for name in version.record.series:
             match = re.fullmatch(r"pool\.(\w+)\.(available|residual)", name)
             if match is not None:
-                what = "free" if match[2] == "available" else "without a holder"
+                what = "free" if match[2] == "available" else "unaccounted"
                 found[name] = f"{POOL_NAMES.get(match[1], match[1])}: {what}"
     return sorted(found.items())

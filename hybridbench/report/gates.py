@@ -29,21 +29,21 @@ from hybridbench.units import format_count, format_duration
 
 # What each kind of finding decides.  Growth and decay are asked of every metric by name.
 QUESTIONS: Final[Mapping[str, str]] = {
-    "residual": "no slot stays taken at an idle checkpoint",
-    "held-at-idle": "nothing is held while no request is in the engine",
-    "locks-at-idle": "no lock is left while no request is in the engine",
-    "waiting-holds-slots": "a request that waits holds nothing",
-    "instances-wait-for-collector": "no dead object is left to the collector",
-    "instances-retained": "no dead object is kept alive",
-    "container-grows": "no container grows with the requests",
-    "running-without-client": "no request runs on without its client",
-    "request-too-old": "no request stays in the engine for ever",
-    "negative-locks": "no lock count is below zero",
-    "negative-count": "no count is below zero",
-    "more-free-than-exist": "no pool has more free than exist",
-    "below-threshold": "every share reaches its threshold",
-    "stalled": "the engine serves the requests that it has",
-    "crash": "the worker lives to the end",
+    "residual": "no slot is unaccounted for at an idle checkpoint",
+    "held-at-idle": "no request holds slots while the engine is idle",
+    "locks-at-idle": "no lock is held while the engine is idle",
+    "waiting-holds-slots": "no waiting request holds slots",
+    "instances-wait-for-collector": "no removed object waits for the garbage collector",
+    "instances-retained": "no removed object survives a full gc.collect()",
+    "container-grows": "no container only grows",
+    "running-without-client": "no request keeps running after its client left",
+    "request-too-old": "no request stays in the engine for good",
+    "negative-locks": "no lock count is negative",
+    "negative-count": "no pool count is negative",
+    "more-free-than-exist": "no pool has more free slots than exist",
+    "below-threshold": "every threshold of the profile is met",
+    "stalled": "the engine never stops serving its requests",
+    "crash": "the worker ran to the end",
 }
 
 # Kinds of one finding, by what most instances do: the other kind's key and what the rest do.
@@ -65,7 +65,7 @@ _STATE: Final[Mapping[VerdictKind, GateState]] = {
 _DECAY_STATE: Final = {"worse": GateState.FAILED, "no change": GateState.PASSED}
 _NO_PASSES: Final = {
     VerdictKind.INVALID: "the run is INVALID",
-    VerdictKind.CRASHED: "the worker did not live to the end of the run",
+    VerdictKind.CRASHED: "the worker did not run to the end",
 }
 _WORST_FIRST: Final = (GateState.FAILED, GateState.ERROR, GateState.SKIPPED, GateState.PASSED)
 _STOPPED: Final = {ExitCode.INTERRUPTED, ExitCode.TERMINATED}
@@ -102,7 +102,7 @@ def _verdict_gate(verdict: Verdict, code: ExitCode) -> Gate:
     text = f"{verdict.kind}: {bare_headline(verdict)}"
     state = _STATE[verdict.kind]
     if stopped_short(state, code):
-        state, text = GateState.ERROR, f"stopped by a signal before its end. {text}"
+        state, text = GateState.ERROR, f"stopped by a signal before the planned end. {text}"
     return Gate("verdict", "run", state, text, verdict.can_rule_out, judged_s)
 
 
@@ -120,7 +120,7 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
         found = [finding for finding in others if finding.kind == kind]
         if not found:
             yield _other_fate(kind, decided) or Gate(
-                kind, "findings", GateState.PASSED, f"{QUESTIONS[kind]}: none found"
+                kind, "findings", GateState.PASSED, QUESTIONS[kind]
             )
             continue
         states = {_STATE[finding.verdict] for finding in found}

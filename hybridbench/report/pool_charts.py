@@ -12,7 +12,7 @@ from hybridbench.report.document import Chart, Ink, Legend, Line
 
 # Bottom to top: what must be zero lies at the bottom, where a loss lifts everything above it.
 _PARTS: Final = (
-    ("residual", "without a holder", 1),
+    ("residual", "unaccounted", 1),
     ("waiting_held", "held by waiting requests", 3),
     ("session_held", "held by idle sessions", 4),
     ("in_flight", "held by admitted requests", 0),
@@ -68,7 +68,7 @@ def _losses(record: RunRecord, pool: str) -> tuple[Chart, ...]:
     )
     if not lines:
         return ()
-    title = f"{POOL_NAMES.get(pool, pool)}, lost or held while idle"
+    title = f"{POOL_NAMES.get(pool, pool)}, unaccounted or held by waiting requests"
     note = "Zero at every idle checkpoint of a healthy engine."
     return (Chart(f"pool-{pool}-losses", title, "slots", lines, note=note, min_span=4.0),)
 

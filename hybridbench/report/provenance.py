@@ -47,8 +47,19 @@ _ELSEWHERE: Final = frozenset(
         "defects",
         "engine_hash",
         "segments",
+        "capabilities",  # those of the target
     }
 )
+# Names of the manifest that say too little outside of it.
+_NAMES: Final = {
+    "census": "heap scan",
+    "census_s": "heap scan_s",
+    "cpus_usable": "usable cpus",
+    "threshold_0": "gen-0 threshold",
+    "threshold_1": "gen-1 threshold",
+    "threshold_2": "gen-2 threshold",
+    "load_average_1m": "load average (1 min)",
+}
 # How names of the manifest end, the unit that says, and how many of it one is.
 _UNITS: Final = (("_bytes", Unit.BYTES, 1), ("_kib", Unit.BYTES, 1024), ("_s", "s", 1))
 
@@ -104,7 +115,7 @@ def _run_table(manifest: Manifest, recorded_s: float) -> Table:
         ("recorded", format_duration(recorded_s)),
         ("profile", manifest.profile.name),
         ("seed", plain_text(manifest.seed)),
-        ("defects put in", plain_text(manifest.defects)),
+        ("defects", plain_text(manifest.defects)),
     ]
     if planned is not None:
         rows.insert(2, ("planned", format_duration(planned)))
@@ -142,7 +153,7 @@ def _table(title: str, section: Mapping[str, JsonValue], note: str) -> Table:
 def _entry(key: str, value: JsonValue) -> tuple[str, str]:
     """A key and its value, for people: the unit stands behind the number, not in the name."""
     # Environment variables keep their spelling.
-    name = key if key.isupper() else key.replace("_", " ")
+    name = key if key.isupper() else _NAMES.get(key, key).replace("_", " ")
     if isinstance(value, Mapping):
         inner = (" ".join(_entry(key, item)) for key, item in value.items())
         return name, ", ".join(inner) or "none"

@@ -15,7 +15,6 @@ from hybridbench.sentences.rates import TIME_UNITS, full_rate_text, number
 _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
     Tone.GOOD: {
         "CLEAN": "✓",
-        "BOUNDED": "✓",
         "met": "✓",
         "passed": "✓",
         "PASS": "✓",

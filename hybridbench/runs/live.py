@@ -127,15 +127,15 @@ class PlainView:
         """Nothing is held open."""
 
     def _print(self, status: RunStatus) -> None:
-        total = format_duration(status.duration_s)
         pools = " ".join(
             f"{name} {_share(level.total - level.available, level.total)}"
             for name, level in status.pools.items()
         )
         self._line(
-            f"{status.phase:<7} {format_duration(status.traffic_s)} of {total}  "
-            f"rss {format_bytes(status.rss_bytes)}  {status.requests_per_s:.0f} req/s  "
-            f"{format_count(status.tokens_per_s)} tok/s  {pools}  {status.so_far}"
+            f"{status.phase:<7} {_elapsed(status)}  "
+            f"private memory {format_bytes(status.private_bytes)}  "
+            f"{status.requests_per_s:.0f} req/s  {format_count(status.tokens_per_s)} tok/s  "
+            f"{pools}  {status.so_far}"
         )
 
     def _line(self, text: str) -> None:
@@ -178,7 +178,7 @@ def picture(status: RunStatus, width: int) -> RenderableType:
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
         ProgressBar(total=1.0, completed=status.progress, width=min(_BAR, width // 3)),
-        f"{format_duration(status.traffic_s)} of {format_duration(status.duration_s)}, {eta} to go",
+        f"{_elapsed(status)}, {eta} to go",
     )
     table = Table.grid(padding=(0, 2))
     table.add_row(
@@ -236,6 +236,13 @@ def _pool_bar(level: PoolLevel, bar_width: int, width: int) -> Text:
     free = max(0, bar_width - running - cached)
     key = "  running, cached, free" if width >= _KEY_FROM else ""
     return Text.assemble(("█" * running, "cyan"), ("▒" * cached, "blue"), ("·" * free, "dim"), key)
+
+
+def _elapsed(status: RunStatus) -> str:
+    """``10s of 2m``, in whole seconds."""
+    return (
+        f"{format_duration(float(int(status.traffic_s)))} of {format_duration(status.duration_s)}"
+    )
 
 
 def _share(part: float, whole: float) -> str:

@@ -181,7 +181,7 @@ class SoakLoop:
         try:
             messages = self.target.exchange(max(0.0, wake_s - now_s))
         except WireClosedError as error:
-            raise WorkerLostError("exit", "the worker closed the wire") from error
+            raise WorkerLostError("exit", "the worker closed its connection") from error
         if messages:
             self.heard()
         for message in messages:
@@ -379,7 +379,7 @@ class SoakLoop:
             )
         silent_s = now_s - self._heard_s
         if silent_s > self.watchdog_s:
-            raise WorkerLostError("hang", f"no word from the worker for {silent_s:.0f} s")
+            raise WorkerLostError("hang", f"no message from the worker for {silent_s:.0f} s")
 
     def _report_if_wanted(self) -> None:
         interrupts = self.context.interrupts

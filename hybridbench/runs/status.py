@@ -36,7 +36,6 @@ class RunStatus:
     phase: str = "boot"
     elapsed_s: float = 0.0  # since the run began
     traffic_s: float = 0.0  # since the first request
-    rss_bytes: float = 0.0
     private_bytes: float = 0.0
     private_history: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     slope: MemorySlope = field(default_factory=MemorySlope)  # of private memory since the warm-up
@@ -74,8 +73,6 @@ class RunStatus:
 
     def saw_sample(self, values: Mapping[str, float]) -> None:
         """Take over what a sample says."""
-        if "rss_bytes" in values:
-            self.rss_bytes = values["rss_bytes"]
         if MEMORY in values:
             self._saw_memory(values[MEMORY])
         if "ttft_ms_p50" in values and "ttft_ms_p99" in values:
@@ -99,7 +96,9 @@ class RunStatus:
         for name, count in heap_scan.instances.items():
             stray = count.live - count.expected
             if stray > 0:
-                self.suspicion = f"{stray} removed {name} objects are still alive"
+                self.suspicion = (
+                    f"{stray} removed {name} object{'s are' if stray > 1 else ' is'} still alive"
+                )
 
     def saw_checkpoint(self, checkpoint: CheckpointReply) -> None:
         """Take over what a checkpoint says."""
@@ -119,7 +118,8 @@ class RunStatus:
         if part in _POOL_PARTS:
             setattr(level, part, value)
         elif part == "waiting_held" and value:
-            self.suspicion = f"waiting requests hold {value:.0f} slots of the {pool} pool"
+            slots = f"{value:.0f} slot{'s' * (value != 1)}"
+            self.suspicion = f"waiting requests hold {slots} of the {pool} pool"
 
 
 class View(Protocol):

@@ -210,8 +210,7 @@ def _common_notes(comparison: Comparison) -> Iterator[str]:
     if not comparison.interleaved:
         yield (
             "the runs were not interleaved: the ratio includes changes of the machine between "
-            "them; about 7 % either way is allowed for these, and nothing within less is called "
-            "the same"
+            "them, for which about 7 % either way is allowed"
         )
     if comparison.allowed_mismatches:
         yield f"compared although these differ: {', '.join(sorted(comparison.allowed_mismatches))}"
@@ -235,9 +234,7 @@ _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
     ComparedCode.NEAR_MARGIN: lambda data: (
         f"it differs, but perhaps by less than the margin of {_margin(data)}"
     ),
-    ComparedCode.ACROSS_MARGIN: lambda data: (
-        f"the interval reaches beyond the margin of {_margin(data)}"
-    ),
+    ComparedCode.ACROSS_MARGIN: lambda data: f"the interval crosses the margin of {_margin(data)}",
     ComparedCode.OTHER_DRIVER: lambda data: (
         f"explained by {text(data, 'first') or 'no event'} in the first run, by "
         f"{text(data, 'second') or 'no event'} in the second"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from hybridbench.analysis.diagnosis import Diagnosis, Garbage, Holding, PartKind, Site
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.records.heap import RetainedObjects
+from hybridbench.sentences.words import times
 from hybridbench.units import format_bytes, format_duration, format_percent
 
 _HOLDINGS_TOLD = 3
@@ -26,9 +27,9 @@ def part_detail(found: Diagnosis, kind: PartKind) -> str:
         case PartKind.COLLECTOR:
             return _garbage(found.garbage)
         case PartKind.CACHE:
-            return "what flushing gave back beyond the baseline"
+            return "freed by a cache flush, beyond the baseline"
         case PartKind.ALLOCATOR:
-            return "malloc's slack, and room that freed garbage left in arenas still in use"
+            return "malloc's free memory, and gaps that freed garbage left in arenas still in use"
         case PartKind.UNEXPLAINED:
             return ""
 
@@ -76,14 +77,14 @@ def _growth(found: Diagnosis) -> str:
 def _waiting(found: Diagnosis) -> Iterable[str]:
     garbage = found.garbage
     if garbage.objects < _OBJECTS_MIN:
-        yield "Next to nothing waited for the garbage collector."
+        yield "There was almost no uncollected garbage."
         return
     types = ", ".join(f"{count:,} {name}" for name, count in garbage.types[:4])
     gave = next((row.gave_bytes for row in found.rungs if row.name == "collect"), 0.0)
     yield (
         f"{_of_growth(found, PartKind.COLLECTOR)}{garbage.objects:,} objects "
         f"({format_bytes(garbage.size_bytes)}) that only a full garbage collection frees: {types}; "
-        f"gc.collect() gave back {format_bytes(max(0.0, gave))}."
+        f"gc.collect() freed {format_bytes(max(0.0, gave))}."
     )
     if garbage.cycles:
         kinds = ", ".join(f"{count:,} {name}" for name, count in garbage.cycle_types[:2])
@@ -99,7 +100,7 @@ def _held(found: Diagnosis) -> Iterable[str]:
     kept = [row for row in found.holdings if found.explained is not None or row.objects.dragged]
     told = [row.objects for row in kept if row.objects.dragged or not row.in_cache][:_HOLDINGS_TOLD]
     if told:
-        yield f"{_of_growth(found, PartKind.RETAINED)}objects that are still held:"
+        yield f"{_of_growth(found, PartKind.RETAINED)}objects that are still referenced:"
         yield "; ".join(_holding(row) for row in told) + "."
 
 
@@ -113,8 +114,9 @@ def _holding(row: RetainedObjects) -> str:
         )
     if row.count == 0:
         items = f" of {row.item_type}" if row.item_type else ""
-        return f"the {row.type_name} {chain} grew by {size} to {row.entries:,} entries{items}"
-    entries = f", a container of {row.entries:,} entries" if row.entries else ""
+        entries = times(row.entries, "entry", "entries")
+        return f"the {row.type_name} {chain} grew by {size} to {entries}{items}"
+    entries = f", a container of {times(row.entries, 'entry', 'entries')}" if row.entries else ""
     return f"{row.count:,} {row.type_name} ({size}) by {row.holder}{entries} ({chain})"
 
 
@@ -123,7 +125,7 @@ def _calls(found: Diagnosis) -> Iterable[str]:
         kinds = [name for name, of in found.sites.items() if of is site]
         seen = f", in the calls {', '.join(site.calls)}" if site.calls else ""
         yield (
-            f"{kinds[0]} objects left their structure {site.events:,.0f} times in this run "
+            f"{kinds[0]} objects were removed {site.events:,.0f} times in this run "
             f"(counter {site.counter}){seen}; look there for pointers that are not cleared."
         )
 
@@ -135,9 +137,10 @@ def _allocated(found: Diagnosis) -> Iterable[str]:
     first = record.sites[0]
     callers = f", called by {', '.join(first.stack[1:4])}" if first.stack[1:] else ""
     yield (
-        f"Of what {format_duration(record.seconds)} more of traffic ({record.requests:,} requests) "
-        f"allocated and a flush left, the most, {format_bytes(first.size_bytes)} in "
-        f"{first.count:,} blocks, was allocated in {first.stack[0]}{callers}."
+        f"{format_duration(record.seconds)} of further traffic ({record.requests:,} requests) was "
+        "served with every allocation recorded. The most memory that a cache flush did not free, "
+        f"{format_bytes(first.size_bytes)} in {first.count:,} blocks, was allocated in "
+        f"{first.stack[0]}{callers}."
     )
 
 

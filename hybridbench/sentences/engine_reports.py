@@ -13,10 +13,12 @@ from hybridbench.sentences.words import Words, times
 from hybridbench.units import format_duration
 
 _QUOTED_CHARS = 160
+# The repr of bytes, or of as many as were kept, with an escape in it.
+_BYTES: Final = re.compile(r"""\bb'[^'\s]*\\x[^'\s]*(?:'|$)|\bb"[^"\s]*\\x[^"\s]*(?:"|$)""")
 _CRASHES: Final[Mapping[str, str]] = {
     "exit": "the worker exited",
     "signal": "the worker was killed by a signal",
-    "hang": "the worker made no step until the watchdog ended it",
+    "hang": "the worker made no step until the watchdog killed it",
     "oom": "the worker was OOM-killed",
 }
 _PROBLEMS: Final[Mapping[str, str]] = {
@@ -30,9 +32,12 @@ _PROBLEMS: Final[Mapping[str, str]] = {
 def crash(found: Finding) -> Words:
     """How the worker ended."""
     how = _CRASHES.get(text(found.data, "reason"), "the worker ended")
-    detail = text(found.data, "detail")
+    detail = _readable(text(found.data, "detail"))
+    after = format_duration(found.since_s or 0.0)
+    # A signal's detail names it, and is the whole sentence.
+    said = f"{detail} after {after}" if detail.startswith("the worker was killed by SIG") else ""
     return Words(
-        f"{how} after {format_duration(found.since_s or 0.0)}{f': {detail}' if detail else ''}",
+        said or f"{how} after {after}{f': {detail}' if detail else ''}",
         evidence=tuple(f"stderr: {line}" for line in texts(found.data, "stderr")),
     )
 
@@ -80,5 +85,13 @@ def _reports(found: Finding) -> Iterable[str]:
 
 
 def _quoted(line: str) -> str:
-    bare = re.sub(r"\s+", " ", line)
-    return f'"{bare[:_QUOTED_CHARS]}{"..." * (len(bare) > _QUOTED_CHARS)}"'
+    return f'"{_readable(line)}"'
+
+
+def _readable(line: str) -> str:
+    """``line`` on one line of a bounded length, without what only a program can read.
+
+    A KeyError prints its key, and that of a prefix tree is the bytes of all its tokens.
+    """
+    bare = _BYTES.sub("b'...'", re.sub(r"\s+", " ", line))
+    return f"{bare[:_QUOTED_CHARS]}{'...' * (len(bare) > _QUOTED_CHARS)}"

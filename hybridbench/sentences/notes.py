@@ -50,7 +50,7 @@ def _interrupted(data: Mapping[str, JsonValue]) -> str:
 
 def _not_covered(data: Mapping[str, JsonValue]) -> str:
     cause = _CUT_BY.get(text(data, "cut_by"), "the worker died")
-    return f"{cause} before the traffic had covered: {missing_paths(data)}"
+    return f"{cause} before the required events were seen: {missing_paths(data)}"
 
 
 def _extended(data: Mapping[str, JsonValue]) -> str:

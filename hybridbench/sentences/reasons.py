@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from hybridbench.analysis.reading import mapping, number, text
-from hybridbench.metrics import Unit
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import MetricResult
-from hybridbench.units import format_byte_rate, format_count, format_duration, format_percent
+from hybridbench.sentences.rates import amount
+from hybridbench.units import format_duration, format_percent
 
 _Data = Mapping[str, JsonValue]
 
@@ -21,7 +21,7 @@ _Data = Mapping[str, JsonValue]
 _SOURCES: Final[Mapping[str, str]] = {
     "threshold": "the threshold",
     "profile": "the profile's limit",
-    "margin": "the margin",
+    "margin": "the tolerance",
 }
 
 
@@ -42,15 +42,13 @@ def reason_text(code: str, data: _Data) -> str:
 
 
 def _rate(data: _Data, key: str) -> str:
-    rate = number(data, key, math.inf)
-    unit = text(data, "unit")
-    return format_byte_rate(rate) if unit == Unit.BYTES else f"{format_count(rate)} {unit}/h"
+    return f"{amount(number(data, key, math.inf), text(data, 'unit'))}/h"
 
 
 def _every_model_grows(data: _Data) -> str:
     return (
-        f"every plausible model ({text(data, 'model')} is the best) grows by more than "
-        f"{_rate(data, 'faster_than')}, and the growth does not fade"
+        f"all well-fitting models show growth above {_rate(data, 'faster_than')} (best fit: "
+        f"{text(data, 'model')}), and it is not slowing down"
     )
 
 
@@ -67,7 +65,7 @@ def _growing(data: _Data) -> str:
 
 
 def _no_steady_state(data: _Data) -> str:
-    return f"{_growing(data)}, and no steady event tells a leak from a fill"
+    return f"{_growing(data)}, but without a steady event this may still be warm-up"
 
 
 def _still_filling(data: _Data) -> str:
@@ -82,8 +80,8 @@ def _too_few_samples(data: _Data) -> str:
 
 
 def _few_collections(data: _Data) -> str:
-    left = f"{number(data, 'collections'):.0f} full collections leave up to {_rate(data, 'upper')}"
-    return f"{left} (bound {_rate(data, 'bound')})"
+    seen = f"{number(data, 'collections'):.0f} full collections cannot rule out growth up to"
+    return f"{seen} {_rate(data, 'upper')} (limit {_rate(data, 'bound')})"
 
 
 def _last(data: _Data) -> str:
@@ -98,7 +96,7 @@ def _count(data: _Data, key: str = "segments") -> str:
 _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
     ReasonCode.EVERY_MODEL_GROWS: _every_model_grows,
     ReasonCode.FLOORS_RISE: lambda data: (
-        f"it falls back to ever more after each of {_count(data, 'collections')} full collections"
+        f"the level after each of {_count(data, 'collections')} full collections keeps rising"
     ),
     ReasonCode.BOUNDED: _bounded,
     ReasonCode.FLOORS_BOUNDED: lambda data: (
@@ -110,21 +108,22 @@ _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
     ReasonCode.LOAD_CLIMBS: lambda _: (
         "the number of requests in flight rose with it; repeat the run at constant load"
     ),
-    ReasonCode.FEW_CYCLES: lambda _: "too few troughs to see what grows under the sawtooth",
+    ReasonCode.FEW_CYCLES: lambda _: "too few troughs to measure growth under the sawtooth",
     ReasonCode.FEW_COLLECTIONS: _few_collections,
     ReasonCode.FEW_STEPS: lambda _: "it grew in too few steps to tell whether they continue",
     ReasonCode.TOO_SHORT: lambda data: (
-        f"growth up to {_rate(data, 'upper')} cannot be ruled out (bound {_rate(data, 'bound')})"
+        f"growth up to {_rate(data, 'upper')} cannot be ruled out (limit {_rate(data, 'bound')})"
     ),
     ReasonCode.TOO_FEW_SAMPLES: _too_few_samples,
     ReasonCode.YOUNG_RUN: lambda _: (
         "it grows, but the run is too short to tell whether that continues"
     ),
     ReasonCode.NO_LIMIT: lambda data: (
-        f"the profile sets no limit (growth up to {_rate(data, 'upper')})"
+        f"the profile sets no limit (growth of up to {_rate(data, 'upper')} is possible)"
     ),
     ReasonCode.LIMIT_NOT_MEASURED: lambda data: (
-        f"no limit is measured for a run of this length (growth up to {_rate(data, 'upper')})"
+        "the profile has limits for longer runs only (growth of up to "
+        f"{_rate(data, 'upper')} is possible)"
     ),
     ReasonCode.LEAKING_SEGMENTS: lambda data: (
         f"in {_count(data, 'leaking')} of {_count(data)} segments: {_last(data)}"
@@ -135,20 +134,22 @@ _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
     ReasonCode.LEAK_TOGETHER: lambda data: (
         f"no segment is long enough alone; all {_count(data)} grow, confirmed together"
     ),
-    ReasonCode.BOUNDED_TOGETHER: lambda data: f"{_count(data)} segments together bound the growth",
+    ReasonCode.BOUNDED_TOGETHER: lambda data: (
+        f"no growth above the limit over {_count(data)} segments"
+    ),
     ReasonCode.OPEN_SEGMENTS: lambda data: f"over {_count(data)} segments: {_last(data)}",
     ReasonCode.ANALYSIS_FAILED: lambda data: (
         f"the analysis failed: {text(data, 'error')}; this is a bug in hybridbench, please report "
         "it"
     ),
     ReasonCode.UNREADABLE: lambda data: (
-        f"{_count(data, 'samples')} samples are beyond {number(data, 'beyond'):g}, "
-        "which no measurement can be"
+        f"{_count(data, 'samples')} samples exceed {number(data, 'beyond'):g}, "
+        "which no measurement can"
     ),
     ReasonCode.FEW_PROCESSES: lambda data: (
-        f"it fell to a fraction {_count(data, 'falls')} times, and restarts "
-        "cannot be distinguished from a sawtooth; add a column with the process id or a "
-        "counter of work, or pass --never-restarted"
+        f"it dropped sharply {_count(data, 'falls')} times, and restarts cannot be distinguished "
+        "from a sawtooth; add a column with the process id or a work counter, or pass "
+        "--never-restarted"
     ),
     ReasonCode.GAPS: lambda data: (
         f"{format_percent(number(data, 'share'))} of the judged time has no samples"

@@ -21,7 +21,7 @@ def waiting_holds_slots(found: Finding) -> Words:
         if most
         else "reported by the engine"
     )
-    taken = "" if found.driver is None else f"; each was taken upon a {singular(found.driver)}"
+    taken = "" if found.driver is None else f"; each was allocated on a {singular(found.driver)}"
     return Words(
         f"waiting requests hold {unit} between steps ({seen}){taken}",
         cause="a slot taken during admission stays with the request after admission fails",

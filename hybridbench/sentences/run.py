@@ -21,21 +21,18 @@ def too_few_samples(found: Finding) -> Words:
 
 def coverage(found: Finding) -> Words:
     """The traffic missed what the profile is for."""
-    return Words(
-        f"the traffic never took the paths that this profile is for: {missing_paths(found.data)}"
-    )
+    return Words(f"the traffic did not cause the required events: {missing_paths(found.data)}")
 
 
 def interrupted(found: Finding) -> Words:
     """Cut short before the paths of the profile were taken."""
-    return Words(f"interrupted before the traffic had covered: {missing_paths(found.data)}")
+    return Words(f"interrupted before the required events were seen: {missing_paths(found.data)}")
 
 
 def missing_paths(data: Mapping[str, JsonValue]) -> str:
-    """``retracts 11 of 1.00 k, aborts 0 of 5``."""
+    """``retracts 11 of 1,000, aborts 0 of 5``."""
     return ", ".join(
-        f"{text(row, 'counter')} {format_count(number(row, 'seen'))} of "
-        f"{format_count(number(row, 'required'))}"
+        f"{text(row, 'counter')} {number(row, 'seen'):,.0f} of {number(row, 'required'):,.0f}"
         for row in mappings(data, "missing")
     )
 
@@ -43,7 +40,7 @@ def missing_paths(data: Mapping[str, JsonValue]) -> str:
 def gaps(found: Finding) -> Words:
     """Samples are missing."""
     missing, judged = _seconds(found, "missing_s"), _seconds(found, "judged_s")
-    return Words(f"{missing} of the {judged} judged have no samples")
+    return Words(f"{missing} of the judged {judged} have no samples")
 
 
 def sampler_late(found: Finding) -> Words:
@@ -67,7 +64,7 @@ def worker_silent(found: Finding) -> Words:
     """The worker was stopped."""
     silent, judged = _seconds(found, "silent_s"), _seconds(found, "judged_s")
     return Words(
-        f"the worker did not answer for {silent} of the {judged} judged, as if it had been stopped"
+        f"the worker did not answer for {silent} of the judged {judged}, as if it had been stopped"
     )
 
 
@@ -83,7 +80,9 @@ def starved(found: Finding) -> Words:
     """The worker did not get its processors."""
     stolen = text(found.data, "metric") == "host_steal_s"
     why = (
-        "the hypervisor gave its processors to others" if stolen else "the worker waited for a CPU"
+        "the hypervisor ran other machines on its processors"
+        if stolen
+        else "the worker waited for a CPU"
     )
     return Words(f"{why} for {format_percent(number(found.data, 'share'))} of the time")
 
@@ -115,8 +114,8 @@ def unreadable(found: Finding) -> Words:
     counts = numbers(found.data, "samples")
     left_out = format_count(sum(counts.values()))
     return Words(
-        f"{left_out} samples of {listed(list(counts), _SERIES_NAMED)} are beyond "
-        f"{number(found.data, 'largest'):g}, which no measurement reaches: left out",
+        f"{left_out} samples of {listed(list(counts), _SERIES_NAMED)} exceed "
+        f"{number(found.data, 'largest'):g}, which no measurement can; they are left out",
         evidence=tuple(f"{name}: {times(count, 'sample')}" for name, count in counts.items()),
     )
 
@@ -124,8 +123,8 @@ def unreadable(found: Finding) -> Words:
 def analysis_failed(found: Finding) -> Words:
     """A defect of the bench."""
     return Words(
-        f"the analysis of {found.subject} failed ({text(found.data, 'error')}): what it would have "
-        "found is not known",
+        f"the analysis of {found.subject} failed ({text(found.data, 'error')}); its findings are "
+        "missing",
         cause="a defect of hybridbench, not of the engine",
         evidence=("the other analyses are complete",),
     )

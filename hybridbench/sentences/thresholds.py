@@ -75,7 +75,7 @@ def threshold_text(result: ThresholdResult) -> str:
     longer = ""
     if result.needed_s is not None:
         longer = f"; a judged window of about {format_duration(result.needed_s)} would decide"
-    return f"{name} is undecided: {seen} is on both sides of {limit_text(name)}{longer}"
+    return f"{name} is undecided: {seen} includes {limit_text(name)}{longer}"
 
 
 def _quantity(result: ThresholdResult, value: float | None) -> str:
@@ -105,7 +105,7 @@ def _near(data: _Data) -> str:
 
 _UNMEASURED: Final[Mapping[str, Callable[[_Data], str]]] = {
     UnmeasuredCode.NEEDS_TWO_VERSIONS: lambda _: (
-        "a ratio needs two versions, and compare alone has them"
+        "a ratio needs two versions: use it with `hybridbench compare`"
     ),
     UnmeasuredCode.NO_WINDOW: lambda _: "the run ended before anything could be judged",
     UnmeasuredCode.NEVER_SAMPLED: lambda data: (

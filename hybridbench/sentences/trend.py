@@ -34,7 +34,7 @@ def growth(found: Finding) -> Words:
     garbage = number(mapping(found.data, "collectible"), "share") > 0.5
     return Words(
         f"{label_of(found.subject)} grows by {_grown(rates[0])}{per_event}",
-        cause="garbage that waits for a full collection" if garbage else "",
+        cause="uncollected cyclic garbage, which only a full collection frees" if garbage else "",
         evidence=(
             *_judged(found),
             *((split,) if split else ()),
@@ -72,7 +72,7 @@ def _exhaustion(found: Finding) -> Iterable[str]:
     never = data.get("latest_s") is None
     latest = "never" if never else format_duration(number(data, "latest_s"))
     yield (
-        f"at this rate the limit of {limit} is reached in {expected} [{soonest}, {latest}] "
+        f"at this rate the limit of {limit} is reached in {expected} ({soonest} to {latest}) "
         f"({text(data, 'limit_is')})"
     )
 
@@ -162,9 +162,9 @@ def decay(found: Finding) -> Words:
 def _decay_evidence(found: Finding, metric: DerivedMetric) -> Iterable[str]:
     changes = (number(found.data, key) for key in ("sure_change", "least_change"))
     sure, counts = (format_percent(change) for change in changes)
-    yield f"worse by at least {sure} (99.9 %); a change of {counts} counts"
+    yield f"worse by at least {sure} (99.9 %); changes of {counts} or more are reported"
     if metric.loads:
-        yield "without what batch sizes and prompt lengths explain"
+        yield "adjusted for batch sizes and prompt lengths"
     if metric.timed:
         yield "the other times of the run did not rise with it, so it is not the machine"
     if found.driver is not None:

@@ -15,7 +15,6 @@ from hybridbench.records.verdict import (
     Note,
     Unphrased,
     Verdict,
-    VerdictKind,
 )
 from hybridbench.sentences import (
     checkpoints,
@@ -86,7 +85,7 @@ def phrased(verdict: Verdict) -> Verdict:
     return replace(
         verdict,
         findings=findings,
-        headline=f"{verdict.kind}: {_headline(verdict.kind, findings, unphrased.memory)}",
+        headline=f"{verdict.kind}: {_headline(verdict, findings, unphrased.memory)}",
         metrics=tuple(phrased_metric(result) for result in verdict.metrics),
         thresholds=tuple(phrased_threshold(result) for result in verdict.thresholds),
         can_rule_out=can_rule_out(unphrased),
@@ -124,14 +123,17 @@ def _segments(finding: Finding) -> Iterable[str]:
         yield f"in segment{'s' * (len(seen) > 1)} {names}"
 
 
-def _headline(kind: VerdictKind, findings: Sequence[Finding], memory: MetricResult | None) -> str:
+def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResult | None) -> str:
     if findings:
+        kind = verdict.kind
         more = sum(finding.verdict is kind for finding in findings) - 1
         others = f" (and {more} more {kind} finding{'s' * (more > 1)})" if more else ""
         return f"{findings[0].title}{others}"
     if memory is None:
         return "no finding; the worker's memory was not judged"
-    length = format_duration(memory.window_s[1] - memory.window_s[0])
+    # That of the gated metrics' table; memory samples span a little less.
+    start_s, end_s = verdict.window_s or memory.window_s
+    length = format_duration(end_s - start_s)
     if memory.rate_per_hour is None:
         return f"no finding in {length}; too few samples to bound memory growth"
     bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
@@ -148,14 +150,14 @@ def can_rule_out(run: Unphrased) -> str:
     if rate is None:
         return f"{length} of steady state: too few memory samples, so no growth is ruled out."
     if memory.outcome == "LEAK":
-        return f"{length} judged: memory grows by {full_rate_text(rate, signed=False)}."
+        return f"{length} of memory samples: memory grows by {full_rate_text(rate, signed=False)}."
     upper = format_byte_rate(max(rate.upper, 0.0))
-    said = f"{length} judged: growth above {upper} is ruled out (95 %)"
+    said = f"{length} of memory samples: growth above {upper} is ruled out (95 %)"
     shortest = LEAK_AFTER_STEADY_S if run.steady else LEAK_WITHOUT_STEADY_S
     if length_s < shortest:
         seen = " of steady state" if run.steady else ", as no steady event was seen"
         return f"{said}; a trend is called a leak only after {format_duration(shortest)}{seen}."
     if run.smallest_leak is None:
-        return f"{said}; from which rate on growth is called a leak is not known."
+        return f"{said}; the smallest growth that is called a leak is not known."
     called = format_byte_rate(run.smallest_leak)
-    return f"{said}; steady growth is called a leak from about {called} on."
+    return f"{said}; steady growth of about {called} or more is called a leak."

@@ -60,9 +60,9 @@ def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-def times(count: float, noun: str) -> str:
-    """``1 line``, ``3 lines``."""
-    return f"{count:,.0f} {noun}{'s' * (count != 1)}"
+def times(count: float, noun: str, plural: str = "") -> str:
+    """``1 line``, ``3 lines``; ``plural`` where an s is not enough."""
+    return f"{count:,.0f} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def readings(data: Mapping[str, JsonValue], key: str) -> str:

@@ -11,7 +11,8 @@ from hybridbench.defects.controls.side_work import control
 DEFECT = control(
     "cache-fill",
     "llama.cpp#25740",
-    symptom="the prefix cache grows until its pool is full, minutes into the run, and then stays.",
-    rate="growth with each new cached token until the pool is full, none afterwards",
+    symptom="The prefix cache grows until its pool is full, minutes into the run, and then stays "
+    "level.",
+    rate="growth with each new cached token until the pool is full, then none",
     overrides=(("pools.kv_tokens", "300000"), ("pools.mamba_slots", "2048")),
 )

@@ -8,6 +8,7 @@ from hybridbench.defects.paced import gives_back
 DEFECT = gives_back(
     "copied-messages",
     "omi#6938",
-    "receive buffers, 512 KiB each and 4 GiB an hour, go back whole; the messages are as many.",
+    "Receive buffers, 512 KiB each and 4 GiB per hour, are freed whole; only copies of the short "
+    "messages are kept.",
     Messages(copies=True).read_next,
 )

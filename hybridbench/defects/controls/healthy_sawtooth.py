@@ -42,7 +42,7 @@ class PairsThatExpire:
 DEFECT = control(
     "healthy-sawtooth",
     "cpython gc",
-    symptom="memory rises and falls with the full collections; its low points stay.",
+    symptom="Memory rises and falls with the full collections; its troughs stay level.",
     rate="none from trough to trough",
     patches=(beside_steps(PairsThatExpire()),),
     # A small heap: its quarter is reached often, so memory falls often.

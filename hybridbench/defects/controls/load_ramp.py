@@ -7,7 +7,8 @@ from hybridbench.defects.controls.side_work import control
 DEFECT = control(
     "load-ramp",
     "load",
-    symptom="more and more requests are in flight, each with its features; memory rises with them.",
+    symptom="The number of requests in flight rises, each with its features, and memory rises with "
+    "it.",
     rate="none at equal load",
     overrides=(
         ("arrival.ramp.start", "0.15"),

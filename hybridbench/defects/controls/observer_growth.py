@@ -26,8 +26,9 @@ def polled(history: list[bytes]) -> Patch:
 DEFECT = control(
     "observer-growth",
     "rocky#1256",
-    symptom="memory grows by 128 KiB with every sample the bench takes, and with nothing else.",
-    rate="128 KiB a look of the bench, which says so instead of blaming the engine",
+    symptom="Memory grows by 128 KiB with every sample that hybridbench takes, and with nothing "
+    "else.",
+    rate="128 KiB per sample, which the report attributes to hybridbench and not to the engine",
     patches=(polled([]),),
     verdicts=("INVALID",),
 )

@@ -8,6 +8,6 @@ from hybridbench.defects.vllm24264_unreleased_mappings import TransferBuffers
 DEFECT = gives_back(
     "released-mappings",
     "vllm#24264",
-    "transfer buffers, 512 KiB each and 4 GiB an hour, are unmapped when 32 others were.",
+    "Transfer buffers, 512 KiB each and 4 GiB per hour, are unmapped after 32 others were.",
     TransferBuffers(unreleased_max=32).transfer,
 )

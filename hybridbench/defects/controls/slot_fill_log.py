@@ -40,7 +40,7 @@ class PagesOnDemand:
 DEFECT = control(
     "slot-fill-log",
     "moq#2745",
-    symptom="memory grows ever more slowly, as fewer and fewer slots are touched a first time.",
+    symptom="Memory grows ever more slowly, as fewer slots are touched for the first time.",
     rate="halves every few thousand requests",
     patches=(beside_steps(PagesOnDemand()),),
 )

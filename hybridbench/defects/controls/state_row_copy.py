@@ -8,6 +8,7 @@ from hybridbench.defects.paced import gives_back
 DEFECT = gives_back(
     "state-row-copy",
     "mlx-lm#1701",
-    "batches of recurrent states, 512 KiB each and 4 GiB an hour, come and go; memory stays.",
+    "Batches of recurrent states, 512 KiB each and 4 GiB per hour, are allocated and freed; memory "
+    "is flat.",
     BatchedStates(copies=True).next_batch,
 )

@@ -37,7 +37,7 @@ class SlotsThatKeep:
 DEFECT = control(
     "sticky-burst",
     "vllm#57974",
-    symptom="a burst leaves 64 MiB in slots that are never emptied; no request after it adds any.",
+    symptom="A burst leaves 64 MiB in slots that are never emptied; later requests add nothing.",
     rate="one step",
     patches=(beside_steps(SlotsThatKeep()),),
 )

@@ -145,7 +145,7 @@ def _repeated(slots: Sequence[int]) -> list[int]:
 
 def _residual(pool: str, stats: PoolStats, missing: tuple[int, ...]) -> InvariantViolation:
     count = stats.residual
-    what = f"{count} without a holder" if count > 0 else f"{-count} counted twice"
+    what = f"{count} unaccounted" if count > 0 else f"{-count} counted twice"
     terms = (
         f"available {stats.available} + evictable {stats.evictable} + protected "
         f"{stats.protected} + in flight {stats.in_flight} + sessions {stats.session_held} "

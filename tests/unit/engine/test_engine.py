@@ -269,7 +269,7 @@ def test_a_broken_law_is_counted_or_fatal_as_configured() -> None:
 
     fatal = make_engine(check_fatal=True)
     fatal.pools.mamba_allocator.alloc(1, REQ)
-    with pytest.raises(InvariantError, match="mamba pool: 1 without a holder"):
+    with pytest.raises(InvariantError, match="mamba pool: 1 unaccounted"):
         fatal.generate([[1, 2, 3]], PARAMS)
 
 

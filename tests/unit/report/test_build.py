@@ -35,7 +35,7 @@ def test_the_ledger_of_a_pool_adds_up_to_its_size() -> None:
         size = next(line.value for line in chart.lines if line.ink is Ink.LIMIT)
         assert abs(sum(parts) - size).max() == 0
         # What must be zero lies at the bottom, where it lifts everything above it.
-        assert chart.lines[0].label == "without a holder"
+        assert chart.lines[0].label == "unaccounted"
 
 
 def test_the_driver_of_a_finding_gets_a_chart_of_its_own() -> None:

@@ -29,7 +29,7 @@ def test_the_unit_of_a_name_stands_behind_its_number() -> None:
 def test_nested_values_are_written_the_same_way() -> None:
     rows = shown("More", "cadence", {"sample_s": 0.5, "census_s": None})
 
-    assert rows["cadence"] == "sample 0.500 s, census unknown, checkpoint unknown"
+    assert rows["cadence"] == "sample 0.500 s, heap scan unknown, checkpoint unknown"
 
 
 def test_environment_variables_keep_their_spelling() -> None:

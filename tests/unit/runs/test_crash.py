@@ -13,7 +13,7 @@ from hybridbench.runs.recorder import Recorder
 from hybridbench.targets.target import ExitStatus
 from tests.unit.runs.fakes import FakeSink, FakeTarget
 
-EXIT = WorkerLostError("exit", "the worker closed the wire")
+EXIT = WorkerLostError("exit", "the worker closed its connection")
 
 
 def recorded(

@@ -26,7 +26,6 @@ def make_status() -> RunStatus:
         status.elapsed_s = float(second)
         status.saw_sample(
             {
-                "rss_bytes": 400 * 2**20,
                 "rss_anon_swap_bytes": 300 * 2**20 + 2**20 * second / 100 + 4096 * (second % 3),
                 "requests_per_s": 120.0,
                 "throughput_tokens_per_s": 12_345.0,
@@ -78,7 +77,8 @@ def test_a_line_has_a_time_and_what_matters_and_no_colour() -> None:
     note, line = stream.getvalue().splitlines()
     assert re.match(r"\d\d:\d\d:\d\d building \[model\]$", note)
     assert re.match(
-        r"\d\d:\d\d:\d\d steady +1m of 3m +rss 400 MiB +120 req/s .*mamba 75 % +too early", line
+        r"\d\d:\d\d:\d\d steady +1m of 3m +private memory 301 MiB +120 req/s .*75 % +too early",
+        line,
     )
     assert "\x1b" not in stream.getvalue()
 

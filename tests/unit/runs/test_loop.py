@@ -27,17 +27,17 @@ def test_the_worker_that_gives_up_says_why() -> None:
 
 def test_log_lines_and_violations_become_events() -> None:
     soak = make_soak()
-    record = m.ViolationRecord("residual", "kv", "2 without a holder", [1, 2])
+    record = m.ViolationRecord("residual", "kv", "2 unaccounted", [1, 2])
     turn(soak, m.LogLine(501.0, "careful"), m.Violation(502.0, 5, record))
 
     assert [line.text for line in soak.sink.all_events(EngineLog)] == ["careful"]
     assert soak.sink.all_events(EngineViolation)[0].step == 5
-    assert soak.loop.status.so_far == "possible leak: 2 without a holder"
+    assert soak.loop.status.so_far == "possible leak: 2 unaccounted"
 
 
 def test_a_law_that_is_broken_with_every_step_does_not_fill_the_disk() -> None:
     soak = make_soak()
-    record = m.ViolationRecord("residual", "kv", "2 without a holder", [1, 2])
+    record = m.ViolationRecord("residual", "kv", "2 unaccounted", [1, 2])
     turn(soak, *[m.Violation(502.0, step, record) for step in range(5000)])
 
     assert len(soak.sink.all_events(EngineViolation)) == 100

@@ -107,7 +107,7 @@ def test_a_checkpoint_is_an_event_a_heap_scan_and_what_the_checks_said(
         types=[TypeCount("TreeNode", 4, 400)],
         instances={"TreeNode": InstanceCount(5, 5, 0, 0)},
     )
-    found = m.ViolationRecord("residual", "kv", "1 without a holder", [7])
+    found = m.ViolationRecord("residual", "kv", "1 unaccounted", [7])
     recorder.checkpoint(
         m.CheckpointReply(
             probe_id=2,

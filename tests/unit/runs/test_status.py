@@ -24,7 +24,6 @@ def test_a_sample_fills_memory_traffic_and_pools_and_history_stays_bounded() -> 
     for number in range(1000):
         status.saw_sample(
             {
-                "rss_bytes": number,
                 "rss_anon_swap_bytes": number,
                 "ttft_ms_p50": 9.0,
                 "ttft_ms_p99": 90.0,
@@ -35,7 +34,7 @@ def test_a_sample_fills_memory_traffic_and_pools_and_history_stays_bounded() -> 
             }
         )
 
-    assert status.rss_bytes == 999
+    assert status.private_bytes == 999
     assert len(status.private_history) == 64
     assert (status.pools["kv"].total, status.pools["kv"].available) == (100.0, 40.0)
     assert status.ttft_ms == (9.0, 90.0)

@@ -127,7 +127,7 @@ def test_a_worker_that_falls_silent_is_given_up_after_the_watchdogs_limit() -> N
         soak.target.silent = soak.target.silent or status.elapsed_s > 20
 
     soak = make_soak(make_plan(duration_s=1000.0), FakeView(fall_silent))
-    with pytest.raises(WorkerLostError, match="no word from the worker for 30 s") as lost:
+    with pytest.raises(WorkerLostError, match="no message from the worker for 30 s") as lost:
         soak.steps.run()
 
     assert lost.value.reason == "hang"

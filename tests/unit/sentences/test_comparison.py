@@ -83,7 +83,7 @@ def test_a_slower_version_is_told_with_its_change_and_no_word_twice() -> None:
 def test_an_undecided_speed_says_why() -> None:
     found = answer(pair(NOISY, version(".", CLEAN), version("b", CLEAN)))
 
-    assert "the interval reaches beyond the margin of 3 %" in found.headline
+    assert "the interval crosses the margin of 3 %" in found.headline
 
 
 def test_other_changes_stay_in_the_headline_of_an_undecided_comparison() -> None:

@@ -27,7 +27,7 @@ def test_the_paragraph_names_class_cycle_call_and_shares() -> None:
     )
     assert "97 % of the growth is 17,270 objects (60.0 MiB)" in said
     assert "TreeNode.mamba_next -> TreeNode.parent -> TreeNode" in said
-    assert "gc.collect() gave back 60.0 MiB" in said
+    assert "gc.collect() freed 60.0 MiB" in said
     assert "MambaRadixCache.evict_mamba" in said
     assert "explained" in said
 

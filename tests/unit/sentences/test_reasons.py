@@ -24,18 +24,18 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.EVERY_MODEL_GROWS,
         {"model": "line", "faster_than": 3.0, "unit": "slots"},
-        "every plausible model (line is the best) grows by more than 3 slots/h, and the growth "
-        "does not fade",
+        "all well-fitting models show growth above 3 slots/h (best fit: line), and it is not "
+        "slowing down",
     ),
     (
         ReasonCode.FLOORS_RISE,
         {"collections": 7},
-        "it falls back to ever more after each of 7 full collections",
+        "the level after each of 7 full collections keeps rising",
     ),
     (
         ReasonCode.BOUNDED,
         {**BOUND, "source": "margin"},
-        "no growth above 3.00 MiB/h (95 %), under the margin of 4.00 MiB/h",
+        "no growth above 3.00 MiB/h (95 %), under the tolerance of 4.00 MiB/h",
     ),
     (
         ReasonCode.FLOORS_BOUNDED,
@@ -46,8 +46,8 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.NO_STEADY_STATE,
         GROWTH,
-        "growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h), and no steady event "
-        "tells a leak from a fill",
+        "growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h), but without a steady event this may "
+        "still be warm-up",
     ),
     (
         ReasonCode.STILL_FILLING,
@@ -63,12 +63,12 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.FEW_CYCLES,
         {},
-        "too few troughs to see what grows under the sawtooth",
+        "too few troughs to measure growth under the sawtooth",
     ),
     (
         ReasonCode.FEW_COLLECTIONS,
         {**BOUND, "collections": 2},
-        "2 full collections leave up to 3.00 MiB/h (bound 4.00 MiB/h)",
+        "2 full collections cannot rule out growth up to 3.00 MiB/h (limit 4.00 MiB/h)",
     ),
     (
         ReasonCode.FEW_STEPS,
@@ -78,7 +78,7 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.TOO_SHORT,
         BOUND,
-        "growth up to 3.00 MiB/h cannot be ruled out (bound 4.00 MiB/h)",
+        "growth up to 3.00 MiB/h cannot be ruled out (limit 4.00 MiB/h)",
     ),
     (
         ReasonCode.TOO_FEW_SAMPLES,
@@ -89,12 +89,12 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.NO_LIMIT,
         BOUND,
-        "the profile sets no limit (growth up to 3.00 MiB/h)",
+        "the profile sets no limit (growth of up to 3.00 MiB/h is possible)",
     ),
     (
         ReasonCode.LIMIT_NOT_MEASURED,
         BOUND,
-        "no limit is measured for a run of this length (growth up to 3.00 MiB/h)",
+        "the profile has limits for longer runs only (growth of up to 3.00 MiB/h is possible)",
     ),
     (
         ReasonCode.LEAKING_SEGMENTS,
@@ -111,7 +111,7 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
         {"segments": 2},
         "no segment is long enough alone; all 2 grow, confirmed together",
     ),
-    (ReasonCode.BOUNDED_TOGETHER, {"segments": 2}, "2 segments together bound the growth"),
+    (ReasonCode.BOUNDED_TOGETHER, {"segments": 2}, "no growth above the limit over 2 segments"),
     (
         ReasonCode.OPEN_SEGMENTS,
         {"segments": 2, "last": LAST},
@@ -125,14 +125,13 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.UNREADABLE,
         {"samples": 2, "beyond": 1e18},
-        "2 samples are beyond 1e+18, which no measurement can be",
+        "2 samples exceed 1e+18, which no measurement can",
     ),
     (
         ReasonCode.FEW_PROCESSES,
         {"falls": 3},
-        "it fell to a fraction 3 times, and restarts cannot be distinguished from "
-        "a sawtooth; add a column with the process id or a counter of work, or pass "
-        "--never-restarted",
+        "it dropped sharply 3 times, and restarts cannot be distinguished from a sawtooth; add a "
+        "column with the process id or a work counter, or pass --never-restarted",
     ),
     (ReasonCode.GAPS, {"share": 0.6}, "60 % of the judged time has no samples"),
 ]

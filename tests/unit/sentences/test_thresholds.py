@@ -12,7 +12,7 @@ from hybridbench.sentences.thresholds import phrased_threshold
 WORDS: dict[UnmeasuredCode, tuple[dict[str, JsonValue], str]] = {
     UnmeasuredCode.NEEDS_TWO_VERSIONS: (
         {},
-        "a ratio needs two versions, and compare alone has them",
+        "a ratio needs two versions: use it with `hybridbench compare`",
     ),
     UnmeasuredCode.NO_WINDOW: ({}, "the run ended before anything could be judged"),
     UnmeasuredCode.NEVER_SAMPLED: (
@@ -55,8 +55,8 @@ def test_each_reason_not_to_check_has_its_words(code: UnmeasuredCode) -> None:
         (
             ThresholdOutcome.UNDECIDED,
             1200.0,
-            "is undecided: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95 %) is on both sides of 3GiB/h"
-            "; a judged window of about 20m would decide",
+            "is undecided: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95 %) includes 3GiB/h; a judged "
+            "window of about 20m would decide",
         ),
     ],
 )

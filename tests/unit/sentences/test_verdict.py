@@ -239,8 +239,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             (
-                "waiting requests hold state slots between steps (up to 4, 1.5 on average);"
-                " each was taken upon a retract"
+                "waiting requests hold state slots between steps (up to 4, 1.5 on average); each "
+                "was allocated on a retract"
             ),
             cause="a slot taken during admission stays with the request after admission fails",
             evidence=(
@@ -494,7 +494,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
                 "false-alarm probability: 1 in 10,000 runs (Holm-adjusted over 9 gated metrics)",
                 (
-                    "at this rate the limit of 14.9 GiB is reached in 1h [50m, 1h6m] (the "
+                    "at this rate the limit of 14.9 GiB is reached in 1h (50m to 1h6m) (the "
                     "memory limit of the control group)"
                 ),
                 ("98 % of the growth came in intervals in which retracts rose (by 4,000 in all)"),
@@ -528,7 +528,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             "private memory grows by 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB)",
-            cause="garbage that waits for a full collection",
+            cause="uncollected cyclic garbage, which only a full collection frees",
             evidence=(
                 "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
                 (
@@ -541,7 +541,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                     " 9 gated metrics)"
                 ),
                 (
-                    "at this rate the limit of 14.9 GiB is reached in 1h [50m, never] (the "
+                    "at this rate the limit of 14.9 GiB is reached in 1h (50m to never) (the "
                     "memory limit of the control group)"
                 ),
             ),
@@ -635,8 +635,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         Words(
             "the time of the model for each token rose in one step from 0.1 ms to 0.3 ms",
             evidence=(
-                "worse by at least 150 % (99.9 %); a change of 15 % counts",
-                "without what batch sizes and prompt lengths explain",
+                "worse by at least 150 % (99.9 %); changes of 15 % or more are reported",
+                "adjusted for batch sizes and prompt lengths",
                 "the other times of the run did not rise with it, so it is not the machine",
                 "it follows nodes_evicted better than it follows time",
             ),
@@ -656,7 +656,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             "the share of prompt tokens served by the cache fell steadily from 90 % to 50 %",
-            evidence=("worse by at least 35 % (99.9 %); a change of 10 % counts",),
+            evidence=("worse by at least 35 % (99.9 %); changes of 10 % or more are reported",),
         ),
     ),
     "a limit on a cost": (
@@ -768,21 +768,18 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 ]
             },
         ),
-        Words(
-            "the traffic never took the paths that this profile is for: retracts 11 of "
-            "1.00 k, aborts 0 of 5"
-        ),
+        Words("the traffic did not cause the required events: retracts 11 of 1,000, aborts 0 of 5"),
     ),
     "interrupted": (
         found(
             FindingCode.INTERRUPTED,
             {"missing": [{"counter": "aborts", "seen": 0.0, "required": 5}]},
         ),
-        Words("interrupted before the traffic had covered: aborts 0 of 5"),
+        Words("interrupted before the required events were seen: aborts 0 of 5"),
     ),
     "gaps": (
         found(FindingCode.GAPS, {"missing_s": 30.0, "judged_s": 300.0}),
-        Words("30s of the 5m judged have no samples"),
+        Words("30s of the judged 5m have no samples"),
     ),
     "late samples": (
         found(FindingCode.SAMPLER_LATE, {"share": 0.2, "limit_s": 2.0}),
@@ -798,7 +795,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     ),
     "a silent worker": (
         found(FindingCode.WORKER_SILENT, {"silent_s": 20.0, "judged_s": 300.0}),
-        Words("the worker did not answer for 20s of the 5m judged, as if it had been stopped"),
+        Words("the worker did not answer for 20s of the judged 5m, as if it had been stopped"),
     ),
     "a jump of the clock": (
         found(FindingCode.CLOCK_JUMP, {"jumped_s": 3600.0}),
@@ -809,7 +806,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     ),
     "starved by the hypervisor": (
         found(FindingCode.STARVED, {"metric": "host_steal_s", "share": 0.3}),
-        Words("the hypervisor gave its processors to others for 30 % of the time"),
+        Words("the hypervisor ran other machines on its processors for 30 % of the time"),
     ),
     "starved by processes": (
         found(FindingCode.STARVED, {"metric": "run_delay_s", "share": 0.3}),
@@ -842,8 +839,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             (
-                "7 samples of a, b, c and 1 more are beyond 1e+30, which no measurement "
-                "reaches: left out"
+                "7 samples of a, b, c and 1 more exceed 1e+30, which no measurement can; they are "
+                "left out"
             ),
             evidence=(
                 "a: 3 samples",
@@ -857,8 +854,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         found(FindingCode.ANALYSIS_FAILED, {"error": "ZeroDivisionError: by zero"}),
         Words(
             (
-                "the analysis of subject failed (ZeroDivisionError: by zero): what it would"
-                " have found is not known"
+                "the analysis of subject failed (ZeroDivisionError: by zero); its findings are "
+                "missing"
             ),
             cause="a defect of hybridbench, not of the engine",
             evidence=("the other analyses are complete",),
@@ -923,12 +920,12 @@ NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
     (
         NoteCode.NOT_COVERED,
         {"cut_by": "disk_full", "missing": [{"counter": "aborts", "seen": 0.0, "required": 5}]},
-        "the disk was full before the traffic had covered: aborts 0 of 5",
+        "the disk was full before the required events were seen: aborts 0 of 5",
     ),
     (
         NoteCode.NOT_COVERED,
         {"cut_by": "", "missing": [{"counter": "aborts", "seen": 0.0, "required": 5}]},
-        "the worker died before the traffic had covered: aborts 0 of 5",
+        "the worker died before the required events were seen: aborts 0 of 5",
     ),
     (
         NoteCode.EXTENDED,
@@ -1025,7 +1022,7 @@ def test_a_clean_run_says_what_it_rules_out_and_what_it_would_have_missed() -> N
     short = phrased(judge(healthy_record(Run(180.0, 60.0, probe_s=2.0))))
 
     assert clean.headline.startswith("CLEAN: no finding in 7m54s; memory grows by no more than ")
-    assert "is ruled out (95 %); steady growth is called a leak from about " in clean.can_rule_out
+    assert "is ruled out (95 %); steady growth of about " in clean.can_rule_out
     assert "; a trend is called a leak only after 4m of steady state." in short.can_rule_out
 
 

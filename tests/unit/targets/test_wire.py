@@ -46,7 +46,7 @@ HEAP_SCAN = m.HeapScanReply(
     types=[TypeCount("engine.TreeNode", 7, 4096)],
     instances={"TreeNode": InstanceCount(10, 3, 5, 2)},
 )
-VIOLATION = m.ViolationRecord("residual", "kv", "3 tokens without a holder", [4, 5, 6])
+VIOLATION = m.ViolationRecord("residual", "kv", "3 tokens unaccounted", [4, 5, 6])
 TO_WORKER: list[m.ToWorker] = [
     m.Start(engine={"model": "qwen3-next", "new_token_ratio": {"init": 0.5}}, defects=["x"]),
     m.Submit("r1", [1, 2, 3], m.Sampling(max_new_tokens=4, stop_token_ids=(7,)), truncate=True),

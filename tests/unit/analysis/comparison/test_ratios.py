@@ -40,7 +40,7 @@ def verdict(lower: float, upper: float, outcome: Outcome = Outcome.SAME) -> Comp
             Outcome.INCONCLUSIVE,
             13,
             "THRESHOLD UNDECIDED: git:new: throughput.ratio>0.97 is undecided: 0.975 (0.96 to "
-            "0.99, 95 %) is on both sides of 0.97. head",
+            "0.99, 95 %) includes 0.97. head",
         ),
         (
             0.95,

@@ -44,7 +44,7 @@ def test_lost_slots_are_named_without_asking_the_ledger() -> None:
 
     assert found["mamba"].slots == tuple(sorted(lost_states))
     assert found["kv"].slots == tuple(sorted(lost_tokens.tolist()))
-    assert "mamba pool: 2 without a holder" in found["mamba"].message
+    assert "mamba pool: 2 unaccounted" in found["mamba"].message
     assert str(lost_states[0]) in found["mamba"].message
     assert set(found) == {"mamba", "kv"}
 
@@ -153,7 +153,7 @@ def test_a_lost_page_is_named_token_by_token() -> None:
     violation = _only(engine.check_invariants(idle=False))
 
     assert violation.slots == tuple(lost.tolist())
-    assert "kv pool: 16 without a holder" in violation.message
+    assert "kv pool: 16 unaccounted" in violation.message
 
 
 def test_the_audit_sees_a_position_that_left_its_page() -> None:
