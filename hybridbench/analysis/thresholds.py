@@ -190,7 +190,10 @@ def _measure(run: _Run, threshold: Threshold) -> Measured:
         raise _NotMeasuredError(
             UnmeasuredCode.NEVER_SAMPLED,
             metric=threshold.metric,
-            near=get_close_matches(threshold.metric, list(record.series), n=1),
+            # Only the members of a family can be misspelt; a declared name is simply not measured.
+            near=get_close_matches(threshold.metric, list(record.series), n=1)
+            if "*" in threshold.spec.name
+            else [],
         )
     if threshold.stat in GROWTH:
         found = _growth(run, window, threshold)

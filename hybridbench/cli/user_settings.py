@@ -18,6 +18,7 @@ from typer._click.globals import get_current_context
 from typer.core import TyperGroup, TyperOption
 
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.safe_output import echo
 from hybridbench.targets.own_process import NO_USER_SETTINGS
 
 _PREFIX = "HYBRIDBENCH"
@@ -36,12 +37,15 @@ class Setting:
 def load_settings(context: Context) -> None:
     """Let the command of ``context`` take its options from the environment, then from a file.
 
+    A variable that sets no option of any command is named on standard error.
+
     Raises:
         ConfigError: the file is no TOML, names what does not exist, or has a value of a wrong kind.
         UsageError: a variable cannot be split into words.
     """
     if os.environ.get(NO_USER_SETTINGS):
         return
+    _warn_of_unknown(context)
     settings = {**_of_file(context), **_of_environment(context)}
     context.default_map = {name: setting.value for name, setting in settings.items()}
     context.meta[_KEPT] = settings
@@ -116,11 +120,34 @@ def _settable(command: Command) -> dict[str, TyperOption]:
 def _of_environment(context: Context) -> dict[str, Setting]:
     found = {}
     for key, option in _settable(context.command).items():
-        name = "_".join((_PREFIX, *_path(context), key)).replace("-", "_").upper()
+        name = _variable(*_path(context), key)
         text = os.environ.get(name)
         if text:
             found[option.name] = Setting(_split(name, text) if option.multiple else text, name)
     return found
+
+
+def _variable(*words: str) -> str:
+    return "_".join((_PREFIX, *words)).replace("-", "_").upper()
+
+
+def _warn_of_unknown(context: Context) -> None:
+    """A misspelt variable would have no effect; another program's may begin like ours."""
+    known = {NO_USER_SETTINGS, *_variables(context.find_root().command)}
+    for name in sorted(set(os.environ) - known):
+        if name.startswith(f"{_PREFIX}_"):
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            echo(f"hybridbench: {name} sets no option and has no effect{hint}", err=True)
+
+
+def _variables(command: Command, *words: str) -> Iterator[str]:
+    """The variable of every option of ``command`` and of the commands below it."""
+    if isinstance(command, TyperGroup):
+        for word, below in command.commands.items():
+            yield from _variables(below, *words, word)
+    else:
+        yield from (_variable(*words, key) for key in _settable(command))
 
 
 def _split(name: str, text: str) -> list[str]:

@@ -306,7 +306,8 @@ def _check_windows(config: EngineConfig, model_config: ModelConfig) -> None:
     if config.swa_tokens < least:
         raise ConfigError(
             f"engine: swa_full_tokens_ratio {config.swa_full_tokens_ratio} leaves "
-            f"{config.swa_tokens} KV tokens for sliding layers; one request needs {least}."
+            f"{config.swa_tokens} tokens for the window pool (KV of sliding-window layers); one "
+            f"request needs {least}."
         )
 
 

@@ -319,7 +319,7 @@ class SoakLoop:
                 ProbeLeftOut(("gc_collectible_bytes",), heap_scan.stop_s, pace.stall_max_s)
             )
             said = f"{heap_scan.stop_s * 1000:.0f} ms, above probe.max_stall_ms"
-            recorder.note(f"counting garbage held the engine for {said}: not repeated")
+            recorder.note(f"a heap scan stopped the engine for {said}: not repeated")
 
     def _on_counters(self, reply: CountersReply) -> None:
         self._step_age_s = reply.step_age_s

@@ -30,6 +30,7 @@ _GOODBYE_PATIENCE_S = 10.0
 _SCAN_PATIENCE_S = 30.0
 _RECLAIM_PATIENCE_S = 20.0
 _FLUSH_PATIENCE_S = 10.0
+_SECOND_DRAIN_S = 5.0
 
 
 @dataclass
@@ -54,6 +55,7 @@ class SoakSteps:
         self._checkpoints = 0
         self._steady_recorded = self._diagnosed = self._drained = False
         self._workload_failed = False
+        self._finished_at_failure: int | None = None  # requests, when the last drain failed
 
     def run(self) -> None:
         """The whole soak.
@@ -149,7 +151,7 @@ class SoakSteps:
         if interrupts.first is not None:
             self._recorder.event(Interrupted(interrupts.first.name))
             self._view.note(
-                f"{interrupts.first.name}: finishing what runs; once more to stop at once"
+                f"{interrupts.first.name}: draining the engine; a second signal stops at once"
             )
         # A probe forks, and a fork in want of memory is what gets processes killed.
         self._drained = self._drain() and not (
@@ -195,10 +197,15 @@ class SoakSteps:
         """Whether the engine became idle; one that does not hangs or is far too slow."""
         self._recorder.enter("drain")
         self.loop.heap_scans_wanted = False
-        limit_s = self.plan.drain_limit_s
+        counts = self.loop.driver.counts
+        # Nothing has finished since a drain failed: a second full wait would change nothing.
+        is_stuck = counts.finished == self._finished_at_failure
+        limit_s = _SECOND_DRAIN_S if is_stuck else self.plan.drain_limit_s
         if self.loop.drain(limit_s):
             return True
-        self._recorder.note(f"the engine was not idle after {limit_s:.0f} s of draining")
+        self._finished_at_failure = counts.finished
+        if not is_stuck:
+            self._recorder.note(f"the engine was not idle after {limit_s:.0f} s of draining")
         return False
 
     def _rest(self, *, audit: bool) -> Question[CheckpointReply]:

@@ -13,8 +13,8 @@ from hybridbench.sentences.words import Words, times
 from hybridbench.units import format_duration
 
 _QUOTED_CHARS = 160
-# The repr of bytes, or of as many as were kept, with an escape in it.
-_BYTES: Final = re.compile(r"""\bb'[^'\s]*\\x[^'\s]*(?:'|$)|\bb"[^"\s]*\\x[^"\s]*(?:"|$)""")
+# The repr of bytes; its end may be cut off.
+_BYTES: Final = re.compile(r"""\bb(?:'(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?)""")
 _CRASHES: Final[Mapping[str, str]] = {
     "exit": "the worker exited",
     "signal": "the worker was killed by a signal",
@@ -93,5 +93,7 @@ def _readable(line: str) -> str:
 
     A KeyError prints its key, and that of a prefix tree is the bytes of all its tokens.
     """
-    bare = _BYTES.sub("b'...'", re.sub(r"\s+", " ", line))
+    bare = _BYTES.sub(
+        lambda found: "b'...'" if "\\x" in found[0] else found[0], re.sub(r"\s+", " ", line)
+    )
     return f"{bare[:_QUOTED_CHARS]}{'...' * (len(bare) > _QUOTED_CHARS)}"

@@ -152,6 +152,11 @@ class Pools:
             return self.full_room()
         return min(self.full_room(), self.swa_room())
 
+    def scarcest_kv_pool(self) -> str:
+        """Which pool ``kv_room`` is that of, for messages."""
+        is_window = self.swa_allocator is not None and self.swa_room() < self.full_room()
+        return "window" if is_window else "KV"
+
     def mamba_room(self) -> int:
         """State slots that are free, reserved by an open group, or can be made free."""
         if not self.has_states:

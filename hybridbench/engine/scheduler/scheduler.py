@@ -501,8 +501,8 @@ class Scheduler:
             req = self.running[0]
             req.to_abort = FinishReason(
                 FinishKind.ABORT,
-                f"the KV pool has no room for token {req.seqlen} of this request, "
-                "which is the only one running",
+                f"the {self._pools.scarcest_kv_pool()} pool has no room for token {req.seqlen} of "
+                "this request, which is the only one running",
             )
             self._abort(req, outcome)
             self._counters.abort_no_room += 1

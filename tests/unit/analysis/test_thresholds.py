@@ -182,7 +182,7 @@ def test_an_erratic_metric_is_shown_and_never_gates() -> None:
 @pytest.mark.parametrize(
     ("text", "code", "near"),
     [
-        ("throughput.p50>1/s", UnmeasuredCode.NEVER_SAMPLED, ["events.output_tokens"]),
+        ("throughput.p50>1/s", UnmeasuredCode.NEVER_SAMPLED, []),
         ("events.retract.slope<1/h", UnmeasuredCode.NEVER_SAMPLED, ["events.retracts"]),
         ("rss.slope<1B/session_closes", UnmeasuredCode.NOT_COUNTED, []),
         ("rss.slope<1B/refusals", UnmeasuredCode.NO_EVENT, []),

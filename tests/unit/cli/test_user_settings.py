@@ -127,6 +127,27 @@ def test_what_is_wrong_in_a_variable_is_told_with_its_name(
     assert str(error).startswith(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("HYBRIDBENCH_LIST_RUNS_FORMT", "; did you mean HYBRIDBENCH_LIST_RUNS_FORMAT?"),
+        ("HYBRIDBENCH_SOAK_DURATOIN", "; did you mean HYBRIDBENCH_SOAK_DURATION?"),
+        ("HYBRIDBENCH_LIST_RUNS_FORMAT", None),
+        ("HYBRIDBENCH_NIGHTLY_RUN_BUDGET", None),
+        ("HYBRIDBENCHMARK_HOME", None),
+    ],
+)
+def test_a_variable_that_sets_nothing_is_named_with_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, name: str, said: str | None
+) -> None:
+    monkeypatch.setenv(name, "json")
+
+    result = CliRunner().invoke(app, ["list", "runs", "--store", "."])
+
+    expected = "" if said is None else f"hybridbench: {name} sets no option and has no effect{said}"
+    assert result.stderr.strip() == expected
+
+
 def test_help_and_completion_work_beside_a_wrong_file(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

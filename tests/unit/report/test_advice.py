@@ -33,5 +33,15 @@ def test_without_one_every_way_is_to_be_looked_at(kind: str) -> None:
     assert "mamba:" not in text
 
 
+def test_a_crash_without_a_last_line_sends_nobody_to_read_one() -> None:
+    def text(*evidence: str) -> str:
+        finding = Finding("crash", VerdictKind.CRASHED, "worker", "killed", evidence=evidence)
+        verdict = Verdict(VerdictKind.CRASHED, "CRASHED", (finding,), (), None, "")
+        return next_step(verdict, Manifest(command=COMMAND)).text
+
+    assert "dmesg" in text()
+    assert text("stderr: Segmentation fault").startswith("Read the last lines of the worker")
+
+
 def test_an_event_helps_nobody_where_the_place_is_known_better() -> None:
     assert advice("locks-at-idle", "node_splits") == advice("locks-at-idle", None)

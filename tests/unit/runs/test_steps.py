@@ -89,7 +89,7 @@ def test_the_first_signal_ends_the_run_in_order_with_a_last_checkpoint() -> None
     assert soak.sink.kinds().index("interrupted") < len(soak.sink.kinds()) - 4
     assert len(soak.sink.all_events(Checkpoint)) >= 1
     assert soak.sink.events[-1].t_s < 40
-    assert "once more" in soak.view.notes[0]
+    assert "a second signal stops at once" in soak.view.notes[0]
 
 
 @pytest.mark.parametrize("after_s", [2.0, 30.0], ids=["in the warm-up", "in the judged part"])
@@ -120,6 +120,18 @@ def test_an_engine_that_cannot_be_drained_is_a_note_and_has_no_checkpoint() -> N
     assert soak.sink.all_events(Checkpoint) == []
     notes = [note.text for note in soak.sink.all_events(Note)]
     assert "not idle after 120 s of draining" in notes[0]
+
+
+def test_an_engine_that_finishes_nothing_after_a_failed_drain_is_not_waited_for_again() -> None:
+    soak = make_soak(make_plan(duration_s=60.0))
+    soak.target.service_s = 10_000.0
+    soak.steps.run()
+
+    # One drain in full at the first checkpoint; the one at the end is cut short, and is no news.
+    notes = [note.text for note in soak.sink.all_events(Note)]
+    assert len([text for text in notes if "draining" in text]) == 1
+    assert soak.target.count(m.Drain) == 2
+    assert soak.loop.context.recorder.now_s < 60.0 + 120.0 + 30.0
 
 
 def test_a_worker_that_falls_silent_is_given_up_after_the_watchdogs_limit() -> None:
