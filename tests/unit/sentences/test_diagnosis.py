@@ -62,6 +62,6 @@ def test_too_little_growth_has_no_shares_and_no_holder() -> None:
     found = diagnosed(ladder_record(base=(100, 90, 89, 69), end=(101, 91, 90, 70), now=now))
 
     assert bug_report(found) == (
-        "Over 30m the idle worker's private memory grew by 1.00 MiB, to 101 MiB. Next to nothing "
-        "waited for the garbage collector. The growth is too small to attribute."
+        "Over 30m the idle worker's private memory grew by 1.00 MiB, to 101 MiB. There was almost "
+        "no uncollected garbage. The growth is too small to attribute."
     )
