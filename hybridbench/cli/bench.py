@@ -30,12 +30,16 @@ app = typer.Typer(
 
 app.command("compare", cls=Command)(bench_compare.compare)
 
-Rounds = Annotated[int, typer.Option(min=1, help="Pairs measured, in alternating order.")]
+Rounds = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Measured pairs, in alternating order.")
+]
 
 
 @app.command("engine", cls=Command)
 def engine(rounds: Rounds = 9) -> None:
     """Measure the engine against transformers `generate`: same weights and prompts, one thread.
+
+    Example: hybridbench bench engine --rounds 3
 
     32 requests of 64 cached + 48 new prompt tokens and 16 output tokens.
     """
@@ -53,9 +57,13 @@ def engine(rounds: Rounds = 9) -> None:
 
 @app.command("cache", cls=Command)
 def cache(
-    turns: Annotated[int, typer.Option(min=100, help="Measured turns of each row.")] = 8000,
+    turns: Annotated[
+        int, typer.Option(metavar="N", min=100, help="Measured turns per row.")
+    ] = 8000,
 ) -> None:
     """Measure the prefix caches alone: match, insert, evict on multi-turn conversations.
+
+    Example: hybridbench bench cache --turns 2000
 
     8 system prompts of 256 tokens, turns of 192, 48 conversations, 120,000 KV tokens, 200 states or
     40,000 tokens of sliding windows.
@@ -82,12 +90,16 @@ def cache(
 
 @app.command("step", cls=Command)
 def step(
-    steps: Annotated[int, typer.Option(min=10, max=350, help="Timed decode steps a row.")] = 200,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=10, max=350, help="Timed decode steps per row.")
+    ] = 200,
 ) -> None:
     """Measure a decode step without the model, in new and used pools of several sizes.
 
-    32 requests; used is after 2,000 requests.  The last column is what checking every pool adds
-    to a step.
+    Example: hybridbench bench step --steps 100
+
+    The batch has 32 requests; used pools have served 2,000 requests before.  The last column is the
+    time that checking every pool adds to a step.
     """
     from hybridbench.bench.step import BATCH, bench_step
 
@@ -126,22 +138,24 @@ def kernels(
 
 @app.command("limits", cls=Command)
 def limits(
-    store: Annotated[Path, typer.Option(help="Directory for the recordings.")] = Path(
-        "results/limits"
-    ),
-    seeds: Annotated[int, typer.Option(min=1, help="Recordings of each profile.")] = 5,
-    jobs: Annotated[int, typer.Option(min=1, help="Soaks at a time.")] = 2,
+    store: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory for the recordings.")
+    ] = Path("results/limits"),
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="Recordings per profile.")] = 5,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Soaks at a time.")] = 2,
     growth: Annotated[
         bool,
-        typer.Option("--growth", help="Judge the recordings with growth added to them as well."),
+        typer.Option("--growth", help="Also judge the recordings with growth added to them."),
     ] = False,
 ) -> None:
     """Measure the memory limits of short runs: healthy soaks of 20 minutes, and their beginnings.
 
+    Example: hybridbench bench limits --seeds 1
+
     Safe to rerun: stored recordings are reused.  Twenty recordings take
     three and a half hours, two at a time.  The tables are Markdown.
 
-    Exit code 12 if the growth table breaks what docs/explanation/detection.md says of it.
+    Exits with code 12 if the growth table contradicts docs/explanation/detection.md.
     """
     from hybridbench.bench import limits as bench
 

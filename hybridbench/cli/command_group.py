@@ -33,6 +33,10 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 }
 
 
+_BRACES = re.compile(r"^\{(.*)\}(?:\.\.\.)?$")
+_TYPE = re.compile(r" <.*>$")
+
+
 class Command(TyperCommand):
     """A command: options by panel in its help, and set by more than the command line."""
 
@@ -56,16 +60,22 @@ class Command(TyperCommand):
                 raise
             raise UsageError(f"{origin}: {error}", code=error.code) from error
 
+    def collect_usage_pieces(self, ctx: Context) -> list[str]:
+        """Arguments as their metavars say: typer puts braces around them, as around choices."""
+        return [_BRACES.sub(r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Arguments, then options by panel."""
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         for one in self.get_params(ctx):
             record = one.get_help_record(ctx)
             if record is not None:
+                name, text = record
                 if isinstance(one, TyperOption):
-                    panels.setdefault(one.rich_help_panel or "Options", []).append(record)
+                    rows = panels.setdefault(one.rich_help_panel or "Options", [])
+                    rows.append((name, _ranges_in_words(text)))
                 else:
-                    panels["Arguments"].append(record)
+                    panels["Arguments"].append((_TYPE.sub("", name), text))
         panels["Options"] = panels.pop("Options")
         for title, rows in panels.items():
             if rows:
@@ -120,6 +130,11 @@ class CommandGroup(TyperGroup):
             if names:
                 with formatter.section(title):
                     formatter.write_dl([(name, rows[name]) for name in names])
+
+
+def _ranges_in_words(text: str) -> str:
+    text = re.sub(r"x>=([\d.]+)", r"at least \1", text)
+    return re.sub(r"([\d.]+)<=x<=([\d.]+)", r"\1 to \2", text)
 
 
 # Typer has no class of its own for these: its message tells them apart.

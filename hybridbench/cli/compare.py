@@ -128,7 +128,7 @@ Set = Annotated[
         "--set",
         rich_help_panel=Panel.WORKLOAD,
         metavar="KEY=VALUE",
-        help="Override a key of the profile, for all.",
+        help="Override a profile key for all versions (repeatable).",
     ),
 ]
 Fresh = Annotated[

@@ -11,11 +11,17 @@ from hybridbench.cli.completion import complete_result
 
 
 def diagnose(
-    run: Annotated[Path, typer.Argument(autocompletion=complete_result, help="A run directory.")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_DIR", autocompletion=complete_result, help="A run directory."),
+    ],
 ) -> None:
     """Print what the growth of a stored run consists of, as a paragraph for a bug report.
 
-    Only runs that recorded a diagnosis can be shown in full; the worker process no longer exists.
+    Example: hybridbench diagnose results/20261124-101500-qwen3-next-chat-churn
+
+    A run that leaks records its diagnosis at the end; for other runs only what their samples
+    contain is printed.
     """
     # Imported here: `--help` and usage errors should not wait for numpy.
     from hybridbench.report.console import render_diagnosis

@@ -31,7 +31,10 @@ app.command("kernels", cls=Command)(list_kernels)
 
 @app.command("defects", cls=Command)
 def list_defects() -> None:
-    """List historic defects, controls and injected slowdowns, with their sources and symptoms."""
+    """List historic defects, controls and injected slowdowns, with their sources and symptoms.
+
+    Example: hybridbench list defects
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -53,11 +56,16 @@ def explain(
     slug: Annotated[
         str,
         typer.Argument(
-            autocompletion=complete_defect, help="A slug from `list defects`, or a file."
+            metavar="SLUG|FILE",
+            autocompletion=complete_defect,
+            help="A slug of `list defects`, or a .py file with DEFECT.",
         ),
     ],
 ) -> None:
-    """Describe a defect: cause, impact, symptoms, upstream fix, and how to reproduce it."""
+    """Describe a defect: symptoms, impact, upstream fix, and how to reproduce it.
+
+    Example: hybridbench explain lru-reference-cycle
+    """
     from rich.text import Text
 
     from hybridbench.defects.catalog import find_defect

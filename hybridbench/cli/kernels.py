@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 def list_kernels() -> None:
-    """List the engine's kernels: on which device Triton runs them, and on which PyTorch."""
+    """List the engine's kernels: on which device Triton runs them, and on which PyTorch.
+
+    Example: hybridbench list kernels
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     from rich.console import Group

@@ -24,7 +24,10 @@ def list_models(
         ListFormat, typer.Option("--format", help="Output format.")
     ] = ListFormat.CONSOLE,
 ) -> None:
-    """List the presets: parameters, bytes of a state slot and of a KV token, and what fits here."""
+    """List the presets: parameters, bytes of a state slot and of a KV token, and what fits here.
+
+    Example: hybridbench list models --format json
+    """
     # Imported here: torch comes with the presets, and `--help` should not wait for it.
     from hybridbench.engine.models.presets import PRESETS
     from hybridbench.engine.models.sizes import ModelSizes

@@ -127,9 +127,9 @@ def plan(
         typer.Option(
             rich_help_panel=Panel.OUTPUT,
             metavar="NAME",
-            help="For k8s: the volume claim to mount at /nights.",
+            help="For k8s: the volume claim to mount at /nightly.",
         ),
-    ] = "hybridbench-nights",
+    ] = "hybridbench-nightly",
     allow_partial: Annotated[
         bool,
         typer.Option(
@@ -137,16 +137,17 @@ def plan(
         ),
     ] = False,
 ) -> None:
-    """Print the cells of a plan, for people or for an engine that fans them out.
+    """Print the cells of a plan, or the job file that runs them on a CI system or a cluster.
 
     Example: hybridbench nightly plan nightly --format k8s
 
-    github is a matrix for `strategy.matrix`, slurm an array script, k8s an Indexed Job.
+    --format github prints a matrix for `strategy.matrix`, slurm an array script, k8s an Indexed
+    Job.
     """
     from hybridbench.nightly.fan_out import Target, rendered
 
     nightly = _planned(plan, budget, defect)
-    root = "/nights" if output is PlanFormat.K8S else "nights"
+    root = "/nightly" if output is PlanFormat.K8S else "nightly"
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     merging = ["--allow-partial"] if allow_partial else []
     target = Target(plan, _repeated(budget, defect), out or root, stamp, image, claim, merging)
@@ -167,19 +168,23 @@ def cell(
         ),
     ],
     cell_id: Annotated[
-        str | None, typer.Option("--id", help="Which cell, by name.", show_default=False)
+        str | None, typer.Option("--id", metavar="ID", help="Name of the cell.", show_default=False)
     ] = None,
     index: Annotated[
         int | None,
-        typer.Option(help="Which cell, by its position in the plan from 0.", show_default=False),
+        typer.Option(
+            metavar="N", help="Position of the cell in the plan, from 0.", show_default=False
+        ),
     ] = None,
     budget: _Budget = None,
     defect: _Defect = None,
 ) -> None:
-    """Run one cell to its verdict, reruns of the policy included.
+    """Run one cell of a plan, with the reruns that the plan's policy asks for.
 
-    Safe to rerun: a finished cell is skipped, a killed run is resumed as a new segment.  The exit
-    code is the cell's after policy and waivers: 0 for a waived leak.
+    Example: hybridbench nightly cell nightly --index 0 --out results/nightly/one
+
+    Safe to rerun: a finished cell is skipped, a killed run is resumed.  The exit code is that of
+    the cell after policy and waivers: 0 for a waived leak.
     """
     from hybridbench.nightly.cells import find_cell
     from hybridbench.nightly.run import CellRunner
@@ -240,9 +245,9 @@ def merge(
     ] = None,
     allow_partial: _AllowPartial = False,
 ) -> None:
-    """Merge cells into one report and one exit code; a lost cell is MISSING and never a pass.
+    """Merge cells into one report and one exit code; a lost cell is MISSING and fails the run.
 
-    Example: hybridbench nightly merge cells --out night --baseline last-night
+    Example: hybridbench nightly merge cells --out merged --baseline results/nightly
     """
     from hybridbench.nightly.run import MergeOptions, merge_cells
 
@@ -321,7 +326,10 @@ def run(
 
 @app.command("schema", cls=Command)
 def schema() -> None:
-    """Print the JSON Schema of a plan, for editors."""
+    """Print the JSON Schema of a plan, for editors.
+
+    Example: hybridbench nightly schema > plan.schema.json
+    """
     from hybridbench.nightly.plan import plan_json_schema
 
     emit(json.dumps(plan_json_schema(), indent=2) + "\n")

@@ -66,7 +66,7 @@ Quiet = Annotated[
         "--quiet",
         "-q",
         rich_help_panel=Panel.OUTPUT,
-        help="Print no progress, and of a console report only the verdict and its findings.",
+        help="Print no progress and, of the console report, only the verdict and its findings.",
     ),
 ]
 
@@ -76,8 +76,8 @@ Verbose = Annotated[
         "--verbose",
         "-v",
         rich_help_panel=Panel.OUTPUT,
-        help="Print in a console report every finding with all of its evidence, every counter, "
-        "and how the run was made.",
+        help="Add to the console report all findings and evidence, every counter, and how the run "
+        "was made.",
     ),
 ]
 

@@ -20,7 +20,10 @@ app = typer.Typer(
 
 @app.command("list", cls=Command)
 def list_all() -> None:
-    """List the shipped profiles."""
+    """List the shipped profiles.
+
+    Example: hybridbench profiles list
+    """
     from hybridbench.workload.catalog import DEFAULT_PROFILE, list_profiles, load_profile
 
     for name in list_profiles():
@@ -31,9 +34,17 @@ def list_all() -> None:
 
 @app.command("show", cls=Command)
 def show(
-    profile: Annotated[str, typer.Argument(autocompletion=complete_profile)],
+    profile: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE", autocompletion=complete_profile, help="A profile, or its file."
+        ),
+    ],
 ) -> None:
-    """Print the file of a profile (a shipped name or a path), comments and all."""
+    """Print the YAML file of a profile, with its comments.
+
+    Example: hybridbench profiles show chat-churn > mine.yaml
+    """
     from pathlib import Path
 
     from hybridbench.workload.catalog import list_profiles, load_profile
@@ -45,9 +56,17 @@ def show(
 
 @app.command("validate", cls=Command)
 def validate(
-    files: Annotated[list[str], typer.Argument(autocompletion=complete_profile)],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...", autocompletion=complete_profile, help="YAML files of profiles."
+        ),
+    ],
 ) -> None:
-    """Validate profile files; exits with code 2 on the first error."""
+    """Validate profile files; prints all errors of the first wrong one and exits with code 2.
+
+    Example: hybridbench profiles validate mine.yaml
+    """
     from hybridbench.workload.catalog import load_profile
 
     for name in files:
@@ -57,7 +76,10 @@ def validate(
 
 @app.command("schema", cls=Command)
 def schema() -> None:
-    """Print the JSON Schema of a profile, for editors."""
+    """Print the JSON Schema of a profile, for editors.
+
+    Example: hybridbench profiles schema > profile.schema.json
+    """
     from hybridbench.workload.profile import profile_json_schema
 
     emit(json.dumps(profile_json_schema(), indent=2) + "\n")

@@ -108,9 +108,9 @@ def soak(
             autocompletion=complete_model,
             rich_help_panel=Panel.WORKLOAD,
             metavar="NAME|DIR",
-            help="A preset or the directory of a Hugging Face checkpoint.  qwen3-next, "
-            "nemotron-h, falcon-h1 and gpt-oss on a CPU mean their tiny presets, and the run says "
-            "so.  Default: the profile's (qwen3-next).",
+            help="A preset or the directory of a Hugging Face checkpoint.  On a CPU, qwen3-next, "
+            "nemotron-h, falcon-h1 and gpt-oss are their tiny presets.  Default: the profile's "
+            "(qwen3-next).",
             show_default=False,
         ),
     ] = None,
@@ -121,7 +121,7 @@ def soak(
             metavar="NAME|FILE",
             autocompletion=complete_profile,
             help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: "
-            "chat-churn, or with --defect the one that reaches it, set up for it.",
+            "chat-churn, or with --defect the profile that triggers it.",
             show_default=False,
         ),
     ] = None,
@@ -140,9 +140,9 @@ def soak(
             autocompletion=complete_defect,
             rich_help_panel=Panel.ENGINE,
             metavar="SLUG",
-            help="A historic defect to put back (repeatable), SLUG@200MiB/h for one that has a "
-            "rate, a .py file with DEFECT, or defects-as-of:sglang-0.5.10 for those that release "
-            "had.",
+            help="A historic defect to inject (repeatable): a slug of `list defects`, "
+            "SLUG@200MiB/h for one that has a rate, a .py file with DEFECT, or "
+            "defects-as-of:sglang-0.5.10 for those of a release.",
         ),
     ] = None,
     trace: Annotated[
@@ -217,7 +217,8 @@ def soak(
             "--set",
             rich_help_panel=Panel.WORKLOAD,
             metavar="KEY=VALUE",
-            help="Override a profile key: pools.mamba_slots=64; `profiles schema` lists all.",
+            help="Override a profile key (repeatable): pools.mamba_slots=64; `profiles schema` "
+            "lists all.",
         ),
     ] = None,
     malloc: Annotated[
@@ -304,8 +305,8 @@ def soak(
         typer.Option(
             autocompletion=complete_result,
             metavar="RUN_DIR",
-            help="Resume an interrupted run; its manifest has everything else.  A defect "
-            "that is a .py file must be named again by --defect.",
+            help="Resume an interrupted run with the settings of its manifest.  A defect that is "
+            "a .py file must be passed again with --defect.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -321,7 +322,7 @@ def soak(
             "--format",
             rich_help_panel=Panel.OUTPUT,
             metavar="FORMAT",
-            help=f"Format of the final report: {FORMAT_NAMES}.  --dry-run has console and json.",
+            help=f"Format of the final report: {FORMAT_NAMES}.  --dry-run: console or json.",
         ),
     ] = ReportFormat.CONSOLE,
     listen: Annotated[

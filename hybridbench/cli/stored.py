@@ -51,13 +51,19 @@ def list_stored(
     ] = None,
     verdict: Annotated[
         str | None,
-        typer.Option(help="Only results with this verdict: LEAK, CLEAN, DAMAGED, RUNNING."),
+        typer.Option(
+            metavar="VERDICT",
+            help="Only results with this verdict, such as LEAK, CLEAN, DAMAGED or RUNNING.",
+        ),
     ] = None,
     format_: Annotated[
         ListFormat, typer.Option("--format", help="Output format.")
     ] = ListFormat.CONSOLE,
 ) -> None:
-    """List runs, comparisons and nightly runs of a results directory, with damaged ones."""
+    """List runs, comparisons and nightly runs of a results directory, damaged ones included.
+
+    Example: hybridbench list runs --verdict LEAK
+    """
     if not store.is_dir():
         raise RunDirectoryError(f"there is no results directory {store}; pass --store DIR")
     from hybridbench.rundir.listing import list_store

@@ -24,6 +24,8 @@ from hybridbench.targets.own_process import NO_USER_SETTINGS
 _PREFIX = "HYBRIDBENCH"
 _OWN_FILE, _PROJECT_FILE = Path("hybridbench.toml"), Path("pyproject.toml")
 _KEPT = "hybridbench.user_settings"
+# How alike a variable and that of an option are if one is meant to be the other.
+_NEAR = 0.85
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Setting:
 def load_settings(context: Context) -> None:
     """Let the command of ``context`` take its options from the environment, then from a file.
 
-    A variable that sets no option of any command is named on standard error.
+    A variable that is nearly that of an option is named on standard error.
 
     Raises:
         ConfigError: the file is no TOML, names what does not exist, or has a value of a wrong kind.
@@ -132,13 +134,13 @@ def _variable(*words: str) -> str:
 
 
 def _warn_of_unknown(context: Context) -> None:
-    """A misspelt variable would have no effect; another program's may begin like ours."""
+    """A misspelt variable would have no effect; one of a script may begin like ours."""
     known = {NO_USER_SETTINGS, *_variables(context.find_root().command)}
     for name in sorted(set(os.environ) - known):
-        if name.startswith(f"{_PREFIX}_"):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "."
-            echo(f"hybridbench: {name} sets no option and has no effect{hint}", err=True)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
+        if near and name.startswith(f"{_PREFIX}_"):
+            said = f"{name} sets no option and has no effect; did you mean {near[0]}?"
+            echo(f"hybridbench: {said}", err=True)
 
 
 def _variables(command: Command, *words: str) -> Iterator[str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
@@ -167,3 +171,26 @@ def test_report_judges_without_torch(tmp_path: Path) -> None:
         "from hybridbench.report import write; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=tmp_path).returncode == 0
+
+
+def _leaves(command: TyperCommand | TyperGroup, *words: str) -> Iterator[tuple[str, ...]]:
+    if isinstance(command, TyperGroup):
+        for word, below in command.commands.items():
+            assert isinstance(below, TyperCommand | TyperGroup)
+            yield from _leaves(below, *words, word)
+    else:
+        yield words
+
+
+@pytest.mark.parametrize("words", list(_leaves(typer.main.get_command(app))), ids=" ".join)
+@pytest.mark.parametrize("columns", [80, 200])
+def test_the_help_of_a_command_has_an_example_and_no_types_and_fits(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    text = CliRunner().invoke(app, [*words, "--help"]).output
+
+    assert f"Example: hybridbench {' '.join(words)}" in " ".join(text.split())
+    assert not re.search(r"<(?:str|int|path|list\[|float>|int range)|\{|x>=|<=x", text)
+    assert max(map(len, text.splitlines())) <= columns

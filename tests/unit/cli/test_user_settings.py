@@ -134,6 +134,7 @@ def test_what_is_wrong_in_a_variable_is_told_with_its_name(
         ("HYBRIDBENCH_SOAK_DURATOIN", "; did you mean HYBRIDBENCH_SOAK_DURATION?"),
         ("HYBRIDBENCH_LIST_RUNS_FORMAT", None),
         ("HYBRIDBENCH_NIGHTLY_RUN_BUDGET", None),
+        ("HYBRIDBENCH_REPOSITORY", None),
         ("HYBRIDBENCHMARK_HOME", None),
     ],
 )

@@ -82,7 +82,7 @@ def test_the_slurm_script_submits_itself_and_the_merge(tmp_path: Path) -> None:
 
     array, merge = run_script(text, tmp_path, fake_tools(tmp_path))
 
-    folder = array[2].removeprefix("--export=ALL,HYBRIDBENCH_NIGHT=")
+    folder = array[2].removeprefix("--export=ALL,NIGHTLY_RUN=")
     assert (tmp_path / folder).is_dir()
     assert merge[2] == "--dependency=afterany:77"
     wrapped = merge[merge.index("--wrap") + 1]
