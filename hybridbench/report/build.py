@@ -15,7 +15,6 @@ from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
 from hybridbench.records.events import Interrupted, Note, event_data, kind_of
 from hybridbench.records.json_value import JsonValue, as_mapping
-from hybridbench.records.manifest import Model
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
 from hybridbench.report.charts import chart_groups
@@ -34,10 +33,12 @@ from hybridbench.report.timeline import last_moment_s, timeline_of
 from hybridbench.report.wording import (
     BADGES,
     NO_RATE,
+    capital,
     clock_text,
     command_text,
     metric_label,
     metric_title,
+    model_text,
     plain_text,
     rate_facts,
 )
@@ -63,8 +64,9 @@ _QUESTIONS: Final = {
     VerdictKind.LEAK: "What leaks",
     VerdictKind.DEGRADED: "What decays",
     VerdictKind.INCONCLUSIVE: "Undecided",
-    VerdictKind.CRASHED: "What failed",
 }
+# Their headline says all: the subject is the worker, or the run itself.
+_SUBJECT_IS_PLAIN: Final = (VerdictKind.CRASHED, VerdictKind.INVALID)
 _BY_SIGNAL: Final = dict.fromkeys(("SIGTERM", "SIGHUP", "SIGQUIT"), ExitCode.TERMINATED)
 
 
@@ -85,7 +87,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         badge=BADGES[verdict.kind],
         meaning=MEANING[verdict.kind],
         exit_code=int(code),
-        headline=_capital(bare_headline(verdict)),
+        headline=capital(bare_headline(verdict)),
         answer=(*_answer(verdict), next_step(verdict, manifest)),
         gates=gates_of(verdict, code),
         suite=_suite(record),
@@ -118,7 +120,7 @@ def _subtitle(record: RunRecord, recorded_s: float) -> str:
     manifest = record.manifest
     model = manifest.model
     parts = [
-        _model_text(model),
+        model_text(model),
         manifest.profile.name,
         format_duration(recorded_s),
         started_text(manifest.started_wall_s),
@@ -127,12 +129,6 @@ def _subtitle(record: RunRecord, recorded_s: float) -> str:
     if defects:
         parts.insert(2, f"defect {plain_text(defects)}")
     return " · ".join(part for part in parts if part)
-
-
-def _model_text(model: Model) -> str:
-    """``qwen3-next (qwen3-next-tiny, cpu)``."""
-    inside = ", ".join(name for name in (model.preset, model.device) if name and name != model.name)
-    return f"{model.name} ({inside})" if inside else model.name
 
 
 def _suite(record: RunRecord) -> str:
@@ -159,12 +155,6 @@ def _measures(verdict: Verdict) -> Iterator[Measure]:
             yield Measure(decay.name, decay.value, decay.unit, smaller_is_better=smaller)
 
 
-def _capital(text: str) -> str:
-    """``text`` as the beginning of a sentence; a name in code stays as it is."""
-    first = text.partition(" ")[0]
-    return text if "_" in first or "." in first else text[:1].upper() + text[1:]
-
-
 def _answer(verdict: Verdict) -> tuple[Fact, ...]:
     """What, how fast, per event, since when, why: only what is known."""
     finding = top_finding(verdict)
@@ -187,16 +177,15 @@ def _exit_code(record: RunRecord, verdict: Verdict) -> ExitCode:
 
 
 def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
-    what = metric_title(finding.subject)
+    parts = [] if verdict.kind in _SUBJECT_IS_PLAIN else [metric_title(finding.subject)]
     if finding.title not in verdict.headline:
         # The headline has said the rest already where it quotes this finding.
-        what = f"{what}: {finding.title}"
+        parts = [": ".join([*parts, finding.title])]
+    label = _QUESTIONS.get(verdict.kind, "What") if parts else "Also"
     others = len(verdict.findings) - 1
     if others:
-        what = (
-            f"{what.rstrip('.')}. {others} more {'finding' if others == 1 else 'findings'} below."
-        )
-    facts = [Fact(_question(verdict.kind), what)]
+        parts.append(f"{others} more {'finding' if others == 1 else 'findings'} below.")
+    facts = [Fact(label, ". ".join(part.rstrip(".") for part in parts))] if parts else []
     by_time, by_event = _rates(verdict, finding)
     facts += [Fact("How fast", "; ".join(by_time))] if by_time else []
     facts += [Fact("Per event", "; ".join(by_event))] if by_event else []
@@ -220,10 +209,6 @@ def _rates(verdict: Verdict, finding: Finding) -> tuple[list[str], list[str]]:
             if rate.per in TIME_UNITS and rate.unit == Unit.BYTES
         ][:1]
     return by_time, by_event
-
-
-def _question(kind: VerdictKind) -> str:
-    return _QUESTIONS.get(kind, "What")
 
 
 def _since_text(verdict: Verdict, since_s: float) -> str:

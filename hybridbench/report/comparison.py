@@ -46,7 +46,7 @@ from hybridbench.report.provenance import model_note, provenance_tables, started
 from hybridbench.report.serving import compared_serving
 from hybridbench.report.thresholds import STATE
 from hybridbench.report.timeline import last_moment_s
-from hybridbench.report.wording import BADGES, without_options
+from hybridbench.report.wording import BADGES, capital, model_text, without_options
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.sentences.comparison import change_text, leak_text, undecided_text
 from hybridbench.sentences.rates import full_rate_text
@@ -100,7 +100,7 @@ def comparison_document(
         badge=Badge(verdict.word, glyph, tone),
         meaning=_MEANING[verdict.outcome],
         exit_code=int(code),
-        headline=verdict.headline.removeprefix(f"{verdict.word}: "),
+        headline=capital(verdict.headline.removeprefix(f"{verdict.word}: ")),
         answer=tuple(_answer(comparison, verdict, source.command)),
         gates=(*comparison_gates(comparison, verdict, code), *map(_ratio_gate, source.ratios)),
         suite=f"hybridbench compare {_suite(comparison)}",
@@ -143,10 +143,9 @@ def _suite(comparison: Comparison) -> str:
 def _subtitle(comparison: Comparison, verdict: ComparisonVerdict) -> str:
     names = " and ".join(display_name(v) for v in comparison.versions)
     manifest = comparison.versions[0].manifest
-    model = manifest.model
     parts = [
         names,
-        " ".join(name for name in (model.name, model.preset, model.device) if name),
+        model_text(manifest.model),
         manifest.profile.name,
         f"{verdict.rounds} rounds" if verdict.interleaved else "stored runs",
         started_text(manifest.started_wall_s),

@@ -8,6 +8,7 @@ from typing import Final
 
 from hybridbench.analysis.comparison.leaks import GROWTH
 from hybridbench.analysis.comparison.records import (
+    Change,
     Comparison,
     ComparisonVerdict,
     LeakComparison,
@@ -30,6 +31,7 @@ _ROLE: Final = {
 }
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HASH: Final = 12
+_UNCHANGED: Final = "UNCHANGED: the interval of the difference includes zero, or neither run leaks."
 
 
 def letter(version: int) -> str:
@@ -107,14 +109,23 @@ def _metric_note(side: SideComparison, verdict: ComparisonVerdict) -> str:
 def _leak_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:
     other = letter(side.version)
     rows = tuple(_leak_row(row) for row in side.leaks)
-    confidence = f"{100.0 * (1.0 - verdict.terms.leak_alpha):.4g} %"
+    difference = f"{other} \N{MINUS SIGN} A"
+    interval = f"{100.0 * (1.0 - verdict.terms.leak_alpha):.4g} % interval of {difference}"
     return Table(
         f"Leaks: {against}",
-        ("finding", "change", "A", other, "difference", f"{confidence} interval"),
+        ("finding", "change", "A", other, difference, interval),
         rows,
         frozenset({2, 3, 4, 5}),
+        # The interval alone still says whether, and by how much, the versions differ.
+        optional=frozenset({4}),
+        note=_UNCHANGED if any(map(_is_within_noise, side.leaks)) else "",
         empty="neither version has a finding, and no growth could be judged",
     )
+
+
+def _is_within_noise(row: LeakComparison) -> bool:
+    rate = row.difference
+    return row.change is Change.UNCHANGED and rate is not None and rate.lower <= 0.0 <= rate.upper
 
 
 def _leak_row(row: LeakComparison) -> tuple[str, ...]:

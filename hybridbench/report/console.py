@@ -5,9 +5,10 @@ Rich leaves out colours where NO_COLOR is set; nothing here is said by a colour 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from rich import box
@@ -48,6 +49,7 @@ _EVIDENCE_MAX: Final = 3
 _LONGEST_WORD: Final = 26
 _PADDING: Final = 3
 _FINDINGS_MAX: Final = 5
+_LABEL_WIDTH: Final = 20
 
 
 def render_console(
@@ -100,10 +102,10 @@ def _panel(document: Document) -> RenderableType:
     )
 
 
-def _facts(facts: tuple[Fact, ...]) -> RichTable:
+def _facts(facts: tuple[Fact, ...], label_width: int = _LABEL_WIDTH) -> RichTable:
     grid = RichTable.grid(padding=(0, 2, 0, 0))
     # Folded, never cut: labels may differ at their ends only, as names of cells do.
-    grid.add_column(style="dim", max_width=20, overflow="fold")
+    grid.add_column(style="dim", max_width=label_width, overflow="fold")
     grid.add_column(overflow="fold")
     for fact in facts:
         grid.add_row(_shown(fact.label), _shown(fact.text))
@@ -136,7 +138,8 @@ class _Fitted:
         while keep[-1] in self.table.numeric and _width(self.table, keep) > options.max_width:
             keep.pop()
         fits = _width(self.table, keep) <= options.max_width
-        yield _table(self.table, tuple(keep), whole_numbers=fits)
+        widths = _widths(self.table, keep, options.max_width) if fits else {}
+        yield _table(self.table, tuple(keep), widths)
         left = [name for i, name in enumerate(self.table.columns) if i not in keep]
         if left:
             yield _shown(f"omitted at this width: {', '.join(left)}", style="dim")
@@ -147,8 +150,27 @@ def _width(table: Table, keep: Sequence[int]) -> int:
     return sum(_column_width(table, column) for column in keep) + _PADDING * (len(keep) - 1)
 
 
+def _widths(table: Table, keep: Sequence[int], room: int) -> dict[int, int]:
+    """The width of each column: the least, and what is left of ``room`` from left to right.
+
+    Rich would take what is missing from all columns, numbers included.
+    """
+    widths = {column: _column_width(table, column) for column in keep}
+    spare = room - sum(widths.values()) - _PADDING * (len(keep) - 1)
+    for column in keep:
+        longest = max(len(cell) for cell in (table.columns[column], *_cells(table, column)))
+        more = min(spare, max(0, longest - widths[column]))
+        widths[column] += more
+        spare -= more
+    return widths
+
+
+def _cells(table: Table, column: int) -> Iterator[str]:
+    return (row[column] for row in table.rows)
+
+
 def _column_width(table: Table, column: int) -> int:
-    cells = [table.columns[column], *(row[column] for row in table.rows)]
+    cells = [table.columns[column], *_cells(table, column)]
     if column in table.numeric or _has_answers(table, column):
         return max(map(len, cells))
     words = (word for cell in cells for word in cell.split())
@@ -196,7 +218,8 @@ def _provenance(document: Document) -> Iterator[RenderableType]:
     for table in document.provenance:
         yield _heading(table.title)
         if table.columns == ("", ""):
-            yield _facts(tuple(Fact(label, text) for label, text in table.rows))
+            rows = tuple(Fact(label, text) for label, text in table.rows)
+            yield _facts(rows, max(len(fact.label) for fact in rows))
         else:
             yield _Fitted(table)
 
@@ -262,15 +285,16 @@ def _coverage(document: Document, *, whole: bool) -> Iterator[RenderableType]:
         yield _table(table, keep=(0, 1, 2, 3) if asserted or whole else (0, 2))
 
 
-def _table(table: Table, keep: tuple[int, ...], *, whole_numbers: bool = False) -> RichTable:
+def _table(
+    table: Table, keep: tuple[int, ...], widths: Mapping[int, int] = MappingProxyType({})
+) -> RichTable:
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in keep:
         side: JustifyMethod = "right" if column in table.numeric else "left"
         # Torn over two lines a verdict is hard to find again, and a number says nothing.
-        whole = (whole_numbers and column in table.numeric) or _has_answers(table, column)
-        least = _column_width(table, column) if whole_numbers else None
-        heading = _shown(table.columns[column])
-        rich.add_column(heading, justify=side, overflow="fold", no_wrap=whole, min_width=least)
+        whole = (bool(widths) and column in table.numeric) or _has_answers(table, column)
+        heading, width = _shown(table.columns[column]), widths.get(column)
+        rich.add_column(heading, justify=side, overflow="fold", no_wrap=whole, width=width)
     for row in table.rows:
         rich.add_row(*(_shown(row[column]) for column in keep))
     return rich

@@ -8,6 +8,7 @@ from typing import Final
 
 from hybridbench.metrics import label_of, spec_of
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Model
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Badge, Fact, Tone
 from hybridbench.sentences.rates import TIME_UNITS, full_rate_text, number
@@ -61,6 +62,18 @@ BADGES: Final[Mapping[str, Badge]] = {
 
 # In place of a growth that too few samples were taken of.
 NO_RATE: Final = "not measured"
+
+
+def capital(text: str) -> str:
+    """``text`` as the beginning of a sentence; a name in code stays as it is."""
+    first = text.partition(" ")[0]
+    return text if "_" in first or "." in first else text[:1].upper() + text[1:]
+
+
+def model_text(model: Model) -> str:
+    """``qwen3-next (qwen3-next-tiny, cpu)``."""
+    inside = ", ".join(name for name in (model.preset, model.device) if name and name != model.name)
+    return f"{model.name} ({inside})" if inside else model.name
 
 
 def clock_text(t_s: float) -> str:
