@@ -115,7 +115,7 @@ def parse_threshold(text: str) -> Threshold:
     written = text.strip()
     sign = _OPERATOR.search(written)
     if sign is None or not written[: sign.start()].strip():
-        raise ValueError(f"'{written}' is no threshold; {_FORM}")
+        raise ValueError(f"'{written}' is not a threshold; {_FORM}")
     name, limit = written[: sign.start()].strip(), written[sign.end() :].strip()
     try:
         metric, stat = _metric_and_stat(name)
@@ -159,7 +159,7 @@ def _metric_and_stat(name: str) -> tuple[_Named, Stat]:
         return _checked(head, Stat(last))
     if head and _named(head) is not None:
         stats = [stat.value for stat in Stat]
-        raise ValueError(f"{last} is no statistic; {_nearest(last, stats)}")
+        raise ValueError(f"{last} is not a statistic; {_nearest(last, stats)}")
     raise ValueError(_unknown(head or name))
 
 
@@ -169,12 +169,12 @@ def _checked(name: str, stat: Stat) -> tuple[_Named, Stat]:
         raise ValueError(_unknown(name))
     kind = known.spec.kind
     if kind is Kind.COUNTER and stat not in GROWTH:
-        raise ValueError(f"{name} counts up for ever; write {name}.slope<LIMIT/h or /request")
+        raise ValueError(f"{name} only counts up; write {name}.slope<LIMIT/h or /request")
     if kind is Kind.BLOCK and stat is not Stat.RATIO:
-        raise ValueError(f"{name} is known of a comparison alone; write {name}.ratio<1.03")
+        raise ValueError(f"{name} exists only in a comparison; write {name}.ratio<1.03")
     if kind is Kind.QUOTIENT and stat not in (Stat.MEAN, *SHARES):
         allowed = ", ".join(f"{name}.{s.value}" for s in (Stat.MEAN, *SHARES))
-        raise ValueError(f"{name} is known for the whole window alone; write one of {allowed}")
+        raise ValueError(f"{name} is measured only for the whole window; write one of {allowed}")
     return known, stat
 
 
@@ -240,7 +240,9 @@ def _growth_limit(limit: str, metric: _Named) -> tuple[float, str]:
     """The limit per hour or per event, and which."""
     amount, slash, per = limit.rpartition("/")
     if not slash or not amount:
-        raise ValueError(f"{limit!r} is no rate; write an amount per h, min, s, d or an event")
+        raise ValueError(
+            f"{limit!r} is not a rate; add a unit of time or an event, such as /h or /request"
+        )
     value = _limit(amount, metric.spec.unit, metric.name_as)
     per = per.strip()
     if per in _PER_HOUR:
@@ -248,8 +250,8 @@ def _growth_limit(limit: str, metric: _Named) -> tuple[float, str]:
     counter = "finishes" if per == "request" else per
     if not re.fullmatch(r"[a-z][a-z0-9_]*", counter):
         raise ValueError(
-            f"{per!r} is no time and no event; write h, min, s, d, request or one of the engine's "
-            "counters, such as session_closes"
+            f"{per!r} is neither a time nor an event; write h, min, s, d, request or one of the "
+            "engine's counters, such as session_closes"
         )
     return value, counter
 
@@ -258,11 +260,11 @@ def _limit(text: str, unit: Unit, name: str) -> float:
     """``text`` in ``unit``; a bare number where the unit would be a guess is refused."""
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no limit; write {_examples(unit)}")
+        raise ValueError(f"{text!r} is not a limit; write {_examples(unit)}")
     minus, digits, written = match.groups()
     value = _in_unit(float(digits), written, unit)
     if value is None:
-        said = f"{written} is not a unit of {name}" if written else f"{text} lacks its unit"
+        said = f"{written} is not a unit of {name}" if written else f"{text} has no unit"
         raise ValueError(f"{said}; write {_examples(unit)}")
     return -value if minus else value
 

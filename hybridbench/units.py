@@ -64,7 +64,7 @@ def parse_bytes(text: str) -> int:
         raise ValueError(f"{text!r} is not a size; write 512MiB (2^20) or 512MB (10^6)")
     size = float(match.group(1)) * _BYTE_UNITS[match.group(2)]
     if size >= _BYTES_MAX:
-        raise ValueError(f"{text[:_SHOWN_CHARS]!r} is beyond any memory; write 512MiB or less")
+        raise ValueError(f"{text[:_SHOWN_CHARS]!r} is larger than any memory; write 512MiB or less")
     return round(size)
 
 

@@ -108,7 +108,7 @@ def _live_plan(
     if block_s < SHORTEST_BLOCK_S:
         raise UsageError(
             f"--block {options.block}: a block below {format_duration(SHORTEST_BLOCK_S)} has too "
-            "few requests to say anything; give more.",
+            "few requests to compare; use a longer one.",
             code=ErrorCode.BAD_VALUE,
         )
     slice_s = parse_seconds("--slice", options.slice_)

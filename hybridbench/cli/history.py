@@ -94,7 +94,9 @@ def history(
     always 0; `--format junit` has a gate for each quantity.
     """
     if not store.is_dir():
-        raise RunDirectoryError(f"{store} is no directory: name the results directory with --store")
+        raise RunDirectoryError(
+            f"{store} is not a directory; pass the results directory with --store"
+        )
     since_s = _since(since)
     from hybridbench.history.points import read_points
     from hybridbench.history.series import series_of

@@ -43,7 +43,7 @@ class Listener:
         except OverflowError as error:
             self._socket.close()
             raise UsageError(
-                f"--listen {port}: ports end at 65535.", code=ErrorCode.BAD_VALUE
+                f"--listen {port}: the port must be 0 to 65535.", code=ErrorCode.BAD_VALUE
             ) from error
 
     @property

@@ -78,7 +78,9 @@ def prune(
             code=ErrorCode.NEEDS_OPTION,
         )
     if not store.is_dir():
-        raise RunDirectoryError(f"{store} is no directory: name the results directory with --store")
+        raise RunDirectoryError(
+            f"{store} is not a directory; pass the results directory with --store"
+        )
     from hybridbench.history.prune import PruneAction, Rules, decide, delete, size_of
 
     rules = Rules(keep, keep_days, keep_failed, leaks, damaged)

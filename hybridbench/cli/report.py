@@ -99,9 +99,7 @@ def report(
             )
         raise typer.Exit(write_interim_report(directory))
     if output is not None and format_ is None:
-        raise UsageError(
-            "--output FILE: say what to write into it with --format.", code=ErrorCode.NEEDS_OPTION
-        )
+        raise UsageError("--output FILE needs --format.", code=ErrorCode.NEEDS_OPTION)
     detail = detail_of(quiet=quiet, verbose=verbose)
     options = OutputOptions(format_ or ReportFormat.CONSOLE, output, open_page, detail)
     if threshold:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.units import parse_duration_s
+from hybridbench.units import format_duration, parse_duration_s
 
 if TYPE_CHECKING:
     from hybridbench.records.manifest import Manifest
@@ -88,8 +88,8 @@ def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
         stored = recorded(manifest)
         if not _same(name, value, stored):
             raise UsageError(
-                f"{option} {_text(value)}: this run has {_text(stored)}, and --resume keeps it; "
-                "leave the option out, or start a new run.",
+                f"{option} {_text(value)}: cannot be changed on --resume (this run: "
+                f"{_stored_text(name, stored)}); leave the option out, or start a new run.",
                 code=ErrorCode.OPTION_CONFLICT,
             )
 
@@ -113,6 +113,12 @@ def _slugs(names: object) -> list[str]:
 
 def _texts(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list | tuple) else ()
+
+
+def _stored_text(name: str, stored: object) -> str:
+    if name in _DURATIONS and isinstance(stored, float):
+        return format_duration(stored)
+    return _text(stored)
 
 
 def _text(value: object) -> str:

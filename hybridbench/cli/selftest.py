@@ -105,7 +105,7 @@ def selftest(
     check_place("--markdown", markdown)
     if resume and store is None:
         raise UsageError(
-            "--resume: name with --store the directory in which to go on.",
+            "--resume needs --store with the directory to resume in.",
             code=ErrorCode.NEEDS_OPTION,
         )
     outcomes = _run(rows, jobs or _jobs(full=full), store, resume=resume, quiet=quiet)

@@ -474,8 +474,8 @@ def _duration(given: str | None, of_profile_s: float) -> float:
     duration_s = of_profile_s if given is None else parse_seconds("--duration", given)
     if duration_s < _SHORTEST_S:
         raise UsageError(
-            f"--duration {given}: nothing can be judged in less than "
-            f"{format_duration(_SHORTEST_S)}; give more.",
+            f"--duration {given}: too short to be judged; use at least "
+            f"{format_duration(_SHORTEST_S)}.",
             code=ErrorCode.BAD_VALUE,
         )
     return duration_s
@@ -499,8 +499,8 @@ def _watchdog(given: str) -> float:
     watchdog_s = parse_seconds("--watchdog", given)
     if watchdog_s < _WATCHDOG_LEAST_S:
         raise UsageError(
-            f"--watchdog {given}: a healthy worker may be silent between two samples and while its "
-            f"heap is scanned; give {format_duration(_WATCHDOG_LEAST_S)} or more.",
+            f"--watchdog {given}: a healthy worker can be silent for seconds while its heap is "
+            f"scanned; use {format_duration(_WATCHDOG_LEAST_S)} or more.",
             code=ErrorCode.BAD_VALUE,
         )
     return watchdog_s

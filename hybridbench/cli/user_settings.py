@@ -188,7 +188,7 @@ def _read(path: Path) -> dict[str, object] | None:
             f"{path}: cannot be read: {error.strerror}.", code=ErrorCode.NOT_READABLE
         ) from error
     except ValueError as error:
-        raise ConfigError(f"{path}: no valid TOML: {error}.", code=ErrorCode.DAMAGED) from error
+        raise ConfigError(f"{path}: not valid TOML: {error}.", code=ErrorCode.DAMAGED) from error
 
 
 def _settings(

@@ -97,14 +97,14 @@ def _ask(executable: Path, search_path: str, path: str) -> tuple[str, str, str]:
         )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
-            f"python:{path}: it did not say what it has within {_PATIENCE_S:.0f} s; try whether it "
-            'answers to `-c "import torch"`, or when the machine has less to do.'
+            f"python:{path}: it did not report its versions within {_PATIENCE_S:.0f} s; check that "
+            '`-c "import torch"` works, or retry when the machine is less busy.'
         ) from error
     except OSError as error:
         raise ConfigError(f"python:{path}: it cannot be started: {error}.") from error
     lines = done.stdout.splitlines()
     if done.returncode != 0 or len(lines) < 2:
-        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise ConfigError(f"python:{path}: it does not run Python code: {last}.")
     word, _, told = lines[1].partition(" ")
     return lines[0], word, told

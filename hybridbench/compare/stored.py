@@ -58,8 +58,8 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
     if len(stored) < len(plan.sides) and like.duration_s > plan.max_time_s:
         raise UsageError(
             f"{stored[0][0].name} was planned for {format_duration(like.duration_s)}, and a live "
-            f"version beside it runs as long: give --max-time {format_duration(like.duration_s)} "
-            "or compare stored runs only.",
+            f"version must run as long: pass --max-time {format_duration(like.duration_s)} or "
+            "compare stored runs only.",
             code=ErrorCode.NEEDS_OPTION,
         )
     manifest = ComparisonManifest(

@@ -63,8 +63,8 @@ def find_revision(ref: str, root: Path | None = None) -> Revision:
         ]
         if not modules:
             raise UsageError(
-                f"git:{ref}: {commit[:10]} is from before there was an engine worker; compare with "
-                "a later revision.",
+                f"git:{ref}: {commit[:10]} is older than the engine worker; compare with a later "
+                "revision.",
                 code=ErrorCode.OTHER_VERSION,
             )
         subject = git(place, "log", "-1", "--format=%s", commit) or ""
@@ -92,8 +92,8 @@ def worktree(revision: Revision) -> Iterator[Path]:
         made = git(revision.root, "worktree", "add", "--detach", str(tree), revision.commit)
         if made is None:
             raise UsageError(
-                f"git cannot check out {revision.commit[:10]} into {tree}: see `git worktree list` "
-                "and the space of the temporary directory."
+                f"git cannot check out {revision.commit[:10]} into {tree}: check `git worktree "
+                "list` and the free space of the temporary directory."
             )
         try:
             yield tree

@@ -65,7 +65,7 @@ def _known() -> str:
         spans = [span for d in DEFECTS if d.source.startswith(f"{project}#") for span in d.versions]
         first, last = min(Version(a) for a, _ in spans), max(Version(b) for _, b in spans)
         parts.append(f"{project}-{first} to {project}-{last}")
-    return f"known are {', '.join(parts)}."
+    return f"choose one of {', '.join(parts)}."
 
 
 def _refuse_overlaps(defects: Sequence[Defect]) -> None:

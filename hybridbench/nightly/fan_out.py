@@ -207,8 +207,9 @@ def _plan_files(nightly: PlannedRun) -> list[_File]:
     for index, (path, source) in enumerate(beside.items()):
         if path.startswith("../"):
             raise UsageError(
-                f"--format k8s: the profile {path} lies above the plan, where no volume reaches; "
-                "put it beside the plan, or name it by its whole path in the image."
+                f"--format k8s: the profile {path} is outside the plan's directory, whose files "
+                "alone are included; move it beside the plan, or use its absolute path in the "
+                "image."
             )
         files.append(_File(f"profile-{index}.yaml", path, Path(source).read_text(encoding="utf-8")))
     return files

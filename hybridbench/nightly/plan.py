@@ -220,7 +220,7 @@ def _refuse_reruns_at_length(source: Source) -> None:
         instead = "extend: 0" if factor == 1 else "extend: auto"
         raise ConfigError(
             f"{source.place(('policy', 'extend_inconclusive'))}: policy.extend_inconclusive is no "
-            f"key any more, as an undecided soak goes on by itself; write {instead} instead."
+            f"longer a key, because an undecided soak extends itself; write {instead} instead."
         )
 
 
@@ -254,7 +254,7 @@ def _lengths(entry: Common, where: KeyPath, plan: Plan) -> Iterator[tuple[KeyPat
         if value is not None and value < SHORTEST_S:
             yield (
                 (*where, key),
-                f"{key}: nothing can be judged in less than {SHORTEST_S:g}s; give more",
+                f"{key}: too short to be judged; use at least {SHORTEST_S:g}s",
             )
     duration_s = plan.duration_s if entry.duration_s is None else entry.duration_s
     if least_s is not None and duration_s is not None and least_s > duration_s:

@@ -56,7 +56,7 @@ def read_document(
             missing or f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_FOUND
         ) from error
     if not isinstance(stored, dict):
-        raise RunDirectoryError(f"{path} holds no JSON object", code=ErrorCode.DAMAGED)
+        raise RunDirectoryError(f"{path} is not a JSON object", code=ErrorCode.DAMAGED)
     if stored.get("schema") != schema:
         raise RunDirectoryError(
             f"{path} has schema {stored.get('schema')!r}, and this hybridbench reads {schema!r} "

@@ -41,7 +41,7 @@ def described_defects(*names: str) -> tuple[Defect, ...]:
     if done.returncode == ExitCode.USAGE:
         raise UsageError(said)
     if done.returncode != 0:
-        last = (said.splitlines() or ["it says nothing"])[-1]
+        last = (said.splitlines() or ["it printed nothing"])[-1]
         raise WorkerFailedError(f"the catalog of defects cannot be read: {last}.")
     # Our own child wrote it.
     found: tuple[Defect, ...] = pickle.loads(done.stdout)  # noqa: S301

@@ -71,15 +71,15 @@ def read_series(
     table = _table(source, text, TableOptions(source, time_column, interval_s))
     if interval_s is not None and table.has_times:
         raise UsageError(
-            f"--interval {format_duration(interval_s)}: {source} has times of its own; leave it "
-            "out.",
+            f"--interval {format_duration(interval_s)}: {source} already has times; leave the "
+            "option out.",
             code=ErrorCode.OPTION_CONFLICT,
         )
     for column in table.columns:
         _refuse_far_times(column, source)
     if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in table.columns):
         raise ConfigError(
-            f"{source}: no column has two numbers beside the time; is it the right file?"
+            f"{source}: no column has two numbers apart from the time; is it the right file?"
         )
     return SeriesFile(source, tuple(table.columns), tuple(table.notes))
 
@@ -142,8 +142,8 @@ def _refuse_far_times(column: RawColumn, source: str) -> None:
     far = ~(np.abs(column.t_s) <= WALL_S_MAX)
     if far.any():
         raise ConfigError(
-            f"{source}: series {column.name} has a time of {column.t_s[far][0]:g} s, which is "
-            "none; take that row out."
+            f"{source}: series {column.name} has a time of {column.t_s[far][0]:g} s, which is not "
+            "a time; remove that row."
         )
 
 
@@ -154,6 +154,6 @@ def _refuse_long_lines(data: bytes, source: str) -> None:
     number, length = longest_line(data)
     if length > LINE_BYTES_MAX:
         raise ConfigError(
-            f"{source}:{number}: a line of {length / MIB:.0f} MiB; a table has a line for each "
-            "moment: is it the right file?"
+            f"{source}:{number}: a line of {length / MIB:.0f} MiB; a table has one line per "
+            "sample: is it the right file?"
         )

@@ -150,7 +150,7 @@ def _range(index: int, name: str, values: list[object], options: TableOptions) -
         numbers = np.array([_pair(entry) for entry in values], dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f'{options.source}: series {name} has a value that is no [time, "number"] pair '
+            f'{options.source}: series {name} has a value that is not a [time, "number"] pair '
             f"({error})."
         ) from error
     numbers = numbers.reshape(-1, 2)

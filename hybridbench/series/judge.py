@@ -112,8 +112,8 @@ def worst(kinds: Sequence[VerdictKind]) -> VerdictKind:
 def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
     if options != JudgeOptions():
         raise UsageError(
-            f"{path}: is a run, judged by its own profile; give {path}/samples.jsonl to judge "
-            "chosen columns.",
+            f"{path}: is a run, which its own profile judges; pass {path}/samples.jsonl to judge "
+            "single columns.",
             code=ErrorCode.OPTION_CONFLICT,
         )
     from hybridbench.analysis.judge import judge
@@ -236,8 +236,8 @@ class _JudgedFile:
             return same[0]
         if same:
             raise UsageError(
-                f"{option} {name}: {len(same)} series of {self.file.source} bear that name, the "
-                f"first is {same[0].name}; give one with its labels."
+                f"{option} {name}: {len(same)} series of {self.file.source} have that name, the "
+                f"first is {same[0].name}; name one with its labels."
             )
         names = self.file.names()
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -399,8 +399,8 @@ class _JudgedFile:
         if moment.absolute != self._absolute:
             counts = "dates" if self._absolute else "seconds from its start"
             raise UsageError(
-                f"--steady-at {text}: {self.file.source} tells its times as {counts}; write the "
-                "time so, or a duration such as 10m.",
+                f"--steady-at {text}: {self.file.source} has its times as {counts}; write the time "
+                "in that form, or a duration such as 10m.",
                 code=ErrorCode.BAD_VALUE,
             )
         return max(0.0, float(moment.t_s[0]) - self._zero_s)

@@ -133,7 +133,7 @@ def mprof(text: str, options: TableOptions) -> RawTable:
 def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
     """Columns of ``grid``: its time column first found, then the numbers of each other one."""
     if not grid.rows:
-        raise ConfigError(f"{options.source}: has a heading and no rows; nothing can be judged.")
+        raise ConfigError(f"{options.source}: has a header and no rows.")
     columns = list(zip(*grid.rows, strict=True))
     keys = _keys(grid, columns)
     parts = _parts(grid, keys)
@@ -220,7 +220,7 @@ def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
     lines = text.splitlines()
     first = next((i for i, line in enumerate(lines) if _is_heading(line)), None)
     if first is None:
-        raise ConfigError(f"{options.source}: has no lines but comments; give a table.")
+        raise ConfigError(f"{options.source}: has only comments; pass a table.")
     delimiter = _delimiter(lines[first])
     rows = _all_rows(lines, first, delimiter, options)
     head = [name.strip() for name in rows[0][1]]
@@ -293,7 +293,7 @@ def _all_rows(
     except csv.Error as error:
         line = rows[-1][0] + 1 if rows else 1
         raise ConfigError(
-            f"{options.source}:{line}: is no table ({error}); is a quote left open?"
+            f"{options.source}:{line}: is not a table ({error}); is a quote left open?"
         ) from error
     return rows
 

@@ -50,7 +50,7 @@ def per_hour(threshold: Threshold, meaning: Meaning) -> float:
     match = _NUMBER.fullmatch(threshold.amount)
     if match is None:
         raise UsageError(
-            f"--threshold {threshold.text}: {threshold.amount!r} is no amount; {_FORM}.",
+            f"--threshold {threshold.text}: {threshold.amount!r} is not an amount; {_FORM}.",
             code=ErrorCode.BAD_VALUE,
         )
     number, unit = match.groups()

@@ -77,7 +77,8 @@ class FrameReader(Generic[Received]):
         magic, version = _PREAMBLE.unpack_from(self._pending)
         if magic != _MAGIC:
             raise WorkerFailedError(
-                f"the {self._peer} does not speak the hybridbench wire.", code=ErrorCode.OTHER_WIRE
+                f"the {self._peer} does not speak hybridbench's wire protocol.",
+                code=ErrorCode.OTHER_WIRE,
             )
         if version != PROTOCOL_VERSION:
             raise WorkerFailedError(

@@ -52,8 +52,8 @@ def _pools(profile: ProfileKeys) -> Iterator[Fault]:
     if first + answer > pools.max_context_len:
         yield (
             ("pools", "max_context_len"),
-            f"{pools.max_context_len} cannot hold a first turn of prompt up to {first} + output "
-            f"{answer}; at least {first + answer}",
+            f"{pools.max_context_len} cannot hold a first turn with a prompt of up to {first} + "
+            f"output {answer}; at least {first + answer}",
         )
     prompt = max_prompt_tokens(profile)
     # One page stays free, so that a decode step never finds the last one half taken.
@@ -62,7 +62,7 @@ def _pools(profile: ProfileKeys) -> Iterator[Fault]:
     if pools.kv_tokens < needed:
         yield (
             ("pools", "kv_tokens"),
-            f"{pools.kv_tokens} cannot hold one request of prompt up to {prompt} + output "
+            f"{pools.kv_tokens} cannot hold one request with a prompt of up to {prompt} + output "
             f"{answer}; at least {needed}",
         )
     config = profile.engine_config()
@@ -96,12 +96,12 @@ def _arrival(profile: ProfileKeys) -> Iterator[Fault]:
         if arrival.concurrency is None:
             yield ("arrival", "concurrency"), "is missing; a closed loop needs it, for example 32"
         if arrival.rate_per_s is not None:
-            yield ("arrival", "rate"), "has no meaning in a closed loop; use process: poisson"
+            yield ("arrival", "rate"), "has no effect in a closed loop; use process: poisson"
     else:
         if arrival.rate_per_s is None:
             yield ("arrival", "rate"), "is missing; poisson arrivals need it, for example 40/s"
         if arrival.concurrency is not None:
-            yield ("arrival", "concurrency"), "has no meaning with poisson arrivals; use rate"
+            yield ("arrival", "concurrency"), "has no effect with poisson arrivals; use rate"
     if arrival.ramp is not None and arrival.ramp.over_s <= 0:
         yield ("arrival", "ramp", "over"), "must be more than 0s"
     bursts = arrival.bursts
@@ -131,7 +131,7 @@ def _queue(profile: ProfileKeys) -> Iterator[Fault]:
     if total > 1:
         yield ("priorities",), f"take {total:g} of the requests in all; at most 1"
     if priorities and not engine.enable_priority_scheduling:
-        yield ("priorities",), "mean nothing unless engine.enable_priority_scheduling is true"
+        yield ("priorities",), "have no effect unless engine.enable_priority_scheduling is true"
     controls = profile.controls
     if controls.pause_every_s is not None and controls.pause_for_s >= controls.pause_every_s:
         yield (
@@ -195,7 +195,7 @@ def _times(profile: ProfileKeys) -> Iterator[Fault]:
         if starts[index] <= starts[index - 1]:
             yield (
                 ("promise", index, "from"),
-                f"is {starts[index]:g}s; entries go up, and the one before begins at "
+                f"is {starts[index]:g}s; entries must ascend, and the one before begins at "
                 f"{starts[index - 1]:g}s",
             )
 

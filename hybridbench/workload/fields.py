@@ -124,7 +124,7 @@ def _range_list(value: TokenRange) -> list[int]:
 
 def _threshold_text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no threshold; write 'rss.slope<200MiB/h'")  # noqa: TRY004
+        raise ValueError(f"{value!r} is not a threshold; write 'rss.slope<200MiB/h'")  # noqa: TRY004
     threshold = parse_threshold(value)
     if threshold.stat is Stat.RATIO:
         raise ValueError(f"{value!r} compares two versions, and a run is one: give it to compare")

@@ -220,7 +220,7 @@ def _cells(line: str, place: str) -> list[str]:
     try:
         return next(csv.reader([line]), [])
     except csv.Error as error:
-        raise ConfigError(f"{place}: is no row of a table: {error}.") from error
+        raise ConfigError(f"{place}: is not a table row: {error}.") from error
 
 
 def _json_record(line: str, place: str) -> dict[str, object]:

@@ -51,7 +51,8 @@ def parse_length_scale(text: str) -> Fraction:
         scale = Fraction(0)
     if not 0 < scale <= 1:
         raise UsageError(
-            f"--length-scale {text} is not a scale; write 1/32 or 0.05, at most 1.",
+            f"--length-scale {text} is not a factor; write a number of at most 1, such as 1/32 or "
+            "0.05.",
             code=ErrorCode.BAD_VALUE,
         )
     return scale
@@ -69,7 +70,8 @@ def parse_speedup(text: str) -> float:
         speedup = 0.0
     if not 0 < speedup < _MAX_SPEEDUP:
         raise UsageError(
-            f"--speedup {text} is not a speed-up; write 20, more than 0.", code=ErrorCode.BAD_VALUE
+            f"--speedup {text} is not a factor; write a number above 0, such as 20.",
+            code=ErrorCode.BAD_VALUE,
         )
     return speedup
 

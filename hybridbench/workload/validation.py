@@ -94,7 +94,7 @@ def nearest(name: str, choices: Collection[str]) -> str:
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]}?"
-    return f"known are {', '.join(choices)}"
+    return f"choose one of {', '.join(choices)}"
 
 
 def full_stop(sentence: str) -> str:

@@ -41,7 +41,7 @@ def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
         (["--profile", "absent.yaml"], "absent.yaml"),
         (["--defect", "lru-reference-cycles"], "did you mean lru-reference-cycle"),
         (["--duration", "1h30"], "write 90s, 5m"),
-        (["--duration", "5s"], "nothing can be judged"),
+        (["--duration", "5s"], "too short to be judged"),
         (["--set", "pools.mamba_slots"], "write KEY=VALUE"),
         (["--set", "pools.mamba_slot=4"], "mamba_slots"),
         (["--speedup", "20"], "belong to --trace"),

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["plan", "absent.yaml"], "absent.yaml: there is no such plan; known are nightly."),
+        (["plan", "absent.yaml"], "absent.yaml: there is no such plan; choose one of nightly."),
         (["plan", "plan.yaml", "--budget", "soon"], "write 90s, 5m"),
         (["plan", "plan.yaml", "--defect", "lru-cycle"], "lru-reference-cycle"),
         (["cell", "plan.yaml", "--out", "o"], "either --id or --index"),

@@ -60,12 +60,21 @@ def test_a_defect_that_is_a_file_may_be_named_without_the_slugs() -> None:
     ("given", "said"),
     [
         ({"memray": "2m"}, "--memray 2m"),
-        ({"model": "qwen3-moe"}, "--model qwen3-moe: this run has qwen3-next"),
-        ({"duration": "3h"}, "--duration 3h: this run has 7200"),
+        (
+            {"model": "qwen3-moe"},
+            r"--model qwen3-moe: cannot be changed on --resume \(this run: qwen3-next",
+        ),
+        ({"duration": "3h"}, r"--duration 3h: cannot be changed on --resume \(this run: 2h"),
         ({"duration": "1x"}, "--duration: "),
-        ({"seed": 2}, "--seed 2: this run has 1"),
-        ({"defect": ["slow-step", "mine.py"]}, "--defect slow-step, mine.py: this run has lru"),
-        ({"defect": []}, "--defect none: this run has lru-reference-cycle"),
+        ({"seed": 2}, r"--seed 2: cannot be changed on --resume \(this run: 1"),
+        (
+            {"defect": ["slow-step", "mine.py"]},
+            r"--defect slow-step, mine.py: cannot be changed on --resume \(this run: lru",
+        ),
+        (
+            {"defect": []},
+            r"--defect none: cannot be changed on --resume \(this run: lru-reference-cycle",
+        ),
         ({"set_": ["pools.mamba_slots=8"]}, "--set cannot be combined with --resume"),
         ({"length_scale": "1/2"}, "--length-scale cannot be combined with --resume"),
     ],
@@ -88,6 +97,6 @@ def test_on_the_command_line_each_refusal_is_one_sentence(
     absent = one_sentence(hybridbench("soak", "--resume", str(tmp_path / "absent")))
 
     assert "ended as planned and has nothing left to resume" in finished
-    assert "--seed 7: this run has 1" in other
+    assert "--seed 7: cannot be changed on --resume (this run: 1)" in other
     assert "is not a run directory" in absent
     assert sorted(path.name for path in run.iterdir()) == before

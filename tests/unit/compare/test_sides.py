@@ -106,7 +106,7 @@ def test_an_interpreter_that_does_not_answer_is_refused_in_a_sentence(
     silent.chmod(0o755)
     monkeypatch.setattr(interpreters, "_PATIENCE_S", 0.2)
 
-    with pytest.raises(ConfigError, match="it did not say what it has within 0 s; try"):
+    with pytest.raises(ConfigError, match="it did not report its versions within 0 s; check"):
         find_interpreter(str(silent))
 
 

@@ -53,7 +53,7 @@ def test_an_unknown_revision_is_refused_in_a_sentence(repository: Path) -> None:
 
 
 def test_a_revision_from_before_the_worker_is_refused_by_its_commit(repository: Path) -> None:
-    with pytest.raises(UsageError, match="is from before there was an engine worker"):
+    with pytest.raises(UsageError, match="is older than the engine worker"):
         find_revision("HEAD~1", repository)
 
 

@@ -200,5 +200,5 @@ def test_a_profile_above_the_plan_is_refused_for_kubernetes(tmp_path: Path) -> N
     (tmp_path / "plans").mkdir()
     planned = planned_run(tmp_path / "plans", "name: t\ncells: [{profile: ../mine.yaml}]\n")
 
-    with pytest.raises(UsageError, match="lies above the plan"):
+    with pytest.raises(UsageError, match="outside the plan"):
         rendered(planned, "k8s", TARGET)

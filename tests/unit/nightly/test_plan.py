@@ -32,7 +32,7 @@ FAULTS = {
         "cells:\n  - {profile: smoke}",
         ":4: there are two cells qwen3-next+smoke (the other at",
     ),
-    "too short": ("duration: 5s", ":3: duration: nothing can be judged in less than 20s"),
+    "too short": ("duration: 5s", ":3: duration: too short to be judged; use at least 20s"),
     "too short to decide": (
         "duration: 30m\ncells:\n  - {id: brief, profile: smoke, duration: 3m}",
         ":5: brief lasts 3m, too short to judge growth of memory: profile smoke needs ",
@@ -43,7 +43,7 @@ FAULTS = {
     ),
     "what older versions ran again": (
         "policy:\n  extend_inconclusive: 2",
-        ":4: policy.extend_inconclusive is no key any more, as an undecided soak goes on by "
+        ":4: policy.extend_inconclusive is no longer a key, because an undecided soak extends "
         "itself; write extend: auto instead.",
     ),
     "what older versions did not run again": (

@@ -71,7 +71,7 @@ def test_the_leak_table_has_both_rates_and_the_interval_of_their_difference() ->
         "+3.70 GiB/h",
         "+3.70 GiB/h",
     )
-    assert table.columns[5] == "99.9 % interval of B − A"
+    assert table.columns[5] == "99.9 % interval of B \N{MINUS SIGN} A"
 
 
 def test_the_versions_table_shows_the_engine_that_ran() -> None:

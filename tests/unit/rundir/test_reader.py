@@ -201,7 +201,7 @@ def test_a_run_killed_before_its_first_sample_is_empty_not_broken(tmp_path: Path
         ('{"schema": "hybridbench.run/2"}', "hybridbench.run/2"),
         ('{"schema": "hybridbench.run/1"}', "`run_id`"),
         ('{"run_id": ', "is not JSON"),
-        ("[]", "no JSON object"),
+        ("[]", "not a JSON object"),
     ],
 )
 def test_a_manifest_that_cannot_be_trusted_ends_in_one_sentence(

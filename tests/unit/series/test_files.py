@@ -182,7 +182,7 @@ def test_a_time_before_each_number_of_ps_needs_no_interval(tmp_path: Path) -> No
     text = "1800000000 500\n1800000010 502\n"
 
     assert values(read(tmp_path, text)) == {"RSS": [(0, 500), (10, 502)]}
-    with pytest.raises(UsageError, match="times of its own"):
+    with pytest.raises(UsageError, match="already has times"):
         read(tmp_path, text, interval_s=10.0)
 
 

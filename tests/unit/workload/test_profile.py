@@ -156,7 +156,7 @@ SENTENCES = {
     "pools:\n  kv_tokens: 4096\n  mamba_slotz: 3": (
         "f.yaml:6: pools: unknown key mamba_slotz; did you mean mamba_slots?"
     ),
-    "output: {zzz: 1}": "f.yaml:4: output: unknown key zzz; known are tokens.",
+    "output: {zzz: 1}": "f.yaml:4: output: unknown key zzz; choose one of tokens.",
     "duration: 1:30": "f.yaml:4: duration: 1:30 is ambiguous; write 90s, 1h30m or 1.5h.",
     "pools:\n  kv_tokens: 8MiB": "f.yaml:5: pools.kv_tokens: must be a whole number, not '8MiB'.",
     "pools: 5": (
@@ -172,8 +172,8 @@ SENTENCES = {
         "pools: {kv_tokens: 512, max_context_len: 1096}\n"
         "prompts: {system_tokens: 900, user_tokens: 100}\noutput: {tokens: 96}"
     ): (
-        "f.yaml:4: pools.kv_tokens 512 cannot hold one request of prompt up to 1000 + output "
-        "96; at least 1097."
+        "f.yaml:4: pools.kv_tokens 512 cannot hold one request with a prompt of up to 1000 + "
+        "output 96; at least 1097."
     ),
     "pools: {mamba_slots: 2}\nengine: {mamba_scheduler_strategy: extra_buffer}": (
         "f.yaml:4: pools.mamba_slots 2 cannot hold the state of one running request, one "
@@ -334,8 +334,8 @@ OVERRIDES = {
         "--set pools.mamba_slotz=64: pools: unknown key mamba_slotz; did you mean mamba_slots?"
     ),
     ("pools.kv_tokens", "12"): (
-        "--set pools.kv_tokens=12: pools.kv_tokens 12 cannot hold one request of prompt up to 224 "
-        "+ output 24; at least 249."
+        "--set pools.kv_tokens=12: pools.kv_tokens 12 cannot hold one request with a prompt of up "
+        "to 224 + output 24; at least 249."
     ),
     ("name.x", "1"): "--set name.x=1: name has no keys of its own.",
     ("promise.7.rss", "1GB/h"): "--set promise.7.rss=1GB/h: promise.7 has no keys of its own.",

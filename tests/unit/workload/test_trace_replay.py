@@ -333,13 +333,13 @@ def test_a_length_scale_that_cannot_be_says_what_would_be_right(text: str) -> No
         parse_length_scale(text)
 
     assert str(caught.value) == (
-        f"--length-scale {text} is not a scale; write 1/32 or 0.05, at most 1."
+        f"--length-scale {text} is not a factor; write a number of at most 1, such as 1/32 or 0.05."
     )
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "fast", "nan", "inf", ""])
 def test_a_speedup_that_cannot_be_says_what_would_be_right(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is not a speed-up; write 20, more than 0\.$"):
+    with pytest.raises(UsageError, match=r"is not a factor; write a number above 0, such as 20\.$"):
         parse_speedup(text)
 
 
