@@ -60,14 +60,10 @@ def test_a_request_that_leaves_at_any_step_takes_nothing_along(how: str, script:
         assert healthy.engine.counters.draft_tails > 0
     stages: Counter[str] = Counter()
 
-    for at in range(healthy.steps):
-        for rid in script.prompts:
-            run = ScriptedRun(script)
-            for _ in range(at):
-                run.step()
-            left = run.engine.abort(rid) if how == "abort" else run.engine.disconnect(rid)
-            if not left:
-                continue
+    for at, live in enumerate(healthy.live_before):
+        for rid in live:
+            run = ScriptedRun.again(script, at)
+            assert run.engine.abort(rid) if how == "abort" else run.engine.disconnect(rid)
             run.run()
             assert_idle_and_clean(run.engine)
             others = {other: tokens for other, tokens in run.outputs.items() if other != rid}

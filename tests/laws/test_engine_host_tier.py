@@ -144,7 +144,7 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
     programs = ((f"seed {seed}, {name}", make_program(name, seed))
                 for seed, name in enumerate(SQUEEZES))  # fmt: skip
 
-    seen = run_against_oracle(programs, 400, check_empty)
+    seen = run_against_oracle(programs, 250, check_empty)
 
     for event in (
         "prefix_hits", "node_splits", "retracts", "refusals", "abort_queued", "abort_decode",

@@ -98,9 +98,9 @@ def names_of(page_size: int) -> list[str]:
 
 
 WANTED = {
-    1: {"cow_copies": 150, "track_donations": 400, "tombstones": 200, "retracts": 5},
-    16: {"cow_copies": 80, "track_donations": 180, "tombstones": 50, "retracts": 3},
-    64: {"cow_copies": 15, "track_donations": 70, "tombstones": 10, "retracts": 1},
+    1: {"cow_copies": 90, "track_donations": 250, "tombstones": 120, "retracts": 3},
+    16: {"cow_copies": 30, "track_donations": 80, "tombstones": 20, "retracts": 2},
+    64: {"cow_copies": 8, "track_donations": 30, "tombstones": 5, "retracts": 1},
 }
 
 
@@ -119,7 +119,7 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
             break
         program = make_program(page_size, name, buffer, seed)
         try:
-            program.run(400)
+            program.run(250)
             program.compare_with_oracle()
             assert program.engine.flush_cache()
             assert_idle_and_clean(program.engine)

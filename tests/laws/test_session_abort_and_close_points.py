@@ -30,15 +30,12 @@ def test_a_turn_that_is_aborted_at_any_step_takes_nothing_along(script: SessionS
     stages: Counter[str] = Counter()
     whole = healthy(script)
 
-    for at in range(whole.steps):
-        for name in SESSIONS:
-            run = SessionRun(script)
-            for _ in range(at):
-                run.step()
+    for at, turns in enumerate(whole.turns_before):
+        for name in turns:
+            run = SessionRun.again(script, at)
             session = run.engine.scheduler.sessions.get(name)
             assert session is not None
-            if session.req is None:
-                continue
+            assert session.req is not None
             run.engine.abort(session.req.rid)
             run.run()
             REFERENCE.check(script, run)
@@ -55,9 +52,7 @@ def test_a_session_that_is_closed_at_any_step_gives_everything_back(script: Sess
 
     for at in range(whole.steps):
         for name in SESSIONS:
-            run = SessionRun(script)
-            for _ in range(at):
-                run.step()
+            run = SessionRun.again(script, at)
             held = len(run.engine.pools.sessions.slots)
             assert run.engine.close_session(name)
             closes["idle, with a slot"] += held > len(run.engine.pools.sessions.slots)
@@ -75,14 +70,13 @@ def test_a_session_that_is_closed_at_any_step_gives_everything_back(script: Sess
 def test_a_client_that_leaves_at_any_step_leaves_an_open_session(script: SessionScript) -> None:
     whole = healthy(script)
 
-    for at in range(0, whole.steps, 2):
-        run = SessionRun(script)
-        for _ in range(at):
-            run.step()
+    for at, turns in enumerate(whole.turns_before):
+        if at % 2 or "s" not in turns:
+            continue
+        run = SessionRun.again(script, at)
         session = run.engine.scheduler.sessions.get("s")
         assert session is not None
-        if session.req is None:
-            continue
+        assert session.req is not None
         rid = session.req.rid
         run.engine.disconnect(rid)
         del run._turn_of[rid]
@@ -100,9 +94,7 @@ def test_a_turn_that_is_pushed_back_at_any_step_goes_on_from_what_counts(
     retracts = 0
 
     for at in range(whole.steps):
-        run = SessionRun(script)
-        for _ in range(at):
-            run.step()
+        run = SessionRun.again(script, at)
         run.engine.pause_generation("retract")
         run.engine.continue_generation()
         run.run()
