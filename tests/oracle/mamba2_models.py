@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 from tests.model_steps import Running, Stepper
 from tests.oracle.agreement import Look
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def randomise(model: PreTrainedModel) -> None:
@@ -51,6 +53,8 @@ def logits(model: PreTrainedModel, tokens: list[int]) -> Tensor:
 @torch.inference_mode()
 def cached(model: PreTrainedModel, tokens: list[int], conv_kernel: int) -> list[Tensor]:
     """What the layers hold after ``tokens``, in the order of ``_held``."""
+    from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
+
     layers = model(torch.tensor([tokens]), use_cache=True).past_key_values.layers
     found: list[Tensor] = []
     for layer in layers:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import FalconH1Config, FalconH1ForCausalLM
-from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
 
 from tests.oracle.agreement import Agreement, texts
 from tests.oracle.mamba2_models import at_cached, cached, exact, logits, randomise
+
+if TYPE_CHECKING:
+    from transformers import FalconH1Config, FalconH1ForCausalLM
 
 VOCAB = 101
 
@@ -116,6 +117,9 @@ SHAPES |= {f"random {seed}": _anything(seed) for seed in range(2)}
 @pytest.fixture(params=SHAPES)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A random model as transformers saves it, in several files."""
+    # Loading it takes seconds: only who runs these tests pays.
+    from transformers import FalconH1Config, FalconH1ForCausalLM
+
     torch.manual_seed(3)
     model = FalconH1ForCausalLM(FalconH1Config(**{**_SMALL, **SHAPES[request.param]}))
     randomise(model)
@@ -126,6 +130,8 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def loaded(path: Path, dtype: torch.dtype) -> tuple[FalconH1ForCausalLM, int]:
     """The model, and the width of its convolutions."""
+    from transformers import FalconH1ForCausalLM
+
     model = FalconH1ForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
     assert model.config.mamba_d_conv is not None
     return (model.double() if dtype == torch.float64 else model), model.config.mamba_d_conv
@@ -162,6 +168,8 @@ def test_float64_agrees_with_transformers_made_exact(path: Path) -> None:
 
 
 def _exact_mup_vector(config: FalconH1Config) -> torch.Tensor:
+    from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
+
     # While transformers is made exact, torch.float32 is not float32.
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)

@@ -6,16 +6,17 @@ Bounds in float32: median difference 1e-4, each position 1e-3, at logits of scal
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import GptOssConfig, GptOssForCausalLM
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tests.oracle.agreement import Agreement, texts
+
+if TYPE_CHECKING:
+    from transformers import GptOssForCausalLM
 
 VOCAB = 101
 
@@ -85,6 +86,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=SHAPES)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model as transformers saves it; norms, sinks and biases are random too."""
+    # Loading it takes seconds: only who runs these tests pays.
+    from transformers import GptOssConfig, GptOssForCausalLM
+
     directory = tmp_path_factory.mktemp("gpt-oss")
     torch.manual_seed(3)
     model = GptOssForCausalLM(GptOssConfig(**{**_SMALL, **SHAPES[request.param]}))
@@ -110,6 +114,8 @@ def logits(model: GptOssForCausalLM, tokens: list[int]) -> Tensor:
 
 
 def test_float32_agrees_with_transformers(path: Path) -> None:
+    from transformers import GptOssForCausalLM
+
     model = GptOssForCausalLM.from_pretrained(
         path, dtype=torch.float32, experts_implementation="eager"
     )
@@ -125,6 +131,9 @@ def test_float64_agrees_with_transformers_made_exact(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Transformers computes norms and angles in float32 whatever it is asked; here it may not."""
+    from transformers import GptOssForCausalLM
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     model = GptOssForCausalLM.from_pretrained(
         path, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     ).double()

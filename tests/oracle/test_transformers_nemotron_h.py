@@ -6,15 +6,17 @@ Bounds in float32: median difference 1e-4, each position and state 1e-3, at logi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import NemotronHConfig, NemotronHForCausalLM
 
 from tests.oracle.agreement import Agreement, texts
 from tests.oracle.mamba2_models import at_cached, cached, exact, logits, randomise
+
+if TYPE_CHECKING:
+    from transformers import NemotronHForCausalLM
 
 VOCAB = 101
 
@@ -68,6 +70,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=SHAPES)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model as transformers saves it; norms, biases and decays are random too."""
+    # Loading it takes seconds: only who runs these tests pays.
+    from transformers import NemotronHConfig, NemotronHForCausalLM
+
     directory = tmp_path_factory.mktemp("nemotron-h")
     torch.manual_seed(3)
     model = NemotronHForCausalLM(NemotronHConfig(**{**_SMALL, **SHAPES[request.param]}))
@@ -77,6 +82,8 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def loaded(path: Path, dtype: torch.dtype) -> NemotronHForCausalLM:
+    from transformers import NemotronHForCausalLM
+
     return NemotronHForCausalLM.from_pretrained(
         path, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
     )

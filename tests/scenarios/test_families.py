@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.runs.defect_catalog import described_defects
 from hybridbench.selftest.matrix import Row, quick_matrix
 from hybridbench.selftest.run import SelfTest
+from hybridbench.worker.defect_catalog import described
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -18,7 +18,7 @@ def _rows() -> dict[str, Row]:
     """Those of the quick self-test whose finding names state slots."""
     return {
         row.name: row
-        for row in quick_matrix(described_defects())
+        for row in quick_matrix(described(()))
         if row.defect is not None and row.signature.subject in {"mamba", "state"}
     }
 
