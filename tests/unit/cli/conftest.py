@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+import typer.main
 
 from hybridbench.cli.app import main
 
@@ -21,6 +23,16 @@ class CommandLine(Protocol):
         self, *arguments: str, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Exit code and what was printed; a traceback is raised here as the exception it is of."""
+
+
+# Typer makes all commands and their options anew at every call, which costs more than most calls.
+_built_once = functools.cache(typer.main.get_command)
+
+
+@pytest.fixture(autouse=True)
+def _commands_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("typer.main.get_command", "typer.testing._get_command"):
+        monkeypatch.setattr(place, _built_once)
 
 
 @pytest.fixture
