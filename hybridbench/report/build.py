@@ -293,7 +293,9 @@ def _bound_row(result: MetricResult) -> tuple[str, ...]:
     limit = "none"
     if result.limit_per_hour is not None:
         limit = f"≤ {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
-    needed = f"; needs {format_duration(result.needed_s)}" if result.needed_s is not None else ""
+    needed = ""
+    if result.needed_s is not None:
+        needed = f"; a judged window of about {format_duration(result.needed_s)} would decide"
     return (
         result.metric,
         "PASS" if result.outcome == VerdictKind.CLEAN else result.outcome,

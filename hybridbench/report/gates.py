@@ -154,7 +154,7 @@ def _metric_gate(result: MetricResult) -> Gate:
     if state is GateState.SKIPPED:
         parts.insert(0, f"not decided ({result.reason})")
     if result.needed_s is not None:
-        parts.append(f"needs {format_duration(result.needed_s)}")
+        parts.append(f"a judged window of about {format_duration(result.needed_s)} would decide")
     text = f"{metric_label(result.metric)}: {'; '.join(parts)}"
     start_s, end_s = result.window_s
     return Gate(result.metric, "growth", state, text, result.reason, end_s - start_s)

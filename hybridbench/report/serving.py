@@ -13,6 +13,7 @@ from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Table
 from hybridbench.report.wording import clock_text
 from hybridbench.sentences.rates import number
+from hybridbench.units import format_duration
 
 _LABELS: Final[Mapping[str, str]] = {
     "requests_per_s": "Requests/s",
@@ -44,7 +45,7 @@ def serving_table(verdict: Verdict) -> Table:
     note = ""
     if verdict.window_s is not None:
         start, end = (clock_text(t_s) for t_s in verdict.window_s)
-        note = f"From {start} to {end}, without the pauses for checkpoints. "
+        note = f"From {start} to {end}, without the pauses for checkpoints{_traffic(verdict)}. "
     note += "n is the number of requests"
     if timed:
         note += " (for ITL, of gaps between tokens). "
@@ -52,6 +53,14 @@ def serving_table(verdict: Verdict) -> Table:
     note += "."
     columns = ("", "mean or total", *shares, "n")
     return Table("Serving", columns, rows, frozenset(range(1, len(columns))), note)
+
+
+def _traffic(verdict: Verdict) -> str:
+    """How long the traffic lasted between the pauses, which may be much less than the window."""
+    for result in verdict.serving:
+        if result.name == "requests_per_s" and result.value > 0:
+            return f": {format_duration(result.count / result.value)} of traffic"
+    return ""
 
 
 def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table:

@@ -152,7 +152,12 @@ def can_rule_out(run: Unphrased) -> str:
     if memory.outcome == "LEAK":
         return f"{length} of memory samples: memory grows by {full_rate_text(rate, signed=False)}."
     upper = format_byte_rate(max(rate.upper, 0.0))
-    said = f"{length} of memory samples: growth above {upper} is ruled out (95 %)"
+    bound = (
+        f"growth above {upper} is ruled out"
+        if memory.outcome == "CLEAN"
+        else f"not decided, growth of up to {upper} is possible"
+    )
+    said = f"{length} of memory samples: {bound} (95 %)"
     shortest = LEAK_AFTER_STEADY_S if run.steady else LEAK_WITHOUT_STEADY_S
     if length_s < shortest:
         seen = " of steady state" if run.steady else ", as no steady event was seen"

@@ -246,8 +246,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=(
                 "waiting requests hold slots in 50 of 200 samples, first at 1m5s",
                 (
-                    "100 % of the 40 slots were taken in steps with retracts (60 events),"
-                    " which are 6 % of all steps"
+                    "waiting requests took a slot 40 times, 100 % of them in steps with retracts "
+                    "(60 events); 6 % of all steps have one"
                 ),
                 "still held at 1 checkpoint",
                 "reported by the engine's own check 2 times: r7 holds slot 4",
@@ -1033,10 +1033,15 @@ def test_every_code_of_a_note_has_a_sentence_here() -> None:
 def test_a_clean_run_says_what_it_rules_out_and_what_it_would_have_missed() -> None:
     clean = phrased(judge(healthy_record(Run(seed=1))))
     short = phrased(judge(healthy_record(Run(180.0, 60.0, probe_s=2.0))))
+    undecided = phrased(judge(healthy_record(Run(100.0, 40.0, probe_s=2.0))))
 
     assert clean.headline.startswith("CLEAN: no finding in 7m54s; memory grows by no more than ")
     assert "is ruled out (95 %); steady growth of about " in clean.can_rule_out
     assert "; a trend is called a leak only after 4m of steady state." in short.can_rule_out
+    # No limit is measured for so short a run, so that no bound is called one.
+    assert undecided.kind is VerdictKind.INCONCLUSIVE
+    assert ": not decided, growth of up to " in undecided.can_rule_out
+    assert "ruled out" not in undecided.can_rule_out
 
 
 def test_a_run_without_a_judged_window_rules_nothing_out() -> None:
