@@ -177,7 +177,9 @@ def settled(looks: Sequence[Look]) -> StopReason | None:
         return leak
     if last.verdict.kind is VerdictKind.CLEAN:
         if stage.stands(lambda look: look.verdict.kind is VerdictKind.CLEAN):
-            return StopReason("bounded", "two interim analyses in a row bound every gated metric")
+            return StopReason(
+                "bounded", "two interim analyses in a row find every gated metric below its limit"
+            )
         return None
     if decays:
         return _decay(stage)

@@ -164,7 +164,7 @@ def cell(
     out: Annotated[
         Path,
         typer.Option(
-            metavar="DIR", help="Results directory; the cell gets a directory of its own in it."
+            metavar="DIR", help="Results directory; the cell is stored in a directory below it."
         ),
     ],
     cell_id: Annotated[

@@ -73,7 +73,7 @@ def check_directory(option: str, path: Path | None) -> None:
         place = place.parent
     if not place.is_dir():
         raise UsageError(
-            f"{option} {path}: {place} is no directory; name another one.",
+            f"{option} {path}: {place} is not a directory; choose another one.",
             code=ErrorCode.NOT_WRITABLE,
         )
 

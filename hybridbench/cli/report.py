@@ -94,7 +94,7 @@ def report(
     if so_far:
         if format_ is not None or output is not None or open_page or threshold or quiet or verbose:
             raise UsageError(
-                "--so-far writes files of its own: leave out every other option.",
+                "--so-far cannot be combined with other options.",
                 code=ErrorCode.OPTION_CONFLICT,
             )
         raise typer.Exit(write_interim_report(directory))

@@ -133,9 +133,7 @@ def _list(rows: Sequence[Row]) -> None:
     # A defect that is caught ends on time; only what is healthy may stay open.
     more_s = sum(row.most_extend_s for row in rows if row.expect is not Expect.CAUGHT)
     if more_s:
-        summary += (
-            f"; healthy rows that stay undecided go on, for {more_s / 60:.0f} minutes at most"
-        )
+        summary += f"; undecided healthy rows are extended, by {more_s / 60:.0f} minutes at most"
     echo(summary)
 
 

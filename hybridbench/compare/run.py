@@ -215,7 +215,7 @@ class _Comparison:
                 requests = max(_FEWEST_REQUESTS, round(rates[0] * plan.block_s))
         self._writer.store(replace(self._writer.manifest, block_requests=requests))
         took = f"about {format_duration(plan.block_s)} of {sides[0].label}"
-        self._view.note(f"{requests} requests a block, {took}")
+        self._view.note(f"{requests} requests per block, {took}")
         for side in sides:
             first = self._served([side], plan.seed + _SEED_STRIDE, requests, ("0.", "warmup"))
             if first is None or self._interrupts.first is not None:
@@ -340,7 +340,7 @@ class _Comparison:
     def _round_line(self, sides: Sequence[ComparedSide]) -> str:
         of_round = {b.version: b.values for b in self._blocks if b.round == self._rounds}
         speeds = [
-            f"{side.label} {of_round[index].get('throughput_tokens_per_s', 0.0):.0f} tok/s"
+            f"{side.label} {of_round[index].get('throughput_tokens_per_s', 0.0):,.0f} tok/s"
             for index, side in enumerate(sides)
         ]
         most = self._plan.terms.looks[-1]

@@ -185,7 +185,8 @@ def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
     others = len(verdict.findings) - 1
     if others:
         parts.append(f"{others} more {'finding' if others == 1 else 'findings'} below.")
-    facts = [Fact(label, ". ".join(part.rstrip(".") for part in parts))] if parts else []
+    said = ". ".join(part.rstrip(".") for part in parts) + "." * bool(others)
+    facts = [Fact(label, said)] if parts else []
     by_time, by_event = _rates(verdict, finding)
     facts += [Fact("How fast", "; ".join(by_time))] if by_time else []
     facts += [Fact("Per event", "; ".join(by_event))] if by_event else []

@@ -110,7 +110,7 @@ def _headline(series: Sequence[Series], worse: Sequence[tuple[Series, Trend, Cha
     if not series:
         return "There is no run here."
     if all(_is_short(trend) for one in series for trend in one.trends):
-        return f"No series has the {FEWEST_BEFORE + 1} judged runs that a change needs to show."
+        return f"No series has the {FEWEST_BEFORE + 1} judged runs that change detection needs."
     if not worse:
         return "No quantity of any series changed for the worse."
     # The first bad run of the most recent series comes first.
@@ -134,9 +134,9 @@ def _tables(one: Series, every: Sequence[Series]) -> Iterable[Table]:
     )
     yield Table(
         title,
-        ("started", "version", "verdict", *(quantity.name for quantity in quantities)),
+        ("started", "engine", "verdict", *(quantity.name for quantity in quantities)),
         tuple(_row(point, quantities) for point in reversed(shown)),
-        frozenset(range(3, 3 + len(quantities))),
+        frozenset({0, *range(3, 3 + len(quantities))}),  # dates, too, are never torn
         f"{_count(left, 'older run')} left out." if left else "",
     )
 

@@ -37,7 +37,7 @@ class AllocationRecord:
         """
         loop, recorder = self._loop, self._loop.context.recorder
         length = format_duration(self._seconds)
-        loop.context.view.note(f"{length} more of traffic, with every allocation recorded")
+        loop.context.view.note(f"{length} of further traffic, with every allocation recorded")
         recorder.enter("allocations")
         loop.heap_scans_wanted = loop.samples_wanted = False
         finished = loop.driver.counts.finished

@@ -69,15 +69,13 @@ class LeakDiagnosis:
             return False
         loop = self._loop
         loop.samples_wanted = False
-        loop.context.view.note(
-            "diagnosing the idle worker: what its heap holds, and what it would give back"
-        )
+        loop.context.view.note("diagnosing: scanning the idle worker's heap")
         unharmed = loop.ask(self._request(_HARMLESS_STAGES), Diagnosis, _PATIENCE_S)
         if leaks:
             self._hold()
         destroyed = loop.ask(self._request(_DESTRUCTIVE_STAGES), Diagnosis, _PATIENCE_S)
         if unharmed is None or destroyed is None:
-            loop.context.recorder.note("the diagnosis was not answered in time")
+            loop.context.recorder.note("the worker did not answer the diagnosis in time")
             return False
         self._record(unharmed, destroyed, "leak" if leaks else "always")
         return True
@@ -104,9 +102,9 @@ class LeakDiagnosis:
         loop = self._loop
         pid, interrupts = loop.target.pid, loop.context.interrupts
         loop.context.view.note(
-            f"LEAK: the worker (pid {pid}) stays up for {format_duration(self._hold_s)}, idle "
-            f"and unchanged.  Reach it with `py-spy dump --pid {pid}`, `gdb -p {pid}` or "
-            f"/proc/{pid}/smaps; Ctrl-C ends the wait and the run goes on to its report."
+            f"LEAK: the worker (pid {pid}) stays up for {format_duration(self._hold_s)}, idle and "
+            f"unchanged.  Reach it with `py-spy dump --pid {pid}`, `gdb -p {pid}` or "
+            f"/proc/{pid}/smaps; press Ctrl-C to end the wait and write the report."
         )
         loop.context.recorder.event(Hold(pid, self._hold_s))
         asked_before = loop.interrupted

@@ -259,7 +259,8 @@ def _warnings(plan: SoakPlan, preview: Preview) -> Iterator[str]:
     yield from _stall_warnings(preview.stall)
     yield from _coverage_warnings(plan)
     if _INCREMENTAL_GC[0] <= sys.version_info[:3] <= _INCREMENTAL_GC[1]:
-        yield "this Python collects incrementally: what it calls generation 2 is no full collection"
+        yield "this Python collects incrementally: what it calls generation 2 is not a full "
+        "collection"
     if preview.stall is None:
         yield "no heap scan worked: uncollected garbage will not be measured"
 
@@ -273,9 +274,9 @@ def _length_warnings(preview: Preview) -> Iterator[str]:
     for one in preview.resolutions:
         if one.limit_per_h is None:
             yield (
-                f"no limit is measured for {one.metric} in a run of "
-                f"{format_duration(preview.duration_s)}: it stays undecided at that length, and "
-                "--extend lets the run go on"
+                f"the profile has no limit for {one.metric} in a run of "
+                f"{format_duration(preview.duration_s)}: it stays undecided unless --extend makes "
+                "the run longer"
             )
         elif one.smallest_per_h > one.limit_per_h:
             yield (
@@ -288,7 +289,7 @@ def _length_warnings(preview: Preview) -> Iterator[str]:
 def _stall_warnings(stall: Stall | None) -> Iterator[str]:
     if stall is not None and stall.left_out and stall.budget_s is not None:
         yield (
-            f"counting garbage ({stall.method}) holds the engine for {stall.stop_s * 1000:.0f} ms, "
+            f"counting garbage ({stall.method}) stops the engine for {stall.stop_s * 1000:.0f} ms, "
             f"above probe.max_stall_ms of {stall.budget_s * 1000:.0f}: it will be left out under "
             "traffic, and gc_collectible_bytes is not judged"
         )

@@ -165,12 +165,13 @@ def _seed(manifest: Manifest, run_dir: Path) -> int:
 
 def _is_no(run_dir: Path, key: str, value: float, kind: str) -> RunDirectoryError:
     return RunDirectoryError(
-        f"{run_dir / MANIFEST}: {key!r} is {value!r}, which is no {kind}: the run cannot go on; "
-        "start a new one"
+        f"{run_dir / MANIFEST}: {key!r} is {value!r}, which is no {kind}: the run cannot be "
+        "resumed; start a new one"
     )
 
 
 def _lacks(run_dir: Path, key: str) -> RunDirectoryError:
     return RunDirectoryError(
-        f"{run_dir / MANIFEST} lacks {key!r}, without which the run cannot go on: start a new one"
+        f"{run_dir / MANIFEST} lacks {key!r}, without which the run cannot be resumed: start a new "
+        "one"
     )

@@ -142,10 +142,14 @@ class Stopper:
     def _guard(self) -> StoppedEarly | None:
         room = self._memory.breached()
         if room is not None:
-            return StoppedEarly(LOW_MEMORY, _low("memory", room) + ": the kernel would kill soon")
+            return StoppedEarly(
+                LOW_MEMORY, _low("memory", room) + ": the kernel would soon kill the worker"
+            )
         room = self._disk.breached()
         if room is not None:
-            return StoppedEarly(LOW_DISK, _low("disk space", room) + ": the evidence must fit")
+            return StoppedEarly(
+                LOW_DISK, _low("disk space", room) + ": the results must fit on the disk"
+            )
         return None
 
     def _decide(self, verdicts: InterimVerdicts) -> StoppedEarly | None:

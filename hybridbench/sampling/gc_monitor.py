@@ -52,7 +52,7 @@ def set_gc_before_warmup(mode: str, thresholds: Sequence[int]) -> None:
         ConfigError: an unknown mode, or thresholds that are not three.
     """
     if mode not in GC_MODES:
-        raise ConfigError(f"gc: {mode!r} is no mode; choose {' or '.join(GC_MODES)}.")
+        raise ConfigError(f"gc: {mode!r} is not a mode; choose {' or '.join(GC_MODES)}.")
     if len(thresholds) not in {0, _GENERATIONS}:
         raise ConfigError(f"gc: {len(thresholds)} thresholds; the collector takes three.")
     if thresholds:

@@ -210,7 +210,7 @@ class _JudgedFile:
         for column in self.file.columns:
             if column.text_at is not None and not column.is_text:
                 line, cell = column.text_at
-                said.append(f"{column.name}: {cell!r} in line {line} is no number: left out")
+                said.append(f"{column.name}: {cell!r} in line {line} is not a number: left out")
         if self.options.steady_at is None:
             said.append(
                 "no start of steady state was given (--steady-at): the first tenth counts as "

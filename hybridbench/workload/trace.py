@@ -119,7 +119,7 @@ class TraceFile:
         for columns, found in _TABLES.items():
             if first.strip().split(",")[:1] == [columns[0]]:
                 return found
-        what = "the trace is empty" if not first.strip() else "this is no trace we know"
+        what = "the trace is empty" if not first.strip() else "unknown trace format"
         raise ConfigError(f"{self.path}:1: {what}; {_FORMATS}.")
 
     def _rows_of(self, lines: TextIO) -> Iterator[TraceRow]:

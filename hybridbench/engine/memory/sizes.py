@@ -25,7 +25,7 @@ def checked_size(need_size: object, what: str) -> int:
     if type(need_size) is not int:
         # Integers of numpy and torch are taken; a truth value is nobody's number of slots.
         if isinstance(need_size, bool) or not isinstance(need_size, SupportsIndex):
-            raise AllocationSizeError(f"{need_size!r} is no number of {what}")
+            raise AllocationSizeError(f"{need_size!r} is not a number of {what}")
         need_size = index(need_size)
     if need_size < 0:
         raise AllocationSizeError(f"cannot take {need_size} {what}: fewer than none")

@@ -81,7 +81,7 @@ def test_an_output_file_gets_the_text_and_standard_output_stays_empty(
     ("arguments", "said"),
     [
         (["--output", "x.md"], "--format"),
-        (["--so-far", "--open"], "leave out every other option"),
+        (["--so-far", "--open"], "cannot be combined with other options"),
         (["--format", "json", "--output", "run/samples.jsonl"], "evidence"),
         (["--format", "json", "--output", "run"], "name a file in it"),
         (["--format", "json", "--output", "absent/x.json"], "cannot write absent/x.json"),

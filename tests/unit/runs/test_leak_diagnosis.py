@@ -126,4 +126,6 @@ def test_a_worker_that_does_not_answer_leaves_a_note() -> None:
     target.post = lambda message: FakeTarget.post(target, message)  # type: ignore[method-assign]
     steps.run()
 
-    assert "the diagnosis was not answered in time" in [n.text for n in soak.sink.all_events(Note)]
+    assert "the worker did not answer the diagnosis in time" in [
+        n.text for n in soak.sink.all_events(Note)
+    ]

@@ -87,7 +87,7 @@ def test_a_run_too_short_for_its_limit_is_warned_of() -> None:
 def test_a_run_too_short_to_have_a_limit_is_warned_of() -> None:
     warnings = preview(make_plan(60.0)).warnings
 
-    assert sum("no limit is measured" in text for text in warnings) == 2
+    assert sum("has no limit for" in text for text in warnings) == 2
 
 
 def test_a_heap_scan_that_does_not_work_is_warned_of() -> None:

@@ -234,7 +234,7 @@ def test_a_trace_of_no_known_format_is_one_sentence(tmp_path: Path) -> None:
     )
     for content, complaint in (
         (b"", f":1: the trace is empty; {formats}"),
-        (b"hello\n", f":1: this is no trace we know; {formats}"),
+        (b"hello\n", f":1: unknown trace format; {formats}"),
         (b"\xff\xfe\x00", f": not a text file; {formats}"),
     ):
         path = tmp_path / "t"
