@@ -83,7 +83,8 @@ def _headline(files: Sequence[FileVerdict]) -> str:
     if parts:
         return "; ".join(parts)
     of_files = f" in {len(files)} files" if len(files) > 1 else ""
-    return f"{len(rows)} series{of_files}, each with its growth bounded"
+    which = "the series" if len(rows) == 1 else f"all {len(rows)} series"
+    return f"Growth is below the limit in {which}{of_files}"
 
 
 def _name(row: JudgedSeries, file: FileVerdict, files: Sequence[FileVerdict]) -> str:

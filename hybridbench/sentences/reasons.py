@@ -76,7 +76,7 @@ def _still_filling(data: _Data) -> str:
 def _too_few_samples(data: _Data) -> str:
     samples, needed = (f"{number(data, key):.0f}" for key in ("samples", "samples_needed"))
     judged = format_duration(number(data, "judged_s"))
-    return f"{samples} samples in {judged}, {needed} are needed"
+    return f"too few samples ({samples} of {needed} in {judged})"
 
 
 def _few_collections(data: _Data) -> str:

@@ -366,7 +366,7 @@ def _time_index(grid: Grid, options: TableOptions) -> int | None:
     if options.interval_s is not None:
         return None
     raise ConfigError(
-        f"{options.source}:{grid.lines[0]}: no column is a time; there are {', '.join(names)}: "
+        f"{options.source}:{grid.lines[0]}: no column is a time (columns: {', '.join(names)}); "
         "name one with --time-column, or give the time between two samples with --interval 10s.",
         code=ErrorCode.NEEDS_OPTION,
     )

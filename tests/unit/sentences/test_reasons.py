@@ -83,7 +83,7 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.TOO_FEW_SAMPLES,
         {"samples": 16, "judged_s": 474.0, "samples_needed": 30},
-        "16 samples in 7m54s, 30 are needed",
+        "too few samples (16 of 30 in 7m54s)",
     ),
     (ReasonCode.YOUNG_RUN, {}, "it grows, but the run is too short to tell whether that continues"),
     (

@@ -584,7 +584,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             {"why": to_json(FEW), "needed_s": 888.0, "judged_s": 474.0},
             subject="rss_anon_swap_bytes",
         ),
-        Words("private memory: 16 samples in 7m54s, 30 are needed; about 6m54s more would decide"),
+        Words("private memory: too few samples (16 of 30 in 7m54s); about 6m54s more would decide"),
     ),
     "an undecided extension": (
         found(FindingCode.UNDECIDED, {"open": "extension"}, subject="rss_anon_swap_bytes"),

@@ -322,7 +322,7 @@ def test_the_headline_names_what_grows_and_by_how_much_and_what_is_undecided(
     said = series_document([short]).headline
     assert said == f"rss_bytes is undecided: {row.result.reason}"
     assert clean.kind is VerdictKind.CLEAN
-    assert series_document([clean]).headline == "1 series, each with its growth bounded"
+    assert series_document([clean]).headline == "Growth is below the limit in the series"
 
 
 def test_the_headline_of_a_level_that_must_not_fall_says_that_it_falls(tmp_path: Path) -> None:
