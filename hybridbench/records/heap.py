@@ -14,12 +14,20 @@ class TypeCount(WireRecord, frozen=True):
 
 
 class InstanceCount(WireRecord, frozen=True):
-    """Instances of a class that dies by reference count when healthy."""
+    """Instances of a class that dies by reference count when healthy: all, and those in reach.
+
+    Of the others ``collectible`` wait for a full collection, and ``retained`` survive it.
+    """
 
     live: int = 0
     expected: int = 0
     collectible: int = 0
     retained: int = 0
+
+    @property
+    def stray(self) -> int:
+        """Instances that the program does not know of."""
+        return self.live - self.expected
 
 
 class StageReading(WireRecord, frozen=True):

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from hybridbench.records.heap import TypeCount
+from hybridbench.records.heap import InstanceCount, TypeCount
 from hybridbench.sampling.forked_child import ForkedChild, MemoryRange, fork_child
 from hybridbench.sampling.garbage_size import garbage_size
 from hybridbench.sampling.tensor_storage import TensorStorages
@@ -34,25 +34,6 @@ CountedClasses: TypeAlias = Callable[[], Mapping[str, tuple[type, int]]]
 
 TYPES_REPORTED = 20
 _WAIT_S = 0.005
-
-
-@dataclass(frozen=True)
-class InstanceCounts:
-    """Instances of one class: all, those in reach, and what becomes of the others."""
-
-    live: int
-    expected: int
-    collectible: int
-
-    @property
-    def stray(self) -> int:
-        """Instances the program does not know of."""
-        return self.live - self.expected
-
-    @property
-    def retained(self) -> int:
-        """Strays that survive a full collection: something still reaches them."""
-        return self.stray - self.collectible
 
 
 @dataclass(frozen=True)
@@ -66,8 +47,8 @@ class HeapScan:
     collectible_objects: int = 0
     collectible_bytes: int = 0
     exact_bytes: bool = True
-    types: tuple[TypeCount, ...] = ()
-    instances: Mapping[str, InstanceCounts] = field(default_factory=dict)
+    types: list[TypeCount] = field(default_factory=list)
+    instances: dict[str, InstanceCount] = field(default_factory=dict)
 
 
 def no_classes() -> Mapping[str, tuple[type, int]]:
@@ -184,7 +165,7 @@ def count_and_destroy(
         collectible_objects=len(gc.garbage),
         collectible_bytes=size.total_bytes,
         exact_bytes=size.exact,
-        types=size.types[:TYPES_REPORTED],
+        types=list(size.types[:TYPES_REPORTED]),
         instances=instance_counts(reachable, heap.alive, Counter(map(type, gc.garbage))),
     )
     # Nothing that a finalizer held may die before the child does.
@@ -219,18 +200,17 @@ def collect_into_garbage(excluded: Sequence[MemoryRange]) -> CollectedHeap:
 
 def instance_counts(
     reachable: Mapping[str, tuple[type, int]], alive: Counter[type], dead: Counter[type]
-) -> dict[str, InstanceCounts]:
+) -> dict[str, InstanceCount]:
     """Per registered class, subclasses included."""
 
     def count(kinds: Counter[type], wanted: type) -> int:
         return sum(number for kind, number in kinds.items() if issubclass(kind, wanted))
 
-    return {
-        name: InstanceCounts(
-            live=count(alive, wanted), expected=expected, collectible=count(dead, wanted)
-        )
-        for name, (wanted, expected) in reachable.items()
-    }
+    counts = {}
+    for name, (wanted, expected) in reachable.items():
+        live, collectible = count(alive, wanted), count(dead, wanted)
+        counts[name] = InstanceCount(live, expected, collectible, live - expected - collectible)
+    return counts
 
 
 def _disarmed(kinds: Counter[type]) -> list[object]:

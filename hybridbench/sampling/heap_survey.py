@@ -10,43 +10,23 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import msgspec
 
-from hybridbench.records.heap import RetainedObjects, TypeCount
+from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.sampling.forked_child import ForkedChild, MemoryRange, fork_child
-from hybridbench.sampling.garbage_cycles import GarbageCycles, garbage_cycles
+from hybridbench.sampling.garbage_cycles import garbage_cycles
 from hybridbench.sampling.garbage_size import garbage_size
 from hybridbench.sampling.heap_scan import collect_into_garbage
 from hybridbench.sampling.live_paths import LivePaths, counts_by_class
-from hybridbench.sampling.reclaim import ReclaimHooks, ReclaimStep, at_rest, destructive_steps, trim
+from hybridbench.sampling.reclaim import ReclaimHooks, at_rest, destructive_steps, trim
 from hybridbench.sampling.retained_growth import retained_growth
 
 _TYPES_REPORTED = 12
+_CYCLES_REPORTED = 4
 _TABLE_COUNT_MIN = 8
 _TABLE_BYTES_MIN = 2048
-
-
-@dataclass(frozen=True)
-class HeapSurvey:
-    """One survey.  ``error`` is empty when it worked; the rest means nothing otherwise.
-
-    ``paths`` and ``classes`` are the tables that a later survey compares with; ``retained`` is that
-    comparison, empty at the baseline itself.
-    """
-
-    error: str = ""
-    child_s: float = 0.0
-    tracked_objects: int = 0
-    garbage_objects: int = 0
-    garbage_bytes: int = 0
-    garbage_types: tuple[TypeCount, ...] = ()
-    cycles: GarbageCycles = field(default_factory=GarbageCycles)
-    paths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    classes: Mapping[str, int] = field(default_factory=dict)
-    retained: tuple[RetainedObjects, ...] = ()
-    rehearsal: tuple[ReclaimStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,20 +67,22 @@ def start_survey(
 
     def work() -> bytes:
         # First of all: afterwards this process is full of the survey's own tables.
-        rehearsal = () if rehearse is None else _rehearsed(scope, rehearse)
+        rehearsal = [] if rehearse is None else _rehearsed(scope, rehearse)
         found = survey_and_destroy(scope, baseline)
-        return msgspec.msgpack.encode(replace(found, rehearsal=rehearsal))
+        return msgspec.msgpack.encode(msgspec.structs.replace(found, rehearsal=rehearsal))
 
     return fork_child(work, scope.close_in_child, scope.timeout_s)
 
 
-def survey_of(child: ForkedChild) -> HeapSurvey:
-    """What a child that is done has found."""
-    found = child.decoded(HeapSurvey)
-    return HeapSurvey(error=found) if isinstance(found, str) else found
+def survey_of(child: ForkedChild) -> SurveyRecord:
+    """What a child that is done has found.  ``error`` is empty when it worked; the rest means
+    nothing otherwise.  ``retained`` is empty at the baseline itself.
+    """
+    found = child.decoded(SurveyRecord)
+    return SurveyRecord(error=found) if isinstance(found, str) else found
 
 
-def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> HeapSurvey:
+def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> SurveyRecord:
     """Look at this process and leave the collector in ruins: only for a forked child."""
     started_s = time.process_time()
     heap = collect_into_garbage(scope.excluded)
@@ -113,20 +95,24 @@ def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> HeapSur
         scope.roots(), gc.get_objects(), (garbage, scope.ballast, heap.disarmed), scope.excluded
     )
     compared = () if baseline is None else retained_growth(live, baseline.paths, baseline.classes)
-    return HeapSurvey(
+    return SurveyRecord(
         child_s=time.process_time() - started_s,
         tracked_objects=heap.alive.total(),
         garbage_objects=len(garbage),
         garbage_bytes=size.total_bytes,
-        garbage_types=size.types[:_TYPES_REPORTED],
-        cycles=cycles,
+        garbage_types=list(size.types[:_TYPES_REPORTED]),
+        components=cycles.components,
+        on_cycles=cycles.objects,
+        hanging=cycles.hanging,
+        cycle_types=dict(cycles.types),
+        cycles=list(cycles.shapes[:_CYCLES_REPORTED]),
         paths=live.table(_TABLE_COUNT_MIN, _TABLE_BYTES_MIN),
         classes=dict(counts_by_class(live.top)),
-        retained=compared,
+        retained=list(compared),
     )
 
 
-def _rehearsed(scope: SurveyScope, work: ReclaimHooks) -> tuple[ReclaimStep, ...]:
+def _rehearsed(scope: SurveyScope, work: ReclaimHooks) -> list[StageReading]:
     """All steps in a child of this child; empty if that did not come to its end."""
 
     def steps() -> bytes:
@@ -134,5 +120,5 @@ def _rehearsed(scope: SurveyScope, work: ReclaimHooks) -> tuple[ReclaimStep, ...
 
     child = fork_child(steps, (), scope.timeout_s / 2)
     child.wait()
-    found = child.decoded(list[ReclaimStep])
-    return () if isinstance(found, str) else tuple(found)
+    found = child.decoded(list[StageReading])
+    return [] if isinstance(found, str) else found

@@ -57,6 +57,11 @@ def read_process_memory(pid: int, proc: Path = _PROC) -> ProcessMemory:
     return parse_status(_read(proc / str(pid) / "status"))
 
 
+def own_private_bytes() -> int:
+    """Private memory of the process that asks, swapped out or not."""
+    return read_process_memory(os.getpid()).anon_swap_bytes
+
+
 def parse_status(text: str) -> ProcessMemory:
     """The memory lines of a ``status`` file.
 

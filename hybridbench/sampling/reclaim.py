@@ -19,49 +19,37 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
+
+from hybridbench.records.heap import StageReading
+from hybridbench.records.messages import Reclaimed
+
 REST, TRIM, COLLECT, FLUSH, DEVICE = "rest", "trim", "collect", "flush", "device"
 
 
 @dataclass(frozen=True)
-class Memory:
-    """One reading, in bytes; ``private`` is RssAnon and swap, the device's are 0 on a CPU."""
-
-    private_bytes: int
-    malloc_in_use_bytes: int = 0
-    malloc_arena_bytes: int = 0
-    device_allocated_bytes: int = 0
-    device_reserved_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class ReclaimStep:
-    """What was done, the memory after it, and how long it took."""
-
-    name: str
-    memory: Memory
-    seconds: float
-
-
-@dataclass(frozen=True)
 class ReclaimHooks:
-    """What the steps need of the process: a reading, the cache's flush, the device's own cache."""
+    """What the steps need of the process: a reading, the cache's flush, the device's own cache.
 
-    read: Callable[[], Memory]
+    ``read`` gives memory alone; a step adds its name and how long it took.
+    """
+
+    read: Callable[[], StageReading]
     flush: Callable[[], object]
     empty_device_cache: Callable[[], object] | None = None
 
 
-def at_rest(work: ReclaimHooks) -> ReclaimStep:
+def at_rest(work: ReclaimHooks) -> StageReading:
     """The first reading; nothing is done."""
     return _step(REST, work, _nothing)
 
 
-def trim(work: ReclaimHooks) -> ReclaimStep:
+def trim(work: ReclaimHooks) -> StageReading:
     """Malloc gives back what it can; no object changes."""
     return _step(TRIM, work, _nothing, trimmed=True)
 
 
-def destructive_steps(work: ReclaimHooks) -> Iterator[ReclaimStep]:
+def destructive_steps(work: ReclaimHooks) -> Iterator[StageReading]:
     """Everything after ``trim``; the process is another afterwards."""
     yield _step(COLLECT, work, _collect_everything, trimmed=True)
     yield _step(FLUSH, work, lambda: (work.flush(), gc.collect()), trimmed=True)
@@ -71,12 +59,14 @@ def destructive_steps(work: ReclaimHooks) -> Iterator[ReclaimStep]:
 
 def _step(
     name: str, work: ReclaimHooks, act: Callable[[], object], *, trimmed: bool = False
-) -> ReclaimStep:
+) -> StageReading:
     started_s = time.perf_counter()
     act()
     if trimmed:
         malloc_trim()
-    return ReclaimStep(name, work.read(), time.perf_counter() - started_s)
+    reading = work.read()
+    seconds = time.perf_counter() - started_s
+    return msgspec.structs.replace(reading, name=name, seconds=seconds)
 
 
 def _nothing() -> None:
@@ -86,16 +76,6 @@ def _nothing() -> None:
 def _collect_everything() -> None:
     gc.unfreeze()
     gc.collect()
-
-
-@dataclass(frozen=True)
-class Reclaimed:
-    """Private memory in bytes: at rest, and after each step."""
-
-    at_rest_bytes: int
-    after_trim_bytes: int
-    after_flush_bytes: int
-    after_collect_bytes: int
 
 
 def reclaim(read_bytes: Callable[[], int], flush: Callable[[], object]) -> Reclaimed:
@@ -112,7 +92,8 @@ def reclaim(read_bytes: Callable[[], int], flush: Callable[[], object]) -> Recla
     gc.unfreeze()
     gc.collect()
     malloc_trim()
-    return Reclaimed(at_rest, after_trim, after_flush, read_bytes())
+    after_collect = read_bytes()
+    return Reclaimed(time.monotonic(), at_rest, after_trim, after_flush, after_collect)
 
 
 def malloc_trim() -> None:

@@ -93,7 +93,7 @@ class WalkScan:
             collectible_objects=len(garbage),
             collectible_bytes=size.total_bytes,
             exact_bytes=size.exact,
-            types=size.types[:TYPES_REPORTED],
+            types=list(size.types[:TYPES_REPORTED]),
             instances=instance_counts(reachable, alive, Counter(map(type, garbage))),
         )
 

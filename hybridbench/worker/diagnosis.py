@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 
+import msgspec
 import torch
 
 from hybridbench.engine.engine import Engine
@@ -14,20 +14,17 @@ from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.sampling.heap_survey import (
     Baseline,
-    HeapSurvey,
     SurveyScope,
     start_survey,
     survey_of,
 )
 from hybridbench.sampling.malloc import MallocInfo, malloc_reader
-from hybridbench.sampling.process import read_process_memory
+from hybridbench.sampling.process import own_private_bytes
 from hybridbench.sampling.reclaim import (
     COLLECT,
     REST,
     TRIM,
-    Memory,
     ReclaimHooks,
-    ReclaimStep,
     at_rest,
     destructive_steps,
     trim,
@@ -35,7 +32,6 @@ from hybridbench.sampling.reclaim import (
 from hybridbench.worker.metrics import WorkerMetrics
 
 SURVEY, REHEARSE = "survey", "rehearse"
-_CYCLES_SENT = 4
 
 
 class WorkerDiagnosis:
@@ -79,7 +75,7 @@ class WorkerDiagnosis:
     def _stages(self, request: Diagnose) -> Iterator[Diagnosis | None]:
         """None for each time something is waited for, then the answer."""
         now_s, wanted = time.monotonic(), set(request.stages)
-        readings: list[ReclaimStep] = []
+        readings: list[StageReading] = []
         survey: SurveyRecord | None = None
         if REST in wanted:
             readings.append(at_rest(self._work))
@@ -91,8 +87,7 @@ class WorkerDiagnosis:
             for stage in destructive_steps(self._work):
                 readings.append(stage)
                 yield None
-        told = [_reading(stage) for stage in readings]
-        yield Diagnosis(request.probe_id, now_s, told, survey, self._metrics.calls.sites())
+        yield Diagnosis(request.probe_id, now_s, readings, survey, self._metrics.calls.sites())
 
     def _survey(self, request: Diagnose) -> Generator[None, None, SurveyRecord]:
         """None for each time that its child is waited for; returns what was found."""
@@ -111,7 +106,10 @@ class WorkerDiagnosis:
             yield None
         survey = survey_of(child)
         self._metrics.probe_child_s += survey.child_s
-        return _record(survey, stop_s, tables=baseline is None)
+        if baseline is None:
+            return msgspec.structs.replace(survey, stop_s=stop_s)
+        # The tables are large, and only a later survey compares with them.
+        return msgspec.structs.replace(survey, stop_s=stop_s, paths={}, classes={})
 
 
 def reclaim_hooks(engine: Engine) -> ReclaimHooks:
@@ -124,12 +122,14 @@ def reclaim_hooks(engine: Engine) -> ReclaimHooks:
     )
 
 
-def _reader(malloc: Callable[[], MallocInfo] | None, *, on_cuda: bool) -> Callable[[], Memory]:
-    def read() -> Memory:
+def _reader(
+    malloc: Callable[[], MallocInfo] | None, *, on_cuda: bool
+) -> Callable[[], StageReading]:
+    def read() -> StageReading:
         info = MallocInfo(0, 0) if malloc is None else malloc()
-        return Memory(
+        return StageReading(
             # Asked anew each time: a rehearsing child reads its own.
-            private_bytes=read_process_memory(os.getpid()).anon_swap_bytes,
+            private_bytes=own_private_bytes(),
             malloc_in_use_bytes=info.in_use_bytes,
             malloc_arena_bytes=info.arena_bytes,
             device_allocated_bytes=torch.cuda.memory_allocated() if on_cuda else 0,
@@ -137,30 +137,3 @@ def _reader(malloc: Callable[[], MallocInfo] | None, *, on_cuda: bool) -> Callab
         )
 
     return read
-
-
-def _reading(stage: ReclaimStep) -> StageReading:
-    return StageReading(name=stage.name, **vars(stage.memory), seconds=stage.seconds)
-
-
-def _record(survey: HeapSurvey, stop_s: float, *, tables: bool) -> SurveyRecord:
-    """``tables`` are what a later survey compares with; they are large."""
-    cycles = survey.cycles
-    return SurveyRecord(
-        error=survey.error,
-        stop_s=stop_s,
-        child_s=survey.child_s,
-        tracked_objects=survey.tracked_objects,
-        garbage_objects=survey.garbage_objects,
-        garbage_bytes=survey.garbage_bytes,
-        garbage_types=list(survey.garbage_types),
-        components=cycles.components,
-        on_cycles=cycles.objects,
-        hanging=cycles.hanging,
-        cycle_types=dict(cycles.types),
-        cycles=list(cycles.shapes[:_CYCLES_SENT]),
-        retained=list(survey.retained),
-        rehearsal=[_reading(stage) for stage in survey.rehearsal],
-        paths=dict(survey.paths) if tables else {},
-        classes=dict(survey.classes) if tables else {},
-    )

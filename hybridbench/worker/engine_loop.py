@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -33,7 +32,6 @@ from hybridbench.records.messages import (
     OpenSession,
     PauseGeneration,
     Reclaim,
-    Reclaimed,
     Resume,
     Sampling,
     ScanHeap,
@@ -47,7 +45,7 @@ from hybridbench.records.messages import (
 )
 from hybridbench.sampling.allocations import AllocationTracker
 from hybridbench.sampling.ballast import Ballast
-from hybridbench.sampling.process import read_process_memory
+from hybridbench.sampling.process import own_private_bytes
 from hybridbench.sampling.reclaim import reclaim
 from hybridbench.targets.wire import WireClosedError, WorkerWire
 from hybridbench.worker.injected_counts import InjectedCounts
@@ -179,18 +177,11 @@ class EngineLoop:
             case Flush():
                 self._wire.send(Flushed(time.monotonic(), engine.flush_cache()))
             case Reclaim():
-                self._wire.send(self._reclaim())
+                self._wire.send(reclaim(own_private_bytes, engine.flush_cache))
             case TrackAllocations(path):
                 self._wire.send(self._track(path))
             case Shutdown():
                 self._leaving = True
-
-    def _reclaim(self) -> Reclaimed:
-        def private_bytes() -> int:
-            return read_process_memory(os.getpid()).anon_swap_bytes
-
-        given = reclaim(private_bytes, self._engine.flush_cache)
-        return Reclaimed(time.monotonic(), **vars(given))
 
     def _track(self, path: str) -> AllocationsTracked:
         try:

@@ -10,7 +10,6 @@ import msgspec
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
-from hybridbench.records.heap import InstanceCount
 from hybridbench.records.messages import (
     Checkpoint,
     CheckpointReply,
@@ -153,19 +152,9 @@ class WorkerProbes:
         return HeapScanReply(
             probe_id=probe_id,
             t_s=self._started_s,
-            method=report.method,
-            error=report.error,
             stop_s=self._stop_s,
             stop_cpu_s=self._stop_cpu_s,
-            child_s=report.child_s,
-            tracked_objects=report.tracked_objects,
-            collectible_objects=report.collectible_objects,
-            collectible_bytes=report.collectible_bytes,
-            exact_bytes=report.exact_bytes,
-            types=list(report.types),
-            instances=msgspec.convert(
-                report.instances, dict[str, InstanceCount], from_attributes=True
-            ),
+            **vars(report),
         )
 
 

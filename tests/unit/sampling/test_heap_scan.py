@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import torch
 
+from hybridbench.records.heap import InstanceCount
 from hybridbench.sampling.forked_child import (
     MemoryRange,
     exclude_from_forks,
     include_in_forks,
 )
-from hybridbench.sampling.heap_scan import ForkScan, HeapScan, InstanceCounts
+from hybridbench.sampling.heap_scan import ForkScan, HeapScan
 from hybridbench.sampling.process import count_open_fds
 from tests.unit.sampling.garbage import Node, drop_pair, undisturbed
 
@@ -53,7 +54,7 @@ def test_counts_are_exact_and_the_evidence_stays_for_the_parents_own_collection(
         found = gc.collect()
 
     assert first.error == second.error == ""
-    assert first.instances["Node"] == InstanceCounts(live=300, expected=0, collectible=300)
+    assert first.instances["Node"] == InstanceCount(live=300, expected=0, collectible=300)
     assert second.instances == first.instances
     assert second.collectible_objects >= first.collectible_objects >= 300
     assert found >= 300, "the parent's collector finds what the children only counted"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 
 import pytest
 
+from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.sampling.heap_survey import (
     Baseline,
-    HeapSurvey,
     SurveyScope,
     start_survey,
     survey_of,
 )
-from hybridbench.sampling.process import read_process_memory
-from hybridbench.sampling.reclaim import Memory, ReclaimHooks
+from hybridbench.sampling.process import own_private_bytes
+from hybridbench.sampling.reclaim import ReclaimHooks
 
 
 class Engine:
@@ -44,8 +43,8 @@ def no_collector() -> Iterator[None]:
 
 
 def survey(
-    engine: Engine, baseline: HeapSurvey | None = None, work: ReclaimHooks | None = None
-) -> HeapSurvey:
+    engine: Engine, baseline: SurveyRecord | None = None, work: ReclaimHooks | None = None
+) -> SurveyRecord:
     scope = SurveyScope(lambda: [engine])
     before = None if baseline is None else Baseline(baseline.paths, baseline.classes)
     child = start_survey(scope, before, work)
@@ -69,12 +68,12 @@ def test_a_survey_names_cycles_and_growth_also_in_a_frozen_process_and_frees_not
     found = survey(engine, before)
 
     assert (before.error, found.error) == ("", "")
-    assert before.retained == ()
+    assert before.retained == []
     links = {row.type_name.rpartition(".")[2]: row.count for row in found.garbage_types}
     assert links["Link"] == 600
     assert found.garbage_bytes - before.garbage_bytes > 600 * 3000
-    assert ("Link", 600) in found.cycles.types
-    assert found.cycles.shapes[0].edges == ("Link.next", "Link.parent")
+    assert found.cycle_types["Link"] == 600
+    assert found.cycles[0].edges == ("Link.next", "Link.parent")
     (row,) = [row for row in found.retained if row.holder == "Engine.log"]
     assert (row.count, row.entries) == (400, 400)
     assert row.chain == ("Engine.log", "list[*]")
@@ -87,12 +86,12 @@ def test_the_baseline_rehearses_the_stages_in_a_child_of_its_child() -> None:
     engine = Engine()
     make_knots(1500)
 
-    def read() -> Memory:
-        return Memory(read_process_memory(os.getpid()).anon_swap_bytes)
+    def read() -> StageReading:
+        return StageReading(private_bytes=own_private_bytes())
 
     found = survey(engine, work=ReclaimHooks(read, engine.log.clear))
 
-    after = {stage.name: stage.memory.private_bytes for stage in found.rehearsal}
+    after = {stage.name: stage.private_bytes for stage in found.rehearsal}
     assert list(after) == ["rest", "trim", "collect", "flush"]
     assert after["trim"] - after["collect"] > 1500 * 2 * 3000 / 2
     assert gc.collect() >= 3000
@@ -102,9 +101,9 @@ def test_a_rehearsal_that_fails_costs_only_itself() -> None:
     def fail() -> object:
         raise RuntimeError("no flush today")
 
-    found = survey(Engine(), work=ReclaimHooks(lambda: Memory(1), fail))
+    found = survey(Engine(), work=ReclaimHooks(StageReading, fail))
 
-    assert found.rehearsal == ()
+    assert found.rehearsal == []
     assert found.error == ""
     assert found.tracked_objects > 1000
 

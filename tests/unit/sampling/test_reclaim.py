@@ -6,8 +6,8 @@ import gc
 import weakref
 from collections.abc import Callable
 
+from hybridbench.records.heap import StageReading
 from hybridbench.sampling.reclaim import (
-    Memory,
     ReclaimHooks,
     at_rest,
     destructive_steps,
@@ -47,9 +47,9 @@ def test_slack_goes_first_then_the_cache_then_garbage_also_what_was_frozen() -> 
 
 
 def work(seen: list[str], device: Callable[[], object] | None = None) -> ReclaimHooks:
-    def read() -> Memory:
+    def read() -> StageReading:
         seen.append("read")
-        return Memory(1000 - len(seen))
+        return StageReading(private_bytes=1000 - len(seen))
 
     return ReclaimHooks(read, lambda: seen.append("flush"), device)
 
@@ -62,7 +62,7 @@ def test_the_steps_go_from_what_changes_nothing_to_what_destroys_most() -> None:
 
     assert [step.name for step in steps] == ["rest", "trim", "collect", "flush", "device"]
     assert seen == ["read", "read", "read", "flush", "read", "device", "read"]
-    assert [step.memory.private_bytes for step in steps] == [999, 998, 997, 995, 993]
+    assert [step.private_bytes for step in steps] == [999, 998, 997, 995, 993]
 
 
 def test_without_a_device_there_is_no_step_for_it() -> None:
@@ -79,12 +79,13 @@ def test_garbage_goes_at_the_collector_s_step_before_the_cache_is_flushed() -> N
         def flush() -> None:
             alive.append(watched() is not None)
 
-        hooks = ReclaimHooks(lambda: Memory(int(watched() is not None)), flush)
+        read = lambda: StageReading(private_bytes=int(watched() is not None))  # noqa: E731
+        hooks = ReclaimHooks(read, flush)
         steps = [at_rest(hooks), trim(hooks), *destructive_steps(hooks)]
     finally:
         gc.enable()
 
-    assert [step.memory.private_bytes for step in steps] == [1, 1, 0, 0]
+    assert [step.private_bytes for step in steps] == [1, 1, 0, 0]
     assert alive == [False]
 
 

@@ -6,7 +6,7 @@ import gc
 import sys
 import weakref
 
-from hybridbench.sampling.heap_scan import InstanceCounts
+from hybridbench.records.heap import InstanceCount
 from hybridbench.sampling.reference_walk import WalkScan, unreachable
 from tests.unit.sampling.garbage import Node, drop_pair, undisturbed
 
@@ -30,7 +30,7 @@ def test_it_finds_what_the_collector_then_finds_and_kills_no_weak_reference() ->
 
     assert report is not None
     assert stop_s > 0.0
-    assert report.instances["Node"] == InstanceCounts(live=101, expected=0, collectible=101)
+    assert report.instances["Node"] == InstanceCount(live=101, expected=0, collectible=101)
     assert report.collectible_objects <= found <= report.collectible_objects + 20
     assert alive, "a collection would have cleared it"
     assert died == ["dead"]
