@@ -110,12 +110,9 @@ def level_falls(
         if not _falls(value, begin, i) or i - last < _NEAR:
             continue
         last = begin = i
-        near = any(abs(t_s[i] - known) <= _NEAR * usual_s for known in known_s)
-        if near:
+        if counted or any(abs(t_s[i] - known) <= _NEAR * usual_s for known in known_s):
             continue
         silent = t_s[i] - t_s[i - 1] > _STOOD_STILL * usual_s
-        if counted:
-            continue
         (certain if silent else possible).append(float(t_s[i]))
     if len(possible) == 1:
         # One fall is a restart: a sawtooth falls more than once.

@@ -29,7 +29,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
         path = Path(text)
         if not path.exists():
             raise ConfigError(
-                f"{text}: there is no such file; shipped are {_shipped_names()}.",
+                f"{text}: there is no such file; shipped are {', '.join(list_profiles())}.",
                 code=ErrorCode.NOT_FOUND,
             )
         return Profile.from_yaml(path)
@@ -72,7 +72,3 @@ def profiles_dir() -> Path:
         if candidate.is_dir():
             return candidate
     raise ConfigError(f"{package / 'profiles'}: the shipped profiles are missing; reinstall.")
-
-
-def _shipped_names() -> str:
-    return ", ".join(list_profiles())

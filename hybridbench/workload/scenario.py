@@ -10,12 +10,10 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Final
 
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import (
-    ALL_TOKENS,
     Abort,
     CloseSession,
     Disconnect,
@@ -28,12 +26,17 @@ from hybridbench.workload.arrivals import build_arrivals
 from hybridbench.workload.client_sessions import ClientSession
 from hybridbench.workload.controls import ControlPlan
 from hybridbench.workload.conversations import ConversationPool, Turn
-from hybridbench.workload.ending import ANSWERED, Ending, EndingPlan, TokenPace
-from hybridbench.workload.payloads import PayloadDraws
-from hybridbench.workload.priorities import PriorityDraws
+from hybridbench.workload.draws import (
+    ANSWERED,
+    Ending,
+    EndingPlan,
+    PayloadDraws,
+    PriorityDraws,
+    SamplingDraws,
+    TokenPace,
+)
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.rng_streams import TokenSource, draw_tokens, stream
-from hybridbench.workload.settings import SamplingSettings
 from hybridbench.workload.traffic_clock import TrafficClock
 
 _MAX_OVERLONG_BY: Final = 64  # tokens by which an overlong prompt passes the limit, at most
@@ -349,34 +352,6 @@ class Scenario:
             self._conversations.end(live.turn, output_ids, time_s)
             if self._clock.paused and self._sessions_rest_closed:
                 self._close(self._conversations.close_sessions())
-
-
-class SamplingDraws:
-    """Sampling parameters by the shares of a profile."""
-
-    def __init__(self, settings: SamplingSettings, vocab_size: int, random: Random) -> None:
-        """``random`` is used by these draws alone."""
-        self._settings = settings
-        self._vocab_size = vocab_size
-        self._random = random
-
-    def draw(self, max_new_tokens: int) -> Sampling:
-        """Parameters of one request."""
-        settings = self._settings
-        greedy = self._random.random() < settings.greedy
-        stop_ids: tuple[int, ...] = ()
-        if self._random.random() < settings.stop:
-            count = min(settings.stop_ids, self._vocab_size)
-            stop_ids = tuple(sorted(self._random.sample(range(self._vocab_size), count)))
-        return Sampling(
-            max_new_tokens=max_new_tokens,
-            temperature=0.0 if greedy else settings.temperature,
-            top_k=ALL_TOKENS if settings.top_k is None else settings.top_k,
-            top_p=settings.top_p,
-            seed=self._random.randrange(_SEEDS),
-            ignore_eos=not stop_ids,
-            stop_token_ids=stop_ids,
-        )
 
 
 _COUNTS: Final = (

@@ -17,7 +17,7 @@ from typing import Final
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Abort, Disconnect, Submit
 from hybridbench.workload.actions import Action, WaitUntil, Workload
-from hybridbench.workload.ending import ANSWERED
+from hybridbench.workload.draws import ANSWERED
 from hybridbench.workload.profile import Profile
 
 _PROMPT_STEPS: Final = 1.0

@@ -91,7 +91,7 @@ class TraceFile:
             for row in self._rows_of(lines):
                 empty = False
                 latest_s = max(latest_s, row.arrival_s)
-                yield row if row.arrival_s == latest_s else _at(row, latest_s)
+                yield row if row.arrival_s == latest_s else replace(row, arrival_s=latest_s)
         if empty:
             raise ConfigError(f"{self.path}: the trace has no rows.")
 
@@ -210,10 +210,6 @@ def _numbered(lines: TextIO, path: Path) -> Iterator[tuple[int, str]]:
                 "request."
             )
         yield number, line
-
-
-def _at(row: TraceRow, arrival_s: float) -> TraceRow:
-    return replace(row, arrival_s=arrival_s)
 
 
 def _cells(line: str, place: str) -> list[str]:

@@ -8,10 +8,9 @@ hit what the first one left in the cache.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -19,9 +18,9 @@ from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import Action, WaitUntil
+from hybridbench.workload.draws import SamplingDraws
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.rng_streams import stream, token_block
-from hybridbench.workload.scenario import SamplingDraws
 from hybridbench.workload.trace import TraceFile, TraceRow
 from hybridbench.workload.traffic_clock import TrafficClock
 
@@ -276,26 +275,6 @@ class TraceReplay:
     def _end(self, rid: str) -> None:
         self._live.remove(rid)
         self._counts["ended"] += 1
-
-
-def shared_prefix_tokens(rows: Iterator[TraceRow], length_scale: Fraction) -> tuple[int, int]:
-    """Scaled prompt tokens that repeat an earlier prompt's prefix, and all of them, by hash ids.
-
-    What a cache that forgets nothing could reuse; memory grows with the distinct prefixes, so this
-    is for reports on a trace, not for a replay.
-    """
-    tokens = TraceTokens(0, 1, length_scale)
-    seen: set[int] = set()
-    shared = total = 0
-    for row in rows:
-        length = tokens.scaled(row.input_length)
-        # One key stands for a block and all before it.
-        keys = list(accumulate(row.hash_ids, lambda key, hash_id: hash((key, hash_id)), initial=0))
-        known = sum(1 for _ in takewhile(seen.__contains__, keys[1:]))
-        seen.update(keys[1:])
-        shared += min(length, int(known * row.block_tokens * length_scale))
-        total += length
-    return shared, total
 
 
 _MAX_SPEEDUP: Final = 1e6

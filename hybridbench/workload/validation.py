@@ -78,7 +78,7 @@ def validated(adapter: TypeAdapter[T], source: Source) -> T:
         unknown = [_path(f) for f in every if f["type"] == "unexpected_keyword_argument"]
         faults = sorted(
             (f for f in every if f["type"] != "missing" or not _misspelt(_path(f), unknown)),
-            key=lambda fault: (fault["type"] == "missing", _line(fault, source)),
+            key=lambda fault: (fault["type"] == "missing", source.line(_path(fault))),
         )
         schema: JsonSchema = adapter.json_schema(by_alias=True)
         found = [
@@ -106,15 +106,6 @@ def _misspelt(missing: KeyPath, unknown: Sequence[KeyPath]) -> bool:
     """Whether an unknown key beside ``missing`` is likely meant to be it."""
     beside = [str(path[-1]) for path in unknown if path[:-1] == missing[:-1]]
     return bool(difflib.get_close_matches(str(missing[-1]), beside, n=1, cutoff=0.6))
-
-
-def _line(fault: ErrorDetails, source: Source) -> int:
-    path = _path(fault)
-    for length in range(len(path), 0, -1):
-        line = source.lines.get(path[:length])
-        if line is not None:
-            return line
-    return 0
 
 
 def _path(fault: ErrorDetails) -> KeyPath:

@@ -32,11 +32,13 @@ class Source:
 
     def place(self, path: Sequence[str | int]) -> str:
         """``origin:line`` of ``path``, or of its nearest ancestor that the file has."""
-        for length in range(len(path), 0, -1):
-            line = self.lines.get(tuple(path[:length]))
-            if line is not None:
-                return f"{self.origin}:{line}"
-        return self.origin
+        line = self.line(path)
+        return f"{self.origin}:{line}" if line else self.origin
+
+    def line(self, path: Sequence[str | int]) -> int:
+        """The line of ``path``, or of its nearest ancestor that the file has; 0 without any."""
+        above = (tuple(path[:length]) for length in range(len(path), 0, -1))
+        return next((self.lines[key] for key in above if key in self.lines), 0)
 
 
 def read_yaml(path: Path, what: str = "profile") -> Source:

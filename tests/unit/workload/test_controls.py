@@ -6,7 +6,7 @@ from collections import Counter
 
 from hybridbench.records.messages import AbortAll, ContinueGeneration, PauseGeneration, Submit
 from hybridbench.workload.actions import Action, WaitUntil
-from hybridbench.workload.priorities import PriorityDraws
+from hybridbench.workload.draws import PriorityDraws
 from hybridbench.workload.rng_streams import stream
 from hybridbench.workload.scenario import Scenario
 from tests.unit.workload.profiles import base

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from hybridbench.workload.ending import Ending, EndingPlan, TokenPace
+from hybridbench.workload.draws import Ending, EndingPlan, TokenPace
 from hybridbench.workload.rng_streams import stream
 from hybridbench.workload.settings import Aborts
 

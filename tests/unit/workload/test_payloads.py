@@ -6,7 +6,7 @@ import pytest
 
 from hybridbench.errors import ConfigError
 from hybridbench.records.messages import Submit
-from hybridbench.workload.payloads import REPEATED_PAYLOADS, PayloadDraws
+from hybridbench.workload.draws import REPEATED_PAYLOADS, PayloadDraws
 from hybridbench.workload.rng_streams import stream
 from hybridbench.workload.scenario import Scenario
 from tests.unit.workload.profiles import base

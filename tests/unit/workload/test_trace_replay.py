@@ -3,8 +3,9 @@ from __future__ import annotations
 import gc
 import json
 import sys
+from collections.abc import Iterable
 from fractions import Fraction
-from itertools import islice
+from itertools import accumulate, islice, takewhile
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,6 @@ from hybridbench.workload.trace_replay import (
     TraceTokens,
     parse_length_scale,
     parse_speedup,
-    shared_prefix_tokens,
 )
 from tests.unit.workload.profiles import base
 from tests.unit.workload.server import Server
@@ -228,6 +228,22 @@ def test_hours_of_replay_keep_no_more_than_minutes() -> None:
     assert sys.getallocatedblocks() - blocks < 64 * 2048
 
 
+def shared_by_ids(rows: Iterable[TraceRow], length_scale: Fraction) -> tuple[int, int]:
+    """Scaled prompt tokens that repeat an earlier prompt's prefix, and all of them, by hash ids."""
+    tokens = TraceTokens(0, 1, length_scale)
+    seen: set[int] = set()
+    shared = total = 0
+    for row in rows:
+        length = tokens.scaled(row.input_length)
+        # One key stands for a block and all before it.
+        keys = list(accumulate(row.hash_ids, lambda key, hash_id: hash((key, hash_id)), initial=0))
+        known = sum(1 for _ in takewhile(seen.__contains__, keys[1:]))
+        seen.update(keys[1:])
+        shared += min(length, int(known * row.block_tokens * length_scale))
+        total += length
+    return shared, total
+
+
 def token_share(prompts: list[list[int]]) -> tuple[int, int]:
     """Tokens that repeat the beginning of an earlier prompt, and all, by comparing tokens alone."""
     seen: set[int] = set()
@@ -250,7 +266,7 @@ def assert_sharing_survives_scaling(path: Path, rows: int) -> None:
     tokens = TraceTokens(1, 2**40, scale)
     trace = TraceFile(path)
 
-    by_ids = shared_prefix_tokens(islice(trace.rows(), rows), scale)
+    by_ids = shared_by_ids(islice(trace.rows(), rows), scale)
     measured = token_share([tokens.prompt(r, 0, 10**6) for r in islice(trace.rows(), rows)])
 
     assert measured == by_ids
@@ -360,4 +376,4 @@ def test_small_blocks_are_shared_and_an_end_without_an_id_is_not(scale: Fraction
     assert len(first) == len(second) == int(40 * scale)
     assert first[:shared] == second[:shared]
     assert all(a != b for a, b in zip(first[shared:], second[shared:], strict=True))
-    assert shared_prefix_tokens(iter(rows), scale) == (shared, 2 * int(40 * scale))
+    assert shared_by_ids(iter(rows), scale) == (shared, 2 * int(40 * scale))

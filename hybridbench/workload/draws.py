@@ -1,0 +1,148 @@
+"""What a request of a profile is like: how it ends, its payload, priority and sampling parameters.
+
+Each is drawn by the shares of the profile, from a random stream of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+from hybridbench.records.messages import ALL_TOKENS, Sampling
+from hybridbench.workload.settings import Aborts, PriorityShare, Prompts, SamplingSettings
+
+# The reasons of an end that is an answer; any other is that of an abort.
+ANSWERED: Final = frozenset({"length", "stop"})
+REPEATED_PAYLOADS: Final = 8  # as many different ones are sent again and again
+_SEEDS: Final = 2**31
+
+
+class Ending(StrEnum):
+    """What the workload will do to a request."""
+
+    NATURAL = "natural"
+    ABORT_QUEUED = "abort_queued"
+    ABORT_PREFILL = "abort_prefill"
+    ABORT_DECODE = "abort_decode"
+    DISCONNECT = "disconnect"
+
+    @property
+    def in_decode(self) -> bool:
+        """Whether it happens after the first token, and so wants a long answer."""
+        return self in (Ending.ABORT_DECODE, Ending.DISCONNECT)
+
+
+class EndingPlan:
+    """Draws endings by the shares of a profile, and the token after which a decode is cut."""
+
+    def __init__(self, aborts: Aborts, random: Random) -> None:
+        """``random`` is used by this plan alone."""
+        self._random = random
+        self._shares = (
+            (Ending.ABORT_QUEUED, aborts.queued),
+            (Ending.ABORT_PREFILL, aborts.prefill),
+            (Ending.ABORT_DECODE, aborts.decode),
+            (Ending.DISCONNECT, aborts.disconnect),
+        )
+
+    def draw(self) -> Ending:
+        """The ending of the next request."""
+        left = self._random.random()
+        for ending, share in self._shares:
+            if left < share:
+                return ending
+            left -= share
+        return Ending.NATURAL
+
+    def tokens_before_cut(self, max_new_tokens: int) -> int:
+        """Tokens after the first one that a request may still put out: less than half of them."""
+        return self._random.randrange(max(1, max_new_tokens // 2))
+
+
+class TokenPace:
+    """A running mean of the time between two tokens, from requests that finished."""
+
+    def __init__(self, weight: float = 0.1) -> None:
+        """``weight`` is that of the newest request."""
+        self._weight = weight
+        self._interval_s = 0.0
+
+    def learn(self, duration_s: float, intervals: int) -> None:
+        """A request took ``duration_s`` from its first to its last token."""
+        if intervals > 0:
+            self._interval_s += self._weight * (duration_s / intervals - self._interval_s)
+
+    def expected_s(self, tokens: int) -> float:
+        """How long ``tokens`` more tokens take."""
+        return tokens * self._interval_s
+
+
+class PayloadDraws:
+    """Payloads by size and seed; equal seeds are equal payloads."""
+
+    def __init__(self, prompts: Prompts, random: Random) -> None:
+        """``random`` is used by these draws alone."""
+        self._size_bytes = prompts.payload_bytes
+        self._repeat = prompts.payload_repeat
+        self._random = random
+        # Seeds below are those of the repeated ones.
+        self._next_seed = REPEATED_PAYLOADS
+
+    def draw(self) -> tuple[int, int]:
+        """Size in bytes and seed of the next request's payload; (0, 0) if there are none."""
+        if not self._size_bytes:
+            return 0, 0
+        if self._random.random() < self._repeat:
+            return self._size_bytes, self._random.randrange(REPEATED_PAYLOADS)
+        self._next_seed += 1
+        return self._size_bytes, self._next_seed - 1
+
+
+class PriorityDraws:
+    """Priorities by share; what the shares leave over brings none."""
+
+    def __init__(self, shares: Sequence[PriorityShare], random: Random) -> None:
+        """``random`` is used by these draws alone."""
+        self._shares = tuple(shares)
+        self._random = random
+
+    def draw(self) -> int | None:
+        """The next request's priority, or None."""
+        if not self._shares:
+            return None
+        left = self._random.random()
+        for entry in self._shares:
+            left -= entry.share
+            if left < 0:
+                return entry.value
+        return None
+
+
+class SamplingDraws:
+    """Sampling parameters by the shares of a profile."""
+
+    def __init__(self, settings: SamplingSettings, vocab_size: int, random: Random) -> None:
+        """``random`` is used by these draws alone."""
+        self._settings = settings
+        self._vocab_size = vocab_size
+        self._random = random
+
+    def draw(self, max_new_tokens: int) -> Sampling:
+        """Parameters of one request."""
+        settings = self._settings
+        greedy = self._random.random() < settings.greedy
+        stop_ids: tuple[int, ...] = ()
+        if self._random.random() < settings.stop:
+            count = min(settings.stop_ids, self._vocab_size)
+            stop_ids = tuple(sorted(self._random.sample(range(self._vocab_size), count)))
+        return Sampling(
+            max_new_tokens=max_new_tokens,
+            temperature=0.0 if greedy else settings.temperature,
+            top_k=ALL_TOKENS if settings.top_k is None else settings.top_k,
+            top_p=settings.top_p,
+            seed=self._random.randrange(_SEEDS),
+            ignore_eos=not stop_ids,
+            stop_token_ids=stop_ids,
+        )
