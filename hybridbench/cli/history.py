@@ -102,15 +102,15 @@ def history(
     from hybridbench.history.series import series_of
     from hybridbench.report.history import history_document, history_json
 
-    found = read_points(store)
-    points = [point for point in found.points if _wanted(point, model, profile, since_s)]
+    every, unread = read_points(store)
+    points = [point for point in every if _wanted(point, model, profile, since_s)]
     series = series_of(points, _quantities(metric or []))
     if format_ is HistoryFormat.JSON:
-        text = history_json(series, found.unread)
+        text = history_json(series, unread)
     else:
         from hybridbench.report.formats import FORMATS
 
-        document = history_document(series, found.unread, store.name)
+        document = history_document(series, unread, store.name)
         if format_ is HistoryFormat.CONSOLE and output is None:
             from hybridbench.report.console import render_console
             from hybridbench.terminal import Terminal

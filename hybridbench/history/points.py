@@ -76,7 +76,7 @@ QUANTITIES: Final[tuple[Quantity, ...]] = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """One run.
 
@@ -84,46 +84,38 @@ class Point:
     that ran with what was put into it, ``environment`` its interpreter and libraries.
     """
 
-    path: Path
     run_id: str
+    path: str
     started_wall_s: float
-    facts: Mapping[str, str]
+    version: str
+    commit: str = ""
+    environment: str
+    verdict: str | None = None  # None: not judged yet
+    values: Mapping[str, Value] = field(default_factory=dict)
     model: str
     profile: str
-    version: str
-    environment: str
-    commit: str = ""
-    verdict: str = ""  # empty: not judged yet
-    values: Mapping[str, Value] = field(default_factory=dict)
+    facts: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Unread:
     """A run that cannot be part of a history, and why."""
 
-    path: Path
+    path: str
     problem: str
 
 
-@dataclass(frozen=True)
-class Points:
-    """What a store gave, oldest first."""
-
-    points: tuple[Point, ...]
-    unread: tuple[Unread, ...]
-
-
-def read_points(store: Path) -> Points:
-    """The runs in ``store`` and in its nightly runs; a damaged one is listed and stops nothing."""
+def read_points(store: Path) -> tuple[list[Point], list[Unread]]:
+    """The runs in ``store`` and in its nightly runs, oldest first; a damaged one stops nothing."""
     points: list[Point] = []
     unread: list[Unread] = []
     for path in find_runs(store):
         try:
             points.append(_point(path))
         except (RunDirectoryError, OSError) as error:
-            unread.append(Unread(path, str(error)))
+            unread.append(Unread(str(path), str(error)))
     points.sort(key=lambda point: (point.started_wall_s, point.run_id))
-    return Points(tuple(points), tuple(unread))
+    return points, unread
 
 
 def _point(path: Path) -> Point:
@@ -132,7 +124,7 @@ def _point(path: Path) -> Point:
     if not judged.verdict and holder_of(path) is not None:
         raise RunDirectoryError(f"{path} is being written")
     return Point(
-        path=path,
+        path=str(path),
         run_id=manifest.run_id,
         started_wall_s=manifest.started_wall_s or 0.0,
         facts=series_facts(manifest),
@@ -141,7 +133,7 @@ def _point(path: Path) -> Point:
         version=_version(manifest),
         environment=environment(manifest),
         commit=_commit(manifest.git),
-        verdict=judged.verdict,
+        verdict=judged.verdict or None,
         values=dict(_values(path, judged)),
     )
 

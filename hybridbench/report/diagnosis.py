@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
-
-import msgspec
+from collections.abc import Iterable
 
 from hybridbench import __version__
-from hybridbench.analysis.diagnosis import (
-    Diagnosis,
-    Garbage,
-    Holding,
-    PartKind,
-    RungRow,
-    Site,
-    diagnose,
-)
+from hybridbench.analysis.diagnosis import Diagnosis, Holding, RungRow, diagnose
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.codec import by_name
+from hybridbench.records.codec import by_name, to_json
 from hybridbench.records.events import Allocations, Reclaim
-from hybridbench.records.heap import CallSite
-from hybridbench.records.json_value import json_text
+from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.report.document import DiagnosisText, Table
 from hybridbench.report.wording import clock_text, command_text
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
@@ -56,89 +44,41 @@ def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
 
 def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
     """The text of diagnosis.json."""
-    stored = _File(
-        run_id=record.manifest.run_id or None,
-        paragraph=bug_report(found),
-        from_s=found.from_s,
-        to_s=found.to_s,
-        growth_bytes=found.growth_bytes,
-        rest_bytes=found.rest_bytes,
-        explained=found.explained,
-        parts=tuple(
-            _Part(part.kind, part.size_bytes, part.share, part_detail(found, part.kind))
-            for part in found.parts
-        ),
-        garbage=found.garbage,
-        holdings=tuple(_holding(row) for row in found.holdings),
-        rungs=found.rungs,
-        sites=found.sites,
-        allocations=None if found.allocations is None else _made_of(found.allocations, _Allocated),
-        notes=found.notes,
-    )
-    return json_text(by_name(stored))
+    document: dict[str, JsonValue] = {
+        "schema": DIAGNOSIS_SCHEMA,
+        "tool": {"name": "hybridbench", "version": __version__},
+        "run_id": record.manifest.run_id or None,
+        "paragraph": bug_report(found),
+        "from_s": found.from_s,
+        "to_s": found.to_s,
+        "growth_bytes": found.growth_bytes,
+        "rest_bytes": found.rest_bytes,
+        "explained": found.explained,
+        "parts": [
+            {**to_json(part), "detail": part_detail(found, part.kind)} for part in found.parts
+        ],
+        "garbage": {**to_json(found.garbage), "cycles": list(map(by_name, found.garbage.cycles))},
+        "holdings": [_holding(row) for row in found.holdings],
+        "rungs": [to_json(row) for row in found.rungs],
+        "sites": {name: to_json(site) for name, site in found.sites.items()},
+        "allocations": _allocations(found.allocations),
+        "notes": found.notes,
+    }
+    return json_text(document)
 
 
-class _Tool(msgspec.Struct, frozen=True):
-    name: str = "hybridbench"
-    version: str = __version__
+def _holding(row: Holding) -> JsonValue:
+    stored = by_name(row.objects)
+    # Its place among the paths of the survey.
+    del stored["path"]
+    return {**stored, "in_cache": row.in_cache}
 
 
-class _Part(msgspec.Struct, frozen=True):
-    kind: PartKind
-    size_bytes: float
-    share: float
-    detail: str
-
-
-class _Holding(msgspec.Struct, frozen=True):
-    """Of what is held, all but its place among the paths of the survey."""
-
-    type_name: str
-    count: int
-    size_bytes: int
-    holder: str
-    entries: int
-    chain: tuple[str, ...]
-    chain_share: float
-    dragged: bool
-    item_type: str
-    in_cache: bool = False
-
-
-class _Allocated(msgspec.Struct, frozen=True):
-    seconds: float
-    requests: int
-    sites: tuple[CallSite, ...]
-
-
-class _File(msgspec.Struct, frozen=True, kw_only=True):
-    schema: str = DIAGNOSIS_SCHEMA
-    tool: _Tool = _Tool()
-    run_id: str | None
-    paragraph: str
-    from_s: float
-    to_s: float
-    growth_bytes: float
-    rest_bytes: float
-    explained: float | None
-    parts: tuple[_Part, ...]
-    garbage: Garbage
-    holdings: tuple[_Holding, ...]
-    rungs: tuple[RungRow, ...]
-    sites: Mapping[str, Site]
-    allocations: _Allocated | None
-    notes: tuple[str, ...]
-
-
-_Made = TypeVar("_Made")
-
-
-def _made_of(record: msgspec.Struct, kind: type[_Made]) -> _Made:
-    return msgspec.convert(record, kind, from_attributes=True)
-
-
-def _holding(row: Holding) -> _Holding:
-    return msgspec.structs.replace(_made_of(row.objects, _Holding), in_cache=row.in_cache)
+def _allocations(found: Allocations | None) -> JsonValue:
+    if found is None:
+        return None
+    sites = [by_name(site) for site in found.sites]
+    return {"seconds": found.seconds, "requests": found.requests, "sites": sites}
 
 
 def stored_evidence(record: RunRecord) -> list[str]:

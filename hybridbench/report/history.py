@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from hybridbench.analysis.change_points import ALPHA, FEWEST_BEFORE, FEWEST_ON_A_SIDE, Change
 from hybridbench.errors import ExitCode
-from hybridbench.history.points import Point, Quantity, Unread, Value
+from hybridbench.history.points import Point, Quantity, Unread
 from hybridbench.history.series import Series, Trend
 from hybridbench.metrics import declared
 from hybridbench.records.codec import to_json
-from hybridbench.records.json_value import json_text
+from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.report.charts import scaled
 from hybridbench.report.document import (
     Badge,
@@ -229,85 +228,37 @@ def _count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-class _Run(msgspec.Struct, frozen=True):
-    run_id: str
-    path: str
-    started_wall_s: float
-    version: str
-    commit: str
-    environment: str
-    verdict: str | None
-    values: Mapping[str, Value]
-
-
-class _Change(msgspec.Struct, frozen=True):
-    quantity: str
-    first_run: str
-    last_run_before: str
-    before: float
-    after: float
-    worse: bool
-    p_value: float | None
-
-
-class _Series(msgspec.Struct, frozen=True):
-    model: str
-    profile: str
-    facts: Mapping[str, str]
-    runs: tuple[_Run, ...]
-    changes: tuple[_Change, ...]
-
-
-class _Unread(msgspec.Struct, frozen=True):
-    path: str
-    problem: str
-
-
-class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """Every point and every change, for machines."""
-
-    schema: str = "hybridbench.history/1"
-    series: tuple[_Series, ...]
-    unread: tuple[_Unread, ...]
-
-
 def history_json(series: Sequence[Series], unread: Sequence[Unread]) -> str:
-    """The text of the history for machines."""
-    stored = _File(
-        series=tuple(_stored_series(one) for one in series),
-        unread=tuple(_Unread(str(one.path), one.problem) for one in unread),
-    )
-    return json_text(to_json(stored))
+    """Every point and every change, for machines."""
+    document: dict[str, JsonValue] = {
+        "schema": "hybridbench.history/1",
+        "series": [_series_json(one) for one in series],
+        "unread": [to_json(one) for one in unread],
+    }
+    return json_text(document)
 
 
-def _stored_series(one: Series) -> _Series:
-    runs = tuple(_stored_run(point) for point in one.points)
-    changes = tuple(
-        _stored_change(trend, change) for trend in one.trends for change in trend.changes
-    )
-    return _Series(one.model, one.profile, one.points[0].facts, runs, changes)
-
-
-def _stored_run(point: Point) -> _Run:
-    return _Run(
-        run_id=point.run_id,
-        path=str(point.path),
-        started_wall_s=point.started_wall_s,
-        version=point.version,
-        commit=point.commit,
-        environment=point.environment,
-        verdict=point.verdict or None,
-        values=point.values,
-    )
-
-
-def _stored_change(trend: Trend, change: Change) -> _Change:
-    return _Change(
-        quantity=trend.quantity.name,
-        first_run=trend.points[change.at].run_id,
-        last_run_before=trend.points[change.at - 1].run_id,
-        before=change.before,
-        after=change.after,
-        worse=trend.is_worse(change),
-        p_value=change.p_value,
-    )
+def _series_json(one: Series) -> dict[str, JsonValue]:
+    runs = [to_json(point) for point in one.points]
+    for run in runs:
+        # What all of them share stands beside them.
+        del run["model"], run["profile"], run["facts"]
+    return {
+        "model": one.model,
+        "profile": one.profile,
+        "facts": one.points[0].facts,
+        "runs": runs,
+        "changes": [
+            {
+                "quantity": trend.quantity.name,
+                "first_run": trend.points[change.at].run_id,
+                "last_run_before": trend.points[change.at - 1].run_id,
+                "before": change.before,
+                "after": change.after,
+                "worse": trend.is_worse(change),
+                "p_value": change.p_value,
+            }
+            for trend in one.trends
+            for change in trend.changes
+        ],
+    }

@@ -120,9 +120,9 @@ def test_a_store_of_older_directories_is_listed_whole(
 
 
 def test_a_history_takes_older_runs_with_their_values(older: Path) -> None:
-    found = read_points(older)
+    points, unread = read_points(older)
 
-    assert not found.unread
-    (soak,) = [p for p in found.points if p.path == older / "soak"]
+    assert not unread
+    (soak,) = [p for p in points if p.path == str(older / "soak")]
     assert soak.verdict == VerdictKind.LEAK
     assert {"rest.last", "rss.max", "throughput.mean"} <= set(soak.values)

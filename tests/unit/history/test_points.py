@@ -15,7 +15,7 @@ def test_runs_of_a_store_and_of_its_nights_come_oldest_first(tmp_path: Path) -> 
     add_night(tmp_path, "night", 200.0, "PASS")
     add_run(tmp_path, "early", 100.0, verdict())
 
-    points = read_points(tmp_path).points
+    points, _ = read_points(tmp_path)
 
     assert [point.run_id for point in points] == ["early", "night-smoke", "late"]
     late = points[-1].values
@@ -26,7 +26,7 @@ def test_runs_of_a_store_and_of_its_nights_come_oldest_first(tmp_path: Path) -> 
 def test_the_sides_of_a_comparison_are_no_runs(tmp_path: Path) -> None:
     add_comparison(tmp_path, "compared", 100.0, "SAME")
 
-    assert read_points(tmp_path).points == ()
+    assert read_points(tmp_path)[0] == []
 
 
 def test_a_damaged_run_is_told_and_stops_nothing(tmp_path: Path) -> None:
@@ -36,11 +36,10 @@ def test_a_damaged_run_is_told_and_stops_nothing(tmp_path: Path) -> None:
     torn = add_run(tmp_path, "torn", 300.0, verdict())
     (torn / "verdict.json").write_text('{"verdict": "CLE')
 
-    found = read_points(tmp_path)
+    points, (unread,) = read_points(tmp_path)
 
-    assert [point.run_id for point in found.points] == ["good", "torn"]
-    assert found.points[1].values == {}
-    (unread,) = found.unread
+    assert [point.run_id for point in points] == ["good", "torn"]
+    assert points[1].values == {}
     assert "hybridbench.run/9" in unread.problem
 
 
@@ -48,10 +47,10 @@ def test_a_run_that_is_being_written_is_not_yet_a_point(tmp_path: Path) -> None:
     going = add_run(tmp_path, "going", 100.0)
     (going / "run.lock").write_text(f"{os.getpid()}\n")
 
-    found = read_points(tmp_path)
+    points, (unread,) = read_points(tmp_path)
 
-    assert found.points == ()
-    assert "being written" in found.unread[0].problem
+    assert points == []
+    assert "being written" in unread.problem
 
 
 def test_a_verdict_of_an_earlier_version_has_its_levels_from_the_samples(tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ def test_a_verdict_of_an_earlier_version_has_its_levels_from_the_samples(tmp_pat
     ]
     (run / "samples.jsonl").write_text("\n".join(lines) + "\n")
 
-    (point,) = read_points(tmp_path).points
+    (point,), _ = read_points(tmp_path)
 
     assert 50.0 < point.values["throughput.mean"].value < 51.0
 
@@ -76,7 +75,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     store.mkdir()
     (store / "link").symlink_to(elsewhere / "run")
 
-    assert read_points(store).points == ()
+    assert read_points(store)[0] == []
 
 
 def test_a_growth_of_too_few_samples_is_no_point(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_a_growth_of_too_few_samples_is_no_point(tmp_path: Path) -> None:
     absent: JsonValue = {"metric": name, "rate_per_hour": None, "model": "none"}
     add_run(tmp_path, "new", 200.0, {**new, "metrics": [absent]})
 
-    points = read_points(tmp_path).points
+    points, _ = read_points(tmp_path)
 
     assert [point.run_id for point in points] == ["old", "new"]
     assert all("rss.slope" not in point.values for point in points)

@@ -24,7 +24,7 @@ def nights(store: Path, throughput: list[float], slope: list[float] | None = Non
 
 
 def only(store: Path) -> Series:
-    (series,) = series_of(read_points(store).points)
+    (series,) = series_of(read_points(store)[0])
     return series
 
 
@@ -82,7 +82,7 @@ def test_another_machine_begins_another_series(tmp_path: Path) -> None:
     machine: JsonValue = {"cpu": "Other CPU", "cpus_usable": 4, "memory_total_kib": "16777216"}
     add_run(tmp_path, "elsewhere", 9 * DAY_S, verdict(), {"machine": machine})
 
-    newest, older = series_of(read_points(tmp_path).points)
+    newest, older = series_of(read_points(tmp_path)[0])
 
     assert [len(newest.points), len(older.points)] == [1, 3]
     assert newest.differs_in == {"machine.cpu": "Other CPU"}
