@@ -139,8 +139,8 @@ def _bounded(stage: _Stage) -> StopReason | None:
             and bool(look.verdict.metrics)
         )
 
-    rows = stage.last.verdict.coverage
-    if not all(mapping(rows, name).get("met") for name in rows) or not stage.stands(clean):
+    covered = all(row.met for row in stage.last.verdict.coverage.values())
+    if not covered or not stage.stands(clean):
         return None
     return StopReason(
         "bounded",

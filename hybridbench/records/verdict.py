@@ -196,6 +196,15 @@ class ServingResult:
     p99: float | None = None
 
 
+@dataclass(frozen=True)
+class Covered:
+    """How often a run saw an event; ``required`` is None where the profile asserts nothing."""
+
+    required: int | float | None
+    seen: int | float
+    met: bool
+
+
 class ThresholdOutcome(StrEnum):
     """What became of a threshold that a user set."""
 
@@ -272,9 +281,7 @@ class Verdict:
     metrics: tuple[MetricResult, ...]
     window_s: tuple[float, float] | None  # the judged steady window
     can_rule_out: str  # one line: what a run of this length can and cannot rule out
-    coverage: Mapping[str, JsonValue] = field(
-        default_factory=dict
-    )  # counter -> {required, seen, met}
+    coverage: Mapping[str, Covered] = field(default_factory=dict)  # by counter
     not_seen: tuple[str, ...] = ()  # what this target could not show
     notes: tuple[str, ...] = ()
     decay: tuple[DecayResult, ...] = ()

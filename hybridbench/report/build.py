@@ -14,7 +14,6 @@ from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
 from hybridbench.records.events import Interrupted, Note, event_data, kind_of
-from hybridbench.records.json_value import JsonValue, as_mapping
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
 from hybridbench.report.charts import chart_groups
@@ -245,10 +244,9 @@ def _reason_and_rate(result: MetricResult) -> str:
 
 def _not_covered(verdict: Verdict) -> list[Fact]:
     unmet = [
-        f"{counter} seen {_count(as_mapping(entry).get('seen'))}, "
-        f"required {_count(as_mapping(entry).get('required'))}"
-        for counter, entry in verdict.coverage.items()
-        if as_mapping(entry).get("met") is False
+        f"{counter} seen {number(row.seen)}, required {number(row.required or 0)}"
+        for counter, row in verdict.coverage.items()
+        if not row.met
     ]
     return [Fact("Not covered", "; ".join(unmet))] if unmet else []
 
@@ -312,21 +310,14 @@ def _per_request(rate: Rate | None) -> str:
     return "" if rate is None else amount(rate.value, rate.unit, signed=True)
 
 
-def _count(value: JsonValue) -> str:
-    """Floors are whole numbers in a profile, and counts are not in a sample."""
-    return number(value) if isinstance(value, int | float) else plain_text(value)
-
-
 def _coverage_table(verdict: Verdict) -> Table:
     rows = []
-    for counter, entry in verdict.coverage.items():
-        values = as_mapping(entry)
-        seen, required = _count(values.get("seen")), values.get("required")
-        if required is None:
-            rows.append((counter, "", seen, ""))
-        else:
-            word = "met" if values.get("met") else "NOT MET"
-            rows.append((counter, _count(required), seen, word))
+    for counter, row in verdict.coverage.items():
+        required, word = "", ""
+        if row.required is not None:
+            # Floors are whole numbers in a profile, and counts are not in a sample.
+            required, word = number(row.required), "met" if row.met else "NOT MET"
+        rows.append((counter, required, number(row.seen), word))
     columns = ("counter", "required", "seen", "")
     empty = "The profile requires nothing to be covered."
     return Table("Coverage", columns, tuple(rows), frozenset({1, 2}), empty=empty)

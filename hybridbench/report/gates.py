@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Final
 
 from hybridbench.errors import ExitCode
-from hybridbench.records.json_value import as_mapping
 from hybridbench.records.verdict import (
     RETAINED,
     WAITING,
@@ -177,14 +176,11 @@ def _share(value: float) -> str:
 
 
 def _coverage_gates(verdict: Verdict) -> Iterator[Gate]:
-    for counter, entry in verdict.coverage.items():
-        values = as_mapping(entry)
-        required = values.get("required")
-        if required is not None:
-            seen = plain_text(values.get("seen"))
-            text = f"{counter} seen {seen}, required {plain_text(required)}"
+    for counter, row in verdict.coverage.items():
+        if row.required is not None:
+            text = f"{counter} seen {plain_text(row.seen)}, required {plain_text(row.required)}"
             # What was not exercised is no fault of the engine: the run has no answer.
-            state = GateState.PASSED if values.get("met") else GateState.ERROR
+            state = GateState.PASSED if row.met else GateState.ERROR
             yield Gate(counter, "coverage", state, text)
 
 

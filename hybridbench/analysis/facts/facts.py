@@ -22,6 +22,7 @@ from hybridbench.records.events import (
     WorkloadFailed,
 )
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Covered
 
 _UNKNOWN = EventCounters({})
 _CUTS = (Crash, WorkerGone, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
@@ -35,7 +36,7 @@ class Coverage:
     ``missing`` has the counters that came to less.
     """
 
-    table: Mapping[str, JsonValue]
+    table: Mapping[str, Covered]
     missing: tuple[Mapping[str, JsonValue], ...]
 
 
@@ -125,14 +126,14 @@ def coverage(record: RunRecord, counted: Sequence[EventCounters]) -> Coverage:
     required = dict(sorted(record.manifest.profile.assert_coverage.items()))
     names = sorted({name for counters in counted for name in counters.names})
     totals = {name: sum(c.total(name) for c in counted) for name in (*required, *names)}
-    table: dict[str, JsonValue] = {
-        name: {"required": need, "seen": totals[name], "met": totals[name] >= need}
+    table = {
+        name: Covered(need, totals[name], met=totals[name] >= need)
         for name, need in required.items()
     }
     # A replayed trace asserts nothing, and a reader still wants to know what it exercised.
     for name in names:
         if name not in required and totals[name] > 0:
-            table[name] = {"required": None, "seen": totals[name], "met": True}
+            table[name] = Covered(None, totals[name], met=True)
     missing = tuple(
         {"counter": name, "seen": totals[name], "required": need}
         for name, need in required.items()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hybridbench.analysis.stopping import Look, StopReason, decide, settled
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import Covered, Finding, MetricResult, Rate, Verdict, VerdictKind
 
 HOUR = 3600.0
 
@@ -93,7 +93,7 @@ def test_clean_at_two_looks_stops_only_after_steady() -> None:
 
 
 def test_clean_is_not_enough_while_the_traffic_has_not_been_covered() -> None:
-    missing = {"aborts": {"required": 10, "seen": 3, "met": False}}
+    missing = {"aborts": Covered(required=10, seen=3, met=False)}
     late = replace(clean(2500).verdict, coverage=missing)
 
     assert decide([clean(2000), Look(2500, late)], HOUR, 120.0) is None

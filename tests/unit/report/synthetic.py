@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from hybridbench.records.events import Checkpoint, Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import (
+    Covered,
     Finding,
     MetricResult,
     Rate,
@@ -23,6 +24,9 @@ from hybridbench.records.verdict import (
     Verdict,
     VerdictKind,
 )
+from hybridbench.report.build import build_document
+from hybridbench.report.document import Document
+from hybridbench.report.write import write_run
 
 MIB = float(2**20)
 GIB = float(2**30)
@@ -258,10 +262,10 @@ def fitted(record: RunRecord, name: str, rate: Rate, outcome: str, reason: str) 
     )
 
 
-COVERAGE: Mapping[str, JsonValue] = {
-    "nodes_evicted": {"required": 1000, "seen": 7120.0, "met": True},
-    "cow_copies": {"required": 50, "seen": 261, "met": True},
-    "retracts": {"required": 0, "seen": 3, "met": True},
+COVERAGE = {
+    "nodes_evicted": Covered(1000, 7120.0, met=True),
+    "cow_copies": Covered(50, 261, met=True),
+    "retracts": Covered(0, 3, met=True),
 }
 
 
@@ -371,9 +375,9 @@ def open_verdict(record: RunRecord) -> Verdict:
 
 
 def invalid_verdict(record: RunRecord) -> Verdict:
-    coverage: dict[str, JsonValue] = {
+    coverage = {
         **COVERAGE,
-        "retracts": {"required": 5, "seen": 0, "met": False},
+        "retracts": Covered(5, 0, met=False),
     }
     return replace(
         clean_verdict(record),
@@ -400,3 +404,10 @@ def crash_verdict(record: RunRecord) -> Verdict:
         window_s=None,
         headline="The engine worker was killed by SIGKILL after 3 minutes and 32 seconds.",
     )
+
+
+def write_reports(run_dir: Path, record: RunRecord, verdict: Verdict) -> Document:
+    """All derived files of a run, as a soak and ``report`` write them."""
+    document = build_document(record, verdict)
+    write_run(run_dir, record, verdict, document)
+    return document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hybridbench.records.verdict import Covered
 from hybridbench.report.build import build_document
 from hybridbench.report.markdown import render_markdown
 from tests.unit.report import synthetic
@@ -28,7 +29,7 @@ def test_hostile_texts_stay_on_their_line_and_in_their_cell() -> None:
     verdict = replace(
         synthetic.clean_verdict(record),
         headline="a\n# b | <b>c</b> `d` *e*",
-        coverage={"x|y": {"required": 1, "seen": 2, "met": True}},
+        coverage={"x|y": Covered(required=1, seen=2, met=True)},
     )
 
     text = render_markdown(build_document(record, verdict))

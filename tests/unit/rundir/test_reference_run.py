@@ -23,4 +23,4 @@ def test_two_hours_of_the_default_profile_are_clean_and_tightly_bounded() -> Non
     (memory,) = [m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes"]
     assert hourly(memory).upper < 4 * 2**20
     assert record.series["events.finishes"].value[-1] == pytest.approx(332_385, rel=0.001)
-    assert all(row["met"] for row in verdict.coverage.values())  # type: ignore[index,call-overload]
+    assert all(row.met for row in verdict.coverage.values())

@@ -12,7 +12,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import Crash, Event, Gap, Interrupted, Phase, WorkloadFailed
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.verdict import Covered, VerdictKind
 from tests.unit.analysis.records import (
     MB,
     Run,
@@ -42,11 +42,7 @@ def test_a_path_that_was_not_taken_is_named_with_its_count() -> None:
     assert finding.kind == "coverage"
     assert finding.data["missing"] == [{"counter": "retracts", "seen": 11.0, "required": 1000}]
     assert judge(record).kind is VerdictKind.INVALID
-    assert Facts.of(record).coverage.table["retracts"] == {
-        "required": 1000.0,
-        "seen": 11.0,
-        "met": False,
-    }
+    assert Facts.of(record).coverage.table["retracts"] == Covered(1000.0, 11.0, met=False)
 
 
 @pytest.mark.parametrize("cut", [Crash(t_s=200.0), Interrupted(t_s=200.0)])

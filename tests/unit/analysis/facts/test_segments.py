@@ -8,6 +8,7 @@ import pytest
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import borders, judged_length_s, last_segment, segments
 from hybridbench.records.events import Crash, Segment, Steady
+from hybridbench.records.verdict import Covered
 from tests.unit.analysis.records import Run, healthy_record, with_events, with_manifest
 from tests.unit.analysis.resumed import GAP_S, cut_at, last_moment_s, resumed
 
@@ -52,11 +53,7 @@ def test_coverage_adds_up_what_each_worker_counted_from_zero() -> None:
     twice = with_manifest(resumed(alone, alone), profile=asserted)
 
     assert len(Facts.of(once).coverage.missing) == 1
-    assert Facts.of(twice).coverage.table["retracts"] == {
-        "required": 15.0,
-        "seen": 22.0,
-        "met": True,
-    }
+    assert Facts.of(twice).coverage.table["retracts"] == Covered(15.0, 22.0, met=True)
     assert Facts.of(twice).coverage.missing == ()
 
 
