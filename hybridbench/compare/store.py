@@ -44,10 +44,9 @@ from hybridbench.records.comparison import (
 from hybridbench.records.documents import read_document
 from hybridbench.records.json_value import json_text
 from hybridbench.rundir.atomic import write_atomically
-from hybridbench.rundir.layout import BLOCKS, COMPARISON, make_run_dir, new_run_id
+from hybridbench.rundir.layout import BLOCKS, COMPARISON, make_run_dir, new_run_id, remove_unused
 from hybridbench.rundir.lines import LineFile, read_lines, short
 from hybridbench.rundir.reader import read_run
-from hybridbench.rundir.unused import remove_unused
 from hybridbench.sentences.comparison import phrased_comparison
 from hybridbench.sentences.thresholds import phrased_ratios
 from hybridbench.sentences.verdict import phrased

@@ -70,7 +70,12 @@ def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[PlannedCe
         ConfigError: a profile that is none, a soak too short to decide, or two cells with one id.
     """
     known = _Profiles(loaded.path.parent)
-    entries = [*_of_matrix(loaded.plan), *_of_cells(loaded.plan), *_of_compare(loaded.plan)]
+    plan = loaded.plan
+    entries: list[_Entry] = [
+        *_of_matrix(plan),
+        *((("cells", index), entry) for index, entry in enumerate(plan.cells)),
+        *((("compare", index), entry) for index, entry in enumerate(plan.compare)),
+    ]
     found: dict[str, PlannedCell] = {}
     places: dict[str, str] = {}
     for where, entry in entries:
@@ -135,14 +140,6 @@ def _of_matrix(plan: Plan) -> Iterator[_Entry]:
                 for seed in seeds:
                     entry = SoakEntry(profile=profile, model=model, version=version, seed=seed)
                     yield ("matrix", "profiles", index), entry
-
-
-def _of_cells(plan: Plan) -> Iterator[_Entry]:
-    yield from ((("cells", index), entry) for index, entry in enumerate(plan.cells))
-
-
-def _of_compare(plan: Plan) -> Iterator[_Entry]:
-    yield from ((("compare", index), entry) for index, entry in enumerate(plan.compare))
 
 
 @dataclass

@@ -235,9 +235,3 @@ class UnmeasuredCode(StrEnum):
     NOT_COUNTED = "not-counted"
     NO_EVENT = "no-event"
     TOO_LITTLE_WORK = "too-little-work"
-
-
-def finding_code(kind: str) -> FindingCode | None:
-    """The code of a stored finding; None for one that only a later version knows."""
-    unknown = FindingCode.ENGINE_UNKNOWN if kind.startswith("engine-") else None
-    return next((code for code in FindingCode if code == kind), unknown)

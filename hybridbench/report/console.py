@@ -31,7 +31,6 @@ from hybridbench.report.document import (
     DiagnosisText,
     Document,
     Fact,
-    FindingText,
     Table,
     Tone,
 )
@@ -63,7 +62,7 @@ def render_console(
     parts = [
         _panel(document),
         *_tables(document),
-        *(_all_findings(document) if verbose else _findings(document)),
+        *_findings(document, whole=verbose),
         *_diagnosis(document, whole=verbose),
         *_bounds(document),
         *_coverage(document, whole=verbose),
@@ -120,7 +119,8 @@ def _tables(document: Document) -> Iterator[RenderableType]:
             yield _heading(table.title)
             if table.rows:
                 yield _Fitted(table)
-            yield from (_shown(text, style="dim") for text in (_empty(table), table.note) if text)
+            empty = "" if table.rows else table.empty
+            yield from (_shown(text, style="dim") for text in (empty, table.note) if text)
 
 
 @dataclass(frozen=True)
@@ -181,33 +181,28 @@ def _has_answers(table: Table, column: int) -> bool:
     return any(row[column] in BADGES for row in table.rows)
 
 
-def _empty(table: Table) -> str:
-    return "" if table.rows else table.empty
-
-
-def _findings(document: Document) -> Iterator[RenderableType]:
+def _findings(document: Document, *, whole: bool = False) -> Iterator[RenderableType]:
+    """The gravest, each with its rates and first evidence; if ``whole`` all, as on the page."""
     if not document.findings:
         return
     yield _heading("Findings")
-    for position, finding in enumerate(document.findings[:_FINDINGS_MAX], 1):
-        yield from _finding(position, finding)
-    left = len(document.findings) - _FINDINGS_MAX
-    if left > 0:
-        yield _bullet(f"{left} more in the report")
-
-
-def _all_findings(document: Document) -> Iterator[RenderableType]:
-    """As on the page: nothing is left out."""
-    if document.findings:
-        yield _heading("Findings")
-    for position, finding in enumerate(document.findings, 1):
+    shown = document.findings if whole else document.findings[:_FINDINGS_MAX]
+    for position, finding in enumerate(shown, 1):
         line = _shown(finding.badge.word, style=f"bold {_STYLE[finding.badge.tone]}")
         line.append(f"  {one_line(finding.title)}", style="not bold default")
         yield _item(f"{position}.", line)
-        of = (Fact("Subject", finding.subject), Fact("Kind", finding.kind))
-        yield Padding(_facts((*of, *finding.facts)), (0, 0, 0, 3))
-        for text in finding.evidence:
+        if whole:
+            of = (Fact("Subject", finding.subject), Fact("Kind", finding.kind))
+            facts = (*of, *finding.facts)
+        else:
+            facts = tuple(f for f in finding.facts if f.label in {"Growth", "Per event"})
+        if facts:
+            yield Padding(_facts(facts), (0, 0, 0, 3))
+        for text in finding.evidence if whole else finding.evidence[:_EVIDENCE_MAX]:
             yield _bullet(text, indent=3)
+    left = len(document.findings) - len(shown)
+    if left > 0:
+        yield _bullet(f"{left} more in the report")
 
 
 def _provenance(document: Document) -> Iterator[RenderableType]:
@@ -222,17 +217,6 @@ def _provenance(document: Document) -> Iterator[RenderableType]:
             yield _facts(rows, max(len(fact.label) for fact in rows))
         else:
             yield _Fitted(table)
-
-
-def _finding(position: int, finding: FindingText) -> Iterator[RenderableType]:
-    line = _shown(finding.badge.word, style=f"bold {_STYLE[finding.badge.tone]}")
-    line.append(f"  {one_line(finding.title)}", style="not bold default")
-    yield _item(f"{position}.", line)
-    growth = [fact for fact in finding.facts if fact.label in {"Growth", "Per event"}]
-    if growth:
-        yield Padding(_facts(tuple(growth)), (0, 0, 0, 3))
-    for text in finding.evidence[:_EVIDENCE_MAX]:
-        yield _bullet(text, indent=3)
 
 
 def render_diagnosis(found: DiagnosisText) -> RenderableType:

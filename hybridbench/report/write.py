@@ -11,7 +11,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import RunDirectoryError
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import Failure, Verdict
-from hybridbench.report.build import build_document, build_so_far
+from hybridbench.report.build import build_so_far
 from hybridbench.report.diagnosis import diagnosis_json
 from hybridbench.report.document import Document
 from hybridbench.report.html import render_html
@@ -32,19 +32,8 @@ from hybridbench.rundir.layout import (
 )
 
 
-def write_reports(run_dir: Path, record: RunRecord, verdict: Verdict) -> Document:
-    """Build the document of a run, write all its derived files, and return the document.
-
-    Raises:
-        RunDirectoryError: when ``run_dir`` cannot be written.
-    """
-    document = build_document(record, verdict)
-    write_run(run_dir, record, verdict, document)
-    return document
-
-
 def write_run(run_dir: Path, record: RunRecord, verdict: Verdict, document: Document) -> None:
-    """Write them, each whole or not at all; the verdict first, as the pages explain it.
+    """Write all derived files of a run, each whole or not at all; the verdict first.
 
     Raises:
         RunDirectoryError: when ``run_dir`` cannot be written.

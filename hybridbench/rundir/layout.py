@@ -1,8 +1,10 @@
-"""Names inside a run directory, run ids, and the making of a new directory."""
+"""Names inside a run directory, run ids, and the making of a new directory or its taking back."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -72,6 +74,9 @@ WRITTEN_PAGES: Final = frozenset(
     }
 )
 
+# What is written before the first sample.
+_BEFORE_SAMPLES: Final = frozenset({MANIFEST, SAMPLES, EVENTS, WORKER_STDERR, COMPARISON, BLOCKS})
+
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.]+")
 _COLLISIONS_MAX = 1000
 
@@ -112,6 +117,21 @@ def make_run_dir(store: Path, run_id: str) -> Path:
     raise RunDirectoryError(
         f"{store} already holds {_COLLISIONS_MAX} runs named {run_id}", code=ErrorCode.NOT_EMPTY
     )
+
+
+def remove_unused(directory: Path) -> bool:
+    """Take ``directory`` away if no sample was stored below it; whether it is gone.
+
+    Only files that we write are deleted: with anything else in it, the directory stays.
+    """
+    with contextlib.suppress(OSError):
+        if any(path.stat().st_size for path in directory.rglob(SAMPLES)):
+            return False
+        for folder, _, files in os.walk(directory, topdown=False):
+            for name in _BEFORE_SAMPLES.intersection(files):
+                (Path(folder) / name).unlink()
+            os.rmdir(folder)
+    return not directory.exists()
 
 
 def make_directory(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of JSON lines: appended one by one; read back without torn lines, damaged ones counted."""
+"""Files of JSON lines: appended one by one, repaired after a kill, read back whatever is torn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Annotated, BinaryIO, Final, Generic, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from hybridbench.records.json_value import JsonValue
 SYNC_INTERVAL_S: Final = 60.0
 # Floats are stored to this many digits: a byte in a terabyte, and half the file.
 _DIGITS: Final = 12
+_BLOCK_BYTES: Final = 1 << 16
 # A line whose time is none of a run is damaged.
 _Time = Annotated[float, msgspec.Meta(ge=-TIME_S_MAX, le=TIME_S_MAX)]
 _Bucket = Annotated[int, msgspec.Meta(ge=0, lt=BUCKETS)]
@@ -135,6 +136,64 @@ def short(value: float) -> float:
     if value == int(value):
         return int(value)
     return float(f"{value:.{_DIGITS}g}")
+
+
+def repair_tail(path: Path) -> int:
+    """Make ``path`` end with a whole line; a missing file is left missing.
+
+    A last line that only lacks its newline gets it.  A torn one is cut off.
+
+    Returns:
+        Bytes that were cut off.
+
+    Raises:
+        RunDirectoryError: when the file cannot be changed.
+    """
+    try:
+        with path.open("r+b") as file:
+            return _repair(file)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot repair {path}: {error.strerror}", code=ErrorCode.NOT_WRITABLE
+        ) from error
+
+
+def _repair(file: BinaryIO) -> int:
+    end = file.seek(0, os.SEEK_END)
+    start = _after_last_newline(file, end)
+    if start == end:
+        return 0
+    file.seek(start)
+    tail = file.read()
+    if _is_object(tail):
+        file.write(b"\n")
+        end, start = end + 1, end + 1
+    file.truncate(start)
+    file.flush()
+    os.fsync(file.fileno())
+    return end - start
+
+
+def _after_last_newline(file: BinaryIO, end: int) -> int:
+    """The position behind the last newline; 0 if there is none."""
+    while end > 0:
+        begin = max(0, end - _BLOCK_BYTES)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+def _is_object(text: bytes) -> bool:
+    # A number or a word could be the beginning of a longer one; an object is closed or it is not.
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 @dataclass

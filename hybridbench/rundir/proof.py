@@ -40,59 +40,36 @@ _FIRST_BYTES: Final = 1 << 20
 _NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class _Named(msgspec.Struct):
-    name: str
-
-
-class _RunHead(msgspec.Struct):
-    schema: str
-    run_id: str
-
-
-class _ComparisonHead(msgspec.Struct):
-    schema: str
-    comparison_id: str
-
-
-class _NightlyHead(msgspec.Struct):
-    schema: str
-    plan: _Named
-
-
 def is_ours(path: Path) -> bool:
     """Whether the content of ``path`` says that it is a run, a comparison or a nightly run of ours.
 
     A run whose manifest is damaged is known by its samples.
     """
     return (
-        _says(path / MANIFEST, _RunHead, "hybridbench.run/")
+        _says(path / MANIFEST, "hybridbench.run/", "run_id")
         or _has_samples(path / SAMPLES)
-        or _says(path / COMPARISON, _ComparisonHead, "hybridbench.comparison-plan/")
-        or _says(path / NIGHTLY, _NightlyHead, "hybridbench.night/")
+        or _says(path / COMPARISON, "hybridbench.comparison-plan/", "comparison_id")
+        or _says(path / NIGHTLY, "hybridbench.night/", "plan")
         or any(is_cell(cell.parent) for cell in path.glob(f"{CELLS}/*/{CELL}"))
     )
 
 
 def is_cell(path: Path) -> bool:
     """Whether ``path`` is the directory of one cell of a nightly run."""
-    return _says(path / CELL, _NightlyHead, "hybridbench.cell/")
+    return _says(path / CELL, "hybridbench.cell/", "plan")
 
 
 def is_foreign(file: Path) -> bool:
     """Whether ``file`` is a whole document, and none of ours: other programs write a file of that
     name.  A damaged one, of which nobody can tell, is taken for ours.
     """
-    data = _content(file)
     try:
-        stored = None if data is None else msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        if stored is None:
-            return False
-        schema = msgspec.json.decode(stored.get("schema", b"null"))
+        stored = _document(file)
     except msgspec.ValidationError:
         return True
     except _NOT_JSON:
         return False
-    return not (isinstance(schema, str) and schema.startswith("hybridbench."))
+    return not _schema(stored).startswith("hybridbench.")
 
 
 def foreign_files(path: Path) -> Iterator[Path]:
@@ -123,14 +100,28 @@ def _is_part(name: str, known: frozenset[str]) -> bool:
     return match is not None and match["name"] in known
 
 
-def _says(file: Path, head: type[_RunHead | _ComparisonHead | _NightlyHead], schema: str) -> bool:
-    data = _content(file)
-    if data is None:
-        return False
+def _says(file: Path, schema: str, key: str) -> bool:
+    """Whether ``file`` is a document of that schema and has ``key``, as all of these have."""
     try:
-        return msgspec.json.decode(data, type=head).schema.startswith(schema)
+        stored = _document(file)
     except _NOT_JSON:
         return False
+    return key in stored and _schema(stored).startswith(schema)
+
+
+def _document(file: Path) -> dict[str, msgspec.Raw]:
+    """The object in ``file``, its values unread.
+
+    Raises:
+        msgspec.ValidationError: it holds another kind of value.
+        msgspec.DecodeError, UnicodeDecodeError, RecursionError: it is damaged, or no regular file.
+    """
+    return msgspec.json.decode(_content(file) or b"", type=dict[str, msgspec.Raw])
+
+
+def _schema(stored: dict[str, msgspec.Raw]) -> str:
+    schema = msgspec.json.decode(stored.get("schema", b"null"))
+    return schema if isinstance(schema, str) else ""
 
 
 def _has_samples(file: Path) -> bool:

@@ -17,8 +17,7 @@ from hybridbench.records.json_value import JsonValue, json_text, plain_mapping
 from hybridbench.records.manifest import Manifest, manifest_to_json
 from hybridbench.rundir.atomic import sync_directory, write_atomically
 from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
-from hybridbench.rundir.lines import LineFile, short
-from hybridbench.rundir.repair import repair_tail
+from hybridbench.rundir.lines import LineFile, repair_tail, short
 
 
 class RunWriter:

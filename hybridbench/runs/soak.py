@@ -13,10 +13,15 @@ from hybridbench.errors import ConfigError, RunDirectoryError
 from hybridbench.records import events
 from hybridbench.records.events import DiskFull, Interrupted, WorkloadFailed
 from hybridbench.records.manifest import Manifest
-from hybridbench.rundir.layout import ALLOCATIONS, WORKER_STDERR, make_run_dir, new_run_id
+from hybridbench.rundir.layout import (
+    ALLOCATIONS,
+    WORKER_STDERR,
+    make_run_dir,
+    new_run_id,
+    remove_unused,
+)
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
-from hybridbench.rundir.unused import remove_unused
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.boot import boot_worker, check_same_engine

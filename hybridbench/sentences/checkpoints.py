@@ -1,4 +1,4 @@
-"""Findings of idle checkpoints in words: slots and locks without a holder, or with two."""
+"""What is found by counting, in words: slots, locks and containers, and counts that cannot be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hybridbench.analysis.reading import mappings, number, number_list, text, te
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding
 from hybridbench.sentences.words import Words, driver_evidence, per_event, readings
-from hybridbench.units import format_duration, format_percent
+from hybridbench.units import format_count, format_duration, format_percent
 
 _HOLDERS = {
     "REQ": "a request",
@@ -86,6 +86,45 @@ def negative_locks(found: Finding) -> Words:
     )
 
 
+def container_grows(found: Finding) -> Words:
+    """How much longer it got, and with which event."""
+    name, data = text(found.data, "container"), found.data
+    first, last = (format_count(number(data, key)) for key in ("first", "last"))
+    if found.driver is None:
+        grows = f"{name} was longer at each of {number(data, 'checkpoints'):,.0f} checkpoints"
+    else:
+        grows = f"{name} only grows"
+    at_idle = ", ".join(map(format_count, number_list(data, "at_checkpoints")))
+    return Words(
+        f"{grows}: {first} to {last} entries{per_event(found)}",
+        cause="entries are added and never removed",
+        evidence=(
+            *((f"length at idle checkpoints: {at_idle}",) if at_idle else ()),
+            *driver_evidence(found),
+        ),
+    )
+
+
+def negative_count(found: Finding) -> Words:
+    """Fewer than none."""
+    part = text(found.data, "part").replace("_", " ")
+    return Words(
+        f"{part} is {number(found.data, 'least'):,.0f}: the count fell below zero",
+        cause="something was released, or taken off the count, twice",
+        evidence=(_looks(found),),
+    )
+
+
+def more_free_than_exist(found: Finding) -> Words:
+    """More free slots than slots."""
+    most, pool = number(found.data, "most"), text(found.data, "pool")
+    return Words(
+        f"free {pool_unit(pool)} exceed the size of the {pool} pool by {most:,.0f}",
+        cause="a slot was freed twice and is in the free list twice",
+        evidence=(_looks(found),),
+    )
+
+
 def _locks(found: Finding) -> Iterable[str]:
     yield f"locks at the last checkpoints: {readings(found.data, 'at_checkpoints')}"
 
@@ -115,3 +154,9 @@ def _losing_steps(data: Mapping[str, JsonValue]) -> Iterable[str]:
             f"{format_percent(number(row, 'share'))} of the slots were lost in steps with "
             f"{text(row, 'counter')}, which are {of_steps} of all steps"
         )
+
+
+def _looks(found: Finding) -> str:
+    seen, every = number(found.data, "looks"), number(found.data, "readings")
+    first = format_duration(found.since_s or 0.0)
+    return f"in {seen:,.0f} of {every:,.0f} readings, first at {first}"

@@ -18,8 +18,6 @@ from hybridbench.records.verdict import (
 )
 from hybridbench.sentences import (
     checkpoints,
-    containers,
-    counts,
     engine_reports,
     instances,
     requests,
@@ -45,9 +43,9 @@ _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
     FindingCode.STALLED: requests.stalled,
     FindingCode.INSTANCES_WAIT_FOR_COLLECTOR: instances.instances,
     FindingCode.INSTANCES_RETAINED: instances.instances,
-    FindingCode.CONTAINER_GROWS: containers.container_grows,
-    FindingCode.NEGATIVE_COUNT: counts.negative_count,
-    FindingCode.MORE_FREE_THAN_EXIST: counts.more_free_than_exist,
+    FindingCode.CONTAINER_GROWS: checkpoints.container_grows,
+    FindingCode.NEGATIVE_COUNT: checkpoints.negative_count,
+    FindingCode.MORE_FREE_THAN_EXIST: checkpoints.more_free_than_exist,
     FindingCode.UNREADABLE: run.unreadable,
     FindingCode.TOO_FEW_SAMPLES: run.too_few_samples,
     FindingCode.COVERAGE: run.coverage,

@@ -34,7 +34,7 @@ from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.report import build as build_module
 from hybridbench.report import write as write_module
 from hybridbench.report.advice import next_step
-from hybridbench.report.write import write_reports, write_so_far
+from hybridbench.report.write import write_so_far
 from hybridbench.rundir.layout import (
     ANALYSIS_ERRORS,
     ANALYSIS_ERRORS_SO_FAR,
@@ -55,6 +55,7 @@ from tests.unit.analysis.records import (
     with_checkpoints,
     with_events,
 )
+from tests.unit.report import synthetic
 
 # Every analysis that ``judge`` calls, by the name it is called by.
 ANALYSES = (
@@ -144,7 +145,7 @@ def test_an_analysis_that_fails_takes_no_other_with_it(
     lost = told(whole) - told(verdict)
     assert len(lost) < len(told(whole)) - 1
 
-    write_reports(tmp_path, record, verdict)
+    synthetic.write_reports(tmp_path, record, verdict)
     trace = (tmp_path / ANALYSIS_ERRORS).read_text()
     assert "BrokenError: on purpose" in trace
     assert "Traceback" in trace
@@ -260,10 +261,10 @@ def test_what_is_whole_again_leaves_no_tracebacks_behind(
     record = healthy_record()
     with monkeypatch.context() as broken_once:
         broken_once.setattr(judge_module, "run_levels", broken)
-        write_reports(tmp_path, record, judge(record))
+        synthetic.write_reports(tmp_path, record, judge(record))
     assert (tmp_path / ANALYSIS_ERRORS).is_file()
 
-    write_reports(tmp_path, record, judge(record))
+    synthetic.write_reports(tmp_path, record, judge(record))
 
     assert not (tmp_path / ANALYSIS_ERRORS).exists()
 
@@ -275,7 +276,7 @@ def test_a_report_is_written_without_the_part_that_cannot_be_shown(
     record = healthy_record()
     monkeypatch.setattr(build_module, name, broken)
 
-    document = write_reports(tmp_path, record, judge(record))
+    document = synthetic.write_reports(tmp_path, record, judge(record))
 
     assert any("cannot be shown (BrokenError: on purpose)" in note for note in document.notes)
     assert (tmp_path / REPORT_HTML).is_file()
@@ -287,7 +288,7 @@ def test_a_diagnosis_that_cannot_be_made_leaves_its_traceback_and_the_report(
     record = healthy_record()
     monkeypatch.setattr(write_module, "diagnose", broken)
 
-    write_reports(tmp_path, record, judge(record))
+    synthetic.write_reports(tmp_path, record, judge(record))
 
     assert "BrokenError" in (tmp_path / ANALYSIS_ERRORS).read_text()
     assert (tmp_path / REPORT_HTML).is_file()

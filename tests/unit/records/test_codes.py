@@ -12,7 +12,7 @@ import pytest
 import hybridbench
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.errors import ErrorCode, HybridbenchError, RunDirectoryError, UsageError
-from hybridbench.records.codes import FindingCode, finding_code
+from hybridbench.records.codes import FindingCode
 
 ANALYSIS = Path(hybridbench.__file__).parent / "analysis"
 
@@ -36,13 +36,7 @@ def test_the_analysis_names_findings_by_their_codes() -> None:
 
 def test_every_law_of_the_engine_has_a_code() -> None:
     for law in ViolationKind:
-        code = finding_code(f"engine-{law.value.replace('_', '-')}")
-        assert code not in {None, FindingCode.ENGINE_UNKNOWN}
-
-
-def test_a_check_of_another_engine_and_a_finding_of_a_later_version_are_no_error() -> None:
-    assert finding_code("engine-never-heard-of") is FindingCode.ENGINE_UNKNOWN
-    assert finding_code("never-heard-of") is None
+        assert f"engine-{law.value.replace('_', '-')}" in set(FindingCode)
 
 
 @pytest.mark.parametrize("code", [*FindingCode, *ErrorCode])

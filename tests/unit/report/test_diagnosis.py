@@ -19,9 +19,10 @@ from hybridbench.report.console import render_console, render_diagnosis
 from hybridbench.report.diagnosis import diagnosis_text, stored_evidence
 from hybridbench.report.html import render_html
 from hybridbench.report.markdown import render_markdown
-from hybridbench.report.write import write_reports, write_so_far
+from hybridbench.report.write import write_so_far
 from hybridbench.rundir.layout import published_schema
 from tests.unit.analysis.diagnoses import MIB, dragged, ladder_record, survey
+from tests.unit.report import synthetic
 from tests.unit.report.synthetic import manifest
 
 CYCLE = Cycle(("TreeNode.mamba_next", "TreeNode.parent"), 0.97)
@@ -97,7 +98,7 @@ def test_who_allocated_what_is_kept_stands_beside_who_holds_it(kind: str) -> Non
 
 
 def test_the_file_for_machines_has_the_allocations(tmp_path: Path) -> None:
-    write_reports(tmp_path, with_allocations(leaking()), VERDICT)
+    synthetic.write_reports(tmp_path, with_allocations(leaking()), VERDICT)
 
     stored = json.loads((tmp_path / "diagnosis.json").read_text("utf-8"))
     jsonschema.validate(stored, published_schema("diagnosis"))
@@ -105,7 +106,7 @@ def test_the_file_for_machines_has_the_allocations(tmp_path: Path) -> None:
 
 
 def test_diagnosis_json_follows_its_schema_and_goes_with_the_report(tmp_path: Path) -> None:
-    write_reports(tmp_path, leaking(), VERDICT)
+    synthetic.write_reports(tmp_path, leaking(), VERDICT)
 
     stored = json.loads((tmp_path / "diagnosis.json").read_text("utf-8"))
     jsonschema.validate(stored, published_schema("diagnosis"))
@@ -117,7 +118,7 @@ def test_diagnosis_json_follows_its_schema_and_goes_with_the_report(tmp_path: Pa
 
 def test_a_run_without_a_ladder_writes_no_such_file(tmp_path: Path) -> None:
     record = leaking()
-    write_reports(tmp_path, RunRecord(record.manifest, record.series, ()), VERDICT)
+    synthetic.write_reports(tmp_path, RunRecord(record.manifest, record.series, ()), VERDICT)
 
     assert not (tmp_path / "diagnosis.json").exists()
 

@@ -9,7 +9,6 @@ import pytest
 
 from hybridbench.errors import RunDirectoryError
 from hybridbench.records.stored_verdict import verdict_from_json
-from hybridbench.report.write import write_reports
 from tests.unit.report import synthetic
 
 
@@ -17,9 +16,9 @@ def test_reports_can_be_rebuilt_and_are_the_same_each_time(tmp_path: Path) -> No
     record = synthetic.record_of(120.0)
     verdict = synthetic.leak_verdict(record)
 
-    write_reports(tmp_path, record, verdict)
+    synthetic.write_reports(tmp_path, record, verdict)
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    write_reports(tmp_path, record, verdict)
+    synthetic.write_reports(tmp_path, record, verdict)
     second = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     assert sorted(first) == ["junit.xml", "report.html", "report.md", "verdict.json"]
@@ -31,4 +30,4 @@ def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
     record = synthetic.record_of(120.0)
 
     with pytest.raises(RunDirectoryError, match="cannot write"):
-        write_reports(tmp_path / "gone", record, synthetic.clean_verdict(record))
+        synthetic.write_reports(tmp_path / "gone", record, synthetic.clean_verdict(record))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hybridbench.rundir.repair import repair_tail
+from hybridbench.rundir.lines import repair_tail
 
 LINES = [
     {"t": 1.0, "wall": 1.7e9, "phase": "steady", "m": {"rss_bytes": 123456, "open_fds": 12.5}},

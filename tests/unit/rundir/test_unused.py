@@ -7,7 +7,7 @@ from pathlib import Path
 from hybridbench.clock import FakeClock
 from hybridbench.records.events import Phase
 from hybridbench.records.manifest import manifest_from_json
-from hybridbench.rundir.unused import remove_unused
+from hybridbench.rundir.layout import remove_unused
 from hybridbench.rundir.writer import RunWriter
 from tests.unit.cli.test_resumed import MANIFEST
 
