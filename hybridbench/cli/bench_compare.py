@@ -23,7 +23,7 @@ from hybridbench.cli.compare import (
     SliceTime,
 )
 from hybridbench.cli.compare_options import CompareOptions, compared
-from hybridbench.cli.options import CompareUi, Panel
+from hybridbench.cli.options import CompareUi, MarkdownFile, Panel
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode
 from hybridbench.safe_output import echo
@@ -51,7 +51,7 @@ def compare(
     ] = 20,
     only: Annotated[
         Expected | None,
-        typer.Option(help="Only the row with this expected result.", show_default=False),
+        typer.Option(help="Only the row with this expected result."),
     ] = None,
     model: Model = None,
     profile: ProfileName = None,
@@ -79,12 +79,7 @@ def compare(
             help="Directory for the comparisons.  Default: temporary.",
         ),
     ] = None,
-    markdown: Annotated[
-        Path | None,
-        typer.Option(
-            rich_help_panel=Panel.OUTPUT, metavar="FILE", help="Also write the table to this file."
-        ),
-    ] = None,
+    markdown: MarkdownFile = None,
 ) -> None:
     """Count how often a comparison is right: the engine with itself, and with itself 5 % slower.
 

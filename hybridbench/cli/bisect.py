@@ -10,7 +10,6 @@ import typer
 from hybridbench.cli.compare import (
     Ballast,
     BlockTime,
-    Fresh,
     Gc,
     Margin,
     MaxTime,
@@ -18,13 +17,11 @@ from hybridbench.cli.compare import (
     ProfileName,
     Renew,
     Rounds,
-    Seed,
     Set,
-    Store,
     Ui,
 )
 from hybridbench.cli.compare_options import CompareOptions, compared, settings_of
-from hybridbench.cli.options import CompareUi
+from hybridbench.cli.options import CompareUi, Seed, Store
 from hybridbench.errors import ConfigError, ExitCode, WorkerFailedError
 from hybridbench.safe_output import echo
 
@@ -53,7 +50,6 @@ def bisect(
     gc: Gc = None,
     ballast: Ballast = None,
     set_: Set = None,
-    fresh: Fresh = False,
     renew: Renew = 0,
     store: Store = Path("results"),
     ui: Ui = CompareUi.AUTO,
@@ -71,7 +67,7 @@ def bisect(
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),
-        renew_every=1 if fresh else renew, store=store, ui=ui,
+        renew_every=renew, store=store, ui=ui,
     )  # fmt: skip
     commits = search.commits_between(good, bad)
     # What cannot be for any commit is no reason to pass each of them over.

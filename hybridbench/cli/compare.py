@@ -16,12 +16,13 @@ from hybridbench.cli.options import (
     Panel,
     Quiet,
     ReportFormat,
+    Seed,
+    Store,
     Verbose,
     detail_of,
+    given_thresholds,
 )
 from hybridbench.cli.render import OutputOptions, render
-from hybridbench.cli.thresholds import given_thresholds
-from hybridbench.foreign import SEED_MAX
 
 EXIT_CODES = (
     "Exit codes: 0 nothing is worse, 12 a regression (slower, or a leak introduced), "
@@ -36,7 +37,6 @@ Model = Annotated[
         metavar="NAME|DIR",
         autocompletion=complete_model,
         help="Preset or checkpoint directory, as in `soak`.  Default: the profile's (qwen3-next).",
-        show_default=False,
     ),
 ]
 ProfileName = Annotated[
@@ -47,7 +47,6 @@ ProfileName = Annotated[
         autocompletion=complete_profile,
         help="A shipped profile or a YAML file.  Default: chat-churn, or the one that reaches "
         "the first defect.",
-        show_default=False,
     ),
 ]
 MaxTime = Annotated[
@@ -84,7 +83,6 @@ Rounds = Annotated[
         metavar="N",
         min=1,
         help="Maximum number of rounds of one block each.  Default: 24.",
-        show_default=False,
     ),
 ]
 Margin = Annotated[
@@ -95,22 +93,9 @@ Margin = Annotated[
         help="Largest difference that counts as the same: 3% or 0.03.",
     ),
 ]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        rich_help_panel=Panel.WORKLOAD,
-        metavar="N",
-        min=0,
-        max=SEED_MAX,
-        help="Seed for weights and traffic.  Default: the profile's.",
-        show_default=False,
-    ),
-]
 Gc = Annotated[
     GcMode | None,
-    typer.Option(
-        rich_help_panel=Panel.ENGINE, help="Garbage collector of the workers.", show_default=False
-    ),
+    typer.Option(rich_help_panel=Panel.ENGINE, help="Garbage collector of the workers."),
 ]
 Ballast = Annotated[
     int | None,
@@ -131,14 +116,6 @@ Set = Annotated[
         help="Override a profile key for all versions (repeatable).",
     ),
 ]
-Fresh = Annotated[
-    bool,
-    typer.Option(
-        "--fresh",
-        rich_help_panel=Panel.ENGINE,
-        help="Start a new, warmed-up process for each block.",
-    ),
-]
 Renew = Annotated[
     int,
     typer.Option(
@@ -146,7 +123,7 @@ Renew = Annotated[
         min=0,
         metavar="ROUNDS",
         help="Start a new, warmed-up process for each version after this number of rounds, to "
-        "average out process-to-process variation.  0: one process for all rounds.",
+        "average out process-to-process variation: 1 for each block, 0 never.",
     ),
 ]
 Allow = Annotated[
@@ -166,9 +143,6 @@ SameEngine = Annotated[
         help="Compare even if all versions run the same engine files. Without it, compare reports "
         "that and exits with code 0. Implied if all versions are spelled the same (compare . .).",
     ),
-]
-Store = Annotated[
-    Path, typer.Option(rich_help_panel=Panel.OUTPUT, metavar="DIR", help="Directory for results.")
 ]
 Format = Annotated[
     ReportFormat,
@@ -209,7 +183,6 @@ def compare(
     gc: Gc = None,
     ballast: Ballast = None,
     set_: Set = None,
-    fresh: Fresh = False,
     renew: Renew = 0,
     allow_mismatch: Allow = None,
     same_engine: SameEngine = False,
@@ -243,7 +216,7 @@ def compare(
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, slice_=slice_, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),
-        renew_every=1 if fresh else renew,
+        renew_every=renew,
         allowed=tuple(allow_mismatch or ()), same_engine=same_engine,
         thresholds=given_thresholds(threshold or [], of_comparison=True), store=store,
         ui=CompareUi.NONE if quiet else ui,

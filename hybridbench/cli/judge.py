@@ -68,7 +68,6 @@ def judge(
             rich_help_panel=Panel.COLUMNS,
             metavar="UNIT",
             help="Unit of columns whose header has none.",
-            show_default=False,
         ),
     ] = None,
     threshold: Annotated[
@@ -85,7 +84,6 @@ def judge(
             rich_help_panel=Panel.VERDICT,
             metavar="TIME",
             help="When warm-up ended: a duration from the start (10m) or a time as in the file.",
-            show_default=False,
         ),
     ] = None,
     lower_is_worse: Annotated[
@@ -102,7 +100,6 @@ def judge(
             rich_help_panel=Panel.COLUMNS,
             metavar="NAME",
             help="Time column, if its name does not show it.",
-            show_default=False,
         ),
     ] = None,
     interval: Annotated[
@@ -111,7 +108,6 @@ def judge(
             rich_help_panel=Panel.COLUMNS,
             metavar="TIME",
             help="Time between two samples of a file without times: 10s.",
-            show_default=False,
         ),
     ] = None,
     never_restarted: Annotated[

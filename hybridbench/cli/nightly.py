@@ -17,11 +17,7 @@ import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_defect
-from hybridbench.cli.options import (
-    Detail,
-    Panel,
-    Quiet,
-)
+from hybridbench.cli.options import Detail, Panel, Quiet, parse_seconds
 from hybridbench.cli.output import check_directory
 from hybridbench.cli.render import print_console
 from hybridbench.errors import ErrorCode, UsageError
@@ -33,7 +29,6 @@ from hybridbench.safe_output import (
     output_after_verdict,
     say,
 )
-from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
     from hybridbench.nightly.child import Child
@@ -73,7 +68,6 @@ _Budget = Annotated[
         metavar="TIME",
         help="Time budget, such as 30m: shortens cells down to the length that still decides, then "
         "leaves cells out.  Default: the plan's.",
-        show_default=False,
     ),
 ]
 _Defect = Annotated[
@@ -168,13 +162,11 @@ def cell(
         ),
     ],
     cell_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Name of the cell.", show_default=False)
+        str | None, typer.Option("--id", metavar="ID", help="Name of the cell.")
     ] = None,
     index: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Position of the cell in the plan, from 0.", show_default=False
-        ),
+        typer.Option(metavar="N", help="Position of the cell in the plan, from 0."),
     ] = None,
     budget: _Budget = None,
     defect: _Defect = None,
@@ -220,7 +212,6 @@ def merge(
             rich_help_panel=Panel.PLAN,
             metavar="PLAN",
             help="Plan to take waivers and policy from.  Default: as the cells carry them.",
-            show_default=False,
         ),
     ] = None,
     budget: _Budget = None,
@@ -232,7 +223,6 @@ def merge(
             metavar="DIR",
             help="Nightly run, or a directory of them, to compare with: the newest green one.  "
             "Default: those beside --out.",
-            show_default=False,
         ),
     ] = None,
     keep_baseline: Annotated[
@@ -276,7 +266,6 @@ def run(
             metavar="DIR",
             help="Directory of the run.  Default: a new one under results/nightly, or the last one "
             "there if it was cut off.",
-            show_default=False,
         ),
     ] = None,
     baseline: Annotated[
@@ -284,7 +273,6 @@ def run(
         typer.Option(
             metavar="DIR",
             help="Same as in merge.  Default: the runs beside --out.",
-            show_default=False,
         ),
     ] = None,
     defect: _Defect = None,
@@ -340,7 +328,8 @@ def _planned(plan: str, budget: str | None, defects: list[str] | None) -> Planne
     from hybridbench.nightly.planned import plan_run
 
     chosen_defects(defects or [])
-    return plan_run(plan, _budget_s(budget), tuple(defects or ()))
+    budget_s = None if budget is None else parse_seconds("--budget", budget)
+    return plan_run(plan, budget_s, tuple(defects or ()))
 
 
 def _check_baselines(places: list[Path]) -> None:
@@ -351,15 +340,6 @@ def _check_baselines(places: list[Path]) -> None:
             "of them, or leave the option out.",
             code=ErrorCode.NOT_FOUND,
         )
-
-
-def _budget_s(budget: str | None) -> float | None:
-    if budget is None:
-        return None
-    try:
-        return parse_duration_s(budget)
-    except ValueError as error:
-        raise UsageError(f"--budget: {error}.", code=ErrorCode.BAD_VALUE) from error
 
 
 def _repeated(budget: str | None, defects: list[str] | None) -> list[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foreign import SEED_MAX
+from hybridbench.thresholds import Stat, parse_thresholds
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -82,6 +86,29 @@ Verbose = Annotated[
 ]
 
 
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        rich_help_panel=Panel.WORKLOAD,
+        metavar="N",
+        min=0,
+        max=SEED_MAX,
+        help="Seed for weights and traffic.  Default: the profile's.",
+    ),
+]
+
+Store = Annotated[
+    Path, typer.Option(rich_help_panel=Panel.OUTPUT, metavar="DIR", help="Directory for results.")
+]
+
+MarkdownFile = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=Panel.OUTPUT, metavar="FILE", help="Also write the table to this file."
+    ),
+]
+
+
 class Detail(Enum):
     """How much of a report is printed on the console."""
 
@@ -145,3 +172,29 @@ def parse_seconds(option: str, text: str) -> float:
         return parse_duration_s(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}.", code=ErrorCode.BAD_VALUE) from error
+
+
+def given_thresholds(texts: Sequence[str], *, of_comparison: bool = False) -> tuple[str, ...]:
+    """The thresholds of a command line as they are stored, each once.
+
+    Args:
+        of_comparison: whether two versions are there for a ratio.
+
+    Raises:
+        UsageError: one is none, names what is not measured, or lacks its unit.
+    """
+    try:
+        parsed = parse_thresholds(texts)
+    except ValueError as error:
+        message = f"--threshold {error}"
+        raise UsageError(
+            message if message.endswith("?") else f"{message}.", code=ErrorCode.BAD_VALUE
+        ) from error
+    for threshold in parsed:
+        if threshold.stat is Stat.RATIO and not of_comparison:
+            raise UsageError(
+                f"--threshold '{threshold.text}': a ratio compares two versions; give it to "
+                "hybridbench compare.",
+                code=ErrorCode.BAD_VALUE,
+            )
+    return tuple(threshold.text for threshold in parsed)

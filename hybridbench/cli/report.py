@@ -15,6 +15,7 @@ from hybridbench.cli.options import (
     ReportFormat,
     Verbose,
     detail_of,
+    given_thresholds,
 )
 from hybridbench.cli.render import (
     OutputOptions,
@@ -22,7 +23,6 @@ from hybridbench.cli.render import (
     render_with_thresholds,
     write_interim_report,
 )
-from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.errors import ErrorCode, UsageError
 
 
@@ -43,7 +43,6 @@ def report(
             metavar="FORMAT",
             help=f"Print in this format ({FORMAT_NAMES}), and write nothing into the directory.  "
             "Without it the derived files are rebuilt and the summary is printed.",
-            show_default=False,
         ),
     ] = None,
     output: Annotated[

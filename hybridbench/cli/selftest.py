@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.options import Panel
+from hybridbench.cli.options import MarkdownFile, Panel
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.safe_output import echo
@@ -65,12 +65,7 @@ def selftest(
             "samples, the others are run.",
         ),
     ] = False,
-    markdown: Annotated[
-        Path | None,
-        typer.Option(
-            rich_help_panel=Panel.OUTPUT, metavar="FILE", help="Also write the table to this file."
-        ),
-    ] = None,
+    markdown: MarkdownFile = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the rows with their commands; run nothing.")
     ] = False,

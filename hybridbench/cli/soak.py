@@ -24,8 +24,11 @@ from hybridbench.cli.options import (
     Panel,
     Quiet,
     ReportFormat,
+    Seed,
+    Store,
     Verbose,
     detail_of,
+    given_thresholds,
     parse_overrides,
     parse_seconds,
     profile_with,
@@ -33,10 +36,8 @@ from hybridbench.cli.options import (
 from hybridbench.cli.preview import print_preview
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.cli.resumed import resume as resume_run
-from hybridbench.cli.thresholds import given_thresholds
 from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.foreign import SEED_MAX
 from hybridbench.safe_output import echo
 from hybridbench.units import format_duration
 
@@ -111,7 +112,6 @@ def soak(
             help="A preset or the directory of a Hugging Face checkpoint.  On a CPU, qwen3-next, "
             "nemotron-h, falcon-h1 and gpt-oss are their tiny presets.  Default: the profile's "
             "(qwen3-next).",
-            show_default=False,
         ),
     ] = None,
     profile: Annotated[
@@ -122,7 +122,6 @@ def soak(
             autocompletion=complete_profile,
             help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: "
             "chat-churn, or with --defect the profile that triggers it.",
-            show_default=False,
         ),
     ] = None,
     duration: Annotated[
@@ -131,7 +130,6 @@ def soak(
             rich_help_panel=Panel.WORKLOAD,
             metavar="TIME",
             help="Traffic time, warm-up included: 90s, 5m, 2h.  Default: the profile's (2h).",
-            show_default=False,
         ),
     ] = None,
     defect: Annotated[
@@ -181,23 +179,12 @@ def soak(
     dtype: Annotated[
         Dtype, typer.Option(rich_help_panel=Panel.ENGINE, help="Data type of weights and tensors.")
     ] = Dtype.FLOAT32,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=Panel.WORKLOAD,
-            metavar="N",
-            min=0,
-            max=SEED_MAX,
-            help="Seed for weights and traffic.  Default: the profile's.",
-            show_default=False,
-        ),
-    ] = None,
+    seed: Seed = None,
     gc: Annotated[
         GcMode | None,
         typer.Option(
             rich_help_panel=Panel.ENGINE,
             help="Garbage collector of the worker.  Default: the profile's.",
-            show_default=False,
         ),
     ] = None,
     ballast: Annotated[
@@ -208,7 +195,6 @@ def soak(
             min=0,
             help="Long-lived Python objects to allocate in the worker, so that the collector "
             "behaves as in a real server.  Default: the profile's (1000000).",
-            show_default=False,
         ),
     ] = None,
     set_: Annotated[
@@ -260,7 +246,6 @@ def soak(
             metavar="TIME",
             help="Time by which an undecided run may exceed --duration; 0 ends it on time.  "
             "Default: --duration, at least 10m.",
-            show_default=False,
         ),
     ] = None,
     diagnose: Annotated[
@@ -287,7 +272,6 @@ def soak(
             metavar="hold=TIME",
             help="Keep the worker of a run that leaks alive at its end, unchanged, to inspect it "
             "with other tools: hold=2h.  Ctrl-C ends the wait.",
-            show_default=False,
         ),
     ] = None,
     memray: Annotated[
@@ -297,7 +281,6 @@ def soak(
             metavar="TIME",
             help="After a diagnosis, serve TIME more with every allocation recorded, and name the "
             "calls whose memory was not freed; needs hybridbench[memray].",
-            show_default=False,
         ),
     ] = None,
     resume: Annotated[
@@ -333,13 +316,9 @@ def soak(
             min=0,
             help="Serve the live report on http://127.0.0.1:PORT/ during the run, and its "
             "last samples for Prometheus on /metrics; 0 is any free port.",
-            show_default=False,
         ),
     ] = None,
-    store: Annotated[
-        Path,
-        typer.Option(rich_help_panel=Panel.OUTPUT, metavar="DIR", help="Directory for results."),
-    ] = Path("results"),
+    store: Store = Path("results"),
     ui: Annotated[
         SoakUi,
         typer.Option(

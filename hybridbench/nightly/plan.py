@@ -199,7 +199,6 @@ def load_plan(name_or_path: str | Path) -> LoadedPlan:
             )
         path = shipped[str(name_or_path)]
     source = read_yaml(path, "plan")
-    _refuse_reruns_at_length(source)
     loaded = LoadedPlan(plan=validated(_adapter(), source), path=path, source=source)
     for where, fault in _faults(loaded.plan):
         raise ConfigError(full_stop(f"{source.place(where)}: {fault}"))
@@ -210,18 +209,6 @@ def plan_json_schema() -> dict[str, object]:
     """The JSON Schema of a plan, for editors and other tools."""
     schema: dict[str, object] = _adapter().json_schema(by_alias=True, mode="validation")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _refuse_reruns_at_length(source: Source) -> None:
-    """Plans of older versions ran an undecided soak again, longer; now the soak itself goes on."""
-    policy = source.data.get("policy")
-    if isinstance(policy, Mapping) and "extend_inconclusive" in policy:
-        factor = policy["extend_inconclusive"]
-        instead = "extend: 0" if factor == 1 else "extend: auto"
-        raise ConfigError(
-            f"{source.place(('policy', 'extend_inconclusive'))}: policy.extend_inconclusive is no "
-            f"longer a key, because an undecided soak extends itself; write {instead} instead."
-        )
 
 
 @cache

@@ -69,7 +69,6 @@ _LIVE: Final = {
     "--seed": SEED,
     "--gc": takes("default", "off"),
     "--set": takes("pools.mamba_slots=64", "pools.mamba_slots"),
-    "--fresh": FLAG,
     "--store": takes("results"),
     "--ui": takes("none", "fancy"),
 }

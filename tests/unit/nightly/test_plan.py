@@ -41,14 +41,9 @@ FAULTS = {
         "duration: 3m",
         ":3: qwen3-next+smoke lasts 3m, too short",
     ),
-    "what older versions ran again": (
+    "a key of older versions": (
         "policy:\n  extend_inconclusive: 2",
-        ":4: policy.extend_inconclusive is no longer a key, because an undecided soak extends "
-        "itself; write extend: auto instead.",
-    ),
-    "what older versions did not run again": (
-        "policy: {extend_inconclusive: 1}",
-        "write extend: 0 instead.",
+        ":4: policy: unknown key extend_inconclusive; ",
     ),
     "least above the whole": (
         "cells:\n  - {profile: smoke, seed: 2, duration: 30m, least_duration: 40m}",
