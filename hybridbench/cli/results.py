@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hybridbench.rundir.layout import COMPARISON, NIGHTLY
 
 if TYPE_CHECKING:
@@ -58,18 +60,15 @@ def _nightly_run(directory: Path) -> Result:
 
 def _comparison(directory: Path) -> Result:
     from hybridbench.compare.store import judged_comparison, read_comparison
-    from hybridbench.report.comparison import ComparisonSource, comparison_document
+    from hybridbench.report.comparison import comparison_document
     from hybridbench.report.comparison_json import write_comparison
 
     stored = read_comparison(directory)
     verdict, ratios = judged_comparison(stored)
-    source = ComparisonSource(
-        run_id=stored.manifest.comparison_id or directory.name,
-        command=stored.manifest.command,
-        ended_by=stored.manifest.ended_by,
-        ratios=ratios,
-    )
-    document = comparison_document(stored.comparison, verdict, source)
+    manifest = stored.manifest
+    if not manifest.comparison_id:
+        manifest = msgspec.structs.replace(manifest, comparison_id=directory.name)
+    document = comparison_document(stored.comparison, verdict, manifest, ratios)
     return Result(
         document, lambda: write_comparison(directory, stored.comparison, verdict, document)
     )

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hybridbench.cli.options import parse_seconds
 from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.units import format_duration, parse_duration_s
+from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
     from hybridbench.records.manifest import Manifest
@@ -53,14 +54,16 @@ def resume(run_dir: Path, given: Mapping[str, object], hold_s: float) -> tuple[P
     from hybridbench.runs.resume import Resumption, resume_soak
 
     check_agrees(read_manifest(run_dir), given)
-    stop, diagnose = given.get("stop"), given.get("diagnose")
+    options: dict[str, str | float] = {
+        name: str(given[name]) for name in ("stop", "diagnose") if name in given
+    }
+    if "on_leak" in given:
+        options["hold_s"] = hold_s
     outcome = resume_soak(
         Resumption(
             run_dir,
             ui=str(given.get("ui", "auto")),
-            stop=str(stop) if stop is not None else None,
-            diagnose=str(diagnose) if diagnose is not None else None,
-            hold_s=hold_s if "on_leak" in given else None,
+            options=options,
             defects=_texts(given.get("defect")),
             command=typed_command(),
         )
@@ -96,10 +99,7 @@ def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
 
 def _same(name: str, value: object, stored: object) -> bool:
     if name in _DURATIONS:
-        try:
-            return parse_duration_s(str(value)) == stored
-        except ValueError as error:
-            raise UsageError(f"--{name}: {error}.", code=ErrorCode.BAD_VALUE) from error
+        return parse_seconds(f"--{name}", str(value)) == stored
     if name == "defect":
         # Files are compared by what they hold, and may be all that is named: see defect_files.
         given, recorded = (_slugs(names) for names in (value, stored))

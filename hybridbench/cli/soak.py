@@ -366,6 +366,7 @@ def soak(
     chosen = profile_with(
         source, {**defects.settings_on(profile), **parse_overrides(set_ or [], gc, ballast)}
     )
+    from hybridbench.records.manifest import Options
     from hybridbench.runs.plan import SoakPlan
     from hybridbench.workload.trace_replay import check_trace
 
@@ -385,13 +386,15 @@ def soak(
         profile_source=source,
         malloc=malloc.value,
         ui=ui.value,
-        heap_scan=heap_scan.value,
-        watchdog_s=_watchdog(watchdog),
-        stop=stop.value,
-        extend_s=_extend(extend, duration_s),
-        diagnose=diagnose.value,
-        hold_s=hold_s,
-        memray_s=memray_s,
+        options=Options(
+            heap_scan=heap_scan.value,
+            watchdog_s=_watchdog(watchdog),
+            stop=stop.value,
+            extend_s=_extend(extend, duration_s),
+            diagnose=diagnose.value,
+            hold_s=hold_s,
+            memray_s=memray_s,
+        ),
         thresholds=thresholds,
         command=typed_command(),
     )

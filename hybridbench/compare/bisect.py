@@ -10,11 +10,12 @@ from typing import TypeAlias
 
 from hybridbench.analysis.comparison.records import Change, Comparison, ComparisonVerdict, Outcome
 from hybridbench.compare.store import read_comparison_manifest
-from hybridbench.compare.worktree import Revision, find_revision, git
+from hybridbench.compare.worktree import Revision, find_revision
 from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.records.comparison import FINISHED
 from hybridbench.records.verdict import VerdictKind, leak_kind
 from hybridbench.rundir.layout import COMPARISON
+from hybridbench.runs.machine import git
 
 # A leak that is searched for: kind and subject of its finding.
 Symptom: TypeAlias = tuple[str, str]

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from hybridbench.clock import Clock
-from hybridbench.compare.affinity import children_on
+from hybridbench.compare.alike import children_on
 from hybridbench.compare.sides import Side
 from hybridbench.engine_config import EngineConfig
 from hybridbench.errors import ConfigError, WorkerFailedError
@@ -50,7 +50,7 @@ class Launch:
 
     ``begin`` and ``finish`` are two steps so that the workers of all versions can be built at the
     same time, and none of them is the first to get what memory others left behind: see
-    ``fragmentation``.
+    ``alike``.
     """
 
     side: Side
@@ -86,11 +86,10 @@ class Launch:
             fewer = {k: v for k, v in whole.engine.items() if not _is_default(k, v)}
             left = tuple(sorted(set(whole.engine) - set(fewer)))
             try:
-                return replace(
-                    self._await(self._begin(_with_engine(whole, fewer))), left_to_engine=left
-                )
+                started = self._await(self._begin(msgspec.structs.replace(whole, engine=fewer)))
             except ConfigError:
                 raise ConfigError(f"{self.side.name}: {error}") from error
+            return replace(started, left_to_engine=left)
 
     def _begin(self, message: Start) -> BundledTarget:
         with children_on(self.cpu):
@@ -141,10 +140,6 @@ def with_started(
         git = Git(commit=side.origin.commit, branch=side.name)
         described = msgspec.structs.replace(described, git=git)
     return described
-
-
-def _with_engine(start: Start, engine: Mapping[str, object]) -> Start:
-    return msgspec.structs.replace(start, engine=dict(engine))
 
 
 def _is_default(name: str, value: object) -> bool:

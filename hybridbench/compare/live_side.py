@@ -39,7 +39,6 @@ from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.crash import record_crash
 from hybridbench.runs.interrupts import Interrupts
-from hybridbench.runs.live import SilentView
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.loop import RunContext, SoakLoop, WorkerLostError, make_loop
 from hybridbench.runs.manifest import (
@@ -48,8 +47,9 @@ from hybridbench.runs.manifest import (
     with_counts,
     with_segment,
 )
-from hybridbench.runs.plan import Segment, SoakPlan
+from hybridbench.runs.plan import Segment
 from hybridbench.runs.recorder import Recorder
+from hybridbench.runs.status import View
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.sampling.headroom import oom_kills
 from hybridbench.sampling.sampler import StarvationSource
@@ -119,9 +119,7 @@ class LiveSide:
         self.run_dir = context.directory / label
         self.lost: str | None = None
         self._context = context
-        self._plan: SoakPlan = replace(
-            context.plan.of_side(side, context.directory), stop="never", diagnose="never"
-        )
+        self._plan = context.plan.of_side(side, context.directory)
         self._traffic = BlockTraffic()
         self._block = _Block(0.0, {})
         self._held = ExitStack()
@@ -196,9 +194,7 @@ class LiveSide:
         if started.target is not begun:
             self._held.callback(self._stop_process, started.target)
         self._describe(started)
-        run = RunContext(
-            context.clock, self._recorder, context.interrupts, SilentView(), self._log_watch
-        )
+        run = RunContext(context.clock, self._recorder, context.interrupts, View(), self._log_watch)
         driver = BlockDriver(self._traffic, started.target)
         starvation = StarvationSource(started.ready.pid)
         loop = make_loop(self._plan, run, started.target, driver, started.ready, starvation)

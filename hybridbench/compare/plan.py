@@ -11,6 +11,7 @@ from typing import Final
 
 from hybridbench.analysis.comparison.records import ComparisonTerms
 from hybridbench.compare.sides import Side
+from hybridbench.records.manifest import Options
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.thresholds import Stat, parse_thresholds
 from hybridbench.workload.profile import Profile
@@ -60,12 +61,8 @@ class ComparePlan:
     thresholds: tuple[str, ...] = ()
     allowed: frozenset[str] = frozenset()
     same_engine: bool = True
-    device: str = "cpu"
-    dtype: str = "float32"
-    malloc: str = "pinned"
     profile_source: str | None = None
     ui: str = "plain"
-    watchdog_s: float = 30.0
     command: tuple[str, ...] = ()
 
     def of_side(self, side: Side, directory: Path) -> SoakPlan:
@@ -76,15 +73,12 @@ class ComparePlan:
             store=directory,
             duration_s=self.terms.looks[0] * self.block_s,
             seed=self.seed,
-            device=self.device,
-            dtype=self.dtype,
             defects=side.defects,
             defects_as_of=side.releases,
             profile_source=self.profile_source,
-            malloc=self.malloc,
             ui="none",
-            watchdog_s=self.watchdog_s,
             thresholds=of_one_run(self.thresholds),
+            options=Options(diagnose="never"),
             program=side.program,
             command=self.command,
         )
@@ -108,9 +102,6 @@ class ComparePlan:
             "slice_s": self.slice_s,
             "max_time_s": self.max_time_s,
             "renew_every": self.renew_every,
-            "device": self.device,
-            "dtype": self.dtype,
-            "malloc": self.malloc,
         }
         text = json.dumps(chosen, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()

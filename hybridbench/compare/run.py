@@ -17,8 +17,7 @@ from hybridbench.analysis.comparison.metrics import is_open_loop
 from hybridbench.analysis.comparison.mismatches import mismatches, refusal
 from hybridbench.analysis.comparison.records import Block
 from hybridbench.clock import Clock, SystemClock
-from hybridbench.compare.affinity import cpu_for_workers
-from hybridbench.compare.fragmentation import scattered_pages_held
+from hybridbench.compare.alike import cpu_for_workers, scattered_pages_held
 from hybridbench.compare.launching import StartRefusedError
 from hybridbench.compare.live_side import BlockDone, CompareContext, LiveSide
 from hybridbench.compare.plan import ComparePlan, order_of
@@ -36,6 +35,7 @@ from hybridbench.sentences.comparison import look_text
 from hybridbench.units import format_duration
 
 T = TypeVar("T")
+# What the run directory of a version is called.
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _CALIBRATE_SHARE = 0.5  # of a block
 _CALIBRATE_LEAST_S = 3.0
@@ -105,7 +105,7 @@ def run_comparison(
             context = CompareContext(plan, writer.directory, clock, interrupts, cpu_for_workers())
             writer.store(replace(writer.manifest, worker_cpu=context.cpu))
             sides = [
-                make_side(side, side_label(index), context) for index, side in enumerate(plan.sides)
+                make_side(side, LETTERS[index], context) for index, side in enumerate(plan.sides)
             ]
             return _Comparison(context, writer, view, alike).run(sides)
     finally:
@@ -127,11 +127,6 @@ def refuse_mismatches(versions: Sequence[tuple[str, str, Manifest]], allowed: Se
                 "make them equal, or give --allow-mismatch KEY for each that may differ.",
                 code=ErrorCode.MISMATCH,
             )
-
-
-def side_label(index: int) -> str:
-    """What the run directory of a version is called: "a", "b", ..."""
-    return LETTERS[index]
 
 
 class _Comparison:

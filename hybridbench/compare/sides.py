@@ -18,7 +18,6 @@ from hybridbench.targets.bundled import WorkerProgram
 
 TREE: Final = "."
 _GIT, _PYTHON, _DEFECT = "git:", "python:", "defect:"
-KINDS: Final = ("tree", "git", "python", "defect", "run")
 _ALLOWED = (
     f"write . for the working tree, {_GIT}REF, {_PYTHON}PATH, {_DEFECT}SLUG, {_DEFECT}FILE.py, "
     f"{AS_OF}PROJECT-VERSION, or a run directory"
@@ -31,7 +30,7 @@ class Side:
 
     Args:
         name: as the user gave it.
-        kind: one of ``KINDS``.
+        kind: "tree", "git", "python", "defect" or "run".
         defects: slugs and files to put back.
         releases: those of other engines that the defects were taken from.
         program: the engine that runs, and its interpreter.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import hybridbench
 from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.runs.machine import git
 from hybridbench.targets.bundled import FORMER_WORKER_MODULE, WORKER_MODULE
 
 _PACKAGE = "hybridbench"
@@ -20,7 +19,6 @@ _WORKERS = {
     f"{_PACKAGE}/worker/__main__.py": WORKER_MODULE,
     f"{_PACKAGE}/runs/worker.py": FORMER_WORKER_MODULE,
 }
-_GIT_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -99,25 +97,6 @@ def worktree(revision: Revision) -> Iterator[Path]:
             yield tree
         finally:
             git(revision.root, "worktree", "remove", "--force", str(tree))
-
-
-def git(root: Path, *arguments: str) -> str | None:
-    """What git says, or None when it refuses."""
-    command = shutil.which("git")
-    if command is None:
-        return None
-    try:
-        done = subprocess.run(
-            [command, "-C", str(root), *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_PATIENCE_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _candidates() -> list[Path]:

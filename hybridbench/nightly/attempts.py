@@ -32,6 +32,7 @@ from hybridbench.errors import RunDirectoryError
 from hybridbench.history.comparable import machine
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, PlannedCell
 from hybridbench.nightly.policy import SLOWER, STATISTICAL, worst_kind
+from hybridbench.records.comparison import FINISHED
 from hybridbench.records.events import Extended, ExtensionEnded, Interrupted
 from hybridbench.records.nightly import (
     Attempt,
@@ -57,7 +58,6 @@ _METRICS: Final = (
     "rss_anon_swap_bytes",
 )
 _HYBRIDBENCH: Final = (sys.executable, "-m", "hybridbench")
-_ENDED: Final = ("decided", "rounds", "max-time", "lost")
 _WORSE: Final = (Change.INTRODUCED, Change.WORSE)
 
 
@@ -167,7 +167,7 @@ def _stored_soak(store: Path) -> Stored:
 def _stored_comparison(store: Path) -> Stored:
     for directory in sorted((path.parent for path in store.glob(f"*/{COMPARISON}")), reverse=True):
         try:
-            if read_comparison(directory).manifest.ended in _ENDED:
+            if read_comparison(directory).manifest.ended in FINISHED:
                 return Stored(Progress.DONE, directory)
         except RunDirectoryError:
             continue

@@ -101,7 +101,20 @@ class Interpreter(OpenRecord, frozen=True):
 
 
 class Options(OpenRecord, frozen=True):
-    """How the run is watched and ended."""
+    """How the run is watched and ended; what ``soak`` takes as options of the same names.
+
+    Attributes:
+        heap_scan: "fork", "walk", or "auto" for what the device allows.
+        watchdog_s: this long without an engine step, with work pending, is a hang.
+        stop: "auto" ends a run early once it surely leaks, "early" also once it surely does not,
+            "never" only when the machine is about to run out of memory or disk.
+        extend_s: how long the run may go on beyond its planned length while its verdict is
+            undecided; 0 ends it on time.
+        diagnose: "auto" asks a worker that leaks what it holds, "always" each one, "never" none.
+        hold_s: how long a worker that leaks is kept alive before anything of it is destroyed.
+        memray_s: how much more traffic a diagnosed worker gets with its allocations recorded; 0 is
+            none.
+    """
 
     heap_scan: str = msgspec.field(default="auto", name="census")
     watchdog_s: _Duration = 30.0

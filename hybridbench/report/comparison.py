@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from hybridbench.analysis.comparison.answer import CheckedRatio
@@ -21,7 +20,7 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
-from hybridbench.errors import ExitCode
+from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.verdict import Finding, ThresholdOutcome
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
@@ -70,53 +69,44 @@ _ROOM: Final = 1.3  # of the time that as many rounds took so far
 _TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
 
 
-@dataclass(frozen=True)
-class ComparisonSource:
-    """Where a comparison lies and how it came about.
-
-    ``ended_by`` is the exit code of a comparison that a signal ended, else None; ``ratios`` are its
-    thresholds on ratios, checked.
-    """
-
-    run_id: str
-    command: tuple[str, ...] = ()
-    ended_by: ExitCode | None = None
-    notes: tuple[str, ...] = ()
-    ratios: tuple[CheckedRatio, ...] = ()
-
-
 def comparison_document(
-    comparison: Comparison, verdict: ComparisonVerdict, source: ComparisonSource
+    comparison: Comparison,
+    verdict: ComparisonVerdict,
+    manifest: ComparisonManifest,
+    ratios: Sequence[CheckedRatio] = (),
 ) -> Document:
-    """The report of one judged comparison; reads no file, no clock and no setting."""
+    """The report of one judged comparison; reads no file, no clock and no setting.
+
+    ``ratios`` are its thresholds on ratios, checked.
+    """
     base = comparison.versions[0]
-    code = source.ended_by if source.ended_by is not None else verdict.exit_code
+    code = manifest.ended_by if manifest.ended_by is not None else verdict.exit_code
     glyph, tone = _BADGE[verdict.outcome]
     ends = [last_moment_s(version.record) for version in comparison.versions]
     return Document(
         kind=DocumentKind.COMPARISON,
-        run_id=source.run_id,
+        run_id=manifest.comparison_id,
         subtitle=_subtitle(comparison, verdict),
         badge=Badge(verdict.word, glyph, tone),
         meaning=_MEANING[verdict.outcome],
         exit_code=int(code),
         headline=capital(verdict.headline.removeprefix(f"{verdict.word}: ")),
-        answer=tuple(_answer(comparison, verdict, source.command)),
-        gates=(*comparison_gates(comparison, verdict, code), *map(_ratio_gate, source.ratios)),
+        answer=tuple(_answer(comparison, verdict, manifest.command)),
+        gates=(*comparison_gates(comparison, verdict, code), *map(_ratio_gate, ratios)),
         suite=f"hybridbench compare {_suite(comparison)}",
         measures=comparison_measures(comparison, verdict),
         ruling=_ruling(verdict),
         tables=(
             *comparison_tables(comparison, verdict),
             compared_serving(comparison.versions, interleaved=comparison.interleaved),
-            _ratio_table(source.ratios),
+            _ratio_table(ratios),
         ),
         findings=tuple(_findings(comparison, verdict)),
-        notes=(*_notes(comparison, verdict), *source.notes),
+        notes=tuple(_notes(comparison, verdict)),
         timeline=Timeline(max(ends)),
         charts=comparison_charts(comparison, verdict),
         provenance=provenance_tables(base.manifest, ends[0]),
-        command=shlex.join(source.command),
+        command=shlex.join(manifest.command),
         data_file=VERDICT,
     )
 

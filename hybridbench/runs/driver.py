@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridbench.records.messages import StepEvents, Submit
+from hybridbench.records.messages import StepEvents
 from hybridbench.targets.target import Target
 from hybridbench.workload.actions import WaitUntil
 from hybridbench.workload.actions import Workload as WorkloadProtocol
@@ -17,7 +17,6 @@ _ACTIONS_PER_PUMP_MAX = 512
 class DriverCounts:
     """Requests as the client sees them; only numbers, never the requests."""
 
-    submitted: int = 0
     finished: int = 0
     aborted: int = 0
     rejected: int = 0
@@ -49,8 +48,6 @@ class Driver:
             action = self._workload.next_action(now_s)
             if isinstance(action, WaitUntil):
                 return action.due_s
-            if isinstance(action, Submit):
-                self.counts.submitted += 1
             self._target.post(action)
         return now_s
 

@@ -46,13 +46,13 @@ def make_view(ui: str, stream: TextIO | None = None) -> View:
     stream = stream if stream is not None else sys.stderr
     console = Terminal(file=stream, highlight=False)
     if ui == "none":
-        return SilentView()
+        return View()
     if ui == "live" or (ui == "auto" and console.is_terminal and not console.is_dumb_terminal):
         return LastingView(LiveView(console), stream)
     return LastingView(PlainView(console), stream)
 
 
-class LastingView:
+class LastingView(View):
     """Shows through another view while somebody looks, and nothing from then on.
 
     A terminal that was closed, or a pipe whose reader died, must not end a soak of hours.
@@ -78,24 +78,11 @@ class LastingView:
         try:
             action()
         except OSError:
-            self.shown = SilentView()
+            self.shown = View()
             give_up(self._stream)
 
 
-class SilentView:
-    """Shows nothing."""
-
-    def update(self, status: RunStatus) -> None:
-        """Nothing to show."""
-
-    def note(self, text: str) -> None:
-        """Nothing to say."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class PlainView:
+class PlainView(View):
     """One line with a time stamp at each change of phase and every half minute: for logs and CI.
 
     A job that says nothing for long is killed by many CI systems, so silence is never longer than
@@ -123,9 +110,6 @@ class PlainView:
         """Print ``text`` with its time."""
         self._line(text)
 
-    def close(self) -> None:
-        """Nothing is held open."""
-
     def _print(self, status: RunStatus) -> None:
         pools = " ".join(
             f"{name} {_share(level.total - level.available, level.total)}"
@@ -143,7 +127,7 @@ class PlainView:
         self._console.print(f"{stamp} {one_line(text)}", markup=False, soft_wrap=True)
 
 
-class LiveView:
+class LiveView(View):
     """A table that is redrawn in place, at most four times a second, from the caller's thread."""
 
     def __init__(self, console: Console) -> None:
@@ -172,7 +156,11 @@ def picture(status: RunStatus, width: int) -> RenderableType:
     """The whole live view, on a terminal of ``width`` columns; 50 are enough."""
     bar_width = min(_BAR, width - _BESIDE_BAR)
     head = Text.assemble(
-        (status.title, "bold"), "  ", status.phase, "  ", (status.so_far, _ink(status))
+        (status.title, "bold"),
+        "  ",
+        status.phase,
+        "  ",
+        (status.so_far, "yellow" if status.suspicion else "green"),
     )
     eta = format_duration(status.remaining_s)
     bar = Table.grid(padding=(0, 1))
@@ -247,7 +235,3 @@ def _elapsed(status: RunStatus) -> str:
 
 def _share(part: float, whole: float) -> str:
     return format_percent(part / whole) if whole else "-"
-
-
-def _ink(status: RunStatus) -> str:
-    return "yellow" if status.suspicion else "green"

@@ -433,5 +433,5 @@ def make_loop(
         sampler=Sampler(sources, Beat(cadence.sample_every_s, now_s), context.clock),
         scan_pace=ScanPace(cadence.collectible_every_s, now_s, plan.stall_max_s),
         status=status,
-        watchdog_s=plan.watchdog_s,
+        watchdog_s=plan.options.watchdog_s,
     )

@@ -14,6 +14,7 @@ from hybridbench.records.manifest import Git, Interpreter, Machine
 from hybridbench.sampling.headroom import memory_limit
 
 _GIT_PATIENCE_S = 5.0
+_CHANGES = ("status", "--porcelain", "--untracked-files=no")
 
 
 def machine_facts() -> Machine:
@@ -47,27 +48,31 @@ def interpreter_facts() -> Interpreter:
 def git_state() -> Git | None:
     """Commit, branch and whether files differ from it; None outside a checkout."""
     root = Path(hybridbench.__file__).parents[1]
-    git = shutil.which("git")
-    if git is None or not (root / ".git").exists():
+    if not (root / ".git").exists():
         return None
-    commit = _git(git, root, "rev-parse", "HEAD")
+    commit = git(root, "rev-parse", "HEAD", patience_s=_GIT_PATIENCE_S)
     if commit is None:
         return None
     return Git(
         commit=commit,
-        branch=_git(git, root, "rev-parse", "--abbrev-ref", "HEAD"),
-        dirty=bool(_git(git, root, "status", "--porcelain", "--untracked-files=no")),
+        branch=git(root, "rev-parse", "--abbrev-ref", "HEAD", patience_s=_GIT_PATIENCE_S),
+        dirty=bool(git(root, *_CHANGES, patience_s=_GIT_PATIENCE_S)),
     )
 
 
-def _git(git: str, root: Path, *arguments: str) -> str | None:
+def git(root: Path, *arguments: str, patience_s: float = 120.0) -> str | None:
+    """What git says in the repository at ``root``; None where it refuses, or there is none."""
+    command = shutil.which("git")
+    if command is None:
+        return None
     try:
         done = subprocess.run(
-            # Only looking: a status that refreshes the index and is cut off leaves its lock behind.
-            [git, "--no-optional-locks", "-C", str(root), *arguments],
+            # A status that refreshes the index and is cut off would leave its lock behind.
+            [command, "--no-optional-locks", "-C", str(root), *arguments],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_GIT_PATIENCE_S,
+            timeout=patience_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

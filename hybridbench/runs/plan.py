@@ -8,13 +8,12 @@ from pathlib import Path
 import msgspec
 
 from hybridbench.errors import ExitCode
-from hybridbench.records.manifest import Manifest
+from hybridbench.records.manifest import Manifest, Options
 from hybridbench.records.messages import Start
 from hybridbench.targets.bundled import WorkerLaunch, WorkerProgram
 from hybridbench.workload.profile import Cadence, Profile
 from hybridbench.workload.trace_replay import TraceOptions
 
-WATCHDOG_S = 30.0
 EXTEND_LEAST_S = 600.0
 
 # Below this a new worker would not even be warm.
@@ -59,17 +58,8 @@ class SoakPlan:
         defects_as_of: releases of other engines that ``defects`` were taken from, for the report.
         malloc: "pinned" fixes the worker's allocator settings, "system" leaves them.
         ui: "live", "plain" or "none"; "auto" is live on a terminal and plain elsewhere.
-        heap_scan: "fork", "walk", or "auto" for what the device allows.
-        watchdog_s: this long without an engine step, with work pending, is a hang.
-        stop: "auto" ends a run early once it surely leaks, "early" also once it surely does not,
-            "never" only when the machine is about to run out of memory or disk.
-        extend_s: how long the run may go on beyond ``duration_s`` while its verdict is undecided; 0
-            ends it on time.
-        diagnose: "auto" asks a worker that leaks what it holds, "always" each one, "never" none.
-        hold_s: how long a worker that leaks is kept alive before anything of it is destroyed.
-        memray_s: how much more traffic a diagnosed worker gets with its allocations recorded; 0 is
-            none.
         thresholds: what the run is held against besides those of its profile, as written.
+        options: how the run is watched and ended.
         segment: where a run goes on that was cut off; None for a new one.
         program: the engine that runs, and its interpreter.
         command: the arguments as the user gave them, for the manifest.
@@ -88,16 +78,10 @@ class SoakPlan:
     profile_source: str | None = None
     malloc: str = "pinned"
     ui: str = "auto"
-    heap_scan: str = "auto"
-    watchdog_s: float = WATCHDOG_S
     boot_limit_s: float = 900.0
     drain_limit_s: float = 120.0
-    stop: str = "never"
-    extend_s: float = 0.0
-    diagnose: str = "auto"
-    hold_s: float = 0.0
-    memray_s: float = 0.0
     thresholds: tuple[str, ...] = ()
+    options: Options = field(default_factory=Options)
     segment: Segment | None = None
     program: WorkerProgram = field(default_factory=WorkerProgram)
     command: tuple[str, ...] = ()
@@ -142,7 +126,7 @@ class SoakPlan:
             gc_mode=profile.gc.mode,
             gc_thresholds=[] if thresholds is None else list(thresholds),
             ballast_objects=profile.ballast.objects,
-            heap_scan=self.heap_scan,
+            heap_scan=self.options.heap_scan,
         )
 
 

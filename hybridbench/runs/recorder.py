@@ -106,7 +106,7 @@ class Recorder:
             "gc_tracked_objects": reply.tracked_objects,
         }
         for name, count in reply.instances.items():
-            parts = {**msgspec.structs.asdict(count), "stray": count.live - count.expected}
+            parts = {**msgspec.structs.asdict(count), "stray": count.stray}
             values.update({f"instances.{name}.{part}": n for part, n in parts.items()})
         self._last_scan_s = max(reply.t_s - self._start_s, self._last_scan_s + _TICK_S)
         self._sink.sample(self._last_scan_s, self.phase, values)

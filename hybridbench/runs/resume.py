@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
 
 from hybridbench.analysis.reading import text
 from hybridbench.clock import Clock, SystemClock
@@ -36,15 +39,13 @@ _GAP_S_MIN = 1.0
 class Resumption:
     """What a person may choose anew when a run goes on; everything else is the manifest's.
 
-    None means: as it began.  ``defects`` are those that the command line names: files among the
-    recorded ones must be there.
+    ``options`` are fields of ``Options``.  ``defects`` are those that the command line names: files
+    among the recorded ones must be there.
     """
 
     run_dir: Path
     ui: str = "auto"
-    stop: str | None = None
-    diagnose: str | None = None
-    hold_s: float | None = None
+    options: Mapping[str, str | float] = field(default_factory=dict)
     defects: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
 
@@ -78,9 +79,7 @@ def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
         plan,
         defects=defects_to_resume(segment.manifest.defect_files, plan.defects, wanted.defects),
         ui=wanted.ui,
-        stop=wanted.stop or plan.stop,
-        diagnose=wanted.diagnose or plan.diagnose,
-        hold_s=plan.hold_s if wanted.hold_s is None else wanted.hold_s,
+        options=msgspec.structs.replace(plan.options, **wanted.options),
         segment=segment,
         command=wanted.command,
     )
@@ -93,7 +92,7 @@ def plan_of_manifest(manifest: Manifest, run_dir: Path) -> SoakPlan:
         RunDirectoryError: the manifest lacks a part of the plan.
         ConfigError: its profile is none for this version.
     """
-    profile, options = manifest.profile, manifest.options
+    profile = manifest.profile
     if not profile.resolved:
         raise _lacks(run_dir, "profile.resolved")
     return SoakPlan(
@@ -109,13 +108,7 @@ def plan_of_manifest(manifest: Manifest, run_dir: Path) -> SoakPlan:
         trace=_trace(manifest.trace, run_dir),
         profile_source=profile.source,
         malloc=text(manifest.malloc, "mode", "pinned"),
-        heap_scan=options.heap_scan,
-        watchdog_s=options.watchdog_s,
-        stop=options.stop,
-        extend_s=options.extend_s,
-        diagnose=options.diagnose,
-        hold_s=options.hold_s,
-        memray_s=options.memray_s,
+        options=manifest.options,
     )
 
 

@@ -202,7 +202,10 @@ class _Soak:
                     loop,
                     stop_rule=stopper,
                     diagnosis=LeakDiagnosis(
-                        plan.diagnose, plan.hold_s, loop, InterimJudge(self._writer.run_dir)
+                        plan.options.diagnose,
+                        plan.options.hold_s,
+                        loop,
+                        InterimJudge(self._writer.run_dir),
                     ),
                     allocations=self._allocations(loop),
                     extension=self._extension(loop),
@@ -213,15 +216,17 @@ class _Soak:
                 add_truth(self._writer.run_dir, loop.truth)
 
     def _allocations(self, loop: SoakLoop) -> AllocationRecord | None:
-        if not self._plan.memray_s:
+        memray_s = self._plan.options.memray_s
+        if not memray_s:
             return None
-        return AllocationRecord(self._plan.memray_s, self._writer.run_dir / ALLOCATIONS, loop)
+        return AllocationRecord(memray_s, self._writer.run_dir / ALLOCATIONS, loop)
 
     def _extension(self, loop: SoakLoop) -> Extension | None:
-        if not self._plan.extend_s:
+        extend_s = self._plan.options.extend_s
+        if not extend_s:
             return None
         judge = InterimJudge(self._writer.run_dir, final=True)
-        return Extension(self._plan.extend_s, judge, self._recorder, self._view, loop.status)
+        return Extension(extend_s, judge, self._recorder, self._view, loop.status)
 
     def _write_report(self) -> None:
         if self._report.start():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from hybridbench.metrics import MEMORY
 from hybridbench.records.messages import CheckpointReply, HeapScanReply
@@ -94,11 +93,9 @@ class RunStatus:
         self.heap_scans += 1
         self.collectible_bytes = heap_scan.collectible_bytes
         for name, count in heap_scan.instances.items():
-            stray = count.live - count.expected
-            if stray > 0:
-                self.suspicion = (
-                    f"{stray} removed {name} object{'s are' if stray > 1 else ' is'} still alive"
-                )
+            if count.stray > 0:
+                are = "s are" if count.stray > 1 else " is"
+                self.suspicion = f"{count.stray} removed {name} object{are} still alive"
 
     def saw_checkpoint(self, checkpoint: CheckpointReply) -> None:
         """Take over what a checkpoint says."""
@@ -122,17 +119,14 @@ class RunStatus:
             self.suspicion = f"waiting requests hold {slots} of the {pool} pool"
 
 
-class View(Protocol):
-    """Something that shows a run while it goes on."""
+class View:
+    """Shows a run while it goes on; this one shows nothing."""
 
     def update(self, status: RunStatus) -> None:
         """Called several times a second; draws when it is time to."""
-        ...
 
     def note(self, text: str) -> None:
         """Say one line, once."""
-        ...
 
     def close(self) -> None:
         """The run is over."""
-        ...

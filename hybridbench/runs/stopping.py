@@ -166,15 +166,15 @@ class Stopper:
 
 
 def make_stopper(plan: SoakPlan, run_dir: Path, run_now_s: Callable[[], float]) -> Stopper:
-    """The guards and interim analyses that ``plan.stop`` asks for; traffic begins now."""
+    """The guards and interim analyses that ``plan.options`` asks for; traffic begins now."""
     words = {"auto": {"leak", "exhaustion"}, "early": {"leak", "exhaustion", "bounded"}}
-    begin_s = run_now_s()
+    begin_s, stop = run_now_s(), plan.options.stop
     return Stopper(
         Watched(run_now_s, begin_s, begin_s + plan.traffic_s),
         Floor(memory_headroom, _MEMORY_SHARE, _MEMORY_LEAST, _MEMORY_MOST),
         Floor(lambda: disk_headroom(run_dir), 0.0, _DISK_LEAST, _DISK_LEAST),
-        InterimJudge(run_dir) if plan.stop in words else None,
-        frozenset(words.get(plan.stop, set())),
+        InterimJudge(run_dir) if stop in words else None,
+        frozenset(words.get(stop, set())),
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hybridbench.records.manifest import Options
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.soak import run_soak
 from hybridbench.workload.catalog import load_profile
@@ -41,7 +42,7 @@ def short_plan(
         seed=1,
         defects=defects,
         ui="none",
-        watchdog_s=watchdog_s,
+        options=Options(watchdog_s=watchdog_s),
     )
 
 

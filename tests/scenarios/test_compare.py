@@ -157,7 +157,7 @@ def test_a_first_signal_ends_the_comparison_after_the_round_with_what_there_is(
 
 @pytest.mark.slow
 def test_a_fresh_process_for_each_block_is_a_segment_of_the_side(tmp_path: Path) -> None:
-    done = compare(tmp_path, ".", ".", "--rounds", "1", "--fresh")
+    done = compare(tmp_path, ".", ".", "--rounds", "1", "--renew", "1")
 
     directory = only_directory(tmp_path)
     record = read_run(directory / "a")

@@ -27,6 +27,7 @@ from hybridbench.records.events import (
     Note,
     Phase,
 )
+from hybridbench.records.manifest import Options
 from hybridbench.rundir.layout import WORKER_STDERR
 from hybridbench.rundir.reader import read_run
 from hybridbench.runs.soak import run_soak
@@ -162,7 +163,8 @@ def test_a_healthy_soak_goes_through_all_phases_and_everything_balances(tmp_path
 @pytest.mark.skipif(not is_installed(), reason="needs hybridbench[memray]")
 def test_the_allocations_of_a_diagnosed_run_name_the_calls_that_leak(tmp_path: Path) -> None:
     plan = short_plan(tmp_path, 15.0, defects=("lru-reference-cycle",))
-    outcome = run_soak(replace(plan, diagnose="always", memray_s=12.0))
+    options = Options(watchdog_s=60.0, diagnose="always", memray_s=12.0)
+    outcome = run_soak(replace(plan, options=options))
 
     record = read_run(outcome.run_dir)
     found = record.last_event(Allocations)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hybridbench.compare.affinity import children_on, cpu_for_workers
+from hybridbench.compare.alike import children_on, cpu_for_workers
 
 _ASK = "import os; print(sorted(os.sched_getaffinity(0)))"
 

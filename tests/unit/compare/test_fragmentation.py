@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from hybridbench.compare import fragmentation
-from hybridbench.compare.fragmentation import scattered_pages_held
+from hybridbench.compare import alike
+from hybridbench.compare.alike import scattered_pages_held
 from hybridbench.sampling.headroom import MemoryLimit
 from hybridbench.sampling.process import read_process_memory
 
@@ -20,7 +20,7 @@ def private_mib() -> float:
 
 
 def test_pages_are_really_held_and_really_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragmentation, "_MOST_BYTES", 64 * MIB)
+    monkeypatch.setattr(alike, "_MOST_BYTES", 64 * MIB)
     before = private_mib()
     with scattered_pages_held():
         within = private_mib()
@@ -51,9 +51,9 @@ def test_no_more_than_a_sixteenth_of_what_there_is_is_held(
             sizes.append(size)
             raise MemoryError
 
-    monkeypatch.setattr(fragmentation, "available_bytes", lambda: available)
+    monkeypatch.setattr(alike, "available_bytes", lambda: available)
     cgroup = None if limit is None else MemoryLimit(limit, "cgroup")
-    monkeypatch.setattr(fragmentation, "memory_limit", lambda: cgroup)
+    monkeypatch.setattr(alike, "memory_limit", lambda: cgroup)
     monkeypatch.setattr(mmap, "mmap", Map)
     ran = False
 

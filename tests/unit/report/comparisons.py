@@ -14,9 +14,10 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import VerdictKind
-from hybridbench.report.comparison import ComparisonSource, comparison_document
+from hybridbench.report.comparison import comparison_document
 from hybridbench.report.document import Document
 from hybridbench.sentences.comparison import phrased_comparison
 from tests.unit.analysis.comparisons import (
@@ -30,7 +31,10 @@ from tests.unit.analysis.comparisons import (
 )
 from tests.unit.report.synthetic import manifest
 
-SOURCE = ComparisonSource("20261122-100000-compare", ("hybridbench", "compare", ".", "defect:x"))
+MANIFEST = ComparisonManifest(
+    comparison_id="20261122-100000-compare",
+    command=("hybridbench", "compare", ".", "defect:x"),
+)
 
 
 def record(slope_gib: float = 0.0) -> RunRecord:
@@ -72,4 +76,4 @@ def judged(made: Comparison) -> ComparisonVerdict:
 
 
 def document(made: Comparison) -> Document:
-    return comparison_document(made, judged(made), SOURCE)
+    return comparison_document(made, judged(made), MANIFEST)

@@ -13,7 +13,7 @@ from hybridbench.records.events import Event, Phase, kind_of
 from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Verdict, VerdictKind
-from hybridbench.runs.status import RunStatus
+from hybridbench.runs.status import RunStatus, View
 from hybridbench.targets.target import ExitStatus
 from hybridbench.targets.wire import WireClosedError
 from hybridbench.workload.actions import Action, WaitUntil
@@ -265,7 +265,7 @@ class FakeSink:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-class FakeView:
+class FakeView(View):
     """Remembers the notes, and calls ``on_update`` with each update."""
 
     def __init__(self, on_update: Callable[[RunStatus], None] | None = None) -> None:
@@ -280,9 +280,6 @@ class FakeView:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass

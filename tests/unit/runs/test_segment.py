@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hybridbench.errors import ConfigError, UsageError
-from hybridbench.records.manifest import Manifest, manifest_to_json
+from hybridbench.records.manifest import Manifest, Options, manifest_to_json
 from hybridbench.rundir.layout import published_schema
 from hybridbench.runs.boot import check_same_engine
 from hybridbench.runs.manifest import planned_manifest, with_counts, with_segment, with_worker
@@ -38,21 +38,23 @@ def test_a_resumed_plan_is_the_plan_of_the_run_and_serves_the_rest_of_it() -> No
     assert again.profile == plan.profile
     assert again.cadence == plan.cadence
     assert again.start_message() == plan.start_message()
-    assert (again.duration_s, again.seed, again.watchdog_s) == (100.0, 1, plan.watchdog_s)
+    assert (again.duration_s, again.seed, again.options) == (100.0, 1, plan.options)
     assert again.traffic_s == 60.0
     assert plan.traffic_s == 100.0
 
 
 def test_how_a_run_ends_is_as_it_began_unless_said_otherwise() -> None:
-    plan = replace(make_plan(), diagnose="never", hold_s=60.0, stop="early")
+    began = Options(diagnose="never", hold_s=60.0, stop="early")
+    plan = replace(make_plan(), options=began)
     segment = segment_of(plan)
     place = Path("results/run-1")
 
     kept = resumed_plan(Resumption(place), segment)
-    changed = resumed_plan(Resumption(place, stop="never", diagnose="always", hold_s=0.0), segment)
+    said: dict[str, str | float] = {"stop": "never", "diagnose": "always", "hold_s": 0.0}
+    changed = resumed_plan(Resumption(place, options=said), segment)
 
-    assert (kept.stop, kept.diagnose, kept.hold_s) == ("early", "never", 60.0)
-    assert (changed.stop, changed.diagnose, changed.hold_s) == ("never", "always", 0.0)
+    assert kept.options == began
+    assert changed.options == Options(diagnose="always")
 
 
 def test_a_rest_too_short_to_warm_up_in_is_lengthened() -> None:
