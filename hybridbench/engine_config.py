@@ -59,9 +59,9 @@ class NewTokenRatio(ProfileGroup):
     """
 
     init: Share = 0.7
-    """What the ratio starts at."""
+    """Initial value of the ratio."""
     min: Share = 0.1
-    """What it falls to."""
+    """Lowest value of the ratio."""
     decay_steps: Count = 600
     """Decode steps in which it falls from ``init`` to ``min``."""
 
@@ -93,15 +93,15 @@ class PoolSizes(ProfileGroup):
     """Sizes in slots: KV tokens, recurrent states; the longest prompt plus output in tokens."""
 
     kv_tokens: Count = 16384
-    """KV tokens in all; a multiple of ``page_size``."""
+    """Total KV tokens; a multiple of ``page_size``."""
     page_size: Count = 1
-    """KV tokens that are given out and shared together; a model with recurrent layers needs a
-    ``mamba_scheduler_strategy`` with track buffers for more than 1."""
+    """KV tokens per page, the unit of allocation and sharing; above 1, a model with recurrent
+    layers needs a ``mamba_scheduler_strategy`` with track buffers."""
     swa_full_tokens_ratio: Share = 0.8
-    """Size of the pool for sliding layers, as a share of ``kv_tokens``; only where the cache keeps
-    their KV within the windows."""
+    """Size of the window pool (KV of sliding-window layers), as a share of ``kv_tokens``; only for
+    caches that keep this KV within the windows."""
     mamba_slots: Count = 160
-    """State slots; a model without recurrent layers has none, whatever is given."""
+    """Slots for recurrent states; ignored for a model without recurrent layers."""
     max_context_len: _TwoOrMore = 2048
     """Longest prompt plus output, in tokens."""
 
@@ -111,59 +111,58 @@ class EngineSettings(ProfileGroup):
     """How the bundled engine schedules, caches and checks itself."""
 
     max_running_requests: Count = 32
-    """Requests that run at once; also the number of rows."""
+    """Maximum number of running requests; also the number of request rows."""
     chunked_prefill_size: Count | None = 256
-    """Tokens of prefill per step, a multiple of ``page_size``; null computes a prompt at once."""
+    """Prefill tokens per step, a multiple of ``page_size``; null computes whole prompts at once."""
     max_prefill_tokens: Count = 2048
-    """Tokens of all prompts of one prefill step, the first one excepted."""
+    """Maximum total of prompt tokens in one prefill step; the first prompt may exceed it."""
     schedule_policy: SchedulePolicyName = "fcfs"
     """"fcfs" serves in order of arrival, "lpm" the longest cached prefix first."""
     cache: CacheKind = "auto"
-    """"radix" reuses prefixes in the tree made for the model, "unified" in one tree for all models,
-    "chunk" reuses nothing.  "swa" and "swa_chunk" are "radix" and "chunk" for a model with sliding
-    windows, and keep KV of its sliding layers within the windows only, as "unified" does for such
+    """"radix" shares prefixes in a tree for the kind of model, "unified" in one tree for all kinds;
+    "chunk" shares none.  "swa" and "swa_chunk" are "radix" and "chunk" for a model with sliding
+    windows, and keep KV of its sliding layers only within the windows, as "unified" does for such
     a model.  "auto" is "swa" for such a model and "radix" for others."""
     check_level: CheckLevel = "idle"
-    """Which invariants a step checks: none, those of idleness, those of every step."""
+    """Invariants to check: none, those of an idle engine, or those of every step."""
     check_owners: Flag = True
-    """The allocators refuse to take back what the giver does not hold; without it they only count
-    such mistakes, beside the run (``truth.json``), like engines without an account of holders."""
+    """Allocators refuse a free by anyone but the holder; if false they only count such errors (in
+    ``truth.json``), like engines that do not track holders."""
     state_refresh: StateRefresh = "path"
-    """Which states a hit makes the youngest: "path" those of all nodes on the way, as released
-    hybrid trees do, "used" only the one that is read (sglang#31648)."""
+    """States that a prefix hit marks as most recently used: "path" those of all matched nodes, as
+    released hybrid trees do; "used" only the one that is read (sglang#31648)."""
     max_queued_requests: Count | None = None
-    """The waiting queue's limit; null has none.  A full queue refuses the newest request, or with
-    priority scheduling the least important."""
+    """Maximum length of the waiting queue; null sets no limit.  A full queue rejects the newest
+    request or, with priority scheduling, the one of lowest priority."""
     req_waiting_timeout_s: Annotated[float, Gt(0), Duration()] | None = None
-    """Requests that wait for longer are aborted; null lets them wait."""
+    """Waiting requests are aborted after this time; null sets no limit."""
     enable_priority_scheduling: Flag = False
-    """Serve by priority first; larger goes first."""
+    """Schedule by priority first; the larger value goes first."""
     schedule_low_priority_values_first: Flag = False
-    """Smaller priorities go first."""
+    """The smaller priority value goes first."""
     disable_priority_preemption: Flag = False
-    """Priority decides whose turn it is, and takes nothing from requests that run."""
+    """Priority orders the waiting queue but preempts no running request."""
     priority_scheduling_preemption_threshold: CountOrZero = 10
-    """Running requests whose priority is lower by more than this are retracted for a waiting one
-    that does not fit without."""
+    """A waiting request that does not fit preempts running requests whose priority is lower by
+    more than this."""
     mamba_scheduler_strategy: MambaSchedulerStrategy = "no_buffer"
-    """Where the states of the prefix cache come from: "no_buffer" takes a request's own where a
-    step ends; "extra_buffer" has steps save copies at aligned lengths in 1 further slot for each
-    request, 2 with overlapped scheduling; "extra_buffer_lazy" takes the second of these only while
-    it is needed."""
+    """Source of the states in the prefix cache.  "no_buffer": the request's own state where a step
+    ends.  "extra_buffer": copies that steps save at aligned lengths, in 1 further slot per request,
+    2 with overlapped scheduling.  "extra_buffer_lazy": the same, but the second slot is held only
+    while it is needed."""
     mamba_track_interval: _TwoOrMore = 256
-    """A decode step saves states at lengths that are a multiple of this; whole pages."""
+    """Decode steps save states at multiples of this length, in tokens; whole pages."""
     mamba_cache_chunk_size: Count = 64
-    """The same for prefill; a larger page counts instead."""
+    """The same for prefill; a larger page size takes precedence."""
     enable_kv_cache_events: Flag = False
-    """Publish after each step which KV blocks the tree stored and removed."""
+    """After each step, publish which KV blocks the tree stored and removed."""
     enable_overlap_schedule: Flag = False
-    """Form each batch before the results of the one before it are processed, as SGLang does unless
-    configured otherwise."""
+    """Form each batch before the results of the previous one are processed; SGLang's default."""
     speculative_algorithm: SpeculativeAlgorithm | None = None
-    """What proposes tokens for decode steps to verify ("NGRAM": what followed before follows
-    again); null proposes none."""
+    """Method that proposes draft tokens ("NGRAM": from repeated n-grams); null disables
+    speculative decoding."""
     speculative_num_draft_tokens: _TwoOrMore = 4
-    """Tokens of one request in a verifying step: its last one and the drafts behind it."""
+    """Tokens per request in a verify step: its last token and the draft tokens."""
     new_token_ratio: NewTokenRatio = NewTokenRatio()
     """The share of the running requests' remaining output that admission keeps free."""
     hicache: HiCache = HiCache()

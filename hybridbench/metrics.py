@@ -77,14 +77,14 @@ _MIB = float(2**20)
 
 _COSTS = (
     ("evict_ms", "processor time of an eviction"),
-    ("evict_ms_per_node", "processor time of an eviction for each node"),
+    ("evict_ms_per_node", "processor time of an eviction per node"),
     ("match_ms", "processor time of a prefix match"),
-    ("insert_ms", "processor time of an insert to the cache"),
-    ("schedule_ms", "processor time to form and settle a batch, cache calls left out"),
-    ("forward_ms", "time of the model for each token"),
-    ("forward_cpu_ms", "processor time of the model for each token"),
+    ("insert_ms", "processor time of an insert into the cache"),
+    ("schedule_ms", "processor time to form a batch and process its results, without cache calls"),
+    ("forward_ms", "time of the model per token"),
+    ("forward_cpu_ms", "processor time of the model per token"),
     ("check_ms", "processor time of the engine's own checks after a step"),
-    ("token_ms", "time of a step for each token"),
+    ("token_ms", "time of a step per token"),
 )
 
 
@@ -372,16 +372,14 @@ METRICS: tuple[MetricSpec, ...] = (
     # Costs of work over a stretch; ``analysis/trend/work_cost.py`` says of which counters.
     *(_cost(name, meaning) for name, meaning in _COSTS),
     _cost("gc_full_ms", "time of a full collection", erratic=True),
-    _cost("gc_share", "share of busy time that the collector takes", unit=Unit.RATIO),
+    _cost("gc_share", "share of busy time spent in garbage collection", unit=Unit.RATIO),
     replace(
         _cost("hit_rate", "share of prompt tokens served by the cache", unit=Unit.RATIO),
         higher_is_worse=False,
     ),
     # What `compare` measures of a block beside the above.
-    replace(_cost("cpu_ms_per_token", "processor time for each token of a block"), kind=Kind.BLOCK),
-    replace(
-        _cost("step_ms_per_token", "time of a step for each token of a block"), kind=Kind.BLOCK
-    ),
+    replace(_cost("cpu_ms_per_token", "processor time per token of a block"), kind=Kind.BLOCK),
+    replace(_cost("step_ms_per_token", "time of a step per token of a block"), kind=Kind.BLOCK),
     MetricSpec("peak_rss_bytes", Unit.BYTES, Kind.BLOCK, "largest resident memory during a block"),
     # The observer's own cost.
     MetricSpec(

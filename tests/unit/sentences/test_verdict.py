@@ -633,7 +633,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             driver="nodes_evicted",
         ),
         Words(
-            "the time of the model for each token rose in one step from 0.1 ms to 0.3 ms",
+            "the time of the model per token rose in one step from 0.1 ms to 0.3 ms",
             evidence=(
                 "worse by at least 150 % (99.9 %); changes of 15 % or more are reported",
                 "adjusted for batch sizes and prompt lengths",
@@ -666,7 +666,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             subject="forward_ms",
         ),
         Words(
-            ("the time of the model for each token is 0.3 ms, above the profile's limit of 0.2 ms"),
+            ("the time of the model per token is 0.3 ms, above the profile's limit of 0.2 ms"),
             evidence=("0.25 ms to 0.35 ms over the judged window (99.9 %)",),
         ),
     ),
@@ -996,9 +996,8 @@ NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
         NoteCode.MACHINE_SLOWER,
         {"metrics": ["evict_ms", "forward_ms"]},
         (
-            "the machine slowed down in the judged window: processor time of an "
-            "eviction, time of the model for each token rose, but not more than the "
-            "other times did"
+            "the machine slowed down in the judged window: processor time of an eviction, time of "
+            "the model per token rose, but not more than the other times did"
         ),
     ),
     (
