@@ -94,7 +94,7 @@ def open_regular(path: Path) -> BinaryIO:
         OSError: it cannot be opened.
     """
     if "\0" in str(path):
-        raise ForeignDataError("is no name of a file")
+        raise ForeignDataError("is not a file name")
     # Without waiting: to open a named pipe would block until somebody writes to it.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -140,7 +140,7 @@ def _number(value: object) -> float:
     # NumPy's float is a float, and msgspec takes exact types only.
     if isinstance(value, float):
         return float(value)
-    raise NotImplementedError(f"{value!r} is no value of a record")
+    raise NotImplementedError(f"{value!r} is not a value of a record")
 
 
 def _restored(value: JsonValue, kind: msgspec.inspect.Type, null: float = NAN) -> JsonValue:

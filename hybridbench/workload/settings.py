@@ -291,7 +291,7 @@ class Limits:
     collectible_bytes_per_h: BytesPerHour | None = None
     """Largest growth of collectible memory."""
     hit_rate: Share | None = None
-    "Smallest share of prompt tokens served by the cache."
+    """Smallest share of prompt tokens served by the cache."""
     evict_ms: Amount | None = None
     """Largest processor time of an eviction, in milliseconds."""
     check_ms: Amount | None = None

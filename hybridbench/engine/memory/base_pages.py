@@ -179,9 +179,7 @@ class BaseTokenToKVPoolAllocator:
             OwnershipError: one is not ``giver``'s; nothing was changed.
         """
         if taker in (FREE, RESERVED):
-            raise ValueError(
-                "tokens are given back with free(), not transferred to FREE or RESERVED"
-            )
+            raise ValueError("tokens are released with free(), not transferred to FREE or RESERVED")
         pages = self._pages_of("transfer", as_index_array(idx, self.device), giver)
         if len(pages):
             self._ledger.move(pages, giver, taker)

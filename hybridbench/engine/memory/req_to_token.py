@@ -274,7 +274,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         """
         slot = req.mamba_pool_idx
         if slot is None:
-            raise OwnershipError(f"request {req.rid} holds no state slot to give back")
+            raise OwnershipError(f"request {req.rid} holds no state slot to free")
         self.mamba_allocator.free([slot], owner)
         self.forget_mamba_cache(req)
         if self.enable_mamba_extra_buffer:

@@ -95,9 +95,7 @@ class SlotAllocator:
             OwnershipError: one is not ``giver``'s; nothing was changed.
         """
         if taker in (FREE, RESERVED):
-            raise ValueError(
-                "slots are given back with free(), not transferred to FREE or RESERVED"
-            )
+            raise ValueError("slots are released with free(), not transferred to FREE or RESERVED")
         self._book(self._checked("transfer", slots, giver), taker)
 
     def clear(self) -> None:

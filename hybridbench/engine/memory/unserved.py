@@ -15,6 +15,4 @@ def refuse_unserved(**asked: bool) -> None:
     """
     on = [name for name, value in asked.items() if value]
     if on:
-        raise ValueError(
-            f"{', '.join(on)}: asks for something this engine does not have; leave it out"
-        )
+        raise ValueError(f"{', '.join(on)}: not supported by this engine; leave it out")

@@ -142,7 +142,7 @@ def _locate_by_index(index: Path) -> dict[str, Path]:
     for file in weight_map.weight_map.values():
         # An index comes with a download: it must not make us open files elsewhere.
         if not file or Path(file).name != file:
-            raise ConfigError(f"{index}: lists {file!r}, which is no file beside it.")
+            raise ConfigError(f"{index}: lists {file!r}, which is not in the checkpoint directory.")
     present: dict[Path, set[str]] = {}
     for name, path in located.items():
         if path not in present:

@@ -17,7 +17,7 @@ from hybridbench.engine.memory.unserved import refuse_unserved
 
 def test_only_the_switches_that_are_on_are_named() -> None:
     refuse_unserved(first=False, second=False)
-    with pytest.raises(ValueError, match=r"^second: asks for something this engine does not have"):
+    with pytest.raises(ValueError, match=r"^second: not supported by this engine"):
         refuse_unserved(first=False, second=True)
 
 

@@ -139,7 +139,7 @@ def test_an_index_names_only_files_beside_it(checkpoint: Path, file: str) -> Non
     index = {"weight_map": {"model.norm.weight": file}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
 
-    with pytest.raises(ConfigError, match="which is no file beside it"):
+    with pytest.raises(ConfigError, match="which is not in the checkpoint directory"):
         load_model(checkpoint, torch.float32, "cpu")
 
 
