@@ -126,6 +126,8 @@ def kernels(
     Bytes and FLOPs per second are printed with their share of the fastest copy and matrix product
     of the same run.  By default it runs two models that use all operations: tiny ones on a CPU (one
     thread, processor time), life-size ones on CUDA.
+
+    Example: hybridbench bench kernels --rounds 2
     """
     from hybridbench.bench.kernels import bench_kernels, default_models
 

@@ -17,13 +17,13 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.CLEAN: "No finding; every gated metric stays below its limit, and no growth is "
     "confirmed.",
     VerdictKind.LEAK: "Something is held that should not be, or grows with every event.",
-    VerdictKind.DEGRADED: "Throughput, latency or hit rate decays, or misses its threshold.",
+    VerdictKind.DEGRADED: "Work becomes more expensive, the hit rate falls, or a threshold is missed.",
     VerdictKind.INVARIANT: "The engine's state contradicts itself, or its own check raised a false "
     "alarm.",
     VerdictKind.INCONCLUSIVE: "Not decided: nothing was found, but growth is not bounded well "
     "enough to pass.",
     VerdictKind.CRASHED: "The worker died, hung or was killed, and no finding explains it.",
-    VerdictKind.INVALID: "The run is not conclusive: it did not exercise or measure what it "
+    VerdictKind.INVALID: "The run cannot support a verdict: it did not exercise or measure what it "
     "should.",
 }
 

@@ -294,7 +294,7 @@ def _sureness(side: SideComparison, verdict: ComparisonVerdict) -> Iterator[str]
         return f"{50.0 * (1.0 - metric.confidence):.2g} %"
 
     yield (
-        f"the result for {primary.label} is wrong in at most {wrong(primary)} of comparisons, each "
-        f"of the {len(guards)} guardrails in {wrong(guards[0])}"
-        f" (all of them together {100.0 * verdict.terms.alpha:.3g} %)"
+        f"a comparison of equal versions finds one slower by chance: in at most {wrong(primary)} of "
+        f"all by {primary.label}, {wrong(guards[0])} by each of the {len(guards)} guardrails, "
+        f"{100.0 * verdict.terms.alpha:.3g} % in all"
     )

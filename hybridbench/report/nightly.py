@@ -111,7 +111,7 @@ def _answer(run: NightlyRun) -> Iterator[Fact]:
     if waived:
         yield Fact("Waived", _by_cells(waived))
     if run.plan.false_alarms:
-        yield Fact("False alarms", run.plan.false_alarms)
+        yield Fact("Expected false alarms", run.plan.false_alarms)
 
 
 def _by_cells(found: Iterable[tuple[str, str, str]]) -> str:
@@ -152,7 +152,7 @@ def _gates(run: NightlyRun) -> Iterator[Gate]:
 def _cells_table(run: NightlyRun, pages: Mapping[str, str]) -> Table:
     left_out = tuple((name, "left out", "", "", "", "", "") for name in run.plan.left_out)
     rows = (*(_cell_row(cell) for cell in run.cells), *left_out)
-    columns = ("cell", "", "verdict", "judged", "runs", "tokens/s", "vs last green")
+    columns = ("cell", "result", "verdict", "judged", "runs", "computed tok/s", "vs last green")
     note = "A cell without a verdict is MISSING, which is never a pass."
     links = (*(pages.get(cell.id, "") for cell in run.cells), *("" for _ in left_out))
     return _filled(Table("Cells", columns, rows, frozenset({3, 4, 5, 6}), note, links=links))

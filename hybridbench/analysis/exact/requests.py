@@ -76,7 +76,8 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
         driver = find_rise_driver(t, held, counters, _CAUSES_OF_WAITING)
     times = [float(t[holding][0])] if holding.any() else []
     since = min(times + [e.t_s for e in (*resting, *said)])
-    unit = pool_unit(pool)
+    # Of takings, not of what is held: what a request took it gives back when it is admitted.
+    unit = f"{pool_unit(pool)} taken"
     most, mean = _most_and_mean(held, resting, pool)
     return Finding(
         kind=FindingCode.WAITING_HOLDS_SLOTS,

@@ -71,7 +71,9 @@ def test_a_stored_soak_is_reported_with_the_findings_it_had(
     diagnosis = json.loads((older / "soak" / "diagnosis.json").read_text())
     was = json.loads((OLDER / "soak" / "diagnosis.json").read_text())
     assert diagnosis["holdings"] == was["holdings"]
-    assert diagnosis["parts"] == was["parts"]
+    # The sentences are of this version.
+    without = [{k: v for k, v in part.items() if k != "detail"} for part in diagnosis["parts"]]
+    assert without == [{k: v for k, v in p.items() if k != "detail"} for p in was["parts"]]
 
 
 def test_a_stored_comparison_is_reported_with_the_outcome_it_had(

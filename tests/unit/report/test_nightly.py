@@ -109,7 +109,7 @@ def test_the_share_of_the_last_green_run_has_a_column_only_where_there_is_one(
     columns = [nightly_document(one, "x").tables[0].columns for one in (alone, beside)]
     rows = [nightly_document(one, "x").tables[0].rows for one in (alone, beside)]
 
-    assert [c[-1] for c in columns] == ["tokens/s", "vs last green"]
+    assert [c[-1] for c in columns] == ["computed tok/s", "vs last green"]
     assert [len(r[0]) for r in rows] == [len(c) for c in columns]
     assert rows[1][0][-1] == "1.000"
 
