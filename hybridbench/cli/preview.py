@@ -45,7 +45,8 @@ def _json(preview: Preview) -> str:
 
 def _lines(preview: Preview) -> list[str]:
     return [
-        f"{preview.title}: nothing was run (worker built in {format_duration(preview.boot_s)})",
+        f"{preview.title}: dry run, no request was sent (worker built in "
+        f"{format_duration(preview.boot_s)})",
         preview.model_note,
         "",
         *_seen(preview),
@@ -59,20 +60,19 @@ def _lines(preview: Preview) -> list[str]:
 
 
 def _seen(preview: Preview) -> list[str]:
-    missing = preview.not_seen or ("nothing that hybridbench knows of",)
     return [
-        f"Can be seen    {len(preview.metrics)} families of metrics; "
+        f"Measured       {len(preview.metrics)} families of metrics; "
         f"{', '.join(preview.capabilities)}",
-        *(f"Cannot be seen {text}" for text in missing),
+        *(f"Not measured   {text}" for text in preview.not_seen or ("none",)),
     ]
 
 
 def _plan(preview: Preview) -> list[str]:
     lines = [
         f"Traffic        {format_duration(preview.duration_s)}: warm-up of about "
-        f"{format_duration(preview.warmup_s)} (it ends with the work done), then "
+        f"{format_duration(preview.warmup_s)} (counted in requests), then "
         f"{format_duration(preview.judged_s)} judged",
-        f"Cadence        a sample every {preview.sample_every_s:g} s, a count of garbage every "
+        f"Cadence        a sample every {preview.sample_every_s:g} s, a heap scan every "
         f"{preview.heap_scan_every_s:.3g} s, a checkpoint every "
         f"{format_duration(preview.checkpoint_every_s)}",
     ]
@@ -80,24 +80,24 @@ def _plan(preview: Preview) -> list[str]:
         smallest = format_byte_rate(one.smallest_per_h)
         limit = one.limit_per_h
         allowed = "no limit at this length" if limit is None else f"limit {format_byte_rate(limit)}"
-        lines.append(f"Resolution     {one.metric}: a leak from {smallest} on; {allowed}")
+        lines.append(f"Detection      {one.metric}: leaks of {smallest} or more; {allowed}")
     return lines
 
 
 def _cost(preview: Preview) -> list[str]:
     free = preview.memory_free_bytes
     lines = [
-        f"Disk           about {format_bytes(preview.disk_needed_bytes)} of "
+        f"Disk           about {format_bytes(preview.disk_needed_bytes)} needed, "
         f"{format_bytes(preview.disk_free_bytes)} free",
         f"Memory         {format_bytes(preview.memory_now_bytes)} now, about "
-        f"{format_bytes(preview.memory_needed_bytes)} with a heap scan"
-        + ("" if free is None else f", of {format_bytes(free)}"),
+        f"{format_bytes(preview.memory_needed_bytes)} during a heap scan"
+        + ("" if free is None else f", limit {format_bytes(free)}"),
     ]
     stall = preview.stall
     if stall is not None:
         budget = "no limit" if stall.budget_s is None else f"limit {stall.budget_s * 1000:.0f} ms"
         lines.append(
-            f"Probe stall    {stall.stop_s * 1000:.0f} ms a heap scan ({stall.method}, "
-            f"{stall.tracked_objects:,} objects; {budget}), and {stall.child_s:.2g} s beside it"
+            f"Heap scan      stops the engine for {stall.stop_s * 1000:.0f} ms ({stall.method}, "
+            f"{stall.tracked_objects:,} objects; {budget}), takes {stall.child_s:.2g} s of a child"
         )
     return lines

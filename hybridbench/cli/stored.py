@@ -111,6 +111,9 @@ def _table(store: Path, entries: Sequence[RunSummary]) -> RenderableType:
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, justify="right", style="dim")
     grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_row(
+        *(Text(head, style="dim") for head in ("directory", "verdict", "length", "result"))
+    )
     for row in _rows(store, entries):
         grid.add_row(*map(Text, row))
     return grid

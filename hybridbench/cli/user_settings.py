@@ -42,7 +42,8 @@ def load_settings(context: Context) -> None:
     A variable that is nearly that of an option is named on standard error.
 
     Raises:
-        ConfigError: the file is no TOML, names what does not exist, or has a value of a wrong kind.
+        ConfigError: the file is not valid TOML, names what does not exist, or has a value of a
+            wrong kind.
         UsageError: a variable cannot be split into words.
     """
     if os.environ.get(NO_USER_SETTINGS):

@@ -189,8 +189,9 @@ def load_plan(name_or_path: str | Path) -> LoadedPlan:
         ConfigError: one sentence with file, line and key.
     """
     path = Path(name_or_path)
-    if not path.exists():
-        shipped = list_plans()
+    shipped = list_plans()
+    # A directory of that name is not meant: results of nightly runs are often called so.
+    if not path.exists() or (path.is_dir() and str(name_or_path) in shipped):
         if str(name_or_path) not in shipped:
             hint = nearest(str(name_or_path), list(shipped))
             raise ConfigError(

@@ -131,6 +131,17 @@ def test_the_schema_beside_the_plans_is_that_of_the_model() -> None:
     assert stored == json.dumps(plan_json_schema(), indent=2) + "\n"
 
 
+def test_a_directory_does_not_hide_the_shipped_plan_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nightly").mkdir()
+
+    assert load_plan("nightly").path.is_file()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_plan(tmp_path)
+
+
 @pytest.mark.parametrize("name", sorted(list_plans()))
 def test_a_shipped_plan_fits_the_schema_and_a_wrong_one_does_not(name: str) -> None:
     schema = plan_json_schema()
