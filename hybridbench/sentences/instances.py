@@ -11,7 +11,7 @@ from hybridbench.records.verdict import Finding
 from hybridbench.sentences.rates import full_rate_text
 from hybridbench.sentences.trend import collectible_split
 from hybridbench.sentences.words import Words, driver_evidence, times
-from hybridbench.units import format_bytes, format_count, format_duration
+from hybridbench.units import format_bytes, format_count, format_duration, format_percent
 
 
 def instances(found: Finding) -> Words:
@@ -41,6 +41,10 @@ def _fate(found: Finding) -> str:
         return freed if waits else "something still refers to them"
     if _freed(found) <= TOLERANCE:
         return kept
+    if "retained_share" in found.data:
+        share = number(found.data, "retained_share")
+        kept = f"{format_percent(share)} survive a full gc.collect()"
+        freed = f"{format_percent(1.0 - share)} wait for the garbage collector"
     return f"{freed}, {kept}" if waits else f"{kept}, {freed}"
 
 
@@ -70,9 +74,13 @@ def _evidence(found: Finding) -> Iterable[str]:
         f"{format_duration(found.since_s or 0.0)}, {format_count(number(data, 'last'))} in the last"
     )
     if _survive(found) > TOLERANCE:
-        yield f"up to {format_count(_survive(found))} {unit} survive a full collection"
         if _freed(found) > TOLERANCE:
-            yield f"up to {format_count(_freed(found))} {unit} are freed by one"
+            yield (
+                f"in single heap scans up to {format_count(_survive(found))} {unit} survive a full "
+                f"collection, and up to {format_count(_freed(found))} are freed by one"
+            )
+        else:
+            yield f"up to {format_count(_survive(found))} {unit} survive a full collection"
     elif data.get("retained_measured"):
         yield "a full collection would free all of them: nothing else refers to them"
     if "collections" in data:

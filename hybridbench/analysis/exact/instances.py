@@ -128,6 +128,7 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
             "retained_most": _most(scans.retained[seen]),
             "retained_measured": bool(np.any(np.isfinite(scans.retained))),
             "collectible_most": _most(scans.collectible[seen]),
+            **_shares(scans, seen),
             "unit": scans.unit,
             **_collections(facts.record, probes),
             **({} if found is None else found.as_data()),
@@ -140,11 +141,22 @@ def _waits(scans: _Scans, seen: NDArray[np.bool_]) -> bool:
 
     By the probes that found strays; where none tried a collection, by what it could free.
     """
+    freed, kept = _tried(scans, seen)
+    # Without a probe that tried both, both sums are 0.
+    return freed >= kept and _most(scans.collectible[seen]) > TOLERANCE
+
+
+def _shares(scans: _Scans, seen: NDArray[np.bool_]) -> dict[str, JsonValue]:
+    """Which share survives a full collection; the largest counts may be of different probes."""
+    freed, kept = _tried(scans, seen)
+    return {"retained_share": kept / (freed + kept)} if freed and kept else {}
+
+
+def _tried(scans: _Scans, seen: NDArray[np.bool_]) -> tuple[float, float]:
+    """Instances that a full collection frees and keeps, summed over the probes that tried one."""
     collectible, retained = scans.collectible[seen], scans.retained[seen]
     tried = np.isfinite(collectible) & np.isfinite(retained)
-    # Without a probe that tried both, both sums are 0.
-    waits = float(collectible[tried].sum()) >= float(retained[tried].sum())
-    return waits and _most(collectible) > TOLERANCE
+    return float(collectible[tried].sum()), float(retained[tried].sum())
 
 
 def _collections(record: RunRecord, probes: Probes) -> dict[str, JsonValue]:

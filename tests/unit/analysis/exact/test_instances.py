@@ -173,6 +173,7 @@ def test_the_kind_follows_what_most_of_the_instances_do(survives: float, kind: s
     assert isinstance(retained, float)
     assert isinstance(freed, float)
     assert (retained > freed) == (survives > 0.5)
+    assert finding.data["retained_share"] == pytest.approx(survives)
 
 
 def test_checkpoints_count_as_probes() -> None:
