@@ -116,10 +116,12 @@ def step(
 def kernels(
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Preset or checkpoint directory; repeat for several."),
+        typer.Option(
+            metavar="NAME|DIR", help="A preset or the directory of a checkpoint; repeatable."
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    rounds: Annotated[int, typer.Option(min=1, help="Timed batches of requests.")] = 5,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where the engine runs.")] = "cpu",
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Timed batches of requests.")] = 5,
 ) -> None:
     """Measure each operation of `list kernels` in prefill and decode steps of the engine.
 

@@ -17,7 +17,8 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.CLEAN: "No finding; every gated metric stays below its limit, and no growth is "
     "confirmed.",
     VerdictKind.LEAK: "Something is held that should not be, or grows with every event.",
-    VerdictKind.DEGRADED: "Work becomes more expensive, the hit rate falls, or a threshold is missed.",
+    VerdictKind.DEGRADED: "Work becomes more expensive, the hit rate falls, or a threshold is "
+    "missed.",
     VerdictKind.INVARIANT: "The engine's state contradicts itself, or its own check raised a false "
     "alarm.",
     VerdictKind.INCONCLUSIVE: "Not decided: nothing was found, but growth is not bounded well "

@@ -294,7 +294,7 @@ def _sureness(side: SideComparison, verdict: ComparisonVerdict) -> Iterator[str]
         return f"{50.0 * (1.0 - metric.confidence):.2g} %"
 
     yield (
-        f"a comparison of equal versions finds one slower by chance: in at most {wrong(primary)} of "
-        f"all by {primary.label}, {wrong(guards[0])} by each of the {len(guards)} guardrails, "
-        f"{100.0 * verdict.terms.alpha:.3g} % in all"
+        "of equal versions, a comparison finds one slower by chance in at most "
+        f"{wrong(primary)} of all cases by {primary.label}, {wrong(guards[0])} by each of the "
+        f"{len(guards)} guardrails, {100.0 * verdict.terms.alpha:.3g} % in total"
     )

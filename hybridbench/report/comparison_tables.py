@@ -31,7 +31,9 @@ _ROLE: Final = {
 }
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HASH: Final = 12
-_UNCHANGED: Final = "UNCHANGED: no difference is confirmed; its interval includes zero, or neither run leaks."
+_UNCHANGED: Final = (
+    "UNCHANGED: no difference is confirmed; its interval includes zero, or neither run leaks."
+)
 
 
 def letter(version: int) -> str:
