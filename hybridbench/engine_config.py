@@ -75,11 +75,12 @@ class NewTokenRatio(ProfileGroup):
 class HiCache(ProfileGroup):
     """A host tier: what the device evicts of the cache stays in main memory, and is loaded back.
 
-    KV and, of hybrid models, recurrent states; with ``cache`` radix.  Source: SGLang's HiCache.
+    KV, recurrent states and, with ``cache`` unified, sliding windows; that and radix have one.
+    Source: SGLang's HiCache.
     """
 
     ratio: Annotated[float, Strict(), Ge(0.0)] = 0.0
-    """Size of the host pools, as a multiple of ``kv_tokens`` and ``mamba_slots``; 0 has none."""
+    """Size of the host pools, as a multiple of those on the device; 0 has none."""
     write_policy: HiCacheWritePolicy = "write_through"
     """When a part of the cache is copied to the host: "write_through" when it enters the tree,
     "write_through_selective" when it is used again, "write_back" when the device evicts it."""

@@ -53,6 +53,7 @@ ALIASES: Mapping[str, str] = {
     "pool.mamba.free": "pool.mamba.available",
     "pool.req.free": "pool.req.available",
     "pool.host_kv.free": "pool.host_kv.available",
+    "pool.host_swa.free": "pool.host_swa.available",
     "pool.host_mamba.free": "pool.host_mamba.available",
 }
 # Latencies are sampled as a median and a 99th percentile of each interval, and no other quantile
@@ -60,7 +61,7 @@ ALIASES: Mapping[str, str] = {
 _LATENCIES: Mapping[str, Mapping[str, str]] = {
     name: {"p50": f"{name}_ms_p50", "p99": f"{name}_ms_p99"} for name in ("ttft", "itl")
 }
-_POOLS = ("kv", "swa", "mamba", "req", "host_kv", "host_mamba")
+_POOLS = ("kv", "swa", "mamba", "req", "host_kv", "host_swa", "host_mamba")
 _TWO_PART = {"slope.lower": Stat.SLOPE_LOWER, "slope.upper": Stat.SLOPE_UPPER}
 _PER_HOUR = {"h": 1.0, "min": 60.0, "s": 3600.0, "d": 1.0 / 24.0}
 _OPERATOR = re.compile(r"<=|>=|<|>")

@@ -11,14 +11,16 @@ from hybridbench.clock import Clock
 from hybridbench.engine.cache.base import BasePrefixCache, CacheInitParams
 from hybridbench.engine.cache.chunk_cache import ChunkCache, SWAChunkCache
 from hybridbench.engine.cache.hi_mamba_radix_cache import HiMambaRadixCache
+from hybridbench.engine.cache.hi_unified_radix_cache import HiUnifiedRadixCache
 from hybridbench.engine.cache.hiradix_cache import HiRadixCache
 from hybridbench.engine.cache.host_part import HostStates
 from hybridbench.engine.cache.host_tier import HostTier
+from hybridbench.engine.cache.host_window import HostWindows
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
-from hybridbench.engine.memory.extra_pools import StatePool
+from hybridbench.engine.memory.extra_pools import StatePool, WindowPool
 from hybridbench.engine.memory.hicache_controller import HiCacheController
 from hybridbench.engine.memory.host_pool import MambaPoolHost, MHATokenToKVPoolHost, host_size
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
@@ -231,15 +233,15 @@ def _prefix_cache(
         mamba_cache_chunk_size=config.cache_chunk_size,
         sliding_window_size=model_config.sliding_window,
     )
+    if config.hicache.ratio:
+        transfers = transfers or ThreadedTransfers(config.hicache.copy_time_s)
+        return _hierarchical_cache(config, params, allocator, transfers)
     if config.cache == "unified":
         return UnifiedRadixCache(params)
     if isinstance(allocator, SWATokenToKVPoolAllocator):
         return SWAChunkCache(params) if disable else SWARadixCache(params)
     if disable:
         return ChunkCache(params)
-    if config.hicache.ratio:
-        transfers = transfers or ThreadedTransfers(config.hicache.copy_time_s)
-        return _hierarchical_cache(config, params, allocator, transfers)
     return MambaRadixCache(params) if isinstance(rows, HybridReqToTokenPool) else RadixCache(params)
 
 
@@ -253,9 +255,14 @@ def _hierarchical_cache(
     host = MHATokenToKVPoolHost(pool, size, check_owners=config.check_owners)
     controller = HiCacheController(allocator, host, transfers)
     rows = params.req_to_token_pool
-    if not isinstance(rows, HybridReqToTokenPool):
-        return HiRadixCache(params, controller, write_policy)
-    return HiMambaRadixCache(params, controller, _host_states(config, rows), write_policy)
+    states = _host_states(config, rows) if isinstance(rows, HybridReqToTokenPool) else None
+    if config.cache == "unified":
+        windows = _host_windows(config, params, allocator)
+        parts = [part for part in (windows, states) if part is not None]
+        return HiUnifiedRadixCache(params, controller, parts, write_policy)
+    if states is not None:
+        return HiMambaRadixCache(params, controller, states, write_policy)
+    return HiRadixCache(params, controller, write_policy)
 
 
 def _host_states(config: EngineConfig, rows: HybridReqToTokenPool) -> HostStates:
@@ -264,15 +271,26 @@ def _host_states(config: EngineConfig, rows: HybridReqToTokenPool) -> HostStates
     return HostStates(StatePool(rows.mamba_allocator, rows.mamba_pool, host))
 
 
+def _host_windows(
+    config: EngineConfig, params: CacheInitParams, allocator: KVAllocator
+) -> HostWindows | None:
+    pool = allocator.get_kvcache()
+    if not (isinstance(allocator, SWATokenToKVPoolAllocator) and isinstance(pool, SWAKVPool)):
+        return None
+    size = host_size(config.swa_tokens, config.hicache.ratio, config.page_size)
+    host = MHATokenToKVPoolHost(pool.swa_kv_pool, size, check_owners=config.check_owners)
+    return HostWindows(WindowPool(allocator, host), params.sliding_window_size)
+
+
 def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> None:
     if model_config.linear_layer_ids:
         _check_states(config)
     if config.keeps_windows_only(sliding=bool(model_config.swa_layer_ids)):
         _check_windows(config, model_config)
-    if config.hicache.ratio and config.cache != "radix":
+    if config.hicache.ratio and config.cache not in {"radix", "unified"}:
         raise ConfigError(
-            f"engine: hicache needs cache radix, not {config.cache}; "
-            "set cache to radix, or hicache.ratio to 0."
+            f"engine: hicache needs cache radix or unified, not {config.cache}; "
+            "set cache to one of these, or hicache.ratio to 0."
         )
     if config.max_context_len > model_config.max_position_embeddings:
         raise ConfigError(

@@ -28,6 +28,7 @@ POOL_NAMES: Final = {
     "mamba": "Recurrent state slots",
     "req": "Request rows",
     "host_kv": "KV tokens on the host",
+    "host_swa": "KV tokens in sliding windows on the host",
     "host_mamba": "Recurrent state slots on the host",
 }
 

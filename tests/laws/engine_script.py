@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
@@ -141,18 +141,29 @@ TRACKED_DRAFTS = Script(
 )  # fmt: skip
 
 
+HostTierModel: TypeAlias = Literal["attention", "states", "windows"]
+_HOST_TIER_ENGINES: dict[HostTierModel, Callable[..., Engine]] = {
+    "attention": make_attention_engine,
+    "states": make_tracking_engine,
+    "windows": make_window_engine,
+}
+
+
 def host_tier(
     name: str,
     write_policy: HiCacheWritePolicy,
     fails: Callable[[int], bool] = lambda _: False,
     ratio: float = 1.0,
     transfers: type[ChosenTransfers] = ChosenTransfers,
-    states: bool = False,
+    model: HostTierModel = "attention",
+    delays: Sequence[int] = (0, 2, 1),
     **changes: Any,
 ) -> Script:
     """Three texts by turns over a device pool for two; transfers end in steps of their own.
 
-    With ``states`` a hybrid model with track buffers serves them.
+    ``delays``, in turn, are the polls that find a transfer under way.
+
+    "states" are served by a hybrid model with track buffers, "windows" by one with two KV pools.
     """
     sizes: dict[str, Any] = {
         "kv_tokens": 112, "chunked_prefill_size": 16, "max_running_requests": 3,
@@ -163,20 +174,24 @@ def host_tier(
         "one turn": [*one, 20, 21], "two turn": [*two, 20, 21], "fork": [*one[:20], 30, 31],
         "late": [*one[:20], 30, 32],
     }  # fmt: skip
-    if states:
+    make_engine = _HOST_TIER_ENGINES[model]
+    if model == "windows":
+        sizes |= {"kv_tokens": 96, "swa_full_tokens_ratio": 0.7, "cache": "unified"}
+    if model == "states":
         sizes |= {
             "kv_tokens": 96, "mamba_slots": 11,
             "mamba_cache_chunk_size": 4, "mamba_track_interval": 4,
         }  # fmt: skip
-        # States at every fourth token split the texts, whose halves are written twice at times.
+    if model != "attention":
+        # Parts of a text are written twice at times, when a state or a window splits it.
         ratio *= 2
     return Script(
         name,
         prompts,
-        lambda: (make_tracking_engine if states else make_attention_engine)(
+        lambda: make_engine(
             4,
             hicache=HiCache(ratio=ratio, write_policy=write_policy),
-            transfers=transfers(cycle((0, 2, 1)), fails),
+            transfers=transfers(cycle(delays), fails),
             **sizes,
             **changes,
         ),
@@ -187,10 +202,23 @@ HOST_TIER = host_tier("host tier", "write_through")
 HOST_WRITE_BACK = host_tier(
     "host tier, write back", "write_back", ratio=0.5, enable_overlap_schedule=True
 )
-HOST_STATES = host_tier("host tier of states", "write_through", states=True)
+HOST_STATES = host_tier("host tier of states", "write_through", model="states")
 HOST_STATES_WRITE_BACK = host_tier(
-    "host tier of states, write back", "write_back", ratio=0.5, states=True
+    "host tier of states, write back", "write_back", ratio=0.5, model="states"
 )
+UNIFIED_HOST = host_tier("host tier, unified tree", "write_through", cache="unified")
+UNIFIED_HOST_STATES = host_tier(
+    "host tier of states, unified tree", "write_through", model="states", cache="unified"
+)
+UNIFIED_HOST_STATES_WRITE_BACK = host_tier(
+    "host tier of states, unified tree, write back", "write_back", ratio=0.5, model="states",
+    cache="unified",
+)  # fmt: skip
+HOST_WINDOWS = host_tier("host tier of windows", "write_through", model="windows")
+HOST_WINDOWS_WRITE_BACK = host_tier(
+    "host tier of windows, write back", "write_back", model="windows",
+    enable_overlap_schedule=True,
+)  # fmt: skip
 
 
 def always() -> bool:

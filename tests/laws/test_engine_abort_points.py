@@ -11,6 +11,7 @@ from tests.builders import assert_idle_and_clean
 from tests.laws.engine_script import (
     HOST_STATES,
     HOST_TIER,
+    HOST_WINDOWS,
     HYBRID,
     HYBRID_DRAFTS,
     HYBRID_OVERLAP,
@@ -21,6 +22,8 @@ from tests.laws.engine_script import (
     TRACKED_DRAFTS,
     TRACKED_PAGES,
     UNIFIED,
+    UNIFIED_HOST,
+    UNIFIED_HOST_STATES,
     UNIFIED_PAGED,
     UNIFIED_WINDOWS,
     WINDOWS,
@@ -50,6 +53,9 @@ from tests.laws.engine_script import (
         ("abort", UNIFIED_WINDOWS),
         ("abort", HOST_TIER),
         ("abort", HOST_STATES),
+        ("abort", UNIFIED_HOST),
+        ("abort", UNIFIED_HOST_STATES),
+        ("abort", HOST_WINDOWS),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )
@@ -58,6 +64,8 @@ def test_a_request_that_leaves_at_any_step_takes_nothing_along(how: str, script:
     healthy.run()
     if script in (HYBRID_DRAFTS, PAGED_DRAFTS):
         assert healthy.engine.counters.draft_tails > 0
+    if healthy.engine.pools.host_tier is not None:
+        assert healthy.engine.counters.host_load_backs > 0
     stages: Counter[str] = Counter()
 
     for at, live in enumerate(healthy.live_before):

@@ -13,6 +13,8 @@ from tests.laws.engine_script import (
     HOST_STATES,
     HOST_STATES_WRITE_BACK,
     HOST_TIER,
+    HOST_WINDOWS,
+    HOST_WINDOWS_WRITE_BACK,
     HOST_WRITE_BACK,
     HYBRID,
     HYBRID_DRAFTS,
@@ -24,6 +26,9 @@ from tests.laws.engine_script import (
     TRACKED_DRAFTS,
     TRACKED_PAGES,
     UNIFIED,
+    UNIFIED_HOST,
+    UNIFIED_HOST_STATES,
+    UNIFIED_HOST_STATES_WRITE_BACK,
     UNIFIED_PAGED,
     UNIFIED_TRACKED,
     UNIFIED_WINDOWS,
@@ -64,6 +69,11 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
         holder, method = pools.mamba_allocator, "alloc"
     elif where == "host states":
         holder, method = pools.host_mamba_allocator, "alloc"
+    elif where == "host windows":
+        holder, method = pools.host_swa_allocator, "alloc"
+    elif where == "loads of windows":
+        assert pools.swa_allocator is not None
+        holder, method = pools.swa_allocator.swa_attn_allocator, "alloc"
     elif where == "host tokens":
         holder, method = pools.host_allocator, "alloc"
     else:
@@ -71,7 +81,7 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
             "rows": (pools.req_to_token_pool, "alloc"),
             "prefill tokens": (pools.token_to_kv_pool_allocator, "alloc_extend"),
             "decode tokens": (pools.token_to_kv_pool_allocator, decode_call(pools)),
-            "loads": (pools.token_to_kv_pool_allocator, "alloc"),
+            "loads": (pools.token_to_kv_pool_allocator, "alloc_full"),
         }[where]
     failing = FailsOnce(getattr(holder, method), k)
     setattr(holder, method, failing)
@@ -127,6 +137,21 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
         (HOST_STATES, "host tokens"),
         (HOST_STATES, "loads"),
         (HOST_STATES_WRITE_BACK, "host states"),
+        (UNIFIED_HOST, "prefill tokens"),
+        (UNIFIED_HOST, "host tokens"),
+        (UNIFIED_HOST, "loads"),
+        (UNIFIED_HOST_STATES, "state slots"),
+        (UNIFIED_HOST_STATES, "host states"),
+        (UNIFIED_HOST_STATES, "host tokens"),
+        (UNIFIED_HOST_STATES, "loads"),
+        (UNIFIED_HOST_STATES_WRITE_BACK, "host states"),
+        (HOST_WINDOWS, "prefill tokens"),
+        (HOST_WINDOWS, "host windows"),
+        (HOST_WINDOWS, "host tokens"),
+        (HOST_WINDOWS, "loads"),
+        (HOST_WINDOWS, "loads of windows"),
+        (HOST_WINDOWS_WRITE_BACK, "decode tokens"),
+        (HOST_WINDOWS_WRITE_BACK, "host windows"),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )
@@ -145,4 +170,4 @@ def test_any_single_failed_allocation_loses_nothing_and_changes_no_token(
         assert run.outputs == healthy.outputs, f"failing call {k}"
         assert set(run.outputs) == set(script.prompts)
 
-    assert counting.calls > (1 if where == "loads" else 4), "the run hardly allocates"
+    assert counting.calls > (1 if where.startswith("loads") else 4), "the run hardly allocates"

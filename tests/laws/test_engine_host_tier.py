@@ -25,7 +25,7 @@ from hybridbench.engine.memory.hicache_controller import HiCacheAck, HiCacheCont
 from hybridbench.engine.memory.transfers import Copy
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.invariants import InvariantError
-from hybridbench.engine_config import HiCache, HiCacheWritePolicy, NewTokenRatio
+from hybridbench.engine_config import CacheKind, HiCache, HiCacheWritePolicy, NewTokenRatio
 from hybridbench.errors import ConfigError
 from tests.builders import (
     NANO_MODEL,
@@ -33,6 +33,7 @@ from tests.builders import (
     make_attention_engine,
     make_engine,
     make_tracking_engine,
+    make_window_engine,
 )
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle
@@ -53,6 +54,11 @@ class Squeeze(NamedTuple):
     hicache: HiCache
     changes: Mapping[str, Any]
 
+    @property
+    def unified(self) -> bool:
+        """Whether the unified tree serves it."""
+        return self.changes.get("cache") == "unified"
+
 
 def attention(page_size: int, ratio: float, policy: HiCacheWritePolicy, **changes: Any) -> Squeeze:
     make = partial(make_attention_engine, page_size)
@@ -70,7 +76,14 @@ def tracked(page_size: int, ratio: float, policy: HiCacheWritePolicy, **changes:
     return Squeeze(make, page_size, HiCache(ratio=ratio, write_policy=policy), changes)
 
 
+def windows(page_size: int, ratio: float, policy: HiCacheWritePolicy, **changes: Any) -> Squeeze:
+    make = partial(make_window_engine, page_size)
+    changes = {"kv_tokens": 200, "swa_full_tokens_ratio": 0.6, "cache": "unified", **changes}
+    return Squeeze(make, page_size, HiCache(ratio=ratio, write_policy=policy), changes)
+
+
 OVERLAP = {"enable_overlap_schedule": True}
+UNIFIED = {"cache": "unified"}
 SQUEEZES: dict[str, Squeeze] = {
     "write through": attention(1, 1.5, "write_through", kv_tokens=180, chunked_prefill_size=24),
     "small host pool": attention(1, 0.5, "write_through", kv_tokens=180),
@@ -98,7 +111,38 @@ SQUEEZES: dict[str, Squeeze] = {
     "track buffers": tracked(1, 1.0, "write_through", kv_tokens=200),
     "track buffers, pages": tracked(16, 1.0, "write_through", chunked_prefill_size=64),
     "track buffers, pages, write back": tracked(16, 0.6, "write_back", **OVERLAP),
+    "unified": attention(1, 1.5, "write_through", kv_tokens=180, **UNIFIED),
+    "unified, pages, write back": attention(
+        16, 0.7, "write_back", kv_tokens=28 * 16, **OVERLAP, **UNIFIED
+    ),
+    "unified, selective": attention(1, 0.5, "write_through_selective", kv_tokens=180, **UNIFIED),
+    "unified, states": states(14, 1.5, "write_through", **UNIFIED),
+    "unified, few states": states(9, 1.5, "write_through", kv_tokens=256, **UNIFIED),
+    "unified, few states on the host": states(
+        10, 0.4, "write_through", kv_tokens=256, **OVERLAP, **UNIFIED
+    ),
+    "unified, states, write back": states(9, 0.3, "write_back", **UNIFIED),
+    "unified, states, selective": states(
+        12, 1.5, "write_through_selective", state_refresh="used", **UNIFIED
+    ),
+    "unified, track buffers, pages": tracked(
+        16, 1.0, "write_through", chunked_prefill_size=64, **UNIFIED
+    ),
+    "unified, track buffers, pages, write back": tracked(
+        16, 0.6, "write_back", **OVERLAP, **UNIFIED
+    ),
+    "windows": windows(1, 1.5, "write_through"),
+    "windows, small host pools": windows(1, 0.4, "write_through", **OVERLAP),
+    "windows, selective": windows(1, 1.0, "write_through_selective"),
+    "windows, write back": windows(1, 0.5, "write_back", swa_full_tokens_ratio=0.4),
+    "windows, pages": windows(16, 1.0, "write_through", kv_tokens=28 * 16),
+    "windows, pages, write back": windows(16, 0.7, "write_back", kv_tokens=28 * 16, **OVERLAP),
 }
+
+
+def family_of(name: str) -> str:
+    """Which trees a squeeze is about."""
+    return name.split(",", maxsplit=1)[0] if SQUEEZES[name].unified else "dedicated"
 
 
 def delays(seed: int, longest: int) -> Iterator[int]:
@@ -136,21 +180,31 @@ def check_empty(program: EngineProgram) -> None:
     assert program.engine.flush_cache()
     assert_idle_and_clean(program.engine)
     pools = program.engine.pool_stats()
-    for host_pool in pools.keys() & {"host_kv", "host_mamba"}:
-        assert pools[host_pool].available == pools[host_pool].total
+    host_pools = [stats for name, stats in pools.items() if name.startswith("host_")]
+    assert host_pools
+    for stats in host_pools:
+        assert stats.available == stats.total
 
 
-def test_every_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
+@pytest.mark.parametrize("family", ["dedicated", "unified", "windows"])
+def test_every_program_gives_the_tokens_of_the_engine_without_reuse(family: str) -> None:
+    names = [name for name in SQUEEZES if family_of(name) == family]
     programs = ((f"seed {seed}, {name}", make_program(name, seed))
-                for seed, name in enumerate(SQUEEZES))  # fmt: skip
+                for seed, name in enumerate(names))  # fmt: skip
 
     seen = run_against_oracle(programs, 250, check_empty)
 
-    for event in (
-        "prefix_hits", "node_splits", "retracts", "refusals", "abort_queued", "abort_decode",
+    wanted = [
+        "prefix_hits", "node_splits", "refusals", "abort_queued", "abort_decode",
         "host_backups", "host_stays", "host_load_backs", "host_load_back_tokens",
         "host_evictions", "host_evictions_refused", "host_late_acks",
-    ):  # fmt: skip
+    ]  # fmt: skip
+    wanted += {
+        "dedicated": ["retracts"],
+        "unified": ["evict_cascade"],
+        "windows": ["swa_tombstones"],
+    }[family]
+    for event in wanted:
         assert seen[event] > 0, (event, seen)
 
 
@@ -159,12 +213,16 @@ def test_sessions_and_guesses_keep_to_it_and_so_do_failing_transfers() -> None:
         "write_through", "write_back", "write_through_selective",
     )  # fmt: skip
     seen: Counter[str] = Counter()
-    for seed, (write_policy, make) in enumerate(
-        product(policies, (make_attention_engine, make_engine))
-    ):
+    models: tuple[tuple[Callable[..., Engine], CacheKind], ...] = (
+        (make_attention_engine, "radix"), (make_engine, "radix"),
+        (make_attention_engine, "unified"), (make_engine, "unified"),
+        (make_window_engine, "unified"),
+    )  # fmt: skip
+    for seed, (write_policy, (make, cache)) in enumerate(product(policies, models)):
         clock = FakeClock()
         engine = make(
             clock=clock,
+            cache=cache,
             kv_tokens=200,
             new_token_ratio=DARING,
             hicache=HiCache(ratio=1.0, write_policy=write_policy),
@@ -202,12 +260,21 @@ TestHostTierMachine = HostTierMachine.TestCase
 TestHostTierMachine.settings = settings(max_examples=15, stateful_step_count=25)
 
 
-@pytest.mark.parametrize("states", [False, True])
+SCRIPTS: list[Any] = [
+    pytest.param({}, id="attention"),
+    pytest.param({"model": "states"}, id="states"),
+    pytest.param({"cache": "unified"}, id="unified"),
+    pytest.param({"model": "states", "cache": "unified"}, id="unified-states"),
+    pytest.param({"model": "windows"}, id="unified-windows"),
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
 def test_any_failed_transfer_loses_nothing_and_changes_no_token(
-    write_policy: HiCacheWritePolicy, states: bool
+    write_policy: HiCacheWritePolicy, script: dict[str, Any]
 ) -> None:
-    healthy = ScriptedRun(host_tier("healthy", write_policy, states=states))
+    healthy = ScriptedRun(host_tier("healthy", write_policy, **script))
     healthy.run()
     counters = healthy.engine.counters
     assert min(counters.host_stays, counters.host_load_backs) > 0
@@ -217,7 +284,7 @@ def test_any_failed_transfer_loses_nothing_and_changes_no_token(
 
     while failures:
         k += 1
-        run = ScriptedRun(host_tier("one fails", write_policy, fails=k.__eq__, states=states))
+        run = ScriptedRun(host_tier("one fails", write_policy, fails=k.__eq__, **script))
         run.run()
         assert_idle_and_clean(run.engine)
         assert run.outputs == healthy.outputs, f"failing transfer {k}"
@@ -226,14 +293,32 @@ def test_any_failed_transfer_loses_nothing_and_changes_no_token(
     assert k > 5, "the run hardly copies"
 
 
-@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_in_whatever_later_step_transfers_end_no_token_changes(script: dict[str, Any]) -> None:
+    healthy = ScriptedRun(host_tier("healthy", "write_through", **script))
+    healthy.run()
+    load_backs = late_acks = 0
+
+    for late in range(10):
+        run = ScriptedRun(host_tier("late", "write_through", delays=(late,), **script))
+        run.run()
+        assert_idle_and_clean(run.engine)
+        assert run.outputs == healthy.outputs, f"transfers end {late} steps later"
+        load_backs += run.engine.counters.host_load_backs
+        late_acks += run.engine.counters.host_late_acks
+
+    assert load_backs >= 10
+    assert late_acks > 50
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
 def test_an_engine_all_of_whose_transfers_fail_computes_everything_itself(
-    write_policy: HiCacheWritePolicy, states: bool
+    write_policy: HiCacheWritePolicy, script: dict[str, Any]
 ) -> None:
-    healthy = ScriptedRun(host_tier("healthy", write_policy, states=states))
+    healthy = ScriptedRun(host_tier("healthy", write_policy, **script))
     healthy.run()
-    run = ScriptedRun(host_tier("all fail", write_policy, fails=lambda _: True, states=states))
+    run = ScriptedRun(host_tier("all fail", write_policy, fails=lambda _: True, **script))
 
     run.run()
 
@@ -252,13 +337,11 @@ class NeverCopies(ChosenTransfers):
         super().start(number, lambda: None)
 
 
-@pytest.mark.parametrize("states", [False, True])
-def test_the_law_sees_what_was_never_loaded(states: bool) -> None:
-    healthy = ScriptedRun(host_tier("healthy", "write_through", states=states))
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_law_sees_what_was_never_loaded(script: dict[str, Any]) -> None:
+    healthy = ScriptedRun(host_tier("healthy", "write_through", **script))
     healthy.run()
-    run = ScriptedRun(
-        host_tier("never copies", "write_through", transfers=NeverCopies, states=states)
-    )
+    run = ScriptedRun(host_tier("never copies", "write_through", transfers=NeverCopies, **script))
 
     run.run()
 
@@ -317,10 +400,14 @@ def test_a_thread_that_copies_beside_the_steps_changes_no_token() -> None:
     assert run.engine.counters.host_backups > 0
 
 
-@pytest.mark.parametrize("changes", [{"cache": "unified"}, {"cache": "chunk"}])
-def test_a_host_tier_needs_the_tree_it_is_made_for(changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"hicache\.ratio"):
-        make_attention_engine(hicache=HiCache(ratio=1.0), **changes)
+@pytest.mark.parametrize(
+    ("make", "cache"), [(make_attention_engine, "chunk"), (make_window_engine, "auto")]
+)
+def test_a_host_tier_needs_a_tree_that_it_is_made_for(
+    make: Callable[..., Engine], cache: CacheKind
+) -> None:
+    with pytest.raises(ConfigError, match=r"needs cache radix or unified.*hicache\.ratio"):
+        make(hicache=HiCache(ratio=1.0), cache=cache)
 
 
 def test_an_engine_without_a_host_tier_has_no_host_pool() -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridbench.engine.cache.base import (
     DecLockRefParams,
@@ -20,7 +22,7 @@ from hybridbench.engine.cache.base import (
 )
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.memory.owners import FREE, REQ, TRACK, TREE
+from hybridbench.engine.memory.owners import FREE, HOST, REQ, TRACK, TREE
 from hybridbench.engine.memory.req_to_token import NOT_TAKEN
 from tests.unit.engine.cache.trees import (
     AnyHybridTree,
@@ -62,7 +64,19 @@ class TreeWorld:
         self.requests: list[TreeReq] = []
         self.locked: list[tuple[TreeNode, DecLockRefParams]] = []
         self._names: dict[tuple[int, ...], int] = {}
-        self._kv = np.zeros(tree.kv.size + tree.kv.page_size, dtype=np.int64)
+        self._kv = self._kv_numbers()
+
+    def _kv_numbers(self) -> NDArray[Any]:
+        """The numbers that positions hold; an array that is written in place."""
+        return np.zeros(self.tree.kv.size + self.tree.kv.page_size, dtype=np.int64)
+
+    def loading_pages(self) -> list[int]:
+        """Pages that are to be filled from the host."""
+        return []
+
+    def loading_states(self) -> list[int]:
+        """State slots that are."""
+        return []
 
     def name(self, prefix: Sequence[int]) -> int:
         """The number that stands for a prefix."""
@@ -194,8 +208,9 @@ class TreeWorld:
         free = [*tree.kv.free_pages.tolist(), *tree.kv.release_pages.tolist()]
         in_tree = sorted({idx // tree.kv.page_size for idx in held.kv_indices.tolist()})
         assert len(held.kv_indices) == len(in_tree) * tree.kv.page_size
-        assert sorted([*own, *in_tree, *free]) == list(range(1, tree.kv.num_pages + 1))
-        for owner, pages in ((REQ, own), (TREE, in_tree), (FREE, free)):
+        loading = self.loading_pages()
+        assert sorted([*own, *in_tree, *free, *loading]) == list(range(1, tree.kv.num_pages + 1))
+        for owner, pages in ((REQ, own), (TREE, in_tree), (FREE, free), (HOST, loading)):
             booked = {idx // tree.kv.page_size for idx in tree.kv.slots_of(owner).tolist()}
             assert booked == set(pages)
         self._check_contents()
@@ -226,8 +241,11 @@ class TreeWorld:
         free = list(tree.mamba.free_slots)
         buffers = [req.mamba_ping_pong_track_buffer or [] for req in self.requests]
         saved = [slot for buffer in buffers for slot in buffer if slot != NOT_TAKEN]
-        assert sorted([*own, *saved, *in_tree, *free]) == list(range(1, tree.mamba.size + 1))
-        for owner, slots in ((REQ, own), (TRACK, saved), (TREE, in_tree), (FREE, free)):
+        loading = self.loading_states()
+        everywhere = [*own, *saved, *in_tree, *free, *loading]
+        assert sorted(everywhere) == list(range(1, tree.mamba.size + 1))
+        held = ((REQ, own), (TRACK, saved), (TREE, in_tree), (FREE, free), (HOST, loading))
+        for owner, slots in held:
             assert tree.mamba.slots_of(owner) == sorted(slots)
         for req in self.requests:
             assert req.mamba_pool_idx is not None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hybridbench.engine.cache.base import (
+    BasePrefixCache,
     CacheInitParams,
     DecLockRefParams,
     DecLockRefResult,
@@ -125,10 +126,24 @@ class PairWorld(TreeWorld):
         super().check_laws()
         self.other.check_laws()
         assert _nodes(self) == _nodes(self.other)
-        assert _counts(self) == _counts(self.other)
+        assert self.counts(self.tree.cache) == self.counts(self.other.tree.cache)
         assert _free(self) == _free(self.other)
         for req, twin in zip(self.requests, self.other.requests, strict=True):
             assert _lengths(req) == _lengths(twin)
+
+    def counts(self, cache: BasePrefixCache) -> dict[str, int]:
+        """Sizes and events, but for one: making room for a state is an evict call here alone."""
+        counts = cache.events.as_dict() | {
+            "full_evictable": cache.full_evictable_size(),
+            "full_protected": cache.full_protected_size(),
+            "mamba_evictable": cache.mamba_evictable_size(),
+            "mamba_protected": cache.mamba_protected_size(),
+            "swa_evictable": cache.swa_evictable_size(),
+            "swa_protected": cache.swa_protected_size(),
+            "nodes": cache.node_count(),
+        }
+        del counts["evict_calls"]
+        return counts
 
     def _twin_of(self, req: TreeReq) -> TreeReq:
         return self.other.requests[[known is req for known in self.requests].index(True)]
@@ -158,22 +173,6 @@ def _nodes(world: TreeWorld) -> dict[tuple[int, ...], NodeFacts]:
         )
         for prefix, node in prefixes(world.tree.cache).items()
     }  # fmt: skip
-
-
-def _counts(world: TreeWorld) -> dict[str, int]:
-    """Sizes and events, but for one: making room for a state is an evict call here alone."""
-    cache = world.tree.cache
-    counts = cache.events.as_dict() | {
-        "full_evictable": cache.full_evictable_size(),
-        "full_protected": cache.full_protected_size(),
-        "mamba_evictable": cache.mamba_evictable_size(),
-        "mamba_protected": cache.mamba_protected_size(),
-        "swa_evictable": cache.swa_evictable_size(),
-        "swa_protected": cache.swa_protected_size(),
-        "nodes": cache.node_count(),
-    }
-    del counts["evict_calls"]
-    return counts
 
 
 def _free(world: TreeWorld) -> tuple[list[int], list[int]]:

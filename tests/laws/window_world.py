@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridbench.engine.cache.base import EvictParams, EvictResult
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.indices import IntArray
-from hybridbench.engine.memory.owners import FREE, REQ, TREE
+from hybridbench.engine.memory.owners import FREE, HOST, REQ, TREE
 from tests.laws.tree_world import Part, TreeWorld
 from tests.unit.engine.cache.trees import AnyWindowTree, TreeReq, prefixes
 
@@ -19,7 +22,16 @@ class WindowWorld(TreeWorld):
 
     def __init__(self, tree: AnyWindowTree) -> None:
         super().__init__(tree)
-        self._swa = np.zeros(tree.kv.swa_attn_allocator.size + tree.kv.page_size, dtype=np.int64)
+        self._swa = self._swa_numbers()
+
+    def _swa_numbers(self) -> NDArray[Any]:
+        """The same as ``_kv_numbers`` of the window pool."""
+        kv = self.tree.kv
+        return np.zeros(kv.swa_attn_allocator.size + kv.page_size, dtype=np.int64)
+
+    def loading_windows(self) -> set[int]:
+        """Pages of the window pool that are to be filled from the host."""
+        return set()
 
     def compute(self, req: TreeReq, count: int) -> bool:
         begin = req.kv_allocated_len
@@ -94,9 +106,10 @@ class WindowWorld(TreeWorld):
                 assert self._swa[row[position]] == self.name(req.fill_ids[: position + 1])
         in_tree = {idx // swa.page_size for idx in self.tree.cache.tree_slots().swa_indices}
         free = {*swa.free_pages.tolist(), *swa.release_pages.tolist()}
-        for owner, pages in ((REQ, own), (TREE, in_tree), (FREE, free)):
+        loading = self.loading_windows()
+        for owner, pages in ((REQ, own), (TREE, in_tree), (FREE, free), (HOST, loading)):
             assert {idx // swa.page_size for idx in swa.slots_of(owner).tolist()} == pages
-        assert len(own) + len(in_tree) + len(free) == swa.num_pages
+        assert len(own) + len(in_tree) + len(free) + len(loading) == swa.num_pages
         for path, node in prefixes(self.tree.cache).items():
             start = len(path) - len(node.value)
             rows = self.tree.kv.translate_loc_from_full_to_swa(node.value).tolist()

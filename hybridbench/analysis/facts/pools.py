@@ -16,6 +16,7 @@ _WORDS: Mapping[str, str] = {
     "swa": "KV tokens in sliding windows",
     "req": "request rows",
     "host_kv": "KV tokens on the host",
+    "host_swa": "KV tokens in sliding windows on the host",
     "host_mamba": "state slots on the host",
     "tree": "tree nodes",
 }

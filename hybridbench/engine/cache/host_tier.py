@@ -93,10 +93,10 @@ class HostTier(PrefixTree):
         """Host tokens of nodes that a load reads."""
         return self._host_protected_size
 
-    def transfer_locks(self) -> list[TreeNode]:
-        """The nodes whose lock a transfer holds, one for each."""
+    def transfer_locks(self) -> list[tuple[TreeNode, DecLockRefParams]]:
+        """The locks that transfers hold: the node, and the receipt."""
         ongoing = (*self.ongoing_write_through.values(), *self.ongoing_load_back.values())
-        return [transfer.locked for transfer in ongoing if transfer.locked is not self.root_node]
+        return [(transfer.locked, transfer.receipt) for transfer in ongoing]
 
     def tree_slots(self) -> TreeSlots:
         nodes = list(self.iter_nodes())
@@ -162,6 +162,8 @@ class HostTier(PrefixTree):
 
     def is_loading(self, last_host_node: TreeNode) -> bool:
         """Whether a load reads some of what the device lacks down to ``last_host_node``."""
+        if last_host_node.id in self.ongoing_load_back:
+            return True
         return any(node.host_ref_counter for node in self._evicted_path(last_host_node)) or any(
             part.is_protected(node)
             for part in self.host_parts

@@ -94,12 +94,14 @@ class TreeWindow:
         whole: list[TreeNode] = []
         end = 0
         for node in path:
-            start, end = end, end + len(node.value)
+            start, end = end, end + len(node.key)
             if node.swa_tombstone and end > inside_from:
                 if start < inside_from:
                     whole.append(split(node, inside_from - start))
                     start = inside_from
-                self._allocator.move_swa(value[start:end], node.value, REQ, TREE)
+                # An evicted node is to get that KV whole, with its window part.
+                if not node.evicted:
+                    self._allocator.move_swa(value[start:end], node.value, REQ, TREE)
                 node.swa_tombstone = False
                 self._enter(node)
             whole.append(node)
@@ -133,6 +135,12 @@ class TreeWindow:
         self.leave(node)
         node.swa_tombstone = True
 
+    def attach(self, node: TreeNode, swa_indices: IntArray) -> None:
+        """Locations of the tree in the window pool are those of a tombstone, the youngest node."""
+        self._allocator.attach_swa(node.value, swa_indices)
+        node.swa_tombstone = False
+        self._enter(node)
+
     def leave(self, node: TreeNode) -> None:
         """A node goes, or its window part does."""
         self.lru_list.remove_node(node)
@@ -140,17 +148,13 @@ class TreeWindow:
 
     def lock(self, node: TreeNode) -> int:
         """One more lock on the nodes of one window up to the end of ``node``; their tokens."""
-        locked = 0
-        above = node.parent
-        while locked < self._before and above is not None:
-            assert not node.swa_tombstone, f"{node} cannot be gone on from"
-            if node.swa_lock_ref == 0:
-                self.evictable_size -= len(node.value)
-                self.protected_size += len(node.value)
-            node.swa_lock_ref += 1
-            locked += len(node.value)
-            node, above = above, above.parent
+        locked, tombstone = self._lock_up(node, self._before)
+        assert tombstone is None, f"{node} cannot be gone on from: {tombstone}"
         return locked
+
+    def lock_present(self, node: TreeNode) -> int:
+        """The same as far up as there is no tombstone, and ``node`` in any case if it is none."""
+        return self._lock_up(node, max(1, self._before))[0]
 
     def unlock(self, node: TreeNode, locked: int) -> None:
         """One lock less on the nodes of the last ``locked`` tokens up to the end of ``node``."""
@@ -185,9 +189,24 @@ class TreeWindow:
                 f"nodes, counted are {counted[0]} and {counted[1]}"
             )
 
+    def _lock_up(self, node: TreeNode, wanted: int) -> tuple[int, TreeNode | None]:
+        """How many tokens were locked, and the tombstone that ended it, if one did."""
+        locked = 0
+        above = node.parent
+        while locked < wanted and above is not None:
+            if node.swa_tombstone:
+                return locked, node
+            if node.swa_lock_ref == 0:
+                self.evictable_size -= len(node.value)
+                self.protected_size += len(node.value)
+            node.swa_lock_ref += 1
+            locked += len(node.value)
+            node, above = above, above.parent
+        return locked, None
+
     def _enter(self, node: TreeNode) -> None:
         self.lru_list.insert_mru(node)
-        self.evictable_size += len(node.value)
+        self.evictable_size += len(node.key)
 
 
 def _inside_from(params: InsertParams) -> int:

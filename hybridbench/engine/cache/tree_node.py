@@ -42,6 +42,8 @@ class TreeNode:
         host_ref_counter: loads that read those slots.
         mamba_host_value: its state's slot in the host pool, held by TREE; only beside host_value.
         mamba_host_ref_counter: loads that read that slot.
+        swa_host_value: its slots in the host's window pool, held by TREE; only beside host_value.
+        swa_host_ref_counter: loads that read those slots.
         full_prev, full_next, mamba_prev, mamba_next, swa_prev, swa_next: neighbours in the LRU
             lists, towards the young and the old end, or in the rings beside them; None outside of
             the list.
@@ -71,6 +73,8 @@ class TreeNode:
         "parent",
         "priority",
         "state_access_time",
+        "swa_host_ref_counter",
+        "swa_host_value",
         "swa_lock_ref",
         "swa_next",
         "swa_prev",
@@ -106,6 +110,8 @@ class TreeNode:
         self.host_ref_counter = 0
         self.mamba_host_value: int | None = None
         self.mamba_host_ref_counter = 0
+        self.swa_host_value: IntArray | None = None
+        self.swa_host_ref_counter = 0
         self.last_access_time = 0
         self.state_access_time = 0
         self.creation_time = 0

@@ -59,10 +59,14 @@ class TreeComponent(ABC):
     What a component has no part in does nothing unless it says otherwise.
 
     Attributes:
+        name: of its pool.
         list_ends: nodes that its list has of its own.
+        has_own_age: whether its list is in the order of another time than that of the nodes.
     """
 
+    name: str
     list_ends: int
+    has_own_age: bool
 
     @abstractmethod
     def evictable_size(self) -> int:
@@ -140,6 +144,10 @@ class TreeComponent(ABC):
     def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
         """Lock the value of a node, if it has one; ``lock`` with what the receipt must say."""
 
+    def acquire_transfer_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
+        """The same for a copy of the value, or for one of what is below; it may be missing."""
+        return self.acquire_component_lock(node, lock)
+
     @abstractmethod
     def release_component_lock(self, node: TreeNode, receipt: DecLockRefParams | None) -> None:
         """Undo one ``acquire_component_lock``; without its receipt, one that locked something."""
@@ -155,6 +163,14 @@ class TreeComponent(ABC):
     @abstractmethod
     def make_tombstone(self, node: TreeNode, evicted: Evicted) -> None:
         """Free the value of a node that stays."""
+
+    @abstractmethod
+    def take_loaded(self, node: TreeNode, slots: IntArray, time: int) -> None:
+        """``slots`` of the tree are the value of a node that had none.
+
+        It is the youngest of its list: at ``time`` if that has an order of its own, and otherwise
+        as the node is.
+        """
 
     @abstractmethod
     def cacheable_len(self, req: CacheableReq) -> int:

@@ -28,14 +28,16 @@ from hybridbench.engine.cache.lru import LIST_ENDS, MambaLRUList
 from hybridbench.engine.cache.mamba_radix_cache import check_same, hybrid_rows
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_component import CachingReq, Evicted, TreeComponent
-from hybridbench.engine.memory.indices import as_single_index
+from hybridbench.engine.memory.indices import IntArray, as_single_index
 from hybridbench.engine.memory.owners import REQ, TRACK, TREE, Owner
 
 
 class MambaComponent(TreeComponent):
     """States at nodes, their locks and their LRU list; the slots that requests give and get."""
 
+    name = "mamba"
     list_ends = LIST_ENDS
+    has_own_age = True
 
     def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
         """Raises ValueError if pages, track buffers and chunk size do not fit together."""
@@ -109,10 +111,7 @@ class MambaComponent(TreeComponent):
             return False
         slot = as_single_index(params.mamba_value, self._allocator.device)
         self._allocator.transfer([slot], params.mamba_owner, TREE)
-        node.mamba_value = slot
-        node.state_access_time = node.last_access_time
-        self.lru_list.insert_mru(node)
-        self._evictable += 1
+        self._give(node, slot, node.last_access_time)
         return True
 
     def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
@@ -154,6 +153,9 @@ class MambaComponent(TreeComponent):
         self._events.evict_internal_state += 1
         self._events.tombstones += 1
         self.evict_component(node, evicted)
+
+    def take_loaded(self, node: TreeNode, slots: IntArray, time: int) -> None:
+        self._give(node, int(slots[0]), time)
 
     def cacheable_len(self, req: CacheableReq) -> int:
         if self._tracked:
@@ -204,6 +206,13 @@ class MambaComponent(TreeComponent):
                 f"{len(unlocked)} states of {len(with_state)} are unlocked, counted are "
                 f"{counted[0]} evictable and {counted[1]} protected"
             )
+
+    def _give(self, node: TreeNode, slot: int, time: int) -> None:
+        """A node has a state now, in a slot of the tree; it is the youngest."""
+        node.mamba_value = slot
+        node.state_access_time = time
+        self.lru_list.insert_mru(node)
+        self._evictable += 1
 
     def _free_slot(self, slot: int) -> None:
         """A slot of the tree goes back."""

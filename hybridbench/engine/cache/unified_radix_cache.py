@@ -16,6 +16,9 @@ this tree like any other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import numpy as np
 
 from hybridbench.engine.cache.base import (
@@ -44,6 +47,13 @@ from hybridbench.engine.memory.indices import IntArray, as_index_array
 from hybridbench.engine.memory.owners import REQ, TREE
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
+
+
+class MatchEnd(Protocol):
+    """Who has a say in where a match ends."""
+
+    def match_end(self, path: Sequence[TreeNode], end: int) -> int:
+        """How many of the first ``end`` nodes of a path a match may have at most."""
 
 
 class UnifiedRadixCache(PrefixTree):
@@ -140,7 +150,7 @@ class UnifiedRadixCache(PrefixTree):
         below = [split_off] if split_off is not None and self.components else []
         self._touch_path(path)
         self._note_use(path, params)
-        self._free_duplicates(value, params.prev_prefix_len, prefix_len)
+        self._take_or_free(path, value[:prefix_len], params.prev_prefix_len)
         if prefix_len < total:
             self._touch_path(below)
             self._add_leaves(path, key, value, prefix_len, params)
@@ -149,6 +159,7 @@ class UnifiedRadixCache(PrefixTree):
                 mamba_exist = False
         if prefix_len == total:
             self._touch_path(below)
+        self._after_insert(path, params)
         return InsertResult(prefix_len, total, mamba_exist)
 
     def evict(self, params: EvictParams) -> EvictResult:
@@ -163,19 +174,17 @@ class UnifiedRadixCache(PrefixTree):
         self._free_kv(evicted)
         for component in self.components:
             for node in component.drive_eviction(params, evicted):
-                if node in self._evictable_leaves:
-                    self._evict_leaf(node, evicted)
+                if node.children or node.full_lock_ref:
+                    self._make_tombstone(component, node, evicted)
                 else:
-                    # The KV stays for the longer prefixes.
-                    component.make_tombstone(node, evicted)
+                    self._evict_leaf(node, evicted)
         self._free_kv(evicted)
         return EvictResult(evicted.tokens, evicted.states, evicted.swa_tokens)
 
     def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:
         if self.disable or node is self.root_node:
             return IncLockRefResult(0)
-        if not node.children:
-            self._evictable_leaves.discard(node)
+        self._evictable_leaves.discard(node)
         lock = IncLockRefResult(self._lock_path(node))
         for component in self.components:
             lock = component.acquire_component_lock(node, lock)
@@ -189,8 +198,7 @@ class UnifiedRadixCache(PrefixTree):
         for component in self.components:
             component.release_component_lock(node, params)
         delta = self._unlock_path(node)
-        if not node.children and node.full_lock_ref == 0:
-            self._evictable_leaves.add(node)
+        self._note_leaf(node)
         return DecLockRefResult(delta)
 
     def dec_swa_lock_only(self, node: TreeNode, receipt: DecLockRefParams) -> DecLockRefParams:
@@ -227,7 +235,7 @@ class UnifiedRadixCache(PrefixTree):
 
     def sanity_check(self) -> None:
         nodes = self._check_structure()
-        leaves = {node.id for node in nodes if not node.children and node.full_lock_ref == 0}
+        leaves = {node.id for node in nodes if self._is_leaf(node) and node.full_lock_ref == 0}
         check_same(leaves, {node.id for node in self._evictable_leaves}, "evictable leaves")
         for component in self.components:
             component.sanity_check(nodes)
@@ -263,7 +271,7 @@ class UnifiedRadixCache(PrefixTree):
     def _match(self, key: RadixKey) -> MatchResult:
         """Walk, then make what is reusable the youngest of all."""
         path, walked_len, _ = self._walk(key.page_aligned(self.page_size))
-        used = path[: self._reusable(path)]
+        used = path[: common_end(path, self.components)]
         self._touch_path(used)
         indices = join(used)
         node = used[-1] if used else self.root_node
@@ -271,16 +279,6 @@ class UnifiedRadixCache(PrefixTree):
         for component in self.components:
             result = component.match_result(result, walked_len)
         return result
-
-    def _reusable(self, path: list[TreeNode]) -> int:
-        """How many nodes of ``path`` a match may have: up to the last that satisfies everybody."""
-        end, before = len(path), -1
-        # Who agreed to one end may not agree to a shorter one, so all are asked again.
-        while end != before:
-            before = end
-            for component in self.components:
-                end = component.match_end(path, end)
-        return end
 
     def _touch_path(self, path: list[TreeNode]) -> None:
         """Make a path the youngest for KV and components, each child younger than its parent."""
@@ -330,21 +328,43 @@ class UnifiedRadixCache(PrefixTree):
                 component.add_node(node, end, params)
             path.append(node)
 
+    def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:
+        """The tree has the tokens of ``value`` in ``path``: from ``start`` on they are too many."""
+        del path
+        self._free_duplicates(value, start, len(value))
+
+    def _after_insert(self, path: list[TreeNode], params: InsertParams) -> None:
+        """The nodes of ``path`` have been used by an insert."""
+
+    def _is_leaf(self, node: TreeNode) -> bool:
+        """Whether evicting ``node`` takes no other KV from the device."""
+        return not node.children
+
+    def _note_leaf(self, node: TreeNode) -> None:
+        """``node`` may have become one that can be evicted."""
+        if node.full_lock_ref == 0 and self._is_leaf(node) and node is not self.root_node:
+            self._evictable_leaves.add(node)
+
     def _evict_leaf(self, leaf: TreeNode, evicted: Evicted) -> None:
         """Evict an unlocked leaf with all that it has; a tombstone above it stays."""
         if all(component.has_value(leaf) for component in self.components):
             self.events.evict_leaf += 1
         else:
             self.events.evict_cascade += 1
+        self._evict_from_device(leaf, evicted)
+        self._note_leaf(self._unlink_from_parent(leaf))
+
+    def _evict_from_device(self, leaf: TreeNode, evicted: Evicted) -> None:
         evicted.kv.append(leaf.value)
         evicted.tokens += len(leaf.value)
         self.full_evictable_size_ -= len(leaf.value)
         self._evictable_leaves.discard(leaf)
         for component in self.components:
             component.evict_component(leaf, evicted)
-        parent = self._unlink_from_parent(leaf)
-        if not parent.children and parent.full_lock_ref == 0 and parent is not self.root_node:
-            self._evictable_leaves.add(parent)
+
+    def _make_tombstone(self, component: TreeComponent, node: TreeNode, evicted: Evicted) -> None:
+        """Free what a component has of a node, whose KV stays for the longer prefixes."""
+        component.make_tombstone(node, evicted)
 
     def _free_kv(self, evicted: Evicted) -> None:
         if evicted.kv:
@@ -359,3 +379,14 @@ class UnifiedRadixCache(PrefixTree):
             self._evictable_leaves.touch(lower)
             for component in self.components:
                 component.redistribute_on_node_split(upper, lower)
+
+
+def common_end(path: list[TreeNode], parts: Sequence[MatchEnd]) -> int:
+    """How many nodes of ``path`` a match may have: up to the last that satisfies everybody."""
+    end, before = len(path), -1
+    # Who agreed to one end may not agree to a shorter one, so all are asked again.
+    while end != before:
+        before = end
+        for part in parts:
+            end = part.match_end(path, end)
+    return end

@@ -29,7 +29,9 @@ from hybridbench.engine.memory.indices import IntArray
 class SWAComponent(TreeComponent):
     """Tombstones, receipts of locks and evictions of the window pool."""
 
+    name = "swa"
     list_ends = LIST_ENDS
+    has_own_age = False
 
     def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
         """Raises ValueError if there is no window."""
@@ -75,6 +77,10 @@ class SWAComponent(TreeComponent):
     def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
         return lock._replace(swa_locked_len=self.window.lock(node))
 
+    def acquire_transfer_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
+        """Of one window what is there down to the end of the node, without a gap."""
+        return lock._replace(swa_locked_len=self.window.lock_present(node))
+
     def release_component_lock(self, node: TreeNode, receipt: DecLockRefParams | None) -> None:
         assert receipt is not None, "only its receipt says how far a lock reaches"
         self.window.unlock(node, receipt.swa_locked_len)
@@ -90,11 +96,16 @@ class SWAComponent(TreeComponent):
         """The window part of KV that is freed goes with it."""
         if not node.swa_tombstone:
             self.window.leave(node)
+            node.swa_tombstone = True
             evicted.swa_tokens += len(node.value)
 
     def make_tombstone(self, node: TreeNode, evicted: Evicted) -> None:
         self.window.tombstone(node)
         evicted.swa_tokens += len(node.value)
+
+    def take_loaded(self, node: TreeNode, slots: IntArray, time: int) -> None:
+        del time
+        self.window.attach(node, slots)
 
     def cacheable_len(self, req: CacheableReq) -> int:
         return req.kv_committed_len

@@ -11,11 +11,13 @@ from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from hybridbench.engine.memory.host_pool import MambaPoolHost
+from hybridbench.engine.memory.host_pool import MambaPoolHost, MHATokenToKVPoolHost
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import HOST, Owner
 from hybridbench.engine.memory.slots import MambaSlotAllocator
+from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
+from hybridbench.engine.memory.swa_pool import SWAKVPool
 
 
 class Account(Protocol):
@@ -77,6 +79,29 @@ class StatePool(ExtraPool):
 
     def copy_to_device(self, host_slots: IntArray, device_slots: IntArray) -> None:
         self._mamba_pool.load_cpu_copy(self._host.states.get_cpu_copy(host_slots), device_slots)
+
+
+class WindowPool(ExtraPool):
+    """KV of layers with a sliding window; slots are locations in the window pool, whole pages."""
+
+    name = "swa"
+
+    def __init__(self, allocator: SWATokenToKVPoolAllocator, host: MHATokenToKVPoolHost) -> None:
+        """Raises TypeError if the allocator has no pool of windows."""
+        pool = allocator.get_kvcache()
+        if not isinstance(pool, SWAKVPool):
+            raise TypeError(f"a {type(pool).__name__} has no pool of sliding windows")
+        self.allocator = allocator
+        self.device_account = allocator.swa_attn_allocator
+        self.host_account = host.allocator
+        self._device_pool = pool.swa_kv_pool
+        self._host = host
+
+    def copy_to_host(self, host_slots: IntArray, device_slots: IntArray) -> None:
+        self._host.backup_from_device_all_layer(self._device_pool, host_slots, device_slots)
+
+    def copy_to_device(self, host_slots: IntArray, device_slots: IntArray) -> None:
+        self._host.load_to_device_all_layer(self._device_pool, host_slots, device_slots)
 
 
 class PoolTransfer(NamedTuple):

@@ -117,6 +117,20 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self._page_to_swa[pages] = 0
         self._page_to_swa[targets] = swa_pages
 
+    def attach_swa(self, idx: SlotInput, swa_idx: SlotInput) -> None:
+        """Locations ``swa_idx`` of the window pool become those of ``idx``, which has none there.
+
+        Both are whole pages of the same holder, in the same order of tokens.
+        """
+        pages, swa_pages = (
+            as_index_array(locations, self.device)[:: self.page_size] // self.page_size
+            for locations in (idx, swa_idx)
+        )
+        assert len(pages) == len(swa_pages), "each page has one of its own"
+        if self.check_owners:
+            assert not self._page_to_swa[pages].any(), "a page has a window page already"
+        self._page_to_swa[pages] = swa_pages
+
     def free_group_begin(self) -> None:
         super().free_group_begin()
         self.swa_attn_allocator.free_group_begin()

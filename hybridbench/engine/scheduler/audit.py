@@ -158,6 +158,7 @@ class SlotAudit:
             claims += self._transfer_claims(loads=False)
         elif pool == "swa":
             claims.append(Claim("the tree", TREE, tree.swa_indices.tolist()))
+            claims += self._part_claims(pool, loads=True)
         elif pool == "mamba":
             claims.append(Claim("the tree", TREE, tree.mamba_slots))
             claims += self._part_claims(pool, loads=True)
@@ -213,9 +214,11 @@ class SlotAudit:
         return self._pools.host_mamba_allocator if on_host else self._pools.mamba_allocator
 
     def _kv_allocator(self, pool: str) -> BaseTokenToKVPoolAllocator:
-        """The account of "kv", "swa" or "host_kv"."""
+        """The account of "kv", "swa", "host_kv" or "host_swa"."""
         if pool == "host_kv":
             return self._pools.host_allocator
+        if pool == "host_swa":
+            return self._pools.host_swa_allocator
         if pool == "swa":
             return self._swa_allocator().swa_attn_allocator
         return self._pools.token_to_kv_pool_allocator
@@ -278,16 +281,17 @@ class SlotAudit:
         tree = self._pools.tree_cache
         full: Counter[int] = Counter()
         swa: Counter[int] = Counter()
-        for _, kv in records:
-            node = None if kv.lock_receipt is None else kv.last_node
-            left = 0 if kv.lock_receipt is None else kv.lock_receipt.swa_locked_len
-            for above in () if node is None else _up_to_root(node, tree.root_node):
+        locks = [(kv.last_node, kv.lock_receipt) for _, kv in records]
+        host_tier = self._pools.host_tier
+        locks += [] if host_tier is None else host_tier.transfer_locks()
+        for node, receipt in locks:
+            if node is None or receipt is None:
+                continue
+            left = receipt.swa_locked_len
+            for above in _up_to_root(node, tree.root_node):
                 full[above.id] += 1
                 swa[above.id] += left > 0
                 left -= len(above.value)
-        host_tier = self._pools.host_tier
-        for node in () if host_tier is None else host_tier.transfer_locks():
-            full.update(above.id for above in _up_to_root(node, tree.root_node))
         found = []
         for node in tree.iter_nodes():
             there, held = (node.full_lock_ref, node.swa_lock_ref), (full[node.id], swa[node.id])

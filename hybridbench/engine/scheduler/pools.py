@@ -14,6 +14,7 @@ from hybridbench.engine.cache.base import (
 from hybridbench.engine.cache.host_part import HostPart
 from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.memory.base_pages import BaseTokenToKVPoolAllocator
 from hybridbench.engine.memory.extra_pools import Account
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import FREE, TREE
@@ -93,6 +94,13 @@ class Pools:
         """Who holds which state slot of the host; only where there are any."""
         account = self.host_parts["host_mamba"].pool.host_account
         assert isinstance(account, MambaSlotAllocator), "states have slots"
+        return account
+
+    @property
+    def host_swa_allocator(self) -> BaseTokenToKVPoolAllocator:
+        """Who holds which slot of the host's window pool; only where there is one."""
+        account = self.host_parts["host_swa"].pool.host_account
+        assert isinstance(account, BaseTokenToKVPoolAllocator), "windows have pages"
         return account
 
     @property

@@ -25,12 +25,14 @@ from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
+from hybridbench.engine.memory.base_pages import KVCache
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
 from hybridbench.engine.memory.owners import FREE, REQ, TREE
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
+from hybridbench.engine.memory.swa_pool import SWAKVPool
 
 STATE_SHAPE = Mamba2StateShape.gated_delta_net(
     num_k_heads=1, num_v_heads=1, head_k_dim=1, head_v_dim=1, conv_kernel=2
@@ -90,6 +92,7 @@ class AnyHybridTree(ABC):
         state_refresh: Literal["path", "used"] = "path",
     ) -> None:
         self.buffers = buffers
+        self.mamba_slots = mamba_slots
         self.states = MambaPool(mamba_slots, Mamba2CacheParams(STATE_SHAPE, (0,)), (0,), "cpu")
         self.rows = HybridReqToTokenPool(
             rows,
@@ -102,10 +105,11 @@ class AnyHybridTree(ABC):
             enable_overlap_schedule=buffers is not None and buffers.overlap,
         )
         self.kv: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
+        pool = self.kv_pool(kv_tokens, page_size)
         if page_size == 1:
-            self.kv = TokenToKVPoolAllocator(kv_tokens, torch.float32, "cpu")
+            self.kv = TokenToKVPoolAllocator(kv_tokens, torch.float32, "cpu", pool)
         else:
-            self.kv = PagedTokenToKVPoolAllocator(kv_tokens, page_size, torch.float32, "cpu")
+            self.kv = PagedTokenToKVPoolAllocator(kv_tokens, page_size, torch.float32, "cpu", pool)
         self.mamba = self.rows.mamba_allocator
         self.build(
             CacheInitParams(
@@ -117,6 +121,11 @@ class AnyHybridTree(ABC):
                 mamba_cache_chunk_size=64 if buffers is None else buffers.grid,
             )
         )
+
+    def kv_pool(self, kv_tokens: int, page_size: int) -> KVCache | None:
+        """What the positions are of; nobody reads it where nothing is copied."""
+        del kv_tokens, page_size
+        return None
 
     def insert(self, ids: Sequence[int], prev_prefix_len: int = 0) -> InsertResult:
         """Insert freshly taken positions and a freshly taken state; a state not taken is freed."""
@@ -185,8 +194,14 @@ class AnyPagedTree(ABC):
 
     def __init__(self, kv_tokens: int = 64, page_size: int = 4, policy: str = "lru") -> None:
         self.rows = ReqToTokenPool(8, kv_tokens)
-        self.kv = PagedTokenToKVPoolAllocator(kv_tokens, page_size, torch.float32, "cpu")
+        pool = self.kv_pool(kv_tokens, page_size)
+        self.kv = PagedTokenToKVPoolAllocator(kv_tokens, page_size, torch.float32, "cpu", pool)
         self.build(CacheInitParams(self.rows, self.kv, page_size, eviction_policy=policy))
+
+    def kv_pool(self, kv_tokens: int, page_size: int) -> KVCache | None:
+        """What the positions are of; nobody reads it where nothing is copied."""
+        del kv_tokens, page_size
+        return None
 
     def insert(self, ids: Sequence[int], prev_prefix_len: int = 0, priority: int = 0) -> int:
         value = self.kv.alloc(len(ids))
@@ -237,8 +252,16 @@ class AnyWindowTree(ABC):
     ) -> None:
         self.window = window
         self.rows = ReqToTokenPool(8, kv_tokens)
-        self.kv = SWATokenToKVPoolAllocator(kv_tokens, swa_tokens, page_size, torch.float32, "cpu")
+        pool = self.kv_pool(kv_tokens, swa_tokens, page_size)
+        self.kv = SWATokenToKVPoolAllocator(
+            kv_tokens, swa_tokens, page_size, torch.float32, "cpu", pool
+        )
         self.build(CacheInitParams(self.rows, self.kv, page_size, sliding_window_size=window))
+
+    def kv_pool(self, kv_tokens: int, swa_tokens: int, page_size: int) -> SWAKVPool | None:
+        """What the positions are of; nobody reads it where nothing is copied."""
+        del kv_tokens, swa_tokens, page_size
+        return None
 
     @abstractmethod
     def build(self, params: CacheInitParams) -> None: ...

@@ -45,6 +45,23 @@ def test_an_allocation_of_the_full_pool_alone_has_no_window_part(page_size: int)
     assert allocator.full_available_size() == 8 * page_size
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_window_part_that_came_later_goes_with_its_position(page_size: int) -> None:
+    allocator = two_pools(8 * page_size, 4 * page_size, page_size)
+    tokens = allocator.alloc_full(2 * page_size)
+    swa = allocator.swa_attn_allocator.alloc(2 * page_size)
+    assert tokens is not None
+    assert swa is not None
+
+    allocator.attach_swa(tokens, swa)
+
+    assert allocator.translate_loc_from_full_to_swa(tokens).tolist() == swa.tolist()
+    with pytest.raises(AssertionError, match="has a window page already"):
+        allocator.attach_swa(tokens, swa)
+    allocator.free(tokens)
+    assert allocator.swa_available_size() == 4 * page_size
+
+
 def test_after_its_window_part_a_position_can_still_be_freed_once() -> None:
     allocator = two_pools()
     tokens = allocator.alloc(4)
