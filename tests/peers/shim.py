@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from hybridbench.engine.cache import (
+    hi_mamba_radix_cache,
+    hi_unified_radix_cache,
+    hiradix_cache,
     mamba_radix_cache,
     radix_cache,
     swa_radix_cache,
@@ -28,6 +31,7 @@ from hybridbench.engine.cache.base import (
     InsertParams,
     MatchPrefixParams,
 )
+from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
@@ -63,6 +67,11 @@ __all__ = [
 
 def tensor_or_none(slots: IntArray | list[int] | None) -> torch.Tensor | None:
     return None if slots is None else torch.as_tensor(slots, dtype=torch.int64)
+
+
+def as_asked_for(slots: Any, owner: Owner) -> Any:
+    """Tensors for tests; what transfers take for themselves stays as it is."""
+    return tensor_or_none(slots) if owner == REQ else slots
 
 
 @dataclass(eq=False)
@@ -106,7 +115,8 @@ def match_as_tensor(cache: BasePrefixCache, params: MatchPrefixParams) -> MatchR
 
 class MambaSlotAllocator(slots.MambaSlotAllocator):
     def alloc(self, need_size: int, owner: Owner = REQ) -> torch.Tensor | None:  # type: ignore[override]
-        return tensor_or_none(super().alloc(need_size, owner))
+        taken: torch.Tensor | None = as_asked_for(super().alloc(need_size, owner), owner)
+        return taken
 
 
 class HybridReqToTokenPool(req_to_token.HybridReqToTokenPool):
@@ -117,12 +127,14 @@ class HybridReqToTokenPool(req_to_token.HybridReqToTokenPool):
 
 class TokenToKVPoolAllocator(pages.TokenToKVPoolAllocator):
     def alloc(self, need_size: int, owner: Owner = REQ) -> torch.Tensor | None:  # type: ignore[override]
-        return tensor_or_none(super().alloc(need_size, owner))
+        taken: torch.Tensor | None = as_asked_for(super().alloc(need_size, owner), owner)
+        return taken
 
 
 class PagedTokenToKVPoolAllocator(pages.PagedTokenToKVPoolAllocator):
     def alloc(self, need_size: int, owner: Owner = REQ) -> torch.Tensor | None:  # type: ignore[override]
-        return tensor_or_none(super().alloc(need_size, owner))
+        taken: torch.Tensor | None = as_asked_for(super().alloc(need_size, owner), owner)
+        return taken
 
     def alloc_extend(  # type: ignore[override]
         self,
@@ -147,7 +159,8 @@ class PagedTokenToKVPoolAllocator(pages.PagedTokenToKVPoolAllocator):
 
 class SWATokenToKVPoolAllocator(swa_pages.SWATokenToKVPoolAllocator):
     def alloc(self, need_size: int, owner: Owner = REQ) -> torch.Tensor | None:  # type: ignore[override]
-        return tensor_or_none(super().alloc(need_size, owner))
+        taken: torch.Tensor | None = as_asked_for(super().alloc(need_size, owner), owner)
+        return taken
 
 
 class RadixCache(radix_cache.RadixCache):
@@ -170,6 +183,39 @@ class UnifiedRadixCache(unified_radix_cache.UnifiedRadixCache):
     def match(self, key: RadixKey, req: Req | None = None) -> MatchResult:
         params = MatchPrefixParams(key=key, cow_mamba=req is not None, req=req)
         return match_as_tensor(self, params)
+
+
+class BackupByHand(HostTier):
+    """A tree that is told what to write: SGLang's tests set a threshold that no use reaches."""
+
+    def write_backup(self, node: TreeNode, write_back: bool = False) -> int:  # type: ignore[override]
+        del write_back
+        return len(node.key) if super().write_backup(node) else 0
+
+    def writing_check(self, write_back: bool = False) -> None:
+        if write_back:
+            self.cache_controller.wait()
+        super().writing_check()
+
+    def loading_check(self, wait: bool = False) -> None:
+        if wait:
+            self.cache_controller.wait()
+        super().loading_check()
+
+    def _write_through(self, path: list[TreeNode]) -> None:
+        """Nothing is written by itself."""
+
+
+class HiRadixCache(BackupByHand, hiradix_cache.HiRadixCache):
+    pass
+
+
+class HiMambaRadixCache(BackupByHand, hi_mamba_radix_cache.HiMambaRadixCache):
+    pass
+
+
+class HiUnifiedRadixCache(BackupByHand, hi_unified_radix_cache.HiUnifiedRadixCache):
+    pass
 
 
 def LRUList(mamba: bool = False) -> FullLRUList | MambaLRUList:
