@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import HiCache
 from tests.builders import (
     NANO_MODEL,
     assert_idle_and_clean,
@@ -21,6 +22,7 @@ from tests.builders import (
     make_window_engine,
 )
 from tests.drafters import HalfRightDrafter
+from tests.host_transfers import ChosenTransfers
 from tests.laws.engine_script import always, never
 
 PARAMS = SamplingParams(max_new_tokens=5, ignore_eos=True)
@@ -114,6 +116,27 @@ UNIFIED_WINDOWS = SessionScript(
     ),
     reference=make_window_engine,
 )  # fmt: skip
+
+
+def host_tier(name: str, make: Callable[..., Engine], **sizes: Any) -> SessionScript:
+    """Over a host tier of the unified tree; transfers end in steps of their own."""
+    return SessionScript(
+        name,
+        lambda: make(
+            chunked_prefill_size=16, max_running_requests=4, cache="unified",
+            hicache=HiCache(ratio=1.5), transfers=ChosenTransfers(cycle((1, 3, 2))), **sizes,
+        ),
+        reference=make,
+    )  # fmt: skip
+
+
+HOST_TIERS = [
+    host_tier("host tier of states, unified tree", make_engine, mamba_slots=5, kv_tokens=90),
+    host_tier(
+        "host tier of windows, unified tree", make_window_engine, swa_full_tokens_ratio=0.6,
+        kv_tokens=100,
+    ),
+]  # fmt: skip
 SCRIPTS = [
     HYBRID,
     PAGED,
@@ -125,6 +148,7 @@ SCRIPTS = [
     UNIFIED_PAGED,
     *WINDOWS_AHEAD,
     UNIFIED_WINDOWS,
+    *HOST_TIERS,
 ]
 
 

@@ -22,6 +22,8 @@ def healthy(script: SessionScript) -> SessionRun:
     run = SessionRun(script)
     run.run()
     REFERENCE.check(script, run)
+    if run.engine.pools.host_tier is not None:
+        assert min(run.engine.counters.host_backups, run.engine.counters.host_stays) > 0
     return run
 
 

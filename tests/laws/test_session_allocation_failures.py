@@ -9,6 +9,7 @@ import pytest
 from hybridbench.engine.events import EventKind
 from tests.laws.session_script import (
     ATTENTION_AHEAD,
+    HOST_TIERS,
     HYBRID,
     HYBRID_AHEAD,
     PAGED,
@@ -35,6 +36,8 @@ def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[Session
     )
     if where == "rows":
         holder = pools.req_to_token_pool
+    elif where == "host tokens":
+        holder = pools.host_allocator
     elif where == "state slots":
         holder = pools.mamba_allocator
     failing = FailsOnce(getattr(holder, method), k)
@@ -66,7 +69,8 @@ def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[Session
         (TRACKED_AHEAD, "prefill tokens"),
         (UNIFIED, "state slots"),
         (UNIFIED, "prefill tokens"),
-        *product([*WINDOWS_AHEAD, UNIFIED_WINDOWS], ["prefill tokens"]),
+        *product([*WINDOWS_AHEAD, UNIFIED_WINDOWS, *HOST_TIERS], ["prefill tokens"]),
+        *product(HOST_TIERS, ["host tokens"]),
     ],
     ids=lambda value: value.name if isinstance(value, SessionScript) else value,
 )
