@@ -12,12 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from hybridbench.engine.memory.extra_pools import StatePool
 from hybridbench.engine.memory.hicache_controller import HiCacheController
-from hybridbench.engine.memory.host_pool import MHATokenToKVPoolHost, host_size
+from hybridbench.engine.memory.host_pool import MambaPoolHost, MHATokenToKVPoolHost, host_size
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool, MHATokenToKVPool
+from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
 from hybridbench.engine.memory.owners import FREE, HOST, REQ, TREE, OwnershipError
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from hybridbench.engine.memory.slots import MambaSlotAllocator
 from hybridbench.engine.memory.transfers import ThreadedTransfers, Transfers
 from tests.host_transfers import ChosenTransfers
 
@@ -289,3 +292,26 @@ class TransferMachine(RuleBasedStateMachine):
 
 TestTransferMachine = TransferMachine.TestCase
 TestTransferMachine.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+@pytest.mark.parametrize(("tokens", "states"), [(5, 1), (4, 2)])
+def test_a_copy_without_room_in_one_pool_takes_nothing_of_the_others(
+    tokens: int, states: int
+) -> None:
+    """Host and device have room for 4 tokens and 1 state."""
+    params = Mamba2CacheParams(Mamba2StateShape(((2, 1),), (1, 1, 1), conv_kernel=2), (0,))
+    device_states = MambaPool(1, params, (0,), "cpu", torch.float64)
+    accounts = MambaSlotAllocator(1), MambaPoolHost(device_states, 1)
+    pool = StatePool(accounts[0], device_states, accounts[1])
+    kv = MHATokenToKVPool(4, 1, torch.float64, 1, 1, 1, "cpu")
+    allocator = TokenToKVPoolAllocator(4, torch.float64, "cpu", kv)
+    controller = HiCacheController(allocator, MHATokenToKVPoolHost(kv, 4), ChosenTransfers())
+    indices, slots = np.arange(1, tokens + 1), np.arange(1, states + 1)
+
+    assert controller.write(indices, 1, [(pool, slots)]) is None
+    assert controller.load(indices, 1, [(pool, slots)]) is None
+
+    assert len(controller) == 0
+    for account in (allocator, controller.mem_pool_host.allocator):
+        assert account.held(FREE) == 4
+    assert [account.held(FREE) for account in (pool.device_account, pool.host_account)] == [1, 1]
