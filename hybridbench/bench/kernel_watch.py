@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
@@ -20,16 +21,14 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hybridbench.bench.kernel_work import Work, work_of
+from hybridbench.engine.engine import Engine
 from hybridbench.kernels.dispatch import Kernels
 
 Phase = Literal["prefill", "decode"]
 PROJECTIONS: Final = "projections"
 """Matrix products outside of the table: those of the layers and of the head."""
 
-_ATTENTION: Final[Mapping[str, Phase]] = {
-    "extend_attention": "prefill",
-    "decode_attention": "decode",
-}
+_DECODES: Final = "decode_attention"
 _PRODUCTS: Final = frozenset(
     {
         functional.linear,
@@ -97,6 +96,7 @@ class StepWatch:
         self._keeps = device.type == "cuda"
         # A host that waits for a device may sleep.
         self._now_s = time.perf_counter if self._keeps else time.thread_time
+        self._forward = "forward_s" if self._keeps else "forward_cpu_s"
         self._seen: list[_Seen] = []
         self._counter = _TorchCalls()
         self._kept: dict[Phase, tuple[int, list[_Seen]]] = {}
@@ -108,36 +108,33 @@ class StepWatch:
         }
         return Kernels(**forms)
 
-    def watch(
-        self, step: Callable[[], object], forward_s: Callable[[], float], *, counting: bool
-    ) -> Step | None:
-        """Run ``step``; None if the model did not run in it.
+    def watch(self, engine: Engine, *, counting: bool) -> Step | None:
+        """One step of ``engine``, which runs on the watched table; None if no model ran in it.
 
-        Args:
-            step: of an engine on the watched table.
-            forward_s: seconds in the model so far; processor time on a CPU.
-            counting: whether to look at all calls into PyTorch, which slows them.
+        With ``counting`` it looks at all calls into PyTorch, which slows them.
         """
         self._seen, self._counter.products, self._counter.count = [], [], 0
-        before_s = forward_s()
+        prompt_tokens = engine.counters.prompt_tokens
+        forward_s = engine.timings()[self._forward]
         began_s = self._now_s()
-        if counting:
-            with self._counter:
-                step()
-        else:
-            step()
+        with self._counter if counting else nullcontext():
+            engine.step()
         step_s = self._now_s() - began_s
-        seen = [each for each in self._seen if each.operation in _ATTENTION]
-        if not seen:
+        forward_s = engine.timings()[self._forward] - forward_s
+        attention = [e for e in self._seen if e.operation in ("extend_attention", _DECODES)]
+        if not attention:
             return None
-        phase, tokens = _ATTENTION[seen[0].operation], len(seen[0].arguments[0])
+        tokens = engine.counters.prompt_tokens - prompt_tokens
+        phase: Phase = "prefill" if tokens else "decode"
+        # Of a decode step every layer's attention has a query of each request.
+        tokens = tokens or len(attention[0].arguments[0])
         if self._keeps and tokens >= self._kept.get(phase, (0, []))[0]:
             self._kept[phase] = tokens, self._seen
         return Step(
             phase=phase,
             tokens=tokens,
             step_s=step_s,
-            forward_s=forward_s() - before_s,
+            forward_s=forward_s,
             calls=tuple(each.call(each.seconds) for each in self._seen),
             products=tuple(self._counter.products),
             torch_calls=self._counter.count,

@@ -200,7 +200,6 @@ class _Batches:
 
     def __init__(self, model: str, device: str, traffic: Traffic, watch: StepWatch) -> None:
         self._traffic, self._watch = traffic, watch
-        self._clock = "forward_cpu_s" if device == "cpu" else "forward_s"
         length = traffic.cached_tokens + traffic.new_tokens + traffic.output_tokens
         self._engine = Engine(
             EngineConfig(
@@ -232,9 +231,7 @@ class _Batches:
         self._served += traffic.requests
         steps = []
         while engine.has_work:
-            step = self._watch.watch(
-                engine.step, lambda: engine.timings()[self._clock], counting=counting
-            )
+            step = self._watch.watch(engine, counting=counting)
             if step is not None:
                 steps.append(step)
         return steps

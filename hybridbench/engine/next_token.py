@@ -25,7 +25,7 @@ def choose_next_tokens(
         positions: the place of the token to come in each request; it keys the random draw, so a
             token does not depend on which other requests share the step.
     """
-    tokens: list[int] = logits.argmax(dim=-1).tolist()
+    tokens = _most_likely(logits)
     drawn = [row for row, request in enumerate(params) if not request.is_greedy]
     if not drawn:
         return tokens
@@ -34,6 +34,17 @@ def choose_next_tokens(
     uniforms = [uniform(params[row].seed, positions[row]) for row in drawn]
     for row, token in zip(drawn, _draw(rows, chosen, uniforms).tolist(), strict=True):
         tokens[row] = token
+    return tokens
+
+
+def _most_likely(logits: Tensor) -> list[int]:
+    """The place of the largest logit of each row; the first of equals."""
+    tokens: list[int]
+    if logits.device.type == "cpu" and logits.dtype != torch.bfloat16:
+        # Numpy's takes a tenth of the time.
+        tokens = logits.numpy().argmax(axis=-1).tolist()
+    else:
+        tokens = logits.argmax(dim=-1).tolist()
     return tokens
 
 

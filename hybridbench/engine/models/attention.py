@@ -97,28 +97,54 @@ class GatedAttention:
             )
         ).add(1.0)
         self._qk_norm = Norm.rms(scale, config.rms_norm_eps)
+        self._key_norm = Norm.rms(scale[self._heads :], config.rms_norm_eps)
 
     def __call__(self, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
         """[T, h] -> [T, h]; stores the new keys and values in the pool first."""
-        tokens = x.shape[0]
-        head_dim, both_heads = self._head_dim, self._heads + self._key_heads
-        projected = functional.linear(x, self._in, self._in_bias)
-        qk, v, gate = torch.split(
-            projected,
-            [both_heads * head_dim, self._key_heads * head_dim, self._heads * head_dim],
-            dim=1,
-        )
-        qk = self._qk_norm(qk.view(tokens, both_heads, head_dim))
+        qk, v, gate = self._projected(x)
         step.rotation.apply_(qk)
         q, k = qk[:, : self._heads], qk[:, self._heads :]
-        v = v.view(tokens, self._key_heads, head_dim)
         kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
         keys, values = kv_pool.get_kv_buffer(self._layer_id)
         if isinstance(step, ExtendStep):
             mixed = self._kernels.extend_attention(q, keys, values, step.attention, None)
         else:
             mixed = self._kernels.decode_attention(q, keys, values, step.attention, None)
-        gated = mixed.view(tokens, -1).mul_(gate.sigmoid())
+        return self._gated(mixed, gate)
+
+    def of_last_rows(self, x: Tensor, step: ExtendStep, kv_pool: HybridLinearKVPool) -> Tensor:
+        """[T, h] -> [B, h]: the same for the last new token of each request alone.
+
+        Keys and values of all tokens are stored; there is nothing else that the last layer owes to
+        the others.
+        """
+        head_dim, key_width = self._head_dim, self._key_heads * self._head_dim
+        begin = self._heads * head_dim
+        rows = slice(begin, begin + 2 * key_width)
+        bias = None if self._in_bias is None else self._in_bias[rows]
+        keys_values = functional.linear(x, self._in[rows], bias)
+        k, v = keys_values.view(x.shape[0], 2, self._key_heads, head_dim).unbind(1)
+        k = self._key_norm(k)
+        step.rotation.apply_(k)
+        kv_pool.set_kv_buffer(self._layer_id, step.out_cache_loc, k, v)
+        last = x.index_select(0, step.last_rows)
+        qk, _, gate = self._projected(last)
+        step.last_rotation.apply_(qk)
+        keys, values = kv_pool.get_kv_buffer(self._layer_id)
+        q = qk[:, : self._heads]
+        mixed = self._kernels.decode_attention(q, keys, values, step.last_attention, None)
+        return self._gated(mixed, gate)
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Normalised queries and keys [T, H + Hkv, hd], values [T, Hkv, hd], gates [T, H*hd]."""
+        head_dim, both_heads = self._head_dim, self._heads + self._key_heads
+        widths = [both_heads * head_dim, self._key_heads * head_dim, self._heads * head_dim]
+        qk, v, gate = torch.split(functional.linear(x, self._in, self._in_bias), widths, dim=1)
+        qk = self._qk_norm(qk.view(-1, both_heads, head_dim))
+        return qk, v.view(-1, self._key_heads, head_dim), gate
+
+    def _gated(self, mixed: Tensor, gate: Tensor) -> Tensor:
+        gated = mixed.view(gate.shape).mul_(gate.sigmoid())
         return functional.linear(gated, self._out, self._out_bias)
 
     def _gates_last(self, parts: list[Tensor]) -> Tensor:

@@ -24,7 +24,7 @@ from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, stat
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 from hybridbench.engine.models.layers import DenseMLP, Loader, Norm, rotary_frequencies
 from hybridbench.engine.models.mamba2 import Mamba2Config, Mamba2Mixer
-from hybridbench.engine.models.step import ExtendStep, plan_step
+from hybridbench.engine.models.step import plan_step, rows_of_logits
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
@@ -354,9 +354,9 @@ class FalconH1:
             normed = layer.input_norm(x)
             x = x.add_(layer.mamba(normed, step, kv_pool))
             x = x.add_(layer.attention(normed, step, kv_pool))
+            if layer is self._layers[-1]:
+                x = rows_of_logits(x, step)
             x = x.add_(layer.mlp(layer.post_norm(x)))
-        if isinstance(step, ExtendStep):
-            x = x.index_select(0, step.last_rows)
         return functional.linear(self._norm(x), self._head)
 
 

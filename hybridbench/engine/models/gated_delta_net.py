@@ -19,6 +19,7 @@ from hybridbench.engine.models.step import (
     VerifyStep,
     chain_places,
 )
+from hybridbench.kernels.rows import store_rows
 
 _L2_EPS = 1e-6
 
@@ -141,9 +142,9 @@ class GatedDeltaNet:
             plan,
             snapshots,
         )
-        state.temporal.index_copy_(0, step.sorted_slots, final)
+        store_rows(state.temporal, step.sorted_slots, final)
         if snapshots is not None and step.track_slots is not None:
-            state.temporal.index_copy_(0, step.track_slots, snapshots)
+            store_rows(state.temporal, step.track_slots, snapshots)
         flat = output.reshape(-1, self._heads * self._value_dim)
         rows = flat.index_select(0, plan.output_rows)
         return rows.view(-1, self._heads, self._value_dim)

@@ -365,9 +365,10 @@ class GptOss:
         x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
         for layer in self._layers:
             x = x.add_(layer.mixer(layer.input_norm(x), step, kv_pool))
+            if step.last_rows is not None and layer is self._layers[-1]:
+                # Only rows whose logits are wanted go on.
+                x = x.index_select(0, step.last_rows)
             x = x.add_(layer.mlp(layer.post_norm(x)))
-        if step.last_rows is not None:
-            x = x.index_select(0, step.last_rows)
         return functional.linear(self._norm(x), self._head)
 
     def _plan(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> _Step:

@@ -93,6 +93,10 @@ class Rotation:
             torch.cat((-sine, sine), dim=-1).to(dtype),
         )
 
+    def of_rows(self, rows: Tensor) -> Rotation:
+        """That of some of the tokens."""
+        return Rotation(self.cosine.index_select(0, rows), self.sine.index_select(0, rows))
+
     def apply_(self, x: Tensor) -> None:
         """Rotate the leading channels of ``x`` [T, heads, hd], in place."""
         rotated = x[..., : self.cosine.shape[-1]]

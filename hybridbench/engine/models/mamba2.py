@@ -15,6 +15,7 @@ from hybridbench.engine.memory.mamba_pool import Mamba2StateShape, MambaState
 from hybridbench.engine.models.config import Shape, state_dtype
 from hybridbench.engine.models.layers import Loader, Norm
 from hybridbench.engine.models.step import DecodeStep, ExtendStep, StateRows, Step, chain_places
+from hybridbench.kernels.rows import store_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,9 +181,9 @@ class Mamba2Mixer:
             plan,
             snapshots,
         )
-        state.temporal.index_copy_(0, step.sorted_slots, initial)
+        store_rows(state.temporal, step.sorted_slots, initial)
         if snapshots is not None and step.track_slots is not None:
-            state.temporal.index_copy_(0, step.track_slots, snapshots)
+            store_rows(state.temporal, step.track_slots, snapshots)
         output = output.reshape(-1, config.heads, config.head_dim).addcmul_(x, self._d)
         return output.index_select(0, plan.output_rows)
 

@@ -24,7 +24,7 @@ from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, stat
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 from hybridbench.engine.models.layers import Loader, Norm
 from hybridbench.engine.models.mamba2 import Mamba2Config, Mamba2Mixer
-from hybridbench.engine.models.step import ExtendStep, Step, plan_step
+from hybridbench.engine.models.step import Step, plan_step, rows_of_logits
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
@@ -363,6 +363,9 @@ class NemotronH:
             )
             for i in range(config.num_hidden_layers)
         ]
+        storing = [i for i, kind in enumerate(config.layer_types) if kind not in ("mlp", "moe")]
+        # From here on no layer looks at other tokens.
+        self._top = max(storing, default=-1) + 1
         self._norm = _norm(loader, "backbone.norm_f.weight", config)
         self._head = loader.matrix("lm_head.weight")
         # No position is rotated.
@@ -377,10 +380,11 @@ class NemotronH:
         """
         step = plan_step(batch, self._frequencies, self.dtype, self.config.conv_kernel)
         x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
-        for norm, mixer in self._layers:
+        for norm, mixer in self._layers[: self._top]:
             x = x.add_(mixer(norm(x), step, kv_pool))
-        if isinstance(step, ExtendStep):
-            x = x.index_select(0, step.last_rows)
+        x = rows_of_logits(x, step)
+        for norm, mixer in self._layers[self._top :]:
+            x = x.add_(mixer(norm(x), step, kv_pool))
         return functional.linear(self._norm(x), self._head)
 
 

@@ -15,7 +15,7 @@ from hybridbench.engine.models.gated_delta_net import GatedDeltaNet
 from hybridbench.engine.models.layers import DenseMLP, Loader, Norm, rotary_frequencies
 from hybridbench.engine.models.moe import SparseMLP
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
-from hybridbench.engine.models.step import ExtendStep, plan_step
+from hybridbench.engine.models.step import ExtendStep, Step, plan_step, rows_of_logits
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
@@ -61,12 +61,21 @@ class Qwen3Next:
         """
         step = plan_step(batch, self._frequencies, self.dtype, self.config.linear_conv_kernel_dim)
         x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
-        for layer in self._layers:
+        *below, top = self._layers
+        for layer in below:
             x = x.add_(layer.mixer(layer.input_norm(x), step, kv_pool))
             x = x.add_(layer.mlp(layer.post_norm(x)))
-        if isinstance(step, ExtendStep):
-            x = x.index_select(0, step.last_rows)
+        x = _mixed_last(top, x, step, kv_pool)
+        x = x.add_(top.mlp(top.post_norm(x)))
         return functional.linear(self._norm(x), self._head)
+
+
+def _mixed_last(top: _Layer, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
+    """After the last mixer the rows whose logits are wanted; nothing needs the others."""
+    normed = top.input_norm(x)
+    if isinstance(step, ExtendStep) and isinstance(top.mixer, GatedAttention):
+        return rows_of_logits(x, step).add_(top.mixer.of_last_rows(normed, step, kv_pool))
+    return rows_of_logits(x.add_(top.mixer(normed, step, kv_pool)), step)
 
 
 def _build_layer(loader: Loader, layer_id: int, config: Qwen3NextConfig) -> _Layer:

@@ -144,6 +144,10 @@ class ExtendStep:
     last_rows: Tensor
     """[B] int64: the last new token of each request."""
     attention: ExtendPlan
+    last_rotation: Rotation
+    """Of ``last_rows``."""
+    last_attention: DecodePlan
+    """What those see."""
     conv: ConvPlan
     chunks: ChunkPlan
     track_slots: Tensor | None
@@ -162,12 +166,16 @@ class ExtendStep:
         chunks = ChunkPlan.build(
             batch.extend_lens, conv.output_starts, device, track_offsets=offsets
         )
+        rotation = Rotation.build(positions, frequencies, dtype)
+        last_rows = torch.from_numpy(np.cumsum(batch.extend_lens) - 1).to(device)
         return cls(
-            rotation=Rotation.build(positions, frequencies, dtype),
+            rotation=rotation,
             out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
             slots=slots,
             sorted_slots=slots.index_select(0, chunks.order),
-            last_rows=torch.from_numpy(np.cumsum(batch.extend_lens) - 1).to(device),
+            last_rows=last_rows,
+            last_rotation=rotation.of_rows(last_rows),
+            last_attention=DecodePlan.build(batch.seq_lens, batch.kv_indices, dtype, device),
             attention=ExtendPlan.build(
                 batch.extend_lens, batch.prefix_lens, batch.kv_indices, device
             ),
@@ -189,6 +197,14 @@ def plan_step(
     if batch.mode == "verify":
         return VerifyStep.build(batch, frequencies, dtype)
     return ExtendStep.build(batch, frequencies, dtype, conv_kernel)
+
+
+def rows_of_logits(x: Tensor, step: Step) -> Tensor:
+    """Of [T, h] the rows whose logits are wanted: of a prefill the last of each request, [B, h].
+
+    The layers above the last that stores keys, values or states need no others.
+    """
+    return x.index_select(0, step.last_rows) if isinstance(step, ExtendStep) else x
 
 
 def _tracked(batch: ForwardBatch, device: torch.device) -> tuple[list[int] | None, Tensor | None]:

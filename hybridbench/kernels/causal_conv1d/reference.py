@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.kernels.rows import store_rows
+
 
 @dataclass(frozen=True)
 class ConvPlan:
@@ -99,10 +101,10 @@ def causal_conv1d_varlen(
     stored = windows.index_select(0, slots).reshape(-1, channels)
     buffer = torch.cat((stored, x)).index_select(0, plan.source_rows)
     tail = buffer.index_select(0, plan.tail_rows).view(-1, width, channels)
-    windows.index_copy_(0, slots, tail)
+    store_rows(pool, slots, tail.transpose(1, 2).contiguous())
     if track_slots is not None and plan.track_rows is not None:
         tracked = buffer.index_select(0, plan.track_rows).view(-1, width, channels)
-        windows.index_copy_(0, track_slots, tracked)
+        store_rows(pool, track_slots, tracked.transpose(1, 2).contiguous())
     rows = buffer.shape[0] - width
     y = buffer[:rows] * weight[0]
     for tap in range(1, kernel_size):
@@ -136,7 +138,7 @@ def causal_conv1d_update(
     windows = pool.transpose(1, 2)
     window = torch.cat((windows.index_select(0, slots), x.unsqueeze(1)), dim=1)
     target, rows = (pool, slots) if into is None else into
-    target.transpose(1, 2).index_copy_(0, rows, window[:, 1:])
+    store_rows(target, rows, window[:, 1:].transpose(1, 2).contiguous())
     y = (window * weight).sum(dim=1)
     if bias is not None:
         y += bias

@@ -28,10 +28,11 @@ from torch import Tensor
 
 _Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-CHUNK_SIZE = 64
-"""Tokens per chunk, counted from where a prefill starts or from a snapshot."""
-
+_CHUNK_SIZE = 64
+_CPU_CHUNK_SIZE = 32
 _BLOCK_SIZE = 16
+# A chunk of one block computes least; up to so many in a row it is fastest on a CPU.
+_BLOCKS_IN_A_ROW = 8
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,13 @@ class ChunkPlan:
             extend_lens: new tokens of each request, at least one.
             source_starts: [R], the row of q|k|v where each request's tokens begin.
             device: where the index tensors live.
-            chunk_size: C; by default ``CHUNK_SIZE``, or less where all requests are shorter.
+            chunk_size: C; by default what suits the device and the longest request.
             track_offsets: [R], for each request the number of its new tokens after which its state
                 is wanted, at most all of them; 0 for none.
         """
         lens = np.asarray(extend_lens, dtype=np.int64)
         if chunk_size is None:
-            chunk_size = min(CHUNK_SIZE, -(-int(lens.max()) // _BLOCK_SIZE) * _BLOCK_SIZE)
+            chunk_size = _suitable_size(int(lens.max()), device)
         tracked = np.asarray([0] * len(lens) if track_offsets is None else track_offsets, np.int64)
         # Places left empty in a first chunk, so that a chunk ends where a state is wanted.
         lead = -tracked % chunk_size
@@ -216,6 +217,14 @@ def chunk_gated_delta_rule(
     inputs = _ScanInputs(reads, write, attention, key_out, grown[..., -1])
     output = _scan(inputs, state, plan, snapshots)
     return output.transpose(1, 2), state
+
+
+def _suitable_size(longest: int, device: torch.device) -> int:
+    """Arithmetic grows with the size of a chunk, and calls with the number of them in a row."""
+    blocks = -(-longest // _BLOCK_SIZE)
+    if device.type != "cpu":
+        return min(_CHUNK_SIZE, blocks * _BLOCK_SIZE)
+    return _BLOCK_SIZE if blocks <= _BLOCKS_IN_A_ROW else _CPU_CHUNK_SIZE
 
 
 @dataclass(frozen=True)

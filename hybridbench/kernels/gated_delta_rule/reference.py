@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.kernels.rows import store_rows
+
 
 def gated_delta_rule_reference(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
@@ -93,5 +95,5 @@ def gated_delta_rule_update(
     query_key = torch.linalg.vecdot(qk[:, 0], key).unsqueeze(1)
     state.mul_(decay).addcmul_(key.unsqueeze(2), delta.unsqueeze(1))
     target, rows = (pool, slots) if into is None else into
-    target.index_copy_(0, rows, state.view(batch, heads, key_dim, value_dim))
+    store_rows(target, rows, state.view(batch, heads, key_dim, value_dim))
     return torch.addcmul(reads[:, 0], query_key, delta).view(batch, heads, value_dim)

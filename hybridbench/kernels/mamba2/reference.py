@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hybridbench.kernels.rows import store_rows
+
 
 def mamba2_reference(
     x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor
@@ -67,7 +69,7 @@ def mamba2_state_update(
     scaled = (x * dt.unsqueeze(2)).view(*shape[:-1], 1)
     state.view(shape).addcmul_(scaled, write[:, :, None, None])
     target, rows = (pool, slots) if into is None else into
-    target.index_copy_(0, rows, state)
+    store_rows(target, rows, state)
     # [R*G, H/G * P, N] times [R*G, N, 1]: a group's heads read with one product.
     rows_of_group = state.view(requests * groups, heads // groups * head_dim, size)
     return torch.bmm(rows_of_group, read.reshape(-1, size, 1)).view(requests, heads, head_dim)

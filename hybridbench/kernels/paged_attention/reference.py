@@ -339,12 +339,10 @@ def _attend_causally(
         return functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
     mask = None
     if count > 1 or slides:
-        seen = torch.ones(count, visible, dtype=torch.bool, device=queries.device)
-        seen = seen.tril_(diagonal=visible - count)
+        hidden = queries.new_full((count, visible), float("-inf"))
+        mask = hidden.triu(diagonal=visible - count + 1)
         if slides and window is not None:
-            seen = seen.triu_(diagonal=visible - count - window + 1)
-        mask = torch.zeros(seen.shape, dtype=queries.dtype, device=queries.device)
-        mask = mask.masked_fill_(~seen, float("-inf"))
+            mask += hidden.tril_(diagonal=visible - count - window)
     return _attend(queries, keys, values, mask, sink)
 
 

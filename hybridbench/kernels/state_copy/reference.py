@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from hybridbench.kernels.rows import store_rows
+
 
 def copy_states(
     targets: Sequence[Tensor], target_rows: Tensor, sources: Sequence[Tensor], source_rows: Tensor
@@ -19,4 +21,4 @@ def copy_states(
         source_rows: [n] int64.
     """
     for target, source in zip(targets, sources, strict=True):
-        target.index_copy_(0, target_rows, source.index_select(0, source_rows))
+        store_rows(target, target_rows, source.index_select(0, source_rows))

@@ -222,9 +222,7 @@ def test_on_a_cuda_device_the_calls_of_the_largest_steps_are_timed_alone(
     for number, length in enumerate((30, 12)):
         engine.submit(str(number), list(range(1 + number, 1 + number + length)), params)
         while engine.has_work:
-            steps.append(
-                watch.watch(engine.step, lambda: engine.timings()["forward_s"], counting=False)
-            )
+            steps.append(watch.watch(engine, counting=False))
 
     largest = next(step for step in steps if step is not None and step.tokens == 30)
     alone = watch.kept("prefill")

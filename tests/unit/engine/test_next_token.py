@@ -22,8 +22,9 @@ def draw(logits: Tensor, draws: int = DRAWS, **fields: float) -> Counter[int]:
     return Counter(choose_next_tokens(rows, [params] * draws, range(draws)))
 
 
-def test_greedy_takes_the_most_probable_token() -> None:
-    logits = torch.tensor([[0.0, 3.0, 1.0], [2.0, -1.0, 0.5]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_greedy_takes_the_most_probable_token(dtype: torch.dtype) -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0], [2.0, -1.0, 2.0]], dtype=dtype)
     assert choose_next_tokens(logits, [SamplingParams()] * 2, [5, 6]) == [1, 0]
 
 

@@ -156,13 +156,29 @@ def test_the_state_after_any_token_can_be_had_and_costs_the_result_nothing(
 def test_a_state_at_a_whole_number_of_chunks_takes_no_further_chunk() -> None:
     device, starts = torch.device("cpu"), np.zeros(1, dtype=np.int64)
 
-    plain = ChunkPlan.build([200], starts, device)
-    aligned = ChunkPlan.build([200], starts, device, track_offsets=[128])
-    between = ChunkPlan.build([250], starts, device, track_offsets=[1])
+    plain = ChunkPlan.build([200], starts, device, 64)
+    aligned = ChunkPlan.build([200], starts, device, 64, track_offsets=[128])
+    between = ChunkPlan.build([250], starts, device, 64, track_offsets=[1])
 
     assert (plain.alive, aligned.alive) == ((1,) * 4, (1,) * 4)
     assert torch.equal(plain.output_rows, aligned.output_rows)
     assert len(between.alive) == 5
+
+
+@pytest.mark.parametrize(
+    ("lens", "device", "size"),
+    [
+        *(([1, 3], "cpu", 16), ([128], "cpu", 16), ([129, 1], "cpu", 32), ([5000], "cpu", 32)),
+        *(([3], "meta", 16), ([40], "meta", 48), ([129], "meta", 64)),
+    ],
+    ids=str,
+)
+def test_chunks_on_a_cpu_are_small_and_longer_where_there_would_be_many(
+    lens: list[int], device: str, size: int
+) -> None:
+    plan = ChunkPlan.build(lens, np.zeros(len(lens), dtype=np.int64), torch.device(device))
+
+    assert plan.chunk_size == size
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (2, 2), (2, 6), (1, 4)], ids=str)

@@ -1,0 +1,27 @@
+"""Whole rows of a pool, which are blocks of memory: the slots of states."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def store_rows(pool: Tensor, rows: Tensor, values: Tensor) -> None:
+    """``pool[rows] = values``, where each row of either is one block.
+
+    ``index_copy_`` does the same; on a CPU it goes from number to number, and takes three times as
+    long for the states of a decode step.
+
+    Args:
+        pool: [S, ...]; rows may be apart.
+        rows: [n] int64, distinct except for the dump slot.
+        values: [n, ...] in the pool's dtype, contiguous.
+    """
+    if pool.device.type != "cpu":
+        pool.index_copy_(0, rows, values)
+        return
+    size = math.prod(pool.shape[1:])
+    blocks, new = (t.view(-1, size).view(torch.uint8).numpy() for t in (pool, values))
+    blocks[rows.numpy()] = new
