@@ -156,12 +156,17 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
     def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
         if self.page_size == 1:
             return super()._pages_of(action, idx, giver)
-        pages = idx // self.page_size
-        if len(pages) > 1:
-            # Neighbours mostly share a page: dropping equal neighbours leaves few to look at.
-            keep = np.empty(len(pages), dtype=np.bool_)
-            keep[0] = True
-            np.not_equal(pages[1:], pages[:-1], out=keep[1:])
-            pages = pages[keep]
+        pages = without_equal_neighbours(idx // self.page_size)
         self._ledger.check(action, pages, giver)
         return np.unique(pages) if self._ledger.repeats(pages) else pages
+
+
+def without_equal_neighbours(pages: IntArray) -> IntArray:
+    """The pages of some tokens; neighbours mostly share one, so that few remain to look at."""
+    if len(pages) < 2:
+        return pages
+    keep = np.empty(len(pages), dtype=np.bool_)
+    keep[0] = True
+    np.not_equal(pages[1:], pages[:-1], out=keep[1:])
+    kept: IntArray = pages[keep]
+    return kept

@@ -13,7 +13,10 @@ import torch
 from hybridbench.engine.memory.base_pages import AllocatorState
 from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
 from hybridbench.engine.memory.owners import REQ, Owner
-from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator
+from hybridbench.engine.memory.pages import (
+    PagedTokenToKVPoolAllocator,
+    without_equal_neighbours,
+)
 from hybridbench.engine.memory.sizes import whole_pages
 from hybridbench.engine.memory.swa_pool import SWAKVPool, swa_locations
 
@@ -52,8 +55,8 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self.swa_attn_allocator = PagedTokenToKVPoolAllocator(
             size_swa, page_size, dtype, device, need_sort=need_sort, check_owners=check_owners
         )
-        # By full page; 0, the dump, where the window pool has none.
-        self._page_to_swa: IntArray = np.zeros(self.num_pages + 1, dtype=np.int64)
+        # By full page; 0, the dump, where the window pool has none, as behind the last page.
+        self._page_to_swa: IntArray = np.zeros(self.num_pages + 2, dtype=np.int64)
         if kvcache is not None:
             kvcache.register_mapping(self._page_to_swa)
 
@@ -175,11 +178,12 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
 
     def _mapped(self, idx: SlotInput) -> tuple[IntArray, IntArray]:
         """The full pages of ``idx`` that have a window page, and those, each once."""
-        pages = as_index_array(idx, self.device) // self.page_size
+        pages = as_index_array(idx, self.device)
         if self.page_size > 1:
-            pages = pages[np.flatnonzero(np.diff(pages, prepend=-1))]
-        # An allocator that refuses nothing may be given any number.
-        pages = pages[(pages > 0) & (pages <= self.num_pages)]
-        swa_pages = self._page_to_swa[pages]
+            pages = without_equal_neighbours(pages // self.page_size)
+        # An allocator that refuses nothing may be given any number: neither end has a page.
+        swa_pages = self._page_to_swa.take(pages, mode="clip")
         mapped = swa_pages > 0
+        if mapped.all():
+            return pages, swa_pages
         return pages[mapped], swa_pages[mapped]
