@@ -21,12 +21,30 @@ from typing import Annotated
 import typer
 
 from hybridbench.bench.cache import TimedCache
-from hybridbench.bench.cache_pattern import Block, CachePattern, block_from
+from hybridbench.bench.cache_pattern import Block, CacheKind, CachePattern, block_from
 from hybridbench.errors import UsageError
 from hybridbench.targets.own_process import SAFE_PATH, with_environment
 
 KINDS = ("match", "insert", "evict", "lock")
 _PATIENCE_S = 120.0
+_NAME = 30
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which caches are compared: those of one kind, or the unified ones of that kind."""
+
+    kind: CacheKind
+    page_size: int
+    unified: bool = False
+
+
+CASES = tuple(
+    Case(kind, page_size, unified)
+    for unified in (False, True)
+    for kind in ("states", "full", "windows")
+    for page_size in (1, 16)
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +61,7 @@ class AgainstRow:
     """One cache of ours beside the same cache of theirs.
 
     Attributes:
-        cache, page_size, version: what was compared; ``version`` is sglang's.
+        cache, case, version: what was compared; ``cache`` and ``version`` are sglang's.
         ours_us, theirs_us: median microseconds a call by kind, over all blocks.
         ours_us_per_turn, theirs_us_per_turn: time inside cache calls, the median turn of a block.
         ratio: theirs over ours of that, block by block.
@@ -51,7 +69,7 @@ class AgainstRow:
     """
 
     cache: str
-    page_size: int
+    case: Case
     version: str
     ours_us: Mapping[str, float]
     theirs_us: Mapping[str, float]
@@ -64,7 +82,7 @@ class AgainstRow:
 
 def bench_against(
     python: str,
-    page_size: int,
+    case: Case,
     turns: int = 8_000,
     blocks: int = 10,
     warm_up_turns: int = 2_000,
@@ -74,15 +92,15 @@ def bench_against(
 
     Args:
         python: an interpreter that can import sglang.
-        page_size: 1 compares the hybrid trees, any other those for full attention.
+        case: which of the caches.
 
     Raises:
         UsageError: ``python`` cannot be run, or its sglang cannot be used.
     """
     chosen = CachePattern() if pattern is None else pattern
-    ours = TimedCache(chosen, page_size)
+    ours = TimedCache(chosen, case.page_size, case.kind, case.unified)
     with _other(python) as theirs:
-        built = theirs.build(chosen, page_size)
+        built = theirs.build(chosen, case)
         pairs: list[tuple[Block, Block]] = []
         ours.run(warm_up_turns)
         theirs.run(warm_up_turns)
@@ -96,7 +114,7 @@ def bench_against(
     own, other = zip(*pairs, strict=True)
     return AgainstRow(
         cache=built["cache"],
-        page_size=page_size,
+        case=case,
         version=built["version"],
         ours_us=_by_kind(own),
         theirs_us=_by_kind(other),
@@ -115,12 +133,10 @@ class _OtherProcess:
         self._process = process
         self._python = python
 
-    def build(self, pattern: CachePattern, page_size: int) -> dict[str, str]:
+    def build(self, pattern: CachePattern, case: Case) -> dict[str, str]:
         """A cache for ``pattern``; its class and sglang's version."""
-        return {
-            name: str(value)
-            for name, value in self._ask(pattern=asdict(pattern), page_size=page_size).items()
-        }
+        built = self._ask(pattern=asdict(pattern), case=asdict(case))
+        return {name: str(value) for name, value in built.items()}
 
     def run(self, turns: int) -> Block:
         """The next ``turns`` turns there."""
@@ -207,10 +223,10 @@ def main(
         "taken in turns; one thread each"
     )
     head = "".join(f"{kind:>8}" for kind in KINDS)
-    typer.echo(f"{'cache, page size':18} {'':14}{head}  a turn (least to most block)")
+    typer.echo(f"{'cache, page size':{_NAME}} {'':14}{head}  a turn (least to most block)")
     try:
-        for page_size in (1, 16):
-            typer.echo("\n".join(_lines(bench_against(python, page_size, turns, blocks))))
+        for case in CASES:
+            typer.echo("\n".join(_lines(bench_against(python, case, turns, blocks))))
     except UsageError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -218,10 +234,12 @@ def main(
 def _lines(row: AgainstRow) -> tuple[str, ...]:
     ours = "".join(f"{row.ours_us[kind]:8.1f}" for kind in KINDS)
     theirs = "".join(f"{row.theirs_us[kind]:8.1f}" for kind in KINDS)
+    kept = f", {row.case.kind}" if row.case.unified else ""
+    name = f"{row.cache}{kept}, {row.case.page_size}"
     return (
-        f"{f'{row.cache} {row.page_size}':18} {'ours':14}{ours}  {_range(row.ours_us_per_turn)}",
-        f"{'':18} {'sglang ' + row.version:14}{theirs}  {_range(row.theirs_us_per_turn)}",
-        f"{'':18} {'theirs / ours':14}{'':32}  {row.ratio.median:6.2f} "
+        f"{name:{_NAME}} {'ours':14}{ours}  {_range(row.ours_us_per_turn)}",
+        f"{'':{_NAME}} {'sglang ' + row.version:14}{theirs}  {_range(row.theirs_us_per_turn)}",
+        f"{'':{_NAME}} {'theirs / ours':14}{'':32}  {row.ratio.median:6.2f} "
         f"({row.ratio.least:.2f} to {row.ratio.most:.2f}); hit rate "
         f"{row.ours_hit_rate:.1%} and {row.theirs_hit_rate:.1%}",
     )

@@ -6,6 +6,7 @@ packages that sglang wants and a machine without a GPU cannot have are replaced 
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
@@ -19,9 +20,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from hybridbench.bench.cache_pattern import Block, CachePattern, Conversations
+from hybridbench.bench.cache_pattern import Block, CacheKind, CachePattern, Conversations
 
 _STUBS = ("torchvision", "sgl_kernel")
+_TREES = {
+    "full": ("radix_cache", "RadixCache"),
+    "states": ("mamba_radix_cache", "MambaRadixCache"),
+    "windows": ("swa_radix_cache", "SWARadixCache"),
+    "unified": ("unified_radix_cache", "UnifiedRadixCache"),
+}
 
 
 class _StubType(type):
@@ -69,42 +76,63 @@ class _BenchReq:
 
     def __init__(self) -> None:
         self.rid = "bench"
+        self.session = None
         self.req_pool_idx = None
         self.mamba_pool_idx: Any = None
         self.mamba_cow_src_index: Any = None
         self.mamba_needs_clear = True
         self.extra_key = None
 
+    @property
+    def kv(self) -> _BenchReq:
+        """Where 0.5.23 keeps what a request holds."""
+        return self
+
+    @property
+    def holds_mamba(self) -> bool:
+        """Whether it has a state slot."""
+        return self.mamba_pool_idx is not None
+
 
 class SglangCache:
     """The released cache with its pools, turned as ``bench.cache.TimedCache`` turns ours."""
 
-    def __init__(self, pattern: CachePattern, page_size: int) -> None:
-        self._api = _Api()
+    def __init__(
+        self, pattern: CachePattern, page_size: int, kind: CacheKind, unified: bool
+    ) -> None:
+        self._api = api = _Api()
         self._conversations = Conversations(pattern)
         self._block = Block()
-        api, torch = self._api, self._api.torch
         self._mamba: Any = None
-        kv = (torch.float32, "cpu", None, False)
-        if page_size == 1:
-            self._kv = api.TokenToKVPoolAllocator(pattern.kv_tokens, *kv)
-            rows = api.hybrid_rows(pattern.mamba_slots)
-            self._mamba = rows.mamba_allocator
-            cache: Callable[..., Any] = api.MambaRadixCache
+        # With windows: the two allocators behind the one whose slots the tree has.
+        self._parts: tuple[Any, Any] | None = None
+        if kind == "windows":
+            sizes = pattern.kv_tokens, pattern.swa_tokens
+            self._kv = api.swa_allocator(*sizes, page_size)
+            self._parts = self._kv.full_attn_allocator, self._kv.swa_attn_allocator
         else:
-            self._kv = api.PagedTokenToKVPoolAllocator(pattern.kv_tokens, page_size, *kv)
+            self._kv = api.kv_allocator(pattern.kv_tokens, page_size)
+        tracks = kind == "states" and page_size > 1
+        if kind == "states":
+            rows = api.hybrid_rows(pattern.mamba_slots, tracks)
+            self._mamba = rows.mamba_allocator
+        else:
             rows = api.ReqToTokenPool(
                 size=1, max_context_len=1, device="cpu", enable_memory_saver=False
             )
-            cache = api.RadixCache
-        self.cache = cache(
-            api.CacheInitParams(
-                disable=False,
-                req_to_token_pool=rows,
-                token_to_kv_pool_allocator=self._kv,
-                page_size=page_size,
-            )
+        params = api.CacheInitParams(
+            disable=False,
+            req_to_token_pool=rows,
+            token_to_kv_pool_allocator=self._kv,
+            page_size=page_size,
+            enable_mamba_extra_buffer=tracks,
+            sliding_window_size=pattern.sliding_window if kind == "windows" else None,
         )
+        if unified:
+            params.tree_components = api.components(kind)
+        self.cache = api.tree(kind, unified)(params)
+        # Duplicates are freed inside of insert; the plain tree leaves them to its caller.
+        self._frees_duplicates = kind == "full" and not unified
 
     def run(self, turns: int) -> Block:
         """The next ``turns`` turns of the pattern; keys are made before the clock starts."""
@@ -126,22 +154,22 @@ class SglangCache:
         start = clock()
         key = api.RadixKey(tokens)
         matched = cache.match_prefix(api.MatchPrefixParams(key=key, cow_mamba=True, req=req))
+        found = self._indices(matched)
         block.record("match", start)
         start = clock()
-        cache.inc_lock_ref(matched.last_device_node)
+        lock = cache.inc_lock_ref(matched.last_device_node)
         block.record("lock", start)
-        hit = len(matched.device_indices)
-        value, state = self._take(len(tokens), matched.device_indices, req)
+        hit = len(found)
+        value, state = self._take(len(tokens), found, req)
         start = clock()
         inserted = cache.insert(
             api.InsertParams(key=key, value=value, mamba_value=state, prev_prefix_len=hit)
         )
         block.record("insert", start)
         start = clock()
-        if self._mamba is None and inserted.prefix_len > hit:
-            # What the mamba cache does inside of insert, the plain one leaves to its caller.
+        if self._frees_duplicates and inserted.prefix_len > hit:
             self._kv.free(value[hit : inserted.prefix_len])
-        cache.dec_lock_ref(matched.last_device_node)
+        cache.dec_lock_ref(matched.last_device_node, lock.to_dec_params())
         block.record("lock", start)
         if state is not None and inserted.mamba_exist:
             self._mamba.free(state)
@@ -151,14 +179,24 @@ class SglangCache:
         block.key_tokens += len(tokens)
         block.hit_tokens += hit
 
+    def _indices(self, matched: Any) -> Any:
+        """The KV slots that were hit: up to 0.5.18 a part of the match, later asked for."""
+        if self._api.matches_have_indices:
+            return matched.device_indices
+        path = self.cache.path_device_indices(matched.last_device_node)
+        return path[: matched.device_prefix_len]
+
     def _take(self, length: int, matched: Any, req: _BenchReq) -> tuple[Any, Any]:
         api = self._api
         missing = length - len(matched)
-        short = missing - self._kv.available_size()
-        if short > 0:
-            self._evict(api.EvictParams(num_tokens=short))
-        fresh = self._kv.alloc(missing)
-        assert fresh is not None, "the pattern does not fit its KV pool"
+        if self._parts is None:
+            short, swa_short = missing - self._kv.available_size(), 0
+        else:
+            short, swa_short = (missing - part.available_size() for part in self._parts)
+        if short > 0 or swa_short > 0:
+            # Each pool is asked for what it lacks, as the scheduler does.
+            self._evict(api.EvictParams(max(0, short), swa_num_tokens=max(0, swa_short)))
+        fresh = self._fresh(missing)
         value = api.torch.cat((matched, fresh))
         if self._mamba is None:
             return value, None
@@ -167,6 +205,18 @@ class SglangCache:
         slots = self._mamba.alloc(1)
         assert slots is not None, "the pattern does not fit its state pool"
         return value, slots
+
+    def _fresh(self, count: int) -> Any:
+        """Slots for ``count`` tokens; with windows as its allocator does it, for pages as well."""
+        if self._parts is None:
+            fresh = self._kv.alloc(count)
+            assert fresh is not None, "the pattern does not fit its KV pool"
+            return fresh
+        full, swa = (part.alloc(count) for part in self._parts)
+        assert full is not None, "the pattern does not fit its KV pool"
+        assert swa is not None, "the pattern does not fit its window pool"
+        self._kv.full_to_swa_index_mapping[full] = swa
+        return full
 
     def _evict(self, params: Any) -> None:
         start = time.perf_counter_ns()
@@ -191,21 +241,66 @@ class _Api:
         server_args.set_global_server_args_for_scheduler(arguments)
         from sglang.srt.mem_cache import allocator, base_prefix_cache, memory_pool, radix_cache
         from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-        from sglang.srt.mem_cache.mamba_radix_cache import MambaRadixCache
 
         self.CacheInitParams: Any = CacheInitParams
-        self.MambaRadixCache: Any = MambaRadixCache
-        self.RadixCache: Any = radix_cache.RadixCache
         self.RadixKey: Any = radix_cache.RadixKey
-        self.TokenToKVPoolAllocator: Any = allocator.TokenToKVPoolAllocator
-        self.PagedTokenToKVPoolAllocator: Any = allocator.PagedTokenToKVPoolAllocator
+        self._allocator = allocator
         self.ReqToTokenPool: Any = memory_pool.ReqToTokenPool
         self.MatchPrefixParams: Any = base_prefix_cache.MatchPrefixParams
+        self.matches_have_indices = "device_indices" in base_prefix_cache.MatchResult._fields
         self.InsertParams: Any = base_prefix_cache.InsertParams
         self.EvictParams: Any = base_prefix_cache.EvictParams
         self._memory_pool = memory_pool
 
-    def hybrid_rows(self, mamba_slots: int) -> Any:
+    def tree(self, kind: CacheKind, unified: bool) -> Callable[..., Any]:
+        """The class of that kind."""
+        module, name = _TREES["unified" if unified else kind]
+        tree: Callable[..., Any] = getattr(
+            importlib.import_module(f"sglang.srt.mem_cache.{module}"), name
+        )
+        return tree
+
+    def components(self, kind: CacheKind) -> tuple[Any, ...]:
+        """What a unified tree of that kind keeps."""
+        try:
+            from sglang.srt.mem_cache.unified_cache_components import ComponentType as Type
+        except ImportError:
+            # Where 0.5.23 has it.
+            from sglang.srt.mem_cache.unified_cache.components import ComponentType as Type
+
+        beside = {"full": (), "states": (Type.MAMBA,), "windows": (Type.SWA,)}
+        return (Type.FULL, *beside[kind])
+
+    def kv_allocator(self, tokens: int, page_size: int) -> Any:
+        """Slots without memory behind them."""
+        rest = (self.torch.float32, "cpu", None, False)
+        if page_size == 1:
+            return self._allocator.TokenToKVPoolAllocator(tokens, *rest)
+        return self._allocator.PagedTokenToKVPoolAllocator(tokens, page_size, *rest)
+
+    def swa_allocator(self, tokens: int, swa_tokens: int, page_size: int) -> Any:
+        """The same for full and for sliding layers, and which slot of one is which of the other."""
+        from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
+        from sglang.srt.mem_cache.base_swa_memory_pool import BaseSWAKVPool
+
+        def register(pool: Any, mapping: Any) -> None:
+            pool.full_to_swa_index_mapping = mapping
+
+        def translated(pool: Any, indices: Any) -> Any:
+            return pool.full_to_swa_index_mapping[indices]
+
+        body = {
+            "__init__": lambda pool: None,
+            "register_mapping": register,
+            "translate_loc_from_full_to_swa": translated,
+        }
+        pool: Any = type("NoMemory", (BaseSWAKVPool,), body)
+        pool.__abstractmethods__ = frozenset()
+        return SWATokenToKVPoolAllocator(
+            tokens, swa_tokens, page_size, self.torch.float32, "cpu", pool(), False
+        )
+
+    def hybrid_rows(self, mamba_slots: int, tracks: bool) -> Any:
         """State pool of the smallest possible states: only the bookkeeping is to be timed."""
         from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
 
@@ -217,7 +312,7 @@ class _Api:
             size=1, mamba_size=mamba_slots, mamba_spec_state_size=1, max_context_len=1,
             device="cpu", enable_memory_saver=False,
             cache_params=Mamba2CacheParams(shape=shape, layers=[0]), mamba_layer_ids=[0],
-            enable_mamba_extra_buffer=False, speculative_num_draft_tokens=None,
+            enable_mamba_extra_buffer=tracks, speculative_num_draft_tokens=None,
         )  # fmt: skip
 
 
@@ -227,7 +322,7 @@ def _answers(out: TextIO) -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if "pattern" in asked:
-            cache = SglangCache(CachePattern(**asked["pattern"]), asked["page_size"])
+            cache = SglangCache(CachePattern(**asked["pattern"]), **asked["case"])
             answer: dict[str, object] = {
                 "cache": type(cache.cache).__name__,
                 "version": importlib.metadata.version("sglang"),

@@ -11,14 +11,14 @@ from __future__ import annotations
 import statistics
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
 
-from hybridbench.bench.cache_pattern import Block, CachePattern, Conversations
+from hybridbench.bench.cache_pattern import Block, CacheKind, CachePattern, Conversations
 from hybridbench.engine.cache.base import (
     CacheInitParams,
     DecLockRefParams,
@@ -102,31 +102,38 @@ class _BenchReq:
         self.swa_evicted_seqlen = 0
 
 
+_TREES: Final[Mapping[CacheKind, type[Tree]]] = {
+    "full": RadixCache,
+    "states": MambaRadixCache,
+    "windows": SWARadixCache,
+}
+
+
 class TimedCache:
     """This engine's cache with its pools: one turn of a conversation after the other on it.
 
-    Page size 1 has states and their tree, any other KV alone; with ``windows`` there are two pools
-    of KV and no states; ``unified`` is the tree of all.
+    ``unified`` is the tree of all kinds; otherwise each has its own.
     """
 
     def __init__(
         self,
         pattern: CachePattern,
         page_size: int,
+        kind: CacheKind,
         unified: bool = False,
-        windows: bool = False,
     ) -> None:
-        self.rows = None if windows or page_size > 1 else _hybrid_rows(pattern.mamba_slots)
-        self.allocator = _allocator(pattern, page_size, windows)
-        made: type[Tree] = SWARadixCache if windows else RadixCache
-        if self.rows is not None:
-            made = MambaRadixCache
+        # A hybrid tree of larger pages wants track buffers, which no turn here uses.
+        tracks = kind == "states" and page_size > 1
+        self.rows = _hybrid_rows(pattern.mamba_slots, tracks) if kind == "states" else None
+        self.allocator = _allocator(pattern, page_size, windows=kind == "windows")
+        made: type[Tree] = _TREES[kind]
         self.cache: Tree = (UnifiedRadixCache if unified else made)(
             CacheInitParams(
                 self.rows or ReqToTokenPool(size=1, max_context_len=1),
                 self.allocator,
                 page_size,
-                sliding_window_size=pattern.sliding_window if windows else 0,
+                sliding_window_size=pattern.sliding_window if kind == "windows" else 0,
+                enable_mamba_extra_buffer=tracks,
             )
         )
         self.block = Block()
@@ -214,16 +221,14 @@ class TimedCache:
 
 def bench_cache(
     page_size: int,
+    kind: CacheKind,
     turns: int = 8_000,
     warm_up_turns: int = 2_000,
     pattern: CachePattern | None = None,
     unified: bool = False,
-    windows: bool = False,
 ) -> CacheBenchRow:
-    """Run the pattern: page size 1 on the hybrid tree, any other on the attention-only tree; with
-    ``windows`` on the tree of models that have them.
-    """
-    cache = TimedCache(CachePattern() if pattern is None else pattern, page_size, unified, windows)
+    """Run the pattern on the tree of that kind, or on the unified one."""
+    cache = TimedCache(CachePattern() if pattern is None else pattern, page_size, kind, unified)
     cache.run(warm_up_turns)
     block = cache.run(turns)
     return CacheBenchRow(
@@ -273,7 +278,7 @@ def bench_eviction(
 
 def _grown_hybrid(nodes: int, made: type[MambaRadixCache] | type[UnifiedRadixCache]) -> Tree:
     allocator = TokenToKVPoolAllocator(nodes, torch.float32, "cpu")
-    rows = _hybrid_rows(nodes)
+    rows = _hybrid_rows(nodes, tracks=False)
     cache = made(CacheInitParams(rows, allocator, 1))
 
     def add(key: RadixKey, prefix_len: int) -> None:
@@ -313,7 +318,7 @@ def _grow(cache: Tree, add: Callable[[RadixKey, int], None], nodes: int) -> None
 
 
 def _allocator(
-    pattern: CachePattern, page_size: int, windows: bool
+    pattern: CachePattern, page_size: int, *, windows: bool
 ) -> TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator | SWATokenToKVPoolAllocator:
     if windows:
         return SWATokenToKVPoolAllocator(
@@ -324,10 +329,10 @@ def _allocator(
     return PagedTokenToKVPoolAllocator(pattern.kv_tokens, page_size, torch.float32, "cpu")
 
 
-def _hybrid_rows(mamba_slots: int) -> HybridReqToTokenPool:
+def _hybrid_rows(mamba_slots: int, tracks: bool) -> HybridReqToTokenPool:
     """State pool of the smallest possible states: only the bookkeeping is to be timed."""
     shape = Mamba2StateShape.gated_delta_net(
         num_k_heads=1, num_v_heads=1, head_k_dim=2, head_v_dim=2, conv_kernel=2
     )
     states = MambaPool(mamba_slots, Mamba2CacheParams(shape, (0,)), (0,), "cpu")
-    return HybridReqToTokenPool(1, mamba_slots, 1, "cpu", states)
+    return HybridReqToTokenPool(1, mamba_slots, 1, "cpu", states, enable_mamba_extra_buffer=tracks)

@@ -10,6 +10,10 @@ import time
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+CacheKind: TypeAlias = Literal["full", "states", "windows"]
+"""What a cache keeps: KV alone, recurrent states beside it, or KV of sliding windows beside it."""
 
 
 @dataclass(frozen=True)

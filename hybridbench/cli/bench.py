@@ -20,6 +20,7 @@ from hybridbench.units import format_percent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hybridbench.bench.cache_pattern import CacheKind
     from hybridbench.bench.kernels import Ceilings, KernelBench, OperationRow, StepTable
 
 app = typer.Typer(
@@ -75,9 +76,12 @@ def cache(
         f"{'cache':26} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
         f"{'turns/s':>8} {'in cache':>8} {'hit rate':>8}"
     )
-    for windows, page_size, unified in product((False, True), (1, 16), (False, True)):
-        row = bench_cache(page_size, turns, unified=unified, windows=windows)
-        name = f"{row.cache}{', windows' * (windows and unified)}"
+    trees: tuple[tuple[CacheKind, int], ...] = (
+        ("states", 1), ("full", 16), ("windows", 1), ("windows", 16),
+    )  # fmt: skip
+    for (kind, page_size), unified in product(trees, (False, True)):
+        row = bench_cache(page_size, kind, turns, unified=unified)
+        name = f"{row.cache}{', windows' * (kind == 'windows' and unified)}"
         typer.echo(
             f"{name:26} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
             f"{row.evict_us:7.1f} {row.cache_us_per_turn:8.1f} {row.turns_per_s:8.0f} "

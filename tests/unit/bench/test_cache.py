@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.bench.cache import TimedCache, bench_cache, bench_eviction
-from hybridbench.bench.cache_pattern import CachePattern
+from hybridbench.bench.cache_pattern import CacheKind, CachePattern
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 
@@ -23,29 +23,39 @@ SMALL = CachePattern(
 )
 
 
-@pytest.mark.parametrize(("page_size", "cache"), [(1, "MambaRadixCache"), (16, "RadixCache")])
-def test_the_pattern_reuses_prefixes_and_evicts(page_size: int, cache: str) -> None:
-    row = bench_cache(page_size, turns=120, warm_up_turns=40, pattern=SMALL)
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize(
+    ("kind", "cache"), [("states", "MambaRadixCache"), ("full", "RadixCache")], ids=str
+)
+def test_the_pattern_reuses_prefixes_and_evicts(
+    page_size: int, kind: CacheKind, cache: str
+) -> None:
+    row = bench_cache(page_size, kind, turns=120, warm_up_turns=40, pattern=SMALL)
 
     assert (row.cache, row.page_size, row.turns) == (cache, page_size, 120)
     assert 0.2 < row.hit_rate < 1
     assert row.nodes_evicted > 0
-    assert (row.states_evicted > 0) == (page_size == 1)
+    assert (row.states_evicted > 0) == (kind == "states")
     assert min(row.match_us, row.insert_us, row.evict_us, row.turns_per_s) > 0
     assert 0 < row.cache_time_share < 1
     assert 48 < row.key_tokens_mean < 112
 
 
 def test_the_same_seed_gives_the_same_counts() -> None:
-    first, second = (bench_cache(1, turns=60, warm_up_turns=0, pattern=SMALL) for _ in range(2))
+    first, second = (
+        bench_cache(1, "states", turns=60, warm_up_turns=0, pattern=SMALL) for _ in range(2)
+    )
 
     assert (first.hit_rate, first.nodes_evicted) == (second.hit_rate, second.nodes_evicted)
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_the_unified_tree_reuses_as_much_as_the_dedicated_one(page_size: int) -> None:
+@pytest.mark.parametrize("kind", ["states", "full"])
+def test_the_unified_tree_reuses_as_much_as_the_dedicated_one(
+    page_size: int, kind: CacheKind
+) -> None:
     dedicated, unified = (
-        bench_cache(page_size, turns=120, warm_up_turns=40, pattern=SMALL, unified=unified)
+        bench_cache(page_size, kind, turns=120, warm_up_turns=40, pattern=SMALL, unified=unified)
         for unified in (False, True)
     )
 
@@ -56,7 +66,7 @@ def test_the_unified_tree_reuses_as_much_as_the_dedicated_one(page_size: int) ->
 
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_trees_with_windows_reuse_the_same_and_make_tombstones(page_size: int) -> None:
-    caches = [TimedCache(SMALL, page_size, unified, windows=True) for unified in (False, True)]
+    caches = [TimedCache(SMALL, page_size, "windows", unified) for unified in (False, True)]
 
     dedicated, unified = (cache.run(160) for cache in caches)
 

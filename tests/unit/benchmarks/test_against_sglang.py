@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.against_sglang import KINDS, bench_against
+from benchmarks.against_sglang import KINDS, Case, bench_against
 from hybridbench.bench.cache import TimedCache
 from hybridbench.bench.cache_pattern import Block, Conversations, block_from
 from hybridbench.errors import UsageError
@@ -25,7 +25,7 @@ assert sys.argv[1:] == ["-m", "benchmarks.sglang_cache"], sys.argv
 for line in sys.stdin:
     asked = json.loads(line)
     if "pattern" in asked:
-        cache = TimedCache(CachePattern(**asked["pattern"]), asked["page_size"])
+        cache = TimedCache(CachePattern(**asked["pattern"]), **asked["case"])
         print(json.dumps({{"cache": type(cache.cache).__name__, "version": "1.2.3"}}), flush=True)
         continue
     block = asdict(cache.run(asked["turns"]))
@@ -42,15 +42,24 @@ def _program(folder: Path, text: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("page_size", "cache"), [(1, "MambaRadixCache"), (16, "RadixCache")])
+@pytest.mark.parametrize(
+    ("case", "cache"),
+    [
+        (Case("states", 1), "MambaRadixCache"),
+        (Case("full", 16), "RadixCache"),
+        (Case("windows", 16), "SWARadixCache"),
+        (Case("windows", 1, unified=True), "UnifiedRadixCache"),
+    ],
+    ids=str,
+)
 def test_both_sides_see_the_same_turns_and_the_ratio_is_theirs_over_ours(
-    tmp_path: Path, page_size: int, cache: str
+    tmp_path: Path, case: Case, cache: str
 ) -> None:
     python = _program(tmp_path, STAND_IN)
 
-    row = bench_against(python, page_size, turns=200, blocks=4, warm_up_turns=40, pattern=SMALL)
+    row = bench_against(python, case, turns=200, blocks=4, warm_up_turns=40, pattern=SMALL)
 
-    assert (row.cache, row.page_size, row.version) == (cache, page_size, "1.2.3")
+    assert (row.cache, row.case, row.version) == (cache, case, "1.2.3")
     assert row.ours_hit_rate == row.theirs_hit_rate > 0.2
     assert set(row.ours_us) == set(row.theirs_us) == set(KINDS)
     assert row.ratio.least <= row.ratio.median <= row.ratio.most
@@ -62,16 +71,16 @@ def test_a_process_that_falls_is_one_sentence(tmp_path: Path) -> None:
     python = _program(tmp_path, "#!{python}\nraise SystemExit('no sglang here')\n")
 
     with pytest.raises(UsageError, match="the sglang process there has ended"):
-        bench_against(python, 1, turns=10, blocks=1, warm_up_turns=0, pattern=SMALL)
+        bench_against(python, Case("full", 1), turns=10, blocks=1, warm_up_turns=0, pattern=SMALL)
 
 
 def test_a_program_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(UsageError, match=r"./none: there is no such program"):
-        bench_against("./none", 1)
+        bench_against("./none", Case("full", 1))
 
 
 def test_a_block_survives_the_wire_between_the_two() -> None:
-    block = TimedCache(SMALL, 1).run(20)
+    block = TimedCache(SMALL, 1, "states").run(20)
 
     again = block_from({name: getattr(block, name) for name in Block.__dataclass_fields__})
 
