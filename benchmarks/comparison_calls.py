@@ -65,8 +65,8 @@ def table_row(row: Row) -> str:
         f"{row.words[word] / total:.3f}" for word in ("FASTER", "SAME", "SLOWER", "INCONCLUSIVE")
     ]
     cells = [
-        f"{row.machine.noise:.0%}",
-        f"{row.machine.disturbed:.0%}",
+        f"{100.0 * row.machine.noise:.0f} %",
+        f"{100.0 * row.machine.disturbed:.0f} %",
         f"{100.0 * row.effect:+.0f} %" if row.effect else "A/A",
         *shares,
         f"{row.rounds:.1f}",

@@ -31,9 +31,7 @@ _ROLE: Final = {
 }
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HASH: Final = 12
-_UNCHANGED: Final = (
-    "UNCHANGED: no difference is confirmed; its interval includes zero, or neither run leaks."
-)
+_UNCHANGED: Final = "UNCHANGED: no difference is confirmed; its interval includes zero."
 
 
 def letter(version: int) -> str:
