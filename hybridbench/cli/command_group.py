@@ -170,8 +170,18 @@ def usage_error(error: TyperUsageError) -> UsageError:
             known = (code for start, code in _BY_MESSAGE.items() if message.startswith(start))
             code = next(known, ErrorCode.USAGE)
             sentence = _lower(message).replace(". Did you mean", "; did you mean")
+            sentence += _elsewhere(error.ctx, message)
             sentence = sentence if sentence.endswith("?") else f"{sentence}; {see}."
     return UsageError(f"{prefix}{sentence}", code=code)
+
+
+def _elsewhere(ctx: Context | None, message: str) -> str:
+    """The command that a wrong word of a group names at the top: ``list profiles``."""
+    root = None if ctx is None else ctx.find_root()
+    word = re.fullmatch(r"No such command '([^']*)'", message)
+    if root is None or root is ctx or word is None or not isinstance(root.command, TyperGroup):
+        return ""
+    return f"; did you mean 'hybridbench {word[1]}'?" if word[1] in root.command.commands else ""
 
 
 def _bad_value(error: typer.BadParameter, origin: str | None) -> tuple[str, ErrorCode]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import sys
 from dataclasses import replace
@@ -59,6 +58,7 @@ from hybridbench.defects.vllm34183_request_partial_cycle import DEFECT as REQUES
 from hybridbench.defects.vllm44490_undrained_recorder import DEFECT as UNDRAINED_RECORDER
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.units import parse_byte_rate
+from hybridbench.workload.validation import full_stop, nearest
 
 DEFECTS: tuple[Defect, ...] = (
     LRU_REFERENCE_CYCLE,
@@ -128,8 +128,7 @@ def find_defect(name: str, asked_by: str = "--defect") -> Defect:
         if defect.slug == slug:
             return _at_rate(defect, rate, asked_by) if at else defect
     slugs = [defect.slug for defect in known]
-    near = difflib.get_close_matches(slug, slugs, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(slugs)}."
+    hint = full_stop(nearest(slug, slugs))
     raise UsageError(f"{asked_by} {name}: no such defect; {hint} A .py file with DEFECT works too.")
 
 

@@ -38,9 +38,8 @@ def read_manifest(path: Path) -> Manifest:
         RunDirectoryError: when it is missing, damaged, or of a later version.
     """
     file = path / MANIFEST
-    stored = read_document(
-        file, RUN_SCHEMA, missing=f"{path} is not a run directory: it has no {MANIFEST}"
-    )
+    what = f"is not a run directory: it has no {MANIFEST}" if path.exists() else "does not exist"
+    stored = read_document(file, RUN_SCHEMA, missing=f"{path} {what}")
     try:
         msgspec.convert(stored, _Required)
     except msgspec.ValidationError as error:

@@ -14,6 +14,9 @@ from hybridbench.errors import ConfigError
 from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 
 T = TypeVar("T")
+
+# Of names that contain the one that was given, so many are offered instead of all names.
+_NAMED_MAX = 4
 JsonSchema = dict[str, Any]
 
 _FAULTS_SHOWN = 20
@@ -90,10 +93,13 @@ def validated(adapter: TypeAdapter[T], source: Source) -> T:
 
 
 def nearest(name: str, choices: Collection[str]) -> str:
-    """Half a sentence that offers the closest of ``choices``, or all of them."""
+    """Half a sentence that offers the closest of ``choices``, those with ``name`` in it, or all."""
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]}?"
+    parts = [choice for choice in choices if name and name.lower() in choice.lower()]
+    if 0 < len(parts) <= _NAMED_MAX:
+        return f"did you mean {' or '.join(parts)}?"
     return f"choose one of {', '.join(choices)}"
 
 

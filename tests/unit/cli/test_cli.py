@@ -193,3 +193,16 @@ def test_the_help_of_a_command_has_an_example_and_no_types_and_fits(
     assert f"Example: hybridbench {' '.join(words)}" in " ".join(text.split())
     assert not re.search(r"<(?:str|int|path|list\[|float>|int range)|\{|x>=|<=x", text)
     assert max(map(len, text.splitlines())) <= columns
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list", "profiles"], "did you mean 'hybridbench profiles'"),
+        (["list", "run"], "did you mean 'runs'"),
+        (["list", "nothing"], "'hybridbench list -h' lists what it takes"),
+    ],
+)
+def test_a_command_in_the_wrong_group_is_met_with_where_it_is(words: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        CliRunner().invoke(app, words, catch_exceptions=False)

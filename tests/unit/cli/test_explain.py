@@ -42,3 +42,8 @@ def test_the_list_names_every_defect_and_control() -> None:
 def test_a_wrong_slug_is_met_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"explain cache-fil: .* did you mean cache-fill"):
         CliRunner().invoke(app, ["explain", "cache-fil"], catch_exceptions=False)
+
+
+def test_a_part_of_a_slug_is_met_with_those_that_have_it() -> None:
+    with pytest.raises(UsageError, match="did you mean lru-reference-cycle or whole-chain-lru-ref"):
+        CliRunner().invoke(app, ["explain", "lru"], catch_exceptions=False)
