@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Literal, TypeAlias
+
+import pytest
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
@@ -219,6 +222,26 @@ HOST_WINDOWS_WRITE_BACK = host_tier(
     "host tier of windows, write back", "write_back", model="windows",
     enable_overlap_schedule=True,
 )  # fmt: skip
+
+
+# Whoever takes out a request at each step leaves out most steps of decoding in `make test`.
+every_stride = pytest.mark.parametrize(
+    "stride", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["some steps", "every step"]
+)
+# Steps after which a request has been queued and prefilled; then it decodes, and one step is much
+# like another.
+EARLY_STEPS = 4
+
+
+def points(live_before: Iterable[Sequence[str]], stride: int) -> Iterator[tuple[int, str]]:
+    """Steps, and whom to take out there: each early on, and then at every ``stride``-th step."""
+    ages: Counter[str] = Counter()
+    for at, live in enumerate(live_before):
+        ages = Counter({name: ages[name] for name in live})
+        for name in live:
+            if ages[name] < EARLY_STEPS or ages[name] % stride == 0:
+                yield at, name
+            ages[name] += 1
 
 
 def always() -> bool:

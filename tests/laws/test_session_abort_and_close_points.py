@@ -1,4 +1,4 @@
-"""A turn is aborted, its client leaves, or its session is closed, at every step of a run."""
+"""A turn is aborted, its client leaves, or its session is closed, at any step of a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.laws.engine_script import every_stride, points
 from tests.laws.session_script import (
     SCRIPTS,
     SESSIONS,
@@ -27,33 +28,38 @@ def healthy(script: SessionScript) -> SessionRun:
     return run
 
 
+@every_stride
 @every_script
-def test_a_turn_that_is_aborted_at_any_step_takes_nothing_along(script: SessionScript) -> None:
+def test_a_turn_that_is_aborted_at_any_step_takes_nothing_along(
+    script: SessionScript, stride: int
+) -> None:
     stages: Counter[str] = Counter()
     whole = healthy(script)
 
-    for at, turns in enumerate(whole.turns_before):
-        for name in turns:
-            run = SessionRun.again(script, at)
-            session = run.engine.scheduler.sessions.get(name)
-            assert session is not None
-            assert session.req is not None
-            run.engine.abort(session.req.rid)
-            run.run()
-            REFERENCE.check(script, run)
-            stages.update(run.engine.counters.as_dict())
+    for at, name in points(whole.turns_before, stride):
+        run = SessionRun.again(script, at)
+        session = run.engine.scheduler.sessions.get(name)
+        assert session is not None
+        assert session.req is not None
+        run.engine.abort(session.req.rid)
+        run.run()
+        REFERENCE.check(script, run)
+        stages.update(run.engine.counters.as_dict())
 
     for stage in ("session_abort_queued", "session_abort_prefill", "session_abort_decode"):
         assert stages[stage] > 0, stage
 
 
+@every_stride
 @every_script
-def test_a_session_that_is_closed_at_any_step_gives_everything_back(script: SessionScript) -> None:
+def test_a_session_that_is_closed_at_any_step_gives_everything_back(
+    script: SessionScript, stride: int
+) -> None:
     closes: Counter[str] = Counter()
     whole = healthy(script)
 
     for at in range(whole.steps):
-        for name in SESSIONS:
+        for name in SESSIONS if stride == 1 else SESSIONS[at % 2 :: 2]:
             run = SessionRun.again(script, at)
             held = len(run.engine.pools.sessions.slots)
             assert run.engine.close_session(name)
@@ -68,12 +74,15 @@ def test_a_session_that_is_closed_at_any_step_gives_everything_back(script: Sess
     assert closes["idle, with a slot"] > 0
 
 
+@every_stride
 @every_script
-def test_a_client_that_leaves_at_any_step_leaves_an_open_session(script: SessionScript) -> None:
+def test_a_client_that_leaves_at_any_step_leaves_an_open_session(
+    script: SessionScript, stride: int
+) -> None:
     whole = healthy(script)
 
-    for at, turns in enumerate(whole.turns_before):
-        if at % 2 or "s" not in turns:
+    for at, name in points(whole.turns_before, stride):
+        if name != "s":
             continue
         run = SessionRun.again(script, at)
         session = run.engine.scheduler.sessions.get("s")
@@ -88,14 +97,15 @@ def test_a_client_that_leaves_at_any_step_leaves_an_open_session(script: Session
         REFERENCE.check(script, run)
 
 
+@every_stride
 @every_script
 def test_a_turn_that_is_pushed_back_at_any_step_goes_on_from_what_counts(
-    script: SessionScript,
+    script: SessionScript, stride: int
 ) -> None:
     whole = healthy(script)
     retracts = 0
 
-    for at in range(whole.steps):
+    for at in range(0, whole.steps, stride):
         run = SessionRun.again(script, at)
         run.engine.pause_generation("retract")
         run.engine.continue_generation()
