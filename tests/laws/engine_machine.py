@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -9,6 +10,15 @@ from tests.builders import assert_nothing_lost
 from tests.engine_programs import EngineProgram
 
 MOST_LIVE = 12
+
+
+def engine_examples(share: float, steps: int) -> settings:
+    """Runs of up to ``steps`` actions, so many of them for each usual example.
+
+    An engine takes ten times as long as a tree or an allocator to build and to run.
+    """
+    usual = settings.default.max_examples if settings.default else 50
+    return settings(max_examples=max(1, round(share * usual)), stateful_step_count=steps)
 
 
 class EngineMachine(RuleBasedStateMachine):

@@ -224,7 +224,7 @@ HOST_WINDOWS_WRITE_BACK = host_tier(
 )  # fmt: skip
 
 
-# Whoever takes out a request at each step leaves out most steps of decoding in `make test`.
+# Laws that change one step of a script leave out most steps of decoding in `make test`.
 every_stride = pytest.mark.parametrize(
     "stride", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["some steps", "every step"]
 )

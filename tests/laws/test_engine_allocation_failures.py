@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -36,7 +36,11 @@ from tests.laws.engine_script import (
     WINDOWS_PAGED,
     Script,
     ScriptedRun,
+    every_stride,
 )
+
+# Enough for the first request to be prefilled, and for the second to meet it in the tree.
+EARLY_CALLS = 8
 
 
 class FailsOnce:
@@ -54,6 +58,11 @@ class FailsOnce:
     def has_failed(self) -> bool:
         """Whether the k-th call has come: until then a run is as it always is."""
         return self.calls >= self._k
+
+
+def calls_to_fail(count: int, stride: int) -> Iterator[int]:
+    """Which of ``count`` calls, from 1: the first ones and then every ``stride``-th."""
+    return (k for k in range(1, count + 1) if k <= EARLY_CALLS or k % stride == 0)
 
 
 def decode_call(pools: Pools) -> str:
@@ -90,6 +99,7 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
     return run, failing
 
 
+@every_stride
 @pytest.mark.parametrize(
     ("script", "where"),
     [
@@ -156,14 +166,14 @@ def _run_with_failure(script: Script, where: str, k: int) -> tuple[ScriptedRun, 
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )
 def test_any_single_failed_allocation_loses_nothing_and_changes_no_token(
-    script: Script, where: str
+    script: Script, where: str, stride: int
 ) -> None:
     healthy, counting = _run_with_failure(script, where, 0)
     assert set(healthy.ends.values()) == {EventKind.FINISHED}
     if script in (HYBRID_DRAFTS, PAGED_DRAFTS):
         assert healthy.engine.counters.verify_steps > 5
 
-    for k in range(1, counting.calls + 1):
+    for k in calls_to_fail(counting.calls, stride):
         run, failing = _run_with_failure(script, where, k)
         assert failing.has_failed()
         assert_idle_and_clean(run.engine)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -23,7 +22,7 @@ from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 from hybridbench.engine_config import NewTokenRatio
 from tests.builders import assert_idle_and_clean, make_attention_engine
 from tests.engine_programs import EngineProgram
-from tests.laws.engine_machine import EngineMachine
+from tests.laws.engine_machine import EngineMachine, engine_examples
 
 PAGE_SIZES = (1, 16, 64)
 # Bets that requests stop early, so that decoding runs out of room now and then.
@@ -124,7 +123,7 @@ class AttentionEngineMachine(EngineMachine):
 
 
 TestAttentionEngineMachine = AttentionEngineMachine.TestCase
-TestAttentionEngineMachine.settings = settings(max_examples=15, stateful_step_count=25)
+TestAttentionEngineMachine.settings = engine_examples(0.3, steps=25)
 
 
 @pytest.mark.slow

@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from hybridbench.engine_config import NewTokenRatio
 from tests.builders import NANO_ENGINE, assert_idle_and_clean, make_engine
 from tests.engine_programs import EngineProgram
-from tests.laws.engine_machine import EngineMachine
+from tests.laws.engine_machine import EngineMachine, engine_examples
 
 # Bets that requests stop early, so that decoding runs out of room now and then.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
@@ -120,7 +119,7 @@ class HybridEngineMachine(EngineMachine):
 
 
 TestEngineMachine = HybridEngineMachine.TestCase
-TestEngineMachine.settings = settings(max_examples=40, stateful_step_count=40)
+TestEngineMachine.settings = engine_examples(0.8, steps=40)
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
@@ -38,7 +37,7 @@ from tests.builders import (
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle
 from tests.host_transfers import ChosenTransfers
-from tests.laws.engine_machine import EngineMachine
+from tests.laws.engine_machine import EngineMachine, engine_examples
 from tests.laws.engine_script import HOST_TIER, ScriptedRun, host_tier
 from tests.session_programs import SessionProgram
 
@@ -257,7 +256,7 @@ class HostTierMachine(EngineMachine):
 
 
 TestHostTierMachine = HostTierMachine.TestCase
-TestHostTierMachine.settings = settings(max_examples=15, stateful_step_count=25)
+TestHostTierMachine.settings = engine_examples(0.3, steps=25)
 
 
 SCRIPTS: list[Any] = [

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -20,7 +19,7 @@ from tests.builders import (
 )
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram
-from tests.laws.engine_machine import EngineMachine
+from tests.laws.engine_machine import EngineMachine, engine_examples
 from tests.laws.test_engine_equals_no_reuse import SQUEEZES
 
 ORDERS = ("overlap", "drafts")
@@ -76,6 +75,6 @@ class PagedOrdersMachine(OrdersMachine):
 
 
 TestHybridOrdersMachine = HybridOrdersMachine.TestCase
-TestHybridOrdersMachine.settings = settings(max_examples=25, stateful_step_count=30)
+TestHybridOrdersMachine.settings = engine_examples(0.5, steps=30)
 TestPagedOrdersMachine = PagedOrdersMachine.TestCase
-TestPagedOrdersMachine.settings = settings(max_examples=25, stateful_step_count=30)
+TestPagedOrdersMachine.settings = engine_examples(0.5, steps=30)

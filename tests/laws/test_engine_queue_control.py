@@ -28,8 +28,8 @@ from tests.builders import (
     make_engine,
 )
 from tests.engine_programs import EngineProgram
-from tests.laws.engine_script import always, never
-from tests.laws.test_engine_allocation_failures import FailsOnce, decode_call
+from tests.laws.engine_script import always, every_stride, never
+from tests.laws.test_engine_allocation_failures import FailsOnce, calls_to_fail, decode_call
 
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
 QUEUE: dict[str, Any] = {
@@ -245,13 +245,14 @@ def test_a_request_that_leaves_at_any_step_of_preempting_traffic_takes_nothing_a
         assert stages[stage] > 0
 
 
+@every_stride
 @pytest.mark.parametrize("where", ["state slots", "rows", "prefill tokens", "decode tokens"])
 def test_any_single_failed_allocation_under_preemption_loses_nothing_and_changes_no_token(
-    where: str,
+    where: str, stride: int
 ) -> None:
     healthy, counting = run_with_failure(where, 0)
 
-    for k in range(1, counting.calls + 1):
+    for k in calls_to_fail(counting.calls, stride):
         script, failing = run_with_failure(where, k)
         assert failing.has_failed()
         assert_idle_and_clean(script.engine)

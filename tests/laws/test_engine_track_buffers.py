@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -25,7 +24,7 @@ from tests.builders import (
 )
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram
-from tests.laws.engine_machine import EngineMachine
+from tests.laws.engine_machine import EngineMachine, engine_examples
 
 # Bets that requests stop early, so that decoding runs out of room now and then.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
@@ -155,7 +154,7 @@ class TrackingEngineMachine(EngineMachine):
 
 
 TestTrackingEngineMachine = TrackingEngineMachine.TestCase
-TestTrackingEngineMachine.settings = settings(max_examples=20, stateful_step_count=25)
+TestTrackingEngineMachine.settings = engine_examples(0.4, steps=25)
 
 
 @pytest.mark.slow

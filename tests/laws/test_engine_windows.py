@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
@@ -23,7 +22,7 @@ from hybridbench.engine_config import CacheKind, NewTokenRatio
 from tests.builders import assert_idle_and_clean, make_engine, make_window_engine, window_model
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle
-from tests.laws.engine_machine import EngineMachine
+from tests.laws.engine_machine import EngineMachine, engine_examples
 
 # Bets that requests stop early, so that decoding runs out of room now and then.
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
@@ -80,7 +79,7 @@ def test_every_program_gives_the_tokens_of_the_engine_that_keeps_all(page_size: 
         assert_idle_and_clean(program.engine)
 
     # Nodes of large pages are cut rarely: more programs reach it as often.
-    seeds = 4 if page_size == 64 else 1
+    seeds = 5 if page_size == 64 else 1
     programs = [
         (f"page size {page_size}, {name}", make_program(page_size, name, seed))
         for seed, name in enumerate([*SQUEEZES] * seeds)
@@ -144,7 +143,7 @@ class WindowEngineMachine(EngineMachine):
 
 
 TestWindowEngineMachine = WindowEngineMachine.TestCase
-TestWindowEngineMachine.settings = settings(max_examples=10, stateful_step_count=25)
+TestWindowEngineMachine.settings = engine_examples(0.2, steps=25)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from hybridbench.engine.events import EventKind
+from tests.laws.engine_script import every_stride
 from tests.laws.session_script import (
     ATTENTION_AHEAD,
     HOST_TIERS,
@@ -22,7 +23,7 @@ from tests.laws.session_script import (
     SessionRun,
     SessionScript,
 )
-from tests.laws.test_engine_allocation_failures import FailsOnce, decode_call
+from tests.laws.test_engine_allocation_failures import FailsOnce, calls_to_fail, decode_call
 
 REFERENCE = ReferenceTokens()
 
@@ -47,6 +48,7 @@ def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[Session
     return run, failing
 
 
+@every_stride
 @pytest.mark.parametrize(
     ("script", "where"),
     [
@@ -74,9 +76,11 @@ def run_with_failure(script: SessionScript, where: str, k: int) -> tuple[Session
     ],
     ids=lambda value: value.name if isinstance(value, SessionScript) else value,
 )
-def test_any_single_failed_allocation_loses_nothing(script: SessionScript, where: str) -> None:
+def test_any_single_failed_allocation_loses_nothing(
+    script: SessionScript, where: str, stride: int
+) -> None:
     _, counting = run_with_failure(script, where, 0)
-    for k in range(1, counting.calls + 1):
+    for k in calls_to_fail(counting.calls, stride):
         run, failing = run_with_failure(script, where, k)
         assert failing.has_failed()
         assert set(run.ends.values()) == {EventKind.FINISHED}, f"failing call {k}"
